@@ -3,10 +3,15 @@
 The loss rises at the end of a warm-up, or at once without one, and so does the gradient norm;
 slightly above the stable rate, the loss oscillates instead.
 
+At a rate far above the usual the loss does not even diverge: it stays at the level of token
+frequencies, far above the best that is possible, and the gradient norm vanishes or swings.
+
 Evidence
     A loss that diverged, oscillates or jumps repeatedly is the main evidence; a rising gradient
     norm supports it. A rate above the usual for this kind of training, without a warm-up, is the
-    reason, and makes even a single jump count.
+    reason, and makes even a single jump count. A rate ten times above the usual explains a
+    gradient that has vanished, and one fifty times above it a loss that has stopped falling or
+    never fell.
 
 Source
     Cohen et al. 2021 (arXiv:2103.00065) on the edge of stability; Wortsman et al. 2023
@@ -18,21 +23,22 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import ClassVar
 
-from sentinel.causes._evidence import FAST_LEARNING_RATE, possibly_first, symptom_evidence
+from sentinel.causes._evidence import possibly_first, symptom_evidence
 from sentinel.model.diagnosis import CaseContext, Evidence, Symptom
 from sentinel.model.finding import Severity
 from sentinel.signals.setting_names import describe_setting
-
-REWARD_OR_PREFERENCE_ALGORITHMS = frozenset({
-    "grpo", "rloo", "ppo", "gae", "online_dpo", "dpo", "kto", "orpo", "cpo",
-})  # fmt: skip
-"""Algorithms that change a trained policy slightly."""
-
-HIGH_FINE_TUNING_RATE = 1e-4
-"""Learning rate above which full fine-tuning of a language model is fast."""
+from sentinel.signals.usual_learning_rate import (
+    ADAPTER_FACTOR,
+    has_adapters,
+    usual_learning_rate,
+)
 
 HIGH_TRAINING_RATE = 1e-2
-"""Learning rate above which any training is fast."""
+"""Learning rate above which a training of unknown kind is fast."""
+
+FAR_TOO_HIGH, FAR_TOO_HIGH_FOR_LOSS = 10.0, 50.0
+"""Factor on the highest usual rate that no sweep contains, and that explains a loss that stays
+whatever the data."""
 
 EARLY_STEPS = 200
 """Steps in which a warm-up would help."""
@@ -44,7 +50,7 @@ class LearningRateTooHigh:
     title: ClassVar[str] = "learning rate too high"
     explains: ClassVar[frozenset[str]] = frozenset({
         "loss_divergence", "loss_spike", "oscillation", "grad_explosion", "nan_or_inf",
-        "loss_plateau",
+        "loss_plateau", "loss_never_moved", "grad_vanishing", "learning_rate_high",
     })  # fmt: skip
     severity: ClassVar[Severity | None] = None
 
@@ -54,6 +60,7 @@ class LearningRateTooHigh:
             context.symptoms.get("loss_divergence"),
             context.symptoms.get("oscillation"),
         )
+        yield from _stuck_evidence(context)
         spike, high_rate = context.symptoms.get("loss_spike"), _high_rate_evidence(context)
         has_recurred = spike is not None and spike.occurrences > 1
         # Where the loss jumped in one step and stays high, a batch may have caused it as well.
@@ -73,6 +80,13 @@ class LearningRateTooHigh:
 
     def remedy(self, context: CaseContext) -> str:
         """Smaller updates, from before the onset."""
+        usual = usual_learning_rate(context.metadata)
+        if usual is not None and _rate(context) > FAR_TOO_HIGH * usual.highest:
+            return (
+                "Start again from the initial weights with "
+                f"{describe_setting('learning rate', context.metadata)} at {usual.highest:g} or "
+                f"less, which is usual for {usual.kind}."
+            )
         return (
             "Resume from the last checkpoint before the onset with a third of "
             f"{describe_setting('learning rate', context.metadata)}. If it began within the first "
@@ -85,21 +99,42 @@ def _is_same_event(one: Symptom, other: Symptom) -> bool:
     return possibly_first(one, other) and possibly_first(other, one)
 
 
+def _stuck_evidence(context: CaseContext) -> Iterable[Evidence]:
+    """A training that does not progress at a rate far above the usual."""
+    anomaly = context.symptoms.get("learning_rate_high")
+    if anomaly is not None and anomaly.severity is not Severity.INFO:
+        yield from symptom_evidence(anomaly, 0.7)
+        return
+    rate, usual = _rate(context), usual_learning_rate(context.metadata)
+    if usual is None or rate <= FAR_TOO_HIGH * usual.highest:
+        return
+    is_far = rate > FAR_TOO_HIGH_FOR_LOSS * usual.highest
+    losses = ("loss_plateau", "loss_never_moved") if is_far else ()
+    stuck = context.earliest("grad_vanishing", *losses)
+    # A norm that has been 0 since the first step is that of frozen parameters.
+    if stuck is None or stuck.evidence.get("grad_norm_before") == 0.0:
+        return
+    yield from symptom_evidence(stuck, 0.4)
+    text = f"{rate / usual.highest:.0f} times the highest usual for {usual.kind}"
+    yield Evidence(0.5, f"The learning rate is {rate:g}, {text}.")
+
+
+def _rate(context: CaseContext) -> float:
+    rates = (context.number("learning_rate"), context.values.get("learning_rate"))
+    return max((rate for rate in rates if rate is not None), default=0.0)
+
+
 def _high_rate_evidence(context: CaseContext) -> list[Evidence]:
     """A rate that is high for this kind of training, as evidence."""
-    rates = (context.number("learning_rate"), context.values.get("learning_rate"))
-    rate = max((rate for rate in rates if rate is not None), default=0.0)
-    if context.text("algorithm") in REWARD_OR_PREFERENCE_ALGORITHMS:
-        usual, kind = FAST_LEARNING_RATE, "training by rewards or preferences"
-    elif context.text("framework") in {"transformers", "trl", "verl"}:
-        usual, kind = HIGH_FINE_TUNING_RATE, "fine-tuning"
-    else:
-        usual, kind = HIGH_TRAINING_RATE, "any training"
-    if "peft" in context.metadata:
-        usual, kind = 10.0 * usual, f"{kind} with adapters"
-    return (
-        [Evidence(0.3, f"The learning rate is {rate:g}, high for {kind}.")] if rate > usual else []
-    )
+    rate, usual = _rate(context), usual_learning_rate(context.metadata)
+    highest, kind = HIGH_TRAINING_RATE, "any training"
+    if usual is not None:
+        highest, kind = usual.highest, usual.kind
+    elif has_adapters(context.metadata):
+        highest, kind = ADAPTER_FACTOR * highest, f"{kind} with adapters"
+    if rate <= highest:
+        return []
+    return [Evidence(0.3, f"The learning rate is {rate:g}, high for {kind}.")]
 
 
 def _has_no_warmup(context: CaseContext) -> bool:

@@ -6,7 +6,8 @@ Formula
     stuck    = the rate has been constant since before half of the declared warm-up, for `points`
                values, and twice the warm-up has passed
     dead     = the rate has been 0 for `points` values and a twentieth of the steps so far, or for
-               `points` values from the first step on
+               `points` values from the first step on; not in a log that rounds small rates to 0,
+               which has rates of one digit only, or whose loss or reward moves at a rate of 0
     Finding  = reset, stuck or dead
 
 Units
@@ -26,8 +27,10 @@ Defaults
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 from math import inf
+from statistics import mean, pstdev
 from typing import ClassVar
 
 from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
@@ -36,6 +39,15 @@ from sentinel.stats.downsampled_history import DownsampledHistory
 
 RESET_FINDING_RECORDS = 16
 """Records for which a reset is reported."""
+
+LEVEL_VALUES = 16
+"""Values in a level of loss or reward."""
+
+MOVED_ERRORS = 6.0
+"""Standard errors by which two levels differ that are not the same."""
+
+MAX_COARSE_RATIO = 50.0
+"""Ratio of the highest to the smallest rate of a log that rounds to a few decimals."""
 
 
 @dataclass
@@ -58,11 +70,14 @@ class LearningRateAnomaly:
         self._warmup_steps = 0.0
         self._max_steps = 0.0
         self._declared_rate: float | None = None
+        self._first_values: dict[str, list[float]] = {}
+        self._values: dict[str, deque[float]] = {}
         self._clear_history()
 
     def _clear_history(self) -> None:
         self._history = DownsampledHistory()
         self._peak_rate = 0.0
+        self._smallest_rate = inf
         self._has_resumed = False
         self._reset_evidence: dict[str, float] = {}
         self._reset_step = 0
@@ -78,8 +93,11 @@ class LearningRateAnomaly:
         """Evaluate one rate, or read the declared settings."""
         if record.event in (Event.START, Event.METADATA):
             self._read_config(record)
+        if record.event is not Event.STEP:
+            return None
+        self._update_levels(record)
         rate = record.values.get("learning_rate")
-        if record.event is not Event.STEP or rate is None or not 0.0 <= rate < inf:
+        if rate is None or not 0.0 <= rate < inf:
             return None
         if "restarted_after_step" in record.values:
             self._clear_history()
@@ -87,6 +105,35 @@ class LearningRateAnomaly:
             self._compare_with_history(rate, record.step)
         self._append(rate, record.step)
         return self._evaluate(rate, record.step)
+
+    def _update_levels(self, record: Record) -> None:
+        for name in ("loss", "reward"):
+            value = record.values.get(name)
+            if value is None or value - value != 0.0:
+                continue
+            first = self._first_values.setdefault(name, [])
+            if len(first) < LEVEL_VALUES:
+                first.append(value)
+            if name not in self._values:
+                self._values[name] = deque(maxlen=self.points)
+            self._values[name].append(value)
+
+    def _has_moved(self, name: str) -> bool:
+        """Whether the latest level of a signal differs from its first."""
+        first, values = self._first_values.get(name, ()), self._values.get(name, ())
+        if len(first) < LEVEL_VALUES or len(values) < 2 * LEVEL_VALUES:
+            return False
+        latest = list(values)[-LEVEL_VALUES:]
+        error = ((pstdev(first) ** 2 + pstdev(latest) ** 2) / LEVEL_VALUES) ** 0.5
+        return bool(abs(mean(latest) - mean(first)) > MOVED_ERRORS * error)
+
+    def _is_rounded(self) -> bool:
+        """Whether the log rounds rates to a few decimals, so that a small one is logged as 0."""
+        if self._peak_rate == 0.0:
+            return self._has_moved("loss") or self._has_moved("reward")
+        smallest = self._smallest_rate
+        is_of_one_digit = float(f"{smallest:.0e}") == smallest
+        return is_of_one_digit and 2.0 * smallest <= self._peak_rate <= MAX_COARSE_RATIO * smallest
 
     def _read_config(self, record: Record) -> None:
         values = record.values
@@ -124,6 +171,8 @@ class LearningRateAnomaly:
         self._history.add(step, rate)
         self._last_step = step
         self._peak_rate = max(self._peak_rate, rate)
+        if rate > 0.0:
+            self._smallest_rate = min(self._smallest_rate, rate)
         if self._first_rate is None:
             self._first_rate, self._first_step = rate, step
         # Once the rate has changed, a constant stretch is part of the schedule.
@@ -134,7 +183,7 @@ class LearningRateAnomaly:
         self._zero_count = self._zero_count + 1 if rate == 0.0 else 0
 
     def _evaluate(self, rate: float, step: int) -> DetectorOutput:
-        if self._zero_count >= self.points and self._is_dead(step):
+        if self._zero_count >= self.points and self._is_dead(step) and not self._is_rounded():
             return Finding(
                 summary=f"The learning rate has been 0 for {self._zero_count} logged values.",
                 evidence={"learning_rate": 0.0, "highest_learning_rate": self._peak_rate},

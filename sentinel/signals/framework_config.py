@@ -96,6 +96,9 @@ def parse_framework_config(config: Mapping[str, Any]) -> ConfigMetadata:
         settings |= _step_settings(config)
     elif (rate := to_setting(config.get("lr"))) is not None:
         settings.setdefault("learning_rate", rate)
+    peft_type = adapter_type(config.get("peft_config")) or config.get("finetuning_type")
+    if isinstance(peft_type, str) and "lora" in peft_type.lower():
+        settings["peft_type"] = peft_type.upper()
     for name in ("algorithm", "framework", "framework_version"):
         if name not in settings and isinstance(text := to_setting(config.get(name)), str):
             settings[name] = text
@@ -103,6 +106,20 @@ def parse_framework_config(config: Mapping[str, Any]) -> ConfigMetadata:
     if isinstance(model, str) and model:
         settings["model"] = _short_model_name(model)
     return settings
+
+
+def adapter_type(peft_config: Any) -> str | None:
+    """The kind of adapters in the configurations of PEFT by adapter name; None if there are none.
+
+    >>> adapter_type({"default": {"peft_type": "LORA", "r": 16}})
+    'LORA'
+    """
+    for config in peft_config.values() if isinstance(peft_config, Mapping) else ():
+        kind = config.get("peft_type") if isinstance(config, Mapping) else None
+        kind = kind or getattr(config, "peft_type", None)
+        if kind is not None:
+            return str(getattr(kind, "value", kind))[:MAX_SETTING_CHARS]
+    return None
 
 
 def detect_trl_algorithm(config: Mapping[str, Any]) -> str:

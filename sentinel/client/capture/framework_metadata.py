@@ -13,6 +13,7 @@ from typing import Any
 from sentinel.signals.framework_config import (
     MAX_SETTING_CHARS,
     ConfigMetadata,
+    adapter_type,
     extract_trainer_settings,
     extract_verl_settings,
     to_setting,
@@ -44,6 +45,7 @@ def transformers_metadata(args: Any, state: Any, model: Any) -> ConfigMetadata:
         "framework": framework,
         "framework_version": _version(framework),
         "model": _model_name(model),
+        "peft_type": adapter_type(getattr(model, "peft_config", None)),
         "output_dir": str(Path(args.output_dir).absolute()),
     }
     if state.max_steps > 0:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from support.diagnoses import diagnose_run, make_context
 from support.tiny_trainings import GOOD_LEARNING_RATE, Training
 
 from sentinel.causes.learning_rate_too_high import LearningRateTooHigh
 from sentinel.pipeline.diagnose import diagnose
+from sentinel.testing import steps
 
 FAST = 100 * GOOD_LEARNING_RATE
 METADATA = {"learning_rate": FAST, "warmup_steps": 0.0}
@@ -72,3 +74,23 @@ def test_repeated_jumps_are_diagnosed_and_a_single_one_is_not():
 )
 def test_the_highest_usual_rate_depends_on_the_training(metadata, expected):
     assert is_diagnosed(make_context(metadata, loss_divergence=500)) is expected
+
+
+@pytest.mark.parametrize("detector", ["loss_plateau", "loss_never_moved", "grad_vanishing"])
+def test_a_rate_far_above_the_usual_explains_a_training_that_is_stuck(detector):
+    metadata = {"framework": "trl", "algorithm": "sft", "peft_type": "LORA"}
+    stuck = {detector: 100}
+
+    assert is_diagnosed(make_context({**metadata, "learning_rate": 0.2}, **stuck))
+    assert not is_diagnosed(make_context({**metadata, "learning_rate": 2e-3}, **stuck))
+    assert not is_diagnosed(make_context({"learning_rate": 0.2}, **stuck))
+
+
+def test_lora_at_a_thousand_times_the_usual_rate_is_diagnosed():
+    """The loss stays at the level of token frequencies; no other detector needs to fire."""
+    rng = np.random.default_rng(0)
+    loss = (3.4 + 4.6 * 0.7 ** np.arange(300)) * rng.lognormal(0, 0.03, 300)
+    metadata = {"framework": "trl", "algorithm": "sft", "peft_type": "LORA", "learning_rate": 0.2}
+    replay = diagnose_run(steps(loss=loss.tolist()), metadata)
+
+    assert replay.causes == ["learning_rate_too_high"]

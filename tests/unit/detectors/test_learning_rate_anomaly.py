@@ -1,6 +1,7 @@
 """Tests of the detector learning_rate_anomaly."""
 
-from math import cos, pi
+from math import cos, exp, pi
+from random import Random
 
 import pytest
 
@@ -105,3 +106,33 @@ def test_a_schedule_that_ended_too_early_is_found():
 def test_zeros_at_the_start_of_a_warm_up_and_at_the_end_are_clear():
     assert detect(run([0.0] * 10 + schedule() + [0.0] * 10)) == (None, None)
     assert detect(run([1e-5] * 5000 + [0.0] * 100)) == (None, None)
+
+
+def falling_loss(count, seed=0):
+    rng = Random(seed)
+    return [3.0 * (1 + t / 30) ** -0.4 * exp(rng.gauss(0, 0.05)) for t in range(count)]
+
+
+def flat_loss(count, level=3.4, seed=0):
+    rng = Random(seed)
+    return [level * exp(rng.gauss(0, 0.05)) for _ in range(count)]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_log_that_rounds_every_rate_to_zero_has_no_rate_of_zero(seed):
+    series = steps(learning_rate=[0.0] * 300, loss=falling_loss(300, seed))
+
+    assert detect(series) == (None, None)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_rate_of_zero_with_a_loss_that_does_not_move_is_found(seed):
+    record, _ = detect(steps(learning_rate=[0.0] * 300, loss=flat_loss(300, seed=seed)))
+
+    assert record.step == 64
+
+
+def test_a_schedule_that_a_log_rounds_to_three_decimals_has_not_ended():
+    rates = [round(rate, 3) for rate in schedule(count=1000, peak=0.004)]
+
+    assert detect(run([*rates, *[0.0] * 100], first=0)) == (None, None)
