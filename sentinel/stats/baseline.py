@@ -40,7 +40,9 @@ FIRST_FIT_VALUES = 8
 """Values of the first fit, which a run of 12 values has."""
 
 RENEWAL = 16
-"""Values after which the fit is renewed; before the window is full a quarter of it."""
+"""Values after which the fit is renewed; before the window is full a quarter of it, and after four
+windows twice as many.
+"""
 
 FREEZE_NATS = 2.5
 """Evidence from which on the fit is the one from before the evidence."""
@@ -200,6 +202,7 @@ class Baseline:
     rise: Direction | None = None
     fall: Direction | None = None
     _has_course: bool = False
+    _renew_at: int = 0
     _unit: float = 1.0
     _travel: float = 0.0
     _newest: Fit | None = None
@@ -218,10 +221,12 @@ class Baseline:
 
     def update(self, value: float, travel: float, step: int, unit: float = 1.0) -> None:
         """Add a finite value, given in `unit`s, and how far the run has travelled."""
-        if self.count % (RENEWAL if self.count >= WINDOW else RENEWAL // 4) == 0:
+        if self.count >= self._renew_at:
             self._renew()
         self._unit, self._travel = unit, travel
-        scaled = self._scaled(value / unit)
+        least, scaled = self.settings.least, value / unit
+        if self.settings.is_log:
+            scaled = log(max(least, scaled))
         if self._has_course:
             scaled -= self._course_level()
         for direction in (self.rise, self.fall):
@@ -330,6 +335,10 @@ class Baseline:
         return margin + DOUBT_ERRORS * error + bend * abs(gone)
 
     def _renew(self) -> None:
+        is_old = self.count >= 4 * WINDOW
+        self._renew_at = self.count + (
+            2 * RENEWAL if is_old else RENEWAL if self.count >= WINDOW else RENEWAL // 4
+        )
         lag = min(LAG, self.count // 3)
         stop = len(self._values) - lag
         if stop < FIRST_FIT_VALUES or self.prior is None:
