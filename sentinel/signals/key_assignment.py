@@ -123,6 +123,8 @@ class KeyAssignment:
             if _is_signal(name):
                 exact.add(name)
                 continue
+            if normalize_key(key) in key_map.overrides:
+                continue  # its framework gives it a meaning that is no signal
             # Object detectors print the parts of the loss by their bare names.
             text = f"{key}_loss" if key in detection and len(detection) > 1 else key
             inferred = infer_signal(text)

@@ -169,3 +169,9 @@ def test_the_reward_of_evaluations_stands_for_a_missing_reward(key):
     assert [record.values.get("reward") for record in records[9::2]] == [1.0] * 6
     assert {record.event for record in records[8:]} == {Event.STEP}
     assert "reward" not in signals_of(key, "loss").values()
+
+
+def test_scores_of_a_reward_model_in_training_are_not_taken_for_a_reward():
+    row = {"loss": 0.7, "accuracy": 0.5, "margin": 0.1, "mean_reward": 0.3, "max_reward": 0.4}
+
+    assert all("reward" not in values for values in convert([row] * 40))
