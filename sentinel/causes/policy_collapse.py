@@ -127,7 +127,7 @@ def _is_led(fall: Symptom, drift: Sequence[Symptom], steps_per_point: float) -> 
     early = [each for each in drift if possibly_first(each, fall, tolerance_steps=tolerance)]
     decisive = (
         each.detector not in LENGTH_DETECTORS
-        or fall.earliest_onset - each.latest_onset <= tolerance
+        or fall.earliest_onset - each.earliest_onset <= tolerance
         for each in early
     )
     is_only_entropy = [each.detector for each in drift] == ["entropy_collapse"]
