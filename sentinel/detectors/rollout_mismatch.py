@@ -6,6 +6,7 @@ Formula
     askew    = the median of the last 8 mean importance ratios is above `ratio` or below 1 / `ratio`
     Finding  = apart or askew
     warning  = askew, or ten times the limit; otherwise info
+    onset    = the first record beyond a limit; it may have begun since the record before
 
 Units
     `limit`: nats per token, as `kl_mismatch`. `ratio`: plain factor.
@@ -21,15 +22,15 @@ Defaults
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
-from math import isfinite
+from math import inf, isfinite
 from typing import ClassVar
 
 from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
 from sentinel.model.record import Record
 from sentinel.signals.kl import get_kl_kind
 from sentinel.stats.k_of_n import KOfN
-from sentinel.stats.onset_tracker import OnsetTracker
 from sentinel.stats.rolling_quantiles import RollingQuantiles
 
 MEDIAN_WINDOW = 8
@@ -63,7 +64,8 @@ class RolloutMismatch:
         self._recent_kl = KOfN(MEDIAN_WINDOW)
         self._is_kl_high = False
         self._recent_ratios = RollingQuantiles(MEDIAN_WINDOW)
-        self._onset = OnsetTracker()
+        self._recent_steps: deque[tuple[int, bool]] = deque(maxlen=MEDIAN_WINDOW + 1)
+        self._onset: tuple[int, int] | None = None
 
     def update(self, record: Record) -> DetectorOutput:
         """Evaluate one record; None if it has neither signal."""
@@ -77,16 +79,18 @@ class RolloutMismatch:
             self._is_kl_high = self._recent_kl.add(abs(kl), limit)
         if ratio is not None and isfinite(ratio) and ratio > 0.0:
             self._recent_ratios.add(ratio)
+        self._recent_steps.append((record.step, self._is_beyond(kl, ratio, limit)))
         has_ratio = len(self._recent_ratios) == MEDIAN_WINDOW
         if not self._is_kl_high and not has_ratio:
-            self._onset.update(record.step, holds=False)
+            self._onset = None
             return Clear() if self._recent_kl.is_full else None
         mismatch = self._recent_kl.median if self._recent_kl.is_full else 0.0
         mean_ratio = self._recent_ratios.median if has_ratio else 1.0
         is_askew = max(mean_ratio, 1 / mean_ratio) > self.ratio
-        onset = self._onset.update(record.step, holds=mismatch > limit or is_askew)
-        if onset is None:
+        if not (mismatch > limit or is_askew):
+            self._onset = None
             return Clear()
+        self._onset = self._onset or self._find_onset()
         is_severe = is_askew or mismatch > SEVERE_LIMIT_FACTOR * limit
         return Finding(
             summary="The policy of the sampling engine differs from the trained policy: "
@@ -97,5 +101,30 @@ class RolloutMismatch:
                 "importance_ratio_median_of_8": mean_ratio,
             },
             severity=Severity.WARNING if is_severe else None,
-            onset_step=onset,
+            onset_step=self._onset[1],
+            onset_range=self._onset,
         )
+
+    def _is_beyond(self, kl: float | None, ratio: float | None, limit: float) -> bool:
+        """Whether one record is beyond a limit."""
+        is_high = kl is not None and limit < abs(kl) < inf
+        is_askew = ratio is not None and not 1 / self.ratio <= ratio <= self.ratio
+        return is_high or is_askew
+
+    def _find_onset(self) -> tuple[int, int]:
+        """The step after the last record within the limits, and the first record beyond them.
+
+        A single record within the limits is noise.
+        """
+        records = list(self._recent_steps)
+        earliest = latest = records[-1][0]
+        within = 0
+        for step, is_beyond in reversed(records):
+            within = 0 if is_beyond else within + 1
+            if is_beyond:
+                earliest = latest = step
+            elif within == 1:
+                earliest = step + 1
+            elif within == 2:
+                break
+        return min(earliest, latest), latest

@@ -13,7 +13,8 @@ def test_a_moderate_mismatch_is_info():
 
     assert record.step == 24
     assert finding.severity is None
-    assert finding.onset_step == 24
+    assert finding.onset_step == 21
+    assert finding.onset_range == (21, 21)
     assert RolloutMismatch.severity is Severity.INFO
 
 
@@ -48,3 +49,18 @@ def test_a_record_without_either_signal_has_no_output():
 
     assert silent == [None] * 20
     assert matching[-2:] == [Clear()] * 2
+
+
+def test_the_onset_is_the_first_record_beyond_the_limit():
+    series = steps(every=5, first=5, kl_mismatch=[0.01] * 12 + [0.2, 0.2, 0.05] + [0.3] * 8)
+    _, finding = first_finding(RolloutMismatch(), series)
+
+    assert finding.onset_step == 65
+    assert finding.onset_range == (61, 65)
+
+
+def test_a_single_record_beyond_the_limit_long_before_is_no_onset():
+    series = steps(importance_ratio_mean=[1.0] * 10 + [3.0] + [1.0] * 3 + [3.0] * 8)
+    _, finding = first_finding(RolloutMismatch(), series)
+
+    assert finding.onset_step == 15
