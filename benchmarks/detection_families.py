@@ -82,7 +82,7 @@ FAULTY = {
     "pair_chance": _family(losses.pair_chance, _FLAT, "data_not_learnable"),
     "far_too_fast": _family(
         losses.far_too_fast, f"{_FLAT} loss_divergence loss_spike grad_explosion oscillation "
-        "learning_rate_anomaly", "learning_rate_too_high",
+        "learning_rate_anomaly learning_rate_high", "learning_rate_too_high",
     ),
     "short_explosion": _family(
         losses.short_explosion, "loss_divergence loss_spike",

@@ -66,11 +66,11 @@ def plain(kind: str, **settings: Any) -> Build:
 LOST = (
     "reward_collapse entropy_collapse reward_zero_variance reward_stalled kl_blowup kl_drift "
     "grad_vanishing grad_explosion entropy_explosion loss_zero nan_or_inf length_collapse "
-    "length_explosion truncation learning_rate_anomaly clip_saturation"
+    "length_explosion truncation learning_rate_anomaly learning_rate_high clip_saturation"
 )
 DIVERGED = (
     "loss_divergence loss_spike grad_explosion nan_or_inf loss_never_moved loss_plateau "
-    "oscillation learning_rate_anomaly loss_zero"
+    "oscillation learning_rate_anomaly learning_rate_high loss_zero"
 )
 NOT_LEARNING = "loss_never_moved loss_plateau grad_vanishing"
 TOO_HIGH = "learning_rate_too_high numerical_breakdown"
