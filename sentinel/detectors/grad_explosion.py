@@ -171,10 +171,11 @@ class GradExplosion:
     def _update_row(self, norm: float, level: float | None, step: int) -> None:
         """Count the norms in a row above the highest few before the first of them."""
         if not self._row_count:
-            self._row_step, self._row_level = step, level or 0.0
+            if level is None or not 0.0 < self.ratio * level < norm:
+                return
+            self._row_step, self._row_level = step, level
             self._row_bound = max(self.ratio * self._row_level, self._highest_before())
-        is_high = self._row_level > 0.0 and norm > self._row_bound
-        if not is_high or self._row_count >= MAX_IN_A_ROW:
+        if norm <= self._row_bound or self._row_count >= MAX_IN_A_ROW:
             self._row_count, self._row_evidence = 0, 0.0
             return
         if not self._row_count:
