@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from sentinel.model.finding import Severity
 from sentinel.model.incident import Incident, Onset
 from sentinel.model.notification import Notification, NotificationReason
-from sentinel.model.record import WHOLE_RUN, Event
+from sentinel.model.record import UNKNOWN_OUTCOME, WHOLE_RUN, Event, Record
 from sentinel.model.record_batch import RecordOrBatch, entry_ranks
 from sentinel.pipeline.engine import Result
 from sentinel.pipeline.onset import RecentSignals
@@ -116,9 +116,7 @@ def replay_records(
     cases: dict[str, Notification] = {}
     engine = pipeline.engine
     signals = RecentSignals({make().signal for make in engine.detector_factories.values()})
-    for entry in source:
-        replay.records += len(entry_ranks(entry))
-        steps.add(entry.step)
+    for entry in _with_end(source, replay, steps):
         for result in pipeline.process(entry):
             on_result(result)
             if result.record.rank == WHOLE_RUN:
@@ -142,6 +140,24 @@ def replay_records(
     replay.notice = getattr(source, "notice", "")
     replay.failed_detectors = sorted(engine.error_counts)
     return replay
+
+
+def _with_end(
+    source: Iterable[RecordOrBatch], replay: ReplayResult, steps: DistinctStepCounter
+) -> Iterator[RecordOrBatch]:
+    """The records, counted, and a STOP of unknown outcome after the last of a whole run.
+
+    At the end of a run, detectors judge what they could not exclude before.
+    """
+    last: RecordOrBatch | None = None
+    for entry in source:
+        replay.records += len(entry_ranks(entry))
+        steps.add(entry.step)
+        last = entry
+        yield entry
+    if isinstance(last, Record) and last.rank == WHOLE_RUN and last.event is not Event.STOP:
+        outcome = {"outcome": UNKNOWN_OUTCOME}
+        yield replace(last, event=Event.STOP, values={}, attributes=outcome, spread={})
 
 
 def _add_changes(

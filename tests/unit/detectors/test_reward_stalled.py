@@ -5,8 +5,9 @@ from random import Random
 from support.synthetic_runs import rl_run
 
 from sentinel.detectors.reward_stalled import RewardStalled
-from sentinel.model.finding import Clear, Severity
-from sentinel.testing import first_finding, steps, update_detector
+from sentinel.model.finding import Clear, Finding, Severity
+from sentinel.model.record import Event
+from sentinel.testing import event, first_finding, steps, update_detector
 
 
 def outputs(reward):
@@ -61,3 +62,50 @@ def test_healthy_runs_have_no_false_warning():
     runs = [rl_run(seed).series["reward"].tolist() for seed in range(500, 520)]
 
     assert not any(warnings(reward) for reward in runs)
+
+
+def test_flat_rewards_past_half_of_the_planned_steps_are_a_stall():
+    detector = RewardStalled()
+    records = [event(Event.START, 0, max_steps=600.0), *steps(reward=noise(600))]
+    found = [update_detector(detector, record) for record in records]
+    first = next(n for n, x in enumerate(found) if isinstance(x, Finding) and x.severity is None)
+
+    assert 300 < first < 450
+
+
+def test_flat_rewards_at_the_end_of_a_run_are_a_stall():
+    detector = RewardStalled()
+    for record in steps(reward=noise(600)):
+        update_detector(detector, record)
+    finding = update_detector(detector, event(Event.STOP, 600))
+
+    assert isinstance(finding, Finding)
+    assert finding.severity is None
+
+
+def test_a_short_or_rising_run_has_no_verdict_at_its_end():
+    for reward in (noise(40), noise(300, slope=1.2)):
+        detector = RewardStalled()
+        for record in steps(reward=reward):
+            update_detector(detector, record)
+
+        assert not isinstance(update_detector(detector, event(Event.STOP, 300)), Finding)
+
+
+def test_a_reward_that_rose_and_fell_again_is_no_stall():
+    rise = [min(t, 400 - t) / 100 for t in range(400)]
+    reward = [x + y for x, y in zip(rise, noise(400, sigma=0.3), strict=True)]
+    found = [x for x in outputs([*reward, *noise(1000, sigma=0.3)]) if isinstance(x, Finding)]
+
+    assert not [x for x in found if x.severity is None]
+
+
+def test_healthy_runs_have_no_false_warning_past_half_or_at_the_end():
+    for seed in range(600, 620):
+        detector, run = RewardStalled(), rl_run(seed)
+        reward = run.series["reward"].tolist()
+        records = [event(Event.START, 0, max_steps=float(len(reward))), *steps(reward=reward)]
+        found = [update_detector(detector, record) for record in records]
+        found.append(update_detector(detector, event(Event.STOP, len(reward))))
+
+        assert not [x for x in found if isinstance(x, Finding) and x.severity is None]
