@@ -62,6 +62,10 @@ unit, so it has no prior.
 """
 
 
+MAX_MISSING_RECORDS = 1000
+"""A larger gap between two records is a step that was counted anew."""
+
+
 @dataclass
 class RunBaselines(SharedBaselines):
     """Baselines by signal, created at the first value.
@@ -71,6 +75,9 @@ class RunBaselines(SharedBaselines):
 
     priors: Mapping[str, TrajectoryPrior] = field(default_factory=dict)
     _cumulative_lr: CumulativeLearningRate = field(default_factory=CumulativeLearningRate)
+    _last_step: int = 0
+    _interval: int = 0
+    """Smallest number of steps between two records; 0 before there are two."""
 
     def update(self, record: Record, signals: Collection[str]) -> RunBaselines:
         """Add the values of a record that has `signals`; returns itself."""
@@ -80,7 +87,7 @@ class RunBaselines(SharedBaselines):
         reward = values.get("reward")
         if reward is not None and isfinite(reward):
             self.reward_gain.add(reward)
-        distance = self._cumulative_lr.add(values.get("learning_rate"))
+        distance = self._cumulative_lr.add(values.get("learning_rate"), self._elapsed(record.step))
         if distance <= 0.0:
             return self
         travel = log(distance)
@@ -93,6 +100,16 @@ class RunBaselines(SharedBaselines):
                     unit = SEQUENCE_UNIT
                 baseline.update(value, travel, record.step, unit)
         return self
+
+    def _elapsed(self, step: int) -> float:
+        """Records since the last one, those included that the log lacks: training went on."""
+        steps, self._last_step = step - self._last_step, step
+        if self._interval and 0 < steps <= MAX_MISSING_RECORDS * self._interval:
+            self._interval = min(self._interval, steps)
+            return steps / self._interval
+        if not self._interval and steps > 0 and self.by_signal:
+            self._interval = steps
+        return 1.0
 
     def _create(self, signal: str) -> Baseline:
         baseline = Baseline(BASELINE_SETTINGS[signal], self.priors.get(signal))

@@ -30,10 +30,11 @@ class CumulativeLearningRate:
     _records_since_peak: int = 0
     _zero_records: int = 0
 
-    def add(self, rate: float | None) -> float:
+    def add(self, rate: float | None, records: float = 1.0) -> float:
         """Add the rate of one record, None if it has none; return the sum.
 
-        A record without a usable rate counts with the rate before it.
+        A record without a usable rate counts with the rate before it. `records` is for how many it
+        stands, if records before it are missing.
         """
         usable = rate is not None and 0.0 <= rate < MAX_LEARNING_RATE
         if self._last_rate is None:
@@ -43,7 +44,7 @@ class CumulativeLearningRate:
         elif not usable:
             rate = self._last_rate
         self._last_rate = rate
-        self.total += self._capped_rate(rate or 0.0)
+        self.total += records * self._capped_rate(rate or 0.0)
         if not self.total:
             self._zero_records += 1
             self._counts_records |= self._zero_records >= MAX_ZERO_RECORDS
