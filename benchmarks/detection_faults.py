@@ -53,12 +53,14 @@ def _repetition(run: FullRun, elapsed: Series, _gain: float) -> None:
     run.series["sample_repetition"] = normal + (1 - normal) * limit * np.minimum(1, elapsed / over)
 
 
-def _zero_variance(run: FullRun, elapsed: Series, _gain: float) -> None:
+def _zero_variance(run: FullRun, elapsed: Series, gain: float) -> None:
+    """Prompts that no completion solves, so the reward is lower; at its best they were solved."""
     zero_share, over = {"mild": (0.9, 60), "moderate": (0.97, 20), "severe": (1.0, 3)}[run.severity]
     share = zero_share * np.minimum(1, elapsed / over)
     run.series["frac_zero_std"] = 1 - (1 - run.series["frac_zero_std"]) * (1 - share)
     run.series["reward_std"] *= np.maximum(1 - share, 0)
     run.series["grad_norm"] *= np.maximum(1 - share, 1e-6)
+    run.series["reward"] -= gain * 0.3 * share
 
 
 def _policy_collapse(run: FullRun, elapsed: Series, gain: float) -> None:
