@@ -30,11 +30,12 @@ Source
     Biometrika 1970; the bound on the best of several means is sqrt(2 ln n), as for normal noise.
 
 Defaults
-    `errors` 4.5 has no finding in 124,572 points of 150 healthy synthetic runs, and one warning in
-    150 coins (153,725 points). `lost` 0.4 and `sigmas` 3 exclude fluctuations that are significant
-    but harmless, `least` 0.05 those of a control task at its floor. `surprise` 19 is a chance of 6
-    in 10^9. A loss of 50 % of the gain in 40 points, 80 % in 15 or 120 % in 3 is found in 139, 148
-    and 150 of 150 runs, after a median of 34, 12 and 5 points. All this holds up to a lag-one
+    On fresh synthetic runs there is no finding in 340,988 healthy points of 400 runs, none in 400
+    coins and none in 400 take-offs, and 4 warnings in 400 sparse rewards. A loss of 50 % of the
+    gain in 40 points, 80 % in 15 or 120 % in 3 is found in 367, 395 and 398 of 400 runs, after a
+    median of 37, 12 and 5 points. `lost` 0.4 and `sigmas` 3 exclude fluctuations that are
+    significant but harmless, `least` 0.05 those of a control task at its floor. `surprise` 19 is a
+    chance of 6 in 10^9. All this holds up to a lag-one
     correlation of 0.3, below which real rewards are (90 % are below 0.13); at 0.6 to 0.8 noise
     alone gives several warnings in 10,000 points.
 """
