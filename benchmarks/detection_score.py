@@ -132,7 +132,8 @@ class Detections:
         self.cases.append(len(cases))
         cause = next((case.cause for case in cases if case.cause), "")
         self.causes[cause] = self.causes.get(cause, 0) + 1
-        if run.cliff is not None:
+        # In a log of means both can be in one line.
+        if run.cliff is not None and run.cliff > onset:
             self.leads.append((run.cliff - warned) / (run.cliff - onset))
             self.roots.append(any(case.root in ROOTS for case in cases))
             self.names.append(cause == run.fault)

@@ -69,9 +69,6 @@ THRESHOLD_RENEWAL = 8
 LONE_LIMIT_SHARE = 0.1
 """Share of the limit below which a single value is of no importance."""
 
-IDLE_VALUES = 32
-"""Values over the limit in which the reward has to rise: KL is spent for reward."""
-
 
 @dataclass
 class KlBlowup:
@@ -104,9 +101,7 @@ class KlBlowup:
         self._start_kl = inf
         self._is_shifted = False
         self._over_limit = OnsetTracker()
-        self._values_over = 0
         self._values_since_over = MEDIAN_WINDOW
-        self._reward_before: float | None = None
         self._bound = self.limit
         self._threshold: float | None = None
 
@@ -117,7 +112,7 @@ class KlBlowup:
             return None
         kind = get_kl_kind(record.attributes, "kl_ref")
         unit = self.per_sequence if kind.is_summed else 1.0
-        self._update_bound(kl, unit, record.step, baselines.reward_gain)
+        self._update_bound(kl, unit, record.step)
         self._extremes.add(max(kl, self.floor * unit))
         rise = baseline.rise
         self._is_shifted = rise.evidence >= self.noted and self._is_above(baseline, rise, unit)
@@ -131,7 +126,7 @@ class KlBlowup:
                 return self._lone_finding(kl, highest, kind, record.step)
         return self._cleared(baseline, rise)
 
-    def _update_bound(self, kl: float, unit: float, step: int, gain: RewardGain) -> None:
+    def _update_bound(self, kl: float, unit: float, step: int) -> None:
         """Set the upper bound of the median of the last 5; at least twice the KL at the start."""
         self._recent.append(kl)
         if len(self._recent) <= MEDIAN_WINDOW:
@@ -142,10 +137,7 @@ class KlBlowup:
         self._bound = max(self.limit * unit, 2 * self._start_kl)
         is_over = kl > self._bound
         self._over_limit.update(step, holds=is_over)
-        self._values_over = self._values_over + 1 if is_over else 0
         self._values_since_over = 0 if is_over else self._values_since_over + 1
-        if self._values_over == 1 and gain.is_ready:
-            self._reward_before = gain.current_level
 
     def _is_above(self, baseline: Baseline, rise: Direction, unit: float) -> bool:
         """Whether the level is above what the trend predicts, and above all earlier ones."""
@@ -212,9 +204,7 @@ class KlBlowup:
             onset_range=(step, step),
         )
 
-    def _has_reward(self, gain: RewardGain) -> bool:
-        """Whether the reward has kept its gain, and rises for the KL that is spent."""
-        if not gain.is_ready or gain.has_lost:
-            return False
-        before = self._reward_before
-        return self._values_over < IDLE_VALUES or (before is not None and gain.is_above(before))
+    @staticmethod
+    def _has_reward(gain: RewardGain) -> bool:
+        """Whether the reward has gained for the KL that is spent, and kept its gain."""
+        return gain.is_ready and gain.has_gained and not gain.has_lost
