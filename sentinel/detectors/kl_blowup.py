@@ -9,9 +9,8 @@ Formula
     lone     = one value is `lone` times the second highest of the 64 before, and over a tenth of
                `limit`
     Finding  = shifted, or shifted with `noted` nats, or far, or lone
-    info     = shifted with less than `sure` nats; far with a reward that has kept its gain, until
-               32 values over the limit have not raised it; lone, as single values usually are back
-               in the next record
+    info     = shifted with less than `sure` nats; far with a reward that has gained and kept its
+               gain; lone, as single values usually are back in the next record
     critical = shifted, and that median of 8 is `severe_ratio` times the expected value, or that
                median of 5 exceeds `severe` and twice the KL at the start
 
