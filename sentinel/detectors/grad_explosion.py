@@ -45,6 +45,7 @@ Defaults
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import exp, inf, log
 from statistics import median
@@ -74,6 +75,9 @@ EPISODE_RECORDS = 48
 MIN_KNOWN_VALUES = 16
 """Values before an extreme norm, and before a KL or loss that is a witness; all move fast in the
 beginning."""
+
+WITNESS_VALUES = 64
+"""Values before a witness whose third highest it is compared with."""
 
 MIN_KL_WITNESS = 0.01
 """KL in nats below which the policy is that of the reference."""
@@ -126,8 +130,8 @@ class GradExplosion:
         self._episode_records_left = 0
         self._episode_text = ""
         self._episode_evidence: dict[str, float] = {}
-        self._highest_kl = RollingHighest(min_values=MIN_KNOWN_VALUES)
-        self._highest_loss = RollingHighest(min_values=MIN_KNOWN_VALUES)
+        self._recent_kls: deque[float] = deque(maxlen=WITNESS_VALUES + 1)
+        self._recent_loss_sizes: deque[float] = deque(maxlen=WITNESS_VALUES + 1)
         self._maximum_loss = 0.0
         self._has_reward = False
         self._first_losses: list[float] = []
@@ -139,7 +143,7 @@ class GradExplosion:
         norm = record.values["grad_norm"]
         if not 0.0 <= norm < inf:
             return None
-        witness = self._update_witnesses(record)
+        self._update_witnesses(record)
         self._episode_records_left -= 1
         level = self._highest.level
         if norm > 0.0 and not _is_idle(record):
@@ -153,7 +157,7 @@ class GradExplosion:
         else:
             self._highest.add(0.0)
         if level is not None and 0.0 < self.single_ratio * level < norm:
-            return self._single_finding(norm, level, record.step, witness)
+            return self._single_finding(norm, level, record)
         return None if level is None or norm == 0.0 else Clear()
 
     def _update_shift(self, log_norm: float, level: float | None, step: int) -> None:
@@ -165,8 +169,10 @@ class GradExplosion:
             if not self._row_count:
                 self._note_loss_before_rise()
         # After a while the new level is no new extreme any more, but still shifted.
-        is_high = self._extremes.is_new and self._extremes.current_level > self._shift_bound
-        self._is_shifted = self._cusum.is_alarmed and (self._is_shifted or is_high)
+        self._is_shifted = self._cusum.is_alarmed and (
+            self._is_shifted
+            or (self._extremes.is_new and self._extremes.current_level > self._shift_bound)
+        )
 
     def _update_row(self, norm: float, level: float | None, step: int) -> None:
         """Count the norms in a row above the highest few before the first of them."""
@@ -195,28 +201,36 @@ class GradExplosion:
             self.single_ratio
         )
 
-    def _update_witnesses(self, record: Record) -> str:
-        """Add KL and loss; which of them is out of its range in this record, as text."""
-        values, witness = record.values, ""
+    def _update_witnesses(self, record: Record) -> None:
+        """Add KL and loss."""
+        values = record.values
         self._has_reward = self._has_reward or "reward" in values
         kl = values.get("kl_ref", values.get("kl_old"))
         if kl is not None and kl - kl == 0.0:
-            usual = self._highest_kl.level
-            if usual is not None and kl > max(MIN_KL_WITNESS, self.witness_ratio * usual):
-                witness = f"the KL is {kl:.3g} nats, and its third highest before was {usual:.3g}"
-            self._highest_kl.add(kl)
+            self._recent_kls.append(kl)
         loss = values.get("loss")
         if loss is not None and loss - loss == 0.0:
-            size, usual = abs(loss), self._highest_loss.level
+            size = abs(loss)
             self._maximum_loss = max(self._maximum_loss, size)
-            matters = size > MIN_LOSS_WITNESS_SHARE * self._maximum_loss
-            if usual is not None and matters and size > self.witness_ratio * usual > 0.0:
-                witness = f"the loss is {loss:.3g}, and its third highest before was {usual:.3g}"
-            self._highest_loss.add(size)
+            self._recent_loss_sizes.append(size)
             self._losses.append(loss)
             if len(self._first_losses) < LOSS_LEVEL_VALUES:
                 self._first_losses.append(loss)
-        return witness
+
+    def _witness(self, values: Mapping[str, float]) -> str:
+        """Which of KL and loss is out of its range in the record just added, as text."""
+        loss = values.get("loss")
+        if loss is not None and loss - loss == 0.0:
+            size, usual = abs(loss), _third_highest_before(self._recent_loss_sizes)
+            matters = size > MIN_LOSS_WITNESS_SHARE * self._maximum_loss
+            if usual is not None and matters and size > self.witness_ratio * usual > 0.0:
+                return f"the loss is {loss:.3g}, and its third highest before was {usual:.3g}"
+        kl = values.get("kl_ref", values.get("kl_old"))
+        if kl is not None and kl - kl == 0.0:
+            usual = _third_highest_before(self._recent_kls)
+            if usual is not None and kl > max(MIN_KL_WITNESS, self.witness_ratio * usual):
+                return f"the KL is {kl:.3g} nats, and its third highest before was {usual:.3g}"
+        return ""
 
     def _loss_level(self) -> float:
         """The level of the latest losses; infinite without one."""
@@ -257,7 +271,8 @@ class GradExplosion:
             onset_step=onset,
         )
 
-    def _single_finding(self, norm: float, level: float, step: int, witness: str) -> Finding:
+    def _single_finding(self, norm: float, level: float, record: Record) -> Finding:
+        step, witness = record.step, self._witness(record.values)
         is_new = norm > NEW_OUTLIER_FACTOR * self._highest_outlier
         is_known = len(self._highest) > MIN_KNOWN_VALUES
         is_extreme = is_new and is_known and norm > self.extreme_ratio * level
@@ -285,6 +300,12 @@ class GradExplosion:
             severity=None if is_extreme or witness else Severity.INFO,
             onset_step=step,
         )
+
+
+def _third_highest_before(recent: Iterable[float]) -> float | None:
+    """The third highest of the values before the newest; None if there are too few."""
+    *before, _ = recent
+    return sorted(before)[-3] if len(before) >= MIN_KNOWN_VALUES else None
 
 
 def _is_idle(record: Record) -> bool:

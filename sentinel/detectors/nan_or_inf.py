@@ -88,10 +88,10 @@ class NanOrInf:
         others: list[str] = []
         lost = self._nonfinite_names(record, others)
         self._update_counts(lost, record)
+        if not lost and not others:
+            return Clear()
         severity, onset_step = self._severity(lost), self._onset_step if lost else record.step
         lost += others
-        if not lost:
-            return Clear()
         ranks = _nonfinite_ranks(lost, record.spread)
         names = ", ".join(lost[:4]) + (f" and {len(lost) - 4} more" if len(lost) > 4 else "")
         shown = ", ".join(map(str, ranks[:8])) + (" and others" if len(ranks) > 8 else "")

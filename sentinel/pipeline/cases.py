@@ -115,20 +115,13 @@ class Case:
 
 
 @dataclass(slots=True)
-class SignalHistory:
-    """The newest finite values of one signal, and their steps."""
-
-    steps: deque[int] = field(default_factory=lambda: deque(maxlen=HISTORY_POINTS))
-    values: deque[float] = field(default_factory=lambda: deque(maxlen=HISTORY_POINTS))
-
-
-@dataclass(slots=True)
 class RunCases:
     """The open cases of one run, and the context for their causes.
 
     `is_restarting` is set from a restart to the first step after it. `unnotified_incidents` are of
     severity info, or resolved without a case, and can be evidence; by name, each with the step
-    count of its last change. `history` is by signal; `recent_steps` are the newest logged steps.
+    count of its last change. `history` has the newest steps and finite values of a signal,
+    `recent_steps` the newest logged steps.
     """
 
     step_count: int = 0
@@ -137,7 +130,7 @@ class RunCases:
     values: dict[str, float] = field(default_factory=dict)
     unnotified_incidents: dict[str, tuple[int, Incident]] = field(default_factory=dict)
     open_cases: list[Case] = field(default_factory=list)
-    history: dict[str, SignalHistory] = field(default_factory=dict)
+    history: dict[str, deque[tuple[int, float]]] = field(default_factory=dict)
     recent_steps: deque[int] = field(default_factory=lambda: deque(maxlen=HISTORY_POINTS))
 
     def update(self, record: Record) -> None:
@@ -159,17 +152,16 @@ class RunCases:
             self._add_to_history(record)
 
     def _add_to_history(self, record: Record) -> None:
-        values, step = record.values, record.step
+        values, step, history = record.values, record.step, self.history
         self.recent_steps.append(step)
         for signal in HISTORY_SIGNALS:
             value = values.get(signal)
             if value is None or not isfinite(value):
                 continue
-            points = self.history.get(signal)
+            points = history.get(signal)
             if points is None:
-                points = self.history[signal] = SignalHistory()
-            points.steps.append(step)
-            points.values.append(value)
+                points = history[signal] = deque(maxlen=HISTORY_POINTS)
+            points.append((step, value))
 
     @property
     def steps_per_point(self) -> float:
@@ -184,9 +176,9 @@ class RunCases:
         the onset of the detector.
         """
         onset, points = incident.onset_step, self.history.get(incident.signal)
-        interval = None if points is None else change_interval(points.values)
+        interval = None if points is None else change_interval([value for _, value in points])
         if points is not None and interval is not None:
-            earliest, latest = (points.steps[at] for at in interval)
+            earliest, latest = (points[at][0] for at in interval)
             if onset - latest <= MAX_DATING_DELAY_POINTS * self.steps_per_point:
                 return min(onset, earliest), latest
         margin = round(ONSET_MARGIN_POINTS * self.steps_per_point)
@@ -220,10 +212,7 @@ class RunCases:
             for name, incident in other.incidents.items()
             if name not in other.resolved_names
         )
-        history = {
-            signal: tuple(zip(points.steps, points.values, strict=True))
-            for signal, points in self.history.items()
-        }
+        history = {signal: tuple(points) for signal, points in self.history.items()}
         return CaseContext(
             _symptoms_from((*case.incidents.values(), *unnotified)),
             self.metadata,

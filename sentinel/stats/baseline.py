@@ -346,7 +346,7 @@ class Baseline:
         start = max(0, stop - WINDOW)
         values, travels = list(self._values)[start:stop], list(self._travels)[start:stop]
         least = self._scaled(self.settings.least) if self.settings.is_log else -inf
-        unresolved = sum(value <= least for value in values)
+        unresolved = sum([value <= least for value in values]) if min(values) <= least else 0
         is_partial = len(values) < WINDOW or unresolved > MAX_UNRESOLVED_SHARE * WINDOW
         fit = _fit(values, travels, self.prior, self.settings.min_sigma, is_partial)
         if self.prior.course and self._is_clipped(fit):

@@ -41,7 +41,7 @@ class BestLevel:
         if self.first_level is None:
             self.first_level = level
         self.best_level = best = level if self.best_level is None else max(self.best_level, level)
-        self._above_best_count = sum(value > best for value in latest)
+        self._above_best_count = sum([value > best for value in latest])
 
     @property
     def current_level(self) -> float:

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import pairwise
 from math import inf, log, sqrt
+from operator import sub
 
 SCALES = (4, 8, 16, 32, 64)
 """Numbers of values whose mean is compared with the best such mean."""
@@ -253,7 +253,7 @@ class MeanDrawdown:
         inflation = (1.0 + correlation) / max(1e-9, 1.0 - correlation)
         # A change that did not occur before the latest values may have a share of 1 in all values.
         # The second largest counts, so that an outlier does not.
-        *_, change, _ = sorted([earlier - later for earlier, later in pairwise(values)])
+        change = sorted(map(sub, values, values[1:]))[-2]
         variance = max(variance, max(0.0, change) ** 2 / self.count)
         scales = [scale for scale in self._scales if scale.count >= 2]
         errors = [scale.error(variance, inflation) for scale in scales]

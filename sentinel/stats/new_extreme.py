@@ -25,8 +25,9 @@ class NewExtreme:
     """
 
     previous_maximum: float | None = None
-    _recent: deque[float] = field(default_factory=deque)
-    _block: list[float] = field(default_factory=list)
+    _recent: deque[float] = field(default_factory=lambda: deque(maxlen=BLOCK_VALUES))
+    _block_count: int = 0
+    """Values since the last complete block."""
     _fresh_medians: deque[float] = field(default_factory=deque)
 
     @property
@@ -45,12 +46,11 @@ class NewExtreme:
     def add(self, value: float) -> None:
         """Add a finite value."""
         self._recent.append(value)
-        if len(self._recent) > BLOCK_VALUES:
-            self._recent.popleft()
-        self._block.append(value)
-        if len(self._block) == BLOCK_VALUES:
-            self._fresh_medians.append(median(self._block))
-            self._block.clear()
+        self._block_count += 1
+        if self._block_count < BLOCK_VALUES:
+            return
+        self._block_count = 0
+        self._fresh_medians.append(median(self._recent))
         if len(self._fresh_medians) > FRESH_BLOCKS:
             old = self._fresh_medians.popleft()
             self.previous_maximum = (

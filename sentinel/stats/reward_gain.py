@@ -5,12 +5,14 @@ A policy that changes is not at fault if its reward rises.
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass, field
+from itertools import pairwise
 from math import sqrt
 from statistics import median
 
 from sentinel.stats.best_level import BestLevel
-from sentinel.stats.rolling_quantiles import CHANGE_TO_SIGMA, RollingQuantiles, median_of_sorted
+from sentinel.stats.rolling_quantiles import CHANGE_TO_SIGMA, median_of_sorted
 
 FIRST_REWARDS = 16
 """Rewards whose median is the first level."""
@@ -47,21 +49,17 @@ class RewardGain:
     first_level: float = 0.0
     """Median of the first rewards, 0 before the first."""
     _first_rewards: list[float] = field(default_factory=list)
-    _recent: RollingQuantiles = field(default_factory=lambda: RollingQuantiles(RECENT_REWARDS))
-    _changes: RollingQuantiles = field(default_factory=lambda: RollingQuantiles(RECENT_REWARDS))
-    _last_reward: float | None = None
+    _recent: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT_REWARDS + 1))
+    """The recent rewards and the one before, from which results are computed when needed."""
     _levels: BestLevel = field(default_factory=lambda: BestLevel(LEVEL_REWARDS, LEVEL_REWARDS))
 
     def add(self, reward: float) -> None:
         """Add a finite reward."""
-        if self._last_reward is not None:
-            self._changes.add(abs(reward - self._last_reward))
-        self._last_reward = reward
         self.count += 1
         if len(self._first_rewards) < FIRST_REWARDS:
             self._first_rewards.append(reward)
             self.first_level = median(self._first_rewards)
-        self._recent.add(reward)
+        self._recent.append(reward)
         self._levels.add(reward)
 
     @property
@@ -72,23 +70,27 @@ class RewardGain:
     @property
     def current_level(self) -> float:
         """Median of the latest rewards. Raises IndexError before the first."""
-        return median_of_sorted(self._recent.sorted_latest(CURRENT_REWARDS))
+        return self._median_of_latest(CURRENT_REWARDS)
 
     @property
     def noise(self) -> float:
         """Standard deviation of the noise, from differences of neighbours; 0 before two rewards."""
-        return self._changes.median * CHANGE_TO_SIGMA if len(self._changes) else 0.0
+        changes = sorted([abs(later - earlier) for earlier, later in pairwise(self._recent)])
+        return median_of_sorted(changes) * CHANGE_TO_SIGMA if changes else 0.0
+
+    def _median_of_latest(self, count: int) -> float:
+        return median_of_sorted(sorted(list(self._recent)[-count:]))
 
     @property
     def has_gained(self) -> bool:
         """Whether the recent median is above the first level, or the current one clearly is."""
         first, noise = self.first_level, MEDIAN_ERROR * self.noise
-        error = noise * sqrt(1 / len(self._first_rewards) + 1 / len(self._recent))
+        error = noise * sqrt(1 / len(self._first_rewards) + 1 / min(RECENT_REWARDS, self.count))
         now_error = noise * sqrt(
             1 / len(self._first_rewards) + 1 / min(CURRENT_REWARDS, self.count)
         )
         return (
-            self._recent.median - first > error
+            self._median_of_latest(RECENT_REWARDS) - first > error
             or self.current_level - first > CLEAR_GAIN_ERRORS * now_error
         )
 
