@@ -48,7 +48,7 @@ def forget(
     if (name is None) != everything:
         raise error_exit("baselines forget", "give an id, or --all.")
     store = _store()
-    names = [baseline.id for baseline in store.load_all()] if name is None else [name]
+    names = store.names() if name is None else [name]
     for each in names:
         if not store.forget(each):
             raise error_exit("baselines forget", _unknown(each))

@@ -125,7 +125,7 @@ class _LogBaselines:
     def update(self, result: Result) -> None:
         """Choose the baseline at the first result, and update it with each."""
         if self.memory is None:
-            store, name = BaselineStore(home_dir() / "baselines"), self.path.parent.name
+            store, name = BaselineStore(home_dir() / "baselines"), str(self.path.parent)
             run = result.record.run
             self.memory = BaselineMemory(run, self.engine, store, {"project": name})
         self.memory.update(result)

@@ -32,7 +32,6 @@ Defaults
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf, isfinite
 from typing import ClassVar
@@ -41,6 +40,7 @@ from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
 from sentinel.model.record import Record
 from sentinel.stats.baseline import Baseline, Direction
 from sentinel.stats.first_level_shift import FirstLevelShift
+from sentinel.stats.shared_baselines import SharedBaselines
 
 MIN_COUNT = 10
 """Lengths needed for a result: five for the first level, and five of the current one."""
@@ -96,7 +96,7 @@ class LengthExplosion:
         self._longest = 0.0
         self._threshold: float | None = None
 
-    def update(self, record: Record, baselines: Mapping[str, Baseline]) -> DetectorOutput:
+    def update(self, record: Record, baselines: SharedBaselines) -> DetectorOutput:
         """Evaluate one mean length."""
         length, reward = record.values["completion_length"], record.values.get("reward")
         baseline = baselines.get("completion_length")

@@ -107,7 +107,7 @@ class RewardStalled:
         return self._finding() if self._stall_evidence else Clear()
 
     def _update_run(self, record: Record) -> DetectorOutput:
-        """Read the planned length from a start, and give the verdict at the end."""
+        """Read the planned length from a start, and evaluate the reward at the end."""
         if record.event in (Event.START, Event.METADATA):
             self._max_steps = record.values.get("max_steps", self._max_steps)
         if record.event is Event.STOP and self._count >= self.points and self._blocks.means:

@@ -9,7 +9,7 @@ Formula
                was, with k * ln(1/q) > `surprise`, and the mean reward of these is in the lowest
                tenth of its range
     Finding  = lasting or floor
-    info     = the mean reward of these is near its highest, by 15 % of its range, or of that from
+    info     = the mean reward of these is near its highest, by 25 % of its range, or of that from
                0 or to 1: the prompts are solved
 
 Units

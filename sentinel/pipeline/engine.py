@@ -15,7 +15,7 @@ from sentinel.model.notification import Notification
 from sentinel.model.record import WHOLE_RUN, Record
 from sentinel.pipeline.cases import CaseBook
 from sentinel.pipeline.incidents import IncidentBook
-from sentinel.pipeline.run_baselines import RunBaselines
+from sentinel.pipeline.run_baselines import BASELINE_SETTINGS, RunBaselines
 from sentinel.stats.baseline import TrajectoryPrior
 
 log = logging.getLogger(__name__)
@@ -153,7 +153,9 @@ class Engine:
                 if detector.needs <= keys
             ]
             wanted = frozenset[str]().union(*(wanted_baselines(each) for _, each, _ in keyed))
-            applicable = _Applicable(keyed, wanted & keys if wanted else None)
+            # A signal without settings has no baseline.
+            known = (wanted & keys).intersection(BASELINE_SETTINGS)
+            applicable = _Applicable(keyed, known if wanted else None)
             cache.by_key_set[keys] = applicable
         return applicable
 

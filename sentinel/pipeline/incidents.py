@@ -86,10 +86,9 @@ class IncidentBook:
             if before is Severity.INFO:
                 # No notification was sent for it yet, so this one opens it.
                 if output.onset_step is not None:
-                    incident.onset_step, incident.onset_range = (
-                        output.onset_step,
-                        output.onset_range,
-                    )
+                    incident.onset_step = output.onset_step
+                    incident.onset_range = output.onset_range
+                    incident.last_good_step = self._last_good_step(key.run, output.onset_step)
                 return self._fire(incident, record)
             return _notification(NotificationReason.ESCALATED, incident, record)
         is_update = is_larger and incident.severity is Severity.INFO
@@ -115,11 +114,14 @@ class IncidentBook:
             onset_step=onset,
             opened_step=record.step,
             opened_time=record.time,
-            last_good_step=last_checkpoint_before(onset, self.checkpoint_steps.get(key.run, ())),
+            last_good_step=self._last_good_step(key.run, onset),
             onset_range=finding.onset_range,
         )
         self.open_incidents[key] = incident
         return incident
+
+    def _last_good_step(self, run: str, onset: int) -> int | None:
+        return last_checkpoint_before(onset, self.checkpoint_steps.get(run, ()))
 
     def _fire(self, incident: Incident, record: Record) -> Notification:
         incident.state = IncidentState.FIRING

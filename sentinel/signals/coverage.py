@@ -68,7 +68,7 @@ class Coverage:
 
     @property
     def is_blind(self) -> bool:
-        """Whether no detector can tell how well the run learns."""
+        """Whether no monitored signal shows how well the run learns."""
         return bool(self.names) and not self.monitored
 
     @property

@@ -73,7 +73,9 @@ def linear_fall(means: list[float]) -> tuple[float, float]:
     mean, spread = sum(means) / n, n * (n * n - 1) / 12
     positions, deviations = [i - (n - 1) / 2 for i in range(n)], [y - mean for y in means]
     slope = sum(map(mul, positions, deviations)) / spread
-    residual = sum([(y - slope * x) ** 2 for x, y in zip(positions, deviations, strict=True)])
+    residuals = [y - slope * x for x, y in zip(positions, deviations, strict=True)]
+    # Unlike a power, a product of large values is infinite.
+    residual = sum(map(mul, residuals, residuals))
     error = sqrt(residual / (n - 2) / spread)
     return -slope * (n - 1), error * (n - 1)
 
@@ -97,6 +99,6 @@ def difference_of_halves(means: list[float]) -> tuple[float, float]:
         return 0.0, inf
     first, second = means[:half], means[-half:]
     first_mean, second_mean = sum(first) / half, sum(second) / half
-    squares = sum([(x - first_mean) ** 2 for x in first])
-    squares += sum([(x - second_mean) ** 2 for x in second])
+    residuals = [x - first_mean for x in first] + [x - second_mean for x in second]
+    squares = sum(map(mul, residuals, residuals))
     return first_mean - second_mean, sqrt(squares / (half - 1) / half)

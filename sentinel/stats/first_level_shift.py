@@ -160,7 +160,12 @@ class FirstLevelShift:
         return value > self.first_level * self._half_way_factor
 
     def _is_half_way(self) -> bool:
-        return self.sign * log(self.current_level / self.first_level) > self._half_way_log
+        return self._shift_from(self.first_level) > self._half_way_log
+
+    def _shift_from(self, level: float) -> float:
+        """Logarithm of the factor by which the current level is beyond `level`."""
+        # The quotient may be 0 or infinite.
+        return self.sign * (log(self.current_level) - log(level))
 
     @property
     def current_level(self) -> float:
@@ -180,8 +185,7 @@ class FirstLevelShift:
     @property
     def is_off_first_value(self) -> bool:
         """Whether noise of single values cannot explain the difference from the first value."""
-        shift = self.sign * log(self.current_level / self.first_value)
-        return shift > SIGNIFICANT_ERRORS * self._values_noise.sigma
+        return self._shift_from(self.first_value) > SIGNIFICANT_ERRORS * self._values_noise.sigma
 
     @property
     def is_significant(self) -> bool:
@@ -190,7 +194,7 @@ class FirstLevelShift:
         Either of the levels, or of the first and the latest blocks, whose noise is known later and
         includes what lasts for several values.
         """
-        shift = self.sign * log(self.current_level / self.first_level)
+        shift = self._shift_from(self.first_level)
         counts = len(self._first_values), len(self._current_values)
         has_blocks = len(self._first_blocks) == COMPARED_BLOCKS
         # A change of independent values has sqrt(2) times their sigma, that of changes sqrt(6).
@@ -218,7 +222,7 @@ class FirstLevelShift:
         if not gain.is_ready:
             return False
         start = self.first_level if recent_level is None else recent_level
-        limit = log(start) + EARLIER_SHARE * log(self.current_level / start)
+        limit = log(start) + self.sign * EARLIER_SHARE * self._shift_from(start)
         before = self._reward_history.reward_at_level(self.sign, limit)
         if before is not None and gain.is_above(before):
             return False

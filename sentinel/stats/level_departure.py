@@ -13,14 +13,9 @@ from math import log
 from statistics import median
 
 from sentinel.stats.baseline import Baseline, Direction
+from sentinel.stats.first_level_shift import CURRENT_VALUES, FIRST_VALUES
 from sentinel.stats.new_extreme import NewExtreme
 from sentinel.stats.reward_gain import RewardGain
-
-FIRST_VALUES = 5
-"""Values whose median is the first level."""
-
-CURRENT_VALUES = 8
-"""Values whose median is the current level: five of eight values move it."""
 
 EXTREME_MARGIN = 0.1
 """Logarithm of the factor by which a level must be beyond all earlier ones."""

@@ -17,7 +17,7 @@ RAMP_SIGMAS = 1.5
 """Standard deviations, from differences of neighbours, below which a value is part of the fall."""
 
 MAX_CORRELATION = 0.9
-"""Largest lag-one correlation that is assumed; few values tell no more."""
+"""Largest lag-one correlation that is assumed; few values show no more."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ NEGATIVE_MEMORY = 16
 
 @dataclass
 class PolicyEntropy:
-    """Tells the entropy of a discrete distribution from that of a continuous one.
+    """Distinguishes the entropy of a discrete distribution from that of a continuous one.
 
     The latter has no zero: as the distribution becomes narrow it turns negative and stays so. A
     single negative value is an error of the estimate.

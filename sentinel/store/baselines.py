@@ -46,7 +46,12 @@ MAX_SIGMA_FACTOR = 3.0
 any fault."""
 
 MAX_LEVEL = 50.0
-"""Largest logarithm of a level."""
+"""Largest logarithm of a level, and of the distance travelled."""
+
+DAMAGE_ERRORS = (
+    OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError,
+)  # fmt: skip
+"""Errors that a damaged file raises."""
 
 PROJECT_KEYS = ("project", "script", "model")
 """Metadata of which at least one must be known: settings alone do not identify a project."""
@@ -60,6 +65,9 @@ CONFIGURATION_KEYS = sorted(
     - _VARYING
 )
 """Metadata that are the configuration of a run; seeds, folders and lengths are not."""
+
+MAX_TIME = 1e11
+"""Seconds since the epoch that no run has; a date can be formatted below it."""
 
 _ID_PATTERN = re.compile(r"[0-9a-f]{12}")
 
@@ -128,15 +136,19 @@ class BaselineStore:
                 return _from_json(name, json.loads(file.read(MAX_FILE_CHARS)))
         except FileNotFoundError:
             return None
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        except DAMAGE_ERRORS as error:
             log.warning("The baseline %s cannot be read and is not used: %s", path, error)
             return None
 
     def load_all(self) -> list[StoredBaseline]:
         """Every baseline that can be read, by the time of its newest run."""
-        names = sorted(path.stem for path in self.directory.glob("*.json"))
-        found = [baseline for name in names if (baseline := self.load(name)) is not None]
+        found = [each for name in self.names() if (each := self.load(name)) is not None]
         return sorted(found, key=lambda each: max((run.time for run in each.runs), default=0.0))
+
+    def names(self) -> list[str]:
+        """The ids of all files, whether they can be read or not."""
+        stems = (path.stem for path in self.directory.glob("*.json"))
+        return sorted(stem for stem in stems if _ID_PATTERN.fullmatch(stem))
 
     def add(self, configuration: Mapping[str, str | float], run: StoredRun) -> None:
         """Add a run, or replace an earlier one of that name. Raises OSError."""
@@ -198,7 +210,7 @@ class BaselineMemory:
             stored = _from_json("", json.loads(self.used.read_text()))
         except FileNotFoundError:
             return
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        except DAMAGE_ERRORS as error:
             log.warning("The baseline of this run cannot be read and is not used: %s", error)
             return
         self.engine.priors[self.run] = stored.pooled_priors()
@@ -241,6 +253,11 @@ class BaselineMemory:
         baselines = self.engine.baselines.get(self.run)
         if not configuration or baselines is None or not self.is_healthy:
             return False
+        incidents = self.engine.incident_book.open_incidents.values()
+        if any(
+            each.key.run == self.run and each.severity is not Severity.INFO for each in incidents
+        ):
+            return False  # its last values may be those of a fault
         priors = {
             signal: prior
             for signal, baseline in baselines.by_signal.items()
@@ -269,6 +286,7 @@ def _is_usable(signal: str, prior: TrajectoryPrior) -> bool:
         and settings.min_sigma <= prior.sigma <= MAX_SIGMA_FACTOR * settings.prior.sigma
         and 0.0 < prior.weight <= WINDOW
         and all(abs(level) <= MAX_LEVEL for _, level in prior.course)
+        and all(abs(travel) <= MAX_LEVEL for travel, _ in prior.course)
         and all(before < after for (before, _), (after, _) in pairwise(prior.course))
     )
 
@@ -302,6 +320,8 @@ def _from_json(name: str, body: Any) -> StoredBaseline:
         )
         for run in body["runs"][-MAX_RUNS:]
     )
+    if not all(abs(run.time) < MAX_TIME for run in runs):
+        raise ValueError("the time of a run is out of range")
     return StoredBaseline(name, dict(body["configuration"]), runs)
 
 

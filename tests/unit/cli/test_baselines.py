@@ -7,6 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from sentinel.cli.main import app
+from sentinel.transport.paths import home_dir
 
 
 @pytest.fixture
@@ -38,12 +39,13 @@ def test_a_replay_stores_nothing_unless_it_is_asked_to(healthy_log):
 
 def test_logs_of_one_folder_form_a_baseline(healthy_log):
     for number in (1, 2):
-        assert run("replay", healthy_log(number), "--baselines").exit_code == 0
+        log = healthy_log(number)
+        assert run("replay", log, "--baselines").exit_code == 0
     (listed,) = map(json.loads, run("baselines", "list", "--json").stdout.splitlines())
     assert listed["runs"] == ["run1", "run2"]
-    assert listed["configuration"] == {"project": "project"}
+    assert listed["configuration"] == {"project": str(log.parent)}
     assert listed["signals"] == ["kl_ref"]
-    assert "project  2 runs, newest" in run("baselines", "list").stdout
+    assert f"{log.parent}  2 runs, newest" in run("baselines", "list").stdout
     exported = json.loads(run("baselines", "export", listed["id"]).stdout)
     assert [each["run"] for each in exported["runs"]] == ["run1", "run2"]
     assert run("baselines", "forget", listed["id"]).exit_code == 0
@@ -58,3 +60,11 @@ def test_a_wrong_argument_exits_with_2_and_says_what_to_do(healthy_log, argument
     result = run("baselines", *arguments)
     assert result.exit_code == 2
     assert "sentinel baselines" in result.stderr
+
+
+def test_forget_all_deletes_damaged_files_too(healthy_log):
+    run("replay", healthy_log(1), "--baselines")
+    (path,) = (home_dir() / "baselines").glob("*.json")
+    path.write_text("{")
+    assert "1 baseline deleted" in run("baselines", "forget", "--all").stdout
+    assert not path.exists()

@@ -168,6 +168,19 @@ def test_an_incident_of_severity_info_that_reopens_as_a_warning_opens():
     )
 
 
+def test_a_note_that_becomes_a_warning_takes_its_onset_and_the_checkpoint_before_it():
+    book = IncidentBook()
+    for step in (40, 90):
+        book.update(Record("run", WHOLE_RUN, step, 0.0, Event.SAVE))
+    outputs = [Finding("Odd.", severity=Severity.INFO, onset_step=100), Finding("x", onset_step=80)]
+    _, warning = (
+        book.update_incident(KEY, Record("run", WHOLE_RUN, 101, 0.0), output, Probe())
+        for output in outputs
+    )
+
+    assert (warning.incident.onset_step, warning.incident.last_good_step) == (80, 40)
+
+
 def test_resolving_and_reopening_are_changes_without_a_notification():
     book = IncidentBook(clears_to_resolve=1, cooldown_records=9)
     records = [Record("run", WHOLE_RUN, i, float(i)) for i in range(1, 6)]

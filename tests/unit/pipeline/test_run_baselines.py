@@ -48,6 +48,22 @@ def test_a_record_without_the_signal_leaves_its_baseline():
     assert engine.detector("run", "one").count == 2
 
 
+def test_a_signal_that_no_baseline_exists_for_is_none():
+    class Other(Follower):
+        baselines: ClassVar[frozenset[str]] = frozenset({"loss", "epoch"})
+
+        def update(self, record, baselines):
+            self.epoch = baselines.get("epoch")
+            return Clear()
+
+    engine = Engine({"other": Other})
+    for record in steps(loss=[1.0] * 3, epoch=[0.1, 0.2, 0.3]):
+        engine.process(record)
+
+    assert engine.detector("run", "other").epoch is None
+    assert not engine.error_counts
+
+
 def test_non_finite_values_and_steps_that_do_not_learn_are_left_out():
     baselines = RunBaselines()
     for record in steps(kl_ref=[0.1, float("nan"), 0.2], learning_rate=[0.0, 1e-6, 1e-6]):

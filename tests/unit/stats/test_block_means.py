@@ -4,7 +4,13 @@ from random import Random
 
 import pytest
 
-from sentinel.stats.block_means import MAX_BLOCKS, VALUES_PER_GROUP, BlockMeans, linear_fall
+from sentinel.stats.block_means import (
+    MAX_BLOCKS,
+    VALUES_PER_GROUP,
+    BlockMeans,
+    difference_of_halves,
+    linear_fall,
+)
 
 
 def blocks_of(values):
@@ -59,3 +65,8 @@ def test_the_error_matches_the_observed_variation():
 
 def test_two_points_have_an_infinite_error():
     assert linear_fall([1.0, 0.0])[1] == float("inf")
+
+
+def test_values_whose_squares_overflow_have_an_infinite_error():
+    means = [1e200, -1e200, 1e200, 1e199]
+    assert linear_fall(means)[1] == difference_of_halves(means)[1] == float("inf")

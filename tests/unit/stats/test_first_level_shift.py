@@ -50,3 +50,12 @@ def test_a_reward_that_rises_with_the_series_is_no_shift_without_reward():
 
     assert not shift_of(values, rewards=rising).is_unrewarded(100.0)
     assert shift_of(values, rewards=[0.2 + 0.02 * (-1) ** at for at in range(200)]).is_unrewarded()
+
+
+def test_levels_whose_quotient_is_no_float_are_compared():
+    fall = FirstLevelShift(-1, 2.0)
+    for step, value in enumerate([1e300] * 16 + [1e-300] * 16):
+        fall.add(value, 0.1, step)
+
+    assert (fall.half_way_step, fall.is_off_first_value) == (19, True)
+    assert fall.is_unrewarded(1e300)

@@ -93,10 +93,21 @@ def test_a_known_trajectory_shows_a_fault_no_later(tmp_path):
     assert opened_step(with_memory) <= opened_step(without)
 
 
-DAMAGED = ("", "[]", "{", '{"schema": 2}', '{"schema": 1, "configuration": {}, "runs": [{}]}')
+DAMAGED_RUN = '{"schema": 1, "configuration": {}, "runs": [{"run": "r", "signals": {}, %s}]}'
+DAMAGED = (
+    "",
+    "[]",
+    "{",
+    "[" * 100_000,
+    '{"schema": 2}',
+    '{"schema": 1, "configuration": {}, "runs": [{}]}',
+    DAMAGED_RUN % '"time": 0, "last_step": Infinity',
+    DAMAGED_RUN % '"time": NaN, "last_step": 1',
+    DAMAGED_RUN % '"time": 1e300, "last_step": 1',
+)
 
 
-@pytest.mark.parametrize("text", DAMAGED)
+@pytest.mark.parametrize("text", DAMAGED, ids=range(len(DAMAGED)))
 def test_a_damaged_file_counts_as_none_and_is_replaced(tmp_path, text):
     name = baseline_id(configuration_of(METADATA))
     (tmp_path / f"{name}.json").write_text(text)
@@ -112,6 +123,7 @@ def test_a_damaged_file_counts_as_none_and_is_replaced(tmp_path, text):
         {"sigma": float("nan")},
         {"course": [[0.0, 1e300], [1.0, 1.0]]},
         {"course": [[1.0, 1.0], [0.0, 1.0]]},
+        {"course": [[0.0, 1.0], [1e300, 1.0]]},
         {"weight": 1e12},
     ],
 )
@@ -143,3 +155,13 @@ def test_an_agent_that_starts_again_uses_the_baseline_the_run_began_with(tmp_pat
     restored = BaselineMemory("second", Engine({}), BaselineStore(tmp_path / "store"), used=used)
     restored.restore()
     assert restored.engine.priors == engine.priors
+
+
+def test_a_run_with_an_alarm_that_has_not_fired_yet_is_not_stored(tmp_path):
+    pipeline = build(Settings(sinks={}))
+    pipeline.engine.incident_book.findings_to_fire = 1_000
+    memory = BaselineMemory("first", pipeline.engine, BaselineStore(tmp_path))
+    for record in run_records(1, "first", blowup_at=150):
+        memory.update(pipeline.engine.process(record))
+    assert memory.is_healthy
+    assert BaselineStore(tmp_path).load_all() == []
