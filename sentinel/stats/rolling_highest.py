@@ -19,7 +19,7 @@ class RollingHighest:
 
     A value costs O(log n) comparisons. Compare a value with `level` before adding it. The window
     stays `lag` values behind, so that a gradual rise is compared with what was before it; in the
-    beginning it stays a third of the values behind.
+    beginning it stays a third of the values behind. Raises ValueError for a lag over half of `size`.
 
     >>> highest = RollingHighest(rank=2, size=4, min_values=3)
     >>> levels = []
@@ -36,6 +36,11 @@ class RollingHighest:
     lag: int = 0
     _arrived: deque[float] = field(default_factory=deque)
     _sorted: list[float] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        if 2 * self.lag > self.size:
+            # A third of the values, in the beginning, would never reach it.
+            raise ValueError(f"the lag must be at most half of the size {self.size}: {self.lag}")
 
     def __len__(self) -> int:
         return len(self._arrived)

@@ -1,5 +1,6 @@
 """The rolling k-th highest value equals that of the sorted window."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,7 +22,7 @@ def test_the_level_is_the_kth_highest_of_the_last_values(values, rank, size):
     assert highest.level == (window[rank - 1] if len(window) >= rank else None)
 
 
-@given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=60), st.integers(1, 8))
+@given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=60), st.integers(1, 5))
 def test_the_window_stays_behind_by_the_lag(values, lag):
     behind, all_values = RollingHighest(1, 10, 1, lag=lag), RollingHighest(1, 10, 1)
     for value in values:
@@ -31,6 +32,11 @@ def test_the_window_stays_behind_by_the_lag(values, lag):
 
     assert behind.level == all_values.level
     assert behind.maximum == max(values[-10 - min(lag, len(values) // 3) :])
+
+
+def test_a_lag_over_half_of_the_window_is_refused():
+    with pytest.raises(ValueError, match="at most half of the size 10: 6"):
+        RollingHighest(1, 10, lag=6)
 
 
 def test_there_is_no_level_before_enough_values():
