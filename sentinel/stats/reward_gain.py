@@ -40,6 +40,9 @@ LOST_GAIN_SHARE = 1 / 3
 
 LOST_NOISE_SIGMAS = 3.0
 
+ROUNDING_SHARE = 1e-9
+"""Share of a level by which means of equal rewards may differ."""
+
 
 @dataclass
 class RewardGain:
@@ -106,8 +109,8 @@ class RewardGain:
 
     def is_above(self, level: float) -> bool:
         """Whether the current level exceeds `level`, a median of as many, beyond the error."""
-        error = sqrt(2 / min(CURRENT_REWARDS, self.count))
-        return self.current_level - level > MEDIAN_ERROR * error * self.noise
+        error = MEDIAN_ERROR * sqrt(2 / min(CURRENT_REWARDS, self.count)) * self.noise
+        return self.current_level - level > error + ROUNDING_SHARE * abs(level)
 
     def evidence(self) -> dict[str, float | str]:
         """Current and first level as evidence of a finding; empty before there are enough."""

@@ -1,0 +1,11 @@
+"""The levels of a reward are compared beyond noise and rounding."""
+
+from sentinel.stats.reward_gain import RewardGain
+
+
+def test_a_constant_reward_is_not_above_its_own_mean():
+    gain = RewardGain()
+    for _ in range(16):
+        gain.add(0.1)
+
+    assert not gain.is_above(sum([0.1 / 8] * 8))
