@@ -19,7 +19,7 @@ class RollingHighest:
 
     A value costs O(log n) comparisons. Compare a value with `level` before adding it. The window
     stays `lag` values behind, so that a gradual rise is compared with what was before it; in the
-    beginning it stays a third of the values behind. Raises ValueError for a lag over half of `size`.
+    beginning it stays a third of the values behind. Raises ValueError if `lag` is over half `size`.
 
     >>> highest = RollingHighest(rank=2, size=4, min_values=3)
     >>> levels = []
