@@ -2,9 +2,10 @@
 
 Formula
     usual    = median of ln(norm) so far, without norms of 0, in blocks of 8 and without the last 2
-               blocks
-    Finding  = the last `in_a_row` norms are all at most `share` of usual; or all of the first
-               2 * `in_a_row` are 0. It ends with a norm above ten times that bound
+               blocks; the first blocks count for a norm of 0
+    Finding  = the last `in_a_row` norms are all at most `share` of usual; or the last
+               2 * `in_a_row` are 0 where it is unknown. It ends with a norm above ten times that
+               bound
     info     = the loss is at most `learnt` of its maximum: nothing is left to learn; or no group of
                samples has a spread of rewards, which is reported separately
 
@@ -75,6 +76,8 @@ class GradVanishing:
         self._update_context(record)
         if self._low_count == 0 or self._usual is None:
             self._update_usual()
+        if norm == 0.0 and self._usual is None and self._blocks.means:
+            self._usual = median(self._blocks.means)
         self._count += 1
         bound = -inf if self._usual is None else self._usual + log(self.share)
         # A vanished gradient has recovered only if it is clearly above the bound.
@@ -114,7 +117,8 @@ class GradVanishing:
         # The loss of a policy gradient is near zero in any case.
         is_learnt = not self._has_reward and self._loss <= self.learnt * self._highest_loss
         usual = 0.0 if self._usual is None else exp(self._usual)
-        before = f"; it was {usual:.3g} before" if usual else "; it has been 0 since the first step"
+        since = "the first step" if self._low_count == self._count else f"step {self._onset_step}"
+        before = f"; it was {usual:.3g} before" if usual else f"; it has been 0 since {since}"
         return Finding(
             summary=f"Gradient norm is {norm:.3g} (low for {self._low_count} values){before}.",
             evidence={

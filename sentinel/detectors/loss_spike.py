@@ -111,7 +111,7 @@ class LossSpike:
     def __post_init__(self) -> None:
         self._band = RollingQuantiles(WINDOW)
         self._norms = RollingQuantiles(WINDOW)
-        self._jumps: deque[tuple[int, float]] = deque(maxlen=3)
+        self._jumps: deque[tuple[int, float, float]] = deque(maxlen=3)
         self._evidence: deque[tuple[int, float, float]] = deque(maxlen=JOINT_VALUES)
         self._last_loss = -inf
         self._first_level = 0.0
@@ -157,11 +157,11 @@ class LossSpike:
         joint = self._joint_evidence(step, jump, norm)
         if jump <= 0.0:
             band.add(size)
-            self._jumps.append((step, 0.0))
+            self._jumps.append((step, 0.0, 0.0))
             return Clear()
         sigma = max(band.sigma, MIN_LOSS_SIGMA)
         band.add(min(size, usual + CLIP_SIGMAS * sigma))
-        self._jumps.append((step, jump if jump > self.sigmas * sigma else 0.0))
+        self._jumps.append((step, jump if jump > self.sigmas * sigma else 0.0, loss))
         is_joint = joint > self.joint and loss > MIN_SHARE_OF_FIRST * self._first_level
         severity = None if is_joint or self._is_repeated_jump(log(self.loud)) else Severity.INFO
         is_large = jump > max(log(self.alone), self.alone_sigmas * sigma)
@@ -172,15 +172,18 @@ class LossSpike:
             "loss_recent_median": exp(usual),
             "log_loss_standard_deviation": sigma,
         }
-        with_norm, steps = "", [step for step, size in self._jumps if size]
+        with_norm, steps = "", [step for step, size, _ in self._jumps if size]
         if is_joint:
             usual_norm = exp(self._norms.median)
             evidence |= {"grad_norm": norm, "grad_norm_recent_median": usual_norm}
             evidence["joint_evidence_nats"] = joint
             with_norm = f", with a gradient norm of {norm:.4g}, usually {usual_norm:.4g}"
             steps.append(self._evidence[0][0])
+        highest = max(loss, *[loss for _, size, loss in self._jumps if size])
+        now = "" if highest == loss else f" and is {loss:.4g} now"
         return Finding(
-            summary=f"Loss jumped to {loss:.4g}; its recent median is {exp(usual):.4g}{with_norm}.",
+            summary=f"Loss jumped to {highest:.4g}{now}; its recent median is "
+            f"{exp(usual):.4g}{with_norm}.",
             evidence=evidence,
             severity=severity,
             onset_step=min(steps),
@@ -210,7 +213,7 @@ class LossSpike:
 
     def _is_repeated_jump(self, least: float) -> bool:
         """Whether this value and one of the two before it jumped by over `least`."""
-        jumps = [jump > least for _, jump in self._jumps]
+        jumps = [jump > least for _, jump, _ in self._jumps]
         return jumps[-1] and sum(jumps) >= 2
 
     def _evaluate_signed(self, loss: float, step: int) -> DetectorOutput:
@@ -224,10 +227,10 @@ class LossSpike:
         least = MIN_POLICY_DEVIATION if self._is_policy else self.alone_sigmas * band.sigma
         if deviation <= max(SIGNED_FACTOR * largest, least):
             band.add(loss)
-            self._jumps.append((step, 0.0))
+            self._jumps.append((step, 0.0, 0.0))
             return Clear()
         band.add(usual + largest if loss > usual else usual - largest)
-        self._jumps.append((step, deviation))
+        self._jumps.append((step, deviation, loss))
         is_repeated = not self._is_policy and self._is_repeated_jump(0.0)
         is_warning = is_repeated or deviation > self.far * largest
         return Finding(
@@ -239,5 +242,5 @@ class LossSpike:
                 "largest_recent_deviation": largest,
             },
             severity=None if is_warning else Severity.INFO,
-            onset_step=next(step for step, size in self._jumps if size),
+            onset_step=next(step for step, size, _ in self._jumps if size),
         )

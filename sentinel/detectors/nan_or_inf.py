@@ -14,7 +14,8 @@ Formula
     warning  = the loss or an eval loss is lost, another vital value is lost twice in a row, or
                `several` vital values were lost within the last `window` records
     critical = the loss is lost twice in a row
-    info     = any other lost value
+    info     = any other lost value; and a lost gradient norm while the loss scale falls: the loss
+               scaler skips that step
 
 Units
     `proven`, `window`: records. `several`: values; a value logged by the framework and the part of
@@ -79,6 +80,7 @@ class NanOrInf:
         self._consecutive: dict[str, int] = {}
         self._recent_counts: deque[int] = deque(maxlen=self.window)
         self._onset_step: int | None = None
+        self._loss_scale: float | None = None
 
     def update(self, record: Record) -> DetectorOutput:
         """Evaluate one record."""
@@ -87,10 +89,11 @@ class NanOrInf:
         self._record_counts[record.event] += 1
         others: list[str] = []
         lost = self._nonfinite_names(record, others)
-        self._update_counts(lost, record)
+        vital = [] if self._is_skipped_step(lost, record) else lost
+        self._update_counts(vital, record)
         if not lost and not others:
             return Clear()
-        severity, onset_step = self._severity(lost), self._onset_step if lost else record.step
+        severity, onset_step = self._severity(vital), self._onset_step if vital else record.step
         lost += others
         ranks = _nonfinite_ranks(lost, record.spread)
         names = ", ".join(lost[:4]) + (f" and {len(lost) - 4} more" if len(lost) > 4 else "")
@@ -124,6 +127,17 @@ class NanOrInf:
         if "grad_norm" in lost and values.get("loss") == 0.0:
             lost.append("loss")
         return sorted(lost, key=lambda name: name not in CORE_SIGNALS)
+
+    def _is_skipped_step(self, lost: list[str], record: Record) -> bool:
+        """Whether a loss scaler, which lowers its scale, skipped a step whose gradient overflowed.
+
+        Each of its steps that overflow lowers it, so that it ends by itself.
+        """
+        scale, before = record.values.get("loss_scale"), self._loss_scale
+        self._loss_scale = before if scale is None else scale
+        if not lost or scale is None or (before is not None and scale >= before):
+            return False
+        return {*map(_base_name, lost)} == {"grad_norm"} and record.values.get("loss") != 0.0
 
     def _is_reported_as_other(self, name: str, seen: int) -> bool:
         if (

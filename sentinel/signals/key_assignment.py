@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from sentinel.signals.catalogue import SIGNALS, normalize_key
-from sentinel.signals.key_map import KeyMap, KeyMapping
+from sentinel.signals.key_map import KeyMap, KeyMapping, displaced_mapping
 from sentinel.signals.key_words import COMPONENT, InferredSignal, infer_signal
 
 SETTLING_RECORDS = 8
@@ -33,6 +33,10 @@ _POLICY_ONLY_SIGNALS = frozenset({"kl_ref", "kl_old", "entropy"})
 """Signals that are taken from a key's words only in the training of a policy: the KL of a VAE grows
 while it learns."""
 
+_PLAIN_KL_KEYS = frozenset({"kl", "kl_loss", "kl_divergence", "mean_kl"})
+"""Keys of the KL to a reference under which a VAE logs the KL to its prior, which grows as it
+learns."""
+
 _TEXT_SIGNALS = frozenset({
     "completion_length", "completion_length_max", "truncated_fraction", "reward_total", "kl_coef",
 })  # fmt: skip
@@ -41,6 +45,7 @@ _TEXT_SIGNALS = frozenset({
 _EPISODE_PATTERN = re.compile(r"episod|epsilon|(^|[^a-z])ep([^a-z]|$)", re.IGNORECASE)
 _REFERENCE_PATTERN = re.compile(r"ref", re.IGNORECASE)
 _DETECTION_PATTERN = re.compile(r"(.*[/_ ])?(box|obj|cls|dfl|iou|total)", re.IGNORECASE)
+_AUTOENCODER_PATTERN = re.compile(r"recon|elbo|(^|[^a-z])(vae|kld)([^a-z]|$)", re.IGNORECASE)
 _SCORE_RANK = 4
 """Rank from which a reward is called a score, which is any metric outside of games."""
 
@@ -83,6 +88,8 @@ class KeyAssignment:
         signals = exact | candidates.keys()
         is_policy = not signals.isdisjoint(_POLICY_SIGNALS)
         is_text = not signals.isdisjoint(_TEXT_SIGNALS)
+        if not is_policy and any(map(_AUTOENCODER_PATTERN.search, self.counts)):
+            assigned |= self._kl_to_prior()
         for named in candidates.values():
             inferred, key = self._choose(named)
             name = inferred.name
@@ -98,6 +105,15 @@ class KeyAssignment:
         if is_settled and signals.isdisjoint({"reward", "loss"}):
             assigned |= self._reward_of_evaluations(key_map, candidates.get("eval_reward", []))
         return assigned
+
+    def _kl_to_prior(self) -> dict[str, KeyMapping]:
+        """The KL of an autoencoder, which has no reference: only its own name."""
+        plain = (key for key in self.counts if normalize_key(key) in _PLAIN_KL_KEYS)
+        return {
+            key: displaced_mapping(key)
+            for key in plain
+            if normalize_key(key) not in self.configured
+        }
 
     def _reward_of_evaluations(
         self, key_map: KeyMap, named: list[_Candidate]

@@ -85,6 +85,22 @@ def test_it_lasts_until_a_norm_has_clearly_recovered():
     assert outputs[-2:] == [Clear(), Clear()]
 
 
+def test_exact_zeros_are_found_after_few_norms():
+    norms = [*noisy([1.0] * 12), *[0.0] * 30]
+    record, finding = first_finding(GradVanishing(), steps(grad_norm=norms))
+
+    assert record.step == 28
+    assert finding.onset_step == 13
+    assert "it was" in finding.summary
+
+
+def test_zeros_after_a_few_norms_are_not_said_to_have_been_there_from_the_start():
+    record, finding = first_finding(GradVanishing(), steps(grad_norm=[1.0, 1.2, *[0.0] * 40]))
+
+    assert record.step == 34
+    assert "it has been 0 since step 3." in finding.summary
+
+
 @pytest.mark.seeded
 @pytest.mark.parametrize("seed", SEEDS)
 def test_healthy_runs_have_no_false_warning(seed):

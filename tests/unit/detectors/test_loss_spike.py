@@ -139,3 +139,12 @@ def test_every_fourfold_jump_is_found_at_once():
         record, _ = detect_notable(run.records())
         assert record is not None, seed
         assert run.onset <= record.step <= run.onset + 5 * run.every, seed
+
+
+def test_the_highest_loss_of_a_spike_is_stated():
+    rng = Random(1)
+    usual = [exp(rng.gauss(0.0, 0.03)) for _ in range(60)]
+    detector = LossSpike()
+    outputs = [update_detector(detector, r) for r in steps(loss=[*usual, 4.5, 2.5])]
+
+    assert "Loss jumped to 4.5 and is 2.5 now" in outputs[-1].summary

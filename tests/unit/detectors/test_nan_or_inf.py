@@ -170,3 +170,16 @@ def test_the_onset_is_the_first_of_a_cluster():
     outputs = [update_detector(detector, r) for r in steps(grad_norm=[*FINITE, nan, 1.0, nan, nan])]
 
     assert {o.onset_step for o in outputs if isinstance(o, Finding)} == {21}
+
+
+def test_gradients_that_overflow_while_the_scaler_finds_its_scale_are_info():
+    scales = [65536.0, 32768.0, 16384.0, 8192.0, 8192.0]
+    norms, losses = [inf, inf, inf, inf, 1.0], [2.0] * 5
+
+    found = severities(steps(loss=losses, grad_norm=norms, loss_scale=scales))
+    kept = severities(steps(loss=losses, grad_norm=norms, loss_scale=[65536.0] * 5))
+    lost = severities(steps(loss=[nan] * 5, grad_norm=norms, loss_scale=scales))
+
+    assert found == [Severity.INFO] * 4
+    assert Severity.WARNING in kept
+    assert Severity.CRITICAL in lost

@@ -1,5 +1,8 @@
 """Tests of the detector overfitting."""
 
+from math import exp
+from random import Random
+
 import pytest
 from support.faulty_series import evaluated_run, records
 from support.seeds import SEEDS
@@ -90,6 +93,23 @@ def test_a_slightly_higher_loss_at_the_best_accuracy_is_info():
 
     assert (holds.severity, falls.severity) == (Severity.INFO, None)
     assert "accuracy on held-out data is 7" in holds.summary
+
+
+def test_the_best_evaluation_so_far_is_no_overfitting():
+    before = [3.1, 2.6, 2.4, 2.3, 2.25, 2.22, 2.2, 2.18, 2.17, 2.6, 2.62]
+
+    assert first_finding(Overfitting(), run(FALLING, [*before, 2.6]))[1] is not None
+    assert first_finding(Overfitting(), run(FALLING, [*before, 2.1])) == (None, None)
+
+
+def test_noise_that_grows_as_the_loss_falls_is_no_rise():
+    """An error that falls to a noisy floor, as of a regression."""
+    for seed in range(1_000_000, 1_000_012):
+        rng = Random(seed)
+        falling = [1e-3 * exp(-i / 10) + 1e-5 for i in range(60)]
+        noisy = [1.2 * loss + 1e-5 * exp(rng.gauss(0.0, 0.5)) for loss in falling]
+
+        assert first_finding(Overfitting(), run(falling, noisy)) == (None, None), seed
 
 
 def test_a_run_with_a_reward_is_not_evaluated():

@@ -175,3 +175,16 @@ def test_scores_of_a_reward_model_in_training_are_not_taken_for_a_reward():
     row = {"loss": 0.7, "accuracy": 0.5, "margin": 0.1, "mean_reward": 0.3, "max_reward": 0.4}
 
     assert all("reward" not in values for values in convert([row] * 40))
+
+
+def test_the_kl_of_an_autoencoder_is_no_distance_to_a_reference():
+    for key in ("kl", "kl_loss", "train/kl_loss"):
+        assert "kl_ref" not in signals_of("loss", "recon_loss", key).values(), key
+        assert "kl_ref" in signals_of("loss", "reward", "recon_loss", key).values(), key
+    assert signals_of("loss", "kl")["kl"] == "kl_ref"
+
+
+def test_a_configured_kl_of_an_autoencoder_keeps_its_meaning():
+    rows = [{"loss": 1.0, "recon_loss": 0.5, "kl": 0.1}] * 3
+
+    assert convert(rows, {"kl": "kl_ref"})[-1]["kl_ref"] == 0.1
