@@ -78,6 +78,10 @@ MIN_SHARE_OF_FIRST = 0.1
 MIN_NEGATIVE_SHARE = 0.05
 """Share of negative losses from which a loss has no meaningful logarithm."""
 
+INNER_VALUES = 7
+"""Lowest and highest values of a window that leave the range which later values are compared with;
+one of each remains in the window for as many values."""
+
 SIGNED_FACTOR = 3.0
 """Factor of the largest deviation in the window, for a loss of both signs."""
 
@@ -119,6 +123,8 @@ class LossSpike:
         self._negative_count = 0
         self._is_policy = False
         self._is_signed = False
+        self._inner_low = self._inner_high = 0.0
+        self._inner_values_left = 0
 
     def update(self, record: Record) -> DetectorOutput:
         """Evaluate one loss."""
@@ -140,6 +146,7 @@ class LossSpike:
     def _start_signed(self) -> None:
         """Compare the loss itself from now on, with an empty window."""
         self._is_signed = True
+        self._inner_values_left = 0
         self._band = RollingQuantiles(WINDOW)
         self._jumps.clear()
 
@@ -221,7 +228,15 @@ class LossSpike:
         if len(band) < WARMUP_VALUES:
             band.add(loss)
             return None
+        if self._inner_values_left and self._inner_low <= loss <= self._inner_high:
+            # Certainly within the window, so it deviates by less than some value of it.
+            self._inner_values_left -= 1
+            band.add(loss)
+            self._jumps.append((step, 0.0))
+            return Clear()
         usual, window = band.median, band.sorted_values()
+        self._inner_low, self._inner_high = window[INNER_VALUES], window[-1 - INNER_VALUES]
+        self._inner_values_left = INNER_VALUES
         largest = max(window[-1] - usual, usual - window[0])
         deviation = abs(loss - usual) if self._is_policy else loss - usual
         least = MIN_POLICY_DEVIATION if self._is_policy else self.alone_sigmas * band.sigma

@@ -118,7 +118,7 @@ class RewardZeroVariance:
 
     def _mean_idle(self, count: int) -> float:
         latest = self._latest(count)
-        return sum(idle for _, idle, _ in latest) / len(latest)
+        return sum([idle for _, idle, _ in latest]) / len(latest)
 
     def _is_at_floor(self) -> bool:
         before = self._count - self._idle_run

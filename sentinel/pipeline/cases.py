@@ -130,7 +130,9 @@ class RunCases:
     values: dict[str, float] = field(default_factory=dict)
     unnotified_incidents: dict[str, tuple[int, Incident]] = field(default_factory=dict)
     open_cases: list[Case] = field(default_factory=list)
-    history: dict[str, deque[tuple[int, float]]] = field(default_factory=dict)
+    history: dict[str, deque[tuple[int, float]]] = field(
+        default_factory=lambda: {signal: deque(maxlen=HISTORY_POINTS) for signal in HISTORY_SIGNALS}
+    )
     recent_steps: deque[int] = field(default_factory=lambda: deque(maxlen=HISTORY_POINTS))
 
     def update(self, record: Record) -> None:
@@ -156,12 +158,8 @@ class RunCases:
         self.recent_steps.append(step)
         for signal in HISTORY_SIGNALS:
             value = values.get(signal)
-            if value is None or not isfinite(value):
-                continue
-            points = history.get(signal)
-            if points is None:
-                points = history[signal] = deque(maxlen=HISTORY_POINTS)
-            points.append((step, value))
+            if value is not None and isfinite(value):
+                history[signal].append((step, value))
 
     @property
     def steps_per_point(self) -> float:
@@ -212,7 +210,7 @@ class RunCases:
             for name, incident in other.incidents.items()
             if name not in other.resolved_names
         )
-        history = {signal: tuple(points) for signal, points in self.history.items()}
+        history = {signal: tuple(points) for signal, points in self.history.items() if points}
         return CaseContext(
             _symptoms_from((*case.incidents.values(), *unnotified)),
             self.metadata,

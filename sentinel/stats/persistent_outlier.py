@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 from math import inf, sqrt
-from statistics import median
 
 from sentinel.stats.rolling_quantiles import RollingQuantiles
 
@@ -58,7 +57,11 @@ class PersistentOutlier:
     @property
     def degree(self) -> float:
         """Median degree in the window; 0 before the first record."""
-        return median(self._degrees.sorted_values()) if self._named_ranks else 0.0
+        if not self._named_ranks:
+            return 0.0
+        degrees = self._degrees.sorted_values()
+        half = len(degrees) // 2
+        return degrees[half] if len(degrees) % 2 else (degrees[half - 1] + degrees[half]) / 2
 
     @property
     def since_step(self) -> int:
