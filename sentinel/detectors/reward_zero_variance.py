@@ -5,12 +5,15 @@ Formula
                that logs the length of its completions, 1 if the reward equals the previous one
     lasting  = the mean of `idle` over the last `points` is at least `share`; at the start of a run
                over twice as many
-    floor    = each of the last k >= `few` is at least `share`, as a share q of the values before
-               was, with k * ln(1/q) > `surprise`, and the mean reward of these is in the lowest
-               tenth of its range
+    floor    = each of the last k >= `few` is at least `share`, as a share q of the n values before
+               was, with min(k, n) * ln(1/q) > `surprise`, and the mean reward of these is in the
+               lowest tenth of its range
     Finding  = lasting or floor
     info     = the mean reward of these is near its highest, by 25 % of its range, or of that from
-               0 or to 1: the prompts are solved
+               0 or to 1: the prompts are solved; or rewards are equal as often as before: since
+               lasting holds, the log-likelihood ratio of a higher share of equal rewards to one
+               share in the whole run is at most `surprise`
+    where equal rewards count half in `surprise`, since one that differs differs from two.
 
 Units
     `share`: fraction of 1. `points`, `few`: logged values. `surprise`: nats.
@@ -23,7 +26,8 @@ Defaults
     Healthy runs on hard prompts have 0.5 to 0.8 of their groups idle; `share` 0.9 is beyond that,
     and `points` 16 of them are no coincidence. A run without variance so far has twice as long,
     since a policy may need some attempts until its first reward. `few` 6 at the floor are as sure
-    where they were rare before: `surprise` 12 is a chance of 6 in a million.
+    where they were rare before: `surprise` 12 is a chance of 6 in a million. On fresh synthetic
+    runs without a logged spread, 80 of sparse rewards have no warning in 62,097 points.
 """
 
 from __future__ import annotations
@@ -47,6 +51,9 @@ FLOOR_RANGE_SHARE = 0.1
 
 MAX_VALUES = 64
 """Newest values that are kept, in which the onset is searched."""
+
+EQUAL_WEIGHT = 0.5
+"""Weight of equal mean rewards as evidence: a reward that differs differs from two."""
 
 ONSET_SHARE = 0.85
 """Idle share above which a value belongs to the idle stretch rather than to what was before."""
@@ -79,8 +86,10 @@ class RewardZeroVariance:
         """Step, idle share and reward of the newest values."""
         self._lowest_reward, self._highest_reward = inf, -inf
         self._last_reward: float | None = None
-        self._has_varied = False
+        self._has_varied = self._is_spread_known = self._is_more_common = False
         self._count = self._idle_count = self._idle_run = 0
+        self._before: tuple[int, int] | None = None
+        """Values, and idle ones among them, before the current stretch of equal rewards."""
 
     def update(self, record: Record) -> DetectorOutput:
         """Evaluate the reward of one step."""
@@ -97,16 +106,43 @@ class RewardZeroVariance:
         if not self._has_varied and self._count >= self.points:
             self._has_varied = self._mean_idle(self.points) < self.share
         window = self.points if self._has_varied else 2 * self.points
+        if not self._is_spread_known:
+            self._compare_with_before()
         if self._count >= window and self._mean_idle(window) >= self.share:
             return self._finding(window, reward)
         if self._idle_run >= self.few and self._is_at_floor():
             return self._finding(self._idle_run, reward)
         return Clear() if self._count >= window else None
 
+    def _compare_with_before(self) -> None:
+        """Decide whether mean rewards are equal more often than before, as a sparse reward's are.
+
+        A stretch begins with the first `points` values of which `share` are idle.
+        """
+        if self._count < self.points:
+            return
+        if self._mean_idle(self.points) < self.share:
+            self._before, self._is_more_common = None, False
+            return
+        if self._before is None:
+            idle = [int(idle) for _, idle, _ in self._latest(self.points)]
+            self._before = self._count - self.points, self._idle_count - sum(idle)
+        if not self._is_more_common:
+            count, idle_count = self._before
+            evidence = _rise_evidence(
+                count, idle_count, self._count - count, self._idle_count - idle_count
+            )
+            self._is_more_common = evidence > self.surprise / self._weight
+
+    @property
+    def _weight(self) -> float:
+        return 1.0 if self._is_spread_known else EQUAL_WEIGHT
+
     def _zero_variance_share(self, record: Record, reward: float) -> float | None:
         values = record.values
         last, self._last_reward = self._last_reward, reward
         share, spread = values.get("frac_zero_std"), values.get("reward_std")
+        self._is_spread_known = share is not None or spread is not None
         if share is not None:
             return share if 0.0 <= share <= 1.0 else None
         if spread is not None:
@@ -125,7 +161,7 @@ class RewardZeroVariance:
         share = (self._idle_count - self._idle_run + 1) / (before + 2)
         extent = self._highest_reward - self._lowest_reward
         return (
-            self._idle_run * log(1.0 / share) > self.surprise
+            min(before, self._idle_run) * log(1.0 / share) > self.surprise / self._weight
             and extent > 0.0
             and self._mean_reward(self._idle_run) - self._lowest_reward
             <= FLOOR_RANGE_SHARE * extent
@@ -167,16 +203,34 @@ class RewardZeroVariance:
         is_solved = self._is_solved(level)
         suffix = ", near its highest" if is_solved else ""
         earliest, onset, latest = self._onset()
+        what = (
+            "of the groups all completions have the same reward"
+            if self._is_spread_known
+            else f"of the last {count} records the mean reward is that of the record before"
+        )
+        is_usual = not (self._is_spread_known or self._is_more_common or self._is_at_floor())
         return Finding(
-            summary=f"In {mean:.0%} of the groups all completions have the same reward; the mean "
-            f"reward is {level:.4g}{suffix}.",
+            summary=f"In {mean:.0%} {what}; the mean reward is {level:.4g}{suffix}.",
             evidence={
                 "share_of_groups_without_variance": mean,
                 "reward": reward,
                 "mean_reward": level,
                 "highest_reward": self._highest_reward,
             },
-            severity=Severity.INFO if is_solved else None,
+            severity=Severity.INFO if is_solved or is_usual else None,
             onset_step=onset,
             onset_range=(earliest, latest),
         )
+
+
+def _rise_evidence(count: int, idle: int, later_count: int, later_idle: int) -> float:
+    """Logarithm of the likelihood ratio, in nats, of a higher share later to one constant share."""
+    if not count or idle / count >= later_idle / later_count:
+        return 0.0
+    two_shares = _log_likelihood(count, idle) + _log_likelihood(later_count, later_idle)
+    return two_shares - _log_likelihood(count + later_count, idle + later_idle)
+
+
+def _log_likelihood(count: int, idle: int) -> float:
+    """That of the observed share of idle values."""
+    return sum(n * log(n / count) for n in (idle, count - idle) if n)

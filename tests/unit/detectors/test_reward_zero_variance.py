@@ -43,6 +43,42 @@ def test_equal_mean_rewards_count_if_no_spread_is_logged():
     assert first_finding(RewardZeroVariance(), records)[0] is not None
 
 
+def severities(reward):
+    """The severities of all findings where no spread is logged."""
+    detector = RewardZeroVariance()
+    records = steps(reward=reward, completion_length=[100.0] * len(reward))
+    found = [update_detector(detector, record) for record in records]
+    return {output.severity for output in found if isinstance(output, Finding)}
+
+
+def test_a_sparse_reward_without_a_logged_spread_is_no_warning():
+    """Most of its values are 0, and so equal, from the first to the last."""
+    for seed in range(40):
+        rng = Random(seed)
+        odds = 0.005 * 16 ** rng.random()
+        reward = [float(rng.random() < odds) for _ in range(rng.choice([100, 400, 1000]))]
+
+        assert severities(reward) <= {Severity.INFO}
+
+
+def test_equal_rewards_that_have_become_more_common_are_a_warning():
+    rng = Random(4)
+    reward = [float(rng.random() < 0.3) for _ in range(200)] + [0.0] * 60
+    record, finding = first_finding(
+        RewardZeroVariance(), steps(reward=reward, completion_length=[100.0] * 260)
+    )
+
+    assert 206 <= record.step <= 240
+    assert None in severities(reward)
+    assert "records the mean reward is that of the record before" in finding.summary
+
+
+def test_rewards_that_differed_until_they_are_constant_are_a_warning():
+    reward = [t / 100 + 0.3 for t in range(40)] + [0.0] * 30
+
+    assert None in severities(reward)
+
+
 def test_solved_prompts_are_info():
     reward = [t / 40 for t in range(40)] + [1.0] * 30
     records = steps(reward=reward, frac_zero_std=[0.1] * 40 + [1.0] * 30)
