@@ -16,9 +16,11 @@ Formula
                the loss exceeds `witness_ratio` times its own third highest
     Finding  = shifted, in a row, extreme or together
     info     = a single norm exceeds `single_ratio` times highest, and while that is open, the
-               largest norm is shown; or shifted or in a row, and the loss has fallen by a fifth
-               since the norm rose (in the first 16 norms: since the first step), in a run without a
-               reward
+               largest norm is shown; or, in a run without a reward, where the model learns:
+               shifted or in a row, and the loss has not risen since, and has fallen by 5 % and two
+               standard errors since the norm began to rise, or is memorised; or extreme, and the
+               loss is memorised
+    memorised = the mean of the last 16 losses is below a fifth of that of the first 8
 
 Units
     The unit of `grad_norm` is irrelevant; `ratio`, `single_ratio`, `extreme_ratio` and
@@ -29,6 +31,7 @@ Source
     CUSUM: Page, Biometrika 1954. Norms of policy training have two modes, of steps with and without
     a spread of rewards, so a single norm is compared with the highest few of its window instead of
     a median and a spread. Most incidents of KL and gradient in real logs recover by themselves.
+    A fresh head, with weights near 0, has a small gradient that grows as it learns.
 
 Defaults
     On 200 healthy synthetic runs (237,000 points, norms up to 20 times their level) there is no
@@ -53,6 +56,7 @@ from typing import ClassVar
 
 from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
 from sentinel.model.record import Record
+from sentinel.stats.loss_at_rise import LossAtRise, RiseLosses
 from sentinel.stats.margin_cusum import MarginCusum
 from sentinel.stats.new_extreme import NewExtreme
 from sentinel.stats.rolling_highest import RollingHighest
@@ -85,15 +89,6 @@ MIN_KL_WITNESS = 0.01
 MIN_LOSS_WITNESS_SHARE = 0.1
 """Share of its highest below which a loss is memorised data."""
 
-YOUNG_NORMS = 16
-"""First norms; the loss may have fallen before a rise among them is noticed."""
-
-LOSS_LEVEL_VALUES = 5
-"""Losses in the median that is a level."""
-
-FALLING_LOSS_SHARE = 0.8
-"""Share of its level before, below which a loss has fallen well."""
-
 
 @dataclass
 class GradExplosion:
@@ -120,7 +115,6 @@ class GradExplosion:
         self._is_shifted = False
         self._shift_bound = -inf
         self._highest = RollingHighest(min_values=MIN_NORMS, lag=LAG_NORMS)
-        self._count = 0
         self._recent: deque[float] = deque(maxlen=3)
         self._row_count = 0
         self._row_step = 0
@@ -134,9 +128,11 @@ class GradExplosion:
         self._recent_loss_sizes: deque[float] = deque(maxlen=WITNESS_VALUES + 1)
         self._maximum_loss = 0.0
         self._has_reward = False
-        self._first_losses: list[float] = []
-        self._losses: deque[float] = deque(maxlen=2 * LOSS_LEVEL_VALUES)
-        self._loss_before_rise = inf
+        self._loss: float | None = None
+        self._history = LossAtRise()
+        self._shift_count = 1
+        self._shift_losses: RiseLosses | None = None
+        self._was_learning = False
 
     def update(self, record: Record) -> DetectorOutput:
         """Evaluate one norm."""
@@ -149,11 +145,14 @@ class GradExplosion:
         if norm > 0.0 and not _is_idle(record):
             self._update_row(norm, level, record.step)
             self._highest.add(norm)
-            self._count += 1
+            log_norm = log(norm)
+            if self._loss is not None:
+                self._history.add(log_norm, self._loss)
             self._recent.append(norm)
-            self._update_shift(log(norm), level, record.step)
+            self._update_shift(log_norm, level, record.step)
             if self._is_shifted or self._is_high_in_a_row():
                 return self._rise_finding(norm)
+            self._was_learning = False
         else:
             self._highest.add(0.0)
         if level is not None and 0.0 < self.single_ratio * level < norm:
@@ -166,8 +165,8 @@ class GradExplosion:
         self._cusum.update(log_norm, self._margin, step)
         if not had_evidence and self._cusum.evidence > 0.0:
             self._shift_bound = log(level) if level else -inf
-            if not self._row_count:
-                self._note_loss_before_rise()
+            self._shift_count, self._shift_losses = 0, None
+        self._shift_count += 1
         # After a while the new level is no new extreme any more, but still shifted.
         self._is_shifted = self._cusum.is_alarmed and (
             self._is_shifted
@@ -184,8 +183,6 @@ class GradExplosion:
         if norm <= self._row_bound or self._row_count >= MAX_IN_A_ROW:
             self._row_count, self._row_evidence = 0, 0.0
             return
-        if not self._row_count:
-            self._note_loss_before_rise()
         self._row_count += 1
         self._row_evidence += log(norm / self._row_level)
 
@@ -213,9 +210,7 @@ class GradExplosion:
             size = abs(loss)
             self._maximum_loss = max(self._maximum_loss, size)
             self._recent_loss_sizes.append(size)
-            self._losses.append(loss)
-            if len(self._first_losses) < LOSS_LEVEL_VALUES:
-                self._first_losses.append(loss)
+            self._loss = loss
 
     def _witness(self, values: Mapping[str, float]) -> str:
         """Which of KL and loss is out of its range in the record just added, as text."""
@@ -232,23 +227,21 @@ class GradExplosion:
                 return f"the KL is {kl:.3g} nats, and its third highest before was {usual:.3g}"
         return ""
 
-    def _loss_level(self) -> float:
-        """The level of the latest losses; infinite without one."""
-        latest = list(self._losses)[-LOSS_LEVEL_VALUES:]
-        return median(latest) if latest else inf
-
-    def _note_loss_before_rise(self) -> None:
-        before = self._loss_level()
-        if self._first_losses and self._count <= YOUNG_NORMS:
-            before = max(before, median(self._first_losses))
-        self._loss_before_rise = before
-
-    def _is_loss_falling(self) -> bool:
-        """Whether the loss has fallen well since the norm rose."""
-        if self._has_reward:
+    def _is_learning(self) -> bool:
+        """Whether the loss says that the norm rises because the model learns."""
+        if self._has_reward or self._loss is None:
             return False
-        before = self._loss_before_rise
-        return before < inf and self._loss_level() < before - (1 - FALLING_LOSS_SHARE) * abs(before)
+        rise: RiseLosses | None
+        if self._is_high_in_a_row():
+            rise, count = self._history.losses(self._row_count), self._row_count
+        else:
+            count = self._shift_count
+            self._shift_losses = self._shift_losses or self._history.losses(count)
+            rise = self._shift_losses
+        self._was_learning = rise is not None and self._history.is_learning(
+            rise, count, self._was_learning
+        )
+        return self._was_learning
 
     def _rise_finding(self, norm: float) -> Finding:
         is_in_row = self._is_high_in_a_row()
@@ -267,7 +260,7 @@ class GradExplosion:
                 "grad_norm_median_of_3": level,
                 "grad_norm_level_before": usual,
             },
-            severity=Severity.INFO if self._is_loss_falling() else None,
+            severity=Severity.INFO if self._is_learning() else None,
             onset_step=onset,
         )
 
@@ -276,6 +269,8 @@ class GradExplosion:
         is_new = norm > NEW_OUTLIER_FACTOR * self._highest_outlier
         is_known = len(self._highest) > MIN_KNOWN_VALUES
         is_extreme = is_new and is_known and norm > self.extreme_ratio * level
+        if is_extreme and not self._has_reward:
+            is_extreme = not self._history.is_memorised()
         if self._episode_records_left <= 0:
             self._episode_count, self._episode_evidence = 0, {}
         self._episode_records_left = EPISODE_RECORDS

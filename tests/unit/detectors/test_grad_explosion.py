@@ -10,6 +10,7 @@ from support.seeds import SEEDS
 
 from sentinel.detectors.grad_explosion import GradExplosion
 from sentinel.model.finding import Clear, Finding, Severity
+from sentinel.pipeline.snapshot import deserialize, serialize
 from sentinel.testing import first_finding, steps, update_detector
 
 
@@ -179,6 +180,54 @@ def test_a_gradient_that_grows_while_the_loss_falls_well_is_info(seed):
 
     assert detect_notable(steps(grad_norm=norms, loss=losses)) == (None, None)
     assert detect_notable(steps(grad_norm=norms, loss=rising))[0] is not None
+
+
+def small_head(seed, last_loss=0.4, spread=0.12):
+    """A reward model whose head begins near 0: noisy pairs, a gradient that grows thirtyfold."""
+    rng = Random(seed)
+    learnt = [1 / (1 + exp(-(t - 35) / 8)) for t in range(150)]
+    norms = [0.3 * 30**share * exp(rng.gauss(0, 0.45)) for share in learnt]
+    levels = [0.69 * (last_loss / 0.69) ** share for share in learnt]
+    return norms, [level * exp(rng.gauss(0, spread)) for level in levels]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_gradient_that_grows_from_the_start_while_a_noisy_loss_falls_is_info(seed):
+    norms, losses = small_head(seed)
+    _, flat = small_head(seed, last_loss=0.69)
+
+    assert detect_notable(steps(grad_norm=norms, loss=losses)) == (None, None)
+    assert detect_notable(steps(grad_norm=norms, loss=flat))[0] is not None
+
+
+def test_the_gradient_of_a_memorised_loss_is_info_unless_the_loss_rises():
+    norms, losses = small_head(seed=3, last_loss=0.02)
+    single = [*norms[:120], 5000.0, *norms[121:]]
+    norms[130:] = [300.0 * norm for norm in norms[130:]]
+    risen = [*losses[:130], *(4.0 * loss for loss in losses[130:])]
+
+    assert detect_notable(steps(grad_norm=single, loss=losses)) == (None, None)
+    assert detect_notable(steps(grad_norm=norms, loss=losses)) == (None, None)
+    assert 131 <= detect_notable(steps(grad_norm=norms, loss=risen))[0].step <= 140
+
+
+def test_an_explosion_after_a_level_that_lasted_is_one_although_the_loss_fell_before():
+    norms, losses = small_head(seed=5)
+    norms[130:] = [40.0 * norm for norm in norms[130:]]
+    record, finding = detect_notable(steps(grad_norm=norms, loss=losses))
+
+    assert 131 <= record.step <= 140
+    assert finding.onset_step == 131
+
+
+def test_a_snapshot_in_a_rise_keeps_its_beginning():
+    norms, losses = small_head(seed=2)
+    detector = GradExplosion()
+    for number, record in enumerate(steps(grad_norm=norms, loss=losses)):
+        output = update_detector(detector, record)
+        if number % 10 == 9:
+            detector = deserialize(serialize(detector))
+        assert not isinstance(output, Finding) or output.severity is Severity.INFO
 
 
 @pytest.mark.seeded
