@@ -6,11 +6,11 @@ Formula
                8 is `ratio` times the expected value or more, above `floor`, and higher than ever
                before
     far      = the median of the last 5 KL values exceeds `limit` and twice the KL at the start
-    lone     = one value is `lone` times the second highest of the 64 before, and over a tenth of
-               `limit`
-    Finding  = shifted, or shifted with `noted` nats, or far, or lone
+    single   = one value is `single_ratio` times the second highest of the 64 before, and over a
+               tenth of `limit`
+    Finding  = shifted, or shifted with `noted` nats, or far, or single
     info     = shifted with less than `sure` nats; far with a reward that has gained and kept its
-               gain; lone, as single values usually are back in the next record
+               gain; single, as such values usually are back in the next record
     critical = shifted, and that median of 8 is `severe_ratio` times the expected value, or that
                median of 5 exceeds `severe` and twice the KL at the start
 
@@ -18,7 +18,8 @@ Units
     `floor`, `limit`, `severe`: nats per token, as `kl_ref`. For a KL summed over the tokens of a
     sequence, as determined by its key, framework and algorithm, they are multiplied by
     `per_sequence`. A KL that its trainer clamps is critical if it is almost at the clamp. `ratio`,
-    `severe_ratio`, `per_sequence` and `lone`: plain factors. `noted`, `sure`: nats of evidence.
+    `severe_ratio`, `per_sequence` and `single_ratio`: plain factors. `noted`, `sure`: nats of
+    evidence.
 
 Source
     A policy that moves steadily drifts as a power of the distance travelled, at most ballistically,
@@ -33,9 +34,9 @@ Defaults
     100 % of 200 runs, after a median of 89, 44 and 18 points; from point 30 on, every 5 points,
     after 31. `ratio` 1.3 is far less than such a KL has risen by then. `limit` is ten times the KL
     at the end of healthy runs, 0.035 to 0.1 nats per token; `severe` is where trainers that clamp
-    the KL clamp it. Below `floor` a KL is of no importance, however fast it grows. A value `lone`
-    10 times the second highest is seen 2 times in 10,000 such points. `per_sequence` 50 is twice a
-    healthy sum of 20 nats.
+    the KL clamp it. Below `floor` a KL is of no importance, however fast it grows. A value
+    `single_ratio` 10 times the second highest is seen 2 times in 10,000 such points. `per_sequence`
+    50 is twice a healthy sum of 20 nats.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ MEDIAN_WINDOW = 5
 THRESHOLD_RENEWAL = 8
 """Values after which the threshold is renewed."""
 
-LONE_LIMIT_SHARE = 0.1
+SINGLE_LIMIT_SHARE = 0.1
 """Share of the limit below which a single value is of no importance."""
 
 
@@ -81,7 +82,7 @@ class KlBlowup:
     per_sequence: float = 50.0
     noted: float = 5.0
     sure: float = 8.0
-    lone: float = 10.0
+    single_ratio: float = 10.0
 
     needs: ClassVar[frozenset[str]] = frozenset({"kl_ref"})
     baselines: ClassVar[frozenset[str]] = frozenset({"kl_ref"})
@@ -119,10 +120,10 @@ class KlBlowup:
         self._highest.add(kl)
         if self._is_shifted or self._is_over(self._bound):
             return self._finding(baseline, rise, kind, unit, baselines.reward_gain)
-        if highest is not None and kl > LONE_LIMIT_SHARE * self._bound:
+        if highest is not None and kl > SINGLE_LIMIT_SHARE * self._bound:
             highest = max(highest, self.floor * unit)
-            if kl > self.lone * highest:
-                return self._lone_finding(kl, highest, kind, record.step)
+            if kl > self.single_ratio * highest:
+                return self._single_finding(kl, highest, kind, record.step)
         return self._cleared(baseline, rise)
 
     def _update_bound(self, kl: float, unit: float, step: int) -> None:
@@ -193,7 +194,7 @@ class KlBlowup:
             threshold=self._threshold,
         )
 
-    def _lone_finding(self, kl: float, highest: float, kind: KlKind, step: int) -> Finding:
+    def _single_finding(self, kl: float, highest: float, kind: KlKind, step: int) -> Finding:
         return Finding(
             summary=f"KL to the reference jumped to {kl:.3g} {kind.unit} in one value; the second "
             f"highest of the 64 before is {highest:.3g}.",

@@ -22,13 +22,14 @@ they are sent [as one case](incidents.md#cases), in one notification: the cause,
 evidence in the order in which it began, the remedy with the setting names of your framework, and
 the last checkpoint before the first incident.
 
-**How a cause is chosen.** Each cause receives the incidents, the run's settings and the latest
-values of its signals, and returns pieces of evidence. A piece of evidence has a weight w: the
-confidence in the cause if nothing else were known. Evidence counts as independent, so several
-pieces combine to 1 - (1 - w1)(1 - w2)... (a noisy-or: Pearl, "Probabilistic Reasoning in
-Intelligent Systems", 1988). No confidence exceeds {MAX_CONFIDENCE:g}. The cause with the highest
-confidence is named if that is at least {MIN_CONFIDENCE:g}. Otherwise the notification contains
-the incidents, each with the remedy of its detector.
+**How a cause is chosen.** Each cause receives the incidents of the case and of others of the run,
+the run's settings and the newest values of its signals, and returns pieces of evidence. It
+compares onsets as intervals of steps. A piece of evidence has a weight w: the confidence in the
+cause if nothing else were known. Evidence counts as independent, so several pieces combine to 1 -
+(1 - w1)(1 - w2)... (a noisy-or: Pearl, "Probabilistic Reasoning in Intelligent Systems", 1988).
+No confidence exceeds {MAX_CONFIDENCE:g}. The cause with the highest confidence is named if that
+is at least {MIN_CONFIDENCE:g}. Otherwise the notification contains the incidents, each with the
+remedy of its detector.
 
 A confidence ranks the causes and shows how much evidence supports one. It is not a measured
 frequency.
