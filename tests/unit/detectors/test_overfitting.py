@@ -112,6 +112,15 @@ def test_noise_that_grows_as_the_loss_falls_is_no_rise():
         assert first_finding(Overfitting(), run(falling, noisy)) == (None, None), seed
 
 
+def test_the_best_of_many_evaluations_is_low_by_luck():
+    trained = [0.25 + 0.6 * exp(-i / 30) for i in range(800)]
+    for seed in range(1_000_000, 1_000_006):
+        rng = Random(seed)
+        held_out = [1.05 * loss + rng.gauss(0.0, 0.006) for loss in trained]
+
+        assert first_finding(Overfitting(), run(trained, held_out)) == (None, None), seed
+
+
 def test_a_run_with_a_reward_is_not_evaluated():
     rewarded = [event(Event.STEP, 0, loss=1.0, reward=1.0), *run(FALLING, TURNING)]
 
