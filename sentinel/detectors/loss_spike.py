@@ -232,7 +232,7 @@ class LossSpike:
             # Certainly within the window, so it deviates by less than some value of it.
             self._inner_values_left -= 1
             band.add(loss)
-            self._jumps.append((step, 0.0))
+            self._jumps.append((step, 0.0, 0.0))
             return Clear()
         usual, window = band.median, band.sorted_values()
         self._inner_low, self._inner_high = window[INNER_VALUES], window[-1 - INNER_VALUES]
