@@ -29,7 +29,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from math import inf
+from math import hypot, inf
 from statistics import mean, pstdev
 from typing import ClassVar
 
@@ -124,7 +124,7 @@ class LearningRateAnomaly:
         if len(first) < LEVEL_VALUES or len(values) < 2 * LEVEL_VALUES:
             return False
         latest = list(values)[-LEVEL_VALUES:]
-        error = ((pstdev(first) ** 2 + pstdev(latest) ** 2) / LEVEL_VALUES) ** 0.5
+        error = hypot(pstdev(first), pstdev(latest)) / LEVEL_VALUES**0.5
         return bool(abs(mean(latest) - mean(first)) > MOVED_ERRORS * error)
 
     def _is_rounded(self) -> bool:

@@ -46,7 +46,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import exp, inf, isfinite, log, sqrt
-from statistics import fmean, median, variance
+from statistics import fmean, median, stdev
 from typing import ClassVar
 
 from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
@@ -316,7 +316,7 @@ class LossNeverMoved:
         means = self._blocks.means[len(self._blocks.means) // 2 :]
         level = fmean(means)
         quantile = student_quantile(CONFIDENCE_Z, len(means) - 1)
-        error = sqrt(variance(means, level) / len(means))
+        error = stdev(means, level) / sqrt(len(means))
         fall, fall_error = linear_fall(means)
         tolerance = self.moved * CHANCE_LOSS
         is_falling = fall - quantile * fall_error > tolerance

@@ -26,7 +26,7 @@ from sentinel.model.record import WHOLE_RUN, Event
 from sentinel.pipeline.engine import Engine, Result
 from sentinel.pipeline.run_baselines import BASELINE_SETTINGS
 from sentinel.signals.framework_config import TRAINER_SETTINGS, VERL_SETTING_PATHS
-from sentinel.stats.baseline import MAX_KNOTS, WINDOW, TrajectoryPrior
+from sentinel.stats.baseline import KNOT_SPACING, MAX_KNOTS, WINDOW, TrajectoryPrior
 from sentinel.stats.pooled_prior import MIN_KNOTS, pool_priors
 
 log = logging.getLogger(__name__)
@@ -47,6 +47,9 @@ any fault."""
 
 MAX_LEVEL = 50.0
 """Largest logarithm of a level, and of the distance travelled."""
+
+MIN_SPACING = KNOT_SPACING / 2
+"""Travel between two knots, below which the course may be infinitely steep."""
 
 DAMAGE_ERRORS = (
     OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError,
@@ -287,7 +290,7 @@ def _is_usable(signal: str, prior: TrajectoryPrior) -> bool:
         and 0.0 < prior.weight <= WINDOW
         and all(abs(level) <= MAX_LEVEL for _, level in prior.course)
         and all(abs(travel) <= MAX_LEVEL for travel, _ in prior.course)
-        and all(before < after for (before, _), (after, _) in pairwise(prior.course))
+        and all(after - before > MIN_SPACING for (before, _), (after, _) in pairwise(prior.course))
     )
 
 

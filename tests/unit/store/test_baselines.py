@@ -124,6 +124,7 @@ def test_a_damaged_file_counts_as_none_and_is_replaced(tmp_path, text):
         {"course": [[0.0, 1e300], [1.0, 1.0]]},
         {"course": [[1.0, 1.0], [0.0, 1.0]]},
         {"course": [[0.0, 1.0], [1e300, 1.0]]},
+        {"course": [[0.0, 1.0], [1e-300, 2.0]]},
         {"weight": 1e12},
     ],
 )
