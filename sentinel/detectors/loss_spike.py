@@ -186,7 +186,7 @@ class LossSpike:
             evidence["joint_evidence_nats"] = joint
             with_norm = f", with a gradient norm of {norm:.4g}, usually {usual_norm:.4g}"
             steps.append(self._evidence[0][0])
-        highest = max(loss, *[loss for _, size, loss in self._jumps if size])
+        highest = max([loss, *(loss for _, size, loss in self._jumps if size)])
         now = "" if highest == loss else f" and is {loss:.4g} now"
         return Finding(
             summary=f"Loss jumped to {highest:.4g}{now}; its recent median is "

@@ -88,6 +88,14 @@ def test_evidence_of_one_signal_or_of_one_value_is_no_warning(loss, norm):
     assert joint(loss, norm) == (None, None)
 
 
+def test_joint_evidence_needs_no_loss_far_out_of_a_wide_band():
+    losses, norms = noisy([2.0] * 60 + [3.0] * 4, 0.3, 1), noisy([1.0] * 60 + [9.0] * 4, 0.2, 2)
+    record, finding = detect_notable(steps(loss=losses, grad_norm=norms))
+
+    assert record.step == 62
+    assert 61 <= finding.onset_step <= 62
+
+
 def policy_loss(seed, count=100):
     rng = Random(seed)
     return [rng.gauss(0.0, 0.1) + (rng.random() < 0.02) * rng.uniform(-2, 2) for _ in range(count)]
