@@ -6,7 +6,7 @@ Formula
                rewards, so that only the gradient of the KL remains
     shifted  = a margin CUSUM finds ln(norm) above its recent level by more than ln `ratio`, and the
                median of the last 8 has been above highest, as it was when the rise began, and above
-               every earlier median
+               every earlier median after the warm-up, the first 5 to 10 % of the norms
     in a row = 3 or more norms in a row exceed `ratio` times the highest before the first of them
                and every norm of its window; the product of these factors is that of three norms at
                `single_ratio` times it
@@ -41,7 +41,8 @@ Defaults
     100 to 600 times the 90 % quantile among two modes in 198 of 200. `ratio` 3 is more than
     schedules and changes of data cause. `single_ratio` 10 is a common definition of an explosion.
     Log-normal norms with a standard deviation of up to 1.8 exceed `extreme_ratio` 50 once in 50,000
-    points. `witness_ratio` 5 is seldom exceeded by a KL alone, and hardly ever together with the
+    points. On 616 other healthy runs, of SFT and RL (574,000 points), there is no warning; on 308
+    of a fresh reward head (89,000 points) there are 4. `witness_ratio` 5 is seldom exceeded by a KL alone, and hardly ever together with the
     norm.
 """
 
@@ -63,6 +64,9 @@ from sentinel.stats.rolling_highest import RollingHighest
 
 MIN_NORMS, LAG_NORMS = 5, 8
 """Norms before a high one, and the newest of them, which a gradual rise has raised already."""
+
+TRANSIENT_SHARE = 0.1
+"""Share of the norms, from the first one on, whose levels are those of a warm-up."""
 
 MIN_IN_A_ROW = 3
 """Consecutive high norms at which a rise may be found."""
@@ -111,7 +115,7 @@ class GradExplosion:
     def __post_init__(self) -> None:
         self._cusum = MarginCusum(sign=1, min_sigma=0.1)
         self._margin = log(self.ratio)
-        self._extremes = NewExtreme()
+        self._extremes = NewExtreme(transient_share=TRANSIENT_SHARE)
         self._is_shifted = False
         self._shift_bound = -inf
         self._highest = RollingHighest(min_values=MIN_NORMS, lag=LAG_NORMS)

@@ -21,10 +21,16 @@ FRESH_BLOCKS = 3
 class NewExtreme:
     """Compares the median of the last 8 values with the greatest median of older blocks of 8.
 
-    `previous_maximum` is that greatest median, None before four blocks.
+    `previous_maximum` is that greatest median, None before four blocks. The first blocks do not
+    count once they are less than `transient_share` of all: a run begins with a transient, and its
+    level in there is not usual any more.
     """
 
+    transient_share: float = 0.0
     previous_maximum: float | None = None
+    _maxima: list[float] = field(default_factory=list)
+    """Greatest medians of block 1, blocks 2 to 3, 4 to 7 and so on."""
+    _old_count: int = 0
     _recent: deque[float] = field(default_factory=lambda: deque(maxlen=BLOCK_VALUES))
     _block_count: int = 0
     """Values since the last complete block."""
@@ -52,7 +58,13 @@ class NewExtreme:
         self._block_count = 0
         self._fresh_medians.append(median(self._recent))
         if len(self._fresh_medians) > FRESH_BLOCKS:
-            old = self._fresh_medians.popleft()
-            self.previous_maximum = (
-                old if self.previous_maximum is None else max(self.previous_maximum, old)
-            )
+            self._add_old(self._fresh_medians.popleft())
+
+    def _add_old(self, level: float) -> None:
+        self._old_count += 1
+        group = self._old_count.bit_length() - 1
+        if group == len(self._maxima):
+            self._maxima.append(level)
+        self._maxima[group] = max(self._maxima[group], level)
+        forgotten = int(self.transient_share * self._old_count)
+        self.previous_maximum = max(self._maxima[(forgotten + 1).bit_length() - 1 :])

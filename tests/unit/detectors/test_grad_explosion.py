@@ -73,6 +73,13 @@ def test_a_level_reached_before_is_no_explosion():
     assert detect_notable(steps(grad_norm=norms)) == (None, None)
 
 
+def test_the_level_of_the_first_steps_does_not_hide_a_rise():
+    norms = noisy([30.0 * exp(-t / 10) + 1.0 for t in range(600)] + [12.0] * 60, sigma=0.1)
+    record, _ = detect_notable(steps(grad_norm=norms))
+
+    assert 601 <= record.step <= 610
+
+
 def test_it_clears_once_the_norm_is_back():
     detector = GradExplosion()
     norms = noisy([1.0] * 100 + [50.0] * 20 + [1.0] * 40)
