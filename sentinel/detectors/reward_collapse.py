@@ -10,7 +10,7 @@ Formula
                standard deviations, and at most a tenth of the rewards is nearer to the other level
     low      = the last rewards, at least 8, are all as low as a share q of those before, with
                count * ln(1/q) > `surprise`; and they are below the median before by `sigmas`
-               standard deviations, or all equal
+               standard deviations of those before or of the later half of them, or all equal
     Finding  = drawdown, step or low, each larger than `least` of the size of the reward; until half
                of the fall is regained
     critical = the same with twice the significance, over at least 16 rewards, with a loss of more
@@ -236,7 +236,10 @@ class RewardCollapse:
             return
         low = sorted(values[-count:])
         level, after = median_of_sorted(before), median_of_sorted(low)
-        margin = self.sigmas * sigma_of_sorted(before) if low[0] < high else 0.0
+        # A rise spreads the rewards of the run, not those of its later half.
+        later = sorted(values[-count - max(MIN_LOW_REWARDS, len(before) // 2) : -count])
+        sigma = min(sigma_of_sorted(before), sigma_of_sorted(later))
+        margin = self.sigmas * sigma if low[0] < high else 0.0
         gain = level - self._drawdown.start
         if level - high <= margin or not self._is_large(level, after, gain):
             return

@@ -230,6 +230,16 @@ def take_off(seed):
     return [rng.gauss(p, sqrt(p * (1 - p) / batch)) for p in odds]
 
 
+def test_the_rise_before_a_collapse_in_a_short_log_is_no_noise():
+    rising = [400.0 * (1.0 - exp(-i / 5)) for i in range(20)]
+    for seed in range(1_000_000, 1_000_008):
+        reward = noisy([*rising, *[30.0] * 20], 12.0, seed)
+        record, _ = first_finding(RewardCollapse(), steps(reward=reward))
+
+        assert record is not None, seed
+        assert 21 <= record.step <= 32
+
+
 def test_a_sparse_reward_has_not_collapsed_between_successes():
     reward = [0.0625 if t in {0, 3, 7, 22, 31, 60} else 0.0 for t in range(145)]
 
