@@ -4,7 +4,7 @@ Formula
     level    = median of the last 3 evaluation losses; best = lowest level so far
     trained  = median training loss since the previous evaluation; its level is the median of 3
     Finding  = level exceeds best by the fraction `rise` and by `noises` times the noise, or more
-               after more than 10 evaluations, whose best is lower by luck; and so did the previous
+               after more than 10 evaluations, whose best is lower by chance; so did the previous
                level; the latest evaluation exceeds it too; and since the best the training loss has
                fallen, or risen by less than `follows` of that rise
     info     = the accuracy on held-out data is at its best, and the level exceeds the best by less
@@ -183,9 +183,9 @@ class Overfitting:
         latest = median_of_sorted(self._curvatures.sorted_latest(LATEST_CURVATURES))
         sigma = max(self._curvatures.median, latest) * CURVATURE_TO_SIGMA
         risen, fallen = level - self._best_level, self._train_level_at_best - trained
-        # The best of many levels is lower than their mean by luck, and the highest is higher.
-        luck = MEDIAN_ERROR * sqrt(2.0 * log(self._eval_count))
-        bound = max(log(1 + self.rise), max(self.noises, 1.0 + 2.0 * luck) * sigma)
+        # The best of many levels is lower than their mean by chance, and the highest is higher.
+        best_of_many = MEDIAN_ERROR * sqrt(2.0 * log(self._eval_count))
+        bound = max(log(1 + self.rise), max(self.noises, 1.0 + 2.0 * best_of_many) * sigma)
         has_risen = risen > bound and self._eval_losses[-1] > self._best_level
         is_overfitted = has_risen and -fallen < self.follows * risen
         self._rising_count = self._rising_count + 1 if is_overfitted else 0

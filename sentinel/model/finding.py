@@ -50,7 +50,7 @@ class Finding:
 class Clear:
     """The detector evaluated the record and found no problem.
 
-    `evidence_nats` is how strongly the values speak for a problem all the same, and `threshold` the
+    `evidence_nats` is how strong the evidence for a problem is all the same, and `threshold` the
     value of the detector's signal, in its unit, from which on it would find one; None if unknown.
     """
 

@@ -162,7 +162,7 @@ class BlockFalls:
         return sqrt(max(independent, total / (self._falls.weight + PRIOR_BLOCKS)))
 
     @property
-    def luck(self) -> float:
+    def best_of_many_bound(self) -> float:
         """Standard errors by which the best of as many means of noise exceeds their mean."""
         return sqrt(2.0 * log(self.count))
 
@@ -259,7 +259,7 @@ class MeanDrawdown:
         errors = [scale.error(variance, inflation) for scale in scales]
         start_error = START_ERRORS * sqrt(variance / START_VALUES)
         has_gain = any(
-            scale.best - self.start > scale.luck * error + start_error
+            scale.best - self.start > scale.best_of_many_bound * error + start_error
             for scale, error in zip(scales, errors, strict=True)
         )
         for scale, error in zip(scales, errors, strict=True):
@@ -267,7 +267,7 @@ class MeanDrawdown:
             current = (sum(last) - min(last)) / (scale.size - 1)
             if error and current < scale.best:
                 gain = max(0.0, scale.best - self.start) if has_gain else 0.0
-                below = scale.best - scale.luck * error if gain else self.mean_before
+                below = scale.best - scale.best_of_many_bound * error if gain else self.mean_before
                 if scale.size < SCALES[-1]:
                     # What is usual of late is no fall, however high the best mean.
                     earlier = values[-scale.size - max(16, 2 * scale.size) : -scale.size]

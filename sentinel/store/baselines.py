@@ -12,6 +12,7 @@ import json
 import logging
 import os
 import re
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -37,6 +38,10 @@ MAX_RUNS = 8
 
 MAX_FILE_CHARS = 4 << 20
 """Characters that are read of a file; a longer one is damaged."""
+
+LOCK_ATTEMPTS = 20
+LOCK_RETRY_SECONDS = 0.02
+"""The agent does not wait longer: the run is not stored, with a warning."""
 
 MIN_POINTS = 64
 """Values of a signal from which on its trajectory is stored."""
@@ -184,7 +189,14 @@ class BaselineStore:
     def _locked(self) -> Iterator[None]:
         descriptor = os.open(self.directory / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            for attempt in range(LOCK_ATTEMPTS):
+                try:
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if attempt == LOCK_ATTEMPTS - 1:
+                        raise
+                    time.sleep(LOCK_RETRY_SECONDS)
             yield
         finally:
             os.close(descriptor)

@@ -1,5 +1,6 @@
 """Baselines of healthy runs: stored, used by alike runs, and harmless if damaged."""
 
+import fcntl
 import json
 from dataclasses import replace
 
@@ -166,3 +167,13 @@ def test_a_run_with_an_alarm_that_has_not_fired_yet_is_not_stored(tmp_path):
         memory.update(pipeline.engine.process(record))
     assert memory.is_healthy
     assert BaselineStore(tmp_path).load_all() == []
+
+
+def test_a_lock_that_another_process_holds_is_an_error_not_a_wait(tmp_path, monkeypatch):
+    monkeypatch.setattr("sentinel.store.baselines.LOCK_ATTEMPTS", 2)
+    prior = TrajectoryPrior(sigma=0.3, weight=64.0, course=((0.0, 0.0), (1.0, 1.0)))
+    run = StoredRun("run", 0.0, 9, {"kl_ref": prior})
+    with (tmp_path / ".lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with pytest.raises(BlockingIOError):
+            BaselineStore(tmp_path).add({"script": "train.py"}, run)
