@@ -244,3 +244,19 @@ def test_a_sparse_reward_has_not_collapsed_between_successes():
     reward = [0.0625 if t in {0, 3, 7, 22, 31, 60} else 0.0 for t in range(145)]
 
     assert first_finding(RewardCollapse(), steps(reward=reward)) == (None, None)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_swing_that_comes_back_is_not_critical(seed):
+    rng = Random(seed)
+    period, share = rng.uniform(30, 80), rng.uniform(0.3, 0.85)
+    levels = [
+        min(1.0, t / 60) * (1 - share * (0.5 - 0.5 * cos(2 * pi * t / period))) for t in range(600)
+    ]
+
+    assert Severity.CRITICAL not in alarms(noisy(levels, sigma=0.05, seed=seed))
+
+
+def test_a_loss_of_half_that_lasts_is_critical():
+    assert alarms(noisy(LEARNED + [0.35] * 40)) == [None]
+    assert alarms(noisy(LEARNED + [0.35] * 120)) == [Severity.CRITICAL]
