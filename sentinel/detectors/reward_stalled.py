@@ -12,7 +12,8 @@ Formula
                rewards the last quarter does not exceed the first sixteenth by its own standard
                error
     none     = the reward was above its start and is below that again, or is below its start, each
-               by 2.5 standard errors: that is a decline
+               by 2.5 standard errors: that is a decline; or the last quarter is within a tenth of
+               the range of all rewards from the highest: nothing is left to gain
 
 Units
     `share`: fraction of 1. `points`, `many`: logged rewards. `noises`: standard deviations.
@@ -30,7 +31,7 @@ Defaults
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import isfinite, sqrt
+from math import inf, isfinite, sqrt
 from statistics import fmean
 from typing import ClassVar
 
@@ -48,6 +49,9 @@ DECLINE_Z = 2.5
 
 MEAN_CHANGE_TO_SIGMA = 0.886
 """Standard deviation divided by mean absolute change, for white normal noise."""
+
+SOLVED_RANGE_SHARE = 0.1
+"""Distance from the highest reward, as a share of the range, at which nothing is left to gain."""
 
 RARER_REWARD_Z = 0.5
 """Standard errors by which rewards must have become rarer; learning proceeds in jumps."""
@@ -75,6 +79,7 @@ class RewardStalled:
     def __post_init__(self) -> None:
         self._max_steps = 0.0
         self._change_total = 0.0
+        self._highest = -inf
         self._last_reward: float | None = None
         self._blocks = BlockMeans()
         self._reward_gain = RewardGain()
@@ -94,6 +99,7 @@ class RewardStalled:
         if self._first_step is None:
             self._first_step = record.step
         self._count += 1
+        self._highest = max(self._highest, reward)
         self._reward_gain.add(reward)
         self._near_minimum.add(reward)
         if self._last_reward is not None:
@@ -151,7 +157,9 @@ class RewardStalled:
         margin = DECLINE_Z * error * ((self._reward_gain.noise or noise) / noise if noise else 0.0)
         has_declined = best - last > margin and (best - start > margin or start - last > margin)
         self._is_certain = is_floored or is_unmoved
-        if has_declined or (not self._is_certain and last - start >= error):
+        reward_range = self._highest - self._near_minimum.minimum
+        is_solved = 0.0 <= self._highest - last < SOLVED_RANGE_SHARE * reward_range
+        if has_declined or is_solved or (not self._is_certain and last - start >= error):
             self._stall_evidence = {}
             return
         self._stall_evidence = {

@@ -27,11 +27,14 @@ def test_half_precision_that_overflows_is_diagnosed():
 
 
 def exploding(seed, overflow=240):
-    """Norms that grow by a tenth per step from step 200 on, and overflow at step `overflow`."""
+    """Norms that grow by a tenth per step from step 200 on, and overflow at step `overflow`.
+
+    The loss rises with them: norms that grow while the loss falls are learning.
+    """
     rng = np.random.default_rng(seed)
     since = np.maximum(np.arange(300) - 200, 0)
     norm = rng.lognormal(0, 0.2, 300) * 1.1**since
-    loss = decaying_loss(seed, 300)
+    loss = decaying_loss(seed, 300) * 1.01**since
     norm[overflow:], loss[overflow:] = inf, nan
     return steps(loss=loss.tolist(), grad_norm=norm.tolist())
 

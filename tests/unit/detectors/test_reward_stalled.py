@@ -109,3 +109,10 @@ def test_healthy_runs_have_no_false_warning_past_half_or_at_the_end():
         found.append(update_detector(detector, event(Event.STOP, len(reward))))
 
         assert not [x for x in found if isinstance(x, Finding) and x.severity is None]
+
+
+def test_solved_prompts_have_nothing_left_to_gain():
+    rng = Random(3)
+    rewards = [float(rng.random() < 0.99) for _ in range(1500)]
+
+    assert not any(isinstance(output, Finding) for output in outputs(rewards))
