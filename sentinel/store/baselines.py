@@ -118,7 +118,7 @@ def baseline_id(configuration: Mapping[str, str | float]) -> str:
     """Digest of a configuration.
 
     >>> baseline_id({"script": "train.py", "beta": 0.04})
-    '4c6b2cbb3e6c'
+    '964b7b099a4a'
     """
     normalized = {key: _to_text(value) for key, value in sorted(configuration.items())}
     return sha256(json.dumps(normalized).encode()).hexdigest()[:12]
