@@ -1,9 +1,9 @@
 """Tests of the detector learning_rate_anomaly."""
 
-from math import cos, exp, pi
-from random import Random
+from math import cos, pi
 
 import pytest
+from support.loss_series import falling_loss, flat_loss
 
 from sentinel.detectors.learning_rate_anomaly import LearningRateAnomaly
 from sentinel.model.finding import Clear, Finding
@@ -106,16 +106,6 @@ def test_a_schedule_that_ended_too_early_is_found():
 def test_zeros_at_the_start_of_a_warm_up_and_at_the_end_are_clear():
     assert detect(run([0.0] * 10 + schedule() + [0.0] * 10)) == (None, None)
     assert detect(run([1e-5] * 5000 + [0.0] * 100)) == (None, None)
-
-
-def falling_loss(count, seed=0):
-    rng = Random(seed)
-    return [3.0 * (1 + t / 30) ** -0.4 * exp(rng.gauss(0, 0.05)) for t in range(count)]
-
-
-def flat_loss(count, level=3.4, seed=0):
-    rng = Random(seed)
-    return [level * exp(rng.gauss(0, 0.05)) for _ in range(count)]
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -1,9 +1,7 @@
 """Tests of the detector learning_rate_high."""
 
-from math import exp
-from random import Random
-
 import pytest
+from support.loss_series import falling_loss, flat_loss
 
 from sentinel.detectors.learning_rate_high import LearningRateHigh
 from sentinel.model.finding import Finding, Severity
@@ -13,16 +11,6 @@ from sentinel.testing import event, first_finding, steps, update_detector
 
 def detect(*parts):
     return first_finding(LearningRateHigh(), (record for part in parts for record in part))
-
-
-def falling_loss(count, seed=0):
-    rng = Random(seed)
-    return [3.0 * (1 + t / 30) ** -0.4 * exp(rng.gauss(0, 0.05)) for t in range(count)]
-
-
-def flat_loss(count, level=3.4, seed=0):
-    rng = Random(seed)
-    return [level * exp(rng.gauss(0, 0.05)) for _ in range(count)]
 
 
 def settings(rate, **metadata):
