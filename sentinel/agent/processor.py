@@ -88,8 +88,9 @@ class RunProcessor:
             cluster_status=cluster_status,
             readable_signals=self.pipeline.readable_signals,
         )
+        updatable = [name for name, sink in sinks.items() if getattr(sink, "can_update", False)]
         self.notification_policy = NotificationPolicy(
-            connection, sinks, RunTier(settings.tier), clock
+            connection, sinks, RunTier(settings.tier), clock, updatable
         )
         self.samples = SampleStore(connection, settings.max_samples)
         self.onset_worker = OnsetWorker(path, estimate_incident_onset, self.exposition.set_onset)

@@ -14,12 +14,12 @@ class NotificationReason(Enum):
 
     OPENED = "opened"
     ESCALATED = "escalated"
-    INCIDENT_ADDED = "incident_added"
-    """An incident joined the case that the notified cause does not explain."""
-    CAUSE_FOUND = "cause_found"
-    """The cause of a case that was notified without one is known; sent once per case."""
+    """The severity of the case rose."""
     UPDATED = "updated"
-    """The case changed; shown, and never sent."""
+    """Its cause is found, an incident joined, or its culprit or its dates changed.
+
+    It is sent only to receivers that can change the message they have.
+    """
     RESOLVED = "resolved"
 
 
@@ -29,7 +29,7 @@ class Notification:
 
     `incident` leads the case; `others` are its other incidents. `diagnosis` is their common cause,
     if one is known. `notes` are sentences about the notification itself: who acknowledged the
-    incident, why it is delayed.
+    incident, why it is delayed. `number` counts the updates of the case.
     """
 
     reason: NotificationReason
@@ -39,14 +39,14 @@ class Notification:
     notes: tuple[str, ...] = ()
     diagnosis: Diagnosis | None = None
     others: tuple[Incident, ...] = ()
+    number: int = 0
 
     @property
     def name(self) -> str:
         """Identity of the notification: a name that was sent is never sent again."""
-        trigger = self.trigger
         suffix = {
             NotificationReason.ESCALATED: f"-{self.incident.severity.value}",
-            NotificationReason.INCIDENT_ADDED: f"-{trigger.key.detector}#{trigger.episode}",
+            NotificationReason.UPDATED: f"-{self.number}",
         }
         return f"{self.incident.name}:{self.reason.value}{suffix.get(self.reason, '')}"
 
@@ -54,12 +54,6 @@ class Notification:
     def incidents(self) -> tuple[Incident, ...]:
         """All incidents of the case, the lead first."""
         return (self.incident, *self.others)
-
-    @property
-    def trigger(self) -> Incident:
-        """The incident that led to the notification: the newest where one was added."""
-        is_added = self.reason is NotificationReason.INCIDENT_ADDED and self.others
-        return self.others[-1] if is_added else self.incident
 
     @property
     def subject(self) -> str:

@@ -10,8 +10,6 @@ from sentinel.model.notification import Notification, NotificationReason
 
 _PREFIXES = {
     NotificationReason.ESCALATED: "Escalated to {severity}",
-    NotificationReason.INCIDENT_ADDED: "{Severity}, new incident",
-    NotificationReason.CAUSE_FOUND: "{Severity}, cause found",
     NotificationReason.RESOLVED: "Resolved at step {step}",
 }
 _DEFAULT_PREFIX = "{Severity}"
@@ -60,14 +58,14 @@ def clean(text: str, max_chars: int | None = None, escapes: Mapping[str, str] = 
 
 def _subject(notification: Notification) -> tuple[str, str]:
     """What the notification is about, and since when."""
-    diagnosis, trigger = notification.diagnosis, notification.trigger
+    diagnosis, incident = notification.diagnosis, notification.incident
     if notification.reason is NotificationReason.RESOLVED:
         return notification.subject, ""
-    if diagnosis is not None and notification.reason is not NotificationReason.INCIDENT_ADDED:
+    if diagnosis is not None:
         since = f" since step {notification.onset_step} ({diagnosis.confidence_text})"
         return diagnosis.title, since
-    sentence = _SENTENCE_END.split(trigger.finding.summary.strip(), maxsplit=1)[0].rstrip(".")
-    return sentence, "" if "step" in sentence else f" (since step {trigger.onset_step})"
+    sentence = _SENTENCE_END.split(incident.finding.summary.strip(), maxsplit=1)[0].rstrip(".")
+    return sentence, "" if "step" in sentence else f" (since step {incident.onset_step})"
 
 
 def _clean_character(character: str, escapes: Mapping[str, str]) -> str:

@@ -34,6 +34,7 @@ It overrides the setting.
 class NotificationPolicy:
     """Queues notifications for `sinks` as tier, silences and acknowledgements allow.
 
+    Updates are queued for `updatable_sinks` only, whose receivers can change a message they have.
     `clock` returns seconds since the epoch. `enqueue` and `enqueue_pending` run in the caller's
     transaction.
     """
@@ -44,9 +45,11 @@ class NotificationPolicy:
         sinks: Collection[str],
         tier: RunTier,
         clock: Callable[[], float],
+        updatable_sinks: Collection[str] = (),
     ) -> None:
         self.connection = connection
         self.sinks = sinks
+        self.updatable_sinks = updatable_sinks
         self.clock = clock
         self.suppression = Suppression(tier)
         self.is_catching_up = False
@@ -123,9 +126,7 @@ class NotificationPolicy:
             return not is_suppressed and pending is None and self._enqueue(notification)
         if pending is not None:
             notification = replace(notification, reason=pending.reason)
-        elif notification.reason is NotificationReason.UPDATED or (
-            is_suppressed and notification.reason is NotificationReason.CAUSE_FOUND
-        ):
+        elif notification.reason is NotificationReason.UPDATED and is_suppressed:
             return False
         if is_suppressed:
             return self._hold_back(notification)
@@ -155,8 +156,10 @@ class NotificationPolicy:
             incident=replace(notification.incident, severity=severity),
             notes=(*notification.notes, *notes),
         )
-        outbox.enqueue(self.connection, sent, self.sinks, self.clock())
-        return True
+        is_update = notification.reason is NotificationReason.UPDATED
+        sinks = self.updatable_sinks if is_update else self.sinks
+        outbox.enqueue(self.connection, sent, sinks, self.clock())
+        return bool(sinks)
 
     def _severity_notes(self, notification: Notification) -> Iterable[str]:
         severity, tier = notification.incident.severity, self.suppression.tier

@@ -1,11 +1,10 @@
 """Cases: incidents that may have a common cause, notified as one.
 
 A case opens with its first incident above severity info, the lead, and has the lead's name. An
-incident joins it within `MAX_JOIN_GAP_STEPS` steps of the last one. This sends no notification if
-the notified cause explains the incident, or if its detector was notified before, unless the
-severity of the case rises. If the cause is found after the case was notified, one notification
-reports it. A case is resolved with the last of its incidents. Incidents that end a run never join a
-case, so that a dead run is always notified.
+incident joins it within `MAX_JOIN_GAP_STEPS` steps of the last one, if one cause can explain it and
+an incident of the case. A rise of the severity is an escalation; a join, another cause, culprit or
+date is an update. A case is resolved with the last of its incidents. Incidents that end a run never
+join a case, so that a dead run is always notified.
 """
 
 from __future__ import annotations
@@ -68,7 +67,7 @@ class Case:
     """The incidents of a case by name in their present state, the lead first.
 
     `last_join_step_count` is the number of steps of the run when the last incident joined.
-    `notified_severity`, `notified_detectors` and `is_cause_notified` are what was sent so far.
+    `is_opened` is whether it was notified, at `notified_severity`; `update_count` its updates.
     """
 
     incidents: dict[str, Incident]
@@ -76,8 +75,8 @@ class Case:
     notified_severity: Severity
     resolved_names: set[str] = field(default_factory=set)
     diagnosis: Diagnosis | None = None
-    is_cause_notified: bool = False
-    notified_detectors: set[str] = field(default_factory=set)
+    is_opened: bool = False
+    update_count: int = 0
 
     def build_notification(
         self, reason: NotificationReason, step: int, time: float
@@ -91,7 +90,13 @@ class Case:
             lead.resolved_step, lead.resolved_time = last.resolved_step, last.resolved_time
             step = step if last.resolved_step is None else last.resolved_step
         return Notification(
-            reason, lead, step, time, diagnosis=self.diagnosis, others=tuple(others)
+            reason,
+            lead,
+            step,
+            time,
+            diagnosis=self.diagnosis,
+            others=tuple(others),
+            number=self.update_count,
         )
 
     def add(self, incident: Incident, step_count: int) -> None:
@@ -345,32 +350,16 @@ class CaseBook:
         diagnosis = diagnose(run.context_for(case), candidates)
         # Evidence expires with time, which does not refute a cause; a further incident can.
         case.diagnosis = diagnosis if has_new_incident else diagnosis or before
-        reason = self._notification_reason(case)
-        if reason is not None:
-            case.notified_detectors |= detectors
-            case.is_cause_notified = case.diagnosis is not None
-            return reason
-        return NotificationReason.UPDATED if has_new_incident or case.diagnosis != before else None
-
-    def _notification_reason(self, case: Case) -> NotificationReason | None:
-        """The reason to send a notification now; None if nothing new must be sent."""
         is_escalated = case.escalate()
-        if not case.notified_detectors:
+        if not case.is_opened:
+            case.is_opened = True
             return NotificationReason.OPENED
         if is_escalated:
             return NotificationReason.ESCALATED
-        cause = None if case.diagnosis is None else self.causes.get(case.diagnosis.cause)
-        explained = case.notified_detectors | (cause.explains if cause is not None else set())
-        for name, incident in reversed(case.incidents.items()):
-            if incident.key.detector not in explained:
-                # Last, since the notification is about it.
-                case.incidents[name] = case.incidents.pop(name)
-                return NotificationReason.INCIDENT_ADDED
-        return (
-            NotificationReason.CAUSE_FOUND
-            if cause is not None and not case.is_cause_notified
-            else None
-        )
+        if has_new_incident or case.diagnosis != before:
+            case.update_count += 1
+            return NotificationReason.UPDATED
+        return None
 
 
 def _symptoms_from(incidents: Iterable[Incident]) -> dict[str, Symptom]:

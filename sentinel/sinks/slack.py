@@ -128,7 +128,7 @@ def _headline(notification: Notification) -> str:
 
 def _description(notification: Notification, title: str) -> str:
     """The text below the headline; empty if the headline contains all of it."""
-    summary = _escape(notification.trigger.finding.summary, _MAX_SENTENCE_CHARS)
+    summary = _escape(notification.incident.finding.summary, _MAX_SENTENCE_CHARS)
     if notification.reason is NotificationReason.RESOLVED:
         return f"It was: {summary}"
     if notification.diagnosis is not None:

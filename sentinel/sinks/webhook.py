@@ -197,7 +197,7 @@ def _labels(incident: Incident) -> dict[str, str]:
 
 
 def _annotations(notification: Notification) -> dict[str, str]:
-    summary = clean(notification.trigger.finding.summary)
+    summary = clean(notification.incident.finding.summary)
     description = clean(notification.remedy)
     diagnosis = notification.diagnosis
     if diagnosis is None:

@@ -55,7 +55,7 @@ insert or replace into snapshot(id, state) values(1, '""');
 The empty snapshot makes the agent take the number of the last episodes from the history.
 """
 
-_REASONS = {"worsened": "escalated", "joined": "incident_added", "named": "cause_found"}
+_REASONS = {"worsened": "escalated", "joined": "updated", "named": "updated"}
 
 
 def migrate_from_0_1_0(connection: sqlite3.Connection) -> None:

@@ -65,10 +65,7 @@ def diagnose_run(records: Iterable[Record], metadata: Metadata | None = None) ->
             run.cases[notification.incident.name] = notification
             if notification.diagnosis is not None:
                 run.named_causes.setdefault(notification.diagnosis.cause, notification.step)
-            if notification.reason not in (
-                NotificationReason.UPDATED,
-                NotificationReason.CAUSE_FOUND,
-            ):
+            if notification.reason is not NotificationReason.UPDATED:
                 run.notifications.append(notification)
     assert not engine.error_counts
     return run

@@ -178,12 +178,7 @@ def test_a_silenced_or_acknowledged_case_triggers_no_command(make_node):
     assert plan(node) == ""
 
     node.suppression = Suppression()
-    for later in (
-        NotificationReason.UPDATED,
-        NotificationReason.CAUSE_FOUND,
-        NotificationReason.INCIDENT_ADDED,
-        NotificationReason.RESOLVED,
-    ):
+    for later in (NotificationReason.UPDATED, NotificationReason.RESOLVED):
         joined = replace(make_case(reason=later), others=(make_case().incident,))
         assert plan(node, joined) == "", "a notification that is not sent stops no run"
 

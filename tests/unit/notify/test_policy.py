@@ -256,27 +256,30 @@ def test_the_tier_of_the_start_record_overrides_the_setting(fixture):
     assert not fixture.enqueue(NotificationReason.OPENED)
 
 
-def test_a_cause_found_after_the_opening_is_sent(fixture):
+def test_an_update_is_queued_only_for_sinks_that_can_update(fixture):
     fixture.enqueue(NotificationReason.OPENED)
 
-    assert fixture.enqueue(NotificationReason.CAUSE_FOUND)
-    assert fixture.queued() == [("opened", "critical"), ("cause_found", "critical")]
+    assert not fixture.enqueue(NotificationReason.UPDATED)
+    fixture.policy.updatable_sinks = ["slack_bot"]
+    assert fixture.enqueue(NotificationReason.UPDATED)
+    rows = fixture.user_connection.execute("select sink from outbox order by rowid").fetchall()
+    assert rows == [("slack",), ("slack_bot",)]
 
 
-def test_a_cause_found_within_a_silence_is_part_of_the_delayed_notification(fixture):
+def test_an_update_within_a_silence_is_part_of_the_delayed_notification(fixture):
     fixture.silence(seconds=60.0)
     fixture.enqueue(NotificationReason.OPENED)
-    assert not fixture.enqueue(NotificationReason.CAUSE_FOUND)
+    assert not fixture.enqueue(NotificationReason.UPDATED)
     fixture.now += 61
 
     assert fixture.enqueue_due(CRITICAL) == 1
     assert fixture.queued() == [("opened", "critical")]
 
 
-def test_a_cause_found_within_a_silence_is_not_pending(fixture):
+def test_an_update_within_a_silence_is_not_pending(fixture):
     fixture.enqueue(NotificationReason.OPENED)
     fixture.silence(seconds=60.0)
-    assert not fixture.enqueue(NotificationReason.CAUSE_FOUND)
+    assert not fixture.enqueue(NotificationReason.UPDATED)
     fixture.now += 61
 
     assert fixture.enqueue_due(CRITICAL) == 0
@@ -311,23 +314,6 @@ def test_a_pending_case_that_resolved_is_not_sent(fixture):
 
     assert fixture.enqueue_due(replace(CRITICAL, state=IncidentState.RESOLVED)) == 0
     assert fixture.enqueue_due(CRITICAL) == 1
-
-
-def test_an_incident_added_within_a_silence_is_sent_as_added(fixture):
-    member = make_incident("loss_spike")
-    fixture.enqueue(NotificationReason.OPENED)
-    fixture.silence(seconds=60.0)
-    assert not fixture.policy.enqueue(
-        [Notification(NotificationReason.INCIDENT_ADDED, CRITICAL, 101, NOW, others=(member,))]
-    )
-    fixture.now += 61
-    fixture.policy.poll()
-    due = fixture.policy.due_notifications(
-        lambda: [Notification(NotificationReason.OPENED, CRITICAL, 100, NOW, others=(member,))]
-    )
-    fixture.policy.enqueue_pending(due)
-
-    assert fixture.queued() == [("opened", "critical"), ("incident_added", "critical")]
 
 
 def test_a_planned_command_is_noted_when_the_case_opens(fixture):

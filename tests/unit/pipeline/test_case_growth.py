@@ -1,4 +1,4 @@
-"""Incidents that join a case are notified unless explained, and the state of a case is bounded."""
+"""Incidents that join a case are updates of it, and the state of a case is bounded."""
 
 from __future__ import annotations
 
@@ -20,32 +20,21 @@ def driver():
     return CaseBookDriver(CaseBook(build_causes()))
 
 
-def test_an_unexplained_incident_of_an_undiagnosed_case_is_notified(driver):
+def test_an_unexplained_incident_of_an_undiagnosed_case_is_an_update(driver):
     driver.update(opened("loss_spike"))
 
     assert driver.update(opened("reward_collapse", onset=95)) == [
-        (NotificationReason.INCIDENT_ADDED, "loss_spike")
+        (NotificationReason.UPDATED, "loss_spike")
     ]
     assert driver.current_notification().others[-1].key.detector == "reward_collapse"
 
 
-def test_an_incident_that_the_cause_does_not_explain_is_notified(driver):
+def test_an_incident_that_the_cause_does_not_explain_is_an_update(driver):
     driver.update(opened("loss_spike"), opened("nan_or_inf", Severity.CRITICAL))
     assert driver.current_notification().diagnosis.cause == "numerical_breakdown"
 
     notifications = driver.update(opened("reward_collapse", Severity.CRITICAL))
-    assert notifications == [(NotificationReason.INCIDENT_ADDED, "loss_spike")]
-
-
-def test_each_added_incident_has_a_notification_of_its_own():
-    lead, others = make_incident("wind"), (make_incident("dark"), make_incident("hail"))
-    notifications = [
-        Notification(NotificationReason.INCIDENT_ADDED, lead, 100, NOW, others=others[:n])
-        for n in (1, 2)
-    ]
-
-    assert [each.trigger.key.detector for each in notifications] == ["dark", "hail"]
-    assert len({each.name for each in notifications}) == 2
+    assert notifications == [(NotificationReason.UPDATED, "loss_spike")]
 
 
 def test_the_last_good_checkpoint_is_that_before_the_earliest_incident():

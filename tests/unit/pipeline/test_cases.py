@@ -28,11 +28,28 @@ def test_an_incident_that_the_cause_explains_sends_no_notification(driver):
     assert [each.key.detector for each in driver.current_notification().others] == ["rain", "dark"]
 
 
-def test_an_incident_that_joins_an_undiagnosed_case_is_notified_once(driver):
+def test_an_incident_that_joins_an_undiagnosed_case_is_an_update(driver):
     driver.update(opened("wind"))
 
-    assert driver.update(opened("dark")) == [(NotificationReason.INCIDENT_ADDED, "wind")]
+    assert driver.update(opened("dark")) == [(NotificationReason.UPDATED, "wind")]
     assert driver.update(opened("dark", episode=2)) == [(NotificationReason.UPDATED, "wind")]
+
+
+def test_the_updates_of_a_case_have_different_names(driver):
+    driver.update(opened("wind"))
+    names = set()
+    for episode in (1, 2, 3):
+        driver.update(opened("dark", episode=episode))
+        current = driver.current_notification()
+        names.add(replace(current, reason=NotificationReason.UPDATED).name)
+
+    assert names == {f"grpo-7b/wind#1:updated-{number}" for number in (1, 2, 3)}
+
+
+def test_a_record_that_changes_no_incident_is_no_update(driver):
+    driver.update(opened("wind"), opened("rain"))
+
+    assert driver.update(values={"loss": 2.0}, steps=50) == []
 
 
 def test_a_case_has_at_least_the_severity_of_its_cause(driver):
@@ -55,10 +72,11 @@ def test_another_episode_of_the_same_severity_is_not_notified(driver):
     assert driver.update(opened("wind", episode=3)) == [(NotificationReason.UPDATED, "wind")]
 
 
-def test_a_cause_found_after_the_first_notification_is_notified_once(driver):
+def test_a_cause_found_after_the_first_notification_is_an_update(driver):
     driver.update(opened("wind", Severity.CRITICAL))
 
-    assert driver.update(opened("rain")) == [(NotificationReason.CAUSE_FOUND, "wind")]
+    assert driver.update(opened("rain")) == [(NotificationReason.UPDATED, "wind")]
+    assert driver.current_notification().diagnosis.cause == "storm"
     assert driver.update(opened("dark")) == [(NotificationReason.UPDATED, "wind")]
 
 

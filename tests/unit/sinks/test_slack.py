@@ -131,20 +131,11 @@ def test_a_resolved_incident_names_its_detector_and_finding():
     assert "*Evidence*" not in json.dumps(resolved)
 
 
-@pytest.mark.parametrize(
-    ("reason", "headline"),
-    [
-        (NotificationReason.ESCALATED, "Escalated to critical: KL is 2 nats (since step 90)"),
-        (NotificationReason.INCIDENT_ADDED, "Critical, new incident: It fell (since step 90)"),
-        (NotificationReason.CAUSE_FOUND, "Critical, cause found: KL is 2 nats (since step 90)"),
-    ],
-    ids=lambda value: getattr(value, "value", ""),
-)
-def test_the_headline_names_the_reason(reason, headline):
-    others = with_diagnosis().others if reason is NotificationReason.INCIDENT_ADDED else ()
-    notification = replace(make_notification(reason), others=others)
+def test_the_headline_names_an_escalation():
+    headline = "Escalated to critical: KL is 2 nats (since step 90)"
 
-    assert texts(notification)[0] == f":red_circle: {headline}. Run grpo-7b."
+    shown = texts(make_notification(NotificationReason.ESCALATED))
+    assert shown[0] == f":red_circle: {headline}. Run grpo-7b."
 
 
 def test_a_summary_that_the_headline_cuts_is_shown_in_full():
