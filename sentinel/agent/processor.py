@@ -19,11 +19,11 @@ from sentinel.agent.config_alert import ConfigAlert, alert_name
 from sentinel.config.settings import Settings
 from sentinel.metrics.exposition import Exposition
 from sentinel.model.counters import Counters
+from sentinel.model.delivery import Sink
 from sentinel.model.incident import RunTier
 from sentinel.model.notification import Notification
 from sentinel.model.record import WHOLE_RUN, Event, Record
 from sentinel.model.record_batch import RecordBatch, RecordOrBatch
-from sentinel.model.request import Sink
 from sentinel.notify import outbox
 from sentinel.notify.policy import NotificationPolicy
 from sentinel.pipeline import pipeline

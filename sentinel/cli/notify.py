@@ -12,11 +12,11 @@ from typing import Any
 import typer
 
 from sentinel.cli._options import error_exit, settings_environ
+from sentinel.model.delivery import Sink
 from sentinel.model.finding import Finding, Severity
 from sentinel.model.incident import Incident, IncidentKey, IncidentState
 from sentinel.model.notification import Notification, NotificationReason
 from sentinel.model.record import WHOLE_RUN
-from sentinel.model.request import Sink
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -77,17 +77,18 @@ def _select_sinks(name: str | None, config: Path | None) -> dict[str, Sink]:
 
 
 def _send_test_notifications(name: str, sink: Sink) -> Iterator[dict[str, Any]]:
-    from sentinel.notify.http import send
     from sentinel.notify.outbox import idempotency_key
-    from sentinel.notify.sink_worker import render_request
+    from sentinel.notify.sink_worker import is_accepted, render
+    from sentinel.notify.transports.send import send
 
+    receipt: str | None = None
     for number, notification in enumerate(build_test_notifications(time.time())):
         if number:
             time.sleep(MESSAGE_INTERVAL_SECONDS)
         key = idempotency_key(notification, name)
-        request = render_request(sink, notification, key, time.time())
-        response = send(request, allow_http=bool(getattr(sink, "allow_http", False)))
-        delivered = not response.error and sink.is_accepted(response.status, response.body)
+        response = send(render(sink, notification, key, receipt, time.time()))
+        delivered = is_accepted(sink, response)
+        receipt = sink.receipt(response) if delivered else None
         yield {
             "type": "delivery",
             "sink": name,

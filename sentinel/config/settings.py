@@ -38,9 +38,9 @@ from sentinel.config.config_sources import (
     type_name,
 )
 from sentinel.config.url_policy import is_loopback
+from sentinel.model.delivery import Sink
 from sentinel.model.diagnosis import Cause
 from sentinel.model.finding import Detector, Severity
-from sentinel.model.request import Sink
 from sentinel.signals.catalogue import SIGNALS, canonical_name, eval_name
 from sentinel.signals.key_words import nearest_signal
 

@@ -1,1 +1,1 @@
-"""Notification policy, outbox and delivery."""
+"""Notification policy, outbox, delivery and transports."""

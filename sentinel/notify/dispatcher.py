@@ -11,7 +11,7 @@ from contextlib import closing
 from pathlib import Path
 
 from sentinel.model.counters import Counters
-from sentinel.model.request import Sink
+from sentinel.model.delivery import Sink
 from sentinel.notify import outbox
 from sentinel.notify.sink_worker import (
     DELIVERIES_METRIC,

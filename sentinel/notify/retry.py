@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from sentinel.model.delivery import Rejection, Response
 from sentinel.model.finding import Severity
-from sentinel.notify.http import HttpResponse
 
 MAX_BACKOFF_SECONDS = 300.0
 """Longest delay that is not requested by the receiver."""
@@ -13,6 +13,9 @@ _MAX_AGE_SECONDS = {Severity.CRITICAL.value: 24 * 3600.0}
 _DEFAULT_MAX_AGE_SECONDS = 3600.0
 
 _RETRYABLE_STATUSES = frozenset({408, 425, 429})
+_PERMANENT_ERRORS = frozenset(
+    {"FileNotFoundError", "PermissionError", "AppriseNotInstalled", "AppriseUrlError"}
+)
 _CONFIGURATION_ERRORS = ("SSL", "Certificate", "AddressRefused")
 """Parts of the names of error classes that only a change of configuration resolves."""
 
@@ -22,17 +25,27 @@ def max_age_seconds(severity: str) -> float:
     return _MAX_AGE_SECONDS.get(severity, _DEFAULT_MAX_AGE_SECONDS)
 
 
-def is_permanent_failure(response: HttpResponse) -> bool:
-    """Whether the receiver rejects the notification for good: 4xx, except timeouts and limits."""
-    return 400 <= response.status < 500 and response.status not in _RETRYABLE_STATUSES
+def rejection(response: Response) -> Rejection:
+    """Why the receiver did not accept a delivery.
+
+    HTTP: 413 is too long; 4xx is permanent, except timeouts and limits. SMTP: 552 is too long, 5xx
+    is permanent (RFC 5321). A program is tried again, unless it cannot be started.
+    """
+    status = response.status
+    if response.error:
+        is_permanent = response.error in _PERMANENT_ERRORS
+    elif response.protocol == "HTTP":
+        if status == 413 or (status == 400 and "too_long" in response.body):
+            return Rejection.TOO_LONG
+        is_permanent = 400 <= status < 500 and status not in _RETRYABLE_STATUSES
+    else:
+        if response.protocol == "SMTP" and status == 552:
+            return Rejection.TOO_LONG
+        is_permanent = response.protocol == "SMTP" and 500 <= status < 600
+    return Rejection.PERMANENT if is_permanent else Rejection.TEMPORARY
 
 
-def is_payload_too_long(response: HttpResponse) -> bool:
-    """Whether the receiver rejects the notification because of its size."""
-    return response.status == 413 or (response.status == 400 and "too_long" in response.body)
-
-
-def retry_delay_seconds(response: HttpResponse, tries: int, uniform_random: float) -> float:
+def retry_delay_seconds(response: Response, tries: int, uniform_random: float) -> float:
     """Seconds until the next try after `tries` tries; `uniform_random` is in [0, 1).
 
     Exponential backoff with full jitter, at least the delay that the receiver requests. Errors of

@@ -9,11 +9,19 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from sentinel.model.counters import Counters
+from sentinel.model.delivery import (
+    Delivery,
+    HttpRequest,
+    RejectingSink,
+    Rejection,
+    Response,
+    SignedSink,
+    Sink,
+)
 from sentinel.model.notification import Notification
-from sentinel.model.request import Request, SignedSink, Sink
 from sentinel.notify import notification_codec, outbox, retry
-from sentinel.notify.http import REQUEST_DEADLINE_SECONDS, HttpResponse, send
 from sentinel.notify.outbox import OutboxEntry
+from sentinel.notify.transports.send import send
 
 log = logging.getLogger(__name__)
 
@@ -28,22 +36,49 @@ _SHORTENED_CHARS = 300
 class DeliveryTiming:
     """Intervals and limits of the requests to one receiver.
 
-    `max_sleep_seconds` is the longest sleep between two polls of the outbox. `uniform_random`
-    returns random numbers in [0, 1).
+    Without `deadline_seconds`, each transport has its own. `max_sleep_seconds` is the longest sleep
+    between two polls of the outbox. `uniform_random` returns random numbers in [0, 1).
     """
 
     min_interval_seconds: float = 1.0
-    deadline_seconds: float = REQUEST_DEADLINE_SECONDS
+    deadline_seconds: float | None = None
     max_sleep_seconds: float = 1.0
     uniform_random: Callable[[], float] = random.random
 
 
-def render_request(
-    sink: Sink, notification: Notification, idempotency_key: str, now: float
-) -> Request:
-    """The notification as a request of `sink`, signed at `now` (epoch seconds) if it signs."""
-    request = sink.render(notification, idempotency_key)
-    return sink.sign(request, now) if isinstance(sink, SignedSink) else request
+def render(
+    sink: Sink, notification: Notification, delivery_id: str, receipt: str | None, now: float
+) -> Delivery:
+    """The notification as a delivery of `sink`, signed at `now` (epoch seconds) if it signs."""
+    delivery = sink.render(notification, delivery_id, receipt)
+    if isinstance(sink, SignedSink) and isinstance(delivery, HttpRequest):
+        return sink.sign(delivery, now)
+    return delivery
+
+
+def is_accepted(sink: Sink, response: Response) -> bool:
+    """Whether the receiver accepted a delivery; an error of the sink is logged and means no."""
+    try:
+        return not response.error and sink.is_accepted(response)
+    except Exception as error:
+        log.error("Sink %s failed to check a response: %s", type(sink).__name__, _name(error))  # noqa: TRY400
+        return False
+
+
+def rejection(sink: Sink, response: Response) -> Rejection:
+    """Why the receiver did not accept a delivery, according to the sink or else the status."""
+    stated: Rejection | None = None
+    if isinstance(sink, RejectingSink):
+        try:
+            stated = sink.rejection(response)
+        except Exception as error:
+            log.error("Sink %s failed to check a response: %s", type(sink).__name__, _name(error))  # noqa: TRY400
+    return stated or retry.rejection(response)
+
+
+def _name(error: Exception) -> str:
+    # A message can contain a secret.
+    return type(error).__name__
 
 
 @dataclass
@@ -98,32 +133,26 @@ class SinkWorker:
             notification = notification_codec.decode(entry.notification_json)
             if entry.last_error.startswith(_TOO_LONG_PREFIX):
                 notification = _shorten(notification)
-            request = render_request(self.sink, notification, entry.key, self.clock())
+            delivery = render(self.sink, notification, entry.key, None, self.clock())
         except Exception as error:
             return self._handle_dead(entry, type(error).__name__)
-        allow_http = bool(getattr(self.sink, "allow_http", False))
-        response = send(request, deadline=self.timing.deadline_seconds, allow_http=allow_http)
-        if self._is_accepted(response):
+        response = send(delivery, deadline=self.timing.deadline_seconds)
+        if is_accepted(self.sink, response):
+            if isinstance(delivery, HttpRequest) and delivery.follow_up is not None:
+                send(delivery.follow_up, deadline=self.timing.deadline_seconds)
             return self._handle_delivered(entry, response)
         return self._handle_failure(entry, response)
 
-    def _is_accepted(self, response: HttpResponse) -> bool:
-        try:
-            return not response.error and self.sink.is_accepted(response.status, response.body)
-        except Exception as error:
-            log.error("Sink %s failed to check a response: %s", self.name, type(error).__name__)  # noqa: TRY400
-            return False
-
-    def _handle_delivered(self, entry: OutboxEntry, response: HttpResponse) -> Callable[[], None]:
+    def _handle_delivered(self, entry: OutboxEntry, response: Response) -> Callable[[], None]:
         log.info("Sink %s accepted a notification (%s, try %d)", self.name, response, entry.tries)
         self._count("delivered")
         return lambda: outbox.mark_delivered(self.connection, entry.key)
 
-    def _handle_failure(self, entry: OutboxEntry, response: HttpResponse) -> Callable[[], None]:
-        shorten = retry.is_payload_too_long(response) and not entry.last_error.startswith(
-            _TOO_LONG_PREFIX
-        )
-        if retry.is_permanent_failure(response) and not shorten:
+    def _handle_failure(self, entry: OutboxEntry, response: Response) -> Callable[[], None]:
+        reason = rejection(self.sink, response)
+        is_shortened = entry.last_error.startswith(_TOO_LONG_PREFIX)
+        shorten = reason is Rejection.TOO_LONG and not is_shortened
+        if reason is Rejection.PERMANENT or (reason is Rejection.TOO_LONG and is_shortened):
             return self._handle_dead(entry, str(response))
         now = self.clock()
         if now - entry.created >= retry.max_age_seconds(entry.severity):
@@ -131,7 +160,7 @@ class SinkWorker:
         return self._handle_retry(entry, response, now, shorten=shorten)
 
     def _handle_retry(
-        self, entry: OutboxEntry, response: HttpResponse, now: float, *, shorten: bool
+        self, entry: OutboxEntry, response: Response, now: float, *, shorten: bool
     ) -> Callable[[], None]:
         delay = retry.retry_delay_seconds(response, entry.tries, self.timing.uniform_random())
         log.warning(

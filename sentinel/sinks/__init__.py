@@ -1,1 +1,1 @@
-"""Sinks, one file per receiver: each renders a notification as one unsent request."""
+"""Sinks, one file per receiver: each renders a notification as one unsent delivery."""

@@ -9,20 +9,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 from urllib.parse import quote
 
 from pydantic import ConfigDict, SecretStr, field_validator
 from pydantic.dataclasses import dataclass
 
 from sentinel.config.url_policy import url_refusal
+from sentinel.model.delivery import HttpRequest, Response
 from sentinel.model.diagnosis import Diagnosis
 from sentinel.model.finding import Severity
 from sentinel.model.incident import Incident
 from sentinel.model.notification import Notification, NotificationReason
 from sentinel.model.notification_text import clean, headline
 from sentinel.model.record import WHOLE_RUN
-from sentinel.model.request import Request
 
 _SEVERITY_EMOJI = {
     Severity.CRITICAL: ":red_circle:",
@@ -52,6 +52,8 @@ class Slack:
     url: SecretStr
     link: str | None = None
 
+    can_update: ClassVar[bool] = False
+
     @field_validator("url")
     @classmethod
     def _check_url(cls, url: SecretStr) -> SecretStr:
@@ -66,8 +68,11 @@ class Slack:
             raise ValueError(refusal)
         return link
 
-    def render(self, notification: Notification, delivery_id: str) -> Request:
+    def render(
+        self, notification: Notification, delivery_id: str, receipt: str | None
+    ) -> HttpRequest:
         """The message. It shows `delivery_id`: Slack drops no repeats, but people see them."""
+        del receipt
         run = _escape(notification.incident.key.run, _MAX_VALUE_CHARS)
         message = {
             "text": f"{_headline(notification)}. Run {run}.",
@@ -78,11 +83,15 @@ class Slack:
             "link_names": 0,
         }
         body = json.dumps(message).encode()
-        return Request(self.url.get_secret_value(), body, {"Content-Type": "application/json"})
+        return HttpRequest(self.url.get_secret_value(), body, {"Content-Type": "application/json"})
 
-    def is_accepted(self, status: int, body: str) -> bool:
+    def is_accepted(self, response: Response) -> bool:
         """Slack responds 200 and `ok`; the login page of a proxy has status 200 as well."""
-        return status == 200 and body.strip() == "ok"
+        return response.status == 200 and response.body.strip() == "ok"
+
+    def receipt(self, response: Response) -> None:
+        """None: a message of an incoming webhook has no identifier."""
+        del response
 
     def _blocks(self, notification: Notification, delivery_id: str) -> list[dict[str, Any]]:
         is_resolved = notification.reason is NotificationReason.RESOLVED

@@ -18,18 +18,18 @@ import json
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from enum import Enum
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import ConfigDict, SecretStr, field_validator
 from pydantic.dataclasses import dataclass
 
 from sentinel.config.url_policy import url_refusal
+from sentinel.model.delivery import HttpRequest, Response
 from sentinel.model.incident import Incident
 from sentinel.model.json_safe import json_safe
 from sentinel.model.notification import Notification, NotificationReason
 from sentinel.model.notification_text import clean, headline
 from sentinel.model.record import WHOLE_RUN
-from sentinel.model.request import Request
 
 _NO_END_TIME = "0001-01-01T00:00:00Z"
 """The end of a firing alert, as Alertmanager writes it."""
@@ -55,6 +55,8 @@ class Webhook:
     authorization: SecretStr | None = None
     allow_http: bool = False
 
+    can_update: ClassVar[bool] = False
+
     def __post_init__(self) -> None:
         refusal = url_refusal(self.url.get_secret_value(), allow_http=self.allow_http)
         if refusal:
@@ -74,8 +76,11 @@ class Webhook:
             raise ValueError("must be one line of printable text")
         return header
 
-    def render(self, notification: Notification, delivery_id: str) -> Request:
+    def render(
+        self, notification: Notification, delivery_id: str, receipt: str | None
+    ) -> HttpRequest:
         """The request without what depends on the time, which `sign` adds."""
+        del receipt
         headers = {
             "Content-Type": "application/json",
             "Idempotency-Key": delivery_id,
@@ -83,9 +88,14 @@ class Webhook:
         }
         if self.authorization:
             headers["Authorization"] = self.authorization.get_secret_value()
-        return Request(self.url.get_secret_value(), _body(notification, delivery_id), headers)
+        return HttpRequest(
+            self.url.get_secret_value(),
+            _body(notification, delivery_id),
+            headers,
+            allow_http=self.allow_http,
+        )
 
-    def sign(self, request: Request, sent_at: float) -> Request:
+    def sign(self, request: HttpRequest, sent_at: float) -> HttpRequest:
         """The request with timestamp and signature; `sent_at` in seconds since the epoch."""
         headers = {**request.headers, "webhook-timestamp": str(int(sent_at))}
         if self.secret:
@@ -94,10 +104,13 @@ class Webhook:
             headers["webhook-signature"] = f"v1,{base64.b64encode(digest).decode()}"
         return replace(request, headers=headers)
 
-    def is_accepted(self, status: int, body: str) -> bool:
+    def is_accepted(self, response: Response) -> bool:
         """Any status 2xx; the body is ignored."""
-        del body
-        return 200 <= status < 300
+        return 200 <= response.status < 300
+
+    def receipt(self, response: Response) -> None:
+        """None: receivers match by the labels."""
+        del response
 
 
 def _signing_key(secret: SecretStr) -> bytes:

@@ -13,22 +13,23 @@ import pytest
 from support import webhook_receiver
 from support.webhook_receiver import Receiver, deadlines_from_silence
 
-from sentinel.model.request import Request
-from sentinel.notify.abortable_connection import (
+from sentinel.model.delivery import HttpRequest
+from sentinel.notify.transports.abortable_connection import (
     AbortableConnections,
     AddressRefusedError,
     DeadlineExceededError,
-    _check_peer_address,
+    check_peer_address,
 )
-from sentinel.notify.http import MAX_RESPONSE_BYTES, send
+from sentinel.notify.transports.http import MAX_RESPONSE_BYTES
+from sentinel.notify.transports.send import send
 
 DEADLINE_SECONDS = 0.3
 TIMEOUT_SECONDS = 60.0
 """Long enough for a busy machine, and shorter than a receiver hangs."""
 
 
-def make_request(url):
-    return Request(url, b'{"a": 1}', {"Content-Type": "application/json"})
+def make_request(url, **changes):
+    return HttpRequest(url, b'{"a": 1}', {"Content-Type": "application/json"}, **changes)
 
 
 def wait_for_senders():
@@ -138,7 +139,7 @@ def test_a_request_to_another_machine_uses_the_proxy(monkeypatch):
     with Receiver() as proxy:
         monkeypatch.setenv("http_proxy", proxy.url)
         monkeypatch.delenv("no_proxy", raising=False)
-        response = send(make_request("http://receiver.invalid/hook"), allow_http=True)
+        response = send(make_request("http://receiver.invalid/hook", allow_http=True))
 
     assert (response.status, response.body) == (200, "ok")
     assert proxy.requests[0].path == "http://receiver.invalid/hook"
@@ -150,7 +151,7 @@ def test_the_deadline_applies_through_a_proxy(monkeypatch):
         monkeypatch.delenv("no_proxy", raising=False)
         with deadlines_from_silence(proxy):
             response = send(
-                make_request("http://receiver.invalid/"), allow_http=True, deadline=DEADLINE_SECONDS
+                make_request("http://receiver.invalid/", allow_http=True), deadline=DEADLINE_SECONDS
             )
         wait_for_senders()
 
@@ -164,7 +165,7 @@ def test_no_credentials_of_netrc_are_sent(monkeypatch, tmp_path):
     with Receiver() as proxy:
         monkeypatch.setenv("http_proxy", proxy.url)
         monkeypatch.delenv("no_proxy", raising=False)
-        send(make_request("http://receiver.invalid/hook"), allow_http=True)
+        send(make_request("http://receiver.invalid/hook", allow_http=True))
 
     assert "authorization" not in proxy.requests[0].headers
 
@@ -234,16 +235,17 @@ class Peer:
 def test_the_address_of_the_peer_is_checked():
     """A metadata service, or a "localhost" on another machine, is refused."""
     with pytest.raises(AddressRefusedError):
-        _check_peer_address(Peer("169.254.169.254"), "hooks.example.org", is_plaintext=False)
+        check_peer_address(Peer("169.254.169.254"), "hooks.example.org", is_plaintext=False)
     with pytest.raises(AddressRefusedError):
-        _check_peer_address(Peer("10.0.0.1"), "localhost", is_plaintext=True)
-    _check_peer_address(Peer("10.0.0.1"), "hooks.example.org", is_plaintext=False)
+        check_peer_address(Peer("10.0.0.1"), "localhost", is_plaintext=True)
+    check_peer_address(Peer("10.0.0.1"), "hooks.example.org", is_plaintext=False)
 
 
 def test_nothing_is_sent_to_a_refused_peer(monkeypatch):
     """The check follows the connection and precedes the first byte."""
     monkeypatch.setattr(
-        "sentinel.notify.abortable_connection.peer_refusal", {"127.0.0.1": "is refused"}.get
+        "sentinel.notify.transports.abortable_connection.peer_refusal",
+        {"127.0.0.1": "is refused"}.get,
     )
     with Receiver() as receiver:
         response = send(make_request(receiver.url))

@@ -250,5 +250,5 @@ def deadlines_from_silence(receiver: Receiver) -> Iterator[None]:
             return super().get(timeout=timeout)
 
     patched_queue = SimpleNamespace(SimpleQueue=Responses, Empty=queue.Empty)
-    with mock.patch("sentinel.notify.http.queue", patched_queue):
+    with mock.patch("sentinel.notify.transports.abortable_connection.queue", patched_queue):
         yield

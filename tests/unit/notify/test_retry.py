@@ -2,7 +2,7 @@
 
 import pytest
 
-from sentinel.notify.http import MAX_RETRY_AFTER_SECONDS, parse_retry_after
+from sentinel.notify.transports.http import MAX_RETRY_AFTER_SECONDS, parse_retry_after
 
 NOW = 784_111_777.0  # Sun, 06 Nov 1994 08:49:37 GMT
 

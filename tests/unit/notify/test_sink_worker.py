@@ -126,7 +126,7 @@ def test_an_outcome_that_fails_to_be_stored_is_stored_later(fixture):
 class AcceptingSlack(Slack):
     """A sink that accepts every response."""
 
-    def is_accepted(self, status, body):
+    def is_accepted(self, response):
         return True
 
 

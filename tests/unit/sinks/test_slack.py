@@ -8,6 +8,7 @@ import pytest
 from pydantic import ValidationError
 from support.notifications import make_notification, with_diagnosis
 
+from sentinel.model.delivery import Response
 from sentinel.model.diagnosis import Evidence
 from sentinel.model.finding import Severity
 from sentinel.model.notification import NotificationReason
@@ -17,7 +18,7 @@ URL = "https://hooks.slack.com/services/T/B/X"
 
 
 def message(notification, delivery_id="0123456789abcdef", **settings):
-    return json.loads(Slack(url=URL, **settings).render(notification, delivery_id).body)
+    return json.loads(Slack(url=URL, **settings).render(notification, delivery_id, None).body)
 
 
 def texts(notification, **settings):
@@ -257,7 +258,7 @@ def test_the_link_contains_run_and_detector():
     ],
 )
 def test_only_the_response_of_slack_is_accepted(status, body, is_accepted):
-    assert Slack(url=URL).is_accepted(status, body) is is_accepted
+    assert Slack(url=URL).is_accepted(Response(status, body)) is is_accepted
 
 
 @pytest.mark.parametrize("url", ["", "http://hooks.slack.com/services/CANARY", "CANARY", 5])

@@ -11,9 +11,9 @@ import pytest
 from pydantic import ValidationError
 from support.notifications import make_notification, with_diagnosis
 
+from sentinel.model.delivery import HttpRequest, Response
 from sentinel.model.finding import Severity
 from sentinel.model.notification import NotificationReason
-from sentinel.model.request import Request
 from sentinel.sinks.webhook import Webhook
 
 URL = "https://receiver.example/hook"
@@ -21,7 +21,7 @@ SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 
 
 def body(notification, delivery_id="abc"):
-    request = Webhook(url=URL).render(notification, delivery_id)
+    request = Webhook(url=URL).render(notification, delivery_id, None)
     return json.loads(request.body, parse_constant=pytest.fail)
 
 
@@ -139,7 +139,7 @@ def test_a_large_body_is_truncated_and_keeps_its_labels():
     notification = make_notification(evidence={f"{long}{n}": long for n in range(99)})
     large = with_diagnosis(notification, others=[long] * 99, remedy=long)
 
-    assert len(Webhook(url=URL).render(large, "abc").body) < 65_536
+    assert len(Webhook(url=URL).render(large, "abc", None).body) < 65_536
     assert body(large)["commonLabels"] == body(make_notification())["commonLabels"]
     assert body(large)["sentinel"]["incident"]["key"]["detector"] == "kl_blowup"
 
@@ -161,7 +161,7 @@ def test_an_invalid_time_is_rendered_as_none():
 def test_the_signature_follows_standard_webhooks(secret, key):
     """A receiver verifies it from the raw body and three headers."""
     sink = Webhook(url=URL, secret=secret)
-    request = sink.sign(sink.render(make_notification(), "abc"), sent_at=1_700_000_123.9)
+    request = sink.sign(sink.render(make_notification(), "abc", None), sent_at=1_700_000_123.9)
 
     assert request.headers["webhook-id"] == request.headers["Idempotency-Key"] == "abc"
     assert request.headers["webhook-timestamp"] == "1700000123"
@@ -173,7 +173,9 @@ def test_the_signature_follows_standard_webhooks(secret, key):
 def test_the_example_of_the_specification_verifies():
     """Standard Webhooks publishes this key, message and signature."""
     sink = Webhook(url=URL, secret=SECRET)
-    unsigned = Request(URL, b'{"test": 2432232314}', {"webhook-id": "msg_p5jXN8AQM9LWM0D4loKWxJek"})
+    unsigned = HttpRequest(
+        URL, b'{"test": 2432232314}', {"webhook-id": "msg_p5jXN8AQM9LWM0D4loKWxJek"}
+    )
 
     assert (
         sink.sign(unsigned, 1_614_265_330).headers["webhook-signature"]
@@ -183,7 +185,7 @@ def test_the_example_of_the_specification_verifies():
 
 def test_a_repeat_has_a_new_signature_and_the_same_id():
     sink = Webhook(url=URL, secret=SECRET)
-    request = sink.render(make_notification(), "abc")
+    request = sink.render(make_notification(), "abc", None)
     first, later = sink.sign(request, 1000.0), sink.sign(request, 2000.0)
 
     assert first.headers["webhook-signature"] != later.headers["webhook-signature"]
@@ -193,7 +195,7 @@ def test_a_repeat_has_a_new_signature_and_the_same_id():
 
 def test_without_a_secret_nothing_is_signed():
     sink = Webhook(url=URL)
-    request = sink.sign(sink.render(make_notification(), "abc"), 1000.0)
+    request = sink.sign(sink.render(make_notification(), "abc", None), 1000.0)
 
     assert "webhook-signature" not in request.headers
     assert "Authorization" not in request.headers
@@ -202,14 +204,14 @@ def test_without_a_secret_nothing_is_signed():
 def test_authorization_is_sent_unchanged():
     sink = Webhook(url=URL, authorization="Bearer x")
 
-    assert sink.render(make_notification(), "abc").headers["Authorization"] == "Bearer x"
+    assert sink.render(make_notification(), "abc", None).headers["Authorization"] == "Bearer x"
 
 
 @pytest.mark.parametrize(
     ("status", "is_accepted"), [(200, True), (204, True), (302, False), (404, False)]
 )
 def test_any_2xx_is_accepted(status, is_accepted):
-    assert Webhook(url=URL).is_accepted(status, "any body") is is_accepted
+    assert Webhook(url=URL).is_accepted(Response(status, "any body")) is is_accepted
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""One HTTP POST within a hard deadline that never exposes its URL.
+"""One HTTP request within a hard deadline that never exposes its URL.
 
 Redirects are not followed, at most 64 KiB of the response are read, and nothing is decompressed.
 Errors are reported as a class name, because the messages of HTTP libraries contain the whole URL.
@@ -7,10 +7,8 @@ Errors are reported as a class name, because the messages of HTTP libraries cont
 from __future__ import annotations
 
 import logging
-import queue
 import threading
 import time
-from dataclasses import dataclass, field
 from datetime import UTC
 from email.utils import parsedate_to_datetime
 from math import isfinite
@@ -19,16 +17,14 @@ from urllib.parse import urlsplit
 import requests
 
 from sentinel.config.url_policy import is_loopback, url_refusal
-from sentinel.model.request import Request
-from sentinel.notify.abortable_connection import (
+from sentinel.model.delivery import HttpRequest, Response
+from sentinel.notify.transports.abortable_connection import (
+    THREAD_NAME,
     AbortableAdapter,
     AbortableConnections,
     AddressRefusedError,
-    DeadlineExceededError,
+    exchange_within,
 )
-
-REQUEST_DEADLINE_SECONDS = 15.0
-"""Seconds from the call to the complete response, including name resolution."""
 
 MAX_RESPONSE_BYTES = 65536
 """Bytes of the response that are read."""
@@ -40,73 +36,34 @@ _MAX_HEADER_CHARS = 64
 _READ_TIMEOUT_MARGIN_SECONDS = 60.0
 """Seconds by which the timeout of one read exceeds the deadline."""
 
-_THREAD_NAME = "sentinel-send"
 _HEADERS = {"Accept-Encoding": "identity", "Connection": "close", "User-Agent": "sentinel"}
 
 
-@dataclass(frozen=True, slots=True)
-class HttpResponse:
-    """The outcome of a request. Without a response `status` is 0 and `error` is a class name.
-
-    `retry_after` is the delay in seconds that the receiver requests.
-    """
-
-    status: int = 0
-    body: str = field(default="", repr=False)
-    retry_after: float | None = None
-    error: str = ""
-
-    def __str__(self) -> str:
-        return self.error or f"HTTP {self.status}"
+def send(request: HttpRequest, *, deadline: float) -> Response:
+    """Send once and return the outcome, within `deadline` seconds. Never raises a network error."""
+    if url_refusal(request.url, allow_http=request.allow_http):
+        return Response(error=AddressRefusedError.__name__)
+    return exchange_within(deadline, lambda opened: _exchange(request, opened, deadline))
 
 
-def send(
-    request: Request, *, deadline: float = REQUEST_DEADLINE_SECONDS, allow_http: bool = False
-) -> HttpResponse:
-    """POST once and return the outcome, within `deadline` seconds. Never raises a network error.
-
-    `allow_http` permits unencrypted requests to other machines.
-    """
-    if url_refusal(request.url, allow_http=allow_http):
-        return HttpResponse(error=AddressRefusedError.__name__)
-    responses: queue.SimpleQueue[HttpResponse] = queue.SimpleQueue()
-    connections = AbortableConnections()
-    # A separate thread, because a blocked name resolution cannot be interrupted.
-    attempt = threading.Thread(
-        target=lambda: responses.put(_try_exchange(request, connections, deadline)),
-        name=_THREAD_NAME,
-        daemon=True,
-    )
-    attempt.start()
-    try:
-        return responses.get(timeout=deadline)
-    except queue.Empty:
-        # A later outcome of the attempt is ignored: a truncated response can look complete.
-        connections.abort()
-        return HttpResponse(error=DeadlineExceededError.__name__)
+def _exchange(request: HttpRequest, connections: AbortableConnections, deadline: float) -> Response:
+    with _NoRedirectSession() as session:
+        return _send_once(session, request, connections, deadline)
 
 
-def _try_exchange(
-    request: Request, connections: AbortableConnections, deadline: float
-) -> HttpResponse:
-    try:
-        with _NoRedirectSession() as session:
-            return _exchange(session, request, connections, deadline)
-    except Exception as error:
-        return HttpResponse(error=_root_cause_name(error))
-    finally:
-        connections.close()
-
-
-def _exchange(
-    session: requests.Session, request: Request, connections: AbortableConnections, deadline: float
-) -> HttpResponse:
+def _send_once(
+    session: requests.Session,
+    request: HttpRequest,
+    connections: AbortableConnections,
+    deadline: float,
+) -> Response:
     host = urlsplit(request.url).hostname or ""
     session.mount("http://", AbortableAdapter(connections))
     session.mount("https://", AbortableAdapter(connections))
-    with session.post(
+    with session.request(
+        request.method,
         request.url,
-        data=request.body,
+        data=request.body or None,
         headers={**request.headers, **_HEADERS},
         auth=_no_auth,
         # Requests to this machine must not pass through a proxy.
@@ -118,7 +75,7 @@ def _exchange(
     ) as response:
         body = response.raw.read(MAX_RESPONSE_BYTES, decode_content=False)
         retry_after = parse_retry_after(response.headers.get("Retry-After"), time.time())
-        return HttpResponse(response.status_code, body.decode("utf-8", "replace"), retry_after)
+        return Response(response.status_code, body.decode("utf-8", "replace"), retry_after)
 
 
 class _NoRedirectSession(requests.Session):
@@ -132,16 +89,11 @@ def _no_auth(request: requests.PreparedRequest) -> requests.PreparedRequest:
     return request
 
 
-def _root_cause_name(error: BaseException) -> str:
-    inner = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
-    return _root_cause_name(inner) if inner else type(error).__name__
-
-
 class _HttpLogFilter(logging.Filter):
     """Drops log records of HTTP libraries from the sending thread: request lines hold secrets."""
 
     def filter(self, _record: logging.LogRecord) -> bool:
-        return threading.current_thread().name != _THREAD_NAME
+        return threading.current_thread().name != THREAD_NAME
 
 
 def _install_log_filter() -> None:

@@ -1,4 +1,4 @@
-"""Connections of one HTTP request, checked when they open and closed when its deadline expires.
+"""Connections of one delivery, checked when they open and closed when its deadline expires.
 
 The timeout of `requests` bounds each single read, not the whole exchange: a server that sends one
 byte per second keeps a request alive forever. Here another thread can shut the sockets down.
@@ -6,9 +6,10 @@ byte per second keeps a request alive forever. Here another thread can shut the 
 
 from __future__ import annotations
 
+import queue
 import socket
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 from requests.adapters import HTTPAdapter
@@ -16,6 +17,10 @@ from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 
 from sentinel.config.url_policy import is_loopback, peer_refusal
+from sentinel.model.delivery import Response
+
+THREAD_NAME = "sentinel-send"
+"""Name of the thread of an exchange; HTTP libraries must log nothing there."""
 
 
 class AddressRefusedError(OSError):
@@ -57,6 +62,34 @@ class AbortableConnections:
             self._sockets.clear()
 
 
+def exchange_within(
+    deadline: float, exchange: Callable[[AbortableConnections], Response]
+) -> Response:
+    """What `exchange` returns within `deadline` seconds; an error is reported by its class name."""
+    responses: queue.SimpleQueue[Response] = queue.SimpleQueue()
+    connections = AbortableConnections()
+    # A separate thread, because a blocked name resolution cannot be interrupted.
+    attempt = threading.Thread(
+        target=lambda: responses.put(_try_exchange(exchange, connections)),
+        name=THREAD_NAME,
+        daemon=True,
+    )
+    attempt.start()
+    try:
+        return responses.get(timeout=deadline)
+    except queue.Empty:
+        # A later outcome of the attempt is ignored: a truncated response can look complete.
+        connections.abort()
+        return Response(error=DeadlineExceededError.__name__)
+
+
+def check_peer_address(connection: socket.socket, host: str, *, is_plaintext: bool) -> None:
+    """Raise AddressRefusedError if the connection to `host` leads where nothing may be sent."""
+    peer = str(connection.getpeername()[0])
+    if peer_refusal(peer) or (is_plaintext and is_loopback(host) and not is_loopback(peer)):
+        raise AddressRefusedError
+
+
 class AbortableAdapter(HTTPAdapter):
     """Transport adapter of `requests` that registers every connection, proxied or direct."""
 
@@ -79,7 +112,7 @@ def _make_pool_classes(connections: AbortableConnections) -> Mapping[str, type]:
         opened = cast("socket.socket", super(type(self), self)._new_conn())
         is_plaintext = not isinstance(self, HTTPSConnection)
         try:
-            _check_peer_address(opened, self.host, is_plaintext=is_plaintext)
+            check_peer_address(opened, self.host, is_plaintext=is_plaintext)
             connections.add(opened)
         except OSError:
             opened.close()
@@ -96,10 +129,20 @@ def _make_pool_classes(connections: AbortableConnections) -> Mapping[str, type]:
     }
 
 
-def _check_peer_address(connection: socket.socket, host: str, *, is_plaintext: bool) -> None:
-    peer = str(connection.getpeername()[0])
-    if peer_refusal(peer) or (is_plaintext and is_loopback(host) and not is_loopback(peer)):
-        raise AddressRefusedError
+def _try_exchange(
+    exchange: Callable[[AbortableConnections], Response], connections: AbortableConnections
+) -> Response:
+    try:
+        return exchange(connections)
+    except Exception as error:
+        return Response(error=_root_cause_name(error))
+    finally:
+        connections.close()
+
+
+def _root_cause_name(error: BaseException) -> str:
+    inner = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    return _root_cause_name(inner) if inner else type(error).__name__
 
 
 def _shut_down(connection: socket.socket) -> None:

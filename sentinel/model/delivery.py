@@ -1,0 +1,149 @@
+"""Deliveries: what a sink renders for a transport to send, and the outcome of sending it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import ClassVar, Literal, Protocol, runtime_checkable
+
+from sentinel.model.notification import Notification
+
+
+@dataclass(frozen=True, slots=True)
+class HttpRequest:
+    """An unsent HTTP request. Its repr is empty, since URL, body and headers may hold secrets.
+
+    `allow_http` permits an unencrypted request to another machine. `follow_up` is sent once after
+    the receiver accepted this request; its outcome is ignored.
+    """
+
+    url: str = field(repr=False)
+    body: bytes = field(default=b"", repr=False)
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    method: Literal["GET", "POST", "PUT", "PATCH"] = "POST"
+    allow_http: bool = False
+    follow_up: HttpRequest | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Mail:
+    """An unsent e-mail: an RFC 5322 `message` for the `recipients`, sent through an SMTP server.
+
+    `security` is `tls` from the first byte (port 465), `starttls`, or `none`, which is permitted on
+    this machine only. The repr is empty, since the message and the login are private.
+    """
+
+    host: str = field(repr=False)
+    port: int = field(repr=False)
+    sender: str = field(repr=False)
+    recipients: tuple[str, ...] = field(repr=False)
+    message: bytes = field(repr=False)
+    security: Literal["tls", "starttls", "none"] = "starttls"
+    username: str = field(default="", repr=False)
+    password: str = field(default="", repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessInput:
+    """A program with its `arguments`, run without a shell, and what it reads on standard input.
+
+    `timeout` in seconds ends the program and the processes that it started.
+    """
+
+    arguments: tuple[str, ...] = field(repr=False)
+    stdin: bytes = field(default=b"", repr=False)
+    timeout: float = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class AppriseCall:
+    """A message for one service of the library apprise; `url` names the service and its secrets."""
+
+    url: str = field(repr=False)
+    title: str = field(repr=False)
+    body: str = field(repr=False)
+    kind: Literal["info", "success", "warning", "failure"] = "warning"
+    allow_http: bool = False
+
+
+Delivery = HttpRequest | Mail | ProcessInput | AppriseCall
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """The outcome of a delivery. Without a response, `error` is the name of an error class.
+
+    `status` is the HTTP status, the reply code of SMTP, or the exit status of a program, as
+    `protocol` names it. `body` is the first 64 KiB of the response or of standard output.
+    `retry_after` is the delay in seconds that the receiver requests.
+    """
+
+    status: int = 0
+    body: str = field(default="", repr=False)
+    retry_after: float | None = None
+    error: str = ""
+    protocol: Literal["HTTP", "SMTP", "exit status"] = "HTTP"
+
+    def __str__(self) -> str:
+        return self.error or f"{self.protocol} {self.status}"
+
+
+class Rejection(Enum):
+    """Why a receiver did not accept a delivery."""
+
+    TEMPORARY = "temporary"
+    """It is tried again later."""
+    TOO_LONG = "too_long"
+    """It is shortened and tried again, once."""
+    UNKNOWN_RECEIPT = "unknown_receipt"
+    """The earlier message is gone: it is rendered again without a receipt."""
+    PERMANENT = "permanent"
+    """It is given up, and the next sink gets the notification."""
+
+
+class Sink(Protocol):
+    """Renders notifications as deliveries. Storage, retry and rate limit are not its concern.
+
+    Implementations are dataclasses whose fields are their settings; those holding secrets are
+    typed `SecretStr`.
+    """
+
+    can_update: ClassVar[bool]
+    """Whether a delivered message can be changed.
+
+    Only such a sink gets notifications that a case was updated.
+    """
+
+    def render(self, notification: Notification, delivery_id: str, receipt: str | None) -> Delivery:
+        """The delivery of a notification. `delivery_id` is the same on every try.
+
+        `receipt` is that of the newest message of the same case; None if there is none.
+        """
+        ...
+
+    def is_accepted(self, response: Response) -> bool:
+        """Whether the receiver accepted the delivery."""
+        ...
+
+    def receipt(self, response: Response) -> str | None:
+        """What identifies the accepted message in a later update; None if nothing does."""
+        ...
+
+
+@runtime_checkable
+class SignedSink(Protocol):
+    """A sink whose requests are signed together with the time at which they are sent."""
+
+    def sign(self, request: HttpRequest, sent_at: float) -> HttpRequest:
+        """The request with its signature; `sent_at` is in seconds since the epoch."""
+        ...
+
+
+@runtime_checkable
+class RejectingSink(Protocol):
+    """A sink whose receiver states in its own way why it does not accept a delivery."""
+
+    def rejection(self, response: Response) -> Rejection | None:
+        """Why the delivery was not accepted; None for what the status or the error means."""
+        ...

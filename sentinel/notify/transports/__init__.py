@@ -1,0 +1,1 @@
+"""Transports, one file each: send one delivery once, within a deadline."""

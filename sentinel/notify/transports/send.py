@@ -1,0 +1,24 @@
+"""Sends a delivery of any kind by its transport."""
+
+from __future__ import annotations
+
+from sentinel.model.delivery import AppriseCall, Delivery, HttpRequest, Mail, Response
+from sentinel.notify.transports import apprise, http, mail, process
+
+DEADLINE_SECONDS = 15.0
+"""Seconds from the call to the complete response, including name resolution."""
+
+SLOW_DEADLINE_SECONDS = 60.0
+"""The same for a program, and for apprise, which takes seconds to start."""
+
+
+def send(delivery: Delivery, *, deadline: float | None = None) -> Response:
+    """Send once and return the outcome, within `deadline` seconds. Never raises a network error."""
+    fast, slow = deadline or DEADLINE_SECONDS, deadline or SLOW_DEADLINE_SECONDS
+    if isinstance(delivery, HttpRequest):
+        return http.send(delivery, deadline=fast)
+    if isinstance(delivery, Mail):
+        return mail.send(delivery, deadline=fast)
+    if isinstance(delivery, AppriseCall):
+        return apprise.send(delivery, deadline=slow)
+    return process.send(delivery, deadline=slow)
