@@ -50,17 +50,24 @@ class LauncherStatus:
         return not any(rank.header.created_at >= launch.started_at for rank in ranks)
 
     def end_records(self, ranks: Sequence[LiveRank], attempt: int, now: float) -> Iterator[Record]:
-        """The records of the command's exit, once per launch; `ranks` are all ranks of the run.
+        """The records of the command's exit, once per launch; `ranks` are all ranks of this node.
 
-        A failure without ranks is an attempt of its own: a START, and a STOP with outcome `exit`.
+        The exit status is a record of the whole run. A failure before any rank started is an
+        attempt of its own, of the node's lowest rank: a START, and a STOP with outcome `exit`.
         """
         launch = self.launch
         if launch is None or launch.ended_at is None or launch == self.reported_launch:
             return
         self.reported_launch = launch
-        start = Record(run=self.run, rank=0, step=0, time=now, event=Event.START, attempt=attempt)
+        # On another node than the first, rank 0 would be a rank of that node that never ends.
+        lowest = min((rank.header.identity.rank for rank in ranks), default=0)
+        start = Record(
+            run=self.run, rank=lowest, step=0, time=now, event=Event.START, attempt=attempt
+        )
         if not self.ended_without_ranks(ranks):
-            yield replace(start, event=Event.METADATA, attributes=launch.exit_attributes)
+            yield replace(
+                start, rank=WHOLE_RUN, event=Event.METADATA, attributes=launch.exit_attributes
+            )
         elif launch.has_failed:
             yield replace(start, attributes={"script": launch.command})
             code = str(launch.exit_code)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from contextlib import closing
 from pathlib import Path
@@ -45,6 +46,11 @@ class AgentResults:
         with closing(connect(self.run / "sentinel.db")) as connection:
             rows = connection.execute("select notification from outbox order by rowid").fetchall()
         return [notification_codec.decode(text) for (text,) in rows]
+
+    def state(self) -> dict[str, Any]:
+        """The JSON of /api/run; empty while the agent does not answer."""
+        text = self.host.fetch(f"{self.host.url()}/api/run")
+        return dict(json.loads(text)) if text else {}
 
     def metrics(self) -> dict[str, dict[tuple[str, ...], float]]:
         """The samples of /metrics by name, then by label values without the run."""

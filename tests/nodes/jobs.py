@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import socket
 import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import ClassVar
 
 from hosts import HERE, TIMEOUT_SECONDS, Host
 from launchers import COMMANDS
@@ -27,8 +29,11 @@ class Job:
 
     `kind` is a launcher of `launchers`, which is run, or one of `node_launcher`, whose environment
     is reproduced. Every rank takes `steps` steps, `step_seconds` apart, and waits at each of the
-    `barriers` until it is released. `unmonitored` hosts run without sentinel.
+    `barriers` until it is released. `unmonitored` hosts run without sentinel. The script is
+    monitored by its decorator, or by `sentinel run` if `under_run` is set.
     """
+
+    under_run: ClassVar[bool] = False
 
     folder: Path
     hosts: Sequence[Host]
@@ -49,6 +54,7 @@ class Job:
             "steps": self.steps,
             "step_seconds": self.step_seconds,
             "barriers": self.barriers,
+            "decorated": not self.under_run,
         }
         self.plan = self.folder / "plan.json"
         self.plan.write_text(json.dumps(plan))
@@ -78,6 +84,8 @@ class Job:
             words = (*COMMANDS[self.kind](self, host), *script)
         else:
             words = (HERE / "node_launcher.py", json.dumps(self._node_description(host)), *script)
+        if self.under_run:
+            words = ("-m", "sentinel", "run", "--run", self.name, "--", sys.executable, *words)
         self.launchers[host] = host.python(*words, **variables)
 
     def _node_description(self, host: Host) -> dict[str, object]:

@@ -98,3 +98,20 @@ def test_a_run_at_the_port_of_a_lingering_one_is_separate(site, add_receiver, tm
     )
     assert_steps(before.steps(), range(1, STEPS + 1), first.all_ranks)
     assert receiver.accepted == []
+
+
+@pytest.mark.parametrize("monitored_by", ["under_run"], indirect=True)
+def test_under_sentinel_run_the_run_is_over_when_it_ends(loopback, add_receiver, tmp_path):
+    """The exit of a node's command is no rank of that node."""
+    hosts = loopback.add_hosts(2)
+    receiver = add_receiver(hosts[0])
+    hosts[0].settings["SENTINEL_LINGER_SECONDS"] = "3600"
+    job = Job(tmp_path / "job", hosts, STEPS).start()
+    head = AgentResults(hosts[0])
+    assert job.exit_codes() == [0, 0], [host.output for host in hosts]
+    AgentResults(hosts[1]).wait_until_ended()
+    until(lambda: head.state()["state"] == "finished", TIMEOUT_SECONDS, head.log)
+    nodes = [(node["ranks"], node["state"]) for node in head.state()["cluster"]["nodes"]]
+    assert nodes == [([0, 1], "ended"), ([2, 3], "ended")]
+    assert_steps(head.steps(), range(1, STEPS + 1), job.all_ranks)
+    assert head.incidents() == receiver.accepted == []

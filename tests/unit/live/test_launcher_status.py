@@ -5,10 +5,13 @@ from __future__ import annotations
 import subprocess
 import sys
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from sentinel.live.launcher_status import LauncherStatus
+from sentinel.live.rank import LiveRank
+from sentinel.model.record import WHOLE_RUN, Event
 from sentinel.transport.launch_status import LaunchStatus
 from sentinel.transport.process import Process
 
@@ -64,3 +67,38 @@ def test_without_a_launcher_no_command_is_running():
     status.poll()
 
     assert not status.running
+
+
+def launch_that_exited(exit_code):
+    """The status of a command that exited, of a launcher that is gone."""
+    launch = LaunchStatus(RUN, Process(1, 1), "train", 10.0, 20.0, exit_code)
+    launch.write()
+    status = LauncherStatus(RUN)
+    status.poll()
+    return status
+
+
+def rank_started_at(rank, created_at):
+    header = SimpleNamespace(identity=SimpleNamespace(rank=rank), created_at=created_at)
+    return LiveRank(None, None, None, header, last_progress_at=created_at)
+
+
+def test_the_exit_status_is_a_record_of_the_whole_run():
+    """Any rank number would be that of a rank which never ends, of another node at worst."""
+    ranks = [rank_started_at(2, 11.0), rank_started_at(3, 11.0)]
+    status = launch_that_exited(0)
+    (record,) = status.end_records(ranks, attempt=0, now=21.0)
+
+    assert (record.rank, record.event) == (WHOLE_RUN, Event.METADATA)
+    assert record.attributes == {"exit_code": "0"}
+    assert [*status.end_records(ranks, attempt=0, now=22.0)] == []
+
+
+@pytest.mark.parametrize(("earlier", "lowest"), [((), 0), ((3, 2), 2)])
+def test_a_failure_before_any_rank_started_is_one_of_the_lowest_rank_of_the_node(earlier, lowest):
+    ranks = [rank_started_at(rank, 5.0) for rank in earlier]
+    status = launch_that_exited(1)
+    start, stop = status.end_records(ranks, attempt=1, now=21.0)
+
+    assert (start.rank, start.event) == (lowest, Event.START)
+    assert (stop.rank, stop.event, stop.attributes["outcome"]) == (lowest, Event.STOP, "exit")
