@@ -1,16 +1,14 @@
 """Tests of one HTTP request: its deadline, its limits, and the secrecy of its URL."""
 
 import logging
-import shutil
 import socket
-import ssl
-import subprocess
 import threading
 import time
 from http.client import HTTPConnection
 
 import pytest
 from support import webhook_receiver
+from support.certificates import make_certificate, server_context
 from support.webhook_receiver import Receiver, deadlines_from_silence
 
 from sentinel.model.delivery import HttpRequest
@@ -172,28 +170,12 @@ def test_no_credentials_of_netrc_are_sent(monkeypatch, tmp_path):
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory):
-    """A self-signed certificate for 127.0.0.1 with its key in one file."""
-    if not shutil.which("openssl"):
-        pytest.skip("openssl makes the certificate")
-    path = tmp_path_factory.mktemp("tls") / "both.pem"
-    subprocess.run(
-        [
-            *("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"),
-            *("-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"),
-            *("-keyout", path, "-out", path.with_suffix(".crt")),
-        ],
-        check=True,
-        capture_output=True,
-    )
-    path.write_text(path.read_text() + path.with_suffix(".crt").read_text())
-    return path
+    return make_certificate(tmp_path_factory.mktemp("tls"))
 
 
 @pytest.fixture
 def tls(certificate):
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate)
-    return context
+    return server_context(certificate)
 
 
 def test_a_self_signed_certificate_is_refused(tls):
