@@ -176,6 +176,7 @@ class Agent:
         """Run the loop until the run is finished or `stop_requested` is set."""
         port = self.server.start()
         url = self.registration.register(self.settings.host, port)
+        self.processor.context_reader.page_url = self.settings.public_url or url
         log.info("Serving run %s at %s/metrics", self.run, url)
         self.dispatcher.start()
         self.node_metrics.start()

@@ -21,11 +21,12 @@ from sentinel.metrics.exposition import Exposition
 from sentinel.model.counters import Counters
 from sentinel.model.delivery import Sink
 from sentinel.model.incident import RunTier
-from sentinel.model.notification import Notification
+from sentinel.model.notification import Notification, RunContext
 from sentinel.model.record import WHOLE_RUN, Event, Record
 from sentinel.model.record_batch import RecordBatch, RecordOrBatch
 from sentinel.notify import outbox
 from sentinel.notify.policy import NotificationPolicy
+from sentinel.notify.run_context import RunContextReader
 from sentinel.pipeline import pipeline
 from sentinel.pipeline.engine import Result
 from sentinel.pipeline.onset import estimate_incident_onset
@@ -89,9 +90,13 @@ class RunProcessor:
             readable_signals=self.pipeline.readable_signals,
         )
         updatable = [name for name, sink in sinks.items() if getattr(sink, "can_update", False)]
+        self.context_reader = RunContextReader(
+            connection, settings.public_url, settings.dashboard_url
+        )
         self.notification_policy = NotificationPolicy(
             connection, sinks, RunTier(settings.tier), clock, updatable
         )
+        self.notification_policy.describe_run = self._describe_run
         self.samples = SampleStore(connection, settings.max_samples)
         self.onset_worker = OnsetWorker(path, estimate_incident_onset, self.exposition.set_onset)
         self.action_planner = ActionPlanner(
@@ -168,6 +173,9 @@ class RunProcessor:
         yield from self.pipeline.current_notifications()
         if self.config_alert.opening is not None:
             yield self.config_alert.opening
+
+    def _describe_run(self, notification: Notification) -> RunContext:
+        return self.context_reader.read(notification, self.history.run_metadata.as_dict())
 
     def persist(self) -> None:
         """Append the entries processed since the last call to the journal."""

@@ -26,6 +26,7 @@ from pydantic import (
     SkipValidation,
     TypeAdapter,
     ValidationError,
+    field_validator,
 )
 
 from sentinel.config import plugins
@@ -37,7 +38,7 @@ from sentinel.config.config_sources import (
     read_sources,
     type_name,
 )
-from sentinel.config.url_policy import is_loopback
+from sentinel.config.url_policy import is_loopback, url_refusal
 from sentinel.model.delivery import Sink
 from sentinel.model.diagnosis import Cause
 from sentinel.model.finding import Detector, Severity
@@ -103,7 +104,9 @@ class Settings(BaseModel):
     one. Up to `per_rank_limit` ranks have metrics of their own, and a few outliers; 0 is none. The
     database holds the newest `max_samples` texts; `samples_dir` is a folder to which the trainer
     writes texts. GPUs, processors, memory and disks are polled every `node_poll_seconds`; 0 is
-    never. `tier` limits how notifications of the run are sent. `detectors` holds the settings of
+    never. `tier` limits how notifications of the run are sent. Links in notifications begin with
+    `public_url`, by default the agent's own address, and contain `dashboard_url`, in which `{run}`
+    is replaced. `detectors` holds the settings of
     each detector; those in `disable` do not run. `keys` are logged keys, each with the signal that
     it stands for. With `baselines` the run starts from the trajectories of healthy runs with
     the same configuration, and stores its own. `actions` are the commands that are sent to the
@@ -124,6 +127,8 @@ class Settings(BaseModel):
     samples_dir: Path | None = None
     node_poll_seconds: float = Field(5.0, ge=0, le=3600, allow_inf_nan=False)
     tier: Literal["page", "notify", "quiet"] = "page"
+    public_url: str = ""
+    dashboard_url: str = ""
     sinks: dict[str, Annotated[Sink, SkipValidation]] = Field(default_factory=dict)
     detectors: dict[str, dict[str, Any]] = Field(default_factory=dict)
     disable: list[str] = Field(default_factory=list)
@@ -137,6 +142,13 @@ class Settings(BaseModel):
     def config_errors(self) -> dict[str, str]:
         """Messages by full name of the invalid settings that were replaced by their defaults."""
         return self._config_errors
+
+    @field_validator("public_url", "dashboard_url")
+    @classmethod
+    def _check_link(cls, url: str) -> str:
+        if url and (refusal := url_refusal(url, allow_http=True)):
+            raise ValueError(refusal)
+        return url
 
     def critical_actions(self) -> list[str]:
         """The commands that are sent to the trainer when a case becomes critical."""

@@ -24,12 +24,31 @@ class NotificationReason(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class RunContext:
+    """Where a run can be found, for people; a field is empty if it is not known.
+
+    `host` is the node of rank 0, `command` the script it runs and `model` the model it trains. The
+    URLs are those of the agent's page, of a dashboard and of the runbook of the notification.
+    `checkpoint_path` is the file or folder of the last checkpoint before the onset.
+    """
+
+    host: str = ""
+    command: str = ""
+    model: str = ""
+    page_url: str = ""
+    dashboard_url: str = ""
+    runbook_url: str = ""
+    checkpoint_path: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Notification:
     """The state of a case at a step and time, and the reason to report it.
 
     `incident` leads the case; `others` are its other incidents. `diagnosis` is their common cause,
     if one is known. `notes` are sentences about the notification itself: who acknowledged the
-    incident, why it is delayed. `number` counts the updates of the case.
+    incident, why it is delayed. `number` counts the updates of the case. `context` is filled in
+    when the notification is queued.
     """
 
     reason: NotificationReason
@@ -40,6 +59,7 @@ class Notification:
     diagnosis: Diagnosis | None = None
     others: tuple[Incident, ...] = ()
     number: int = 0
+    context: RunContext = RunContext()
 
     @property
     def name(self) -> str:

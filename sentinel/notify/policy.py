@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from sentinel.model.finding import Severity
 from sentinel.model.incident import IncidentState, RunTier
-from sentinel.model.notification import Notification, NotificationReason
+from sentinel.model.notification import Notification, NotificationReason, RunContext
 from sentinel.model.record import WHOLE_RUN, Event
 from sentinel.notify import notification_codec, outbox
 from sentinel.pipeline.engine import Result
@@ -51,6 +51,8 @@ class NotificationPolicy:
         self.sinks = sinks
         self.updatable_sinks = updatable_sinks
         self.clock = clock
+        self.describe_run: Callable[[Notification], RunContext] = lambda _: RunContext()
+        """Returns the context of a notification when it is queued."""
         self.suppression = Suppression(tier)
         self.is_catching_up = False
         """Whether the records are from before the agent watched; notifications are held back."""
@@ -155,6 +157,7 @@ class NotificationPolicy:
             notification,
             incident=replace(notification.incident, severity=severity),
             notes=(*notification.notes, *notes),
+            context=self.describe_run(notification),
         )
         is_update = notification.reason is NotificationReason.UPDATED
         sinks = self.updatable_sinks if is_update else self.sinks

@@ -15,6 +15,7 @@ import binascii
 import hashlib
 import hmac
 import json
+import time
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from enum import Enum
@@ -24,11 +25,12 @@ from pydantic import ConfigDict, SecretStr, field_validator
 from pydantic.dataclasses import dataclass
 
 from sentinel.config.url_policy import url_refusal
+from sentinel.model.clean_text import clean
 from sentinel.model.delivery import HttpRequest, Response
 from sentinel.model.incident import Incident
 from sentinel.model.json_safe import json_safe
+from sentinel.model.message import Message, build_message
 from sentinel.model.notification import Notification, NotificationReason
-from sentinel.model.notification_text import clean, headline
 from sentinel.model.record import WHOLE_RUN
 
 _NO_END_TIME = "0001-01-01T00:00:00Z"
@@ -36,7 +38,6 @@ _NO_END_TIME = "0001-01-01T00:00:00Z"
 
 _SIGNING_KEY_PREFIX = "whsec_"
 _MAX_LABEL_CHARS = 1000
-_MAX_HEADLINE_CHARS = 200
 _MAX_BODY_BYTES = 60_000
 _TRUNCATION_LIMITS = ((1000, 64), (250, 32), (60, 20))
 """Most characters of a text and items of a list; the next pair if the body is too large."""
@@ -186,7 +187,7 @@ def _sentinel_object(notification: Notification, idempotency_key: str) -> dict[s
     fields: dict[str, Any] = {
         "idempotency_key": idempotency_key,
         "notification": notification.name,
-        "headline": headline(notification, _MAX_HEADLINE_CHARS),
+        **_words(build_message(notification, time.time())),
         "incident_name": notification.incident.name,
         **asdict(replace(notification, others=())),
         "others": others,
@@ -194,6 +195,19 @@ def _sentinel_object(notification: Notification, idempotency_key: str) -> dict[s
     if notification.diagnosis is not None:
         fields["diagnosis"]["confidence_text"] = notification.diagnosis.confidence_text
     return fields
+
+
+def _words(message: Message) -> dict[str, Any]:
+    """The parts of the message as text."""
+    return {
+        "headline": message.headline,
+        "since": message.since,
+        "facts": message.facts,
+        "remedy": message.remedy,
+        "checkpoint": message.checkpoint,
+        "also": message.also,
+        "links": {link.label: link.url for link in message.links},
+    }
 
 
 def _labels(incident: Incident) -> dict[str, str]:

@@ -7,11 +7,20 @@ from dataclasses import replace
 from sentinel.model.diagnosis import Diagnosis, Evidence
 from sentinel.model.finding import Finding, Severity
 from sentinel.model.incident import Incident, IncidentKey, IncidentState
-from sentinel.model.notification import Notification, NotificationReason
+from sentinel.model.notification import Notification, NotificationReason, RunContext
 from sentinel.model.record import WHOLE_RUN
 
 RUN = "grpo-7b"
 NOW = 1_700_000_000.0
+CONTEXT = RunContext(
+    host="gpu-3",
+    command="train.py",
+    model="Qwen/Qwen2.5-7B",
+    page_url="http://gpu-3:13130",
+    dashboard_url="https://grafana.example/d/run?var-run=grpo-7b",
+    runbook_url="http://gpu-3:13130/runbooks/kl_blowup",
+    checkpoint_path="/out/checkpoint-80",
+)
 
 
 def make_notification(

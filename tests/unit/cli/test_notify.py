@@ -32,7 +32,7 @@ def test_a_notification_and_its_resolution_are_sent(run):
         "slack accepted the resolved notification: HTTP 200\n"
     )
     assert ["TEST: " in json.dumps(request.json) for request in receiver.requests] == [True, True]
-    assert "Resolved at step 3" in receiver.requests[1].json["text"]
+    assert "Resolved: " in receiver.requests[1].json["text"]
 
 
 def test_each_sink_is_tested_even_if_another_fails(run):

@@ -74,7 +74,7 @@ def test_a_notification_that_is_too_long_is_shortened(fixture, response):
     fixture.receiver.script = [webhook_receiver.status(*response), webhook_receiver.status(500)]
     fixture.enqueue(
         make_notification(
-            summary="word " * 300, evidence={f"value_{n}": "x" * 60 for n in range(12)}
+            summary="word " * 300, evidence={f"value_{n}": "x" * 600 for n in range(12)}
         )
     )
     for _ in range(3):

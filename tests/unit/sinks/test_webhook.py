@@ -82,7 +82,7 @@ def test_the_object_sentinel_contains_the_incident():
     fields = body(make_notification(evidence=evidence), "abc")["sentinel"]
 
     assert fields["idempotency_key"] == "abc"
-    assert fields["headline"] == "Critical: KL is 2 nats (since step 90)"
+    assert fields["headline"] == "Critical: KL is 2 nats, run grpo-7b"
     assert fields["notification"] == "grpo-7b/kl_blowup#1:opened"
     assert fields["reason"] == "opened"
     assert fields["step"] == 120

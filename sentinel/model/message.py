@@ -1,0 +1,254 @@
+"""The text of a notification, which every sink renders in the format of its receiver.
+
+All parts are plain text without control and hidden characters. A sink escapes them with
+`sentinel.model.clean_text.clean` and its own table.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from math import isfinite
+
+from sentinel.model.clean_text import clean
+from sentinel.model.evidence_text import evidence_text, label_of
+from sentinel.model.finding import Severity
+from sentinel.model.incident import Incident
+from sentinel.model.notification import Notification, NotificationReason
+from sentinel.model.record import WHOLE_RUN
+
+MAX_HEADLINE_CHARS = 200
+MAX_FACTS = 6
+MAX_ALSO = 8
+
+_MAX_PLACE_CHARS = 80
+_MAX_NAME_CHARS = 40
+_MAX_FACT_CHARS = 400
+_MAX_REMEDY_CHARS = 1500
+_SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z])")
+_NO_ESCAPES: Mapping[str, str] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A web address and the text to show for it."""
+
+    label: str
+    url: str
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A notification in words.
+
+    `status` is `firing` or `resolved`. `label` is the first word of the headline, such as the
+    severity, `subject` the finding or the cause, and `place` the run with its host. `since` names
+    the step at which the problem began and the time at which it was found, `facts` are up to
+    `MAX_FACTS` sentences, `remedy` what to do, `checkpoint` the last one before the onset. `also`
+    are the other incidents of the case, `notes` sentences about the notification itself, and `run`
+    describes the run in one line. A part that is not known is empty.
+    """
+
+    status: str
+    severity: Severity
+    label: str
+    subject: str
+    place: str
+    since: str
+    facts: tuple[str, ...] = ()
+    remedy: str = ""
+    checkpoint: str = ""
+    links: tuple[Link, ...] = ()
+    also: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    run: str = ""
+
+    @property
+    def headline(self) -> str:
+        """One line: what happened, and in which run."""
+        return self.cut_headline(MAX_HEADLINE_CHARS)
+
+    def cut_headline(self, max_chars: int, escapes: Mapping[str, str] = _NO_ESCAPES) -> str:
+        """The headline, escaped and of at most `max_chars` characters: only the subject is cut."""
+        place = clean(self.place, max_chars // 2, escapes)
+        suffix = f", {place}" if place else ""
+        rest = max_chars - len(self.label) - len(": ") - len(suffix)
+        return f"{self.label}: {clean(self.subject, rest, escapes)}{suffix}"
+
+    @property
+    def text(self) -> str:
+        """The whole message as plain text."""
+        parts = [self.headline, self.since, *(f"- {fact}" for fact in self.facts)]
+        parts += [f"What to do: {self.remedy}"] if self.remedy else []
+        parts += [f"Last good checkpoint: {self.checkpoint}"] if self.checkpoint else []
+        parts += [f"Also: {text}" for text in self.also]
+        parts += [*self.notes, self.run, *(f"{link.label}: {link.url}" for link in self.links)]
+        return "\n".join(part for part in parts if part)
+
+
+def build_message(notification: Notification, now: float) -> Message:
+    """The message of a notification; `now` (epoch seconds) is when it is sent."""
+    is_resolved = notification.reason is NotificationReason.RESOLVED
+    return Message(
+        status="resolved" if is_resolved else "firing",
+        severity=notification.incident.severity,
+        label=_label(notification),
+        subject=_subject(notification),
+        place=_place(notification),
+        since=_duration(notification) if is_resolved else _since(notification, now),
+        facts=tuple(clean(fact, _MAX_FACT_CHARS) for fact in _facts(notification)[:MAX_FACTS]),
+        remedy="" if is_resolved else clean(notification.remedy, _MAX_REMEDY_CHARS),
+        checkpoint=_checkpoint(notification),
+        links=_links(notification),
+        also=tuple(_also(each) for each in notification.others[:MAX_ALSO]),
+        notes=tuple(clean(note, _MAX_FACT_CHARS) for note in notification.notes),
+        run=_run_line(notification),
+    )
+
+
+def format_duration(seconds: float) -> str:
+    """A duration in its two largest units.
+
+    >>> [format_duration(x) for x in (0.2, 41.0, 192.0, 7500.0, 200_000.0)]
+    ['1 s', '41 s', '3 min 12 s', '2 h 5 min', '2 d 7 h']
+    """
+    total = max(1, round(seconds)) if isfinite(seconds) else 1
+    for name, size, smaller, smaller_size in (
+        ("d", 86_400, "h", 3600),
+        ("h", 3600, "min", 60),
+        ("min", 60, "s", 1),
+    ):
+        if total >= size:
+            rest = total % size // smaller_size
+            return f"{total // size} {name} {rest} {smaller}" if rest else f"{total // size} {name}"
+    return f"{total} s"
+
+
+def format_time(seconds: float) -> str:
+    """A time in UTC to the second; empty if it is no time of a calendar.
+
+    >>> format_time(1_700_000_000.0)
+    '2023-11-14 22:13:20 UTC'
+    """
+    try:
+        return datetime.fromtimestamp(seconds, tz=UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    except (ValueError, OverflowError, OSError):
+        return ""
+
+
+def incident_title(incident: Incident) -> str:
+    """The noun phrase that names what the incident is about."""
+    return incident.title or label_of(incident.key.detector)
+
+
+def _label(notification: Notification) -> str:
+    severity = notification.incident.severity.value
+    if notification.reason is NotificationReason.RESOLVED:
+        return "Resolved"
+    if notification.reason is NotificationReason.ESCALATED:
+        return f"Now {severity}"
+    is_update = notification.reason is not NotificationReason.OPENED
+    return f"Update, {severity}" if is_update else severity.capitalize()
+
+
+def _subject(notification: Notification) -> str:
+    """The cause if it is known, else the first sentence of the finding; the title if it is over."""
+    if notification.diagnosis is not None:
+        return clean(notification.diagnosis.title)
+    if notification.reason is NotificationReason.RESOLVED:
+        return clean(incident_title(notification.incident))
+    return _sentences(notification.incident)[0].rstrip(".")
+
+
+def _place(notification: Notification) -> str:
+    """The run, its model or command, and its host, for people who watch several."""
+    context = notification.context
+    run = clean(notification.incident.key.run, _MAX_NAME_CHARS)
+    what = clean(context.model or context.command, _MAX_NAME_CHARS)
+    host = f"on {clean(context.host, _MAX_NAME_CHARS)}" if context.host else ""
+    detail = " ".join(part for part in (what, host) if part)
+    return clean(f"run {run} ({detail})" if detail else f"run {run}", _MAX_PLACE_CHARS)
+
+
+def _since(notification: Notification, now: float) -> str:
+    """The step at which it began, and when it was found."""
+    incident = notification.incident
+    found = f"Found at step {incident.opened_step}"
+    if time := format_time(incident.opened_time):
+        found += f", {format_duration(now - incident.opened_time)} ago ({time})"
+    confidence = ""
+    if notification.diagnosis is not None:
+        confidence = f" The cause is {notification.diagnosis.confidence_text}."
+    return f"Since step {notification.onset_step}. {found}.{confidence}"
+
+
+def _duration(notification: Notification) -> str:
+    """From which step to which step it lasted, and how long."""
+    incident, onset = notification.incident, notification.onset_step
+    end = notification.step if incident.resolved_step is None else incident.resolved_step
+    end_time = notification.time if incident.resolved_time is None else incident.resolved_time
+    title = notification.subject if notification.diagnosis is not None else incident_title(incident)
+    lasted = format_duration(end_time - incident.opened_time)
+    return (
+        f"{title[:1].upper()}{title[1:]} lasted from step {onset} to step {end}: {lasted},"
+        f" until {format_time(end_time)}."
+    )
+
+
+def _facts(notification: Notification) -> list[str]:
+    """What is known of the problem, in the order in which it began."""
+    diagnosis, incident = notification.diagnosis, notification.incident
+    if diagnosis is not None:
+        return [
+            each.text if each.step is None else f"Step {each.step}: {each.text}"
+            for each in diagnosis.evidence
+        ]
+    if notification.reason is NotificationReason.RESOLVED:
+        return [f"Found at step {incident.opened_step}: {incident.finding.summary}"]
+    evidence = incident.finding.evidence.items()
+    values = [evidence_text(key, value) for key, value in evidence if value != ""]
+    return [*_sentences(incident)[1:], *values]
+
+
+def _sentences(incident: Incident) -> list[str]:
+    return _SENTENCE_END.split(clean(incident.finding.summary).strip())
+
+
+def _checkpoint(notification: Notification) -> str:
+    step = notification.last_good_step
+    if step is None:
+        return ""
+    path = clean(notification.context.checkpoint_path)
+    return f"step {step}, {path}" if path else f"step {step}"
+
+
+def _links(notification: Notification) -> tuple[Link, ...]:
+    context = notification.context
+    links = (
+        Link("Run page", context.page_url),
+        Link("Dashboard", context.dashboard_url),
+        Link("Runbook", context.runbook_url),
+    )
+    return tuple(link for link in links if link.url)
+
+
+def _also(incident: Incident) -> str:
+    title = clean(incident_title(incident), _MAX_NAME_CHARS)
+    return f"{title}, {incident.severity.value}, since step {incident.onset_step}"
+
+
+def _run_line(notification: Notification) -> str:
+    """The run, its command, model, host and rank, at the current step."""
+    context, incident = notification.context, notification.incident
+    rank = incident.finding.rank if incident.key.rank == WHOLE_RUN else incident.key.rank
+    fields = {
+        "Run": incident.key.run,
+        "command": context.command,
+        "model": context.model,
+        "host": context.host,
+        "rank": "" if rank is None else str(rank),
+        "step": str(notification.step),
+    }
+    return ", ".join(f"{name} {clean(text, 200)}" for name, text in fields.items() if text)

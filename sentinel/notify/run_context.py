@@ -1,0 +1,91 @@
+"""Where a run can be found: its host, command, model, pages and last good checkpoint."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+from threading import Thread
+from urllib.parse import quote
+
+from sentinel.live.node.node_metrics import output_dir
+from sentinel.model.notification import Notification, RunContext
+
+MAX_LOOKUP_SECONDS = 0.5
+"""How long a notification waits for the file system of the checkpoints, which can hang."""
+
+_SAVE_SQL = "select attributes from step where event = 'save' and step = ? order by id desc limit 1"
+_CHECKPOINT_NAMES = {
+    "transformers": "checkpoint-{step}",
+    "trl": "checkpoint-{step}",
+    "verl": "global_step_{step}",
+}
+"""Folder of a checkpoint in the output directory, by framework."""
+
+
+@dataclass
+class RunContextReader:
+    """Builds the context of notifications from what the agent has stored of the run.
+
+    `page_url` is the address of the agent's page, which it knows once it listens; `dashboard_url`
+    that of a dashboard, in which `{run}` is replaced.
+    """
+
+    connection: sqlite3.Connection
+    page_url: str = ""
+    dashboard_url: str = ""
+    _lookup: Thread | None = None
+
+    def read(self, notification: Notification, metadata: Mapping[str, str | float]) -> RunContext:
+        """The context of a notification; `metadata` are those of the run."""
+        diagnosis = notification.diagnosis
+        subject = notification.incident.key.detector if diagnosis is None else diagnosis.cause
+        page_url = self.page_url.rstrip("/")
+        run = quote(notification.incident.key.run, safe="")
+        return RunContext(
+            host=str(metadata.get("host", "")),
+            command=PurePath(str(metadata.get("script", ""))).name,
+            model=str(metadata.get("model", "")),
+            page_url=page_url,
+            dashboard_url=self.dashboard_url.replace("{run}", run),
+            runbook_url=f"{page_url}/runbooks/{quote(subject, safe='')}" if page_url else "",
+            checkpoint_path=self._checkpoint_path(notification.last_good_step, metadata),
+        )
+
+    def _checkpoint_path(self, step: int | None, metadata: Mapping[str, str | float]) -> str:
+        """The path of the checkpoint of that step if it exists; empty if that is not known."""
+        if step is None:
+            return ""
+        path = self._saved_path(step) or _usual_path(step, metadata)
+        return str(path) if path is not None and self._exists(path) else ""
+
+    def _saved_path(self, step: int) -> Path | None:
+        row = self.connection.execute(_SAVE_SQL, [step]).fetchone()
+        path = json.loads(row[0]).get("path", "") if row is not None else ""
+        return Path(path) if path.startswith("/") and "\0" not in path else None
+
+    def _exists(self, path: Path) -> bool:
+        """Whether the path exists; False if the file system does not respond in time."""
+        if self._lookup is not None and self._lookup.is_alive():
+            return False
+        found: list[bool] = []
+        self._lookup = Thread(target=lambda: found.append(_exists(path)), daemon=True)
+        self._lookup.start()
+        self._lookup.join(MAX_LOOKUP_SECONDS)
+        return found == [True]
+
+
+def _usual_path(step: int, metadata: Mapping[str, str | float]) -> Path | None:
+    """Where the framework writes the checkpoint of a step, as far as that is known."""
+    directory = output_dir(metadata)
+    name = _CHECKPOINT_NAMES.get(str(metadata.get("framework", "")))
+    return None if directory is None or name is None else directory / name.format(step=step)
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:
+        return False
