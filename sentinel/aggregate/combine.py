@@ -26,7 +26,7 @@ PARTIAL_GRAD_NORM = "grad_norm_local"
 GRAD_NORM = "grad_norm"
 """Norm of the whole gradient. Replicas have the same; the run's value is the highest."""
 
-MAX_LISTED_DIFFERING_RANKS = 16
+MAX_LISTED_DIFFERING_RANKS = 64
 """Ranks that a mismatch lists; it counts all of them."""
 
 NORM_RELATIVE_TOLERANCE = 1e-5
@@ -207,7 +207,7 @@ def _compute_spread(ranks: Sequence[int], values: Sequence[float]) -> Spread:
 
 
 def _with_mismatch(spread: Spread, ranks: Sequence[int], values: Sequence[float]) -> Spread:
-    """The spread, with the ranks whose value differs from that of the majority."""
+    """The spread, with the ranks whose value differs from that of the majority, or of one half."""
     if spread.count < 3 or spread.min == spread.max:
         return spread
     rows = [row for row in zip(ranks, values, strict=True) if isfinite(row[1])]
@@ -218,4 +218,14 @@ def _with_mismatch(spread: Spread, ranks: Sequence[int], values: Sequence[float]
         if differing and 2 * len(differing) < spread.count:
             listed = tuple(differing[:MAX_LISTED_DIFFERING_RANKS])
             return replace(spread, mismatch=RankMismatch(majority, len(differing), listed))
-    return spread
+    return _with_other_half(spread, rows)
+
+
+def _with_other_half(spread: Spread, rows: Sequence[tuple[int, float]]) -> Spread:
+    """The spread, with the ranks that differ from the lowest if half of all have its value."""
+    value = rows[0][1]
+    differing = [row for row in rows if row[1] != value]
+    if 2 * len(differing) != spread.count:
+        return spread
+    listed = tuple(differing[:MAX_LISTED_DIFFERING_RANKS])
+    return replace(spread, mismatch=RankMismatch(value, len(differing), listed, has_majority=False))

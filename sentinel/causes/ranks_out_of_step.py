@@ -45,13 +45,20 @@ class RanksOutOfStep:
         signal = str(evidence.get("signal", "grad_norm"))
         default = f"a step that only it takes or skips, which changes {signal}"
         advice = _WHERE_TO_LOOK.get(signal, default)
+        if evidence.get("equal_before") == "no":
+            # There is no checkpoint from before the difference.
+            return (
+                "Start the run again with one configuration on all ranks: every checkpoint of this "
+                f"run contains the weights of a single rank. {_where(evidence)} look for {advice}."
+            )
         return (
             "Resume all ranks from one checkpoint before the onset: later checkpoints contain the "
-            f"weights of a single rank. On {_format_ranks(evidence)} look for {advice}."
+            f"weights of a single rank. {_where(evidence)} look for {advice}."
         )
 
 
 _WHERE_TO_LOOK = {
+    "learning_rate": "another configuration, or a scheduler that only some ranks step",
     "grad_norm": "a backward pass under `no_sync`, parameters created or set after the model was "
     "wrapped, or batches that only some ranks skip",
     "loss_scale": "a gradient that overflows only there: the scalers must combine their overflows "
@@ -59,8 +66,12 @@ _WHERE_TO_LOOK = {
 }
 
 
-def _format_ranks(evidence: Mapping[str, float | str]) -> str:
+def _where(evidence: Mapping[str, float | str]) -> str:
+    """On which ranks to look; without a majority, either half may be wrong."""
     ranks = str(evidence.get("differing_ranks", ""))
     if not ranks:
-        return "the named ranks"
-    return f"ranks {ranks}" if "," in ranks else f"rank {ranks}"
+        return "On the named ranks"
+    named = f"rank {ranks}" if ranks.isdecimal() else f"ranks {ranks}"
+    if "majority_value" in evidence:
+        return f"On {named}"
+    return f"Compare {named} with the others, and"

@@ -6,8 +6,10 @@ Formula
     proven   = the value was equal on all ranks in the first `proven` records from two or more
                ranks, and bit-identical in the first `exact`; for the norm, only records in which it
                changed count
+    replicas = the norm is proven and was always bit-identical, and each rank has a loss
     Finding  = a proven value is apart in `in_a_row` consecutive records, or in `lasting` if a norm
-               is apart by less than `tolerance`
+               is apart by less than `tolerance`; or a setting (learning rate, entropy coefficient)
+               of replicas has been apart since the first record
     culprit  = the ranks whose value is not that of the majority
     critical = the gradient norm is apart by more than `tolerance`
 
@@ -22,6 +24,11 @@ Source
     stages and independently trained ranks were never equal, so they prove nothing and are not
     evaluated; nor is their loss scale, which each rank lowers on its own overflows. A norm logged
     after clipping is constant and proves nothing either.
+
+    A node that starts with another configuration has another setting from the first step on. Its
+    ranks are replicas all the same, since the averaged gradient is the same for all of them. A
+    pipeline stage, whose parameter groups may differ, has no loss of its own. A setting that one
+    rank reports one step later than the others is no difference.
 
 Defaults
     `tolerance` 1e-3 is a thousand times the effect of the order of a float32 sum. `proven` 8 and
@@ -43,9 +50,15 @@ from typing import ClassVar
 
 from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
 from sentinel.model.record import Event, RankMismatch, Record, Spread, host_key
+from sentinel.stats.number_ranges import format_ranges
 
 NORM, SCALE = "grad_norm", "loss_scale"
-REPLICATED_SIGNALS = (NORM, SCALE, "learning_rate", "global_step", "optimizer_steps")
+SETTINGS = ("learning_rate", "entropy_coef")
+"""Signals that the configuration decides, and not the data of a rank."""
+REPLICATED_SIGNALS = (NORM, SCALE, *SETTINGS, "global_step", "optimizer_steps")
+
+MIN_SETTING_DIFFERENCE = 0.01
+"""Fraction of a setting below which ranks that always differed may only round it differently."""
 
 MIN_NORM_SHARE = 1e-6
 """Fraction of another norm below which a rank has no part of the trained parameters."""
@@ -60,6 +73,8 @@ class _SignalState:
     is_always_exact: bool = True
     """Whether all ranks were always bit-identical."""
     is_excluded: bool = False
+    """Whether the ranks differed before it was proven that they must not."""
+    last_spread: Spread | None = None
     apart_count: int = 0
     """Consecutive records in which the ranks differ."""
     far_count: int = 0
@@ -91,6 +106,8 @@ class RankDesync:
 
     def _reset(self) -> None:
         self._states = {name: _SignalState() for name in REPLICATED_SIGNALS}
+        self._replica_count = 0
+        """Ranks that are replicas of one model; 0 while that is not known."""
 
     def update(self, record: Record) -> DetectorOutput:
         """Evaluate the spread of one step."""
@@ -103,7 +120,7 @@ class RankDesync:
             for name in REPLICATED_SIGNALS
             if name in record.spread and self._update_signal(name, record)
         ]
-        if not any(state.apart_count for state in self._states.values()):
+        if not any(self._is_apart(state) for state in self._states.values()):
             return Clear() if evaluated else None
         wrong = [name for name in evaluated if self._is_wrong(self._states[name])]
         return self._finding(wrong[0], record) if wrong else None
@@ -118,16 +135,49 @@ class RankDesync:
         same = spread.min == spread.max
         far = spread.max - spread.min > (self.tolerance * abs(spread.max) if name == NORM else 0.0)
         if state.proven_count < self.proven:
+            if far and name in SETTINGS:
+                return self._update_early_difference(state, record.step, spread)
             self._update_proof(name, state, spread, exclude=far)
+            self._update_counts(state, record.step, is_apart=False, is_far=False)
+            self._update_replicas(name, record)
             return False
         if name == NORM and state.proven_count < self.exact:
             self._update_proof(name, state, spread, exclude=False)
+        self._update_replicas(name, record)
         if name == SCALE and self._states[NORM].is_excluded:
             state.apart_count = 0
             return False
         exactly = name != NORM or (state.is_always_exact and state.proven_count >= self.exact)
         self._update_counts(state, record.step, is_apart=not same if exactly else far, is_far=far)
         return True
+
+    def _update_replicas(self, name: str, record: Record) -> None:
+        """Count the ranks that are replicas: their norm is the same to the bit, record by record.
+
+        The state of the norm is up to date; a pipeline stage without a loss is no replica.
+        """
+        if name != NORM:
+            return
+        state, losses = self._states[NORM], record.spread.get("loss")
+        count = record.spread[NORM].count
+        is_proven = state.proven_count >= self.proven and state.is_always_exact
+        has_losses = losses is not None and losses.count + len(losses.bad_ranks) >= count
+        self._replica_count = count if is_proven and has_losses else 0
+
+    def _update_early_difference(self, state: _SignalState, step: int, spread: Spread) -> bool:
+        """Add a setting that differs before it was proven; returns whether it can be evaluated."""
+        previous, state.last_spread = state.last_spread, spread
+        is_near = spread.max - spread.min <= MIN_SETTING_DIFFERENCE * abs(spread.max)
+        if is_near or (previous is not None and _is_one_record_apart(previous, spread)):
+            state.is_excluded, state.apart_count = True, 0
+            return False
+        self._update_counts(state, step, is_apart=True, is_far=True)
+        return spread.count <= self._replica_count
+
+    def _is_apart(self, state: _SignalState) -> bool:
+        """Whether a value that must be equal is not."""
+        is_known = state.proven_count >= self.proven or self._replica_count > 0
+        return state.apart_count > 0 and is_known
 
     def _update_proof(
         self, name: str, state: _SignalState, spread: Spread, *, exclude: bool
@@ -154,6 +204,8 @@ class RankDesync:
 
     def _finding(self, name: str, record: Record) -> Finding:
         spread, state = record.spread[name], self._states[name]
+        onset = min(state.onset_step, record.step)
+        was_equal = state.proven_count >= self.proven
         evidence: dict[str, float | str] = {
             "signal": name,
             "lowest_value": spread.min,
@@ -161,29 +213,39 @@ class RankDesync:
             "highest_value": spread.max,
             "highest_rank": float(spread.max_rank),
             "ranks_compared": float(spread.count),
+            "equal_before": "yes" if was_equal else "no",
         }
         mismatch = spread.mismatch
         if mismatch is not None:
+            reference = "majority_value" if mismatch.has_majority else "value_of_other_half"
             evidence |= {
-                "majority_value": mismatch.majority_value,
+                reference: mismatch.majority_value,
                 "differing_rank_count": float(mismatch.count),
                 "differing_ranks": _format_ranks(mismatch),
             }
         is_critical = name == NORM and state.far_count >= self.in_a_row
-        has_single_rank = mismatch is not None and mismatch.count == 1
+        has_single_rank = mismatch is not None and mismatch.has_majority and mismatch.count == 1
+        ranks = "ranks that were equal before" if was_equal else "replicas of one model"
         return Finding(
-            summary=f"{name} differs between ranks that were equal before: "
+            summary=f"{name} differs between {ranks}: "
             f"{_describe_ranks(spread, record.attributes)}.",
             evidence=evidence,
             severity=Severity.CRITICAL if is_critical else None,
-            onset_step=min(state.onset_step, record.step),
+            onset_step=onset,
+            onset_range=(onset, onset),
             rank=mismatch.differing_ranks[0][0] if mismatch and has_single_rank else None,
+            signal=name,
         )
 
 
 def _is_whole_gradient(spread: Spread, value: float) -> bool:
     """Whether these are norms of the same gradient and not of its parts."""
     return value == spread.max and spread.min > MIN_NORM_SHARE * spread.max
+
+
+def _is_one_record_apart(previous: Spread, spread: Spread) -> bool:
+    """Whether one rank reports now what another one reported in the record before."""
+    return spread.max == previous.min or spread.min == previous.max
 
 
 def _describe_ranks(spread: Spread, attributes: Mapping[str, str]) -> str:
@@ -204,11 +266,17 @@ def _describe_ranks(spread: Spread, attributes: Mapping[str, str]) -> str:
         return f"{value} on rank {ranks[0]}{hosts}{others}"
     hidden = mismatch.count - len(ranks)
     more = f" and {hidden} more" if hidden > 0 else ""
-    return f"{value} on the first of ranks {_format_ranks(mismatch)}{more}{hosts}{others}"
+    which = "ranks" if _has_one_value(mismatch) else "the first of ranks"
+    return f"{value} on {which} {_format_ranks(mismatch)}{more}{hosts}{others}"
+
+
+def _has_one_value(mismatch: RankMismatch) -> bool:
+    """Whether the listed ranks have the same value."""
+    return len({value for _, value in mismatch.differing_ranks}) == 1
 
 
 def _format_ranks(mismatch: RankMismatch) -> str:
-    return ", ".join(str(rank) for rank, _ in mismatch.differing_ranks)
+    return ", ".join(format_ranges(rank for rank, _ in mismatch.differing_ranks))
 
 
 def _format_hosts(ranks: Sequence[int], attributes: Mapping[str, str]) -> str:

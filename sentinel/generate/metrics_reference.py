@@ -43,9 +43,9 @@ _SIGNALS_TEXT = """\
 ## Signals
 
 A signal is a measured quantity of a run. Its metric has the label `run` and is the combined value
-of all ranks. If ranks may differ, there are also `<metric>_rank_min`, `<metric>_rank_max`,
-`<metric>_rank_mean` and `<metric>_rank_std` (before the unit suffix) and `<metric>_worst_rank` (a
-rank whose value is not finite, otherwise the rank with the highest value), over all ranks.
+of all ranks. There are also `<metric>_rank_min` and `<metric>_rank_max` (before the unit suffix)
+over all ranks; and if ranks may differ, `<metric>_rank_mean`, `<metric>_rank_std` and
+`<metric>_worst_rank` (a rank whose value is not finite, otherwise the rank with the highest value).
 
 Series of single ranks have the label `rank`. They exist for the lowest `per_rank_limit` ranks
 (default 64) and for up to 16 further ranks that stand out: named by a firing alert, dead, with

@@ -118,8 +118,7 @@ def _signal_families(build: FamilyBuilder, run_state: RunState) -> Iterator[Metr
         signal = SIGNALS[name]
         yield build.gauge(signal.metric, signal.help, value)
         spread = run_state.spreads.get(name)
-        # A signal that is equal on all ranks by definition needs no families for its spread.
-        if spread is not None and signal.combine_rule is not CombineRule.SAME:
+        if spread is not None:
             yield from _spread_families(build, signal, spread)
     coverage = run_state.coverage
     yield build.gauge(
@@ -161,6 +160,9 @@ def _spread_families(build: FamilyBuilder, signal: Signal, spread: Spread) -> It
     lowest, highest, worst = signal.rank_metrics
     yield build.gauge(lowest, f"Lowest rank's value. {signal.help}", spread.min)
     yield build.gauge(highest, f"Highest rank's value. {signal.help}", spread.max)
+    if signal.combine_rule is CombineRule.SAME:
+        # Where all ranks should be equal, lowest and highest show whether they are.
+        return
     mean, std = signal.deviation_metrics
     yield build.gauge(mean, f"Mean of the ranks' values. {signal.help}", spread.mean)
     yield build.gauge(std, f"Standard deviation over ranks. {signal.help}", spread.std)

@@ -31,8 +31,8 @@ class Finding:
     `summary` is one sentence with values and units; `evidence` holds the values that decided.
     `severity` overrides the detector's own. `onset_step` is the step at which the problem began, as
     far as the detector knows; `onset_range` the earliest and the latest step at which it can have
-    begun. `rank` is the rank that caused it, if one did. `evidence_nats` and `threshold` are as
-    those of Clear.
+    begun. `rank` is the rank that caused it, if one did. `signal` is the signal that shows it, if
+    it is another than the detector's. `evidence_nats` and `threshold` are as those of Clear.
     """
 
     summary: str
@@ -43,6 +43,7 @@ class Finding:
     onset_range: tuple[int, int] | None = None
     evidence_nats: float | None = None
     threshold: float | None = None
+    signal: str = ""
 
 
 # Not frozen: most detectors create one per record, and a frozen one takes three times as long.

@@ -41,12 +41,14 @@ class RankMismatch:
     """Ranks whose value of a signal differs although it must be equal on every rank.
 
     `count` ranks do not have `majority_value`; the first of them and their values are in
-    `differing_ranks`.
+    `differing_ranks`. `has_majority` is False if half of the ranks have that value, so that either
+    half may be wrong; then it is that of the lowest rank.
     """
 
     majority_value: float
     count: int
     differing_ranks: tuple[tuple[int, float], ...]
+    has_majority: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +57,7 @@ class Spread:
 
     `count` ranks have a finite value; `mean`, `min`, `max`, `sum` and `std` (population) are over
     these. `bad_ranks` have NaN or infinity. `mismatch` is None if all values are equal, if they
-    need not be, or if no value is shared by more than half of the ranks.
+    need not be, or if no value is shared by half of the ranks.
     """
 
     count: int

@@ -108,7 +108,7 @@ class IncidentBook:
             key=key,
             episode=episode,
             severity=severity,
-            signal=detector.signal,
+            signal=finding.signal or detector.signal,
             remedy=detector.remedy,
             finding=finding,
             onset_step=onset,

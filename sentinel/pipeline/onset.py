@@ -73,7 +73,13 @@ class RecentSignals:
 def estimate_incident_onset(
     incident: Incident, points: Sequence[tuple[int, float]], checkpoint_steps: Iterable[int]
 ) -> Onset | None:
-    """The onset of an incident with the last checkpoint before it. See `estimate_onset`."""
+    """The onset of an incident with the last checkpoint before it. See `estimate_onset`.
+
+    None if its detector knows the step at which it began.
+    """
+    known = incident.finding.onset_range
+    if known is not None and known[0] == known[1]:
+        return None
     onset = estimate_onset(points, incident.onset_step)
     if onset is None:
         return None

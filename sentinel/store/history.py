@@ -210,6 +210,8 @@ def _spread_from_row(row: list[Any]) -> Spread:
     values = dict(zip(_SPREAD_FIELDS, row, strict=False))
     values["bad_ranks"] = tuple(values["bad_ranks"])
     if "mismatch" in values:
-        majority_value, count, ranks = values["mismatch"]
-        values["mismatch"] = RankMismatch(majority_value, count, tuple(map(tuple, ranks)))
+        majority_value, count, ranks, *has_majority = values["mismatch"]
+        values["mismatch"] = RankMismatch(
+            majority_value, count, tuple(map(tuple, ranks)), *has_majority
+        )
     return Spread(**values)

@@ -4,6 +4,7 @@ Its argument is the path of a plan, as `jobs.Job` writes it.
 """
 
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -26,7 +27,8 @@ def train(plan, folder):
     torch.manual_seed(0)
     net = DistributedDataParallel(torch.nn.Linear(4, 1))
     MODELS.append(net)
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    rate = 0.01 * float(os.environ.get("RATE_FACTOR", "1"))
+    optimizer = torch.optim.SGD(net.parameters(), lr=rate)
     for step in range(1, plan["steps"] + 1):
         out = net(torch.randn(8, 4)).mean()
         # The value is the known number; the gradient is that of the model.

@@ -115,3 +115,25 @@ def test_under_sentinel_run_the_run_is_over_when_it_ends(loopback, add_receiver,
     assert nodes == [([0, 1], "ended"), ([2, 3], "ended")]
     assert_steps(head.steps(), range(1, STEPS + 1), job.all_ranks)
     assert head.incidents() == receiver.accepted == []
+
+
+@pytest.mark.nodes
+def test_a_node_with_another_learning_rate_from_the_first_step_is_found(
+    site, add_receiver, tmp_path
+):
+    hosts = site.add_hosts(2)
+    receiver = add_receiver(hosts[0])
+    hosts[1].settings["RATE_FACTOR"] = "3"
+    job = Job(tmp_path / "job", hosts, STEPS, kind="torchrun", script="ddp_ranks.py").start()
+    assert job.exit_codes() == [0, 0], [host.output for host in hosts]
+    (opened, *later) = AgentResults(hosts[0]).wait_until_ended().notifications()
+    incident = opened.incident
+    assert (incident.key.detector, incident.signal, incident.onset_step) == (
+        "rank_desync",
+        "learning_rate",
+        1,
+    )
+    assert incident.finding.evidence["differing_ranks"] == "2-3"
+    assert {each.reason.value for each in later} <= {"resolved"}
+    assert len(receiver.accepted) == 1 + len(later)
+    wait_until_all_ended(hosts)

@@ -204,13 +204,21 @@ def test_a_rank_that_differs_from_the_majority_is_named_with_its_value():
     assert spread["loss"].mismatch is None
 
 
-@pytest.mark.parametrize(
-    "norms", [(1.0, 1.0, 1.0), (1.0, 2.0), (1.0, 1.0, 2.0, 2.0), (1.0, 2.0, 3.0)], ids=str
-)
+@pytest.mark.parametrize("norms", [(1.0, 1.0, 1.0), (1.0, 2.0), (1.0, 2.0, 3.0)], ids=str)
 def test_without_a_differing_rank_or_a_majority_there_is_no_mismatch(norms):
     record = combined(*(rank_values(rank, grad_norm=norm) for rank, norm in enumerate(norms)))
 
     assert record.spread["grad_norm"].mismatch is None
+
+
+def test_if_half_of_the_ranks_differ_from_the_lowest_they_are_named_without_a_majority():
+    """Both ranks of one of two nodes."""
+    rates = (1e-3, 1e-3, 3e-3, 3e-3)
+    record = combined(*(rank_values(rank, learning_rate=rate) for rank, rate in enumerate(rates)))
+
+    assert record.spread["learning_rate"].mismatch == RankMismatch(
+        1e-3, 2, ((2, 3e-3), (3, 3e-3)), has_majority=False
+    )
 
 
 def test_a_mismatch_ignores_rounding_differences():

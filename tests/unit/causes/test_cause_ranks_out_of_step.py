@@ -40,7 +40,19 @@ def test_a_differing_learning_rate_has_its_own_remedy():
     (case,) = diagnose_run(replicas(1, rate=0.5)).cases.values()
 
     assert case.diagnosis.cause == "ranks_out_of_step"
-    assert "which changes learning_rate" in case.diagnosis.remedy
+    assert "look for another configuration" in case.diagnosis.remedy
+
+
+def test_ranks_that_were_never_equal_have_no_checkpoint_to_resume_from():
+    records = (
+        combine_step(n, loss=[1.0] * 4, grad_norm=[1 + n / 9] * 4, learning_rate=[0.1] * 3 + [0.3])
+        for n in range(1, 40)
+    )
+    (case,) = diagnose_run(records).cases.values()
+
+    assert case.diagnosis.cause == "ranks_out_of_step"
+    assert "Start the run again with one configuration" in case.diagnosis.remedy
+    assert "On rank 3 look for another configuration" in case.diagnosis.remedy
 
 
 def test_a_shard_of_bad_samples_has_no_cause():
@@ -63,7 +75,10 @@ def test_a_differing_loss_scale_has_its_own_remedy():
     (case,) = diagnose_run(records).cases.values()
 
     assert case.diagnosis.cause == "ranks_out_of_step"
-    assert "On the named ranks look for a gradient that overflows" in case.diagnosis.remedy
+    assert (
+        "Compare ranks 2-3 with the others, and look for a gradient that overflows"
+        in case.diagnosis.remedy
+    )
 
 
 def test_the_remedy_names_all_diverging_ranks():
@@ -73,4 +88,4 @@ def test_the_remedy_names_all_diverging_ranks():
     )
     (case,) = diagnose_run(records).cases.values()
 
-    assert "On ranks 6, 7 look for a backward pass" in case.diagnosis.remedy
+    assert "On ranks 6-7 look for a backward pass" in case.diagnosis.remedy

@@ -121,7 +121,7 @@ def test_all_ranks_that_differ_from_the_majority_are_named_with_both_values():
     assert (record.step, finding.rank) == (10, None)
     assert finding.evidence["differing_ranks"] == "17, 40, 99, 1000"
     assert finding.evidence["majority_value"] == 1.0 + 0.1 * (record.step % 7)
-    assert "on the first of ranks 17, 40, 99, 1000, 1.3 on the other 1020" in finding.summary
+    assert "on ranks 17, 40, 99, 1000, 1.3 on the other 1020" in finding.summary
 
 
 def test_hosts_of_differing_ranks_are_named_if_there_are_several():
@@ -141,11 +141,13 @@ def test_both_of_two_ranks_are_named_with_their_values_and_hosts():
     assert "1.3 on rank 0 (node-a), 1.95 on rank 1 (node-b)" in finding.summary
 
 
-def test_no_rank_is_named_without_a_majority():
-    _, finding = first_finding(RankDesync(), differing_run((0, 1), 4, 1.5, onset=8, count=20))
+def test_both_halves_are_named_without_a_majority():
+    """Two nodes of two ranks: which of them is wrong is unknown."""
+    _, finding = first_finding(RankDesync(), differing_run((2, 3), 4, 1.5, onset=8, count=20))
 
     assert finding.rank is None
-    assert "differing_ranks" not in finding.evidence
+    assert finding.evidence["differing_ranks"] == "2-3"
+    assert "1.95 on ranks 2-3, 1.3 on the other 2" in finding.summary
 
 
 def test_replicas_that_were_bit_identical_are_reported_at_a_difference_of_one_bit():
@@ -219,3 +221,64 @@ def test_large_counts_are_printed_with_enough_digits():
     _, finding = first_finding(RankDesync(), records)
 
     assert "10000021 on rank 1, 10000022 on rank 0" in finding.summary
+
+
+def replicas(rates_at, count=40, ranks=4, **more):
+    """Steps of replicas with the same norm and their own losses; `rates_at` gives their rates."""
+    rng = Random(0)
+    for step in range(count):
+        norm = 1.0 + 0.1 * (step % 7)
+        losses = [rng.random() for _ in range(ranks)]
+        values = {"grad_norm": [norm] * ranks, "loss": losses, **more}
+        yield combine_step(step, learning_rate=rates_at(step), **values)
+
+
+def test_a_learning_rate_that_differs_from_the_first_step_is_found_once_replicas_are_proven():
+    record, finding = first_finding(RankDesync(), replicas(lambda _: [1e-3, 1e-3, 3e-3, 3e-3]))
+
+    assert (record.step, finding.onset_step, finding.onset_range) == (7, 0, (0, 0))
+    assert (finding.signal, finding.severity, finding.rank) == ("learning_rate", None, None)
+    assert finding.evidence["differing_ranks"] == "2-3"
+    assert "differs between replicas of one model: 0.003 on ranks 2-3" in finding.summary
+
+
+def test_a_single_replica_with_another_learning_rate_from_the_first_step_is_named():
+    _, finding = first_finding(RankDesync(), replicas(lambda n: [1 / (n + 9)] * 3 + [3 / (n + 9)]))
+
+    assert (finding.rank, finding.evidence["differing_ranks"]) == (3, "3")
+
+
+def test_a_learning_rate_reported_one_step_later_is_no_difference():
+    """The first rank reports that of its scheduler after the step, the others that of the step."""
+    assert first_finding(
+        RankDesync(), replicas(lambda n: [1e-3 * 0.99 ** (n + 1), *[1e-3 * 0.99**n] * 3])
+    ) == (None, None)
+
+
+def test_a_learning_rate_that_one_rank_rounds_is_no_difference():
+    assert first_finding(
+        RankDesync(), replicas(lambda n: [round(1e-4 / (n + 3), 7), *[1e-4 / (n + 3)] * 3])
+    ) == (None, None)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        pytest.param({"grad_norm": [1.0, 2.0, 3.0, 4.0]}, id="parts of the gradient"),
+        pytest.param({"grad_norm": [1.0] * 4}, id="norms after clipping"),
+        pytest.param({"loss": [1.0, 2.0, 3.0]}, id="a pipeline stage without a loss"),
+        pytest.param({"loss": []}, id="no loss"),
+    ],
+)
+def test_learning_rates_of_ranks_that_are_not_known_as_replicas_may_differ(values):
+    """FSDP with norms of parts; stages whose first parameter groups differ."""
+    records = replicas(lambda _: [1e-3, 1e-3, 3e-3, 3e-3], **values)
+
+    assert first_finding(RankDesync(), records) == (None, None)
+
+
+def test_other_values_of_replicas_may_differ_from_the_start():
+    """Steps that each rank counts in its way, and a coefficient that each adapts to its data."""
+    records = replicas(lambda _: [1e-3] * 4, global_step=[0, 1, 2, 3], kl_coef=[0.1, 0.2, 0.3, 0.4])
+
+    assert first_finding(RankDesync(), records) == (None, None)

@@ -93,8 +93,10 @@ def test_signals_are_exported_with_their_spread_over_ranks():
     assert shown["sentinel_policy_kl_rank_std_nats",] == pytest.approx(0.1)
     assert shown["sentinel_policy_kl_worst_rank",] == 1
     assert shown["sentinel_reward",] == 1.0
-    # A learning rate is equal on all ranks by definition, so it has no families for its spread.
-    assert ("sentinel_learning_rate_rank_min",) not in shown
+    # A learning rate must be equal on all ranks: lowest and highest show whether it is.
+    assert shown["sentinel_learning_rate_rank_min",] == 1e-6
+    assert shown["sentinel_learning_rate_rank_max",] == 1e-6
+    assert ("sentinel_learning_rate_rank_std",) not in shown
 
 
 def test_nan_and_infinity_are_exported():
