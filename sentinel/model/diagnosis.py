@@ -65,9 +65,9 @@ class CaseContext:
 
     `symptoms` are by detector, and so are `other_symptoms`, of other cases of the run. `metadata`
     are the settings of the run by name. `values` are the newest value of each signal, `history` the
-    newest finite values of some signals with their steps, and `steps_per_point` the usual number of
-    steps from one logged value to the next, and `checkpoint_steps` the steps of the checkpoints that
-    are known, in the order of their creation.
+    newest finite values of some signals with their steps, `steps_per_point` the usual number of
+    steps from one logged value to the next, and `checkpoint_steps` the steps of the checkpoints
+    that are known, in the order of their creation.
     """
 
     symptoms: Mapping[str, Symptom] = field(default_factory=dict)
