@@ -1,22 +1,45 @@
-"""Helpers for tests of detectors: records to process, and a check of the detector contract.
+"""Checks of the contracts of detectors and sinks, and records for a detector to process.
 
 def test_my_detector():
     check_detector(MyDetector)
     record, finding = first_finding(MyDetector(), steps(loss=[1.0] * 50 + [9.0] * 10))
     assert record.step == 54
+
+def test_my_sink():
+    check_sink(MySink(url="https://example.org/hook"))
 """
 
 from __future__ import annotations
 
 import copy
+import email
+import email.policy
 import inspect
+import json
+import re
 import sys
+import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
+from itertools import cycle
 from math import inf, nan
 from random import Random
 from typing import Any
 
+from pydantic import SecretStr
+
+from sentinel.model.delivery import (
+    AppriseCall,
+    Delivery,
+    HttpRequest,
+    Mail,
+    RejectingSink,
+    Rejection,
+    Response,
+    SignedSink,
+    Sink,
+)
+from sentinel.model.diagnosis import Diagnosis, Evidence
 from sentinel.model.finding import (
     Clear,
     Detector,
@@ -25,6 +48,8 @@ from sentinel.model.finding import (
     Severity,
     wanted_baselines,
 )
+from sentinel.model.incident import Incident, IncidentKey, IncidentState
+from sentinel.model.notification import Notification, NotificationReason, RunContext
 from sentinel.model.record import WHOLE_RUN, Event, Record
 from sentinel.pipeline.run_baselines import BASELINE_SETTINGS, RunBaselines
 from sentinel.pipeline.snapshot import deserialize, serialize
@@ -231,3 +256,236 @@ def _synthetic_run(count: int, extreme_share: float = 0.0) -> Iterator[Record]:
         yield Record("run", WHOLE_RUN, step, float(step), values=values)
         if step % 10 == 0 or not is_healthy:
             yield event(Event.SAVE, step, time=float(step))
+
+
+MAX_PAYLOAD_BYTES = 65536
+"""Most bytes of one delivery."""
+
+HOSTILE_TEXTS = (
+    "<!channel> <!here> <@U0123456> <#C01> <!subteam^S1> <https://evil.example|ok>",
+    "@everyone @here <@123456789> <@&1234> <#123> [ok](https://evil.example) ~~x~~ ||x||",
+    "`code` ```block``` *bold* _italic_ # title > quote",
+    "evil\u202egnp.exe \u2066x\u2069 zero\u200bwidth \ufeff\u00ad joiner\u200d",
+    "line\nbreak\r\u2028\u2029\x00\x1b[31m\x9b \ud83d",
+    "\r\nBcc: everyone@example.org\r\n\r\nbody",
+    "</script>&amp;<img src=x onerror=alert(1)> $(reboot) `reboot` %s {0} ${x}",
+    "&" * 5000,
+    "word " * 1000,
+)
+"""Texts that a run, a model or a person can contain, and that must have no effect."""
+
+MENTIONS = ("<!channel", "<!here", "<@U", "<#", "<@&", "@everyone", "@here", "<https://evil")
+"""What notifies people, or hides an address, in the markup of chats."""
+
+_ESCAPED = re.compile(r"\\.")
+
+REFUSALS = ("", "no", "null", "[]", "{}", '{"ok": false}', "<html>Please log in</html>", "[" * 9000)
+"""Responses that accept nothing."""
+
+
+def check_sink(sink: Sink, *, markup: bool = True) -> None:
+    """Check a sink against the contract. Raises AssertionError with the violated rule.
+
+    `markup` is whether the receiver interprets text; a sink that sends plain text or JSON for
+    programs need not escape it. The values of secret settings should be distinctive.
+    """
+    _check_sink_declarations(sink)
+    _check_payloads(sink, markup=markup)
+    _check_rendering(sink)
+    _check_secrets(sink)
+    _check_refusals(sink)
+
+
+def _check_sink_declarations(sink: Sink) -> None:
+    kind = type(sink)
+    _require(is_dataclass(kind), kind, "must be a dataclass whose fields are its settings")
+    for setting in fields(kind):  # type: ignore[arg-type] # checked in the line before
+        name = f"`{setting.name}`"
+        _require(name in f"{kind.__doc__}", kind, f"must document its setting {name}")
+    _require(isinstance(kind.can_update, bool), kind, "must declare can_update as True or False")
+
+
+def _check_payloads(sink: Sink, *, markup: bool) -> None:
+    for notification in _notifications():
+        for receipt in (None, "1/2.3"):
+            for delivery in _deliveries(sink, notification, receipt):
+                _check_payload(type(sink), delivery, markup=markup)
+
+
+def _check_payload(kind: type[Any], delivery: Delivery, *, markup: bool) -> None:
+    size = len(_payload(delivery))
+    limit = f"must send at most {MAX_PAYLOAD_BYTES} bytes, and something, but sends {size}"
+    _require(0 < size <= MAX_PAYLOAD_BYTES, kind, limit)
+    if isinstance(delivery, HttpRequest):
+        is_ascii = all(f"{name}{text}".isascii() for name, text in delivery.headers.items())
+        _require(is_ascii, kind, "must send headers of ASCII characters")
+    for text in _texts(delivery):
+        hidden = [each for each in text if _is_hidden(each)]
+        _require(not hidden, kind, f"must clean its texts, but sends {hidden[:3]}")
+        unescaped = _ESCAPED.sub("", text)
+        found = [mention for mention in MENTIONS if markup and mention in unescaped]
+        _require(not found, kind, f"must escape its texts, but sends {found}")
+
+
+def _check_rendering(sink: Sink) -> None:
+    kind = type(sink)
+    opened, resolved = _notification(NotificationReason.OPENED), _resolved()
+    before, first = copy.deepcopy(opened), sink.render(opened, "a" * 32, None)
+    _require(opened == before, kind, "must not modify the notification")
+    _require(first == sink.render(before, "a" * 32, None), kind, "must render a repeat the same")
+    closing = sink.render(resolved, "a" * 32, None)
+    _require(_payload(first) != _payload(closing), kind, "must tell a resolution from an opening")
+    shown, expected = "\n".join(_texts(first)), ("KL is 2 nats", "Raise", "a-run")
+    missing = [each for each in expected if each not in shown.replace("\\", "")]
+    _require(not missing, kind, f"must show finding, remedy and run, but {missing} are missing")
+
+
+def _check_secrets(sink: Sink) -> None:
+    kind = type(sink)
+    values = [getattr(sink, each.name) for each in fields(kind)]  # type: ignore[arg-type]
+    secrets = [each.get_secret_value() for each in values if isinstance(each, SecretStr)]
+    deliveries = _deliveries(sink, _notification(NotificationReason.OPENED), None)
+    printed = "".join(f"{each!r}{each}" for each in (sink, *deliveries))
+    _require(not any(each in printed for each in secrets), kind, "must print no secret")
+    content = b"".join(_payload(each) for each in deliveries).decode()
+    urls = [each for each in secrets if "://" in each]
+    _require(not any(each in content for each in urls), kind, "must not send its URL as text")
+
+
+def _check_refusals(sink: Sink) -> None:
+    kind = type(sink)
+    for status in (0, 301, 400, 404, 429, 500, 503):
+        for body in REFUSALS:
+            response = Response(status, body, error="" if status else "ConnectionError")
+            is_accepted = not response.error and status >= 300 and sink.is_accepted(response)
+            _require(not is_accepted, kind, f"must not accept the status {status}")
+            receipt = sink.receipt(response)
+            _require(receipt is None or isinstance(receipt, str), kind, "must return a receipt")
+            if isinstance(sink, RejectingSink):
+                reason = sink.rejection(response)
+                is_reason = reason is None or isinstance(reason, Rejection)
+                _require(is_reason, kind, "must return a Rejection or None")
+
+
+def _deliveries(sink: Sink, notification: Notification, receipt: str | None) -> list[Delivery]:
+    """The delivery as it is sent, and what follows it."""
+    delivery = sink.render(notification, "0123456789abcdef" * 2, receipt)
+    if not isinstance(delivery, HttpRequest):
+        return [delivery]
+    if isinstance(sink, SignedSink):
+        delivery = sink.sign(delivery, 1_700_000_000.0)
+    return [delivery] if delivery.follow_up is None else [delivery, delivery.follow_up]
+
+
+def _payload(delivery: Delivery) -> bytes:
+    if isinstance(delivery, HttpRequest):
+        return delivery.body
+    if isinstance(delivery, Mail):
+        return delivery.message
+    if isinstance(delivery, AppriseCall):
+        return f"{delivery.title}\n{delivery.body}".encode()
+    return delivery.stdin
+
+
+def _texts(delivery: Delivery) -> list[str]:
+    """The lines that people read. The object `sentinel` of a body is for programs."""
+    if isinstance(delivery, Mail):
+        mail = email.message_from_bytes(delivery.message, policy=email.policy.default)
+        texts = [f"{value}" for value in mail.values()]
+        texts += [part.get_content() for part in mail.walk() if not part.is_multipart()]
+    elif isinstance(delivery, AppriseCall):
+        texts = [delivery.title, delivery.body]
+    else:
+        texts = list(_strings(json.loads(_payload(delivery))))
+    return [line for text in texts for line in text.replace("\r\n", "\n").split("\n")]
+
+
+def _strings(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list):
+        for item in value:
+            yield from _strings(item)
+    elif isinstance(value, dict):
+        for name, item in value.items():
+            if name != "sentinel":
+                yield from _strings(item)
+
+
+def _is_hidden(character: str) -> bool:
+    return unicodedata.category(character) in {"Cc", "Cf", "Cs", "Co", "Zl", "Zp"}
+
+
+def _notifications() -> Iterator[Notification]:
+    for reason in NotificationReason:
+        for severity in Severity:
+            yield _notification(reason, severity=severity, rank=7)
+            yield _with_cause(_notification(reason, severity=severity), "policy collapse")
+    for text, reason in zip(HOSTILE_TEXTS, cycle(NotificationReason), strict=False):
+        yield _notification(reason, text)
+        yield _with_cause(_notification(reason, text), text)
+    yield from map(_longest, NotificationReason)
+
+
+def _notification(
+    reason: NotificationReason,
+    text: str = "",
+    *,
+    severity: Severity = Severity.CRITICAL,
+    rank: int = WHOLE_RUN,
+) -> Notification:
+    """A notification whose names and texts are `text`, if it is given."""
+    evidence: dict[str, float | str] = {"kl": 2.0, "limit": 0.4}
+    if text:
+        evidence = {
+            "nan": nan,
+            text: text,
+            **{f"{number}{text[:80]}": inf for number in range(300)},
+        }
+    incident = Incident(
+        key=IncidentKey(text or "a-run", rank, text or "kl_blowup"),
+        episode=1,
+        severity=severity,
+        signal=text or "kl_ref",
+        remedy=text or "Raise the KL coefficient.",
+        finding=Finding(text or "KL is 2 nats.", evidence),
+        onset_step=90,
+        opened_step=100,
+        opened_time=1_700_000_000.0,
+        state=IncidentState.FIRING,
+        title=text,
+    )
+    context = RunContext(
+        host=text or "gpu-3",
+        command=text or "train.py",
+        model=text or "Qwen",
+        page_url=f"https://gpu-3:13130/{text}",
+        dashboard_url=f"https://grafana.example/d/run?var-run={text}",
+        runbook_url="https://gpu-3:13130/runbooks/kl_blowup",
+        checkpoint_path=text or "/out/checkpoint-80",
+    )
+    notification = Notification(reason, incident, 120, 1_700_000_060.0, context=context)
+    return replace(notification, notes=(text or "Acknowledged by ana.",) * 5)
+
+
+def _resolved() -> Notification:
+    opened = _notification(NotificationReason.RESOLVED)
+    closed = replace(
+        opened.incident,
+        state=IncidentState.RESOLVED,
+        resolved_step=120,
+        resolved_time=1_700_000_060.0,
+    )
+    return replace(opened, incident=closed)
+
+
+def _longest(reason: NotificationReason) -> Notification:
+    """A notification whose every text is long, in characters of four bytes."""
+    text = "\U0001f525" * 5000
+    return _with_cause(_notification(reason, text), text)
+
+
+def _with_cause(notification: Notification, text: str) -> Notification:
+    evidence = tuple(Evidence(0.5, text, step) for step in range(40))
+    diagnosis = Diagnosis(text, text, 0.8, Severity.CRITICAL, evidence, f"{text}.", 80)
+    return replace(notification, diagnosis=diagnosis, others=(notification.incident,) * 40)

@@ -16,8 +16,6 @@ Formula
     critical = the loss is lost twice in a row
     info     = any other lost value; and a lost gradient norm while the loss scale falls: the loss
                scaler skips that step
-    culprit  = the ranks whose vital value was lost first; all ranks have lost it a step later,
-               when they have averaged their gradients
 
 Units
     `proven`, `window`: records. `several`: values; a value logged by the framework and the part of
@@ -41,7 +39,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import isfinite
 from typing import ClassVar
@@ -82,7 +80,6 @@ class NanOrInf:
         self._consecutive: dict[str, int] = {}
         self._recent_counts: deque[int] = deque(maxlen=self.window)
         self._onset_step: int | None = None
-        self._first_ranks: tuple[int, ...] = ()
         self._loss_scale: float | None = None
 
     def update(self, record: Record) -> DetectorOutput:
@@ -99,24 +96,19 @@ class NanOrInf:
         severity, onset_step = self._severity(vital), self._onset_step if vital else record.step
         lost += others
         ranks = _nonfinite_ranks(lost, record.spread)
-        first = self._first_ranks if vital else ranks
         names = ", ".join(lost[:4]) + (f" and {len(lost) - 4} more" if len(lost) > 4 else "")
-        summary = f"NaN or infinite on {_format_ranks(ranks)}: {names}."
-        if not ranks:
-            summary = f"NaN or infinite: {names}."
-        elif first and set(first) < set(ranks):
-            summary += f" It began on {_format_ranks(first)} at step {onset_step}."
+        shown = ", ".join(map(str, ranks[:8])) + (" and others" if len(ranks) > 8 else "")
+        where = f" on rank{'s' if len(ranks) > 1 else ''} {shown}" if ranks else ""
         return Finding(
-            summary=summary,
+            summary=f"NaN or infinite{where}: {names}.",
             evidence={name: str(record.values.get(name)) for name in lost[:8]}
             | {
                 "nonfinite_values_in_window": float(sum(self._recent_counts)),
                 "ranks": ",".join(map(str, ranks)),
-                "first_ranks": ",".join(map(str, first)),
             },
             severity=severity,
             onset_step=onset_step,
-            rank=first[0] if len(first) == 1 else None,
+            rank=ranks[0] if len(ranks) == 1 else None,
         )
 
     def _nonfinite_names(self, record: Record, others: list[str]) -> list[str]:
@@ -171,7 +163,6 @@ class NanOrInf:
     def _update_counts(self, names: list[str], record: Record) -> None:
         if names and not any(self._recent_counts):
             self._onset_step = record.step
-            self._first_ranks = _nonfinite_ranks(names, record.spread)
         self._recent_counts.append(len(set(map(_base_name, names))) if names else 0)
         for name in [n for n in self._consecutive if n in record.values and n not in names]:
             del self._consecutive[name]
@@ -194,12 +185,6 @@ def _is_vital_name(name: str) -> bool:
 def _base_name(name: str) -> str:
     """Name of the quantity: a norm logged under several names counts once."""
     return name.removeprefix("logged_").removesuffix("_local")
-
-
-def _format_ranks(ranks: Sequence[int]) -> str:
-    """The first ranks of a list: "rank 1", "ranks 0, 1"."""
-    shown = ", ".join(map(str, ranks[:8])) + (" and others" if len(ranks) > 8 else "")
-    return f"rank{'s' if len(ranks) > 1 else ''} {shown}"
 
 
 def _nonfinite_ranks(names: list[str], spreads: Mapping[str, Spread]) -> tuple[int, ...]:

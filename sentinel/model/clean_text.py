@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Mapping
+from urllib.parse import quote, urlsplit
+
+MAX_URL_CHARS = 500
+"""Characters of a link; a longer one is left out, since a part of it leads nowhere."""
 
 _NO_ESCAPES: Mapping[str, str] = {}
+_URL_CHARACTERS = ":/?#[]!$&'*+,;=%-._~"
 
 
 def clean(text: str, max_chars: int | None = None, escapes: Mapping[str, str] = _NO_ESCAPES) -> str:
@@ -19,16 +24,35 @@ def clean(text: str, max_chars: int | None = None, escapes: Mapping[str, str] = 
     >>> clean("a long text", max_chars=7)
     'a long…'
     """
-    pieces = [_clean_character(character, escapes) for character in text]
-    if max_chars is None or sum(map(len, pieces)) <= max_chars:
-        return "".join(pieces)
-    fitting, remaining_chars = [], max_chars - len("…")
-    for piece in pieces:
-        remaining_chars -= len(piece)
-        if remaining_chars < 0:
-            break
-        fitting.append(piece)
-    return "".join(fitting) + "…"
+    pieces: list[str] = []
+    # The number of pieces after which the ellipsis still fits.
+    length = fitting = 0
+    for character in text:
+        piece = _clean_character(character, escapes)
+        length += len(piece)
+        if max_chars is not None and length > max_chars:
+            return "".join(pieces[:fitting]) + "…"
+        pieces.append(piece)
+        if max_chars is None or length <= max_chars - len("…"):
+            fitting = len(pieces)
+    return "".join(pieces)
+
+
+def clean_url(url: str) -> str:
+    """The web address without characters that end a link in a markup; empty if it is none.
+
+    >>> clean_url("https://host/runs/a b|c>(d)")
+    'https://host/runs/a%20b%7Cc%3E%28d%29'
+    >>> clean_url("javascript:alert(1)")
+    ''
+    """
+    quoted = quote(clean(url).strip(), safe=_URL_CHARACTERS)
+    try:
+        parts = urlsplit(quoted)
+    except ValueError:
+        return ""
+    is_web_address = parts.scheme in {"http", "https"} and bool(parts.netloc)
+    return quoted if is_web_address and len(quoted) <= MAX_URL_CHARS else ""
 
 
 def _clean_character(character: str, escapes: Mapping[str, str]) -> str:

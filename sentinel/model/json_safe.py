@@ -1,7 +1,8 @@
-"""Values that JSON can represent."""
+"""Values that JSON can represent, and objects in JSON texts of others."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from math import isfinite
 from typing import Any
@@ -20,3 +21,16 @@ def json_safe(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [json_safe(each) for each in value]
     return value
+
+
+def parse_object(text: str) -> dict[str, Any]:
+    """The object in a JSON text; empty if the text is no JSON, or no object.
+
+    >>> parse_object('{"ok": true}'), parse_object("<html>")
+    ({'ok': True}, {})
+    """
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}

@@ -116,8 +116,7 @@ class Engine:
         changes += self.incident_book.update(record)
         notifications = tuple(each for each in changes if isinstance(each, Notification))
         changed = tuple(each for each in changes if isinstance(each, Incident))
-        checkpoints = self.incident_book.checkpoint_steps.get(record.run, ())
-        cases = self.case_book.update(record, changes, checkpoints)
+        cases = self.case_book.update(record, changes)
         return Result(record, findings, notifications, changed, cases)
 
     def _update_baselines(

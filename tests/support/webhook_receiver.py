@@ -41,6 +41,7 @@ class Request:
     body: bytes
     accepted: bool
     answered: bool
+    method: str = "POST"
 
     @property
     def json(self) -> Any:
@@ -69,18 +70,20 @@ class Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         mode = self.server.receiver.next_mode()
         headers = {name.lower(): value for name, value in self.headers.items()}
-        self.server.receiver.store(
-            Request(
-                time.monotonic(),
-                self.path,
-                headers,
-                body,
-                accepted=mode.accepts,
-                answered=mode.answers,
-            )
+        self.received = Request(
+            time.monotonic(),
+            self.path,
+            headers,
+            body,
+            accepted=mode.accepts,
+            answered=mode.answers,
+            method=self.command,
         )
+        self.server.receiver.store(self.received)
         self.close_connection = True
         mode.respond(self)
+
+    do_PATCH = do_POST  # noqa: N815 - the name that the server looks for
 
     def log_message(self, *_: object) -> None:
         """Log nothing."""

@@ -40,7 +40,8 @@ def send(call: dict[str, Any]) -> dict[str, Any]:
     for service in services:
         service.retry = 0
     kind = apprise.NotifyType(call["kind"])
-    if services.notify(body=call["body"], title=call["title"], notify_type=kind):
+    text = apprise.NotifyFormat.TEXT
+    if services.notify(body=call["body"], title=call["title"], notify_type=kind, body_format=text):
         return {"status": 200}
     if sent.refused:
         return {"error": "AddressRefusedError"}

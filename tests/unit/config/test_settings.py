@@ -79,12 +79,13 @@ def test_a_source_overrides_those_of_lower_precedence(read, tmp_path):
 
 
 def test_sources_are_merged_table_by_table(read, tmp_path):
-    (tmp_path / "sentinel.toml").write_text(TOML)
-    settings = read({"SENTINEL_SINKS__SLACK__LINK": "https://grafana.example/"})
-    slack = settings.sinks["slack"]
+    webhook = '[sinks.webhook]\nurl = "https://alerts.example.org/FILE"\n'
+    (tmp_path / "sentinel.toml").write_text(TOML + webhook)
+    settings = read({"SENTINEL_SINKS__WEBHOOK__ALLOW_HTTP": "true"})
+    webhook = settings.sinks["webhook"]
 
-    assert slack.link == "https://grafana.example/"
-    assert slack.url.get_secret_value().endswith("/FILE")
+    assert webhook.allow_http is True
+    assert webhook.url.get_secret_value().endswith("/FILE")
 
 
 def test_pyproject_is_read_if_there_is_no_sentinel_toml(read, tmp_path):
@@ -212,7 +213,7 @@ def test_a_loopback_host_needs_no_token(read, host):
         ({"sinks": {"slack": {"url": "http://x/CANARY"}}}, ['"sinks.slack.url"', "https://"]),
         ({"sinks": {"slack": {"url": 5}}}, ['"sinks.slack.url"', "int", "valid string"]),
         ({"sinks": {"slack": {"urll": URL}}}, ['"sinks.slack.urll"', 'Did you mean "url"?']),
-        ({"sinks": {"slack": {"url": URL, "link": 5}}}, ['"sinks.slack.link"', "int"]),
+        ({"sinks": {"webhook": {"url": URL, "allow_http": 5}}}, ["allow_http", "int"]),
         ({"sinks": {"webhook": {"url": "http://x/CANARY"}}}, ['"sinks.webhook"', "allow_http"]),
         ({"sinks": {"webhook": {"url": URL, "secret": "whsec_CANARY!"}}}, ["secret", "base64"]),
         ({"detectors": {"kl_blowp": {}}}, ['"detectors.kl_blowp"', 'Did you mean "kl_blowup"?']),
@@ -371,7 +372,7 @@ def test_a_replay_opens_no_file_with_a_secret(write_config):
     [
         ("prot = 1", 'Did you mean "port"'),
         ("[sinks.slack]\nurll_file = '/nowhere'", 'Did you mean "url_file"'),
-        ("[sinks.slack]\nlink = 5", "sinks.slack.link"),
+        ("[sinks.webhook]\nallow_http = 5", "sinks.webhook.allow_http"),
         ("[sinks.slak]", 'Did you mean "slack"'),
         ("[detectors.kl_blowup]\nration = 1", 'Did you mean "ratio"'),
         ('host = "0.0.0.0"', "token"),

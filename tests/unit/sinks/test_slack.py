@@ -17,11 +17,11 @@ from sentinel.sinks.slack import Slack
 URL = "https://hooks.slack.com/services/T/B/X"
 
 
-def message(notification, delivery_id="0123456789abcdef", **settings):
-    return json.loads(Slack(url=URL, **settings).render(notification, delivery_id, None).body)
+def message(notification, delivery_id="0123456789abcdef"):
+    return json.loads(Slack(url=URL).render(notification, delivery_id, None).body)
 
 
-def texts(notification, **settings):
+def texts(notification):
     """Every text of the message in order."""
     found = []
 
@@ -35,7 +35,7 @@ def texts(notification, **settings):
             for child in node:
                 walk(child)
 
-    walk(message(notification, **settings))
+    walk(message(notification))
     return found
 
 
@@ -67,12 +67,13 @@ def test_a_notification_is_rendered_with_all_its_parts():
                 "elements": [
                     markdown(
                         "Run grpo-7b, command train.py, model Qwen/Qwen2.5-7B, host gpu-3, "
-                        "rank 3, step 120"
+                        "rank 3, step 120 · 01234567"
                     ),
-                    markdown("<http://gpu-3:13130|Run page>"),
-                    markdown("<https://grafana.example/d/run?var-run=grpo-7b|Dashboard>"),
-                    markdown("<http://gpu-3:13130/runbooks/kl_blowup|Runbook>"),
-                    markdown("grpo-7b/kl_blowup/rank3#1:opened · 01234567"),
+                    markdown(
+                        "<http://gpu-3:13130|Run page>"
+                        " · <https://grafana.example/d/run?var-run=grpo-7b|Dashboard>"
+                        " · <http://gpu-3:13130/runbooks/kl_blowup|Runbook>"
+                    ),
                 ],
             },
         ],
@@ -94,7 +95,7 @@ def test_a_cause_is_shown_with_its_confidence_and_evidence():
             " The cause is likely, 83 %.\n"
             "• Step 86: KL is 2 nats.\n• Step 95: The reward fell.\n• The KL coefficient is 0.0001."
         ),
-        "*What to do*\nGo back, and raise \u02cbbeta\u02cb.",
+        "*What to do*\nGo back, and raise 'beta'.",
         "*Last good checkpoint*\nstep 80, /out/checkpoint-80",
         "*Also in this case*\n• Reward collapse, warning, since step 90",
     ]
@@ -132,7 +133,8 @@ def test_a_summary_that_the_headline_cuts_keeps_the_run():
     shown = texts(make_notification(summary=f"{long} It is not finite."))
 
     assert shown[1].endswith("…, run grpo-7b")
-    assert "It is not finite." in shown[2]
+    assert shown[2] == long.rstrip(".")
+    assert "It is not finite." in shown[3]
 
 
 def test_severities_have_different_emoji():
@@ -146,8 +148,8 @@ def test_the_rank_of_a_finding_about_the_run_is_shown():
     finding = replace(notification.incident.finding, rank=5)
     with_rank = replace(notification, incident=replace(notification.incident, finding=finding))
 
-    assert "Run grpo-7b, rank 5, step 120" in texts(with_rank)
-    assert "Run grpo-7b, step 120" in texts(make_notification())
+    assert "Run grpo-7b, rank 5, step 120 · 01234567" in texts(with_rank)
+    assert "Run grpo-7b, step 120 · 01234567" in texts(make_notification())
 
 
 HOSTILE = [
@@ -179,38 +181,6 @@ def test_untrusted_text_has_no_effect(text):
     assert hidden == []
 
 
-def test_every_message_is_within_the_limits_of_slack():
-    """Escaping makes some characters five times as long."""
-    for filler in ("word ", "&", "\U0001f525"):
-        long = filler * 20_000
-        notification = make_notification(
-            run=long,
-            detector=long,
-            summary=long,
-            evidence={f"{long}{n}": long for n in range(99)},
-        )
-        incident = replace(notification.incident, remedy=long)
-        notification = replace(notification, incident=incident, notes=(long,) * 9)
-        evidence = tuple(Evidence(0.5, long, step) for step in range(99))
-        named = with_diagnosis(
-            notification, others=[long] * 99, title=long, remedy=long, evidence=evidence
-        )
-        for each in (notification, named, replace(named, reason=NotificationReason.RESOLVED)):
-            assert_within_limits(each)
-
-
-def assert_within_limits(notification):
-    blocks = message(notification)["blocks"]
-
-    assert len(blocks[0]["text"]["text"]) <= 150
-    assert len(blocks) <= 50
-    for block in blocks[1:]:
-        assert len(block.get("text", {}).get("text", "")) <= 3000
-        assert len(block.get("fields", [])) <= 10
-        assert all(len(field["text"]) <= 2000 for field in block.get("fields", []))
-    assert sum(len(text) for text in texts(notification)) < 13_000
-
-
 def test_an_escape_is_never_cut():
     shown = texts(make_notification(summary="&" * 5000))[0]
     escapes = shown.removeprefix(":red_circle: Critical: ").removesuffix("…, run grpo-7b")
@@ -218,11 +188,16 @@ def test_an_escape_is_never_cut():
     assert escapes.replace("&amp;", "") == ""
 
 
-def test_the_link_contains_run_and_detector():
-    link = "https://grafana.example/d/run?var-run={run}#{detector}"
+def test_a_link_is_quoted_and_an_address_of_another_scheme_left_out():
+    context = replace(
+        CONTEXT,
+        page_url="https://gpu-3/a b|c>d",
+        dashboard_url="javascript:alert(1)",
+        runbook_url="https://gpu-3/" + "x" * 9000,
+    )
 
-    assert "<https://grafana.example/d/run?var-run=a%2Fb%3E%7Cc#kl_blowup|Dashboard>" in texts(
-        make_notification(run="a/b>|c"), link=link
+    assert texts(replace(make_notification(), context=context))[-1] == (
+        "<https://gpu-3/a%20b%7Cc%3Ed|Run page>"
     )
 
 
