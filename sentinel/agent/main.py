@@ -26,6 +26,7 @@ from sentinel.model.record import Event, Record
 from sentinel.model.record_batch import RecordOrBatch
 from sentinel.notify import outbox
 from sentinel.notify.dispatcher import Dispatcher
+from sentinel.notify.sink_worker import DeliveryTiming
 from sentinel.readers.sample_files import SampleFiles, SamplePoller
 from sentinel.store import database
 from sentinel.store.history import read_incidents
@@ -140,7 +141,13 @@ class Agent:
             cluster_status=self.cluster_role.status,
             clock=clock,
         )
-        self.dispatcher = Dispatcher(database_path, self.sinks, self.counters, clock)
+        self.dispatcher = Dispatcher(
+            database_path,
+            self.sinks,
+            self.counters,
+            clock,
+            DeliveryTiming(max_per_hour=settings.max_notifications_per_hour),
+        )
         self.sample_poller = self._build_sample_poller()
         self.server = WebServer(
             self.processor.exposition.registry,
@@ -223,7 +230,8 @@ class Agent:
 
     def _commit(self, local_records: list[Record], entries: list[RecordOrBatch]) -> None:
         """Process `entries`, and store the results and read positions in one transaction."""
-        with database.transaction(self.connection):
+        # Immediate, because consumers read before they write, and sink workers write meanwhile.
+        with database.transaction(self.connection, mode="immediate"):
             queued = [self.processor.process(entry) for entry in entries]
             self.processor.persist()
             if self.cluster_role.role == "follower":

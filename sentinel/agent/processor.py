@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 from sentinel.actions.planner import ActionPlanner
 from sentinel.agent.config_alert import ConfigAlert, alert_name
+from sentinel.config.route import Route
 from sentinel.config.settings import Settings
 from sentinel.metrics.exposition import Exposition
 from sentinel.model.counters import Counters
@@ -26,6 +27,7 @@ from sentinel.model.record import WHOLE_RUN, Event, Record
 from sentinel.model.record_batch import RecordBatch, RecordOrBatch
 from sentinel.notify import outbox
 from sentinel.notify.policy import NotificationPolicy
+from sentinel.notify.recipients import Recipients
 from sentinel.notify.run_context import RunContextReader
 from sentinel.pipeline import pipeline
 from sentinel.pipeline.engine import Result
@@ -89,12 +91,17 @@ class RunProcessor:
             cluster_status=cluster_status,
             readable_signals=self.pipeline.readable_signals,
         )
-        updatable = [name for name, sink in sinks.items() if getattr(sink, "can_update", False)]
+        recipients = Recipients(
+            {name: settings.routes.get(name, Route()) for name in sinks},
+            [name for name, sink in sinks.items() if sink.can_update],
+            settings.hold_seconds,
+            settings.team,
+        )
         self.context_reader = RunContextReader(
             connection, settings.public_url, settings.dashboard_url
         )
         self.notification_policy = NotificationPolicy(
-            connection, sinks, RunTier(settings.tier), clock, updatable
+            connection, recipients, RunTier(settings.tier), clock
         )
         self.notification_policy.describe_run = self._describe_run
         self.samples = SampleStore(connection, settings.max_samples)
@@ -137,7 +144,7 @@ class RunProcessor:
             self.exposition.set_suppression(self.notification_policy.suppression)
         due = self.notification_policy.due_notifications(self._open_notifications)
         if due:
-            with database.transaction(self.connection):
+            with database.transaction(self.connection, mode="immediate"):
                 self.notification_policy.enqueue_pending(due)
         self.action_planner.poll()
         return bool(due)

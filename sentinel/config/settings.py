@@ -38,6 +38,7 @@ from sentinel.config.config_sources import (
     read_sources,
     type_name,
 )
+from sentinel.config.route import Route
 from sentinel.config.url_policy import is_loopback, url_refusal
 from sentinel.model.delivery import Sink
 from sentinel.model.diagnosis import Cause
@@ -104,13 +105,15 @@ class Settings(BaseModel):
     one. Up to `per_rank_limit` ranks have metrics of their own, and a few outliers; 0 is none. The
     database holds the newest `max_samples` texts; `samples_dir` is a folder to which the trainer
     writes texts. GPUs, processors, memory and disks are polled every `node_poll_seconds`; 0 is
-    never. `tier` limits how notifications of the run are sent. Links in notifications begin with
-    `public_url`, by default the agent's own address, and contain `dashboard_url`, in which `{run}`
-    is replaced. `detectors` holds the settings of
-    each detector; those in `disable` do not run. `keys` are logged keys, each with the signal that
-    it stands for. With `baselines` the run starts from the trajectories of healthy runs with
-    the same configuration, and stores its own. `actions` are the commands that are sent to the
-    trainer. `cluster` is for runs on several nodes.
+    never. `tier` limits how notifications of the run are sent, and `team` is who gets them. The
+    first one of a case waits `hold_seconds` for a cause. Above `max_notifications_per_hour` the
+    further ones are summarised. `ping_url` is requested while the run is healthy. Links in
+    notifications begin with `public_url`, by default the agent's own address, and contain
+    `dashboard_url`, in which `{run}` is replaced. `detectors` holds the settings of each detector;
+    those in `disable` do not run. `keys` are logged keys, each with the signal that it stands for.
+    With `baselines` the run starts from the trajectories of healthy runs with the same
+    configuration, and stores its own. `actions` are the commands that are sent to the trainer.
+    `cluster` is for runs on several nodes.
     """
 
     model_config = ConfigDict(
@@ -127,6 +130,10 @@ class Settings(BaseModel):
     samples_dir: Path | None = None
     node_poll_seconds: float = Field(5.0, ge=0, le=3600, allow_inf_nan=False)
     tier: Literal["page", "notify", "quiet"] = "page"
+    team: str = ""
+    hold_seconds: float = Field(1.0, ge=0, le=60, allow_inf_nan=False)
+    max_notifications_per_hour: int = Field(20, ge=1, le=10_000)
+    ping_url: SecretStr | None = Field(None, min_length=1)
     public_url: str = ""
     dashboard_url: str = ""
     sinks: dict[str, Annotated[Sink, SkipValidation]] = Field(default_factory=dict)
@@ -137,6 +144,7 @@ class Settings(BaseModel):
     actions: dict[str, list[Literal["checkpoint", "stop"]]] = Field(default_factory=dict)
     cluster: ClusterSettings = ClusterSettings(head="", token=None)
     _config_errors: dict[str, str] = PrivateAttr(default_factory=dict)
+    _routes: dict[str, Route] = PrivateAttr(default_factory=dict)
 
     @property
     def config_errors(self) -> dict[str, str]:
@@ -149,6 +157,11 @@ class Settings(BaseModel):
         if url and (refusal := url_refusal(url, allow_http=True)):
             raise ValueError(refusal)
         return url
+
+    @property
+    def routes(self) -> dict[str, Route]:
+        """Which notifications each sink gets, by its name."""
+        return self._routes
 
     def critical_actions(self) -> list[str]:
         """The commands that are sent to the trainer when a case becomes critical."""
@@ -205,9 +218,12 @@ def _build_settings(
     """The validated settings. Invalid detector tables raise, or go to `detector_errors`."""
     tree = dict(sources.tree)
     has_token = bool(tree.keys() & {"token", "token_file"})
-    _reject_unknown((), tree, {*Settings.model_fields, "token_file"}, sources)
-    _read_secrets((), tree, {"token"}, sources)
-    sinks = _check_tables("sinks", _build_sink, sources)
+    secrets = {"token", "ping_url"}
+    known = {*Settings.model_fields, *(f"{key}_file" for key in secrets)}
+    _reject_unknown((), tree, known, sources)
+    _read_secrets((), tree, secrets, sources)
+    routes: dict[str, Route] = {}
+    sinks = _check_tables("sinks", partial(_build_sink, routes), sources)
     tree["sinks"] = sinks if sources.read_secrets else {}
     tree["detectors"] = _check_tables(
         "detectors", _check_detector_settings, sources, detector_errors
@@ -217,6 +233,7 @@ def _build_settings(
     tree["actions"] = sources.as_table(("actions",), tree.get("actions", {}))
     _reject_unknown(("actions",), tree["actions"], ["on_critical"], sources)
     settings: Settings = _validate((), TypeAdapter(Settings), tree, sources)
+    settings.routes.update(routes)
     _reject_unknown(("disable",), settings.disable, plugins.load_classes("detectors"), sources)
     if not is_loopback(settings.host) and not has_token:
         message = (
@@ -301,8 +318,13 @@ def _check_tables(
     return checked
 
 
-def _build_sink(name: str, raw: ConfigTree, sources: ConfigSources) -> Sink | None:
-    """The sink; None without secrets. Its class is that named `kind`, by default `name`."""
+def _build_sink(
+    routes: dict[str, Route], name: str, raw: ConfigTree, sources: ConfigSources
+) -> Sink | None:
+    """The sink; None without secrets. Its class is that named `kind`, by default `name`.
+
+    Its route is added to `routes`.
+    """
     path = ("sinks", name)
     kinds = plugins.load_classes("sinks")
     kind_path = (*path, "kind") if "kind" in raw else ("sinks",)
@@ -310,8 +332,10 @@ def _build_sink(name: str, raw: ConfigTree, sources: ConfigSources) -> Sink | No
     _reject_unknown(kind_path, [kind], kinds, sources)
     hints = _setting_types(kinds[kind])
     secrets = {key for key, hint in hints.items() if SecretStr in (hint, *get_args(hint))}
-    known = {*hints, "kind", *(f"{key}_file" for key in secrets)}
+    known = {*hints, "kind", *(f"{key}_file" for key in secrets), *Route.model_fields}
     _reject_unknown(path, raw, known, sources)
+    route = {key: raw.pop(key) for key in Route.model_fields if key in raw}
+    routes[name] = _validate(path, TypeAdapter(Route), route, sources)
     _read_secrets(path, raw, secrets, sources)
     if not sources.read_secrets:
         for key, value in raw.items():

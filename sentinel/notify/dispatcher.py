@@ -121,7 +121,14 @@ class Dispatcher:
 
     def _new_worker(self, name: str, connection: sqlite3.Connection) -> SinkWorker:
         return SinkWorker(
-            name, self.sinks[name], connection, self._counters, self._clock, self._timing
+            name,
+            self.sinks[name],
+            connection,
+            self._counters,
+            self._clock,
+            self._timing,
+            tuple(self.sinks),
+            self.wake,
         )
 
     def _deliver_until_stopped(self, worker: SinkWorker) -> None:

@@ -1,37 +1,90 @@
 """The outbox: notifications stored until they are delivered.
 
-A row is `queued`, then `sending` from before its request is sent until its outcome is stored, then
-`delivered` or `dead`. Rows are never deleted: the key of a sent notification prevents the same
-notification from being queued again after a restart.
+A row is `queued`, or `withheld` until the end of quiet hours. It is `sending` from before its
+delivery until the outcome is stored, then `delivered` or `dead`. A notification that another one
+replaces before it reached a receiver is `merged`; one that a digest counts is `digested`. Rows are
+never deleted: the key of a sent notification prevents the same notification from being queued again
+after a restart.
 """
 
 from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
+from itertools import groupby
 
-from sentinel.model.notification import Notification
+from sentinel.model.notification import Notification, NotificationReason
 from sentinel.notify import notification_codec
 
 MAX_RETRY_DELAY_SECONDS = 3600.0
 """Longest delay of a row. A row that is due later than that shows a clock that was set back."""
 
-DELIVERY_STATES = ("queued", "sending", "delivered", "dead")
+DELIVERY_STATES = ("queued", "withheld", "sending", "delivered", "dead", "merged", "digested")
+
+_OPENED, _ESCALATED, _UPDATED, _RESOLVED = (reason.value for reason in NotificationReason)
 
 
 @dataclass(frozen=True, slots=True)
 class OutboxEntry:
-    """One notification for one sink; `tries` includes this try, `created` is in epoch seconds."""
+    """One notification for one sink; `tries` includes this try, `created` is in epoch seconds.
+
+    `receipt` is that of the newest message of its incident which the receiver accepted.
+    """
 
     key: str
+    incident: str
+    reason: str
     notification_json: str
     severity: str
     tries: int
     created: float
     last_error: str
+    receipt: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryProblem:
+    """A sink whose receiver does not accept notifications.
+
+    `given_up` notifications were rejected for good since the last one that it accepted, and
+    `waiting` ones were tried and will be tried again. `last_error` is a status or the name of an
+    error class. `since` is the time of the first of them, in epoch seconds.
+    """
+
+    sink: str
+    given_up: int
+    waiting: int
+    last_error: str
+    since: float
+
+
+@dataclass(frozen=True, slots=True)
+class _PendingRow:
+    key: str
+    reason: str
+    state: str
+    tries: int
+    unanswered: int
+    next_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRules:
+    """How a notification is queued.
+
+    `hold_seconds` delays the first notification of a case. The sinks of `updatable` get updates. A
+    sink of `withheld` gets the notification at that time (epoch seconds), if at all.
+    """
+
+    hold_seconds: float = 0.0
+    updatable: Collection[str] = ()
+    withheld: Mapping[str, float] = field(default_factory=dict)
+
+
+_DEFAULT_RULES = QueueRules()
 
 
 def idempotency_key(notification: Notification, sink: str) -> str:
@@ -44,103 +97,312 @@ def enqueue(
     notification: Notification,
     sinks: Iterable[str],
     now: float | None = None,
+    rules: QueueRules = _DEFAULT_RULES,
 ) -> int:
-    """Queue the notification for each sink in the caller's transaction; return how many are new."""
+    """Queue the notification for each sink in the caller's transaction; return how many changed.
+
+    It takes the place of what its case has in the queue and no receiver has got.
+    """
+    # It takes the write lock: a transaction that reads first cannot write after another one wrote.
+    connection.execute("update outbox set key = key where false")
     created = time.time() if now is None else now
-    text, severity = notification_codec.encode(notification), notification.incident.severity.value
-    rows = [
-        (idempotency_key(notification, sink), sink, text, severity, created, created)
-        for sink in sinks
-    ]
-    return connection.executemany(
-        "insert or ignore into outbox(key, sink, notification, state, severity, created, next_at)"
-        " values(?, ?, ?, 'queued', ?, ?, ?)",
-        rows,
-    ).rowcount
+    return sum(_enqueue_for(connection, notification, sink, created, rules) for sink in sinks)
+
+
+def _enqueue_for(
+    connection: sqlite3.Connection,
+    notification: Notification,
+    sink: str,
+    now: float,
+    rules: QueueRules,
+) -> bool:
+    key, reason = idempotency_key(notification, sink), notification.reason
+    if connection.execute("select 1 from outbox where key = ?", [key]).fetchone():
+        return False
+    withheld_until = rules.withheld.get(sink)
+    pending = _pending_rows(connection, sink, notification.incident.name)
+    newest = pending[-1] if pending else None
+    if newest is not None and newest.unanswered == 0 and _replaces_content(newest, reason):
+        _replace_content(connection, newest, notification, now, is_withheld=bool(withheld_until))
+        _insert(connection, sink, notification, "merged", created=now, next_at=now)
+        return True
+    if reason is NotificationReason.UPDATED:
+        if sink not in rules.updatable:
+            return False
+        # Its own back-off continues: updates that follow each other are not tried more often.
+        now = max([now, *(row.next_at for row in pending)])
+        _mark_merged(connection, [row for row in pending if row.reason == _UPDATED])
+    elif reason is not NotificationReason.OPENED and pending:
+        _mark_merged(connection, pending)
+        if reason is NotificationReason.RESOLVED and pending[0].reason == _OPENED:
+            if pending[0].state == "withheld":
+                _insert(connection, sink, notification, "merged", created=now, next_at=now)
+                return False
+            notification = _as_fired_and_resolved(notification)
+    if withheld_until is None:
+        hold = rules.hold_seconds if reason is NotificationReason.OPENED else 0.0
+        _insert(connection, sink, notification, "queued", created=now, next_at=now + hold)
+    else:
+        # Its age counts from the time at which it may be sent.
+        _insert(
+            connection,
+            sink,
+            notification,
+            "withheld",
+            created=withheld_until,
+            next_at=withheld_until,
+        )
+    return True
+
+
+def _replaces_content(row: _PendingRow, reason: NotificationReason) -> bool:
+    """Whether a notification becomes the content of a row that its receiver has not got."""
+    if reason is NotificationReason.UPDATED:
+        return row.reason in (_OPENED, _ESCALATED)
+    return reason is NotificationReason.ESCALATED and row.reason == _OPENED
+
+
+def _replace_content(
+    connection: sqlite3.Connection,
+    row: _PendingRow,
+    notification: Notification,
+    now: float,
+    *,
+    is_withheld: bool,
+) -> None:
+    # The reason stays, and with it the name and the key.
+    merged = replace(notification, reason=NotificationReason(row.reason))
+    connection.execute(
+        "update outbox set notification = ?, severity = ? where key = ?",
+        (notification_codec.encode(merged), notification.incident.severity.value, row.key),
+    )
+    if notification.reason is NotificationReason.ESCALATED and not is_withheld:
+        is_released = row.state == "withheld" or row.tries > 0
+        connection.execute(
+            "update outbox set state = 'queued', next_at = iif(?, ?, next_at),"
+            " created = iif(state = 'withheld', ?, created) where key = ?",
+            (is_released, now, now, row.key),
+        )
+
+
+def _as_fired_and_resolved(notification: Notification) -> Notification:
+    incident = notification.incident
+    note = f"It fired at step {incident.opened_step} and was over at step {incident.resolved_step}."
+    return replace(notification, notes=(*notification.notes, f"{note} This is the first message."))
+
+
+def _insert(  # noqa: PLR0913 - the columns of one row
+    connection: sqlite3.Connection,
+    sink: str,
+    notification: Notification,
+    state: str,
+    *,
+    created: float,
+    next_at: float,
+) -> None:
+    connection.execute(
+        "insert or ignore into outbox(key, sink, incident, reason, notification, state, severity,"
+        " created, next_at) values(?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (
+            idempotency_key(notification, sink),
+            sink,
+            notification.incident.name,
+            notification.reason.value,
+            notification_codec.encode(notification),
+            state,
+            notification.incident.severity.value,
+            created,
+            next_at,
+        ),
+    )
+
+
+def _pending_rows(connection: sqlite3.Connection, sink: str, incident: str) -> list[_PendingRow]:
+    rows = connection.execute(
+        "select key, reason, state, tries, unanswered, next_at from outbox"
+        " where incident = ? and sink = ? and state in ('queued', 'withheld') order by rowid",
+        (incident, sink),
+    )
+    return [_PendingRow(*row) for row in rows]
+
+
+def _mark_merged(connection: sqlite3.Connection, rows: Iterable[_PendingRow]) -> None:
+    connection.executemany(
+        "update outbox set state = 'merged' where key = ?", [(row.key,) for row in rows]
+    )
 
 
 def is_open(connection: sqlite3.Connection, incident: str) -> bool:
     """Whether the opening of an incident was queued, for any sink, and its resolution was not."""
-    reasons = connection.execute(
-        "select distinct json_extract(notification, '$.notification.reason') from outbox"
-        " where case when json_valid(notification)"
-        " then json_extract(notification, '$.incident_name') end = ?",
-        [incident],
-    ).fetchall()
-    return ("opened",) in reasons and ("resolved",) not in reasons
+    query = "select distinct reason from outbox where incident = ?"
+    reasons = connection.execute(query, [incident]).fetchall()
+    return (_OPENED,) in reasons and (_RESOLVED,) not in reasons
+
+
+def sinks_of(connection: sqlite3.Connection, incident: str) -> set[str]:
+    """The sinks for which a notification of the incident was queued."""
+    query = "select distinct sink from outbox where incident = ?"
+    return {sink for (sink,) in connection.execute(query, [incident])}
 
 
 def requeue_interrupted(connection: sqlite3.Connection) -> int:
     """Queue the rows again that were being sent when the last agent was killed."""
-    return connection.execute("update outbox set state = 'queued' where state = 'sending'").rowcount
+    rows = connection.execute("select key, next_at from outbox where state = 'sending'").fetchall()
+    for key, next_at in rows:
+        reschedule(connection, key, next_at, "AgentKilled", is_answered=False)
+    return len(rows)
 
 
 # Only the oldest row of each incident is eligible, so that "resolved" never overtakes "opened".
 _OLDEST_PER_INCIDENT_SQL = """
 with oldest as (
-    select key, notification, severity, tries, created, last_error, state, next_at,
-        min(rowid) as number
-    from outbox where sink = :sink and state in ('queued', 'sending')
-    group by case when json_valid(notification)
-        then coalesce(json_extract(notification, '$.incident_name'), key) else key end)
+    select key, severity, state, next_at, min(rowid) as number
+    from outbox where sink = :sink and state in ('queued', 'withheld', 'sending')
+    group by incident)
 """
 
-_CLAIM_SQL = f"""{_OLDEST_PER_INCIDENT_SQL}
-select key, notification, severity, tries + 1, created, last_error from oldest
-where state = 'queued' and (next_at <= :now or next_at > :now + {MAX_RETRY_DELAY_SECONDS})
-order by case severity when 'critical' then 0 when 'warning' then 1 else 2 end, number
-limit 1
+_CLAIM_SQL = f"""
+update outbox set state = 'sending', tries = tries + 1 where key = (
+    select key from ({_OLDEST_PER_INCIDENT_SQL} select * from oldest)
+    where (state in ('queued', 'withheld') and next_at <= :now)
+        or (state = 'queued' and next_at > :now + {MAX_RETRY_DELAY_SECONDS})
+    order by case severity when 'critical' then 0 when 'warning' then 1 else 2 end, number
+    limit 1)
+returning key, incident, reason, notification, severity, tries, created, last_error
 """  # noqa: S608 -- built from constants
 
 
 def claim(connection: sqlite3.Connection, sink: str, now: float) -> OutboxEntry | None:
     """Mark the most severe, then oldest, due notification of `sink` as `sending` and return it."""
-    row = connection.execute(_CLAIM_SQL, {"sink": sink, "now": now}).fetchone()
-    if row is None:
+    due_time = next_attempt_time(connection, sink, now)
+    # Without anything due, the write lock of the agent is not taken.
+    if due_time is None or now < due_time <= now + MAX_RETRY_DELAY_SECONDS:
         return None
-    entry = OutboxEntry(*row)
-    claimed = connection.execute(
-        "update outbox set state = 'sending', tries = ? where key = ? and state = 'queued'",
-        (entry.tries, entry.key),
-    )
-    return entry if claimed.rowcount == 1 else None
+    rows = connection.execute(_CLAIM_SQL, {"sink": sink, "now": now}).fetchall()
+    if not rows:
+        return None
+    entry = OutboxEntry(*rows[0])
+    return replace(entry, receipt=newest_receipt(connection, sink, entry.incident))
 
 
-def next_attempt_time(connection: sqlite3.Connection, sink: str) -> float | None:
-    """Epoch seconds at which the next queued notification of `sink` is due."""
-    query = f"{_OLDEST_PER_INCIDENT_SQL} select min(next_at) from oldest where state = 'queued'"  # noqa: S608
+def next_attempt_time(
+    connection: sqlite3.Connection, sink: str, now: float | None = None
+) -> float | None:
+    """Epoch seconds at which the next notification of `sink` is due; None if there is none."""
+    now = time.time() if now is None else now
+    query = f"{_OLDEST_PER_INCIDENT_SQL} select min(next_at) from oldest where state != 'sending'"  # noqa: S608
     (due_time,) = connection.execute(query, {"sink": sink}).fetchone()
-    return None if due_time is None else float(due_time)
+    return None if due_time is None else max(due_time, _paused_until(connection, sink, now))
 
 
-def mark_delivered(connection: sqlite3.Connection, key: str) -> None:
-    """Record that the receiver accepted the notification."""
+def newest_receipt(connection: sqlite3.Connection, sink: str, incident: str) -> str | None:
+    """The receipt of the newest message of the incident that has one."""
+    row = connection.execute(
+        "select receipt from outbox where incident = ? and sink = ? and receipt is not null"
+        " order by rowid desc limit 1",
+        (incident, sink),
+    ).fetchone()
+    return None if row is None else str(row[0])
+
+
+def forget_receipts(connection: sqlite3.Connection, sink: str, incident: str) -> None:
+    """Send the next notification of the incident as a new message: the earlier one is gone."""
     connection.execute(
-        "update outbox set state = 'delivered', last_error = '' where key = ?", [key]
+        "update outbox set receipt = null where incident = ? and sink = ?", (incident, sink)
     )
 
 
-def reschedule(connection: sqlite3.Connection, key: str, next_at: float, error: str) -> None:
-    """Queue the row again for `next_at`; `error` is a status or a class name, never a message."""
+def mark_delivered(
+    connection: sqlite3.Connection, key: str, now: float | None = None, receipt: str | None = None
+) -> None:
+    """Record that the receiver accepted the notification, and retry the others of its sink now."""
+    now = time.time() if now is None else now
     connection.execute(
-        "update outbox set state = 'queued', next_at = ?, last_error = ? where key = ?",
-        (next_at, error, key),
+        "update outbox set state = 'delivered', last_error = '', finished_at = ?, receipt = ?"
+        " where key = ?",
+        (now, receipt, key),
+    )
+    connection.execute(
+        "update outbox set next_at = ? where state = 'queued' and tries > 0 and next_at > ?"
+        " and sink = (select sink from outbox where key = ?)",
+        (now, now, key),
+    )
+
+
+def reschedule(
+    connection: sqlite3.Connection,
+    key: str,
+    next_at: float,
+    error: str,
+    *,
+    is_answered: bool = True,
+) -> None:
+    """Queue the row again for `next_at`, unless a later notification of its case replaces it.
+
+    `error` is a status or a class name, never a message. Without an answer the receiver may have
+    accepted the notification.
+    """
+    connection.execute(
+        "update outbox set next_at = ?, last_error = ?, unanswered = unanswered + ?,"
+        " state = iif(exists(select 1 from outbox as later where later.sink = outbox.sink"
+        "  and later.incident = outbox.incident and later.rowid > outbox.rowid"
+        "  and later.state = 'queued'"
+        "  and (later.reason in ('escalated', 'resolved') or outbox.reason = 'updated')),"
+        " 'merged', 'queued') where key = ?",
+        (next_at, error, not is_answered, key),
     )
 
 
 def postpone_sink(connection: sqlite3.Connection, sink: str, until: float) -> None:
-    """Delay everything queued for `sink`, as its receiver requests."""
-    connection.execute(
-        "update outbox set next_at = max(next_at, ?) where sink = ? and state = 'queued'",
-        (until, sink),
-    )
+    """Send nothing to `sink` before that time (epoch seconds), as its receiver requests."""
+    connection.execute("insert or replace into sink_pause(sink, until) values(?, ?)", (sink, until))
 
 
-def mark_dead(connection: sqlite3.Connection, key: str, error: str) -> None:
+def _paused_until(connection: sqlite3.Connection, sink: str, now: float) -> float:
+    row = connection.execute("select until from sink_pause where sink = ?", [sink]).fetchone()
+    until = 0.0 if row is None else float(row[0])
+    # A later time shows a clock that was set back.
+    return 0.0 if until > now + MAX_RETRY_DELAY_SECONDS + 1.0 else until
+
+
+def mark_dead(
+    connection: sqlite3.Connection, key: str, error: str, now: float | None = None
+) -> None:
     """Give the notification up; the row remains for inspection."""
+    now = time.time() if now is None else now
     connection.execute(
-        "update outbox set state = 'dead', last_error = ? where key = ?", (error, key)
+        "update outbox set state = 'dead', last_error = ?, finished_at = ? where key = ?",
+        (error, now, key),
     )
+
+
+def fail_over(
+    connection: sqlite3.Connection, entry: OutboxEntry, sink: str, sinks: Iterable[str], now: float
+) -> str | None:
+    """Queue what `sink` rejected for the next of `sinks` that has not got it; return that one.
+
+    An update, or the end of a case of which the sink has a message, concerns no other receiver.
+    """
+    order = list(sinks)
+    at = order.index(sink) if sink in order else len(order)
+    is_follow_up = entry.reason == _UPDATED or (
+        entry.reason == _RESOLVED and _has_message(connection, sink, entry.incident)
+    )
+    if is_follow_up:
+        return None
+    try:
+        notification = notification_codec.decode(entry.notification_json)
+    except notification_codec.UnreadableNotificationError:
+        return None
+    note = f"Sent here because the sink {sink!r} did not accept it."
+    passed_on = replace(notification, notes=(*notification.notes, note))
+    candidates = (*order[at + 1 :], *order[:at])
+    return next((each for each in candidates if enqueue(connection, passed_on, [each], now)), None)
+
+
+def _has_message(connection: sqlite3.Connection, sink: str, incident: str) -> bool:
+    query = "select 1 from outbox where incident = ? and sink = ? and state = 'delivered'"
+    return connection.execute(query, (incident, sink)).fetchone() is not None
 
 
 def count_by_state(connection: sqlite3.Connection) -> dict[tuple[str, str], int]:
@@ -150,6 +412,28 @@ def count_by_state(connection: sqlite3.Connection) -> dict[tuple[str, str], int]
 
 
 def count_undelivered(connection: sqlite3.Connection, sinks: Iterable[str]) -> int:
-    """Number of notifications of these sinks that are neither delivered nor given up."""
+    """Number of notifications of these sinks that may still be delivered."""
     counts = count_by_state(connection)
-    return sum(counts.get((sink, state), 0) for sink in sinks for state in ("queued", "sending"))
+    states = ("queued", "withheld", "sending")
+    return sum(counts.get((sink, state), 0) for sink in sinks for state in states)
+
+
+def delivery_problems(connection: sqlite3.Connection) -> list[DeliveryProblem]:
+    """The sinks whose receiver accepted nothing since it did not accept a notification."""
+    rows = connection.execute(
+        "with accepted as (select sink, max(finished_at) as time from outbox"
+        "  where state = 'delivered' group by sink)"
+        " select outbox.sink, state, last_error, coalesce(finished_at, created) as since"
+        " from outbox left join accepted on accepted.sink = outbox.sink"
+        " where (state in ('queued', 'sending') and tries > 0 and last_error != '')"
+        "  or (state = 'dead' and finished_at > coalesce(accepted.time, 0))"
+        " order by outbox.sink, since"
+    ).fetchall()
+    problems = []
+    for sink, group in groupby(rows, key=lambda row: row[0]):
+        states, errors, times = zip(*(row[1:] for row in group), strict=True)
+        given_up = states.count("dead")
+        problems.append(
+            DeliveryProblem(sink, given_up, len(states) - given_up, errors[-1], times[0])
+        )
+    return problems

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import sqlite3
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
 
@@ -18,6 +18,7 @@ from sentinel.model.incident import IncidentState, RunTier
 from sentinel.model.notification import Notification, NotificationReason, RunContext
 from sentinel.model.record import WHOLE_RUN, Event
 from sentinel.notify import notification_codec, outbox
+from sentinel.notify.recipients import Recipients
 from sentinel.pipeline.engine import Result
 from sentinel.store import commands, silences
 from sentinel.store.silences import Acknowledgement, Suppression
@@ -32,9 +33,8 @@ It overrides the setting.
 
 
 class NotificationPolicy:
-    """Queues notifications for `sinks` as tier, silences and acknowledgements allow.
+    """Queues notifications for `recipients` as tier, silences and acknowledgements allow.
 
-    Updates are queued for `updatable_sinks` only, whose receivers can change a message they have.
     `clock` returns seconds since the epoch. `enqueue` and `enqueue_pending` run in the caller's
     transaction.
     """
@@ -42,14 +42,12 @@ class NotificationPolicy:
     def __init__(
         self,
         connection: sqlite3.Connection,
-        sinks: Collection[str],
+        recipients: Recipients,
         tier: RunTier,
         clock: Callable[[], float],
-        updatable_sinks: Collection[str] = (),
     ) -> None:
         self.connection = connection
-        self.sinks = sinks
-        self.updatable_sinks = updatable_sinks
+        self.recipients = recipients
         self.clock = clock
         self.describe_run: Callable[[Notification], RunContext] = lambda _: RunContext()
         """Returns the context of a notification when it is queued."""
@@ -159,10 +157,9 @@ class NotificationPolicy:
             notes=(*notification.notes, *notes),
             context=self.describe_run(notification),
         )
-        is_update = notification.reason is NotificationReason.UPDATED
-        sinks = self.updatable_sinks if is_update else self.sinks
-        outbox.enqueue(self.connection, sent, sinks, self.clock())
-        return bool(sinks)
+        now, reached = self.clock(), outbox.sinks_of(self.connection, notification.incident.name)
+        sinks, rules = self.recipients.select(sent, reached, now)
+        return outbox.enqueue(self.connection, sent, sinks, now, rules) > 0
 
     def _severity_notes(self, notification: Notification) -> Iterable[str]:
         severity, tier = notification.incident.severity, self.suppression.tier

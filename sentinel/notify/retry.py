@@ -16,6 +16,14 @@ _RETRYABLE_STATUSES = frozenset({408, 425, 429})
 _PERMANENT_ERRORS = frozenset(
     {"FileNotFoundError", "PermissionError", "AppriseNotInstalled", "AppriseUrlError"}
 )
+_UNANSWERED_STATUSES = frozenset({408, 502, 504})
+_UNSENT_ERRORS = _PERMANENT_ERRORS | {
+    "AddressRefusedError",
+    "ConnectionRefusedError",
+    "SSLCertVerificationError",
+    "SSLError",
+    "gaierror",
+}
 _CONFIGURATION_ERRORS = ("SSL", "Certificate", "AddressRefused")
 """Parts of the names of error classes that only a change of configuration resolves."""
 
@@ -43,6 +51,16 @@ def rejection(response: Response) -> Rejection:
             return Rejection.TOO_LONG
         is_permanent = response.protocol == "SMTP" and 500 <= status < 600
     return Rejection.PERMANENT if is_permanent else Rejection.TEMPORARY
+
+
+def is_answered(response: Response) -> bool:
+    """Whether the receiver certainly did not accept what it did not confirm.
+
+    Without an answer, or if a gateway waited in vain for one, it may have.
+    """
+    if response.error:
+        return response.error in _UNSENT_ERRORS
+    return response.status not in _UNANSWERED_STATUSES
 
 
 def retry_delay_seconds(response: Response, tries: int, uniform_random: float) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import random
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 
 from sentinel.model.counters import Counters
@@ -19,9 +19,10 @@ from sentinel.model.delivery import (
     Sink,
 )
 from sentinel.model.notification import Notification
-from sentinel.notify import notification_codec, outbox, retry
+from sentinel.notify import digest, notification_codec, outbox, retry
 from sentinel.notify.outbox import OutboxEntry
 from sentinel.notify.transports.send import send
+from sentinel.store.database import transaction
 
 log = logging.getLogger(__name__)
 
@@ -34,16 +35,18 @@ _SHORTENED_CHARS = 300
 
 @dataclass(frozen=True, slots=True)
 class DeliveryTiming:
-    """Intervals and limits of the requests to one receiver.
+    """Intervals and limits of the deliveries to one receiver.
 
     Without `deadline_seconds`, each transport has its own. `max_sleep_seconds` is the longest sleep
-    between two polls of the outbox. `uniform_random` returns random numbers in [0, 1).
+    between two polls of the outbox. `uniform_random` returns random numbers in [0, 1). Without
+    `max_per_hour` the number of messages is not limited.
     """
 
     min_interval_seconds: float = 1.0
     deadline_seconds: float | None = None
     max_sleep_seconds: float = 1.0
     uniform_random: Callable[[], float] = random.random
+    max_per_hour: int | None = None
 
 
 def render(
@@ -83,7 +86,10 @@ def _name(error: Exception) -> str:
 
 @dataclass
 class SinkWorker:
-    """Takes the due notifications of one sink from the outbox, one at a time."""
+    """Takes the due notifications of one sink from the outbox, one at a time.
+
+    `sinks` are all sinks in the order of the settings: what this one rejects is passed on.
+    """
 
     name: str
     sink: Sink
@@ -91,6 +97,8 @@ class SinkWorker:
     counters: Counters
     clock: Callable[[], float]
     timing: DeliveryTiming = field(default_factory=DeliveryTiming)
+    sinks: Collection[str] = ()
+    on_fail_over: Callable[[], None] = lambda: None
     _last_request_time: float = field(default=0.0, init=False)
     _wait_seconds: float = field(default=0.0, init=False)
     _store_outcome: Callable[[], None] | None = field(default=None, init=False)
@@ -109,21 +117,37 @@ class SinkWorker:
         entry = outbox.claim(self.connection, self.name, now)
         if entry is None:
             return self._seconds_until_due(now)
+        if self._is_over_limit(entry, now):
+            return 0.0
         self._wait_seconds = self.timing.min_interval_seconds
         self._store_outcome = self._deliver(entry)
         self._last_request_time = self.clock()
         self._store_pending_outcome()
         return self._wait_seconds
 
+    def _is_over_limit(self, entry: OutboxEntry, now: float) -> bool:
+        limit = self.timing.max_per_hour
+        if limit is None:
+            return False
+        return digest.limit_rate(
+            self.connection,
+            self.name,
+            entry,
+            limit=limit,
+            can_update=self.sink.can_update,
+            now=now,
+        )
+
     def _store_pending_outcome(self) -> None:
         # An outcome stays in memory until it is stored: losing it, for example because the disk is
         # full, would send the notification again.
         if self._store_outcome is not None:
-            self._store_outcome()
+            with transaction(self.connection, mode="immediate"):
+                self._store_outcome()
             self._store_outcome = None
 
     def _seconds_until_due(self, now: float) -> float:
-        due_time = outbox.next_attempt_time(self.connection, self.name)
+        due_time = outbox.next_attempt_time(self.connection, self.name, now)
         if due_time is None:
             return self.timing.max_sleep_seconds
         return min(max(due_time - now, 0.01), self.timing.max_sleep_seconds)
@@ -133,7 +157,7 @@ class SinkWorker:
             notification = notification_codec.decode(entry.notification_json)
             if entry.last_error.startswith(_TOO_LONG_PREFIX):
                 notification = _shorten(notification)
-            delivery = render(self.sink, notification, entry.key, None, self.clock())
+            delivery = render(self.sink, notification, entry.key, entry.receipt, self.clock())
         except Exception as error:
             return self._handle_dead(entry, type(error).__name__)
         response = send(delivery, deadline=self.timing.deadline_seconds)
@@ -146,18 +170,38 @@ class SinkWorker:
     def _handle_delivered(self, entry: OutboxEntry, response: Response) -> Callable[[], None]:
         log.info("Sink %s accepted a notification (%s, try %d)", self.name, response, entry.tries)
         self._count("delivered")
-        return lambda: outbox.mark_delivered(self.connection, entry.key)
+        receipt, now = self._receipt(response), self.clock()
+        return lambda: outbox.mark_delivered(self.connection, entry.key, now, receipt)
+
+    def _receipt(self, response: Response) -> str | None:
+        try:
+            return self.sink.receipt(response)
+        except Exception as error:
+            log.error("Sink %s failed to read a receipt: %s", self.name, _name(error))  # noqa: TRY400
+            return None
 
     def _handle_failure(self, entry: OutboxEntry, response: Response) -> Callable[[], None]:
         reason = rejection(self.sink, response)
-        is_shortened = entry.last_error.startswith(_TOO_LONG_PREFIX)
+        now, is_shortened = self.clock(), entry.last_error.startswith(_TOO_LONG_PREFIX)
+        if reason is Rejection.UNKNOWN_RECEIPT and entry.receipt is not None:
+            return self._handle_unknown_receipt(entry, response, now)
         shorten = reason is Rejection.TOO_LONG and not is_shortened
-        if reason is Rejection.PERMANENT or (reason is Rejection.TOO_LONG and is_shortened):
-            return self._handle_dead(entry, str(response))
-        now = self.clock()
-        if now - entry.created >= retry.max_age_seconds(entry.severity):
+        is_rejected = reason is not Rejection.TEMPORARY and not shorten
+        if is_rejected or now - entry.created >= retry.max_age_seconds(entry.severity):
             return self._handle_dead(entry, str(response))
         return self._handle_retry(entry, response, now, shorten=shorten)
+
+    def _handle_unknown_receipt(
+        self, entry: OutboxEntry, response: Response, now: float
+    ) -> Callable[[], None]:
+        log.warning("Sink %s has no earlier message of a case any more (%s)", self.name, response)
+        self._count("retry")
+
+        def store_new_message() -> None:
+            outbox.forget_receipts(self.connection, self.name, entry.incident)
+            outbox.reschedule(self.connection, entry.key, now, str(response), is_answered=True)
+
+        return store_new_message
 
     def _handle_retry(
         self, entry: OutboxEntry, response: Response, now: float, *, shorten: bool
@@ -174,17 +218,30 @@ class SinkWorker:
         error = f"{_TOO_LONG_PREFIX}: {response}" if shorten else str(response)
         requested_delay = response.retry_after or 0.0
         self._wait_seconds = max(self.timing.min_interval_seconds, requested_delay)
+        is_answered = retry.is_answered(response)
 
         def store_retry() -> None:
-            outbox.postpone_sink(self.connection, self.name, now + requested_delay)
-            outbox.reschedule(self.connection, entry.key, now + delay, error)
+            if requested_delay:
+                outbox.postpone_sink(self.connection, self.name, now + requested_delay)
+            outbox.reschedule(
+                self.connection, entry.key, now + delay, error, is_answered=is_answered
+            )
 
         return store_retry
 
     def _handle_dead(self, entry: OutboxEntry, error: str) -> Callable[[], None]:
         log.error("Sink %s rejected a notification (%s); it is given up", self.name, error)
         self._count("dead")
-        return lambda: outbox.mark_dead(self.connection, entry.key, error)
+        now = self.clock()
+
+        def store_dead() -> None:
+            outbox.mark_dead(self.connection, entry.key, error, now)
+            next_sink = outbox.fail_over(self.connection, entry, self.name, self.sinks, now)
+            if next_sink is not None:
+                log.warning("The notification is passed on to sink %s", next_sink)
+                self.on_fail_over()
+
+        return store_dead
 
     def _count(self, outcome: str) -> None:
         self.counters.add(DELIVERIES_METRIC, f"{self.name}:{outcome}")

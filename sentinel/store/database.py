@@ -53,8 +53,13 @@ create table if not exists case_history(
 create table if not exists outbox(
     key text primary key, sink text not null, notification text not null, state text not null,
     severity text not null, tries integer not null default 0, created real not null,
-    next_at real not null, last_error text not null default '');
+    next_at real not null, last_error text not null default '',
+    incident text not null default '', reason text not null default '',
+    unanswered integer not null default 0, finished_at real, receipt text, digest text);
 create index if not exists outbox_due on outbox(state, next_at);
+create index if not exists outbox_by_incident on outbox(incident, sink);
+create table if not exists sink_pause(
+    sink text primary key, until real not null);
 create table if not exists pending_notification(
     incident text primary key, notification text not null);
 create table if not exists silence(
@@ -78,7 +83,10 @@ create table if not exists cluster(
     key text primary key, value text not null);
 """
 
-MIGRATIONS: tuple[Callable[[sqlite3.Connection], None], ...] = (migrations.migrate_from_0_1_0,)
+MIGRATIONS: tuple[Callable[[sqlite3.Connection], None], ...] = (
+    migrations.migrate_from_0_1_0,
+    migrations.migrate_to_coalesced_outbox,
+)
 """Migration n, counted from 1, takes a database from schema version 8 + n to 9 + n."""
 
 FIRST_SCHEMA_VERSION = 9

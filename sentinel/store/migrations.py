@@ -66,6 +66,39 @@ def migrate_from_0_1_0(connection: sqlite3.Connection) -> None:
     _rewrite_json(connection, "case_history", "body", _rename_case_keys)
 
 
+_COALESCED_OUTBOX_SQL = """
+alter table outbox add column incident text not null default '';
+alter table outbox add column reason text not null default '';
+alter table outbox add column unanswered integer not null default 0;
+alter table outbox add column finished_at real;
+alter table outbox add column receipt text;
+alter table outbox add column digest text;
+create index outbox_by_incident on outbox(incident, sink);
+create table sink_pause(
+    sink text primary key, until real not null);
+update outbox set incident = key;
+update outbox set
+    incident = coalesce(json_extract(notification, '$.incident_name'), key),
+    reason = coalesce(json_extract(notification, '$.notification.reason'), '')
+    where json_valid(notification);
+update outbox set finished_at = created where state in ('delivered', 'dead');
+update outbox set unanswered = tries where state in ('queued', 'sending')
+"""
+
+
+def migrate_to_coalesced_outbox(connection: sqlite3.Connection) -> None:
+    """Schema 10 to 11: the outbox has receipts, and names incident and reason in columns."""
+    for table in ("outbox", "pending_notification"):
+        _rewrite_json(connection, table, "notification", _rename_update_reasons)
+    execute_script(connection, _COALESCED_OUTBOX_SQL)
+
+
+def _rename_update_reasons(body: JsonObject) -> None:
+    notification = body["notification"]
+    if notification["reason"] in ("incident_added", "cause_found"):
+        notification["reason"] = "updated"
+
+
 def execute_script(connection: sqlite3.Connection, script: str) -> None:
     """Execute the statements of a script, none of which contains a semicolon.
 

@@ -8,6 +8,7 @@ import pytest
 
 from sentinel.config import plugins
 from sentinel.config.config_sources import read_sources
+from sentinel.config.route import Route
 from sentinel.config.settings import ClusterSettings, Settings, load_settings
 
 PAGE = (Path(__file__).parents[3] / "docs" / "settings.md").read_text()
@@ -50,6 +51,14 @@ def test_listed_sink_settings_exist():
 
     assert rows("Sinks")
     assert unknown == []
+
+
+def test_every_setting_of_a_route_is_listed_with_its_default():
+    listed = {name: default for name, default, _ in rows("Routes")}
+
+    assert listed == {name: f"{value}" or "none" for name, value in Route() if value} | {
+        name: "none" for name, value in Route() if not value
+    }
 
 
 def test_the_example_file_is_accepted(tmp_path):

@@ -61,7 +61,7 @@ def start_dispatcher(path):
 def test_the_outbox_is_delivered_to_every_sink_once(connection, start_dispatcher):
     notifications = (
         make_notification(),
-        make_notification(NotificationReason.RESOLVED),
+        make_notification(NotificationReason.RESOLVED, episode=3),
         make_notification(episode=2),
     )
     with Receiver() as slack, Receiver() as webhook:

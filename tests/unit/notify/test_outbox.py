@@ -1,5 +1,7 @@
 """Tests of the outbox: each notification is queued once, claimed once and never deleted."""
 
+from dataclasses import replace
+
 import pytest
 from support.notifications import NOW, make_notification
 
@@ -7,7 +9,10 @@ from sentinel.model.finding import Severity
 from sentinel.model.notification import NotificationReason
 from sentinel.notify import outbox
 from sentinel.notify.notification_codec import decode
+from sentinel.notify.outbox import DeliveryProblem, QueueRules
 from sentinel.store.database import connect
+
+ALL = QueueRules(updatable=["slack"])
 
 
 @pytest.fixture
@@ -15,6 +20,30 @@ def connection(tmp_path):
     connection = connect(tmp_path / "sentinel.db")
     yield connection
     connection.close()
+
+
+def make_update(number, **changes):
+    return replace(make_notification(NotificationReason.UPDATED, **changes), number=number)
+
+
+def queued(connection, sink="slack"):
+    """Names and severities of the notifications that are still to be delivered."""
+    query = (
+        "select notification from outbox where sink = ? and state in ('queued', 'withheld')"
+        " order by rowid"
+    )
+    notifications = [decode(text) for (text,) in connection.execute(query, [sink])]
+    return [
+        (each.name.removeprefix("grpo-7b/kl_blowup#1:"), each.incident.severity.value)
+        for each in notifications
+    ]
+
+
+def fail(connection, now=NOW, *, is_answered=True, delay=60.0):
+    """Try the next notification in vain."""
+    entry = outbox.claim(connection, "slack", now)
+    outbox.reschedule(connection, entry.key, now + delay, "HTTP 500", is_answered=is_answered)
+    return entry
 
 
 def outcome(connection, key):
@@ -71,20 +100,15 @@ def test_the_most_severe_then_oldest_notification_is_first(connection):
 
 
 def test_notifications_of_one_incident_keep_their_order(connection):
-    """The later ones are more severe and wait nevertheless."""
-    outbox.enqueue(connection, make_notification(severity=Severity.WARNING), ["slack"], NOW)
-    outbox.enqueue(connection, make_notification(NotificationReason.ESCALATED), ["slack"], NOW)
-    outbox.enqueue(connection, make_notification(NotificationReason.RESOLVED), ["slack"], NOW)
+    """The receiver may have accepted the first one without an answer, so it is tried again."""
+    outbox.enqueue(connection, make_notification(severity=Severity.WARNING), ["slack"], NOW, ALL)
     first = outbox.claim(connection, "slack", NOW)
-    outbox.reschedule(connection, first.key, NOW + 60, "HTTP 500")
+    outbox.enqueue(connection, make_update(1), ["slack"], NOW, ALL)
+    outbox.reschedule(connection, first.key, NOW + 60, "ReadTimeoutError", is_answered=False)
 
     assert outbox.claim(connection, "slack", NOW) is None
-    outbox.reschedule(connection, first.key, NOW, "HTTP 500")
-    assert delivery_order(connection) == [
-        "kl_blowup#1:opened",
-        "kl_blowup#1:escalated-critical",
-        "kl_blowup#1:resolved",
-    ]
+    outbox.reschedule(connection, first.key, NOW, "ReadTimeoutError", is_answered=False)
+    assert delivery_order(connection) == ["kl_blowup#1:opened", "kl_blowup#1:updated-1"]
 
 
 def test_a_delayed_notification_does_not_delay_other_incidents(connection):
@@ -108,9 +132,8 @@ def test_an_interrupted_notification_is_queued_again(connection, tmp_path):
     restarted = connect(tmp_path / "sentinel.db")
 
     assert outbox.requeue_interrupted(restarted) == 1
-    (text,) = restarted.execute("select notification from outbox").fetchone()
-    entry = outbox.OutboxEntry(key, text, "critical", 2, NOW, "")
-    assert outbox.claim(restarted, "slack", NOW) == entry
+    entry = outbox.claim(restarted, "slack", NOW)
+    assert (entry.key, entry.tries, entry.last_error) == (key, 2, "AgentKilled")
     restarted.close()
 
 
@@ -156,3 +179,229 @@ def test_rows_are_counted_by_sink_and_state(connection):
     }
     assert outbox.count_undelivered(connection, ["slack", "webhook"]) == 4
     assert outbox.count_undelivered(connection, ["slack"]) == 1
+
+
+@pytest.mark.parametrize("is_tried", [False, True])
+def test_an_escalation_joins_the_opening_that_no_receiver_has(connection, is_tried):
+    """One message, of the higher severity; a critical one does not wait for the next try."""
+    outbox.enqueue(connection, make_notification(severity=Severity.WARNING), ["slack"], NOW)
+    if is_tried:
+        fail(connection)
+    outbox.enqueue(connection, make_notification(NotificationReason.ESCALATED), ["slack"], NOW)
+
+    assert queued(connection) == [("opened", "critical")]
+    assert delivery_order(connection) == ["kl_blowup#1:opened"]
+    assert (
+        outbox.enqueue(connection, make_notification(NotificationReason.ESCALATED), ["slack"]) == 0
+    )
+
+
+def test_an_escalation_replaces_an_opening_that_the_receiver_may_have(connection):
+    """It has a key of its own: the receiver would drop it as a repeat of the opening."""
+    outbox.enqueue(connection, make_notification(severity=Severity.WARNING), ["slack"], NOW)
+    fail(connection, is_answered=False)
+    outbox.enqueue(connection, make_notification(NotificationReason.ESCALATED), ["slack"], NOW)
+
+    assert delivery_order(connection) == ["kl_blowup#1:escalated-critical"]
+
+
+def test_an_escalation_does_not_wait_for_an_opening_that_fails_meanwhile(connection):
+    outbox.enqueue(connection, make_notification(severity=Severity.WARNING), ["slack"], NOW)
+    entry = outbox.claim(connection, "slack", NOW)
+    outbox.enqueue(connection, make_notification(NotificationReason.ESCALATED), ["slack"], NOW)
+    outbox.reschedule(connection, entry.key, NOW + 60, "HTTP 500")
+
+    assert delivery_order(connection) == ["kl_blowup#1:escalated-critical"]
+
+
+def test_updates_join_what_is_not_sent_yet(connection):
+    outbox.enqueue(connection, make_notification(summary="Old."), ["slack", "mail"], NOW, ALL)
+    for number in (1, 2):
+        update = make_update(number, summary=f"New {number}.")
+        outbox.enqueue(connection, update, ["slack", "mail"], NOW, ALL)
+
+    for sink in ("slack", "mail"):
+        notification = decode(outbox.claim(connection, sink, NOW).notification_json)
+        assert notification.reason is NotificationReason.OPENED
+        assert notification.incident.finding.summary == "New 2."
+        assert outbox.claim(connection, sink, NOW) is None
+
+
+def test_many_updates_of_a_sent_message_are_one(connection):
+    outbox.enqueue(connection, make_notification(), ["slack", "mail"], NOW, ALL)
+    assert delivery_order(connection) == delivery_order(connection, "mail")
+    for number in range(1, 50):
+        outbox.enqueue(connection, make_update(number), ["slack", "mail"], NOW, ALL)
+
+    assert delivery_order(connection) == ["kl_blowup#1:updated-49"]
+    assert delivery_order(connection, "mail") == []
+
+
+def test_updates_of_a_failing_receiver_keep_its_delay(connection):
+    outbox.enqueue(connection, make_notification(), ["slack"], NOW, ALL)
+    delivery_order(connection)
+    outbox.enqueue(connection, make_update(1), ["slack"], NOW, ALL)
+    fail(connection)
+    outbox.enqueue(connection, make_update(2), ["slack"], NOW + 1, ALL)
+
+    assert outbox.claim(connection, "slack", NOW + 59) is None
+    assert outbox.claim(connection, "slack", NOW + 60) is not None
+
+
+@pytest.mark.parametrize("is_tried", [False, True])
+def test_a_case_that_opened_and_resolved_unsent_is_one_message(connection, is_tried):
+    outbox.enqueue(connection, make_notification(), ["slack"], NOW)
+    if is_tried:
+        fail(connection)
+    outbox.enqueue(connection, make_notification(NotificationReason.RESOLVED), ["slack"], NOW)
+    notification = decode(outbox.claim(connection, "slack", NOW).notification_json)
+
+    assert notification.reason is NotificationReason.RESOLVED
+    assert notification.notes == (
+        "It fired at step 100 and was over at step 120. This is the first message.",
+    )
+    assert outbox.claim(connection, "slack", NOW + 99) is None
+
+
+def test_the_first_message_is_held_briefly(connection):
+    rules = QueueRules(hold_seconds=1.0)
+    outbox.enqueue(connection, make_notification(), ["slack"], NOW, rules)
+    escalated = make_notification(NotificationReason.ESCALATED, episode=2)
+    outbox.enqueue(connection, escalated, ["slack"], NOW, rules)
+
+    assert outbox.next_attempt_time(connection, "slack", NOW) == NOW
+    assert delivery_order(connection) == ["kl_blowup#2:escalated-critical"]
+    assert outbox.next_attempt_time(connection, "slack", NOW) == NOW + 1.0
+
+
+def test_what_is_withheld_is_sent_later_with_its_newest_content(connection):
+    morning = NOW + 8 * 3600
+    rules = QueueRules(withheld={"slack": morning}, updatable=["slack"])
+    warning = make_notification(severity=Severity.WARNING)
+    outbox.enqueue(connection, warning, ["slack", "pager"], NOW, rules)
+    outbox.enqueue(connection, make_update(1, summary="New."), ["slack"], NOW + 60, ALL)
+
+    assert delivery_order(connection, "pager") == ["kl_blowup#1:opened"]
+    assert outbox.claim(connection, "slack", morning - 1) is None
+    entry = outbox.claim(connection, "slack", morning)
+    assert decode(entry.notification_json).incident.finding.summary == "New."
+    assert entry.created == morning, "it would be too old after the first failure"
+
+
+def test_what_is_withheld_and_over_is_never_sent(connection):
+    rules = QueueRules(withheld={"slack": NOW + 9999})
+    outbox.enqueue(connection, make_notification(), ["slack"], NOW, rules)
+    outbox.enqueue(connection, make_notification(NotificationReason.RESOLVED), ["slack"], NOW)
+
+    assert queued(connection) == []
+
+
+def test_a_critical_escalation_releases_what_is_withheld(connection):
+    rules = QueueRules(withheld={"slack": NOW + 9999})
+    outbox.enqueue(connection, make_notification(severity=Severity.WARNING), ["slack"], NOW, rules)
+    outbox.enqueue(connection, make_notification(NotificationReason.ESCALATED), ["slack"], NOW)
+
+    assert queued(connection) == [("opened", "critical")]
+    assert outbox.claim(connection, "slack", NOW).created == NOW
+
+
+def test_the_receipt_of_the_newest_message_is_used(connection):
+    """It survives the agent; a message without one leaves the earlier one current."""
+    receipts = []
+    for notification, receipt in [
+        (make_notification(severity=Severity.WARNING), "first"),
+        (make_update(1), None),
+        (make_notification(NotificationReason.ESCALATED), "second"),
+        (make_update(2), "second"),
+        (make_notification(NotificationReason.RESOLVED), None),
+    ]:
+        outbox.enqueue(connection, notification, ["slack"], NOW, ALL)
+        entry = outbox.claim(connection, "slack", NOW)
+        receipts.append(entry.receipt)
+        outbox.mark_delivered(connection, entry.key, NOW, receipt)
+
+    assert receipts == [None, "first", "first", "second", "second"]
+    assert outbox.newest_receipt(connection, "slack", "grpo-7b/kl_blowup#2") is None
+
+
+def test_a_success_retries_everything_of_its_sink_at_once(connection):
+    for episode in (1, 2):
+        outbox.enqueue(connection, make_notification(episode=episode), ["slack"], NOW)
+        fail(connection, delay=300.0)
+    outbox.enqueue(connection, make_notification(episode=3), ["slack"], NOW)
+    entry = outbox.claim(connection, "slack", NOW)
+    assert outbox.claim(connection, "slack", NOW + 1) is None
+    outbox.mark_delivered(connection, entry.key, NOW + 1)
+
+    assert outbox.claim(connection, "slack", NOW + 1) is not None
+
+
+def test_a_requested_delay_holds_after_a_success(connection):
+    for episode in (1, 2):
+        outbox.enqueue(connection, make_notification(episode=episode), ["slack"], NOW)
+    first = outbox.claim(connection, "slack", NOW)
+    outbox.postpone_sink(connection, "slack", NOW + 30)
+    outbox.mark_delivered(connection, first.key, NOW)
+
+    assert outbox.claim(connection, "slack", NOW + 29) is None
+    assert outbox.claim(connection, "slack", NOW + 30) is not None
+
+
+SINKS = ["slack", "webhook", "mail"]
+
+
+def test_a_dead_letter_goes_to_the_next_sink_that_has_not_got_it(connection):
+    outbox.enqueue(connection, make_notification(), ["slack", "webhook"], NOW)
+    entry = outbox.claim(connection, "slack", NOW)
+
+    assert outbox.fail_over(connection, entry, "slack", SINKS, NOW) == "mail"
+    assert outbox.fail_over(connection, entry, "slack", SINKS, NOW) is None
+    notification = decode(outbox.claim(connection, "mail", NOW).notification_json)
+    assert notification.notes == ("Sent here because the sink 'slack' did not accept it.",)
+    assert notification.name == make_notification().name
+
+
+def test_the_last_sink_fails_over_to_the_first(connection):
+    outbox.enqueue(connection, make_notification(), ["mail"], NOW)
+    entry = outbox.claim(connection, "mail", NOW)
+
+    assert outbox.fail_over(connection, entry, "mail", SINKS, NOW) == "slack"
+
+
+def test_the_end_of_a_case_that_the_sink_reported_is_not_passed_on(connection):
+    outbox.enqueue(connection, make_notification(), ["slack"], NOW)
+    delivery_order(connection)
+    outbox.enqueue(connection, make_notification(NotificationReason.RESOLVED), ["slack"], NOW)
+    entry = outbox.claim(connection, "slack", NOW)
+
+    assert outbox.fail_over(connection, entry, "slack", SINKS, NOW) is None
+
+
+def test_delivery_problems_are_counted_until_the_receiver_accepts_something(connection):
+    for episode in (1, 2, 3):
+        outbox.enqueue(connection, make_notification(episode=episode), ["slack"], NOW)
+    for at in (1, 2):
+        key = outbox.claim(connection, "slack", NOW).key
+        outbox.mark_dead(connection, key, f"HTTP 40{at}", NOW + at)
+    assert outbox.delivery_problems(connection) == [
+        DeliveryProblem("slack", 2, 0, "HTTP 402", NOW + 1)
+    ]
+    entry = fail(connection)
+    assert outbox.delivery_problems(connection)[0].waiting == 1
+    outbox.mark_delivered(connection, entry.key, NOW + 3)
+
+    assert outbox.delivery_problems(connection) == []
+
+
+def test_a_notification_for_each_of_many_incidents_is_claimed_quickly(connection):
+    """A storm must not make each poll of the worker slow."""
+    connection.execute("begin")
+    for episode in range(2000):
+        outbox.enqueue(connection, make_notification(episode=episode), ["slack"], NOW)
+    connection.execute("commit")
+    plan = connection.execute(
+        "explain query plan select 1 from outbox where incident = 'x' and sink = 'y'"
+    ).fetchall()
+
+    assert "outbox_by_incident" in f"{plan}"
+    assert outbox.claim(connection, "slack", NOW) is not None

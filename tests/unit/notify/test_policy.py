@@ -8,12 +8,14 @@ from dataclasses import replace
 import pytest
 from support.results import NOW, RUN, make_incident
 
+from sentinel.config.route import Route
 from sentinel.model.finding import Severity
 from sentinel.model.incident import IncidentState, RunTier
 from sentinel.model.notification import Notification, NotificationReason
 from sentinel.model.record import WHOLE_RUN, Event, Record
-from sentinel.notify import notification_codec
+from sentinel.notify import notification_codec, outbox
 from sentinel.notify.policy import NotificationPolicy
+from sentinel.notify.recipients import Recipients
 from sentinel.pipeline.engine import Result
 from sentinel.store import commands, silences
 from sentinel.store.database import connect
@@ -31,12 +33,15 @@ class PolicyFixture:
     def __init__(self, path):
         self.path = path
         self.now = NOW
+        self.recipients = Recipients({"slack": Route()})
         self.user_connection = connect(path)
         self.start()
 
     def start(self, tier=RunTier.PAGE):
         """Create a policy, as a started agent does."""
-        self.policy = NotificationPolicy(connect(self.path), ["slack"], tier, lambda: self.now)
+        self.policy = NotificationPolicy(
+            connect(self.path), self.recipients, tier, lambda: self.now
+        )
         self.policy.poll()
 
     def restart(self, tier=RunTier.PAGE):
@@ -66,6 +71,11 @@ class PolicyFixture:
         self.policy.enqueue_pending(due)
         return len(due)
 
+    def deliver(self, sink="slack"):
+        """Deliver what is queued for the sink."""
+        while entry := outbox.claim(self.user_connection, sink, self.now):
+            outbox.mark_delivered(self.user_connection, entry.key, self.now)
+
     def queued(self):
         """Reason and severity of the queued notifications."""
         rows = self.user_connection.execute("select notification from outbox order by rowid")
@@ -89,6 +99,7 @@ def fixture(tmp_path):
 
 def test_without_a_silence_every_notification_is_queued(fixture):
     assert fixture.enqueue(NotificationReason.OPENED)
+    fixture.deliver()
     assert fixture.enqueue(NotificationReason.RESOLVED)
 
     assert fixture.queued() == [("opened", "critical"), ("resolved", "critical")]
@@ -139,6 +150,7 @@ def test_an_escalation_within_a_silence_is_sent_as_one_notification(fixture):
     fixture.enqueue(NotificationReason.ESCALATED)
     fixture.now += 61
     fixture.enqueue_due(CRITICAL)
+    fixture.deliver()
     fixture.enqueue(NotificationReason.RESOLVED)
 
     assert fixture.queued() == [("opened", "critical"), ("resolved", "critical")]
@@ -257,13 +269,15 @@ def test_the_tier_of_the_start_record_overrides_the_setting(fixture):
 
 
 def test_an_update_is_queued_only_for_sinks_that_can_update(fixture):
+    fixture.recipients = Recipients({"slack": Route(), "bot": Route()}, updatable=["bot"])
+    fixture.restart()
     fixture.enqueue(NotificationReason.OPENED)
+    fixture.deliver("slack")
+    fixture.deliver("bot")
 
-    assert not fixture.enqueue(NotificationReason.UPDATED)
-    fixture.policy.updatable_sinks = ["slack_bot"]
     assert fixture.enqueue(NotificationReason.UPDATED)
     rows = fixture.user_connection.execute("select sink from outbox order by rowid").fetchall()
-    assert rows == [("slack",), ("slack_bot",)]
+    assert rows == [("slack",), ("bot",), ("bot",)]
 
 
 def test_an_update_within_a_silence_is_part_of_the_delayed_notification(fixture):
@@ -324,6 +338,7 @@ def test_a_planned_command_is_noted_when_the_case_opens(fixture):
 
     fixture.enqueue(NotificationReason.OPENED)
     assert fixture.last_notes() == ("A checkpoint and a stop were requested for step 30.",)
+    fixture.deliver()
     fixture.enqueue(NotificationReason.RESOLVED)
     assert fixture.last_notes() == ()
 

