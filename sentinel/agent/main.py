@@ -44,6 +44,8 @@ MULTI_NODE_POLL_INTERVAL_SECONDS = 0.2
 """Poll interval of a run on several nodes, at which nodes exchange messages too."""
 SNAPSHOT_INTERVAL_SECONDS = 30.0
 """Interval between snapshots; the next agent processes the records since the last one again."""
+REPORT_SECONDS = 1.0
+"""Interval at which the head reports on the run to the other nodes."""
 FIRST_RANK_TIMEOUT_SECONDS = 120.0
 """An agent exits if no ring appears within this time."""
 UNDELIVERED_TIMEOUT_SECONDS = 24 * 3600.0
@@ -108,6 +110,7 @@ class Agent:
         self.started_at = clock()
         self.ended_at: float | None = None
         self.last_snapshot_at = self.started_at
+        self.reported_at = 0.0
         self.counters = Counters()
         self.connection = database.open_or_replace(database_path, self.counters)
         self.sinks = build_sinks(settings)
@@ -214,7 +217,15 @@ class Agent:
             self._commit(local_records, entries)
             if text := self.processor.pop_coverage_text():
                 self.report_coverage(text)
+        self._publish_report()
         self.cluster_role.after_commit()
+
+    def _publish_report(self) -> None:
+        """Let the other nodes show what the head judges, once a second."""
+        now = self.clock()
+        if self.cluster_role.role == "head" and not 0 <= now - self.reported_at < REPORT_SECONDS:
+            self.reported_at = now
+            self.cluster_role.publish_report(self.processor.exposition.report())
 
     def report_coverage(self, text: str) -> None:
         """Say once what of the run is not monitored."""

@@ -40,6 +40,8 @@ def _load_token() -> str:
 
 
 def _to_dict(discovered: Any) -> dict[str, Any]:
+    from sentinel.doctor.node_status import missing_ranks
+
     state = discovered.state
     return {
         "run": discovered.run,
@@ -56,6 +58,9 @@ def _to_dict(discovered: Any) -> dict[str, Any]:
         "coverage": state.get("coverage", ""),
         "patches": state.get("patches", {}),
         "cluster": state.get("cluster", {}),
+        "missing_ranks": missing_ranks(state),
+        "refused": state.get("refused", {}),
+        "active": state.get("active", True),
         "error": discovered.problem,
         "remedy": discovered.remedy,
     }
@@ -69,7 +74,8 @@ def _format_run(run: dict[str, Any]) -> Iterator[str]:
 
 def _run_lines(run: dict[str, Any]) -> Iterator[str]:
     """The lines about a run, unescaped."""
-    from sentinel.doctor.node_status import format_ranks, node_lines
+    from sentinel.doctor.node_status import format_ranks, node_lines, report_lines
+    from sentinel.doctor.nodes import problem_lines
 
     if run["state"] == UNREACHABLE:
         yield f"{run['run']}: {run['error']}; {run['remedy']}"
@@ -78,6 +84,8 @@ def _run_lines(run: dict[str, Any]) -> Iterator[str]:
     if description := format_run_metadata(run["metadata"]):
         yield f"  {description}"
     yield from (f"  {line}" for line in node_lines(run))
+    yield from (f"  {line}" for line in problem_lines(run["run"], run))
+    yield from (f"  {line}" for line in report_lines(run))
     diagnosed = {case["name"]: case for case in run["cases"] if case["diagnosis"]}
     for name, case in diagnosed.items():
         yield f"  {format_cause(case)}"

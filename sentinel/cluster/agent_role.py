@@ -13,9 +13,10 @@ becomes the head.
 
 from __future__ import annotations
 
+import json
 import sqlite3
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +26,7 @@ from sentinel.cluster.endpoints import HeadEndpoint, format_address, head_endpoi
 from sentinel.cluster.failover import Failover
 from sentinel.cluster.follower import HEAD_LOST_AFTER_SECONDS, Follower
 from sentinel.cluster.head import Head
+from sentinel.cluster.protocol import MAX_REPORT_BYTES
 from sentinel.cluster.server import ClusterServer
 from sentinel.cluster.spool import Spool
 from sentinel.model.counters import Counters
@@ -144,6 +146,12 @@ class AgentRole:
         for part in (self.head, self.follower):
             if part is not None:
                 part.after_commit()
+
+    def publish_report(self, report: Mapping[str, Any]) -> None:
+        """Send this report on the run to the followers, with the next acknowledgements."""
+        if self.head is not None:
+            text = json.dumps(report).encode()
+            self.head.server.report = text if len(text) <= MAX_REPORT_BYTES else b""
 
     @property
     def finished(self) -> bool:

@@ -51,12 +51,14 @@ class MessageAck:
     """The head's acknowledgement of message `message_number` and of all rows up to `last_row`.
 
     `session` counts the sessions of this client. Each begins with number 0 and a new BatchEncoder.
+    `report` is the head's report on the run, as JSON or empty.
     """
 
     session: int
     message_number: int
     last_row: int
     is_deputy: bool
+    report: bytes = b""
 
 
 @dataclass
@@ -83,8 +85,8 @@ class _Session:
             }
         )
 
-    def read_ack(self) -> tuple[int, int, bool] | None:
-        """Message number, last row and deputy flag of the newest acknowledgement; None before any.
+    def read_ack(self) -> tuple[int, int, bool, bytes] | None:
+        """Number, last row, deputy flag and report of the newest acknowledgement; None before any.
 
         Raises RefusedMessageError too.
         """
@@ -95,8 +97,10 @@ class _Session:
         if not message:
             return None
         body = self.authenticator.verify(f"{self.keys.ack}/{self.instance_id}", message)
-        number, last_row, is_deputy = ACK_STRUCT.unpack(body)
-        return number, last_row, bool(is_deputy)
+        if len(body) < ACK_STRUCT.size:
+            raise RefusedMessageError("damaged", "The acknowledgement of the head is too short.")
+        number, last_row, is_deputy = ACK_STRUCT.unpack_from(body)
+        return number, last_row, bool(is_deputy), body[ACK_STRUCT.size :]
 
     def write_message(self, body: bytes) -> None:
         """Write a message to the mailbox."""
@@ -265,13 +269,13 @@ class ClusterClient:
         ack = session.read_ack()
         if ack is None:
             return False
-        number, last_row, is_deputy = ack
+        number, last_row, is_deputy, report = ack
         if not number and not self.is_connected:
             self._session_number += 1
         last = self.last_ack
         # Another process may have restored an old acknowledgement.
         if last is None or (self._session_number, number) > (last.session, last.message_number):
-            self.last_ack = MessageAck(self._session_number, number, last_row, is_deputy)
+            self.last_ack = MessageAck(self._session_number, number, last_row, is_deputy, report)
             self._sent_at = inf
         return True
 

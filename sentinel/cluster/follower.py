@@ -7,6 +7,7 @@ heartbeat, which is not spooled.
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
@@ -47,6 +48,7 @@ class Follower:
         self._session = self._acked_message = 0
         self._acked_at = self._sent_at = self._last_record_at = 0.0
         self._is_deputy = False
+        self._report: dict[str, Any] = {}
         self._heartbeat: Record | None = None
         self._hardware_values: dict[str, float] = {}
         self._running_ranks: set[tuple[int, int]] = set()
@@ -120,13 +122,17 @@ class Follower:
         return self.listening_clock.seconds - self._acked_at
 
     def status(self) -> dict[str, Any]:
-        """The connection as JSON: head, connected, error, spooled_bytes, silent_seconds."""
+        """The connection as JSON: head, connected, error, spooled_bytes, silent_seconds, report.
+
+        `report` is the newest of the head on the run; empty before the first.
+        """
         return {
             "head": self.client.head_address,
             "connected": self.client.is_connected,
             "error": self.client.error,
             "spooled_bytes": self.spool.size_bytes,
             "silent_seconds": self.silent_seconds,
+            "report": self._report,
         }
 
     def _read_ack(self) -> None:
@@ -137,6 +143,7 @@ class Follower:
             self._session, self._batch_encoder = ack.session, BatchEncoder()
         self._acked_message, self.confirmed_row = ack.message_number, ack.last_row
         self._acked_at, self._is_deputy = self.listening_clock.seconds, ack.is_deputy
+        self._report = _parse_report(ack.report)
 
     def _track_rank(self, record: Record) -> None:
         sender = record.attempt, record.rank
@@ -167,3 +174,12 @@ class Follower:
             self.client.head_address if is_lost else "",
             self.silent_seconds if is_lost else 0.0,
         )
+
+
+def _parse_report(report: bytes) -> dict[str, Any]:
+    """The report of the head; empty if there is none."""
+    try:
+        fields = json.loads(report) if report else {}
+    except (ValueError, RecursionError):
+        return {}
+    return fields if isinstance(fields, dict) else {}

@@ -136,14 +136,22 @@ class Membership:
         is_connected = member is self.own_member or member.slot in self.by_slot
         return not is_connected or self.silent_seconds(member) > UNREACHABLE_AFTER_SECONDS
 
+    def unreported_ranks(self, attempt: int, world_size: int) -> list[int]:
+        """Those of the `world_size` ranks that have sent nothing yet."""
+        seen = [
+            member.ranks_by_attempt.get(attempt, set[int]())
+            for member in self.present_members(attempt)
+        ]
+        if sum(map(len, seen)) >= world_size:
+            return []
+        return sorted(set(range(world_size)).difference(*seen))
+
     def has_missing_ranks(self, attempt: int, world_size: int) -> bool:
         """Whether some of the `world_size` ranks have sent nothing yet, and may still do so."""
-        seen = sum(
-            len(member.ranks_by_attempt.get(attempt, ()))
-            for member in self.present_members(attempt)
-        )
         idle_seconds = self.listening_clock.seconds - self._last_record_at
-        return seen < world_size and idle_seconds < ABANDON_AFTER_SECONDS
+        return idle_seconds < ABANDON_AFTER_SECONDS and bool(
+            self.unreported_ranks(attempt, world_size)
+        )
 
     def unended_members(self, attempt: int) -> Iterator[Member]:
         """Nodes with ranks that are not known to have ended, including lost nodes."""

@@ -2,7 +2,8 @@
 
 The head publishes its `HeadInfo` at HEAD_INFO_KEY. A node takes the next number from
 SLOT_COUNTER_KEY, its slot, and writes its node info to the hello key of that slot. Then it writes
-one message at a time to the mailbox, and reads the acknowledgement of the head at the ack key.
+one message at a time to the mailbox, and reads the acknowledgement of the head at the ack key,
+which ends with the head's report on the run.
 All values are signed, see `sentinel.cluster.authentication`; the counter is not.
 """
 
@@ -13,7 +14,7 @@ import struct
 from dataclasses import dataclass
 from typing import NamedTuple
 
-PROTOCOL_VERSION = 3
+PROTOCOL_VERSION = 4
 """Incremented with each change that agents of two versions would misunderstand."""
 
 HEAD_INFO_KEY, SLOT_COUNTER_KEY = "sentinel/head_info", "sentinel/slots"
@@ -22,7 +23,12 @@ MAX_MESSAGE_BYTES = 4 << 20
 """Size limit of one message, without its signature."""
 
 ACK_STRUCT = struct.Struct("<IQB")
-"""Number of the acknowledged message, last stored row, and whether the node is the deputy."""
+"""Number of the acknowledged message, last stored row, and whether the node is the deputy.
+
+The report of the head follows, as JSON: see `sentinel.metrics.run_status.run_report`."""
+
+MAX_REPORT_BYTES = 1 << 14
+"""Size limit of a report; a longer one is not sent."""
 
 
 class SlotKeys(NamedTuple):

@@ -12,6 +12,7 @@ from sentinel.cluster.member import Member
 from sentinel.cluster.membership import ABANDON_AFTER_SECONDS, Membership
 from sentinel.cluster.node_hardware import NodeHardware
 from sentinel.model.record import WHOLE_RUN, Event, Record
+from sentinel.stats.number_ranges import format_ranges
 
 
 @dataclass
@@ -25,6 +26,8 @@ class RunHeartbeat:
 
     def records(self, now: float, *, is_last: bool = False) -> Iterator[Record]:
         """The heartbeat at `now`, in seconds since the epoch; before it, synthesized STOPs.
+
+        Its attribute `unreported_ranks` holds the ranges of ranks that have sent nothing yet.
 
         Nothing before the first heartbeat of a node. `is_last` is whether the head shuts down
         after this one, so that what is undecided stays so.
@@ -52,6 +55,8 @@ class RunHeartbeat:
         values, attributes = self.node_hardware.pop_combined()
         unreachable = self.membership.unreachable_ranks(unended, attempt)
         attributes["unreachable_ranks"] = ",".join(map(str, unreachable))
+        if unreported := self.membership.unreported_ranks(attempt, self._world_size):
+            attributes["unreported_ranks"] = ",".join(format_ranges(unreported))
         if heartbeat.attributes["state"] in ENDED_STATES and self._is_run_active():
             # The heartbeat of a node overtakes its last records.
             attributes["state"] = "running"
@@ -84,10 +89,14 @@ class RunHeartbeat:
             or self.membership.is_awaiting_collective_ranks
         )
 
-    def _has_missing_ranks(self) -> bool:
+    @property
+    def _world_size(self) -> int:
+        """Ranks of the current attempt; 0 if that is unknown."""
         attempt = self.attempt_map.attempts.get(self.attempt_map.current)
-        world_size = 0 if attempt is None else attempt.world_size
-        return self.membership.has_missing_ranks(self.attempt_map.current, world_size)
+        return 0 if attempt is None else attempt.world_size
+
+    def _has_missing_ranks(self) -> bool:
+        return self.membership.has_missing_ranks(self.attempt_map.current, self._world_size)
 
     def _is_run_active(self) -> bool:
         """Whether ranks of nodes that are not lost have not ended, or have not started."""

@@ -75,6 +75,8 @@ class ClusterServer:
     """Address of the head, if it is another agent: clients are redirected there."""
     run_finished: bool = False
     """Whether every rank of the run has ended: new clients belong to another run of that name."""
+    report: bytes = b""
+    """The head's report on the run, as JSON, which goes with each acknowledgement."""
     port: int = 0
     """The port of the store; 0 while there is none."""
     error: str = "the store is being opened"
@@ -177,7 +179,7 @@ class ClusterServer:
             # The mailbox is emptied first: the node fills it again once it has the ack.
             values[keys.mailbox] = b""
             values[keys.ack] = self.authenticator.sign(
-                f"{keys.ack}/{self._instance_id}", ACK_STRUCT.pack(*ack)
+                f"{keys.ack}/{self._instance_id}", ACK_STRUCT.pack(*ack) + self.report
             )
             self._open_slots.add(slot)
         store.write(values)

@@ -52,7 +52,7 @@ def describe_head(state: Mapping[str, Any]) -> str:
 def node_lines(state: Mapping[str, Any]) -> Iterator[str]:
     """A line for each node of a run with several; with many nodes, only for unhealthy ones."""
     nodes = state.get("cluster", {}).get("nodes", [])
-    if len(nodes) < 2:
+    if len(nodes) < 2 and not missing_ranks(state):
         return
     listed = [
         node for node in nodes if len(nodes) <= MAX_HEALTHY_NODES_LISTED or not _is_healthy(node)
@@ -61,6 +61,41 @@ def node_lines(state: Mapping[str, Any]) -> Iterator[str]:
     if rest := len(nodes) - len(listed):
         others = "other nodes" if listed else "nodes"
         yield f"{rest} {others}: up, or ended without failure"
+
+
+def missing_ranks(state: Mapping[str, Any]) -> list[int]:
+    """Ranks of the run of which the head has received nothing; none at other agents.
+
+    >>> cluster = {"role": "head", "nodes": [{"host": "gpu-a", "ranks": [0, 1]}]}
+    >>> missing_ranks({"metadata": {"world_size": 4.0}, "cluster": cluster})
+    [2, 3]
+    """
+    cluster = state.get("cluster", {})
+    if cluster.get("role") != "head":
+        return []
+    world_size = int(state.get("metadata", {}).get("world_size", 0))
+    reported = {rank for node in cluster.get("nodes", []) for rank in node.get("ranks", [])}
+    return sorted(set(range(world_size)) - reported)
+
+
+def report_lines(state: Mapping[str, Any]) -> Iterator[str]:
+    """What the head judges, on a follower that is connected to it.
+
+    >>> report = {"state": "running", "step": 41, "cases": []}
+    >>> cluster = {"role": "follower", "connected": True, "report": report}
+    >>> [*report_lines({"cluster": cluster})]
+    ['at the head: running at step 41, no open incident']
+    """
+    cluster = state.get("cluster", {})
+    report = cluster.get("report")
+    if not (is_follower(cluster) and cluster.get("connected") and report):
+        return
+    step = report.get("step")
+    at_step = "" if step is None else f" at step {step}"
+    cases = report.get("cases", [])
+    rest = "" if cases else ", no open incident"
+    yield f"at the head: {report.get('state', 'unknown')}{at_step}{rest}"
+    yield from (f"  {case.get('severity', '')}: {case.get('text', '')}" for case in cases)
 
 
 def format_clock_skew(node: Mapping[str, Any]) -> str:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from sentinel.doctor.check_result import CheckResult, fail, ok, warn
+from sentinel.doctor.check_result import CheckResult, Grade, fail, ok, warn
 from sentinel.doctor.node_status import (
     format_bytes,
     format_clock_skew,
     format_duration,
     format_ranks,
+    missing_ranks,
 )
 from sentinel.metrics.cluster_families import head_address, is_follower, is_isolated
 
@@ -77,6 +78,16 @@ def check_nodes(run: str, state: Mapping[str, Any]) -> Iterator[CheckResult]:
     yield from _check_refusals(run, state, complete=_is_complete(state))
 
 
+def problem_lines(run: str, state: Mapping[str, Any]) -> Iterator[str]:
+    """What is wrong between the nodes, with the remedy, for `sentinel status`.
+
+    Without what its line about each node says.
+    """
+    for result in check_nodes(run, state):
+        if result.grade is not Grade.OK and result.subject == f"run {run}, nodes":
+            yield f"{result.message}: {result.remedy}"
+
+
 def remedy_for(error: str) -> str:
     """Remedy for an error message of the cluster client or server."""
     return next(
@@ -93,7 +104,7 @@ def _check_head(run: str, state: Mapping[str, Any]) -> Iterator[CheckResult]:
     else:
         count = f"{len(nodes)} node{'s' if len(nodes) != 1 else ''}"
         yield ok(subject, f"head of {count}, listening at {head_address(cluster)}")
-    missing = sorted(_missing_ranks(state))
+    missing = missing_ranks(state)
     if missing and state.get("active", True):
         message = f"no data from {len(missing)} ranks ({format_ranks(missing)})"
         yield fail(subject, message, "run sentinel doctor on their nodes to see why")
@@ -135,11 +146,5 @@ def _check_refusals(run: str, state: Mapping[str, Any], *, complete: bool) -> It
 def _is_complete(state: Mapping[str, Any]) -> bool:
     """Whether no node is excluded, as far as this agent knows."""
     if state["cluster"].get("role") == "head":
-        return not _missing_ranks(state)
+        return not missing_ranks(state)
     return bool(state["cluster"].get("connected"))
-
-
-def _missing_ranks(state: Mapping[str, Any]) -> set[int]:
-    ranks = int(state.get("metadata", {}).get("world_size", 0))
-    nodes = state["cluster"].get("nodes", [])
-    return set(range(ranks)) - {rank for node in nodes for rank in node.get("ranks", [])}

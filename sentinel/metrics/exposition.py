@@ -21,7 +21,7 @@ from sentinel.metrics.cluster_families import (
 from sentinel.metrics.families import metric_families
 from sentinel.metrics.machine_families import machine_families
 from sentinel.metrics.run_state import RunState
-from sentinel.metrics.run_status import machine_to_dict, run_state_to_dict
+from sentinel.metrics.run_status import machine_to_dict, run_report, run_state_to_dict
 from sentinel.model.counters import Counters
 from sentinel.model.finding import Severity
 from sentinel.model.incident import Incident, Onset
@@ -130,6 +130,10 @@ class Exposition(Collector):
             "refused": rejected_messages_by_reason(self.counters.values.copy()),
             "cluster": self.cluster_status(),
         }
+
+    def report(self) -> dict[str, Any]:
+        """What other nodes show of the run, see `run_report`; for the thread of `update`."""
+        return run_report(self._run_state)
 
     def _copy_run_state(self) -> RunState:
         with self._lock:

@@ -8,12 +8,16 @@ from typing import Any
 
 from sentinel.metrics.run_state import RunState, worst_rank
 from sentinel.model.incident import Onset
+from sentinel.model.notification import Notification
 from sentinel.signals.catalogue import SIGNALS
 from sentinel.signals.coverage import Coverage, coverage_text
 from sentinel.signals.hardware import NodeMeasurements
 from sentinel.store.cases import case_fields, case_to_dict
 from sentinel.store.history import incident_to_dict, onset_fields
 from sentinel.store.silences import silence_to_dict
+
+MAX_REPORTED_CASES = 8
+MAX_REPORTED_CHARS = 400
 
 
 def run_state_to_dict(run_state: RunState, onsets: Mapping[str, Onset]) -> dict[str, Any]:
@@ -60,6 +64,28 @@ def run_state_to_dict(run_state: RunState, onsets: Mapping[str, Onset]) -> dict[
         "ranks": {str(rank): state._asdict() for rank, state in run_state.shown_ranks.items()},
         "ranks_hidden": run_state.rank_selection.hidden_count,
     }
+
+
+def run_report(run_state: RunState) -> dict[str, Any]:
+    """What the head judges, for `sentinel status` on the other nodes.
+
+    Keys: state, step (None before the first), and cases, each with severity and text.
+    """
+    cases = sorted(run_state.alerts.open_cases, key=lambda each: each.incident.severity.order)
+    return {
+        "state": run_state.state,
+        "step": run_state.step,
+        "cases": [
+            {"severity": each.incident.severity.value, "text": _case_text(each)}
+            for each in cases[:MAX_REPORTED_CASES]
+        ],
+    }
+
+
+def _case_text(case: Notification) -> str:
+    """The cause, if one is known, and what its first incident found."""
+    cause = "" if case.diagnosis is None else f"{case.diagnosis.title}: "
+    return f"{cause}{case.incident.finding.summary}"[:MAX_REPORTED_CHARS]
 
 
 def machine_to_dict(machine: NodeMeasurements) -> dict[str, Any]:

@@ -32,7 +32,7 @@ class Finding:
     `severity` overrides the detector's own. `onset_step` is the step at which the problem began, as
     far as the detector knows; `onset_range` the earliest and the latest step at which it can have
     begun. `rank` is the rank that caused it, if one did. `signal` is the signal that shows it, if
-    it is another than the detector's. `evidence_nats` and `threshold` are as those of Clear.
+    that is not always the detector's. `evidence_nats` and `threshold` are as those of Clear.
     """
 
     summary: str

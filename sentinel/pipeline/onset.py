@@ -75,10 +75,9 @@ def estimate_incident_onset(
 ) -> Onset | None:
     """The onset of an incident with the last checkpoint before it. See `estimate_onset`.
 
-    None if its detector knows the step at which it began.
+    None for a finding with a signal of its own: ranks that differ do not show in the run's value.
     """
-    known = incident.finding.onset_range
-    if known is not None and known[0] == known[1]:
+    if incident.finding.signal:
         return None
     onset = estimate_onset(points, incident.onset_step)
     if onset is None:

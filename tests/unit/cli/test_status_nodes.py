@@ -119,3 +119,37 @@ def test_an_agent_on_another_node_is_not_reported_as_stopped(monkeypatch):
 
     assert found.problem == f"the agent is on node {own_node.nodename}"
     assert own_node.nodename in found.remedy
+
+
+def test_ranks_that_have_sent_nothing_are_named():
+    state = head(node(0)) | {"metadata": {"world_size": 4.0}}
+
+    assert lines(state)[2:] == [
+        "  node gpu-0: ranks 0-1, up",
+        "  no data from 2 ranks (2-3): run sentinel doctor on their nodes to see why",
+    ]
+
+
+def test_refused_messages_are_shown_with_the_remedy():
+    state = head(node(0), node(1)) | {"refused": {"token": 2.0}}
+
+    assert lines(state)[-1].startswith("  2 messages rejected: token: set the same [cluster] token")
+
+
+def test_a_follower_shows_what_the_head_judges():
+    cases = [{"severity": "critical", "text": "a node is down: Node gpu-1 has not reported"}]
+    judged = follower(report={"state": "stalled", "step": 43, "cases": cases})
+
+    assert lines(judged)[1:] == [
+        "  at the head: stalled at step 43",
+        "    critical: a node is down: Node gpu-1 has not reported",
+    ]
+
+
+def test_a_follower_without_a_connection_shows_the_error_and_no_old_report():
+    error = "The message is signed with another token."
+    lost = follower(connected=False, error=error, report={"state": "running", "step": 4})
+
+    (_, problem) = lines(lost | {"cluster": lost["cluster"] | {"silent_seconds": 60.0}})
+    assert "signed with another token" in problem
+    assert "set the same [cluster] token" in problem
