@@ -40,12 +40,14 @@ from sentinel.model.delivery import (
     Sink,
 )
 from sentinel.model.diagnosis import Diagnosis, Evidence
+from sentinel.model.evidence_text import split_unit
 from sentinel.model.finding import (
     Clear,
     Detector,
     DetectorOutput,
     Finding,
     Severity,
+    detector_title,
     wanted_baselines,
 )
 from sentinel.model.incident import Incident, IncidentKey, IncidentState
@@ -54,6 +56,7 @@ from sentinel.model.record import WHOLE_RUN, Event, Record
 from sentinel.pipeline.run_baselines import BASELINE_SETTINGS, RunBaselines
 from sentinel.pipeline.snapshot import deserialize, serialize
 from sentinel.signals.catalogue import SIGNALS
+from sentinel.signals.setting_names import with_setting_names
 
 EXTREME_VALUES = (nan, inf, -inf, 0.0, -1.0, 1e308, -1e308)
 HEARTBEAT_KEYS = frozenset(
@@ -64,6 +67,14 @@ HEARTBEAT_KEYS = frozenset(
 )
 """Values of heartbeats that a detector can need, besides the signals of the catalogue."""
 
+MAX_REMEDY_SENTENCES = 3
+
+_NUMBER = r"(-?[\d.]+(?:e[+-]?\d+)?%?)"
+_CHANGE = re.compile(rf"from {_NUMBER} to {_NUMBER}(?![\d.])")
+_NEGATIVE_CHANGE = re.compile(r"(?:rose|risen|fell|fallen|grew|improved|increased) by -")
+_VARIABLE_NAME = re.compile(r"\b[a-z]+_[a-z0-9_]+\b")
+_CODE = re.compile(r"`[^`]*`")
+_SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z])")
 DOCSTRING_SECTIONS = ["Formula", "Units", "Source", "Defaults"]
 
 
@@ -92,6 +103,7 @@ def first_finding(
     for record in records:
         output = update_detector(detector, record)
         if isinstance(output, Finding):
+            check_finding(type(detector), output)
             return record, output
     return None, None
 
@@ -126,6 +138,34 @@ def check_detector(kind: type[Any]) -> None:
         check(kind)
 
 
+def check_finding(kind: type[Any], finding: Finding) -> None:
+    """Check the texts of a finding. Raises AssertionError with the violated rule."""
+    summary = finding.summary
+    _require(summary.endswith("."), kind, "must summarize a finding in a sentence")
+    _require(
+        not _VARIABLE_NAME.search(_CODE.sub("", summary)),
+        kind,
+        f"must name no variable in its summary: {summary!r}",
+    )
+    unchanged = [match[0] for match in _CHANGE.finditer(summary) if match[1] == match[2]]
+    _require(not unchanged, kind, f"must not show a change of nothing: {unchanged}")
+    _require(
+        not _NEGATIVE_CHANGE.search(summary), kind, f"must not show a negative change: {summary!r}"
+    )
+    for key, value in finding.evidence.items():
+        is_plain = isinstance(value, float | int | str)
+        _require(is_plain, kind, "must give numbers or strings as evidence")
+        signal = SIGNALS.get(key)
+        _require(
+            isinstance(value, str)
+            or signal is None
+            or not signal.unit
+            or split_unit(key)[1] is not None,
+            kind,
+            f"must name the unit in the evidence {key!r}",
+        )
+
+
 def _require(condition: bool, kind: type[Any], rule: str) -> None:
     if not condition:
         raise AssertionError(f"{kind.__name__} {rule}.")
@@ -156,7 +196,16 @@ def _check_declarations(kind: type[Any]) -> None:
     _require(not without_baseline, kind, f"wants baselines of {sorted(without_baseline)}")
     _require(isinstance(kind.severity, Severity), kind, "must have a severity")
     _require(bool(kind.signal), kind, "must name its signal")
-    _require(kind.remedy.strip().endswith("."), kind, "must have a remedy in whole sentences")
+    remedy = with_setting_names(kind.remedy.strip(), {})
+    _require(remedy.endswith("."), kind, "must have a remedy in whole sentences")
+    sentences = len(_SENTENCE_END.split(remedy))
+    _require(sentences <= MAX_REMEDY_SENTENCES, kind, "must have a remedy of three sentences")
+    _require("{" not in remedy, kind, "must name settings in its remedy that exist")
+    _require(
+        not _VARIABLE_NAME.search(_CODE.sub("", remedy)),
+        kind,
+        "must put names of settings in its remedy in backticks",
+    )
 
 
 def _check_docstring(kind: type[Any]) -> None:
@@ -167,6 +216,7 @@ def _check_docstring(kind: type[Any]) -> None:
         kind,
         f"must document {DOCSTRING_SECTIONS}, but its docstring has {sections}",
     )
+    _require(bool(detector_title(kind)), kind, "must begin its docstring with a title and a colon")
     for setting in fields(kind):
         name = f"`{setting.name}`"
         _require(name in doc, kind, f"must document its setting {name}")
@@ -208,9 +258,7 @@ def _check_outputs(kind: type[Any]) -> None:
         is_valid = output is None or isinstance(output, Clear | Finding)
         _require(is_valid, kind, "must return a Finding, a Clear or None")
         if isinstance(output, Finding):
-            _require(output.summary.endswith("."), kind, "must summarize a finding in a sentence")
-            is_plain = all(isinstance(x, float | int | str) for x in output.evidence.values())
-            _require(is_plain, kind, "must give numbers or strings as evidence")
+            check_finding(kind, output)
             onset = record.step if output.onset_step is None else output.onset_step
             _require(onset <= record.step, kind, "must not report an onset in the future")
 

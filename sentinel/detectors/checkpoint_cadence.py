@@ -1,4 +1,4 @@
-"""Checkpoint cadence: saves are far too frequent, or the step counter has passed max_steps.
+"""Frequent checkpoints: saves are far too frequent, or the step counter has passed max_steps.
 
 Formula
     usual    = save_steps as declared by the run, otherwise the median of the first 3 save intervals
@@ -47,9 +47,9 @@ class CheckpointCadence:
     signal: ClassVar[str] = "global_step"
     severity: ClassVar[Severity] = Severity.WARNING
     remedy: ClassVar[str] = (
-        "Stop the run before the disk is full; the checkpoints written so far are valid. Then look "
-        "for a second increment of the trainer's step counter, and compare save_steps and "
-        "max_steps with the intended values."
+        "Stop the run before the disk is full. Compare {save interval} and {maximum number of "
+        "steps} with the intended values. Look for a second increment of the trainer's step "
+        "counter."
     )
 
     def __post_init__(self) -> None:
@@ -89,7 +89,7 @@ class CheckpointCadence:
                 "consecutive_early_saves": float(len(self._short_intervals)),
                 "save_interval_steps": float(self._last_interval),
                 "usual_save_interval_steps": self._usual_interval or 0.0,
-                "max_steps": self._max_steps,
+                "planned_steps": self._max_steps,
             },
             severity=Severity.CRITICAL if len(self._short_intervals) == 2 * self.in_a_row else None,
             onset_step=min(self._onset_steps.values()),
@@ -138,4 +138,7 @@ class CheckpointCadence:
         step = record.values.get("global_step", 0.0)
         if not 0 < self._max_steps < step:
             return {}
-        return {"overrun": f"global_step {step:.0f} exceeds max_steps {self._max_steps:.0f}"}
+        return {
+            "overrun": f"The trainer's step counter is at {step:.0f}, past the maximum of "
+            f"{self._max_steps:.0f}"
+        }

@@ -1,4 +1,4 @@
-"""Checkpoint overdue: no checkpoint has been saved for much longer than configured.
+"""Overdue checkpoint: no checkpoint has been saved for much longer than configured.
 
 Formula
     usual    = save_steps as declared by the run
@@ -38,9 +38,9 @@ class CheckpointOverdue:
     signal: ClassVar[str] = "global_step"
     severity: ClassVar[Severity] = Severity.WARNING
     remedy: ClassVar[str] = (
-        "Check the newest checkpoint in output_dir and look for save errors in the trainer's log. "
-        "Check free space and permissions of output_dir, and which rank is responsible for saving. "
-        "Save manually before you stop the run."
+        "Save a checkpoint manually before you stop the run. Look for save errors in the "
+        "trainer's log. Check free space and permissions of {output directory}, and which rank "
+        "saves."
     )
 
     def __post_init__(self) -> None:
@@ -76,10 +76,10 @@ class CheckpointOverdue:
             else f"No checkpoint has been saved for {since:.0f} steps"
         )
         return Finding(
-            summary=f"{text}; save_steps is {self._save_steps:.0f}.",
+            summary=f"{text}; the save interval is {self._save_steps:.0f} steps.",
             evidence={
-                "steps_since_save": since,
-                "save_steps": self._save_steps,
+                "steps_since_last_save": since,
+                "save_interval_steps": self._save_steps,
                 "counted_from_step": self._counted_from,
             },
             severity=None if self._has_saved else Severity.INFO,

@@ -43,9 +43,8 @@ class ClipSaturation:
     signal: ClassVar[str] = "clip_fraction"
     severity: ClassVar[Severity] = Severity.INFO
     remedy: ClassVar[str] = (
-        "Reduce the number of epochs per batch (TRL num_iterations, verl actor.ppo_epochs, "
-        "stable-baselines3 n_epochs), halve the learning rate, or sample more often. If tokens are "
-        "clipped in the first epoch already, the sampling engine has outdated weights."
+        "Lower {updates per batch}, or halve {learning rate}. If tokens are clipped in the first "
+        "epoch already, check that the sampling engine gets the newest weights."
     )
 
     def __post_init__(self) -> None:

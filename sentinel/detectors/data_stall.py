@@ -52,9 +52,9 @@ class DataStall:
     signal: ClassVar[str] = "data_wait"
     severity: ClassVar[Severity] = Severity.INFO
     remedy: ClassVar[str] = (
-        "Give the data loader more workers (num_workers, in transformers dataloader_num_workers) "
-        "and prefetch more (prefetch_factor, persistent_workers). Check the storage it reads from, "
-        "and tokenize the dataset before the training."
+        "Raise {data loader workers}, and prefetch more batches (`prefetch_factor`, "
+        "`persistent_workers`). Check the storage that the loader reads from. Tokenize the "
+        "dataset before the training."
     )
 
     def __post_init__(self) -> None:
@@ -99,10 +99,10 @@ class DataStall:
         evidence = {
             "data_wait_share_median": wait_share,
             "data_wait_seconds": wait,
-            "step_seconds_median": step_time,
+            "step_time_seconds_median": step_time,
         }
         if isfinite(best):
-            evidence["best_step_seconds_median"] = best
+            evidence["best_step_time_seconds_median"] = best
         return Finding(
             summary=f"Training waits for data in {wait_share:.0%} of the step time; "
             f"a step takes {step_time:.3g} s{comparison}.",

@@ -1,4 +1,4 @@
-"""Disk filling: a disk that the run writes to will soon be full.
+"""Disk filling up: a disk that the run writes to will soon be full.
 
 Formula
     left     = free / rate, of a disk that has filled steadily in each quarter of the last 16
@@ -30,6 +30,7 @@ from math import inf, isfinite
 from typing import ClassVar
 
 from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
+from sentinel.model.quantity_text import format_duration
 from sentinel.model.record import Event, Record
 from sentinel.stats.time_to_limit import TimeToLimit
 
@@ -54,8 +55,9 @@ class DiskFilling:
     signal: ClassVar[str] = "disk_free"
     severity: ClassVar[Severity] = Severity.WARNING
     remedy: ClassVar[str] = (
-        "Delete old checkpoints, or let the trainer do so (save_total_limit). Save less often "
-        "(save_steps), or set output_dir to a larger disk. Check what else writes to this disk."
+        "Delete old checkpoints, or let the trainer do so with {checkpoint limit}. Raise {save "
+        "interval}, or set {output directory} to a larger disk. Check what else writes to this "
+        "disk."
     )
 
     def __post_init__(self) -> None:
@@ -87,7 +89,7 @@ class DiskFilling:
         if free < self.least:
             text = f"{disk} is almost full: {free / GIB:.3g} GiB are free."
         elif left < self.ahead:
-            text = f"{disk} will be full in {left / 60:.0f} minutes: {free / GIB:.3g} GiB are free."
+            text = f"{disk} will be full in {format_duration(left)}: {free / GIB:.3g} GiB are free."
         elif free < need:
             text = f"{disk} has {free / GIB:.3g} GiB free; a save needs {need / GIB:.3g} GiB."
         else:
@@ -96,7 +98,7 @@ class DiskFilling:
         if isfinite(left):
             evidence["seconds_until_full"] = left
         if need:
-            evidence["bytes_per_save"] = need
+            evidence["checkpoint_bytes"] = need
         return Finding(summary=text, evidence=evidence, severity=self._severity(signal, free, need))
 
     def _severity(self, signal: str, free: float, save_bytes: float) -> Severity | None:

@@ -39,6 +39,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
+from sentinel.model.quantity_text import distinct_texts
 from sentinel.model.record import Record
 from sentinel.signals.catalogue import normalize_key
 from sentinel.stats.baseline import Baseline, Direction
@@ -66,10 +67,9 @@ class EntropyCollapse:
     signal: ClassVar[str] = "entropy"
     severity: ClassVar[Severity] = Severity.INFO
     remedy: ClassVar[str] = (
-        "Resume from the checkpoint before the onset and increase exploration: a wider upper clip "
-        "range (TRL epsilon_high=0.28, verl actor.clip_ratio_high=0.28), an entropy bonus (verl "
-        "actor.entropy_coeff=0.001), a higher sampling temperature, or prompts whose completions "
-        "still differ."
+        "Resume from the checkpoint before the onset. Widen {upper clip range} to 0.28, set "
+        "{entropy bonus} to 0.001, or raise {sampling temperature}. Use prompts whose "
+        "completions still differ."
     )
 
     def __post_init__(self) -> None:
@@ -115,11 +115,12 @@ class EntropyCollapse:
         is_dead = is_unrewarded and level < self.nothing
         is_deep = departure.is_off_course and level < self.share * departure.expected_level
         severity = Severity.CRITICAL if is_dead else Severity.WARNING
-        text = f"Entropy fell from {departure.first_level:.3g} to {level:.3g} nats per token, "
-        text += f"{left:.1%} of its start"
+        first, now, expected = distinct_texts(
+            departure.first_level, level, departure.expected_level
+        )
+        text = f"Entropy fell from {first} to {now} nats per token, {left:.1%} of its start"
         if left >= self.share:
-            text = f"Entropy fell to {level:.3g} nats per token; its trend predicts "
-            text += f"{departure.expected_level:.3g}"
+            text = f"Entropy fell to {now} nats per token; its trend predicts {expected}"
         low, onset_range = self._low.step, departure.onset_range
         onset = onset_range[0] if onset_range else low
         return Finding(

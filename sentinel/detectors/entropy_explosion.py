@@ -29,6 +29,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
+from sentinel.model.quantity_text import distinct_texts
 from sentinel.model.record import Record
 from sentinel.signals.catalogue import normalize_key
 from sentinel.stats.level_shift import LevelShift
@@ -49,10 +50,9 @@ class EntropyExplosion:
     signal: ClassVar[str] = "entropy"
     severity: ClassVar[Severity] = Severity.INFO
     remedy: ClassVar[str] = (
-        "Resume from the checkpoint before the onset. Lower the entropy bonus (verl "
-        "actor.entropy_coeff, OpenRLHF --entropy_loss_coef) or the upper clip range (TRL "
-        "epsilon_high, verl actor.clip_ratio_high), halve the learning rate, and check that the "
-        "sampling engine has the trainer's weights."
+        "Resume from the checkpoint before the onset. Lower {entropy bonus} or {upper clip "
+        "range}, and halve {learning rate}. Check that the sampling engine has the trainer's "
+        "weights."
     )
 
     def __post_init__(self) -> None:
@@ -77,10 +77,10 @@ class EntropyExplosion:
 
     def _finding(self, times: float) -> Finding:
         shift = self._shift
+        first, now = distinct_texts(shift.first_level, shift.current_level)
         return Finding(
-            summary=f"Entropy rose from {shift.first_level:.3g} to {shift.current_level:.3g} nats "
-            f"per token, {times:.3g} times its start"
-            + (", without a gain in reward." if shift.is_unrewarded else "."),
+            summary=f"Entropy rose from {first} to {now} nats per token, {times:.3g} times its "
+            "start" + (", without a gain in reward." if shift.is_unrewarded else "."),
             evidence=shift.evidence("entropy_nats"),
             severity=Severity.WARNING if shift.is_unrewarded else None,
             onset_step=shift.onset,

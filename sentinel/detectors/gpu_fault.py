@@ -35,11 +35,11 @@ XID_MEANINGS = {
     63: "pending remapping of memory rows",
     64: "failed remapping of memory rows",
     74: "an NVLink error",
-    79: "GPU has fallen off the bus",
+    79: "the GPU has fallen off the bus",
     92: "a high rate of corrected memory errors",
     94: "a contained memory error",
     95: "an uncontained memory error",
-    119: "GPU system processor does not answer",
+    119: "the GPU system processor does not answer",
     120: "an error of the GPU system processor",
     140: "an uncorrectable memory error",
 }
@@ -56,9 +56,8 @@ class GpuFault:
     signal: ClassVar[str] = "gpu_xid"
     severity: ClassVar[Severity] = Severity.WARNING
     remedy: ClassVar[str] = (
-        "Find the GPU (sentinel_gpu_xid and sentinel_gpu_ecc_errors by gpu, dmesg for Xid), save a "
-        "checkpoint, and move the run to another node. Then drain the node, reset the GPU and run "
-        "dcgmi diag -r 3."
+        "Save a checkpoint, and move the run to another node. Find the GPU in the kernel log "
+        "(`dmesg | grep -i xid`). Drain the node, reset the GPU, and run `dcgmi diag -r 3`."
     )
 
     def __post_init__(self) -> None:

@@ -44,9 +44,9 @@ class GpuUnderuse:
     signal: ClassVar[str] = "gpu_utilisation"
     severity: ClassVar[Severity] = Severity.INFO
     remedy: ClassVar[str] = (
-        "Compare data_wait and generation_time with step_time to see what the GPUs wait for. Then "
-        "raise per_device_train_batch_size, num_workers of the data loader, or the batch size of "
-        "the sampling engine; or use fewer GPUs."
+        "Compare the times of data loading and sampling with the step time to find what the GPUs "
+        "wait for. Raise {batch size}, {data loader workers} or the batch size of the sampling "
+        "engine. Otherwise use fewer GPUs."
     )
 
     def __post_init__(self) -> None:

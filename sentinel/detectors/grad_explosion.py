@@ -107,9 +107,9 @@ class GradExplosion:
     signal: ClassVar[str] = "grad_norm"
     severity: ClassVar[Severity] = Severity.WARNING
     remedy: ClassVar[str] = (
-        "Resume from the checkpoint before the onset with a lower learning rate or stronger "
-        "gradient clipping (max_grad_norm, gradient_clipping). Inspect the batch of the onset; in "
-        "reinforcement learning also the mismatch of sampling and training engine."
+        "Inspect the batch of the onset; in reinforcement learning also compare sampling and "
+        "training engine. If the loss does not recover, resume from the last checkpoint before "
+        "the onset. Lower {learning rate} or {gradient clipping}."
     )
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Gradient vanishing: almost no gradient reaches the weights any more, or none ever did.
+"""Vanishing gradient: almost no gradient reaches the weights any more, or none ever did.
 
 Formula
     usual    = median of ln(norm) so far, without norms of 0, in blocks of 8 and without the last 2
@@ -51,9 +51,10 @@ class GradVanishing:
     signal: ClassVar[str] = "grad_norm"
     severity: ClassVar[Severity] = Severity.WARNING
     remedy: ClassVar[str] = (
-        "Check that the parameters to be trained require a gradient and are in the optimizer, that "
-        "not all labels are masked, and the loss scale. In reinforcement learning read samples: if "
-        "all completions of a prompt are equal, the advantages are 0."
+        "Check that the parameters to be trained require a gradient and are in the optimizer. "
+        "Check that some labels are not masked and that the loss scale is not 0. In "
+        "reinforcement learning read samples: if all completions of a prompt have the same "
+        "reward, the advantages are 0."
     )
 
     def __post_init__(self) -> None:
@@ -120,7 +121,8 @@ class GradVanishing:
         since = "the first step" if self._low_count == self._count else f"step {self._onset_step}"
         before = f"; it was {usual:.3g} before" if usual else f"; it has been 0 since {since}"
         return Finding(
-            summary=f"Gradient norm is {norm:.3g} (low for {self._low_count} values){before}.",
+            summary=f"Gradient norm is {norm:.3g}, low for {self._low_count} logged values"
+            f"{before}.",
             evidence={
                 "grad_norm": norm,
                 "grad_norm_before": usual,

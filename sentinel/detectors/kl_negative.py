@@ -1,4 +1,4 @@
-"""KL negative: the KL estimate stays below 0, so it is not measured on the policy's own samples.
+"""Negative KL: the KL estimate stays below 0, so it is not measured on the policy's own samples.
 
 Formula
     Finding  = the median of the last 32 KL values is below -`limit` (for a KL summed over a
@@ -47,10 +47,9 @@ class KlNegative:
     signal: ClassVar[str] = "kl_ref"
     severity: ClassVar[Severity] = Severity.WARNING
     remedy: ClassVar[str] = (
-        "Sample with the settings that the KL assumes: the temperature of training, no top_k and "
-        "top_p=1. Check that padding and tokens after the first stop token are masked, that both "
-        "models are in evaluation mode when log-probabilities are computed, and that they share a "
-        "tokenizer."
+        "Sample with the temperature of training, without `top_k` and with `top_p=1`. Mask "
+        "padding and the tokens after the first stop token. Check that policy and reference "
+        "share a tokenizer and are in evaluation mode when log-probabilities are computed."
     )
 
     def __post_init__(self) -> None:

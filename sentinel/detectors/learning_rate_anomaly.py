@@ -34,6 +34,7 @@ from statistics import mean, pstdev
 from typing import ClassVar
 
 from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
+from sentinel.model.quantity_text import distinct_texts
 from sentinel.model.record import Event, Record
 from sentinel.stats.downsampled_history import DownsampledHistory
 
@@ -61,9 +62,9 @@ class LearningRateAnomaly:
     signal: ClassVar[str] = "learning_rate"
     severity: ClassVar[Severity] = Severity.WARNING
     remedy: ClassVar[str] = (
-        "Check that the scheduler's state is saved and loaded with the checkpoint, that the "
-        "scheduler is stepped once per optimizer step, and that the number of steps it was made "
-        "for (max_steps, num_training_steps) is that of the run."
+        "Save and load the state of the scheduler with the checkpoint. Step the scheduler once "
+        "per optimizer step. Check that {maximum number of steps} is the number of steps that "
+        "the scheduler was created for."
     )
 
     def __post_init__(self) -> None:
@@ -192,9 +193,10 @@ class LearningRateAnomaly:
         if self._reset_records_left:
             self._reset_records_left -= 1
             after, before = self._reset_evidence.values()
+            new, old = distinct_texts(after, before)
             return Finding(
-                summary=f"The learning rate was {after:.3g} after the restart at step "
-                f"{self._reset_step}; before, it was {before:.3g} at that step.",
+                summary=f"The learning rate was {new} after the restart at step "
+                f"{self._reset_step}; before, it was {old} at that step.",
                 evidence=dict(self._reset_evidence),
                 onset_step=self._reset_step,
             )

@@ -1,4 +1,4 @@
-"""Learning rate high: the learning rate is far above the usual for this kind of training.
+"""High learning rate: the learning rate is far above the usual for this kind of training.
 
 Formula
     high     = the rate, or the declared one, is more than `high` times the highest usual for this
@@ -71,9 +71,10 @@ class LearningRateHigh:
     signal: ClassVar[str] = "learning_rate"
     severity: ClassVar[Severity] = Severity.WARNING
     remedy: ClassVar[str] = (
-        "Start again from the initial weights with a usual learning rate: 1e-5 to 5e-5 for full "
-        "fine-tuning, 1e-4 to 5e-4 with adapters, about 1e-6 for training by preferences or by "
-        "reward. If the rate is intended, raise the setting `high` of this detector."
+        "Start again from the initial weights with {learning rate} at a usual value: 1e-5 to "
+        "5e-5 for full fine-tuning, 1e-4 to 5e-4 with adapters, about 1e-6 for training by "
+        "preferences or by reward. If the rate is intended, raise the setting `high` of this "
+        "detector."
     )
 
     def __post_init__(self) -> None:

@@ -35,6 +35,7 @@ from statistics import median
 from typing import ClassVar
 
 from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
+from sentinel.model.quantity_text import distinct_texts
 from sentinel.model.record import Record
 from sentinel.stats.level_shift import LevelShift
 from sentinel.stats.onset_tracker import OnsetTracker
@@ -62,9 +63,9 @@ class LengthCollapse:
     signal: ClassVar[str] = "completion_length"
     severity: ClassVar[Severity] = Severity.INFO
     remedy: ClassVar[str] = (
-        "Read a few completions. If they are empty or a single word, resume from the checkpoint "
-        "before the onset; look for a penalty that an empty completion avoids and for a wrong stop "
-        "token, and set min_new_tokens in the sampling parameters."
+        "Read a few completions. If they are empty or one word long, resume from the checkpoint "
+        "before the onset. Look for a penalty that an empty completion avoids and for a wrong "
+        "stop token, and set `min_new_tokens` in the sampling parameters."
     )
 
     def __post_init__(self) -> None:
@@ -119,9 +120,12 @@ class LengthCollapse:
     def _finding(
         self, before: float, now: float, *, onset: int | None, is_unrewarded: bool
     ) -> Finding:
+        first, last = distinct_texts(before, now, digits=4)
+        text = f"Completions shrank from {first} to {last} tokens"
+        if now >= before:
+            text = f"Completions have {last} tokens"
         return Finding(
-            summary=f"Completions shrank from {before:.4g} to {now:.4g} tokens"
-            + (", without a gain in reward." if is_unrewarded else "."),
+            summary=text + (", without a gain in reward." if is_unrewarded else "."),
             evidence={
                 "completion_tokens_now": now,
                 "completion_tokens_before": before,

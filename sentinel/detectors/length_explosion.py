@@ -37,6 +37,7 @@ from math import inf, isfinite
 from typing import ClassVar
 
 from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
+from sentinel.model.quantity_text import distinct_texts
 from sentinel.model.record import Record
 from sentinel.stats.baseline import Baseline, Direction
 from sentinel.stats.first_level_shift import FirstLevelShift
@@ -82,9 +83,9 @@ class LengthExplosion:
     severity: ClassVar[Severity] = Severity.INFO
     remedy: ClassVar[str] = (
         "Read a few of the longest completions. If they ramble or repeat themselves, resume from "
-        "the checkpoint before the onset and remove the length from the objective: in TRL "
-        'loss_type="dr_grpo" and mask_truncated_completions=True, in verl '
-        "algorithm.norm_adv_by_std_in_grpo=False and the overlong reward buffer of DAPO."
+        "the checkpoint before the onset. Remove the length from the objective: set {loss "
+        "aggregation} to one without length bias, and use {mask for truncated "
+        "completions}."
     )
 
     def __post_init__(self) -> None:
@@ -158,8 +159,9 @@ class LengthExplosion:
         }
         if "truncated_fraction" in record.values:
             evidence["truncated_fraction"] = record.values["truncated_fraction"]
+        first, now = distinct_texts(before, shift.current_level, digits=4)
         return Finding(
-            summary=f"Completions grew from {before:.4g} to {shift.current_level:.4g} tokens"
+            summary=f"Completions grew from {first} to {now} tokens"
             + (", without a gain in reward." if is_unrewarded else "."),
             evidence=evidence,
             severity=Severity.WARNING if is_unrewarded or is_runaway else None,

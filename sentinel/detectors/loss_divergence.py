@@ -44,6 +44,7 @@ from statistics import median
 from typing import ClassVar
 
 from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
+from sentinel.model.quantity_text import distinct_texts
 from sentinel.model.record import Record
 from sentinel.signals.loss_kind import is_adversarial, is_policy_gradient
 from sentinel.stats.margin_cusum import MarginCusum
@@ -85,9 +86,9 @@ class LossDivergence:
     signal: ClassVar[str] = "loss"
     severity: ClassVar[Severity] = Severity.WARNING
     remedy: ClassVar[str] = (
-        "Resume from the checkpoint before the onset with half the learning rate, or with a longer "
-        "warm-up and stronger gradient clipping (max_grad_norm). If the run was resumed, check "
-        "that the optimizer's state was loaded; if the data changed at the onset, inspect it."
+        "Resume from the checkpoint before the onset. Halve {learning rate}, lengthen {warm-up}, "
+        "or lower {gradient clipping}. If the run was resumed, check that the optimizer's state "
+        "was loaded; if the data changed at the onset, inspect it."
     )
 
     def __post_init__(self) -> None:
@@ -149,7 +150,7 @@ class LossDivergence:
         is_critical = len(sizes) >= 3 and still_rises and not self._has_no_level
         return Finding(
             summary=f"Loss rose to {loss:.4g}; before step {self._runaway[0][0]} it was at most "
-            f"{self._largest:.4g} in size.",
+            f"{self._largest:.4g} in magnitude.",
             evidence={"loss": loss, "largest_loss_before": self._largest},
             severity=Severity.CRITICAL if is_critical else None,
             onset_step=self._runaway[0][0],
@@ -245,9 +246,10 @@ class LossDivergence:
             evidence["loss_lowest_median_of_8"] = to_loss(lowest)
             evidence["loss_at_start"] = to_loss(start)
             at_start = f"; at the start it was {to_loss(start):.4g}"
+        usual, now = distinct_texts(before, to_loss(level), digits=4)
         return Finding(
-            summary=f"Loss rose above its level of {before:.4g} and has not recovered: the median "
-            f"of the last {len(self._recent)} losses is {to_loss(level):.4g}{at_start}.",
+            summary=f"Loss rose above its level of {usual} and has not recovered: the median "
+            f"of the last {len(self._recent)} losses is {now}{at_start}.",
             evidence=evidence,
             severity=Severity.CRITICAL if is_critical else None,
             onset_step=self._cusum.onset if early_onset is None else early_onset,

@@ -1,4 +1,4 @@
-"""Loss never moved: the loss has not fallen since the start of the run.
+"""Loss without progress: the loss has not fallen since the start of the run.
 
 Formula
     fall     = fall of the least-squares line through ln(loss), on at most 64 block means of the
@@ -126,9 +126,9 @@ class LossNeverMoved:
     signal: ClassVar[str] = "loss"
     severity: ClassVar[Severity] = Severity.WARNING
     remedy: ClassVar[str] = (
-        "Inspect one batch as the model receives it: labels and chat template. Check that the "
-        "parameters to be trained require a gradient and are in the optimizer, and that the "
-        "learning rate is not 0. If the loss was at its minimum from the start, stop the run."
+        "Inspect one batch as the model receives it, with its labels and chat template. Check "
+        "that the parameters to be trained require a gradient and are in the optimizer, and that "
+        "{learning rate} is not 0. If the loss was at its minimum from the start, stop the run."
     )
 
     def __post_init__(self) -> None:
@@ -259,8 +259,8 @@ class LossNeverMoved:
         fall, error = linear_fall(means)
         return {
             "loss_median": exp(median(means)),
-            "relative_fall": fall,
-            "relative_fall_standard_error": error,
+            "change_share": -fall,
+            "change_standard_error_share": error,
             "logged_values": float(len(means) * self._log_blocks.values_per_block),
         }
 
@@ -368,8 +368,8 @@ def _describe(flat: Mapping[str, float]) -> str:
         )
     is_chance = abs(level - CHANCE_LOSS) < 0.02
     return (
-        f"Loss does not fall: it is {level:.4g} and changed by {-flat['relative_fall']:+.2%} over "
+        f"Loss does not fall: it is {level:.4g} and changed by {flat['change_share']:+.2%} over "
         f"{count} logged values, with a standard error of "
-        f"{flat['relative_fall_standard_error']:.2%}."
+        f"{flat['change_standard_error_share']:.2%}."
         + (" ln 2 is the loss of random guessing." if is_chance else "")
     )

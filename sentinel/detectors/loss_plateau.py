@@ -84,8 +84,8 @@ class LossPlateau:
     signal: ClassVar[str] = "loss"
     severity: ClassVar[Severity] = Severity.WARNING
     remedy: ClassVar[str] = (
-        "If the loss is low enough, stop the run. If not, check that the right parameters are "
-        "trained and that the labels are not masked; then check the learning rate and the data."
+        "If the loss is low enough, stop the run. Otherwise check that the right parameters are "
+        "trained and that the labels are not masked. Then check {learning rate} and the data."
     )
 
     def __post_init__(self) -> None:
@@ -164,9 +164,9 @@ class LossPlateau:
         since = step - (step - first) * len(window) / len(self._blocks.means)
         self._flat_evidence = {
             "loss_mean": exp(sum(window) / len(window)),
-            "relative_fall": fall,
-            "relative_fall_standard_error": error,
-            "log_loss_block_scatter": stdev(window),
+            "change_share": -fall,
+            "change_standard_error_share": error,
+            "loss_block_noise_share": stdev(window),
             "logged_values": float(len(window) * self._blocks.values_per_block),
             "flat_since_step": self._flat_evidence.get("flat_since_step", float(int(since))),
         }
@@ -176,8 +176,8 @@ class LossPlateau:
         level, reason = flat["loss_mean"], self._reason_to_warn(flat["loss_mean"])
         return Finding(
             summary=f"Loss stays at {level:.4g}: over the last {flat['logged_values']:.0f} logged "
-            f"values it changed by {-flat['relative_fall']:+.2%}, with a standard error of "
-            f"{flat['relative_fall_standard_error']:.2%}{reason}.",
+            f"values it changed by {flat['change_share']:+.2%}, with a standard error of "
+            f"{flat['change_standard_error_share']:.2%}{reason}.",
             evidence=dict(flat) | {"loss_lowest_block_mean": exp(self._lowest)},
             severity=None if reason and self._has_time_left(step) else Severity.INFO,
             onset_step=int(flat["flat_since_step"]),
@@ -185,7 +185,7 @@ class LossPlateau:
 
     def _reason_to_warn(self, level: float) -> str:
         """Why the loss should be lower; empty if it may have converged."""
-        scatter = LOWEST_Z * self._flat_evidence["log_loss_block_scatter"]
+        scatter = LOWEST_Z * self._flat_evidence["loss_block_noise_share"]
         if log(level) - self._lowest > max(log(self.above), scatter):
             return f"; it was {exp(self._lowest):.4g} before"
         if self._first_mean is not None and self._first_mean - self._lowest < self.unmoved:

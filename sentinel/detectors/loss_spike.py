@@ -107,9 +107,9 @@ class LossSpike:
     signal: ClassVar[str] = "loss"
     severity: ClassVar[Severity] = Severity.WARNING
     remedy: ClassVar[str] = (
-        "Wait whether the loss recovers. If it does not, resume from a checkpoint about 100 steps "
-        "before the onset and skip the batches of the spike. If spikes recur, clip gradients more "
-        "strongly (max_grad_norm), lower the learning rate, and inspect the data of the onset."
+        "Wait about ten steps for the loss to recover. If it does not, resume from a checkpoint "
+        "about 100 steps before the onset and skip the batches of the spike. If spikes recur, "
+        "lower {gradient clipping} or {learning rate}, and inspect the data of the onset."
     )
 
     def __post_init__(self) -> None:
@@ -177,7 +177,7 @@ class LossSpike:
         evidence = {
             "loss": loss,
             "loss_recent_median": exp(usual),
-            "log_loss_standard_deviation": sigma,
+            "loss_noise_share": sigma,
         }
         with_norm, steps = "", [step for step, size, _ in self._jumps if size]
         if is_joint:

@@ -1,4 +1,4 @@
-"""Loss zero: the loss stays at exactly 0, so nothing is learned.
+"""Loss of zero: the loss stays at exactly 0, so nothing is learned.
 
 Formula
     Finding  = `in_a_row` consecutive losses are exactly 0
@@ -43,9 +43,9 @@ class LossZero:
     signal: ClassVar[str] = "loss"
     severity: ClassVar[Severity] = Severity.WARNING
     remedy: ClassVar[str] = (
-        "Inspect one batch as the model receives it: is any label not -100 (chat template, "
-        "response mask, truncation before the answer), and is every term of the loss connected? "
-        "If the model has memorised the data, stop the run."
+        "Inspect one batch as the model receives it: some labels must differ from -100 (check "
+        "chat template, response mask and truncation). Check that every term of the loss is "
+        "connected to the parameters. If the model has memorised the data, stop the run."
     )
 
     def __post_init__(self) -> None:

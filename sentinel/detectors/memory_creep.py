@@ -1,4 +1,4 @@
-"""Memory creep: memory fills steadily and will be exhausted.
+"""Memory growth: memory fills steadily and will be exhausted.
 
 Formula
     left     = free / rate, of memory that has filled steadily in each quarter of the last 16
@@ -31,6 +31,7 @@ from math import isfinite
 from typing import ClassVar
 
 from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
+from sentinel.model.quantity_text import format_duration
 from sentinel.model.record import Event, Record
 from sentinel.stats.time_to_limit import TimeToLimit
 
@@ -50,10 +51,9 @@ class MemoryCreep:
     signal: ClassVar[str] = "host_memory_used"
     severity: ClassVar[Severity] = Severity.WARNING
     remedy: ClassVar[str] = (
-        "Save a checkpoint before the memory is exhausted and resume from it, which frees the "
-        "memory. Then look for tensors kept with their graph (log loss.item() or loss.detach()), "
-        "lists that grow with every step, and data loader workers that copy the dataset "
-        "(num_workers)."
+        "Save a checkpoint before the memory is exhausted, and resume from it, which frees the "
+        "memory. Look for tensors kept with their graph (log `loss.item()`) and lists that grow "
+        "with every step. Lower {data loader workers} if each of them copies the dataset."
     )
 
     def __post_init__(self) -> None:
@@ -87,7 +87,7 @@ class MemoryCreep:
             return Clear()
         memory = "GPU memory" if device == "GPU" else "Host memory"
         return Finding(
-            summary=f"{memory} will be exhausted in {left / 60:.0f} minutes: "
+            summary=f"{memory} will be exhausted in {format_duration(left)}: "
             f"{used / GIB:.3g} of {total / GIB:.3g} GiB are used, growing by "
             f"{trend.rise_per_second * 3600 / GIB:.3g} GiB per hour.",
             evidence={

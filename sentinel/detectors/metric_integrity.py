@@ -1,4 +1,4 @@
-"""Metric integrity: the logged loss differs from the loss that is trained on.
+"""Misleading loss metric: the logged loss differs from the loss that is trained on.
 
 Formula
     ratio    = `logged_loss` / mean of `loss` over the steps since the previous logged loss
@@ -50,8 +50,8 @@ class MetricIntegrity:
     signal: ClassVar[str] = "logged_loss"
     severity: ClassVar[Severity] = Severity.INFO
     remedy: ClassVar[str] = (
-        "Use `loss`, which is measured on every rank. Average the logged loss over micro-batches "
-        "and ranks before it is logged, or upgrade to a version of the trainer that does so."
+        "Use the loss that sentinel measures on every rank. Average the logged loss over "
+        "micro-batches and ranks before it is logged, or upgrade the trainer."
     )
 
     def __post_init__(self) -> None:

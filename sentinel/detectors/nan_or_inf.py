@@ -44,8 +44,10 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import ClassVar
 
+from sentinel.model.evidence_text import in_words
 from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
 from sentinel.model.record import Event, Record, Spread
+from sentinel.signals.catalogue import SIGNALS
 from sentinel.signals.key_words import is_training_loss
 
 CORE_SIGNALS = frozenset({"loss", "eval_loss", "grad_norm", "reward", "kl_ref", "entropy"})
@@ -96,7 +98,9 @@ class NanOrInf:
         severity, onset_step = self._severity(vital), self._onset_step if vital else record.step
         lost += others
         ranks = _nonfinite_ranks(lost, record.spread)
-        names = ", ".join(lost[:4]) + (f" and {len(lost) - 4} more" if len(lost) > 4 else "")
+        names = ", ".join(map(_shown, lost[:4])) + (
+            f" and {len(lost) - 4} more" if len(lost) > 4 else ""
+        )
         shown = ", ".join(map(str, ranks[:8])) + (" and others" if len(ranks) > 8 else "")
         where = f" on rank{'s' if len(ranks) > 1 else ''} {shown}" if ranks else ""
         return Finding(
@@ -180,6 +184,11 @@ class NanOrInf:
 
 def _is_vital_name(name: str) -> bool:
     return bool(RELEVANT_PATTERN.search(name.lower()))
+
+
+def _shown(name: str) -> str:
+    """A signal in words; a logged key as it is."""
+    return in_words(name) if name in SIGNALS else f"`{name}`"
 
 
 def _base_name(name: str) -> str:

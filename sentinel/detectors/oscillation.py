@@ -1,4 +1,4 @@
-"""Oscillation: the loss oscillates periodically, more strongly than its noise before.
+"""Loss oscillation: the loss oscillates periodically, more strongly than its noise before.
 
 Formula
     swing    = the last 64 values of ln(loss) minus a straight line, clipped to 4 standard
@@ -65,7 +65,7 @@ class Oscillation:
     signal: ClassVar[str] = "loss"
     severity: ClassVar[Severity] = Severity.INFO
     remedy: ClassVar[str] = (
-        "Halve the learning rate, or raise the batch size. If the period is that of an epoch or a "
+        "Halve {learning rate}, or raise {batch size}. If the period is that of an epoch or a "
         "data file, shuffle the data instead."
     )
 
@@ -96,9 +96,9 @@ class Oscillation:
             return Clear()
         evidence = self._oscillation
         return Finding(
-            summary=f"Loss oscillates by {evidence['relative_deviation']:.1%} with a period of "
+            summary=f"Loss oscillates by {evidence['deviation_share']:.1%} with a period of "
             f"{evidence['period_logged_values']:.0f} logged values; its usual deviation is "
-            f"{evidence['usual_relative_deviation']:.1%}.",
+            f"{evidence['usual_deviation_share']:.1%}.",
             evidence=dict(evidence),
             onset_step=int(evidence["since_step"]),
         )
@@ -119,8 +119,8 @@ class Oscillation:
         elif self._in_a_row >= 2:
             since = self._oscillation.get("since_step", float(self._steps[0]))
             self._oscillation = {
-                "relative_deviation": deviation,
-                "usual_relative_deviation": usual,
+                "deviation_share": deviation,
+                "usual_deviation_share": usual,
                 "period_logged_values": float(period),
                 "autocorrelation": strength,
                 "since_step": since,

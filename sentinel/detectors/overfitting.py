@@ -82,9 +82,9 @@ class Overfitting:
     signal: ClassVar[str] = "eval_loss"
     severity: ClassVar[Severity] = Severity.WARNING
     remedy: ClassVar[str] = (
-        "Use the checkpoint of the best evaluation and stop there (in transformers: "
-        "load_best_model_at_end with EarlyStoppingCallback). To train further, use fewer epochs, "
-        "more data, weight decay or dropout, or a lower learning rate."
+        "Use the checkpoint of the best evaluation, and stop there. In the next run enable "
+        "{loading of the best checkpoint} with early stopping. To train further, lower {epochs} "
+        "or {learning rate}, or add data, {weight decay} or dropout."
     )
 
     def __post_init__(self) -> None:

@@ -48,6 +48,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from sentinel.model.evidence_text import in_words
 from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
 from sentinel.model.record import Event, RankMismatch, Record, Spread, host_key
 from sentinel.stats.number_ranges import format_ranges
@@ -97,8 +98,9 @@ class RankDesync:
     severity: ClassVar[Severity] = Severity.WARNING
     remedy: ClassVar[str] = (
         "Resume all ranks from one checkpoint before the onset: the replicas are no longer one "
-        "model. On the named rank, look for weights, buffers or seeds set after the model was "
-        "wrapped, for a backward pass under no_sync, and for a step that only some ranks skip."
+        "model. On the ranks that differ, look for weights, buffers or seeds set after the model "
+        "was wrapped, for a backward pass under `no_sync`, and for a step that only some ranks "
+        "skip."
     )
 
     def __post_init__(self) -> None:
@@ -225,9 +227,9 @@ class RankDesync:
             }
         is_critical = name == NORM and state.far_count >= self.in_a_row
         has_single_rank = mismatch is not None and mismatch.has_majority and mismatch.count == 1
-        ranks = "ranks that were equal before" if was_equal else "replicas of one model"
+        ranks = "Ranks that were equal before" if was_equal else "Replicas of one model"
         return Finding(
-            summary=f"{name} differs between {ranks}: "
+            summary=f"{ranks} differ in the {in_words(name)}: "
             f"{_describe_ranks(spread, record.attributes)}.",
             evidence=evidence,
             severity=Severity.CRITICAL if is_critical else None,

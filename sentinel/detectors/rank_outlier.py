@@ -49,9 +49,9 @@ class RankOutlier:
     signal: ClassVar[str] = "loss"
     severity: ClassVar[Severity] = Severity.WARNING
     remedy: ClassVar[str] = (
-        "Inspect the data of the named rank: print a batch of its shard, count the labels that are "
-        "not masked (-100), and check that its reward function or server answers. Shuffle before "
-        "sharding. If its samples are broken, resume from the checkpoint before the onset."
+        "Inspect the data of the named rank: print a batch of its shard, and count the labels "
+        "that are not -100. Check that its reward function or server answers. If its samples are "
+        "broken, shuffle before sharding and resume from the checkpoint before the onset."
     )
 
     def __post_init__(self) -> None:
@@ -122,7 +122,7 @@ class RankOutlier:
                     "value": value,
                     "mean_of_others": others,
                     "standard_deviation_of_others": sigma,
-                    "median_z": outlier.degree,
+                    "standard_deviations_from_mean": outlier.degree,
                     "ranks_compared": float(spread.count),
                 },
                 onset_step=min(outlier.since_step, step),

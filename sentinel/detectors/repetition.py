@@ -1,4 +1,4 @@
-"""Repetition: completions repeat the same phrases.
+"""Repetitive completions: completions repeat the same phrases.
 
 Formula
     now      = median sample_repetition of the last 4 steps with samples; first = of the first 4
@@ -31,14 +31,20 @@ from statistics import median
 from typing import ClassVar
 
 from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
+from sentinel.model.quantity_text import distinct_texts
 from sentinel.model.record import Record
 from sentinel.stats.onset_tracker import OnsetTracker
 
 MEDIAN_WINDOW = 4
 """Steps with samples in the evaluated median; one prompt that asks for a list is no fault."""
 
-RELATED_SIGNALS = ("sample_longest_run", "sample_distinct_2", "sample_truncated", "sample_length")
-"""Signals that are added to the evidence."""
+RELATED_SIGNALS = {
+    "sample_longest_run": "longest_run_of_one_word",
+    "sample_distinct_2": "distinct_word_pair_share",
+    "sample_truncated": "truncated_sample_share",
+    "sample_length": "mean_length_characters",
+}
+"""Signals that are added to the evidence, with their keys there."""
 
 
 @dataclass
@@ -53,10 +59,9 @@ class Repetition:
     signal: ClassVar[str] = "sample_repetition"
     severity: ClassVar[Severity] = Severity.INFO
     remedy: ClassVar[str] = (
-        "Compare samples with those from before the onset. If the policy loops, stop the run, "
-        "resume from the checkpoint before the onset, and raise the KL coefficient (TRL beta, verl "
-        "actor.kl_loss_coef) or halve the learning rate. Check that the reward does not depend on "
-        "length or keywords. A repetition penalty at sampling only hides the loop."
+        "Compare samples with those from before the onset, and check that the reward does not "
+        "pay for length or keywords. If the policy loops, resume from the checkpoint before the "
+        "onset. Raise {KL coefficient}, or halve {learning rate}."
     )
 
     def __post_init__(self) -> None:
@@ -83,10 +88,15 @@ class Repetition:
     def _finding(self, level: float, record: Record) -> Finding:
         first = median(self._first_shares)
         severity = Severity.CRITICAL if level >= self.most else Severity.WARNING
-        related = {name: record.values[name] for name in RELATED_SIGNALS if name in record.values}
+        related = {
+            key: record.values[name]
+            for name, key in RELATED_SIGNALS.items()
+            if name in record.values
+        }
+        now, before = distinct_texts(level, first, digits=2, percent=True)
         return Finding(
-            summary=f"{level:.0%} of the phrases in the samples are repetitions; at the start it "
-            f"was {first:.0%}.",
+            summary=f"{now} of the phrases in the samples are repetitions; at the start it was "
+            f"{before}.",
             evidence={
                 "repeated_phrase_share_median_of_4": level,
                 "repeated_phrase_share_at_start": first,

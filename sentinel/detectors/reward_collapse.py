@@ -53,6 +53,7 @@ from math import inf, log
 from typing import ClassVar
 
 from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
+from sentinel.model.quantity_text import distinct_texts
 from sentinel.model.record import Record
 from sentinel.stats.mean_drawdown import RECENT_VALUES, SCALES, START_VALUES, Fall, MeanDrawdown
 from sentinel.stats.mean_fall import MeanFall, find_fall
@@ -133,9 +134,9 @@ class RewardCollapse:
     signal: ClassVar[str] = "reward"
     severity: ClassVar[Severity] = Severity.WARNING
     remedy: ClassVar[str] = (
-        "Check the reward service, and compare samples from before and after the onset. If the "
-        "policy itself has collapsed, resume from the checkpoint before the onset with a higher KL "
-        "coefficient or a lower learning rate."
+        "Check that the reward service answers, and compare samples from before and after the "
+        "onset. If the policy has collapsed, resume from the checkpoint before the onset. Raise "
+        "{KL coefficient}, or lower {learning rate}."
     )
 
     def __post_init__(self) -> None:
@@ -305,8 +306,9 @@ class RewardCollapse:
         start, onset = self._drawdown.start, self._onset
         # The first rewards of a run that fell at once contain the fall.
         suffix = f"; it started at {start:.4g}" if onset[0] > self._start_end else ""
+        before, after = distinct_texts(self._before, self._after, digits=4)
         return Finding(
-            summary=f"Reward fell from {self._before:.4g} to {self._after:.4g}{suffix}.",
+            summary=f"Reward fell from {before} to {after}{suffix}.",
             evidence={
                 "reward": reward,
                 "reward_before": self._before,

@@ -48,7 +48,7 @@ class RewardHacking:
     severity: ClassVar[Severity] = Severity.INFO
     remedy: ClassVar[str] = (
         "Read the samples with the highest reward, and score some with a measure that is not "
-        "trained on. If that measure does not rise, use its best checkpoint, remove the length "
+        "trained on. If that measure does not rise, use its best checkpoint. Remove the length "
         "from the reward, and retrain the reward model on samples of the present policy."
     )
 

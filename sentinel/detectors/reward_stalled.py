@@ -1,4 +1,4 @@
-"""Reward stalled: the reward has not risen since the start of the run.
+"""Stalled reward: the reward has not risen since the start of the run.
 
 Formula
     floored  = over at least `points` rewards, the fraction `share` of them is the lowest reward,
@@ -70,10 +70,10 @@ class RewardStalled:
     signal: ClassVar[str] = "reward"
     severity: ClassVar[Severity] = Severity.WARNING
     remedy: ClassVar[str] = (
-        "Score a few correct completions manually: if they earn no reward, the parsing or the "
-        "format check is usually wrong. If they do, start with easier prompts or some supervised "
-        "training, sample more completions per prompt, and check that the learning rate is not 0 "
-        "and that the weights change."
+        "Score a few correct completions manually: if they earn no reward, fix the parsing or "
+        "the format check. Otherwise start with easier prompts or supervised training, and raise "
+        "{completions per prompt}. Check that {learning rate} is not 0 and that the weights "
+        "change."
     )
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Reward zero variance: all completions of a prompt have the same reward, so nothing is learned.
+"""Rewards without variance: all completions of a prompt have one reward; nothing is learned.
 
 Formula
     idle     = frac_zero_std if it is logged; otherwise 1 if reward_std is 0; otherwise, for a run
@@ -75,10 +75,10 @@ class RewardZeroVariance:
     signal: ClassVar[str] = "frac_zero_std"
     severity: ClassVar[Severity] = Severity.WARNING
     remedy: ClassVar[str] = (
-        "Inspect the rewards of one group. If all completions are correct, the prompts are too "
-        "easy; if all are wrong, too hard, or the reward does not distinguish them: check its "
-        "parsing first. Then sample more completions per prompt (TRL num_generations, verl "
-        "rollout.n), or skip such prompts (verl algorithm.filter_groups.enable=True)."
+        "Inspect the rewards of one group; if all completions are wrong, check the parsing of "
+        "the reward first. Use harder prompts if all completions are correct, and easier ones if "
+        "all are wrong. Raise {completions per prompt}, or skip such prompts with {filter for "
+        "zero-variance groups}."
     )
 
     def __post_init__(self) -> None:

@@ -54,10 +54,8 @@ class RolloutMismatch:
     signal: ClassVar[str] = "kl_mismatch"
     severity: ClassVar[Severity] = Severity.INFO
     remedy: ClassVar[str] = (
-        "Check that the engine receives new weights before it samples, and that engine and trainer "
-        "use the same precision and sampling parameters. Then enable importance-sampling "
-        "correction: in TRL vllm_importance_sampling_correction=True, in verl "
-        "algorithm.rollout_correction."
+        "Check that the engine receives new weights before it samples. Use the same precision "
+        "and sampling parameters in engine and trainer. Enable {importance-sampling correction}."
     )
 
     def __post_init__(self) -> None:

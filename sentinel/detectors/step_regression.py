@@ -140,7 +140,7 @@ class StepRegression:
             severity = Severity.INFO if self._regression_count else Severity.WARNING
             restart = "in the log, which shows no restart"
         return Finding(
-            summary=f"global_step went back from {self._highest_step:.0f} to "
+            summary=f"The trainer's step counter went back from {self._highest_step:.0f} to "
             f"{self._regressed_to:.0f} {restart}; it is {step:.0f} now.",
             evidence={
                 "global_step": step,
@@ -153,7 +153,8 @@ class StepRegression:
 
     def _stall_finding(self, step: float, waited: float, allowed: float) -> Finding:
         return Finding(
-            summary=f"global_step has stayed at {step:.0f} for {waited:.0f} optimizer steps.",
+            summary=f"The trainer's step counter has stayed at {step:.0f} for {waited:.0f} "
+            "optimizer steps.",
             evidence={
                 "global_step": step,
                 "optimizer_steps_since_advance": waited,

@@ -1,4 +1,4 @@
-"""Step stride: the trainer's step counter advances by more than it should per optimizer step.
+"""Step counter too fast: the trainer's step counter advances too far per optimizer step.
 
 Formula
     stride   = change of `global_step` over change of `optimizer_steps` between two records
@@ -47,9 +47,9 @@ class StepStride:
     signal: ClassVar[str] = "global_step"
     severity: ClassVar[Severity] = Severity.WARNING
     remedy: ClassVar[str] = (
-        "Look for a second place that increments global_step, such as an inner loop over epochs or "
-        "mini-batches (huggingface/trl#2124; fixed in later versions). Until it is fixed, the "
-        "learning rate schedule, save_steps and max_steps advance too fast: stop before max_steps."
+        "Look for a second place that increments the step counter, such as an inner loop over "
+        "epochs or mini-batches (huggingface/trl#2124), and upgrade the training library. Stop "
+        "the run before its counter reaches {maximum number of steps}."
     )
 
     def __post_init__(self) -> None:
@@ -112,11 +112,11 @@ class StepStride:
         if not self._is_wrong:
             return None if is_wrong else Clear()
         return Finding(
-            summary=f"global_step advances by {stride:.3g} per optimizer step instead of by "
-            f"{self._usual_stride:.3g}.",
+            summary=f"The trainer's step counter advances by {stride:.3g} per optimizer step "
+            f"instead of by {self._usual_stride:.3g}.",
             evidence={
-                "global_steps_per_optimizer_step": stride,
-                "expected_global_steps_per_optimizer_step": self._usual_stride,
+                "counted_steps_per_update": stride,
+                "expected_steps_per_update": self._usual_stride,
             },
             onset_step=min(self._onset_step, step),
         )

@@ -62,9 +62,9 @@ class Straggler:
     signal: ClassVar[str] = "step_time"
     severity: ClassVar[Severity] = Severity.INFO
     remedy: ClassVar[str] = (
-        "Check the node of the named rank: storage and data loader workers if it waits for data "
-        "(num_workers, prefetch_factor), other programs, and the clocks of its GPU "
-        "(nvidia-smi -q -d PERFORMANCE). If its samples or prompts are longer, distribute them "
+        "Check the node of the named rank for other programs and for throttled GPU clocks "
+        "(`nvidia-smi -q -d PERFORMANCE`). If the rank waits for data, check its storage and "
+        "raise {data loader workers}. If its samples or prompts are longer, distribute them "
         "evenly; otherwise replace the node."
     )
 

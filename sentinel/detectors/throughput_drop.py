@@ -70,9 +70,10 @@ class ThroughputDrop:
     signal: ClassVar[str] = "step_time"
     severity: ClassVar[Severity] = Severity.INFO
     remedy: ClassVar[str] = (
-        "Check which part of a step takes longer (data_wait, generation_time, weight_sync_time), "
-        "which rank is the slowest, and whether GPUs are throttled (sentinel_gpu_throttled). Then "
-        "check the nodes for other programs, slow storage and memory that is nearly full."
+        "Compare the times of data loading, sampling and weight transfer with those before, and "
+        "find the slowest rank. Check whether GPUs are throttled (`nvidia-smi -q -d "
+        "PERFORMANCE`). Check the nodes for other programs, slow storage and memory that is "
+        "nearly full."
     )
 
     def __post_init__(self) -> None:

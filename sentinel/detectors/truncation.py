@@ -1,4 +1,4 @@
-"""Truncation: a growing share of completions is cut off at the length limit.
+"""Truncated completions: a growing share of completions is cut off at the length limit.
 
 Formula
     cut      = the median of the last 8 truncated fractions
@@ -30,6 +30,7 @@ from statistics import median
 from typing import ClassVar
 
 from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
+from sentinel.model.quantity_text import distinct_texts
 from sentinel.model.record import Record
 from sentinel.stats.k_of_n import KOfN
 from sentinel.stats.onset_tracker import OnsetTracker
@@ -63,10 +64,10 @@ class Truncation:
     signal: ClassVar[str] = "truncated_fraction"
     severity: ClassVar[Severity] = Severity.INFO
     remedy: ClassVar[str] = (
-        "Read the end of a few truncated completions. If they make progress, raise the limit (TRL "
-        "max_completion_length, verl data.max_response_length) or exclude them from the loss (TRL "
-        "mask_truncated_completions=True). If they ramble, resume from the checkpoint before the "
-        "onset and penalise overlong completions. Check that the stop token is sampled."
+        "Read the end of a few truncated completions. If they make progress, raise {maximum "
+        "completion length} or use {mask for truncated completions}; if they ramble, resume from "
+        "the checkpoint before the onset and penalise overlong completions. Check that the stop "
+        "token is sampled."
     )
 
     def __post_init__(self) -> None:
@@ -106,9 +107,10 @@ class Truncation:
             and gain.is_ready
             and self._is_unrewarded(first, level)
         )
+        now, before = distinct_texts(level, first, digits=2, percent=True)
         return Finding(
-            summary=f"{level:.0%} of the completions are cut off at the length limit; at the start "
-            f"it was {first:.0%}.",
+            summary=f"{now} of the completions are cut off at the length limit; at the start it "
+            f"was {before}.",
             evidence={
                 "truncated_share_median_of_8": level,
                 "truncated_share_at_start": first,

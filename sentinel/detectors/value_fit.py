@@ -1,4 +1,4 @@
-"""Value fit: the value model predicts returns worse than a constant.
+"""Unfit value model: the value model predicts returns worse than a constant.
 
 Formula
     Finding  = after `warm` values, the median of the last 32 explained variances is below `least`
@@ -43,9 +43,8 @@ class ValueFit:
     signal: ClassVar[str] = "explained_variance"
     severity: ClassVar[Severity] = Severity.INFO
     remedy: ClassVar[str] = (
-        "Train the value model for some steps before the policy (verl trainer.critic_warmup), give "
-        "it a separate learning rate, bound the rewards, and check that values and returns belong "
-        "to the same steps. RLOO and GRPO need no value model."
+        "Lengthen {value model warm-up}, and raise {value model learning rate}. Bound the "
+        "rewards. Check that values and returns belong to the same steps."
     )
 
     def __post_init__(self) -> None:

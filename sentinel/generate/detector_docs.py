@@ -9,6 +9,7 @@ from typing import Any
 
 from sentinel.config.plugins import load_modules
 from sentinel.signals.catalogue import SIGNALS, Signal
+from sentinel.signals.setting_names import with_setting_names
 
 _PARAGRAPH = re.compile(r"^(\w+)\n((?:[ ]{4}.*(?:\n+|$))+)", re.MULTILINE)
 
@@ -49,8 +50,14 @@ class DetectorDoc:
 
     @property
     def remedy(self) -> str:
-        """The remedy of the detector."""
-        return str(self.detector.remedy)
+        """The remedy of the detector, without names of settings of a framework."""
+        return with_setting_names(str(self.detector.remedy), {})
+
+    @property
+    def remedy_settings(self) -> list[str]:
+        """The settings that its remedy names, in their order."""
+        found = re.findall(r"\{([^}]+)\}", str(self.detector.remedy))
+        return list(dict.fromkeys(found))
 
     @property
     def signal(self) -> Signal | None:

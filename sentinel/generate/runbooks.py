@@ -8,6 +8,7 @@ from sentinel.generate.agent_alerts import AgentAlert
 from sentinel.generate.cause_docs import CauseDoc, possible_causes
 from sentinel.generate.detector_docs import DetectorDoc
 from sentinel.signals.catalogue import CombineRule
+from sentinel.signals.setting_names import SETTING_NAMES
 
 _NOTE = "<!-- Written by `make generate`; edit {source} instead. -->"
 
@@ -29,6 +30,7 @@ def _detector_page(doc: DetectorDoc, causes: Iterable[CauseDoc]) -> Iterator[str
         yield from (f"{meaning[0].upper()}{meaning[1:]}.", "")
     yield from (_alert_line(doc.alert, doc.detector.severity.value), "")
     yield from ("## What to do", "", doc.remedy, "")
+    yield from _setting_names(doc.remedy_settings)
     yield from ("## What to check", "")
     yield from (f"{number}. {check}" for number, check in enumerate(_checks(doc), start=1))
     if lines := list(possible_causes(doc.name, causes)):
@@ -42,6 +44,18 @@ def _detector_page(doc: DetectorDoc, causes: Iterable[CauseDoc]) -> Iterator[str
         yield from ("| setting | default |", "|---|---|")
         yield from (f"| `{name}` | `{default!r}` |" for name, default in doc.settings.items())
         yield ""
+
+
+def _setting_names(settings: Iterable[str]) -> Iterator[str]:
+    """A table of the names of these settings in each framework."""
+    rows = [(setting, names) for setting in settings if (names := SETTING_NAMES[setting])]
+    if not rows:
+        return
+    yield from ("| setting | name |", "|---|---|")
+    for setting, names in rows:
+        listed = ", ".join(f"{framework} `{name}`" for framework, name in names.items())
+        yield f"| {setting} | {listed} |"
+    yield ""
 
 
 def _checks(doc: DetectorDoc) -> Iterator[str]:

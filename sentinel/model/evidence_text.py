@@ -1,61 +1,103 @@
 """Evidence of a finding in words: the label of a key, and the value with its unit.
 
-A key consists of words joined by `_`; its last words can name the unit: `idle_seconds`. The label
-are the words, with abbreviations written out, and the value has the unit.
+A key consists of words joined by `_`. A word, or the longest sequence of words, that is in `UNITS`
+gives the unit, and the others are the label: `kl_nats_expected` is "KL expected", in nats.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import isfinite
+from dataclasses import dataclass
 
-UNITS: Mapping[str, str] = {
-    "seconds": "s",
-    "bytes": "GB",
-    "ratio": "%",
-    "percent": "%",
-    "nats": "nats",
-    "steps": "steps",
-    "tokens": "tokens",
-    "times": "times",
+from sentinel.model.quantity_text import format_duration, format_number
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """A unit: its symbol, the factor from the stored value, and whether its word is shown."""
+
+    symbol: str
+    factor: float = 1.0
+    is_shown: bool = False
+
+
+_MINUTE_SECONDS = 60.0
+
+UNITS: Mapping[str, Unit] = {
+    "bytes_per_second": Unit("MiB/s", 2.0**-20),
+    "optimizer_steps": Unit("optimizer steps"),
+    "bytes": Unit("GiB", 2.0**-30),
+    "seconds": Unit("s"),
+    "nats": Unit("nats"),
+    "steps": Unit("steps"),
+    "tokens": Unit("tokens"),
+    "characters": Unit("characters"),
+    "share": Unit("%", 100.0, is_shown=True),
+    "fraction": Unit("%", 100.0, is_shown=True),
+    "utilisation": Unit("%", 100.0, is_shown=True),
 }
-"""Unit of a value by the last word of its key. Bytes are shown in GB, ratios in percent."""
+"""Units by the words of a key, the longest first. Several of one key are not allowed."""
 
 _WORDS: Mapping[str, str] = {
-    "kl": "KL",
-    "ref": "reference",
-    "grad": "gradient",
-    "std": "standard deviation",
-    "frac": "fraction",
-    "gpu": "GPU",
-    "cpu": "CPU",
-    "xid": "XID",
-    "ecc": "ECC",
-    "mfu": "MFU",
-    "eval": "evaluation",
-    "min": "minimum",
-    "max": "maximum",
     "coef": "coefficient",
-    "id": "ID",
+    "cpu": "CPU",
+    "ecc": "ECC",
+    "eval": "evaluation",
+    "frac": "fraction",
+    "global": "trainer's",
+    "gpu": "GPU",
+    "gpus": "GPUs",
+    "grad": "gradient",
+    "kl": "KL",
+    "ln": "ln",
+    "max": "maximum",
+    "mfu": "MFU",
+    "min": "minimum",
+    "nonfinite": "non-finite",
+    "ref": "reference",
+    "std": "standard deviation",
+    "train": "training",
+    "warmup": "warm-up",
+    "xid": "XID",
 }
-_SCALES: Mapping[str, float] = {"bytes": 1e-9, "ratio": 100.0}
+NAME_KEY = "signal"
+"""Key of evidence whose value is the name of a signal, which is shown in words as well."""
 
 
 def evidence_text(key: str, value: float | str) -> str:
     """One piece of evidence in words.
 
-    >>> evidence_text("idle_seconds", 30.0299)
-    'Idle: 30.03 s'
-    >>> evidence_text("limit_ratio", 0.125)
-    'Limit: 12.5 %'
+    >>> evidence_text("kl_nats_expected", 0.41)
+    'KL expected: 0.41 nats'
+    >>> evidence_text("data_wait_share_median", 0.125)
+    'Data wait share median: 12.5%'
+    >>> evidence_text("signal", "data_wait")
+    'Signal: data wait'
     """
-    words = key.split("_")
-    unit = words[-1] if len(words) > 1 and words[-1] in UNITS else ""
-    label = label_of("_".join(words[:-1]) if unit else key)
+    words, unit = split_unit(key)
+    label = label_of(words)
     if isinstance(value, str):
-        return f"{label}: {value}"
-    number = format_number(value * _SCALES.get(unit, 1.0))
-    return f"{label}: {number} {UNITS[unit]}" if unit else f"{label}: {number}"
+        return f"{label}: {in_words(value) if key == NAME_KEY else value}"
+    if unit is None:
+        return f"{label}: {format_number(value)}"
+    if unit.symbol == "s" and value >= _MINUTE_SECONDS:
+        return f"{label}: {format_duration(value)}"
+    space = "" if unit.symbol == "%" else " "
+    return f"{label}: {format_number(value * unit.factor)}{space}{unit.symbol}"
+
+
+def split_unit(key: str) -> tuple[str, Unit | None]:
+    """The key without the words of its unit, and the unit, if it has one.
+
+    >>> split_unit("fill_rate_bytes_per_second")[0]
+    'fill_rate'
+    """
+    padded = f"_{key}_"
+    for words, unit in UNITS.items():
+        if f"_{words}_" in padded:
+            rest = padded.replace(f"_{words}_", "_", 1).strip("_")
+            return (rest if rest and not unit.is_shown else key), unit
+    return key, None
 
 
 def label_of(name: str) -> str:
@@ -64,20 +106,14 @@ def label_of(name: str) -> str:
     >>> label_of("kl_blowup"), label_of("grad_norm")
     ('KL blowup', 'Gradient norm')
     """
-    text = " ".join(_WORDS.get(word, word) for word in name.split("_"))
+    text = in_words(name)
     return text[:1].upper() + text[1:]
 
 
-def format_number(value: float) -> str:
-    """The number with four digits, without an exponent where it is a usual size.
+def in_words(name: str) -> str:
+    """A name of words joined by `_` as words, with abbreviations written out.
 
-    >>> [format_number(x) for x in (149.0, 3.74238, 0.00223909, 1234567.0, float("nan"))]
-    ['149', '3.742', '0.002239', '1,234,567', 'NaN']
+    >>> in_words("eval_loss")
+    'evaluation loss'
     """
-    if not isfinite(value):
-        return "NaN" if value != value else ("infinity" if value > 0 else "-infinity")  # noqa: PLR0124
-    if value == int(value) and abs(value) < 1e12:
-        return f"{int(value):,}"
-    if 1000 <= abs(value) < 1e9:
-        return f"{value:,.0f}"
-    return f"{value:.4g}"
+    return " ".join(_WORDS.get(word, word) for word in name.split("_"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -88,6 +89,17 @@ class Detector(Protocol):
 
     @property
     def update(self) -> Callable[..., DetectorOutput]: ...
+
+
+def detector_title(detector: Detector | type[Detector]) -> str:
+    """What the detector finds, as a noun phrase: the docstring of its module up to the colon.
+
+    Empty if the module has no such docstring.
+    """
+    module = sys.modules.get(type(detector).__module__) if not isinstance(detector, type) else None
+    module = sys.modules.get(detector.__module__) if module is None else module
+    title, colon, _ = (getattr(module, "__doc__", None) or "").partition(":")
+    return title.strip() if colon and "\n" not in title else ""
 
 
 def wanted_baselines(detector: Detector | type[Detector]) -> frozenset[str]:

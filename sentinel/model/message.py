@@ -9,14 +9,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from math import isfinite
 
 from sentinel.model.clean_text import clean
 from sentinel.model.evidence_text import evidence_text, label_of
 from sentinel.model.finding import Severity
 from sentinel.model.incident import Incident
 from sentinel.model.notification import Notification, NotificationReason
+from sentinel.model.quantity_text import format_duration, format_time
 from sentinel.model.record import WHOLE_RUN
 
 MAX_HEADLINE_CHARS = 200
@@ -108,36 +107,6 @@ def build_message(notification: Notification, now: float) -> Message:
     )
 
 
-def format_duration(seconds: float) -> str:
-    """A duration in its two largest units.
-
-    >>> [format_duration(x) for x in (0.2, 41.0, 192.0, 7500.0, 200_000.0)]
-    ['1 s', '41 s', '3 min 12 s', '2 h 5 min', '2 d 7 h']
-    """
-    total = max(1, round(seconds)) if isfinite(seconds) else 1
-    for name, size, smaller, smaller_size in (
-        ("d", 86_400, "h", 3600),
-        ("h", 3600, "min", 60),
-        ("min", 60, "s", 1),
-    ):
-        if total >= size:
-            rest = total % size // smaller_size
-            return f"{total // size} {name} {rest} {smaller}" if rest else f"{total // size} {name}"
-    return f"{total} s"
-
-
-def format_time(seconds: float) -> str:
-    """A time in UTC to the second; empty if it is no time of a calendar.
-
-    >>> format_time(1_700_000_000.0)
-    '2023-11-14 22:13:20 UTC'
-    """
-    try:
-        return datetime.fromtimestamp(seconds, tz=UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-    except (ValueError, OverflowError, OSError):
-        return ""
-
-
 def incident_title(incident: Incident) -> str:
     """The noun phrase that names what the incident is about."""
     return incident.title or label_of(incident.key.detector)
@@ -156,7 +125,8 @@ def _label(notification: Notification) -> str:
 def _subject(notification: Notification) -> str:
     """The cause if it is known, else the first sentence of the finding; the title if it is over."""
     if notification.diagnosis is not None:
-        return clean(notification.diagnosis.title)
+        title = clean(notification.diagnosis.title)
+        return title[:1].upper() + title[1:]
     if notification.reason is NotificationReason.RESOLVED:
         return clean(incident_title(notification.incident))
     return _sentences(notification.incident)[0].rstrip(".")
@@ -178,10 +148,10 @@ def _since(notification: Notification, now: float) -> str:
     found = f"Found at step {incident.opened_step}"
     if time := format_time(incident.opened_time):
         found += f", {format_duration(now - incident.opened_time)} ago ({time})"
-    confidence = ""
+    text = f"Since step {notification.onset_step}. {found}."
     if notification.diagnosis is not None:
-        confidence = f" The cause is {notification.diagnosis.confidence_text}."
-    return f"Since step {notification.onset_step}. {found}.{confidence}"
+        return f"{text} The cause is {notification.diagnosis.confidence_text}."
+    return f"{text} Values of step {notification.step}:" if incident.finding.evidence else text
 
 
 def _duration(notification: Notification) -> str:
@@ -189,12 +159,8 @@ def _duration(notification: Notification) -> str:
     incident, onset = notification.incident, notification.onset_step
     end = notification.step if incident.resolved_step is None else incident.resolved_step
     end_time = notification.time if incident.resolved_time is None else incident.resolved_time
-    title = notification.subject if notification.diagnosis is not None else incident_title(incident)
     lasted = format_duration(end_time - incident.opened_time)
-    return (
-        f"{title[:1].upper()}{title[1:]} lasted from step {onset} to step {end}: {lasted},"
-        f" until {format_time(end_time)}."
-    )
+    return f"It lasted from step {onset} to step {end}, {lasted}, until {format_time(end_time)}."
 
 
 def _facts(notification: Notification) -> list[str]:
@@ -205,11 +171,16 @@ def _facts(notification: Notification) -> list[str]:
             each.text if each.step is None else f"Step {each.step}: {each.text}"
             for each in diagnosis.evidence
         ]
+    recurred = [f"It recurred {_times(incident.flaps)}."] if incident.flaps else []
     if notification.reason is NotificationReason.RESOLVED:
-        return [f"Found at step {incident.opened_step}: {incident.finding.summary}"]
+        return [f"The last finding was: {incident.finding.summary}", *recurred]
     evidence = incident.finding.evidence.items()
     values = [evidence_text(key, value) for key, value in evidence if value != ""]
-    return [*_sentences(incident)[1:], *values]
+    return [*_sentences(incident)[1:], *recurred, *values]
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
 
 
 def _sentences(incident: Incident) -> list[str]:

@@ -233,6 +233,11 @@ class CaseBook:
     causes: Mapping[str, Cause] = field(default_factory=dict)
     runs: dict[str, RunCases] = field(default_factory=dict)
 
+    def run_metadata(self, run: str) -> Mapping[str, str | float]:
+        """The metadata of a run; empty before its first record."""
+        cases = self.runs.get(run)
+        return {} if cases is None else cases.metadata
+
     def update(
         self, record: Record, changes: Sequence[Notification | Incident]
     ) -> tuple[Notification, ...]:

@@ -104,7 +104,8 @@ class Engine:
                 # Nearly always nothing is wrong, and then there is nothing to update.
                 if type(output) is Clear and key.detector not in with_incident:
                     continue
-                change = self.incident_book.update_incident(key, record, output, detector)
+                metadata = self.case_book.run_metadata(record.run)
+                change = self.incident_book.update_incident(key, record, output, detector, metadata)
             except Exception:
                 log.exception("Detector %s failed at step %d", key.detector, record.step)
                 self._count_error(key.detector)

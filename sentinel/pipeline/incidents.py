@@ -3,19 +3,32 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from sentinel.model.finding import Clear, Detector, DetectorOutput, Finding, Severity
+from sentinel.model.finding import (
+    Clear,
+    Detector,
+    DetectorOutput,
+    Finding,
+    Severity,
+    detector_title,
+)
 from sentinel.model.incident import Incident, IncidentKey, IncidentState
 from sentinel.model.notification import Notification, NotificationReason
 from sentinel.model.record import Event, Record
+from sentinel.signals.setting_names import with_setting_names
 
 MAX_CHECKPOINTS_PER_RUN = 64
 """Steps of the newest checkpoints that are stored for each run."""
 
 INFO_UPDATE_FACTOR = 1.1
 """Growth of the first evidence with which an open incident of severity info is shown again."""
+
+Metadata = Mapping[str, str | float]
+"""Settings and environment of a run, by name."""
+
+_NO_METADATA: Metadata = {}
 
 
 @dataclass
@@ -55,9 +68,16 @@ class IncidentBook:
         return tuple(self._close_incident(incident, record) for incident in resolved)
 
     def update_incident(
-        self, key: IncidentKey, record: Record, output: DetectorOutput, detector: Detector
+        self,
+        key: IncidentKey,
+        record: Record,
+        output: DetectorOutput,
+        detector: Detector,
+        metadata: Metadata = _NO_METADATA,
     ) -> Notification | Incident | None:
         """Update the incident of `key` with one output of its detector.
+
+        `metadata` is that of the run, for the names of settings in the remedy.
 
         Returns a notification if one is due; a copy of the incident if it changed without one, by
         resolving, re-opening, or a larger value at severity info; else None.
@@ -69,7 +89,7 @@ class IncidentBook:
             return self._record_clear(incident, record) if incident else None
         severity = output.severity or detector.severity
         if incident is None:
-            incident = self._open_incident(key, record, output, detector, severity)
+            incident = self._open_incident(key, record, output, detector, metadata)
         else:
             incident.finding_count += 1
         is_larger = _first_value(output) > INFO_UPDATE_FACTOR * _first_value(incident.finding)
@@ -100,22 +120,23 @@ class IncidentBook:
         record: Record,
         finding: Finding,
         detector: Detector,
-        severity: Severity,
+        metadata: Metadata,
     ) -> Incident:
         self.last_episodes[key] = episode = self.last_episodes.get(key, 0) + 1
         onset = record.step if finding.onset_step is None else finding.onset_step
         incident = Incident(
             key=key,
             episode=episode,
-            severity=severity,
+            severity=finding.severity or detector.severity,
             signal=finding.signal or detector.signal,
-            remedy=detector.remedy,
+            remedy=with_setting_names(detector.remedy, metadata),
             finding=finding,
             onset_step=onset,
             opened_step=record.step,
             opened_time=record.time,
             last_good_step=self._last_good_step(key.run, onset),
             onset_range=finding.onset_range,
+            title=detector_title(detector),
         )
         self.open_incidents[key] = incident
         return incident

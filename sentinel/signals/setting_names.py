@@ -94,6 +94,12 @@ SETTING_NAMES: Mapping[str, Mapping[str, str]] = {
         "verl": "trainer.resume_mode",
         "lightning": "ckpt_path",
     },
+    "output directory": {
+        "transformers": "output_dir",
+        "verl": "trainer.default_local_dir",
+        "lightning": "default_root_dir",
+    },
+    "loss aggregation": {"trl/grpo": "loss_type", "verl": f"{_ACTOR}.loss_agg_mode"},
     "completion-only loss": {"trl/sft": "completion_only_loss"},
     "maximum sequence length": {"trl/sft": "max_length"},
     "weight decay": {"transformers": "weight_decay", "verl": f"{_ACTOR}.optim.weight_decay"},
@@ -102,6 +108,18 @@ SETTING_NAMES: Mapping[str, Mapping[str, str]] = {
 accept the settings of transformers as well."""
 
 _BASE_FRAMEWORKS = {"trl": "transformers"}
+
+
+def with_setting_names(text: str, run_metadata: Mapping[str, str | float]) -> str:
+    """The text with each `{setting}` replaced by `describe_setting`.
+
+    >>> with_setting_names("Halve {learning rate}.", {"framework": "trl"})
+    'Halve the learning rate (`learning_rate`).'
+    """
+    for setting in SETTING_NAMES:
+        if f"{{{setting}}}" in text:
+            text = text.replace(f"{{{setting}}}", describe_setting(setting, run_metadata))
+    return text
 
 
 def describe_setting(setting: str, run_metadata: Mapping[str, str | float]) -> str:

@@ -51,7 +51,7 @@ def test_passing_max_steps_is_found_at_the_first_step():
     record, finding = first_finding(CheckpointCadence(), [start, *stepped(4020, past)])
 
     assert record.step == 4001
-    assert "global_step 4001 exceeds max_steps 4000" in finding.summary
+    assert "The trainer's step counter is at 4001, past the maximum of 4000" in finding.summary
 
 
 def test_the_last_step_of_a_run_is_not_past_its_end():
@@ -115,7 +115,7 @@ def test_a_declared_interval_applies_once_it_is_known(kind):
     detector.update(event(kind, 0, save_steps=500, max_steps=4000))
 
     output = detector.update(event(Event.STEP, 4001, global_step=4001.0))
-    assert output.evidence["max_steps"] == 4000
+    assert output.evidence["planned_steps"] == 4000
     assert output.evidence["usual_save_interval_steps"] == 500
 
 

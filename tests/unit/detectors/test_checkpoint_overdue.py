@@ -23,7 +23,9 @@ def test_a_missing_save_is_found_before_the_third_is_due():
 
     assert record.step == 551
     assert finding.severity is None
-    assert finding.summary == ("The last checkpoint was saved 251 steps ago; save_steps is 100.")
+    assert finding.summary == (
+        "The last checkpoint was saved 251 steps ago; the save interval is 100 steps."
+    )
 
 
 def test_a_run_that_never_saved_is_info():

@@ -26,7 +26,7 @@ def test_diverging_replicas_are_found_at_the_third_record_with_the_first_as_onse
 
     assert (record.step, finding.onset_step, finding.rank) == (42, 40, 2)
     assert finding.severity is Severity.CRITICAL
-    assert "grad_norm differs" in finding.summary
+    assert "differ in the gradient norm" in finding.summary
 
 
 def test_rounding_of_another_summation_order_is_ignored():
@@ -213,7 +213,7 @@ def test_a_step_skipped_on_one_rank_is_found_by_its_optimizer_steps():
     record, finding = first_finding(RankDesync(), records)
 
     assert (record.step, finding.rank) == (22, 1)
-    assert "optimizer_steps differs" in finding.summary
+    assert "differ in the optimizer steps" in finding.summary
 
 
 def test_large_counts_are_printed_with_enough_digits():
@@ -239,7 +239,9 @@ def test_a_learning_rate_that_differs_from_the_first_step_is_found_once_replicas
     assert (record.step, finding.onset_step, finding.onset_range) == (7, 0, (0, 0))
     assert (finding.signal, finding.severity, finding.rank) == ("learning_rate", None, None)
     assert finding.evidence["differing_ranks"] == "2-3"
-    assert "differs between replicas of one model: 0.003 on ranks 2-3" in finding.summary
+    assert (
+        "Replicas of one model differ in the learning rate: 0.003 on ranks 2-3" in finding.summary
+    )
 
 
 def test_a_single_replica_with_another_learning_rate_from_the_first_step_is_named():

@@ -20,7 +20,7 @@ def test_repetition_of_half_of_the_phrases_is_a_warning():
     assert record.step == 120
     assert finding.severity is Severity.WARNING
     assert finding.onset_step == 100
-    assert finding.evidence["sample_longest_run"] == 7.0
+    assert finding.evidence["longest_run_of_one_word"] == 7.0
 
 
 def test_loops_are_critical():

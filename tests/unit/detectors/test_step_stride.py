@@ -25,8 +25,8 @@ def test_the_counter_of_trl_2124_is_named_from_its_first_steps(epochs):
 
     assert record.values["global_step"] == 4 * (epochs + 1)
     assert finding.evidence == {
-        "global_steps_per_optimizer_step": (epochs + 1) / epochs,
-        "expected_global_steps_per_optimizer_step": 1.0,
+        "counted_steps_per_update": (epochs + 1) / epochs,
+        "expected_steps_per_update": 1.0,
     }
 
 

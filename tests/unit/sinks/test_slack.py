@@ -58,7 +58,8 @@ def test_a_notification_is_rendered_with_all_its_parts():
                 },
             },
             section(
-                "Since step 90. Found at step 100, 4 min ago (2023-11-14 22:13:20 UTC).\n"
+                "Since step 90. Found at step 100, 4 min ago (2023-11-14 22:13:20 UTC)."
+                " Values of step 120:\n"
                 "• KL: 2\n• Limit: 0.4"
             ),
             section("*What to do*\nRaise the KL coefficient."),
@@ -89,7 +90,7 @@ def test_a_cause_is_shown_with_its_confidence_and_evidence():
     shown = [block["text"]["text"] for block in rendered["blocks"] if "text" in block]
 
     assert shown == [
-        ":red_circle: Critical: policy collapse, run grpo-7b (Qwen/Qwen2.5-7B on gpu-3)",
+        ":red_circle: Critical: Policy collapse, run grpo-7b (Qwen/Qwen2.5-7B on gpu-3)",
         (
             "Since step 86. Found at step 100, 4 min ago (2023-11-14 22:13:20 UTC)."
             " The cause is likely, 83 %.\n"
@@ -122,8 +123,8 @@ def test_a_resolved_incident_names_its_title_and_how_long_it_lasted():
 
     assert resolved["text"] == ":white_check_mark: Resolved: KL blowup, run grpo-7b"
     assert resolved["blocks"][1] == section(
-        "KL blowup lasted from step 90 to step 120: 1 min, until 2023-11-14 22:14:20 UTC.\n"
-        "• Found at step 100: KL is 2 nats."
+        "It lasted from step 90 to step 120, 1 min, until 2023-11-14 22:14:20 UTC.\n"
+        "• The last finding was: KL is 2 nats."
     )
     assert "What to do" not in json.dumps(resolved)
 
