@@ -187,6 +187,7 @@ class Agent:
         port = self.server.start()
         url = self.registration.register(self.settings.host, port)
         self.processor.context_reader.page_url = self.settings.public_url or url
+        self.processor.show_open_cases()
         log.info("Serving run %s at %s/metrics", self.run, url)
         self.dispatcher.start()
         self.node_metrics.start()

@@ -10,6 +10,7 @@ import logging
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from math import isfinite
 from pathlib import Path
 from typing import Any, Protocol
@@ -154,7 +155,7 @@ class RunProcessor:
         self._update_counters(entry)
         if isinstance(entry, RecordBatch):
             self.exposition.update_batch(entry)
-        results = [*self.pipeline.process(entry)]
+        results = [self._with_context(result) for result in self.pipeline.process(entry)]
         notifications: list[Notification] = []
         for result in results:
             self._publish(result)
@@ -183,6 +184,23 @@ class RunProcessor:
 
     def _describe_run(self, notification: Notification) -> RunContext:
         return self.context_reader.read(notification, self.history.run_metadata.as_dict())
+
+    def _with_context(self, result: Result) -> Result:
+        """The result whose case notifications say where the run can be found."""
+        if not result.case_notifications:
+            return result
+        described = (
+            replace(each, context=self._describe_run(each)) for each in result.case_notifications
+        )
+        return replace(result, case_notifications=tuple(described))
+
+    def show_open_cases(self) -> None:
+        """Export the open cases, with the address of the agent's page once that is known."""
+        cases = (
+            replace(each, context=self._describe_run(each))
+            for each in self.pipeline.current_notifications()
+        )
+        self.exposition.restore(self.pipeline.firing_incidents(), cases)
 
     def persist(self) -> None:
         """Append the entries processed since the last call to the journal."""
@@ -220,9 +238,7 @@ class RunProcessor:
             self.stop_record = record if record.event is Event.STOP else None
         for record in self.history.run_metadata.to_records(self.run):
             self.exposition.update(Result(record))
-        self.exposition.restore(
-            self.pipeline.firing_incidents(), self.pipeline.current_notifications()
-        )
+        self.show_open_cases()
         self.onset_worker.restore(self.pipeline.firing_incidents())
 
     def _publish(self, result: Result) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from sentinel.generate.case_alert import ACTIVE_SELECTOR
 from sentinel.generate.detector_docs import alert_name
 
 
@@ -25,9 +26,6 @@ class AgentAlert:
         """Name of its Prometheus alert."""
         return alert_name(self.name)
 
-
-_ACTIVE_SELECTOR = '{__name__=~"sentinel_(run|node)_active"}'
-"""1 while the run is active, on the head node and on every follower node."""
 
 AGENT_ALERTS = (
     AgentAlert(
@@ -62,7 +60,8 @@ AGENT_ALERTS = (
         # covers an agent that no longer works.
         expr=(
             "(time() - max by (run) (sentinel_last_step_timestamp_seconds)) > 1800 "
-            "and on (run) max by (run) (sentinel_run_active) == 1"
+            "and on (run) max by (run) (sentinel_run_active) == 1 "
+            'unless on (run) sentinel_case_incident{detector="run_stalled"}'
         ),
         severity="critical",
         summary="Run {{ $labels.run }} has taken no step for 30 minutes",
@@ -87,7 +86,7 @@ AGENT_ALERTS = (
         # An agent that exits after a finished run is down as well, which is no problem.
         expr=(
             'up{job="sentinel"} == 0 unless on (job, instance) '
-            f"(max by (job, instance) (last_over_time({_ACTIVE_SELECTOR}[1h])) == 0)"
+            f"(max by (job, instance) (last_over_time({ACTIVE_SELECTOR}[1h])) == 0)"
         ),
         for_duration="1m",
         severity="warning",
@@ -107,7 +106,7 @@ AGENT_ALERTS = (
         expr=(
             "count by (head) (max by (run, head) (sentinel_cluster_role_info) "
             "and on (run) max by (run) (sentinel_head_connection_up) == 0 "
-            f"and on (run) max by (run) ({_ACTIVE_SELECTOR}) == 1)"
+            f"and on (run) max by (run) ({ACTIVE_SELECTOR}) == 1)"
         ),
         for_duration="3m",
         severity="warning",

@@ -35,8 +35,9 @@ A confidence ranks the causes and shows how much evidence supports one. It is no
 frequency.
 
 **Where it is shown.** In notifications to Slack and webhooks, on the agent's web page, in
-`sentinel status` and `sentinel replay`, in `/api/run` and `/api/incidents`, and as
-`sentinel_diagnosis_confidence{{run, cause}}` while the case is open.
+`sentinel status` and `sentinel replay`, in `/api/run` and `/api/incidents`, in the alert
+[`SentinelCase`](incidents.md#in-prometheus), and as `sentinel_case_confidence{{run, case}}` while
+the case is open.
 
 **Your own causes.** A cause is one file in `sentinel/causes`, or an entry point of a plug-in in the
 group `sentinel.causes`.

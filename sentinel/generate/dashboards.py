@@ -135,13 +135,17 @@ def _diagnosis_panel() -> Any:
     options = PanelOptions(
         "Diagnosis",
         "The named cause of each open case and its confidence. Evidence, remedy and last good "
-        "checkpoint are on the agent's web page. Metric: sentinel_diagnosis_confidence",
+        "checkpoint are on the agent's web page. Metric: sentinel_case_confidence",
         unit="percentunit",
         width=24,
         height=5,
         links={"Causes": diagnosis_url()},
     )
-    query = PanelQuery(f"max by (cause) (sentinel_diagnosis_confidence{RUN})", "{{cause}}")
+    query = PanelQuery(
+        f"max by (cause) (sentinel_case_confidence{RUN} * on (run, case) group_left (cause) "
+        f"sentinel_case_info{RUN})",
+        "{{cause}}",
+    )
     return confidence_timeline_panel(options, query, {MIN_CONFIDENCE: WARN, 0.9: BAD})
 
 

@@ -1,4 +1,4 @@
-"""Prometheus alerting rules: one per detector and one per agent alert.
+"""Prometheus alerting rules: one for cases, one per detector and one per agent alert.
 
 A rule reads the state that the agent exports and never repeats a threshold. The text is JSON, which
 is valid YAML. Every expression works in Prometheus 2.42 and 3.
@@ -11,18 +11,22 @@ from collections.abc import Iterable
 from typing import Any
 
 from sentinel.generate.agent_alerts import AgentAlert
+from sentinel.generate.case_alert import NOT_IN_A_CASE, case_rule
 from sentinel.generate.detector_docs import DetectorDoc
 
 DOCS = "https://github.com/train-sentinel/train-sentinel/blob/main/docs"
 
 KEEP_FIRING_FOR = "15m"
-"""How long an alert outlives its series. If an agent is killed, its series disappear, which
-Prometheus takes for a recovery; the alert is not resolved before this time has passed."""
+"""How long the alert of a detector outlives its series, which disappear with a killed agent."""
 
 
 def prometheus_rules(docs: Iterable[DetectorDoc], agent_alerts: Iterable[AgentAlert]) -> str:
     """Text of the rules file."""
     groups = [
+        {
+            "name": "sentinel-cases",
+            "rules": [case_rule(runbook_url("{{ $labels.detector }}"), diagnosis_url())],
+        },
         {"name": "sentinel-detectors", "rules": [_detector_rule(doc) for doc in docs]},
         {"name": "sentinel-agent", "rules": [_agent_rule(alert) for alert in agent_alerts]},
     ]
@@ -46,7 +50,8 @@ def _detector_rule(doc: DetectorDoc) -> dict[str, Any]:
     return {
         "alert": doc.alert,
         "expr": f"max by (run, detector, severity) ({firing}) == 1"
-        f" unless on (run, detector) (max by (run, detector) ({silenced}) == 1)",
+        f" unless on (run, detector) (max by (run, detector) ({silenced}) == 1)"
+        f" {NOT_IN_A_CASE}",
         "keep_firing_for": KEEP_FIRING_FOR,
         "annotations": {
             "summary": f"{doc.headline} (run {{{{ $labels.run }}}})",

@@ -60,6 +60,7 @@ def _incident_result() -> Result:
     incident = Incident(
         IncidentKey("run", WHOLE_RUN, "any"), 1, Severity.WARNING, "loss", "Do.", finding, 1, 1, 1.0
     )
+    incident.last_good_step = 0
     diagnosis = Diagnosis("any", "any", 1.0, None, (), "Do.")
     notification = Notification(NotificationReason.OPENED, incident, 1, 1.0, diagnosis=diagnosis)
     return Result(

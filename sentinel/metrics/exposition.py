@@ -11,6 +11,8 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from sentinel.metrics.alert_state import CaseAlert
+from sentinel.metrics.case_families import case_families, exported_cases
 from sentinel.metrics.cluster_families import (
     cluster_families,
     detectors_run_here,
@@ -19,6 +21,8 @@ from sentinel.metrics.cluster_families import (
     rejected_messages_by_reason,
 )
 from sentinel.metrics.families import metric_families
+from sentinel.metrics.family_builders import FamilyBuilder
+from sentinel.metrics.label import sanitize_label
 from sentinel.metrics.machine_families import machine_families
 from sentinel.metrics.run_state import RunState
 from sentinel.metrics.run_status import machine_to_dict, run_report, run_state_to_dict
@@ -31,6 +35,9 @@ from sentinel.pipeline.engine import Result
 from sentinel.signals.coverage import Coverage
 from sentinel.signals.hardware import NodeMeasurements
 from sentinel.store.silences import Suppression
+
+MAX_ENDED_ALERTS = 64
+"""Number of alerts of cases that are exported as not firing after they ended: the newest."""
 
 
 @dataclass(eq=False)
@@ -59,6 +66,8 @@ class Exposition(Collector):
         coverage = Coverage(self.readable_signals)
         self._run_state = RunState(self.run, self.per_rank_limit, coverage=coverage)
         self._onsets: dict[str, Onset] = {}
+        self._exported_alerts: dict[CaseAlert, None] = {}
+        """Alerts of cases that a scrape showed, the newest last."""
         self._lock = Lock()
         self.registry.register(self)
 
@@ -113,6 +122,7 @@ class Exposition(Collector):
             metric_families(run_state, detectors, self.counters.values.copy()), cluster
         )
         if run_state.run:
+            yield from self._case_families(run_state)
             yield from machine_families(self.machine(), run_state.run)
             isolated = is_isolated(cluster, run_state.reported.settings)
             yield from cluster_families(
@@ -134,6 +144,20 @@ class Exposition(Collector):
     def report(self) -> dict[str, Any]:
         """What other nodes show of the run, see `run_report`; for the thread of `update`."""
         return run_report(self._run_state)
+
+    def _case_families(self, run_state: RunState) -> Iterator[Metric]:
+        cases = exported_cases(run_state.alerts)
+        firing = dict.fromkeys(case.alert for case in cases)
+        with self._lock:
+            # Without a last value of 0, an alert that ended before the agent was killed would fire
+            # again: the rules use the last values of a killed agent.
+            for alert in firing:
+                self._exported_alerts.pop(alert, None)
+                self._exported_alerts[alert] = None
+            for alert in list(self._exported_alerts)[:-MAX_ENDED_ALERTS]:
+                del self._exported_alerts[alert]
+            ended = [alert for alert in self._exported_alerts if alert not in firing]
+        yield from case_families(FamilyBuilder(sanitize_label(run_state.run)), cases, ended)
 
     def _copy_run_state(self) -> RunState:
         with self._lock:

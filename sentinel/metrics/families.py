@@ -45,7 +45,6 @@ def metric_families(
         yield from _signal_families(build, run_state)
         yield from _rank_families(build, run_state)
         yield from _alert_families(build, run_state, detectors)
-        yield _diagnosis_family(build, run_state)
 
 
 def _run_families(build: FamilyBuilder, run_state: RunState) -> Iterator[Metric]:
@@ -236,21 +235,6 @@ def _alert_families(
         "1 while the detector's alert is acknowledged.",
         {name: name in acknowledged for name in names},
         "detector",
-    )
-
-
-def _diagnosis_family(build: FamilyBuilder, run_state: RunState) -> Metric:
-    confidence_by_cause: dict[str, float] = {}
-    for case in run_state.alerts.open_cases:
-        if case.diagnosis is not None:
-            cause = sanitize_label(case.diagnosis.cause)
-            confidence = max(case.diagnosis.confidence, confidence_by_cause.get(cause, 0.0))
-            confidence_by_cause[cause] = confidence
-    return build.gauge(
-        "sentinel_diagnosis_confidence",
-        "Confidence in the diagnosed cause of an open case, from 0 to 1.",
-        dict(sorted(confidence_by_cause.items())[:MAX_LABEL_VALUES]),
-        "cause",
     )
 
 

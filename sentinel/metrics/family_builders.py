@@ -8,8 +8,13 @@ from dataclasses import dataclass
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
-Samples = float | Mapping[str, float] | Mapping[tuple[str, str], float]
-"""A single value, or values by the value of one label or of two."""
+Samples = (
+    float
+    | Mapping[str, float]
+    | Mapping[tuple[str, str], float]
+    | Mapping[tuple[str, str, str, str], float]
+)
+"""A single value, or values by the value of one label or of several."""
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ MAX_LABEL_BYTES = 128
 
 
 @lru_cache(maxsize=4096)
-def sanitize_label(text: str) -> str:
-    r"""The text in NFC, without control and direction characters, cut at `MAX_LABEL_BYTES`.
+def sanitize_label(text: str, max_bytes: int = MAX_LABEL_BYTES) -> str:
+    r"""The text in NFC, without control and direction characters, cut at `max_bytes`.
 
     A lone surrogate cannot be encoded: a single one would make every scrape of the run fail.
 
@@ -20,4 +20,4 @@ def sanitize_label(text: str) -> str:
     """
     composed = unicodedata.normalize("NFC", text)
     printable = "".join(c for c in composed if not unicodedata.category(c).startswith("C"))
-    return printable.encode()[:MAX_LABEL_BYTES].decode(errors="ignore")
+    return printable.encode()[:max_bytes].decode(errors="ignore")

@@ -87,8 +87,11 @@ class Message:
         return "\n".join(part for part in parts if part)
 
 
-def build_message(notification: Notification, now: float) -> Message:
-    """The message of a notification; `now` (epoch seconds) is when it is sent."""
+def build_message(notification: Notification, now: float | None) -> Message:
+    """The message of a notification; `now` (epoch seconds) is when it is sent.
+
+    Without `now` it does not state how long ago the problem was found.
+    """
     is_resolved = notification.reason is NotificationReason.RESOLVED
     return Message(
         status="resolved" if is_resolved else "firing",
@@ -142,12 +145,13 @@ def _place(notification: Notification) -> str:
     return clean(f"run {run} ({detail})" if detail else f"run {run}", _MAX_PLACE_CHARS)
 
 
-def _since(notification: Notification, now: float) -> str:
+def _since(notification: Notification, now: float | None) -> str:
     """The step at which it began, and when it was found."""
     incident = notification.incident
     found = f"Found at step {incident.opened_step}"
     if time := format_time(incident.opened_time):
-        found += f", {format_duration(now - incident.opened_time)} ago ({time})"
+        ago = "" if now is None else f", {format_duration(now - incident.opened_time)} ago"
+        found += f"{ago} ({time})"
     text = f"Since step {notification.onset_step}. {found}."
     if notification.diagnosis is not None:
         return f"{text} The cause is {notification.diagnosis.confidence_text}."

@@ -50,7 +50,7 @@ class NotificationPolicy:
         self.recipients = recipients
         self.clock = clock
         self.describe_run: Callable[[Notification], RunContext] = lambda _: RunContext()
-        """Returns the context of a notification when it is queued."""
+        """Returns the context of a notification that has none when it is queued."""
         self.suppression = Suppression(tier)
         self.is_catching_up = False
         """Whether the records are from before the agent watched; notifications are held back."""
@@ -155,7 +155,9 @@ class NotificationPolicy:
             notification,
             incident=replace(notification.incident, severity=severity),
             notes=(*notification.notes, *notes),
-            context=self.describe_run(notification),
+            context=notification.context
+            if notification.context != RunContext()
+            else self.describe_run(notification),
         )
         now, reached = self.clock(), outbox.sinks_of(self.connection, notification.incident.name)
         sinks, rules = self.recipients.select(sent, reached, now)

@@ -14,9 +14,11 @@ from programs import find, free_port, running, wait_for
 from prometheus import Prometheus
 from support.webhook_receiver import Receiver
 
-RULES = Path(__file__).parents[2] / "deploy" / "prometheus" / "rules.yml"
+DEPLOY = Path(__file__).parents[2] / "deploy"
+RULES = DEPLOY / "prometheus" / "rules.yml"
 SCRAPE_INTERVAL = "1s"
 """Interval of scrapes, and their timeout, which a busy machine sometimes exceeds."""
+SLACK_PATH, WEBHOOK_PATH = "/slack", "/webhook"
 
 
 @pytest.fixture(scope="session")
@@ -31,21 +33,30 @@ def amtool():
 
 @dataclass(frozen=True)
 class Stack:
-    """Prometheus with the shipped rules, Alertmanager and its receiver, at short intervals."""
+    """Prometheus and Alertmanager as shipped, at short intervals, with a local receiver."""
 
     prometheus: Prometheus
     receiver: Receiver
     home: Path
 
-    def received(self, alert: str, status: str, run: str) -> list[dict]:
-        """The received notifications of that alert of that run."""
+    def alerts(self, run: str) -> list[dict]:
+        """The alerts of the run that the webhook received, in order."""
         return [
-            item
+            alert
             for request in self.receiver.accepted
-            for item in request.json["alerts"]
-            if (item["labels"]["alertname"], item["status"]) == (alert, status)
-            and item["labels"].get("run") == run
+            if request.path.endswith(WEBHOOK_PATH)
+            for alert in request.json["alerts"]
+            if alert["labels"].get("run") == run
         ]
+
+    def slack_messages(self, run: str) -> list[dict]:
+        """The messages of the shipped Slack receiver that name the run, in order."""
+        messages = [
+            request.json["attachments"][0]
+            for request in self.receiver.accepted
+            if request.path.endswith(SLACK_PATH)
+        ]
+        return [message for message in messages if run in message["title"]]
 
 
 @pytest.fixture(scope="session")
@@ -57,7 +68,9 @@ def stack(tmp_path_factory):
     with Receiver() as receiver:
         (folder / "home").mkdir(mode=0o700)
         (folder / "rules.yml").write_text(_with_short_interval(RULES.read_text()))
-        (folder / "alertmanager.yml").write_text(yaml.safe_dump(_alertmanager_config(receiver.url)))
+        (folder / "alertmanager.yml").write_text(
+            yaml.safe_dump(_alertmanager_config(folder, receiver.url))
+        )
         (folder / "prometheus.yml").write_text(yaml.safe_dump(_prometheus_config(folder, ports[1])))
         with (
             running(
@@ -92,14 +105,15 @@ def _with_short_interval(rules: str) -> str:
     return json.dumps(loaded)
 
 
-def _alertmanager_config(url: str) -> dict:
-    route = {"receiver": "test", "group_by": ["alertname", "run"]}
-    intervals = {"group_wait": "0s", "group_interval": "1s", "repeat_interval": "1h"}
-    webhook = {"url": url, "send_resolved": True}
-    return {
-        "route": route | intervals,
-        "receivers": [{"name": "test", "webhook_configs": [webhook]}],
-    }
+def _alertmanager_config(folder: Path, url: str) -> dict:
+    """The shipped configuration; its receiver also has a webhook."""
+    config = yaml.safe_load((DEPLOY / "alertmanager" / "alertmanager.yml").read_text())
+    config["route"] |= {"group_wait": "2s", "group_interval": "2s"}
+    (people,) = (each for each in config["receivers"] if each["name"] == "people")
+    (folder / "slack_url").write_text(f"{url}{SLACK_PATH}")
+    people["slack_configs"][0]["api_url_file"] = str(folder / "slack_url")
+    people["webhook_configs"] = [{"url": f"{url}{WEBHOOK_PATH}", "send_resolved": True}]
+    return config
 
 
 def _prometheus_config(folder: Path, manager_port: int) -> dict:

@@ -19,10 +19,15 @@ import requests
 from dashboards import queries, with_variables
 from programs import free_port, run_program, running, wait_for
 
+from sentinel.config.plugins import load_modules
+
 pytestmark = [pytest.mark.stack, pytest.mark.chaos, pytest.mark.timeout(1200)]
 
 SCRIPT = Path(__file__).with_name("kl_runaway.py")
 RUN = "runaway-test"
+DETECTORS = {"kl_blowup", "clip_saturation", "run_died", "run_failed", "run_stalled"}
+"""Detectors that are enabled: most values of the script are those of no training."""
+CAUSE = "too_many_updates"
 SCRAPES = 8
 """Number of further scrapes after which an alert counts as not sent."""
 
@@ -45,6 +50,7 @@ class Training:
     ranks: list[psutil.Process]
     agent: psutil.Process
     url: str
+    healthy_file: Path
 
     def kill(self) -> None:
         """Kill launcher and ranks, the launcher first, so that it cleans nothing up."""
@@ -66,6 +72,8 @@ def training(stack, tmp_path_factory):
         "SENTINEL_RUN_ID": RUN,
         "PYTHONPATH": str(SCRIPT.parents[2]),
         "OMP_NUM_THREADS": "1",
+        "SENTINEL_DISABLE": ",".join(sorted(load_modules("detectors").keys() - DETECTORS)),
+        "HEALTHY_FILE": str(shared / "healthy"),
     }
     launch = ["-m", "torch.distributed.run", "--nproc-per-node=2", f"--master-port={port}"]
     log = shared / "training.log"
@@ -74,7 +82,8 @@ def training(stack, tmp_path_factory):
         wait_for("the agent's first scrape", lambda: stack.prometheus.instant_query(_series("up")))
         registration = json.loads((stack.home / "runs" / RUN / "agent.json").read_text())
         agent = psutil.Process(registration["pid"])
-        started = Training(launcher, _ranks(launcher), agent, registration["url"])
+        url, healthy_file = registration["url"], shared / "healthy"
+        started = Training(launcher, _ranks(launcher), agent, url, healthy_file)
         yield started
         started.kill()
         with suppress(psutil.NoSuchProcess):
@@ -100,14 +109,37 @@ def _further_scrapes(stack, metric: str) -> None:
     wait_for(f"{SCRAPES} more samples of {metric}", lambda: stored() >= before + SCRAPES)
 
 
-def test_the_kl_alert_reaches_its_receiver(stack, training):
-    assert len(training.ranks) == 2
-    wait_for("the KL alert", lambda: stack.received("SentinelKlBlowup", "firing", RUN))
+def _cases(stack, status: str, **labels: str) -> list[dict]:
+    """The alerts of cases with these labels that the webhook received."""
+    wanted = labels | {"alertname": "SentinelCase"}
+    return [
+        alert
+        for alert in stack.alerts(RUN)
+        if alert["status"] == status and wanted.items() <= alert["labels"].items()
+    ]
 
-    (alert,) = stack.received("SentinelKlBlowup", "firing", RUN)[:1]
-    assert alert["labels"]["detector"] == "kl_blowup"
-    assert alert["annotations"]["runbook_url"].endswith("/kl_blowup.md")
-    assert RUN in alert["annotations"]["summary"]
+
+def test_one_message_has_cause_number_step_and_checkpoint(stack, training):
+    """The shipped rule and the shipped template of Slack."""
+    assert len(training.ranks) == 2
+    (alert, *_) = wait_for("the KL case", lambda: _cases(stack, "firing", cause=CAUSE))
+    (message, *_) = wait_for("the Slack message", lambda: stack.slack_messages(RUN))
+    annotations, (onset, checkpoint) = alert["annotations"], _onset_and_checkpoint(training)
+
+    assert annotations["cause"] == CAUSE
+    assert annotations["onset_step"] == onset
+    assert annotations["last_good_step"] == checkpoint
+    assert message["title"].startswith("Critical: too many updates on each batch")
+    assert message["title"].endswith(f", run {RUN} (kl_runaway.py on {os.uname().nodename})")
+    assert f"Since step {onset}. Found at step " in message["text"]
+    assert "20 nats" in message["text"]
+    assert "What to do: " in message["text"]
+    assert f"Last good checkpoint: step {checkpoint}" in message["text"]
+
+
+def _onset_and_checkpoint(training) -> tuple[str, str]:
+    (case,) = requests.get(f"{training.url}/api/run", timeout=60).json()["cases"]
+    return str(case["onset_step"]), str(case["last_good_step"])
 
 
 def test_a_live_agents_metrics_pass_the_linter(training, promtool):
@@ -135,29 +167,57 @@ def test_every_dashboard_query_returns_data_of_the_live_run(stack, training):
         print(f"Empty: {sorted(empty)}")
 
 
+def test_a_case_is_one_message_for_each_severity_and_a_resolve(stack, training):
+    """Its detectors send none of their own."""
+    training.healthy_file.touch()
+    (resolved,) = wait_for("the resolve", lambda: _cases(stack, "resolved"))[:1]
+    wait_for("its message", lambda: stack.slack_messages(RUN)[-1]["title"].startswith("Resolved"))
+    messages = stack.slack_messages(RUN)
+    severities = {alert["labels"]["severity"] for alert in _cases(stack, "firing")}
+
+    assert len(messages) == len(severities) + 1
+    assert messages[-1]["text"].startswith(
+        f"It began at step {resolved['annotations']['onset_step']}. The alert fired from 2"
+    )
+    assert "What to do" not in messages[-1]["text"]
+
+
 def test_a_killed_training_is_notified_and_does_not_look_recovered(stack, training):
-    """After SIGKILL of every rank the death is notified, and the KL alert keeps firing."""
+    """After SIGKILL of every rank the death is notified, and the KL case keeps firing."""
+    training.healthy_file.unlink()
+    first = {alert["labels"]["case"] for alert in _cases(stack, "firing")}
+
+    def next_case():
+        return [a for a in _cases(stack, "firing") if a["labels"]["case"] not in first]
+
+    (alert, *_) = wait_for("the next case", next_case)
     training.kill()
-    wait_for("the alert of the death", lambda: stack.received("SentinelRunDied", "firing", RUN))
-    firing = f'sentinel_alert_firing{{run="{RUN}", detector="kl_blowup", severity="critical"}}'
+    (died, *_) = wait_for("the death", lambda: _cases(stack, "firing", detector="run_died"))
+    firing = f'sentinel_case_firing{{run="{RUN}", detector="run_died"}}'
     _further_scrapes(stack, firing)
 
-    assert stack.received("SentinelKlBlowup", "resolved", RUN) == []
+    assert died["labels"]["severity"] == "critical"
+    assert "kill" in died["annotations"]["summary"].lower()
+    assert _cases(stack, "resolved", case=alert["labels"]["case"]) == []
     # Polled: a busy machine may miss a scrape.
-    died = f'sentinel_run_state{{run="{RUN}", state="died"}} == 1'
+    state = f'sentinel_run_state{{run="{RUN}", state="died"}} == 1'
     wait_for("the alert still firing", lambda: stack.prometheus.instant_query(f"{firing} == 1"))
-    wait_for("the state", lambda: stack.prometheus.instant_query(died))
+    wait_for("the state", lambda: stack.prometheus.instant_query(state))
 
 
 def test_a_killed_agent_does_not_look_recovered(stack, training):
-    """Without a target, the alerts keep firing."""
+    """Without a target, the cases keep firing; one that was resolved does not return."""
     training.agent.kill()
     wait_for(
         "the agent's absence", lambda: stack.prometheus.instant_query('up{job="sentinel"} == 0')
     )
-    firing = f'ALERTS{{alertname="SentinelKlBlowup", run="{RUN}", alertstate="firing"}}'
-    _further_scrapes(stack, firing)
+    firing = f'ALERTS{{alertname="SentinelCase", run="{RUN}", alertstate="firing"}}'
+    _further_scrapes(stack, f'{firing[:-1]}, detector="run_died"}}')
 
-    assert stack.prometheus.instant_query(_series("sentinel_alert_firing")) == []
-    for alert in ("SentinelKlBlowup", "SentinelRunDied"):
-        assert stack.received(alert, "resolved", RUN) == []
+    assert stack.prometheus.instant_query(_series("sentinel_case_firing")) == []
+    cases = {alert["metric"]["case"] for alert in stack.prometheus.instant_query(firing)}
+    assert len(cases) == 2
+    for case in cases:
+        assert _cases(stack, "resolved", case=case) == []
+    names = {alert["labels"]["alertname"] for alert in stack.alerts(RUN)}
+    assert names <= {"SentinelCase", "SentinelRunVanished"}

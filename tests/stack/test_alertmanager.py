@@ -58,32 +58,43 @@ def inhibited(alertmanager):
     return send
 
 
-def alert(name, severity, run, detector=""):
-    labels = {"alertname": name, "severity": severity, "run": run}
-    return labels | ({"detector": detector} if detector else {})
+def alert(name, severity, run, **labels):
+    return {"alertname": name, "severity": severity, "run": run} | labels
+
+
+def case(severity, run, detector, cause="none"):
+    labels = {"case": f"{detector}#1", "detector": detector, "cause": cause}
+    return alert("SentinelCase", severity, run, **labels)
 
 
 def test_warnings_of_a_dead_run_are_inhibited(inhibited):
     """Those of another run are not."""
     assert inhibited(
-        alert("SentinelRunDied", "critical", "dead", "run_died"),
-        alert("SentinelStepRegression", "warning", "dead", "step_regression"),
-        alert("SentinelLossPlateau", "warning", "other", "loss_plateau"),
+        case("critical", "dead", "run_died"),
+        alert("SentinelStepRegression", "warning", "dead", detector="step_regression"),
+        alert("SentinelLossPlateau", "warning", "other", detector="loss_plateau"),
     ) == {"SentinelStepRegression"}
+
+
+def test_warnings_of_a_vanished_run_are_inhibited(inhibited):
+    assert inhibited(
+        alert("SentinelRunVanished", "critical", "vanished"),
+        case("warning", "vanished", "loss_plateau"),
+    ) == {"SentinelCase"}
 
 
 def test_a_critical_alert_is_never_inhibited(inhibited):
     assert not inhibited(
-        alert("SentinelRunDied", "critical", "both", "run_died"),
-        alert("SentinelKlBlowup", "critical", "both", "kl_blowup"),
+        case("critical", "both", "run_died"),
+        case("critical", "both", "kl_blowup"),
     )
 
 
 def test_the_warning_of_a_critical_detector_is_inhibited(inhibited):
     """That of another detector is not."""
     assert inhibited(
-        alert("SentinelKlBlowup", "critical", "worse", "kl_blowup"),
-        alert("SentinelKlBlowup", "warning", "worse", "kl_blowup"),
-        alert("SentinelLossPlateau", "warning", "worse", "loss_plateau"),
+        alert("SentinelKlBlowup", "critical", "worse", detector="kl_blowup"),
+        alert("SentinelKlBlowup", "warning", "worse", detector="kl_blowup"),
+        alert("SentinelLossPlateau", "warning", "worse", detector="loss_plateau"),
         alert("SentinelSinkFailing", "warning", "worse"),
     ) == {"SentinelKlBlowup"}

@@ -1,6 +1,7 @@
 """Generated files match the code."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -29,7 +30,8 @@ def test_every_detector_has_its_rule_and_its_runbook():
     alerts = {rule["alert"] for group in rules["groups"] for rule in group["rules"]}
 
     assert [doc.name for doc in DETECTOR_DOCS] == sorted(load_modules("detectors"))
-    assert {doc.alert for doc in DETECTOR_DOCS} | {watch.alert for watch in AGENT_ALERTS} == alerts
+    expected = {doc.alert for doc in DETECTOR_DOCS} | {watch.alert for watch in AGENT_ALERTS}
+    assert expected | {"SentinelCase"} == alerts
     assert {f"docs/runbooks/{doc.name}.md" for doc in DETECTOR_DOCS} <= DOCUMENTS.keys()
 
 
@@ -43,12 +45,23 @@ def test_no_two_alerts_share_a_name():
 def test_every_alert_has_a_remedy_and_outlives_its_agent():
     """Each alert is actionable, and is not resolved when its agent is killed."""
     rules = json.loads(DOCUMENTS["deploy/prometheus/rules.yml"])
-    for rule in (rule for group in rules["groups"] for rule in group["rules"]):
+    case_rule, *others = (rule for group in rules["groups"] for rule in group["rules"])
+    assert case_rule["alert"] == "SentinelCase"
+    assert "last_over_time(sentinel_case_firing[24h])" in case_rule["expr"]
+    for rule in others:
         annotations = rule["annotations"]
         page = annotations["runbook_url"].rpartition("/blob/main/")[2]
         assert page in DOCUMENTS
         assert annotations["description"] in DOCUMENTS[page]
         assert "keep_firing_for" in rule or rule["alert"] == "SentinelWatchdog"
+
+
+def test_the_alert_of_a_case_links_to_the_runbook_of_its_detector_or_to_the_causes():
+    rules = json.loads(DOCUMENTS["deploy/prometheus/rules.yml"])
+    url = rules["groups"][0]["rules"][0]["annotations"]["runbook_url"]
+    pages = re.findall(r"/blob/main/(.*?\.md)", url)
+
+    assert pages == ["docs/runbooks/{{ $labels.detector }}.md", "docs/diagnosis.md"]
 
 
 @pytest.mark.parametrize("doc", DETECTOR_DOCS, ids=lambda doc: doc.name)

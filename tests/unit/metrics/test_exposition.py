@@ -234,21 +234,6 @@ def test_the_state_has_the_cause_and_incidents_of_a_case():
     assert state["incidents"][1]["diagnosis"] == case["diagnosis"]
 
 
-def test_the_confidence_of_a_cause_is_exported_while_its_case_is_open():
-    shown = make_exposition(case_result())
-    series = "sentinel_diagnosis_confidence", "policy_collapse"
-    assert samples(shown)[series] == 0.826
-
-    shown.update(
-        case_result(NotificationReason.UPDATED, diagnosis=replace(DIAGNOSIS, confidence=0.9))
-    )
-    assert samples(shown)[series] == 0.9
-
-    shown.update(case_result(NotificationReason.RESOLVED))
-    assert series not in samples(shown)
-    assert shown.state()["cases"] == []
-
-
 def test_a_case_without_open_incidents_is_hidden_until_one_fires_again():
     shown = make_exposition(case_result(of=[make_incident()]))
     shown.update(
@@ -263,24 +248,10 @@ def test_a_case_without_open_incidents_is_hidden_until_one_fires_again():
     assert len(shown.state()["cases"]) == 1
 
 
-def test_the_number_of_exported_causes_is_bounded():
-    causes = [
-        replace(DIAGNOSIS, cause=f"{n:04}" + "x" * 9999) for n in range(MAX_LABEL_VALUES + 50)
-    ]
-    results = (
-        case_result(of=[make_incident(episode=n)], diagnosis=c) for n, c in enumerate(causes)
-    )
-    shown = samples(make_exposition(*results))
-
-    assert (
-        len([key for key in shown if key[0] == "sentinel_diagnosis_confidence"]) == MAX_LABEL_VALUES
-    )
-
-
 def test_a_restored_case_keeps_its_cause():
     shown = make_exposition()
     case = Notification(NotificationReason.OPENED, make_incident(), 100, NOW, diagnosis=DIAGNOSIS)
     shown.restore([make_incident()], [case])
 
-    assert samples(shown)["sentinel_diagnosis_confidence", "policy_collapse"] == 0.826
+    assert samples(shown)["sentinel_case_confidence", "kl_blowup#1"] == 0.826
     assert shown.state()["incidents"][0]["case"] == case.incident.name
