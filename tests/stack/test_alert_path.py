@@ -129,7 +129,7 @@ def test_one_message_has_cause_number_step_and_checkpoint(stack, training):
     assert annotations["cause"] == CAUSE
     assert annotations["onset_step"] == onset
     assert annotations["last_good_step"] == checkpoint
-    assert message["title"].startswith("Critical: too many updates on each batch")
+    assert message["title"].startswith("Critical: Too many updates on each batch")
     assert message["title"].endswith(f", run {RUN} (kl_runaway.py on {os.uname().nodename})")
     assert f"Since step {onset}. Found at step " in message["text"]
     assert "20 nats" in message["text"]

@@ -62,7 +62,7 @@ def test_a_case_has_its_values_and_its_detectors():
 def test_the_info_series_names_cause_detector_rank_title_and_place():
     of_rank = replace(make_incident(), finding=Finding("KL is 2 nats.", rank=3))
     shown = samples(make_exposition(case_result(of=[of_rank])))
-    labels = CASE, "policy_collapse", "kl_blowup", f"run {RUN}", "3", "critical", "policy collapse"
+    labels = CASE, "policy_collapse", "kl_blowup", f"run {RUN}", "3", "critical", "Policy collapse"
 
     assert of_metric(shown, "info") == {labels: 1}
 
@@ -77,7 +77,7 @@ def test_every_sentence_of_the_notification_is_a_label():
 
     assert set(texts.values()) == {NOW}
     assert {(part, line): text for _, line, part, text in texts} == {
-        ("title", "1"): "policy collapse",
+        ("title", "1"): "Policy collapse",
         ("place", "1"): f"run {RUN} (on gpu-1)",
         ("cause", "1"): "policy_collapse",
         ("since", "1"): (
