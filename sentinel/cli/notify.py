@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,21 +13,41 @@ from typing import Any
 import typer
 
 from sentinel.cli._options import error_exit, settings_environ
-from sentinel.model.delivery import Sink
+from sentinel.model.delivery import ExplainingSink, HttpRequest, Response, Sink
 from sentinel.model.finding import Finding, Severity
 from sentinel.model.incident import Incident, IncidentKey, IncidentState
-from sentinel.model.notification import Notification, NotificationReason
+from sentinel.model.notification import Notification, NotificationReason, RunContext
 from sentinel.model.record import WHOLE_RUN
 
 app = typer.Typer(no_args_is_help=True)
 
-ERROR_TEXTS = {
-    "ConnectionRefusedError": "the connection was refused; check host, port and that it listens",
-    "gaierror": "the host name is unknown here; check the URL, and the name server of this machine",
-    "DeadlineExceededError": "no response in time; check network, proxy and firewall",
-    "SSLCertVerificationError": "the certificate is not valid; check the URL and the certificates",
+ERROR_REMEDIES = {
+    "ConnectionRefusedError": "Nothing listens there: check host and port.",
+    "ConnectionError": "The connection failed: check host, port, network and proxy.",
+    "gaierror": "The host name is unknown here: check it, and the name server of this machine.",
+    "DeadlineExceededError": "There was no response in time: check network, proxy and firewall.",
+    "SSLCertVerificationError": "The certificate is not valid: check the host name, and the "
+    "certificates of this machine.",
+    "SSLError": "There is no TLS at this port: check port and security.",
+    "AddressRefusedError": "Notifications are not sent to this address: it is not encrypted, or "
+    "belongs to the metadata service of a cloud.",
 }
-"""Text by class name of a network error; the URL itself is a secret."""
+"""What to do by class name of an error; the URL itself is a secret."""
+
+STATUS_REMEDIES = {
+    200: "Another program responded, such as a proxy that asks for a login: check URL and proxy.",
+    301: "The receiver has moved, and redirects are not followed: set the new URL.",
+    302: "The receiver has moved, and redirects are not followed: set the new URL.",
+    307: "The receiver has moved, and redirects are not followed: set the new URL.",
+    308: "The receiver has moved, and redirects are not followed: set the new URL.",
+    400: "The receiver does not understand the message: check the kind of the sink.",
+    401: "The receiver does not accept the credentials: check them.",
+    403: "The receiver does not accept the credentials: check them.",
+    404: "Nothing is at this URL: it is mistyped, or was revoked.",
+    410: "Nothing is at this URL any more: it was revoked.",
+    429: "Too many messages were sent: try again later.",
+}
+"""What to do by HTTP status, where the sink does not know better."""
 
 MESSAGE_INTERVAL_SECONDS = 1.0
 """Interval between two messages to a sink: the rate limit of Slack."""
@@ -43,9 +64,9 @@ def send_tests(
     config: Path | None = typer.Option(None, help="Settings file (sentinel.toml)."),
     as_json: bool = typer.Option(False, "--json", help="Print one JSON object per notification."),
 ) -> None:
-    """Send a test notification and its resolution to each sink, and show the responses.
+    """Send a test incident to each sink, change it where messages can be changed, and resolve it.
 
-    Exit status: 0 if every sink accepted both, 1 if one did not, 2 if the settings are wrong.
+    Exit status: 0 if every sink accepted all, 1 if one did not, 2 if the settings are wrong.
     """
     results: list[dict[str, Any]] = []
     for name, selected in _select_sinks(sink, config).items():
@@ -66,7 +87,7 @@ def _select_sinks(name: str | None, config: Path | None) -> dict[str, Sink]:
         raise error_exit(
             "notify",
             "no sink is configured. Set, for example, SENTINEL_SINKS__SLACK__URL, or url in "
-            "[sinks.slack] of sentinel.toml.",
+            "[sinks.slack] of sentinel.toml; docs/notifications.md shows every receiver.",
         )
     if name is not None and name not in sinks:
         raise error_exit(
@@ -82,49 +103,83 @@ def _send_test_notifications(name: str, sink: Sink) -> Iterator[dict[str, Any]]:
     from sentinel.notify.transports.send import send
 
     receipt: str | None = None
-    for number, notification in enumerate(build_test_notifications(time.time())):
+    for number, notification in enumerate(build_test_notifications(time.time(), sink.can_update)):
         if number:
             time.sleep(MESSAGE_INTERVAL_SECONDS)
         key = idempotency_key(notification, name)
-        response = send(render(sink, notification, key, receipt, time.time()))
+        delivery = render(sink, notification, key, receipt, time.time())
+        response = send(delivery)
         delivered = is_accepted(sink, response)
-        receipt = sink.receipt(response) if delivered else None
+        if delivered:
+            receipt = sink.receipt(response) or receipt
+            if isinstance(delivery, HttpRequest) and delivery.follow_up is not None:
+                send(delivery.follow_up)
         yield {
             "type": "delivery",
             "sink": name,
             "notification": notification.reason.value,
             "delivered": delivered,
             "response": str(response),
+            "remedy": "" if delivered else _remedy(sink, response),
         }
         if not delivered:
             return
 
 
+def _remedy(sink: Sink, response: Response) -> str:
+    """What to do about a refusal: what the sink knows, else by error class or HTTP status."""
+    explained = sink.explain(response) if isinstance(sink, ExplainingSink) else ""
+    if explained:
+        return explained
+    if response.error or response.protocol != "HTTP":
+        return ERROR_REMEDIES.get(response.error, "")
+    if response.status >= 500:
+        return "The receiver failed: try again later."
+    return STATUS_REMEDIES.get(response.status, "")
+
+
 def _print_result(result: dict[str, Any], *, as_json: bool) -> None:
     if as_json:
         print(json.dumps(result), flush=True)
-    else:
-        verb = "accepted" if result["delivered"] else "did not accept"
-        text = f"{verb} the {result['notification']} notification: "
-        text += ERROR_TEXTS.get(result["response"], result["response"])
-        print(f"{result['sink']} {text}", flush=True)
+        return
+    verb = "accepted" if result["delivered"] else "did not accept"
+    text = f"{result['sink']} {verb} the {result['notification']} notification"
+    remedy = f". {result['remedy']}" if result["remedy"] else ""
+    print(f"{text}: {result['response']}{remedy}", flush=True)
 
 
-def build_test_notifications(now: float) -> tuple[Notification, Notification]:
-    """The notification of a test incident and that of its resolution, with a new run id."""
+def build_test_notifications(now: float, can_update: bool) -> list[Notification]:
+    """The notifications of a test incident with a new run id: opened, updated, resolved."""
     opened = Incident(
         key=IncidentKey(f"test-{int(now * 1000)}", WHOLE_RUN, "notify_test"),
         episode=1,
-        severity=Severity.INFO,
+        severity=Severity.WARNING,
         signal="loss",
-        remedy="None: this notification was sent by `sentinel notify test`.",
-        finding=Finding("TEST: nothing is wrong; this message tests the delivery.", {"loss": 1.5}),
+        remedy="Nothing: `sentinel notify test` sent this.",
+        finding=Finding("TEST: nothing is wrong. This message tests the delivery."),
         onset_step=1,
         opened_step=2,
         opened_time=now,
         state=IncidentState.FIRING,
+        title="test of the delivery",
     )
+    finding = Finding("TEST: nothing is wrong. This message was updated.")
     resolved = replace(opened, state=IncidentState.RESOLVED, resolved_step=3, resolved_time=now)
-    return Notification(NotificationReason.OPENED, opened, 2, now), Notification(
-        NotificationReason.RESOLVED, resolved, 3, now
-    )
+    context = RunContext(host=socket.gethostname(), command="sentinel notify test")
+    notifications = [
+        Notification(NotificationReason.OPENED, opened, 2, now, context=context),
+        Notification(
+            NotificationReason.UPDATED,
+            replace(opened, finding=finding),
+            2,
+            now,
+            number=1,
+            context=context,
+        ),
+        Notification(NotificationReason.RESOLVED, resolved, 3, now, context=context),
+    ]
+    return [
+        each
+        for each in notifications
+        if can_update or each.reason is not NotificationReason.UPDATED
+    ]

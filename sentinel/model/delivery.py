@@ -147,3 +147,12 @@ class RejectingSink(Protocol):
     def rejection(self, response: Response) -> Rejection | None:
         """Why the delivery was not accepted; None for what the status or the error means."""
         ...
+
+
+@runtime_checkable
+class ExplainingSink(Protocol):
+    """A sink that knows what a refusal of its receiver means."""
+
+    def explain(self, response: Response) -> str:
+        """What to do about a delivery that was not accepted, one sentence; empty if not known."""
+        ...

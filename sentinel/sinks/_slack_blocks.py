@@ -64,6 +64,11 @@ def blocks(message: Message, delivery_id: str) -> list[dict[str, Any]]:
     ]
 
 
+def history_lines(message: Message) -> list[str]:
+    """The lines of an entry in the history of a case."""
+    return [headline(message), _escape(message.since), *_list(message.facts[:_MAX_FACTS])]
+
+
 def markdown(text: str) -> dict[str, Any]:
     """A text object whose names and addresses Slack does not turn into mentions and links."""
     return {"type": "mrkdwn", "text": text, "verbatim": True}

@@ -33,6 +33,12 @@ _MAX_LINE_CHARS = 300
 _MAX_REMEDY_CHARS = 800
 _MAX_ITEMS = 4
 
+_REMEDIES = {
+    "AppriseNotInstalled": "Install the library: pip install 'train-sentinel[apprise]'.",
+    "AppriseUrlError": "Check the URL: the wiki of apprise shows the form for each service.",
+    "AddressRefusedError": "The URL is not encrypted: use its form with TLS, or set allow_http.",
+}
+
 
 @dataclass(config=ConfigDict(extra="forbid", hide_input_in_errors=True, str_strip_whitespace=True))
 class Apprise:
@@ -71,6 +77,10 @@ class Apprise:
     def is_accepted(self, response: Response) -> bool:
         """Whether apprise reports that the service accepted the message."""
         return not response.error and response.status == 200
+
+    def explain(self, response: Response) -> str:
+        """What to do about an error of the library."""
+        return _REMEDIES.get(response.error, "")
 
     def receipt(self, response: Response) -> None:
         """None: apprise does not identify what it sent."""

@@ -61,3 +61,11 @@ class Command:
         """Only exit status 65 is final; what else goes wrong may be over at the next try."""
         is_final = not response.error and response.status == _REJECTED_STATUS
         return Rejection.PERMANENT if is_final else Rejection.TEMPORARY
+
+    def explain(self, response: Response) -> str:
+        """What the end of the program means."""
+        if response.error in {"FileNotFoundError", "PermissionError"}:
+            return "The program is not found or not executable: check the path in arguments."
+        if response.error:
+            return ""
+        return "The program did not end with status 0: run it by hand with a JSON file as input."

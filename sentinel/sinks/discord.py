@@ -98,6 +98,11 @@ class Discord:
         is_unknown = parse_object(response.body).get("code") == _UNKNOWN_MESSAGE_CODE
         return Rejection.UNKNOWN_RECEIPT if response.status == 404 and is_unknown else None
 
+    def explain(self, response: Response) -> str:
+        """What to do if the webhook is gone."""
+        is_gone = response.status in {401, 404}
+        return "The webhook was deleted: create one in the settings of the channel." * is_gone
+
     def _request(
         self,
         method: Literal["POST", "PATCH"],

@@ -32,6 +32,16 @@ _MAX_ITEMS = 8
 _ID_DOMAIN = "sentinel.invalid"
 """A domain that nobody can own: the identifiers of messages are no addresses."""
 
+_REMEDIES = {
+    530: "The server requires a login: set username and password.",
+    534: "The server refuses this kind of login: create an app password.",
+    535: "The server refuses the login: check username and password.",
+    550: "The server refuses an address: check sender and recipients, and whether it relays.",
+    553: "The server refuses an address: check sender and recipients.",
+    554: "The server refuses the message: check sender, and the policy of the server.",
+}
+"""What to do, by the reply code (RFC 5321, RFC 4954)."""
+
 
 @dataclass(config=ConfigDict(extra="forbid", hide_input_in_errors=True, str_strip_whitespace=True))
 class Email:
@@ -99,6 +109,10 @@ class Email:
     def is_accepted(self, response: Response) -> bool:
         """The server responds 250 once it has taken responsibility for the message."""
         return not response.error and response.status == 250
+
+    def explain(self, response: Response) -> str:
+        """What to do, by the reply code of the server."""
+        return _REMEDIES.get(response.status, "")
 
     def receipt(self, response: Response) -> None:
         """None: a message that was sent cannot be changed."""

@@ -80,6 +80,12 @@ class Pagerduty:
         """PagerDuty responds 202; the login page of a proxy has status 200."""
         return response.status == 202
 
+    def explain(self, response: Response) -> str:
+        """What to do about an event that is not valid, which is the key in practice."""
+        if response.status != 400:
+            return ""
+        return "Check routing_key: it is the integration key of an Events API v2 integration."
+
     def receipt(self, response: Response) -> None:
         """None: an event names its alert by the key of the case."""
         del response

@@ -22,6 +22,17 @@ from sentinel.model.message import build_message
 from sentinel.model.notification import Notification
 from sentinel.sinks._slack_blocks import blocks, headline
 
+_REMEDIES = {
+    "no_service": "The webhook was revoked: create a new one in the settings of the app.",
+    "no_team": "The URL is incomplete: copy it again from the settings of the app.",
+    "invalid_token": "The URL is incomplete: copy it again from the settings of the app.",
+    "channel_is_archived": "The channel is archived: create a webhook for another one.",
+    "channel_not_found": "The channel was deleted: create a webhook for another one.",
+    "action_prohibited": "An administrator of the workspace forbids messages of webhooks.",
+    "posting_to_general_channel_denied": "Only administrators may post here: use another channel.",
+}
+"""What to do, by the text of a refusal."""
+
 
 @dataclass(config=ConfigDict(extra="forbid", hide_input_in_errors=True, str_strip_whitespace=True))
 class Slack:
@@ -65,3 +76,7 @@ class Slack:
     def receipt(self, response: Response) -> None:
         """None: the response does not identify the message."""
         del response
+
+    def explain(self, response: Response) -> str:
+        """What to do, by the text that Slack responds with."""
+        return _REMEDIES.get(response.body.strip(), "")

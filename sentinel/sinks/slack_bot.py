@@ -26,7 +26,7 @@ from sentinel.model.json_safe import parse_object
 from sentinel.model.message import Message, build_message
 from sentinel.model.notification import Notification, NotificationReason
 from sentinel.sinks._case_id import case_id
-from sentinel.sinks._slack_blocks import blocks, headline, markdown
+from sentinel.sinks._slack_blocks import blocks, headline, history_lines, markdown
 from sentinel.transport.paths import RunIdError, validate_run_id
 
 ACKNOWLEDGE_ACTION = "sentinel_acknowledge"
@@ -43,6 +43,21 @@ _TEMPORARY_ERRORS = frozenset(
         *("internal_error", "fatal_error", "request_timeout", "team_added_to_org"),
     }
 )
+
+_REMEDIES = {
+    "invalid_auth": "The token is not valid: copy the bot token (xoxb-) of the app.",
+    "not_authed": "The token is not valid: copy the bot token (xoxb-) of the app.",
+    "token_revoked": "The token was revoked: install the app again and copy its bot token.",
+    "token_expired": "The token is expired: install the app again and copy its bot token.",
+    "account_inactive": "The app was removed from the workspace: install it again.",
+    "not_allowed_token_type": "This is no bot token: copy the one that begins with xoxb-.",
+    "missing_scope": "Add the bot scope chat:write to the app, and install the app again.",
+    "not_in_channel": "Invite the bot to the channel: /invite @name-of-the-app.",
+    "channel_not_found": "Check the name of the channel; to a private one, invite the bot.",
+    "is_archived": "The channel is archived: choose another one.",
+    "restricted_action": "An administrator of the workspace restricts who may post here.",
+}
+"""What to do, by the error of a response."""
 
 
 @dataclass(config=ConfigDict(extra="forbid", hide_input_in_errors=True, str_strip_whitespace=True))
@@ -120,6 +135,12 @@ class SlackBot:
             return Rejection.TOO_LONG
         return Rejection.TEMPORARY if error in _TEMPORARY_ERRORS else Rejection.PERMANENT
 
+    def explain(self, response: Response) -> str:
+        """What to do, by the error that Slack responds with."""
+        error = str(parse_object(response.body).get("error", ""))
+        is_code = error.isascii() and error.replace("_", "").isalnum() and len(error) < 60
+        return _REMEDIES.get(error) or (f"The error of Slack is {error}." if is_code else "")
+
     def _request(
         self, method: str, content: dict[str, Any], follow_up: HttpRequest | None = None
     ) -> HttpRequest:
@@ -159,7 +180,8 @@ def _button(action: str, text: str, value: str) -> dict[str, Any]:
 
 def _history_entry(message: Message) -> dict[str, Any]:
     """A short reply that records the change."""
-    section = {"type": "section", "text": markdown(headline(message))}
+    lines = "\n".join(history_lines(message))
+    section = {"type": "section", "text": markdown(lines)}
     return {"text": headline(message), "blocks": [section], "mrkdwn": False}
 
 

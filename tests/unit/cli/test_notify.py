@@ -4,6 +4,7 @@ import json
 
 import pytest
 from support import webhook_receiver
+from support.vendors import SLACK_TOKEN, FakeSlack
 from support.webhook_receiver import Receiver
 from typer.testing import CliRunner
 
@@ -65,6 +66,101 @@ def test_one_sink_can_be_selected(run):
         )
 
     assert (result.exit_code, len(slack.requests), len(webhook.requests)) == (0, 0, 2)
+
+
+def slack_bot(slack, **settings):
+    settings = {"token": SLACK_TOKEN, "channel": "training", "api_url": slack.api_url} | settings
+    return {f"SENTINEL_SINKS__SLACK_BOT__{name.upper()}": text for name, text in settings.items()}
+
+
+def test_a_message_that_can_be_changed_is_changed_and_closed(run):
+    with FakeSlack() as slack:
+        result = run(**slack_bot(slack))
+
+    assert (result.exit_code, result.output.splitlines()) == (
+        0,
+        [
+            f"slack_bot accepted the {reason} notification: HTTP 200"
+            for reason in ("opened", "updated", "resolved")
+        ],
+    )
+    (message,) = slack.posts
+    assert message["text"].startswith(
+        ":white_check_mark: Resolved: test of the delivery, run test-"
+    )
+    assert len(slack.thread(message)) == 2
+
+
+@pytest.mark.parametrize(
+    ("environ", "line"),
+    [
+        (
+            {"SLACK__URL": "{url}", "respond": webhook_receiver.status(404, b"no_service")},
+            (
+                "slack did not accept the opened notification: HTTP 404. The webhook was revoked: "
+                "create a new one in the settings of the app."
+            ),
+        ),
+        (
+            {"WEBHOOK__URL": "{url}", "respond": webhook_receiver.status(401)},
+            (
+                "webhook did not accept the opened notification: HTTP 401. The receiver does not "
+                "accept the credentials: check them."
+            ),
+        ),
+        (
+            {"SLACK__URL": "{url}", "respond": webhook_receiver.garbage()},
+            (
+                "slack did not accept the opened notification: HTTP 200. Another program "
+                "responded, such as a proxy that asks for a login: check URL and proxy."
+            ),
+        ),
+        (
+            {"PAGERDUTY__ROUTING_KEY": "0" * 32, "PAGERDUTY__URL": "{url}"}
+            | {"respond": webhook_receiver.status(400)},
+            (
+                "pagerduty did not accept the opened notification: HTTP 400. Check routing_key: "
+                "it is the integration key of an Events API v2 integration."
+            ),
+        ),
+        (
+            {"WEBHOOK__URL": "http://127.0.0.1:9/CANARY"},
+            (
+                "webhook did not accept the opened notification: ConnectionRefusedError. Nothing "
+                "listens there: check host and port."
+            ),
+        ),
+        (
+            {"COMMAND__ARGUMENTS": "/nowhere/CANARY,--page"},
+            (
+                "command did not accept the opened notification: FileNotFoundError. The program is "
+                "not found or not executable: check the path in arguments."
+            ),
+        ),
+    ],
+)
+def test_a_refusal_is_shown_with_its_remedy(run, environ, line):
+    settings = dict(environ)
+    with Receiver(settings.pop("respond", webhook_receiver.ok())) as receiver:
+        values = {name: text.format(url=receiver.url) for name, text in settings.items()}
+        result = run(**{f"SENTINEL_SINKS__{name}": text for name, text in values.items()})
+
+    assert (result.exit_code, result.output) == (1, f"{line}\n")
+
+
+@pytest.mark.parametrize(
+    ("settings", "remedy"),
+    [
+        ({"token": "xoxb-other"}, "The token is not valid"),
+        ({"channel": "elsewhere"}, "Check the name of the channel"),
+    ],
+)
+def test_an_error_of_slack_is_shown_with_its_remedy(run, settings, remedy):
+    with FakeSlack() as slack:
+        result = run(**slack_bot(slack, **settings))
+
+    assert result.exit_code == 1
+    assert f"HTTP 200. {remedy}" in result.output
 
 
 @pytest.mark.parametrize(
