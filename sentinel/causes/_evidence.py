@@ -28,6 +28,14 @@ def symptom_evidence(symptom: Symptom | None, weight: float) -> Iterable[Evidenc
     return () if symptom is None else (Evidence(weight, symptom.summary, symptom.onset_step),)
 
 
+def slowdown_evidence(context: CaseContext, weight: float) -> Iterable[Evidence]:
+    """A run that is slower than before, as evidence; nothing once it is as fast as usual."""
+    drop = context.symptoms.get("throughput_drop")
+    times = None if drop is None else drop.evidence.get("times_usual")
+    if not isinstance(times, float | int) or times > 1.0:
+        yield from symptom_evidence(drop, weight)
+
+
 def possibly_first(symptom: Symptom, *others: Symptom | None, tolerance_steps: float = 0.0) -> bool:
     """Whether `symptom` can have begun before each of the others, or by then plus the tolerance.
 

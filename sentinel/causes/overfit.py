@@ -48,13 +48,34 @@ class Overfit:
 
     def remedy(self, context: CaseContext) -> str:
         """The best checkpoint, and fewer epochs."""
-        rising = context.symptoms.get("overfitting")
-        best = None if rising is None else rising.evidence.get("best_step")
-        at = f" at step {best:.0f}" if isinstance(best, float | int) else ""
         return (
-            f"Use the checkpoint of the best evaluation{at}, and stop here unless a more important "
-            "metric still improves. In the next run enable "
+            f"{_checkpoint_advice(context)} Stop here unless a more important metric still "
+            "improves. In the next run enable "
             f"{describe_setting('loading of the best checkpoint', context.metadata)}, lower "
             f"{describe_setting('epochs', context.metadata)}, or raise "
             f"{describe_setting('weight decay', context.metadata)}; more data help most."
         )
+
+
+def _checkpoint_advice(context: CaseContext) -> str:
+    """The checkpoint nearest to the best evaluation, among those that are known."""
+    rising = context.symptoms.get("overfitting")
+    best = None if rising is None else rising.evidence.get("best_step")
+    if not isinstance(best, float | int):
+        return "Use the checkpoint of the best evaluation."
+    limit = context.number("save_total_limit")
+    keeps_best = context.text("load_best_model_at_end") == "true"
+    kept = context.checkpoint_steps[-int(limit) :] if limit else context.checkpoint_steps
+    saved = sorted({*(context.checkpoint_steps if keeps_best else kept)})
+    if best in saved:
+        return f"Use the checkpoint of the best evaluation, at step {best:.0f}."
+    evaluated = f"The best evaluation was at step {best:.0f}"
+    before = [step for step in saved if step < best]
+    if before:
+        return f"{evaluated}: use the last checkpoint before it, at step {before[-1]}."
+    if saved:
+        return (
+            f"{evaluated}, before the oldest known checkpoint, at step {saved[0]}: compare that "
+            "one by another evaluation."
+        )
+    return f"{evaluated}, and no checkpoint is known: start again and save more often."

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import ClassVar
 
-from sentinel.causes._evidence import symptom_evidence
+from sentinel.causes._evidence import slowdown_evidence, symptom_evidence
 from sentinel.model.diagnosis import CaseContext, Evidence
 from sentinel.model.finding import Severity
 from sentinel.signals.setting_names import describe_setting
@@ -38,7 +38,7 @@ class SlowData:
         if stall is None or is_single:
             return
         yield from symptom_evidence(stall, 0.65)
-        yield from symptom_evidence(context.symptoms.get("throughput_drop"), 0.4)
+        yield from slowdown_evidence(context, 0.4)
         yield from symptom_evidence(context.symptoms.get("gpu_underuse"), 0.3)
         workers = context.number("dataloader_num_workers")
         if workers == 0.0:

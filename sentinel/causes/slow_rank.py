@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import ClassVar
 
-from sentinel.causes._evidence import symptom_evidence
+from sentinel.causes._evidence import slowdown_evidence, symptom_evidence
 from sentinel.model.diagnosis import CaseContext, Evidence
 from sentinel.model.finding import Severity
 from sentinel.signals.setting_names import describe_setting
@@ -35,7 +35,7 @@ class SlowRank:
         if straggler is None or (fault is not None and fault.severity is not Severity.INFO):
             return
         yield from symptom_evidence(straggler, 0.65)
-        yield from symptom_evidence(context.symptoms.get("throughput_drop"), 0.4)
+        yield from slowdown_evidence(context, 0.4)
         for name in ("data_stall", "gpu_underuse"):
             yield from symptom_evidence(context.symptoms.get(name), 0.2)
 

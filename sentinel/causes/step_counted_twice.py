@@ -1,7 +1,8 @@
 """Step counted twice: the trainer's step counter advances more than once per update.
 
 Everything that depends on the counter goes wrong together: `max_steps` is reached too early, the
-schedule ends too early, and saves that should be hundreds of steps apart come every few steps.
+schedule ends too early, and saves that should be hundreds of steps apart come every few steps. A
+loop that does not stop at `max_steps` runs past it, and saves at every step from there on.
 
 Evidence
     A stride of more than one step per update is the cause itself. Saves that are far too frequent,
@@ -9,7 +10,10 @@ Evidence
 
 Source
     huggingface/trl issue 2124: a trainer that incremented `global_step` a second time, so that
-    saves came at 500, 1000, ... 4000 and then every 2 steps.
+    saves came at 500, 1000, ... 4000 and then every 2 steps. TRL 0.12.1, rloo_trainer.py: the loop
+    ends after its batches, which follow from `total_episodes`. transformers 4.46.3 and 5.23,
+    DefaultFlowCallback.on_step_end: with `save_strategy="steps"`, every step from `max_steps` on is
+    saved, whatever `save_steps` is.
 """
 
 from __future__ import annotations
@@ -42,11 +46,35 @@ class StepCountedTwice:
         yield from symptom_evidence(context.earliest("learning_rate_anomaly"), 0.3)
 
     def remedy(self, context: CaseContext) -> str:
-        """Find the second increment; save less often until then."""
-        upgrade = "TRL" if context.text("framework") == "trl" else "the training library"
-        return (
-            "Look for a second place that increments the step counter (a custom loop or callback "
-            f"that adds to `state.global_step`), or upgrade {upgrade}: huggingface/trl issue 2124 "
-            "was this. Until then the run ends too early and its saves fill the disk: raise "
-            f"{describe_setting('save interval', context.metadata)} and watch the free space."
+        """Find the second increment; until then, keep away from the last step."""
+        framework = context.text("framework")
+        upgrade = "TRL" if framework == "trl" else "the training library"
+        fix = (
+            f"Upgrade {upgrade}, or look for a second place that increments the step counter, such "
+            "as a callback that adds to `state.global_step`: huggingface/trl issue 2124 was this. "
         )
+        if framework not in _SAVES_FROM_LAST_STEP:
+            return (
+                f"{fix}Until then the schedule ends too early and saves come too often: stop the "
+                "run before its last step, and watch the free space."
+            )
+        last_step = context.number("max_steps")
+        now = context.values.get("global_step", 0.0)
+        place = "`max_steps`" if last_step is None else f"step {last_step:.0f} (`max_steps`)"
+        is_past = last_step is not None and now >= last_step
+        stop = f"now: since {place}" if is_past else f"before {place}: from then on"
+        return (
+            f"{fix}Stop the run {stop} every step is saved, whatever the save interval is. To run "
+            f"it as it is, set {describe_setting('checkpoint limit', context.metadata)}, "
+            f'`save_strategy="no"`, or a higher {_last_step_setting(context)}.'
+        )
+
+
+_SAVES_FROM_LAST_STEP = ("transformers", "trl")
+"""Frameworks that save at every step from the last one on."""
+
+
+def _last_step_setting(context: CaseContext) -> str:
+    """The setting that moves the last step; RLOO and PPO of TRL 0.12 compute it from episodes."""
+    has_episodes = context.text("algorithm") in ("rloo", "ppo")
+    return "`total_episodes`" if has_episodes else "`max_steps`"

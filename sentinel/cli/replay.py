@@ -194,7 +194,7 @@ def _diagnosis_json(
         "incidents": [incident.name for incident in result.incidents_in(case)],
         "evidence": [asdict(each) for each in diagnosis.evidence],
         "remedy": diagnosis.remedy,
-        "last_good_step": diagnosis.last_good_step,
+        "last_good_step": case.last_good_step,
     }
 
 
@@ -223,8 +223,8 @@ def _case_panel(result: ReplayResult, case: Notification, diagnosis: Diagnosis) 
     sentence = [f"Onset at step {case.onset_step}", f"detected at step {case.incident.opened_step}"]
     if resolved_step is not None:
         sentence.append(f"resolved at step {resolved_step}")
-    if diagnosis.last_good_step is not None:
-        sentence.append(f"last good checkpoint: step {diagnosis.last_good_step}")
+    if case.last_good_step is not None:
+        sentence.append(f"last good checkpoint: step {case.last_good_step}")
     names = ", ".join(dict.fromkeys(each.key.detector for each in result.incidents_in(case)))
     parts: list[RenderableType] = [
         Text(f"{', '.join(sentence)}."),

@@ -16,6 +16,8 @@ Formula
     critical = the loss is lost twice in a row
     info     = any other lost value; and a lost gradient norm while the loss scale falls: the loss
                scaler skips that step
+    culprit  = the ranks whose vital value was lost first; all ranks have lost it a step later,
+               when they have averaged their gradients
 
 Units
     `proven`, `window`: records. `several`: values; a value logged by the framework and the part of
@@ -39,7 +41,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from typing import ClassVar
@@ -82,6 +84,7 @@ class NanOrInf:
         self._consecutive: dict[str, int] = {}
         self._recent_counts: deque[int] = deque(maxlen=self.window)
         self._onset_step: int | None = None
+        self._first_ranks: tuple[int, ...] = ()
         self._loss_scale: float | None = None
 
     def update(self, record: Record) -> DetectorOutput:
@@ -98,21 +101,26 @@ class NanOrInf:
         severity, onset_step = self._severity(vital), self._onset_step if vital else record.step
         lost += others
         ranks = _nonfinite_ranks(lost, record.spread)
+        first = self._first_ranks if vital else ranks
         names = ", ".join(map(_shown, lost[:4])) + (
             f" and {len(lost) - 4} more" if len(lost) > 4 else ""
         )
-        shown = ", ".join(map(str, ranks[:8])) + (" and others" if len(ranks) > 8 else "")
-        where = f" on rank{'s' if len(ranks) > 1 else ''} {shown}" if ranks else ""
+        summary = f"NaN or infinite on {_format_ranks(ranks)}: {names}."
+        if not ranks:
+            summary = f"NaN or infinite: {names}."
+        elif first and set(first) < set(ranks):
+            summary += f" It began on {_format_ranks(first)} at step {onset_step}."
         return Finding(
-            summary=f"NaN or infinite{where}: {names}.",
+            summary=summary,
             evidence={name: str(record.values.get(name)) for name in lost[:8]}
             | {
                 "nonfinite_values_in_window": float(sum(self._recent_counts)),
                 "ranks": ",".join(map(str, ranks)),
+                "first_ranks": ",".join(map(str, first)),
             },
             severity=severity,
             onset_step=onset_step,
-            rank=ranks[0] if len(ranks) == 1 else None,
+            rank=first[0] if len(first) == 1 else None,
         )
 
     def _nonfinite_names(self, record: Record, others: list[str]) -> list[str]:
@@ -167,6 +175,7 @@ class NanOrInf:
     def _update_counts(self, names: list[str], record: Record) -> None:
         if names and not any(self._recent_counts):
             self._onset_step = record.step
+            self._first_ranks = _nonfinite_ranks(names, record.spread)
         self._recent_counts.append(len(set(map(_base_name, names))) if names else 0)
         for name in [n for n in self._consecutive if n in record.values and n not in names]:
             del self._consecutive[name]
@@ -194,6 +203,12 @@ def _shown(name: str) -> str:
 def _base_name(name: str) -> str:
     """Name of the quantity: a norm logged under several names counts once."""
     return name.removeprefix("logged_").removesuffix("_local")
+
+
+def _format_ranks(ranks: Sequence[int]) -> str:
+    """The first ranks of a list: "rank 1", "ranks 0, 1"."""
+    shown = ", ".join(map(str, ranks[:8])) + (" and others" if len(ranks) > 8 else "")
+    return f"rank{'s' if len(ranks) > 1 else ''} {shown}"
 
 
 def _nonfinite_ranks(names: list[str], spreads: Mapping[str, Spread]) -> tuple[int, ...]:

@@ -65,8 +65,9 @@ class CaseContext:
 
     `symptoms` are by detector, and so are `other_symptoms`, of other cases of the run. `metadata`
     are the settings of the run by name. `values` are the newest value of each signal, `history` the
-    newest finite values of some signals with their steps, and `steps_per_point` the usual number of
-    steps from one logged value to the next.
+    newest finite values of some signals with their steps, `steps_per_point` the usual number of
+    steps from one logged value to the next, and `checkpoint_steps` the steps of the checkpoints
+    that are known, in the order of their creation.
     """
 
     symptoms: Mapping[str, Symptom] = field(default_factory=dict)
@@ -75,6 +76,7 @@ class CaseContext:
     other_symptoms: Mapping[str, Symptom] = field(default_factory=dict)
     history: Mapping[str, Sequence[tuple[int, float]]] = field(default_factory=dict)
     steps_per_point: float = 1.0
+    checkpoint_steps: Sequence[int] = ()
 
     def earliest(self, *detectors: str) -> Symptom | None:
         """The symptom with the earliest onset among those of these detectors."""
@@ -120,7 +122,8 @@ class Evidence:
 class Diagnosis:
     """The probable cause of a case; `evidence` is in the order of onset, settings last.
 
-    `last_good_step` is the step of the last checkpoint before the first onset, if there is one.
+    `onset_step` is the earliest onset of what it explains, None if nothing of that has one, and
+    `last_good_step` the step of the last checkpoint before it, if there is one.
     """
 
     cause: str
@@ -130,6 +133,7 @@ class Diagnosis:
     evidence: tuple[Evidence, ...]
     remedy: str
     last_good_step: int | None = None
+    onset_step: int | None = None
 
     @property
     def confidence_text(self) -> str:

@@ -87,18 +87,20 @@ class Notification:
 
     @property
     def onset_step(self) -> int:
-        """The earliest onset among its incidents and the evidence of its cause."""
-        return self._earliest_onset[0]
+        """The onset of its cause, or of its lead if no cause with an onset is known."""
+        return case_dates(self.incident, self.diagnosis)[0]
 
     @property
     def last_good_step(self) -> int | None:
-        """Step of the last checkpoint before the earliest onset, if there is one."""
-        return self._earliest_onset[1]
+        """Step of the last checkpoint before the onset, if there is one."""
+        return case_dates(self.incident, self.diagnosis)[1]
 
-    @property
-    def _earliest_onset(self) -> tuple[int, int | None]:
-        onsets = [(each.onset_step, each.last_good_step) for each in self.incidents]
-        if self.diagnosis is not None:
-            steps = [each.step for each in self.diagnosis.evidence if each.step is not None]
-            onsets += [(step, self.diagnosis.last_good_step) for step in steps]
-        return min(onsets, key=lambda onset: onset[0])
+
+def case_dates(lead: Incident, diagnosis: Diagnosis | None) -> tuple[int, int | None]:
+    """Onset of a case, and the last checkpoint before it: those of its cause, or of its lead.
+
+    Other incidents of the case, which the cause need not explain, have dates of their own.
+    """
+    if diagnosis is None or diagnosis.onset_step is None:
+        return lead.onset_step, lead.last_good_step
+    return diagnosis.onset_step, diagnosis.last_good_step

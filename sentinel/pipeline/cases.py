@@ -3,8 +3,9 @@
 A case opens with its first incident above severity info, the lead, and has the lead's name. An
 incident joins it within `MAX_JOIN_GAP_STEPS` steps of the last one, if one cause can explain it and
 an incident of the case. A rise of the severity is an escalation; a join, another cause, culprit or
-date is an update. A case is resolved with the last of its incidents. Incidents that end a run never
-join a case, so that a dead run is always notified.
+date is an update. A case is dated by what its cause explains, or by its lead without a cause; an
+incident that joins never takes the last good checkpoint from it. A case is resolved with the last
+of its incidents. Incidents that end a run never join a case, so that a dead run is always notified.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from math import isfinite
 from sentinel.model.diagnosis import RESUMED_STEP_KEY, CaseContext, Cause, Diagnosis, Symptom
 from sentinel.model.finding import Severity
 from sentinel.model.incident import Incident, IncidentState
-from sentinel.model.notification import Notification, NotificationReason
+from sentinel.model.notification import Notification, NotificationReason, case_dates
 from sentinel.model.record import WHOLE_RUN, Event, Record
 from sentinel.pipeline.diagnose import diagnose
 from sentinel.signals.catalogue import SIGNALS
@@ -67,7 +68,8 @@ class Case:
     """The incidents of a case by name in their present state, the lead first.
 
     `last_join_step_count` is the number of steps of the run when the last incident joined.
-    `is_opened` is whether it was notified, at `notified_severity`; `update_count` its updates.
+    `is_opened` is whether it was notified, with `notified_severity` and `notified_rank`;
+    `update_count` counts its updates.
     """
 
     incidents: dict[str, Incident]
@@ -76,7 +78,32 @@ class Case:
     resolved_names: set[str] = field(default_factory=set)
     diagnosis: Diagnosis | None = None
     is_opened: bool = False
+    notified_rank: int | None = None
     update_count: int = 0
+
+    @property
+    def lead(self) -> Incident:
+        """The incident that opened the case."""
+        return next(iter(self.incidents.values()))
+
+    def set_diagnosis(self, diagnosis: Diagnosis | None, *, withdraw: bool) -> None:
+        """Replace the diagnosis; without a new one, the present one stays unless `withdraw`.
+
+        Dates that were notified stay if the new ones have no checkpoint, or, for the same cause,
+        another one.
+        """
+        if diagnosis is None:
+            # Evidence expires with time, which does not refute a cause; a further incident can.
+            self.diagnosis = None if withdraw else self.diagnosis
+            return
+        onset_step, last_good_step = case_dates(self.lead, self.diagnosis)
+        is_same_cause = self.diagnosis is not None and self.diagnosis.cause == diagnosis.cause
+        is_worse = diagnosis.last_good_step is None or (
+            is_same_cause and diagnosis.last_good_step != last_good_step
+        )
+        if self.is_opened and last_good_step is not None and is_worse:
+            diagnosis = replace(diagnosis, onset_step=onset_step, last_good_step=last_good_step)
+        self.diagnosis = diagnosis
 
     def build_notification(
         self, reason: NotificationReason, step: int, time: float
@@ -126,7 +153,7 @@ class RunCases:
     `is_restarting` is set from a restart to the first step after it. `unnotified_incidents` are of
     severity info, or resolved without a case, and can be evidence; by name, each with the step
     count of its last change. `history` has the newest steps and finite values of a signal,
-    `recent_steps` the newest logged steps.
+    `recent_steps` the newest logged steps, and `checkpoint_steps` the known checkpoints.
     """
 
     step_count: int = 0
@@ -139,6 +166,7 @@ class RunCases:
         default_factory=lambda: {signal: deque(maxlen=HISTORY_POINTS) for signal in HISTORY_SIGNALS}
     )
     recent_steps: deque[int] = field(default_factory=lambda: deque(maxlen=HISTORY_POINTS))
+    checkpoint_steps: Sequence[int] = ()
 
     def update(self, record: Record) -> None:
         """Update metadata, values and step count from a record."""
@@ -223,6 +251,7 @@ class RunCases:
             _symptoms_from(others),
             history,
             self.steps_per_point,
+            tuple(self.checkpoint_steps),
         )
 
 
@@ -239,13 +268,20 @@ class CaseBook:
         return {} if cases is None else cases.metadata
 
     def update(
-        self, record: Record, changes: Sequence[Notification | Incident]
+        self,
+        record: Record,
+        changes: Sequence[Notification | Incident],
+        checkpoint_steps: Sequence[int] = (),
     ) -> tuple[Notification, ...]:
-        """The case notifications that follow from the changes of incidents at this record."""
+        """The case notifications that follow from the changes of incidents at this record.
+
+        `checkpoint_steps` are the steps of the checkpoints that are known, the oldest first.
+        """
         run = self.runs.get(record.run)
         if run is None:
             run = self.runs[record.run] = RunCases()
         run.update(record)
+        run.checkpoint_steps = checkpoint_steps
         if not changes:
             return self._reassess_unexplained(run, record)
         joined: list[Case | None] = []
@@ -290,9 +326,8 @@ class CaseBook:
         """A notification of each open case in its present state."""
         for run in self.runs.values():
             for case in run.open_cases:
-                lead = next(iter(case.incidents.values()))
                 yield case.build_notification(
-                    NotificationReason.OPENED, lead.opened_step, lead.opened_time
+                    NotificationReason.OPENED, case.lead.opened_step, case.lead.opened_time
                 )
 
     def _assign_to_case(
@@ -348,20 +383,19 @@ class CaseBook:
         """Update the diagnosis of a case; returns the reason for a notification, if any."""
         if case.resolved_names.issuperset(case.incidents):
             return NotificationReason.RESOLVED
-        before = case.diagnosis
+        before = case.diagnosis, case.notified_rank
         detectors = {incident.key.detector for incident in case.incidents.values()}
         # Stored incidents are evidence only for causes that explain an incident of the case.
         candidates = {name: each for name, each in self.causes.items() if detectors & each.explains}
         diagnosis = diagnose(run.context_for(case), candidates)
-        # Evidence expires with time, which does not refute a cause; a further incident can.
-        case.diagnosis = diagnosis if has_new_incident else diagnosis or before
-        is_escalated = case.escalate()
+        case.set_diagnosis(diagnosis, withdraw=has_new_incident)
+        is_escalated, case.notified_rank = case.escalate(), case.lead.finding.rank
         if not case.is_opened:
             case.is_opened = True
             return NotificationReason.OPENED
         if is_escalated:
             return NotificationReason.ESCALATED
-        if has_new_incident or case.diagnosis != before:
+        if has_new_incident or (case.diagnosis, case.notified_rank) != before:
             case.update_count += 1
             return NotificationReason.UPDATED
         return None

@@ -9,6 +9,7 @@ from math import inf, prod
 
 from sentinel.model.diagnosis import MIN_CONFIDENCE, CaseContext, Cause, Diagnosis, Evidence
 from sentinel.model.finding import Severity
+from sentinel.pipeline.incidents import last_checkpoint_before
 
 log = logging.getLogger(__name__)
 
@@ -48,23 +49,39 @@ def _evaluate_cause(name: str, cause: Cause, context: CaseContext) -> Diagnosis 
     confidence = min(MAX_CONFIDENCE, 1.0 - prod(1.0 - piece.weight for piece in evidence))
     if confidence < MIN_CONFIDENCE:
         return None
-    first = context.earliest(*_reported_detectors(cause, evidence, context))
-    last_good_step = None if first is None else first.last_good_step
+    onset_step, last_good_step = _dates(cause, evidence, context)
     title, remedy = str(cause.title)[:MAX_TEXT_CHARS], str(cause.remedy(context))[:MAX_TEXT_CHARS]
     return Diagnosis(
-        name, title, confidence, cause.severity, tuple(evidence), remedy, last_good_step
+        name,
+        title,
+        confidence,
+        cause.severity,
+        tuple(evidence),
+        remedy,
+        last_good_step,
+        onset_step,
     )
 
 
-def _reported_detectors(
+def _dates(
     cause: Cause, evidence: Iterable[Evidence], context: CaseContext
-) -> Iterable[str]:
-    """Detectors of the symptoms that the diagnosis shows: notified ones and those in evidence."""
-    evidence_steps = {piece.step for piece in evidence}
-    for name, symptom in context.symptoms.items():
-        is_notified = name in cause.explains and symptom.severity is not Severity.INFO
-        if is_notified or symptom.onset_step in evidence_steps:
-            yield name
+) -> tuple[int | None, int | None]:
+    """The earliest onset of what the cause explains, and the last checkpoint before it.
+
+    What it explains are its evidence and its notified symptoms.
+    """
+    evidence_steps = {piece.step for piece in evidence if piece.step is not None}
+    dates: list[tuple[int, int | None]] = [
+        (symptom.onset_step, symptom.last_good_step)
+        for name, symptom in context.symptoms.items()
+        if symptom.onset_step in evidence_steps
+        or (name in cause.explains and symptom.severity is not Severity.INFO)
+    ]
+    dates += [
+        (step, last_checkpoint_before(step, context.checkpoint_steps))
+        for step in evidence_steps - {onset for onset, _ in dates}
+    ]
+    return min(dates, key=lambda date: date[0], default=(None, None))
 
 
 def _validate_evidence(evidence: Evidence) -> Evidence:

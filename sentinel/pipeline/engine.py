@@ -117,7 +117,8 @@ class Engine:
         changes += self.incident_book.update(record)
         notifications = tuple(each for each in changes if isinstance(each, Notification))
         changed = tuple(each for each in changes if isinstance(each, Incident))
-        cases = self.case_book.update(record, changes)
+        checkpoints = self.incident_book.checkpoint_steps.get(record.run, ())
+        cases = self.case_book.update(record, changes, checkpoints)
         return Result(record, findings, notifications, changed, cases)
 
     def _update_baselines(

@@ -65,8 +65,9 @@ PROJECT_KEYS = ("project", "script", "model")
 """Metadata of which at least one must be known: settings alone do not identify a project."""
 
 _VARYING = {
-    "critic_learning_rate", "eval_strategy", "logging_nan_inf_filter", "nnodes", "num_train_epochs",
-    "output_dir", "save_freq", "save_strategy", "seed", "test_freq", "total_epochs",
+    "critic_learning_rate", "eval_strategy", "load_best_model_at_end", "logging_nan_inf_filter",
+    "nnodes", "num_train_epochs", "output_dir", "save_freq", "save_strategy", "save_total_limit",
+    "seed", "test_freq", "total_epochs",
 }  # fmt: skip
 CONFIGURATION_KEYS = sorted(
     {*PROJECT_KEYS, "framework", "algorithm", "world_size", *TRAINER_SETTINGS, *VERL_SETTING_PATHS}

@@ -68,6 +68,7 @@ def with_diagnosis(notification=None, *, others=("reward_collapse",), **changes)
         ),
         remedy="Go back, and raise `beta`.",
         last_good_step=80,
+        onset_step=86,
     )
     other_incidents = tuple(
         make_notification(detector=name, severity=Severity.WARNING, summary="It fell.").incident

@@ -62,6 +62,7 @@ DIAGNOSIS = Diagnosis(
     evidence=(Evidence(0.5, "KL is 2 nats.", 86), Evidence(0.3, "The KL coefficient is 0.0001.")),
     remedy="Go back.",
     last_good_step=80,
+    onset_step=86,
 )
 
 

@@ -7,6 +7,9 @@ import pytest
 from support.diagnoses import decaying_loss, diagnose_run
 from support.tiny_trainings import Training
 
+from sentinel.causes.overfit import Overfit
+from sentinel.model.diagnosis import CaseContext, Symptom
+from sentinel.model.finding import Severity
 from sentinel.model.record import Event
 from sentinel.testing import event
 
@@ -24,12 +27,53 @@ def test_few_examples_seen_often_are_diagnosed(seed):
     assert "`load_best_model_at_end`" in case.diagnosis.remedy
 
 
-def test_the_remedy_names_the_step_of_the_best_evaluation():
-    replay = diagnose_run(Training(examples=64, count=200).records(), METADATA)
-    (case,) = replay.cases.values()
-    best = case.incident.finding.evidence["best_step"]
+BEST = 50.0
 
-    assert f"at step {best:.0f}," in case.diagnosis.remedy
+
+def advice(*checkpoint_steps, **metadata):
+    """The first sentences of the remedy after a best evaluation at step 50."""
+    rising = Symptom("overfitting", Severity.WARNING, 60, 175, "It rose.", {"best_step": BEST})
+    context = CaseContext(
+        {"overfitting": rising}, metadata=metadata, checkpoint_steps=checkpoint_steps
+    )
+    return Overfit().remedy(context).partition(" Stop here")[0]
+
+
+@pytest.mark.parametrize(
+    ("checkpoint_steps", "expected"),
+    [
+        ((50, 100), "Use the checkpoint of the best evaluation, at step 50."),
+        (
+            (20, 40, 100),
+            "The best evaluation was at step 50: use the last checkpoint before it, at step 40.",
+        ),
+        ((100, 200), "The best evaluation was at step 50, before the oldest known checkpoint,"),
+        ((), "The best evaluation was at step 50, and no checkpoint is known:"),
+    ],
+)
+def test_the_remedy_names_a_checkpoint_that_exists(checkpoint_steps, expected):
+    assert advice(*checkpoint_steps).startswith(expected)
+
+
+def test_a_deleted_checkpoint_is_not_named():
+    assert "before the oldest known checkpoint, at step 60" in advice(
+        50, 60, 70, save_total_limit=2.0
+    )
+    assert advice(50, 60, 70, save_total_limit=2.0, load_best_model_at_end="True") == (
+        "Use the checkpoint of the best evaluation, at step 50."
+    )
+
+
+def test_the_checkpoints_of_a_run_are_known_to_its_causes():
+    records = Training(examples=64, count=200).records()
+    with_saves = (
+        each
+        for record in records
+        for each in (record, *([event(Event.SAVE, record.step)] if record.step == 1 else []))
+    )
+    (case,) = diagnose_run(with_saves, METADATA).cases.values()
+
+    assert "use the last checkpoint before it, at step 1." in case.diagnosis.remedy
 
 
 def diverging():

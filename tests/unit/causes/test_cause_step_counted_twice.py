@@ -38,7 +38,40 @@ def test_stride_and_saves_are_one_case():
     detectors = {case.incident.key.detector, *(each.key.detector for each in case.others)}
     assert {"step_stride", "checkpoint_cadence"} <= detectors
     assert "2124" in case.diagnosis.remedy
-    assert "`save_steps`" in case.diagnosis.remedy
+    assert "save_steps" not in case.diagnosis.remedy, "a longer interval changes nothing"
+
+
+def test_the_remedy_stops_before_the_step_from_which_every_step_is_saved():
+    first = diagnose_run(doubled_from(1700), TRL).notifications[0]
+
+    assert first.diagnosis.remedy == (
+        "Upgrade TRL, or look for a second place that increments the step counter, such as a "
+        "callback that adds to `state.global_step`: huggingface/trl issue 2124 was this. Stop the "
+        "run before step 4000 (`max_steps`): from then on every step is saved, whatever the save "
+        "interval is. To run it as it is, set the checkpoint limit (`save_total_limit`), "
+        '`save_strategy="no"`, or a higher `total_episodes`.'
+    )
+
+
+def test_a_run_past_its_last_step_is_stopped_now():
+    metadata = {"framework": "transformers", "max_steps": 1650.0}
+    replay = diagnose_run(doubled_from(1700), metadata)
+    (remedy,) = {
+        case.diagnosis.remedy
+        for case in replay.cases.values()
+        if case.diagnosis is not None and case.diagnosis.cause == "step_counted_twice"
+    }
+
+    assert "Stop the run now: since step 1650 (`max_steps`) every step is saved" in remedy
+    assert remedy.endswith("or a higher `max_steps`.")
+
+
+def test_other_frameworks_have_a_remedy_without_settings():
+    notifications = diagnose_run(doubled_from(1700), {}).notifications
+    remedies = [each.diagnosis.remedy for each in notifications if each.diagnosis]
+
+    assert remedies
+    assert not any("save_strategy" in remedy for remedy in remedies)
 
 
 def test_it_is_diagnosed_at_the_first_wrong_strides():

@@ -146,6 +146,34 @@ def test_the_rank_with_its_own_nan_is_named_not_those_it_was_reduced_onto():
     assert finding.rank == 1
 
 
+def lost_on(step, *ranks):
+    """A step whose loss is NaN on these ranks of two."""
+    spread = Spread(2, 1.0, 1.0, 1.0, 2.0, 0.0, 0, 0, bad_ranks=ranks)
+    return replace(next(steps(first=step, loss=[nan])), spread={"loss": spread})
+
+
+def test_the_rank_on_which_it_began_is_named_after_all_ranks_have_it():
+    detector = NanOrInf()
+    findings = [detector.update(lost_on(150, 1))]
+    findings += [detector.update(lost_on(step, 0, 1)) for step in range(151, 200)]
+
+    assert findings[0].summary == "NaN or infinite on rank 1: loss."
+    assert findings[1].severity is Severity.CRITICAL
+    assert findings[1].summary == (
+        "NaN or infinite on ranks 0, 1: loss. It began on rank 1 at step 150."
+    )
+    assert {(each.rank, each.onset_step) for each in findings} == {(1, 150)}
+
+
+def test_another_episode_has_its_own_rank():
+    detector = NanOrInf()
+    detector.update(lost_on(150, 1))
+    for record in steps(first=151, loss=[1.0] * 16):
+        detector.update(record)
+
+    assert detector.update(lost_on(170, 0)).rank == 0
+
+
 def test_no_rank_is_named_if_several_have_non_finite_values():
     record = event(Event.STEP, 5, loss=nan)
     spread = Spread(2, 1.0, 1.0, 1.0, 2.0, 0.0, 0, 0, bad_ranks=(1, 3))
