@@ -156,3 +156,11 @@ class ExplainingSink(Protocol):
     def explain(self, response: Response) -> str:
         """What to do about a delivery that was not accepted, one sentence; empty if not known."""
         ...
+
+
+@runtime_checkable
+class RefreshedSink(Protocol):
+    """A sink whose receiver ends an alert that is not sent again."""
+
+    refresh_seconds: ClassVar[float]
+    """Interval at which the newest delivery of a firing case is rendered and sent again."""

@@ -295,6 +295,16 @@ def next_attempt_time(
     return None if due_time is None else max(due_time, _paused_until(connection, sink, now))
 
 
+def firing_entries(connection: sqlite3.Connection, sink: str) -> list[OutboxEntry]:
+    """The newest notification that the receiver accepted of each case that is not over for it."""
+    rows = connection.execute(
+        "select key, incident, reason, notification, severity, tries, created, last_error,"
+        " receipt, max(rowid) from outbox where sink = ? and state = 'delivered' group by incident",
+        [sink],
+    )
+    return [OutboxEntry(*row[:-1]) for row in rows if row[2] != _RESOLVED]
+
+
 def newest_receipt(connection: sqlite3.Connection, sink: str, incident: str) -> str | None:
     """The receipt of the newest message of the incident that has one."""
     row = connection.execute(

@@ -6,12 +6,14 @@ import logging
 import random
 import sqlite3
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from sentinel.model.counters import Counters
 from sentinel.model.delivery import (
     Delivery,
     HttpRequest,
+    RefreshedSink,
     RejectingSink,
     Rejection,
     Response,
@@ -102,6 +104,7 @@ class SinkWorker:
     _last_request_time: float = field(default=0.0, init=False)
     _wait_seconds: float = field(default=0.0, init=False)
     _store_outcome: Callable[[], None] | None = field(default=None, init=False)
+    _sent_times: dict[str, float] = field(default_factory=dict, init=False)
 
     def deliver_next(self) -> float:
         """Try the next due notification, if any; return the seconds until the next call.
@@ -116,7 +119,7 @@ class SinkWorker:
             return self._last_request_time + self._wait_seconds - now
         entry = outbox.claim(self.connection, self.name, now)
         if entry is None:
-            return self._seconds_until_due(now)
+            return self._refresh(now) or self._seconds_until_due(now)
         if self._is_over_limit(entry, now):
             return 0.0
         self._wait_seconds = self.timing.min_interval_seconds
@@ -124,6 +127,20 @@ class SinkWorker:
         self._last_request_time = self.clock()
         self._store_pending_outcome()
         return self._wait_seconds
+
+    def _refresh(self, now: float) -> float:
+        """Send one firing case again if it is due; return the seconds until the next request."""
+        if not isinstance(self.sink, RefreshedSink):
+            return 0.0
+        for entry in outbox.firing_entries(self.connection, self.name):
+            if abs(now - self._sent_times.get(entry.key, 0.0)) >= self.sink.refresh_seconds:
+                # A failure is repaired by the next refresh, so that nothing is stored.
+                self._sent_times[entry.key] = now
+                self._last_request_time, self._wait_seconds = now, self.timing.min_interval_seconds
+                with suppress(Exception):
+                    self._send(entry)
+                return self._wait_seconds
+        return 0.0
 
     def _is_over_limit(self, entry: OutboxEntry, now: float) -> bool:
         limit = self.timing.max_per_hour
@@ -154,23 +171,30 @@ class SinkWorker:
 
     def _deliver(self, entry: OutboxEntry) -> Callable[[], None]:
         try:
-            notification = notification_codec.decode(entry.notification_json)
-            if entry.last_error.startswith(_TOO_LONG_PREFIX):
-                notification = _shorten(notification)
-            delivery = render(self.sink, notification, entry.key, entry.receipt, self.clock())
+            response = self._send(entry)
         except Exception as error:
             return self._handle_dead(entry, type(error).__name__)
-        response = send(delivery, deadline=self.timing.deadline_seconds)
         if is_accepted(self.sink, response):
-            if isinstance(delivery, HttpRequest) and delivery.follow_up is not None:
-                send(delivery.follow_up, deadline=self.timing.deadline_seconds)
             return self._handle_delivered(entry, response)
         return self._handle_failure(entry, response)
+
+    def _send(self, entry: OutboxEntry) -> Response:
+        """Render and send once. Raises what the sink raises."""
+        notification = notification_codec.decode(entry.notification_json)
+        if entry.last_error.startswith(_TOO_LONG_PREFIX):
+            notification = _shorten(notification)
+        delivery = render(self.sink, notification, entry.key, entry.receipt, self.clock())
+        response = send(delivery, deadline=self.timing.deadline_seconds)
+        follow_up = delivery.follow_up if isinstance(delivery, HttpRequest) else None
+        if follow_up is not None and is_accepted(self.sink, response):
+            send(follow_up, deadline=self.timing.deadline_seconds)
+        return response
 
     def _handle_delivered(self, entry: OutboxEntry, response: Response) -> Callable[[], None]:
         log.info("Sink %s accepted a notification (%s, try %d)", self.name, response, entry.tries)
         self._count("delivered")
         receipt, now = self._receipt(response), self.clock()
+        self._sent_times[entry.key] = now
         return lambda: outbox.mark_delivered(self.connection, entry.key, now, receipt)
 
     def _receipt(self, response: Response) -> str | None:

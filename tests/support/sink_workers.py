@@ -10,6 +10,7 @@ from support.webhook_receiver import Receiver, deadlines_from_silence
 
 from sentinel.model.counters import Counters
 from sentinel.notify import outbox
+from sentinel.notify.outbox import QueueRules
 from sentinel.notify.sink_worker import DELIVERIES_METRIC, DeliveryTiming, SinkWorker
 from sentinel.sinks.slack import Slack
 from sentinel.store.database import connect
@@ -32,8 +33,20 @@ class WorkerFixture:
         )
 
     def enqueue(self, *notifications):
+        can_update = ["slack"] if self.worker.sink.can_update else []
         for notification in notifications:
-            outbox.enqueue(self.connection, notification, ["slack"], self.clock.now)
+            outbox.enqueue(
+                self.connection,
+                notification,
+                ["slack"],
+                self.clock.now,
+                QueueRules(updatable=can_update),
+            )
+
+    def deliver_all(self, after=1.0, tries=40):
+        """Try that often, `after` seconds apart."""
+        for _ in range(tries):
+            self.deliver_next(after)
 
     def deliver_next(self, after=1.0):
         """Advance the clock by `after` seconds and try the next delivery."""

@@ -67,7 +67,7 @@ class Handler(BaseHTTPRequestHandler):
     server: _Server
 
     def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        body = self.body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         mode = self.server.receiver.next_mode()
         headers = {name.lower(): value for name, value in self.headers.items()}
         self.received = Request(
@@ -172,6 +172,16 @@ class Receiver:
 def ok() -> Mode:
     """Accept the request."""
     return Mode(_send_ok, accepts=True)
+
+
+def accept_with_id() -> Mode:
+    """Accept the request; respond with the message that it `changes`, or its own `id`."""
+
+    def respond(handler: Handler) -> None:
+        body = json.loads(handler.body)
+        handler.send(200, f"{body.get('changes') or body['id']}".encode())
+
+    return Mode(respond, accepts=True)
 
 
 def status(code: int, body: bytes = b"no", **headers: str) -> Mode:
