@@ -13,6 +13,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
@@ -26,6 +27,8 @@ from sentinel.transport.process import Process
 FORWARDED_SIGNALS = frozenset(
     {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2}
 )
+STOP_SIGNALS = FORWARDED_SIGNALS - {signal.SIGUSR1, signal.SIGUSR2}
+"""Those that ask the command to end. Schedulers may send a user signal before, as a warning."""
 EXIT_NOT_FOUND = 127
 """Exit status for a command that does not exist, as in a shell."""
 EXIT_NOT_EXECUTABLE = 126
@@ -59,8 +62,16 @@ class CommandRunner:
         supervisor = AgentSupervisor(launch.run, self.config)
         supervisor.start()
         pid = start_command(self.command, command_environment(environ, launch, self.config))
-        code = wait_for_command(pid, supervisor.poll)
-        self._publish_exit(launch.with_exit(code, time.time()), supervisor)
+        received: list[LaunchStatus] = [launch]
+
+        def on_stop_signal(number: int) -> None:
+            received[0] = received[0].with_stop_signal(signal.Signals(number).name, time.time())
+            # Once the command has ended, its status is written with it, or the error is reported.
+            with suppress(OSError):
+                received[0].write()
+
+        code = wait_for_command(pid, supervisor.poll, on_stop_signal)
+        self._publish_exit(received[0].with_exit(code, time.time()), supervisor)
         return code
 
     def _publish_launch(self) -> LaunchStatus:
@@ -129,14 +140,21 @@ def start_command(command: list[str], environ: Mapping[str, str]) -> int:
         os._exit(EXIT_NOT_EXECUTABLE)
 
 
-def wait_for_command(pid: int, poll: Callable[[], None]) -> int:
-    """Wait for the command, forward signals, and call `poll` twice a second; returns the status."""
+def wait_for_command(
+    pid: int, poll: Callable[[], None], on_stop_signal: Callable[[int], None]
+) -> int:
+    """Wait for the command, forward signals, and call `poll` twice a second; returns the status.
+
+    `on_stop_signal` is called with the number of each received signal of `STOP_SIGNALS`.
+    """
     while True:
         received = signal.sigtimedwait(
             {*FORWARDED_SIGNALS, signal.SIGCHLD}, AGENT_POLL_INTERVAL_SECONDS
         )
         if received and received.si_signo != signal.SIGCHLD and received.si_code != _SI_KERNEL:
             os.kill(pid, received.si_signo)
+        if received and received.si_signo in STOP_SIGNALS:
+            on_stop_signal(received.si_signo)
         done, status = os.waitpid(pid, os.WNOHANG)
         if done:
             code = os.waitstatus_to_exitcode(status)

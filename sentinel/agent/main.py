@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
+from math import inf
 from pathlib import Path
 from threading import Event as Flag
 from typing import Protocol
@@ -48,6 +49,8 @@ REPORT_SECONDS = 1.0
 """Interval at which the head reports on the run to the other nodes."""
 FIRST_RANK_TIMEOUT_SECONDS = 120.0
 """An agent exits if no ring appears within this time."""
+STOP_GRACE_SECONDS = 2.0
+"""How long an agent that is signalled to stop waits for running ranks to end."""
 UNDELIVERED_TIMEOUT_SECONDS = 24 * 3600.0
 """Time after the end of a run for which the agent keeps trying to deliver notifications."""
 
@@ -73,6 +76,12 @@ class RecordSource(Protocol):
 
     def poll(self) -> list[Record]:
         """The records since the last call; never waits."""
+
+    def wait(self, seconds: float) -> None:
+        """Wait; may return early if there may be records."""
+
+    def request_stop(self, signal_name: str) -> None:
+        """Note that this agent received a signal to end, which the ranks may have received too."""
 
     def positions(self) -> dict[str, ReadPosition]:
         """Read positions to store, from which the next agent continues."""
@@ -107,6 +116,7 @@ class Agent:
         self.registration = AgentRegistration(run, directory, home_dir() / "targets")
         self.registration.acquire()
         self.stop_requested = Flag()
+        self.stop_requested_at: float | None = None
         self.started_at = clock()
         self.ended_at: float | None = None
         self.last_snapshot_at = self.started_at
@@ -167,7 +177,12 @@ class Agent:
     def _build_source(self, positions: Mapping[str, ReadPosition]) -> RecordSource:
         """The source of the run's records, which continues at `positions`."""
         return LiveRings(
-            self.run, self.counters, positions, self.clock, self.node_metrics.new_values
+            self.run,
+            self.counters,
+            positions,
+            self.clock,
+            self.node_metrics.new_values,
+            keep_messages=self.settings.privacy.messages,
         )
 
     def _rank_pids(self) -> dict[int, int]:
@@ -193,10 +208,10 @@ class Agent:
         self.node_metrics.start()
         remove_stale_rings(self.clock())
         try:
-            while not self.stop_requested.is_set() and not self._is_finished():
+            while not self._may_stop() and not self._is_finished():
                 self.run_once()
                 is_multi_node = self.cluster_role.role in ("head", "follower")
-                self.stop_requested.wait(
+                self.source.wait(
                     MULTI_NODE_POLL_INTERVAL_SECONDS if is_multi_node else POLL_INTERVAL_SECONDS
                 )
             self._drain()
@@ -205,6 +220,20 @@ class Agent:
                 self.processor.snapshot()
         finally:
             self._shut_down()
+
+    def request_stop(self, signal_name: str) -> None:
+        """Stop after that signal, once the ranks have ended or `STOP_GRACE_SECONDS` are over."""
+        if self.stop_requested_at is None:
+            self.stop_requested_at = self.clock()
+            self.source.request_stop(signal_name)
+        self.stop_requested.set()
+
+    def _may_stop(self) -> bool:
+        if not self.stop_requested.is_set():
+            return False
+        # A scheduler signals the ranks as well: record how they end.
+        waited = inf if self.stop_requested_at is None else self.clock() - self.stop_requested_at
+        return not self.source.pids() or not 0.0 <= waited < STOP_GRACE_SECONDS
 
     def run_once(self) -> None:
         """Read new records, process them, and commit records and results."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
+from sentinel.model.rank_end import RankEnd, first_failure
 from sentinel.model.record import UNKNOWN_OUTCOME, WHOLE_RUN, Record, is_collective_handover
 
 NODE_JOIN_SECONDS = 30.0
@@ -35,6 +36,8 @@ class RankMembership:
     """Newest step index of each rank that has reported values."""
     stop_attributes_by_rank: dict[int, dict[str, str]] = field(default_factory=dict)
     """Attributes of each rank's STOP record, in the order the ranks stopped."""
+    stop_times: dict[int, float] = field(default_factory=dict)
+    """When they stopped, in seconds since the epoch."""
     unreported_stop: Record | None = None
     """The newest STOP of a rank, until that of the run is reported."""
 
@@ -48,6 +51,7 @@ class RankMembership:
             was_gathered = rank in self.step_index_by_rank
         # A command that failed before any rank started was reported under this rank.
         self.stop_attributes_by_rank.pop(rank, None)
+        self.stop_times.pop(rank, None)
         local = int(start.values.get("local_world_size", 1))
         expected = int(start.values.get("expected_ranks", local))
         self.expected_ranks = max(self.expected_ranks, expected)
@@ -69,6 +73,7 @@ class RankMembership:
             self.started -= {stop.rank} - self.directly_reported
             return False
         self.stop_attributes_by_rank.setdefault(stop.rank, dict(stop.attributes))
+        self.stop_times.setdefault(stop.rank, stop.time)
         self.unreported_stop = stop
         return True
 
@@ -85,14 +90,21 @@ class RankMembership:
         if last is None or not stopped or not self.started - self.lost <= stopped.keys():
             return None
         self.unreported_stop = None
-        # The first rank that fails is the cause of the others' failures. An unknown outcome
-        # is no evidence of how the run ended.
+        # An unknown outcome is no evidence of how the run ended.
         known = [each for each in stopped.values() if each.get("outcome") != UNKNOWN_OUTCOME]
-        failed = (each for each in known if each.get("outcome") != "finished")
         newest = known[-1] if known and last.attributes not in known else last.attributes
-        cause = next(failed, newest)
-        ranks = ",".join(str(rank) for rank, each in stopped.items() if each == cause)
-        return replace(last, rank=WHOLE_RUN, attributes={**cause, "ranks": ranks})
+        ends = [
+            RankEnd((rank,), self.stop_times.get(rank, last.time), each)
+            for rank, each in stopped.items()
+        ]
+        causes, _ = first_failure(ends)
+        if causes:
+            ranks = ",".join(str(rank) for each in causes for rank in sorted(each.ranks))
+            return replace(
+                last, rank=WHOLE_RUN, attributes={**causes[0].attributes, "ranks": ranks}
+            )
+        ranks = ",".join(str(rank) for rank, each in stopped.items() if each == newest)
+        return replace(last, rank=WHOLE_RUN, attributes={**newest, "ranks": ranks})
 
     def is_awaited(self, rank: int, step_index: int, now: float) -> bool:
         """Whether that rank may still report values of that step.

@@ -52,5 +52,5 @@ def agent(
         print(error, file=sys.stderr)
         raise typer.Exit(0) from None
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: agent.stop_requested.set())
+        signal.signal(number, lambda received, _: agent.request_stop(signal.Signals(received).name))
     agent.serve()

@@ -19,6 +19,7 @@ from sentinel.client.capture.loop import TrainingLoop
 from sentinel.client.capture.patcher import Patcher
 from sentinel.client.guard import ErrorGuard
 from sentinel.client.import_hook import ImportHook
+from sentinel.client.outcome import outcome_attributes
 from sentinel.client.process_group import rank_environment
 from sentinel.client.recorder import Recorder
 from sentinel.client.spawn import AgentSupervisor
@@ -168,19 +169,6 @@ def start_attributes(identity: Identity, arguments: MonitorArguments) -> dict[st
     }
     known = {key: value for key, value in known.items() if value is not None}
     return {**arguments.metadata, **known}
-
-
-def outcome_attributes(error: BaseException | None) -> dict[str, str]:
-    """Attributes of the STOP record, by the exception that left the training, if any."""
-    if error is None or isinstance(error, GeneratorExit):
-        return {"outcome": "finished"}
-    if isinstance(error, KeyboardInterrupt):
-        return {"outcome": "interrupted"}
-    if isinstance(error, SystemExit):
-        if error.code in {None, 0}:
-            return {"outcome": "finished"}
-        return {"outcome": "exit", "code": str(error.code if type(error.code) is int else 1)}
-    return {"outcome": "exception", "exception": type(error).__name__}
 
 
 class CurrentSession:

@@ -6,11 +6,15 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+from sentinel.live.liveness import FAILURE_ATTRIBUTES, ended_state, failure_attributes
+from sentinel.model.rank_end import (
+    CLOCK_ERROR_SECONDS,
+    END_ATTRIBUTES,
+    STOP_SIGNAL_KEY,
+    RankEnd,
+    first_failure,
+)
 from sentinel.model.record import WHOLE_RUN, Event, Record
-
-SIMULTANEOUS_FAILURE_SECONDS = 1.0
-"""Failures on several nodes within this time count as simultaneous, since nodes report at different
-times."""
 
 BLOCKED_AFTER_SILENCE_SECONDS = 5.0
 """Ranks whose last step is at most this long after the last heartbeat of a node wait for that
@@ -36,7 +40,7 @@ _STRAGGLER_ATTRIBUTES = (
 _NODE_ATTRIBUTES = (*_STRAGGLER_ATTRIBUTES, "failure_origin", "final")
 """Attributes that hold for one node only."""
 
-_FAILURE_ATTRIBUTES = ("cause", "exception", "code", "died_ranks", "failed_ranks")
+_RANK_LISTS = ("died_ranks", "failed_ranks")
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +99,7 @@ def merge_heartbeats(
         **_straggler_attributes(present),
         **_lost_node_attributes(lost),
     }
-    attributes["state"] = _merged_state(present or lost)
+    attributes["state"] = _merged_state(present or lost, attributes.get("cause", ""))
     is_blocked = "straggler_ranks" in attributes and _is_blocked_by_silence(
         values["idle_seconds"], values["lost_seconds"]
     )
@@ -137,7 +141,7 @@ def head_watch_heartbeat(heartbeat: Record, head_address: str, silent_seconds: f
         attributes["failure_origin"] = "node_lost"
         attributes |= {
             name: heartbeat.attributes[name]
-            for name in _FAILURE_ATTRIBUTES
+            for name in FAILURE_ATTRIBUTES
             if name in heartbeat.attributes
         }
     return replace(
@@ -197,19 +201,21 @@ def _failure_attributes(node_heartbeats: Sequence[NodeHeartbeat]) -> dict[str, s
     order = _ordered_by_failure(node_heartbeats)
     first = order[0].heartbeat.attributes
     attributes = {name: text for name, text in first.items() if name not in _NODE_ATTRIBUTES}
-    for name in ("died_ranks", "failed_ranks"):
+    for name in _RANK_LISTS:
         attributes[name] = ",".join(
             [ranks for each in order if (ranks := each.heartbeat.attributes.get(name))]
         )
     failed = [each for each in node_heartbeats if "cause" in each.heartbeat.attributes]
+    if failed:
+        # At time 0 now, so that the times are the negative ages of the failures.
+        ends = [end for each in failed for end in _ends(each)]
+        attributes |= failure_attributes(ends, 0.0, CLOCK_ERROR_SECONDS)
     if any(
         "elastic_restart" not in each.heartbeat.attributes
         or each.age_seconds > RESTART_TRUST_SECONDS
         for each in failed
     ):
         attributes.pop("elastic_restart", None)
-    if order[0].seconds_since_failure >= 0.0:
-        attributes["failed_seconds_ago"] = f"{order[0].seconds_since_failure:.3f}"
     if any(
         each.heartbeat.attributes.get("launcher") == "running"
         for each in node_heartbeats
@@ -219,21 +225,39 @@ def _failure_attributes(node_heartbeats: Sequence[NodeHeartbeat]) -> dict[str, s
     return attributes
 
 
-def _ordered_by_failure(node_heartbeats: Sequence[NodeHeartbeat]) -> list[NodeHeartbeat]:
-    """Nodes with failed ranks in order of their first failure, then the others.
+def _ends(each: NodeHeartbeat) -> list[RankEnd]:
+    """The first failure of a node, and the ends that followed it there."""
+    # Followers of a node stay followers: errors of a connection cause nothing.
+    following = {"outcome": "exception", "connection_error": "yes"}
+    first = _first_end(each)
+    return [
+        first,
+        RankEnd(tuple(_parse_ranks("following_ranks", each)), first.ended_at, following),
+    ]
 
-    Of simultaneous failures, a death comes before the errors that it causes.
-    """
-    first = max([each.seconds_since_failure for each in node_heartbeats])
-    if first < 0.0:
-        return [*node_heartbeats]
-    order = sorted(node_heartbeats, key=lambda each: -each.seconds_since_failure)
+
+def _first_end(each: NodeHeartbeat) -> RankEnd:
+    """The first failure of a node. The time now is 0, so that of the failure is negative."""
+    known = each.heartbeat.attributes
+    cause = known["cause"]
+    attributes = {name: known[name] for name in END_ATTRIBUTES if name in known}
+    attributes["outcome"] = "died" if cause == "stopped" else cause
+    if cause == "stopped":
+        attributes[STOP_SIGNAL_KEY] = known.get("signal", "SIGTERM")
+    if known.get("end_kind") == "consequence":
+        attributes["connection_error"] = "yes"
+    ranks = _parse_ranks("culprit_ranks", each)
+    return RankEnd(tuple(ranks), -each.seconds_since_failure, attributes)
+
+
+def _ordered_by_failure(node_heartbeats: Sequence[NodeHeartbeat]) -> list[NodeHeartbeat]:
+    """The node of the first failure, then other nodes with failed ranks, then those without."""
+    failed = [each for each in node_heartbeats if each.seconds_since_failure >= 0.0]
+    ends = [_first_end(each) for each in failed]
+    causes, _ = first_failure(ends, CLOCK_ERROR_SECONDS)
+    first = [each for each, end in zip(failed, ends, strict=True) if end in causes[:1]]
     return sorted(
-        order,
-        key=lambda each: (
-            each.seconds_since_failure < max(0.0, first - SIMULTANEOUS_FAILURE_SECONDS),
-            each.heartbeat.attributes.get("cause") != "died",
-        ),
+        node_heartbeats, key=lambda each: (each not in first, -each.seconds_since_failure)
     )
 
 
@@ -242,10 +266,14 @@ def _failure_origin(
 ) -> dict[str, str]:
     """Whether the loss of another node explains the first failure, as far as that is known.
 
-    When a node dies, ranks of other nodes may raise at once; only its silence shows that it died.
+    When a node dies, ranks of other nodes may raise at once; only its silence shows that it died. A
+    rank that is killed is not explained by another node.
     """
     first = _ordered_by_failure(node_heartbeats)[0]
-    if first.is_lost or "failed_seconds_ago" not in first.heartbeat.attributes:
+    attributes = first.heartbeat.attributes
+    if first.is_lost or "failed_seconds_ago" not in attributes:
+        return {}
+    if attributes.get("cause") == "died" and attributes.get("signal") not in (None, "SIGABRT"):
         return {}
     silent_since_failure = [
         each
@@ -309,9 +337,9 @@ def _parse_counts(text: str) -> tuple[int, ...]:
     return tuple(map(int, text.split(",")))
 
 
-def _merged_state(node_heartbeats: Sequence[NodeHeartbeat]) -> str:
+def _merged_state(node_heartbeats: Sequence[NodeHeartbeat], cause: str) -> str:
     states = {each.heartbeat.attributes.get("state", "") for each in node_heartbeats}
     if states & {"running", "starting"}:
         has_steps = any(each.heartbeat.step_index > 0 for each in node_heartbeats)
         return "running" if has_steps else "starting"
-    return next((state for state in ("died", "failed", "finished") if state in states), "")
+    return ended_state(cause) if states - {""} else ""

@@ -35,6 +35,8 @@ _SECONDS_PATTERN = re.compile(r"[0-9]{1,12}(\.[0-9]{1,9})?")
 _ATTRIBUTE_PATTERNS = {
     "died_ranks": _RANK_LIST_PATTERN,
     "failed_ranks": _RANK_LIST_PATTERN,
+    "culprit_ranks": _RANK_LIST_PATTERN,
+    "following_ranks": _RANK_LIST_PATTERN,
     "straggler_ranks": _RANK_LIST_PATTERN,
     "straggler_progress": _PROGRESS_PATTERN,
     "failed_seconds_ago": _SECONDS_PATTERN,

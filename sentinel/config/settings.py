@@ -97,6 +97,17 @@ class ClusterSettings(BaseModel):
         return self.token.get_secret_value() if self.token else ""
 
 
+class PrivacySettings(BaseModel):
+    """What is stored and sent of texts of the run.
+
+    `messages` is the first line of an exception's message, without what looks like a secret.
+    """
+
+    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True, frozen=True)
+
+    messages: bool = True
+
+
 class Settings(BaseModel):
     """The settings of an agent. Durations are in seconds.
 
@@ -113,7 +124,7 @@ class Settings(BaseModel):
     those in `disable` do not run. `keys` are logged keys, each with the signal that it stands for.
     With `baselines` the run starts from the trajectories of healthy runs with the same
     configuration, and stores its own. `actions` are the commands that are sent to the trainer.
-    `cluster` is for runs on several nodes.
+    `cluster` is for runs on several nodes, `privacy` limits which texts are stored.
     """
 
     model_config = ConfigDict(
@@ -143,6 +154,7 @@ class Settings(BaseModel):
     baselines: bool = True
     actions: dict[str, list[Literal["checkpoint", "stop"]]] = Field(default_factory=dict)
     cluster: ClusterSettings = ClusterSettings(head="", token=None)
+    privacy: PrivacySettings = PrivacySettings()
     _config_errors: dict[str, str] = PrivateAttr(default_factory=dict)
     _routes: dict[str, Route] = PrivateAttr(default_factory=dict)
 
@@ -230,6 +242,8 @@ def _build_settings(
     )
     tree["keys"] = _check_tables("keys", _check_key, sources, detector_errors, as_tables=False)
     tree["cluster"] = _cluster_settings(sources)
+    tree["privacy"] = sources.as_table(("privacy",), tree.get("privacy", {}))
+    _reject_unknown(("privacy",), tree["privacy"], PrivacySettings.model_fields, sources)
     tree["actions"] = sources.as_table(("actions",), tree.get("actions", {}))
     _reject_unknown(("actions",), tree["actions"], ["on_critical"], sources)
     settings: Settings = _validate((), TypeAdapter(Settings), tree, sources)

@@ -1,37 +1,64 @@
 """Run died: the process of a rank ended without a final message.
 
 Formula
-    Finding    = a rank ended without writing STOP, and no rank had failed with an error before. It
-                 is reported once no rank is left, or `settle` seconds later; in a run on several
-                 nodes once all other nodes have reported since, and not if a lost node explains it
-                 (see `node_lost`). With an elastic launcher whose ranks end within 35 seconds, only
-                 if they do not restart or the launcher reports their failure
+    Finding    = the first failure of the run is the end of a process without STOP: by a signal, by
+                 the out-of-memory killer, or with an exit code. It is reported once no rank is
+                 left, or `settle` seconds later; in a run on several nodes, if it is not known how
+                 the process ended, once all other nodes have reported since, and not if a lost node
+                 explains it (see `node_lost`). With an elastic launcher whose ranks end within 35
+                 seconds, only if they do not restart or the launcher reports their failure
+    warning    = the ranks were asked to end by SIGTERM or SIGHUP, as by `scancel`,
+                 `kubectl delete`, a preemption or a closed terminal; after four times `settle`
+    info       = `sentinel run` received that signal and passed it on
+
+    The first failure is the earliest one, except that a connection error, an abort or an end by
+    SIGTERM within seconds of a rank that ended by itself follows from that rank. The ranks that
+    followed are named as such.
 
 Units
     `ranks_gone`: ranks of the current attempt whose process no longer exists. `settle`: seconds.
 
 Source
     SIGKILL, the out-of-memory killer and `os._exit` leave no time for a message, so death is
-    detected from outside, by process id and start time. Under `sentinel run` the exit status of the
-    command is known; SIGKILL is usually the out-of-memory killer.
+    detected from outside, by pidfd_open(2). How a process ended is read from /proc until its parent
+    has waited for it, and on Linux 6.15 or newer from the pidfd at any time; on older kernels it
+    may stay unknown, unless `sentinel run` is the parent. Kills for want of memory are counted in
+    `memory.events` of the control group of the process (`memory.oom_control` in version 1).
+
+    Nothing tells who sent a signal. A rank that handles SIGTERM and is ended by SIGKILL later
+    counts as stopped by SIGTERM if `sentinel run` or the agent had received SIGTERM up to two
+    minutes before.
 
 Defaults
-    `settle` 1 lets the notification name all ranks that ended together: a launcher polls every
+    `settle` 0.5 lets the notification name all ranks that ended together: a launcher polls every
     tenth of a second and ends the others at once.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
+from sentinel.detectors._rank_ends import (
+    CRASHES,
+    death_text,
+    followers_text,
+    format_ranks,
+    ranks_in,
+)
 from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
 from sentinel.model.record import Record
+
+STOPPED_SETTLE_FACTOR = 4.0
+"""How much longer an end by SIGTERM is held: what caused it may be reported by another node."""
+RUN_LAUNCHER = "sentinel run"
+_EVIDENCE = ("signal", "code", "exit_code", "memory_limit")
 
 
 @dataclass
 class RunDied:
-    settle: float = 1.0
+    settle: float = 0.5
 
     needs: ClassVar[frozenset[str]] = frozenset({"ranks_gone"})
     signal: ClassVar[str] = "ranks_gone"
@@ -45,7 +72,8 @@ class RunDied:
         self._died_time: float | None = None
 
     def update(self, record: Record) -> DetectorOutput:
-        if record.attributes.get("cause") != "died":
+        cause = record.attributes.get("cause")
+        if cause not in ("died", "stopped"):
             self._died_time = None
             return Clear()
         # `settle` counts from the first such record, or from now if the clock was set back.
@@ -54,33 +82,73 @@ class RunDied:
         )
         if record.attributes.get("failure_origin") or record.attributes.get("elastic_restart"):
             return None
-        running = int(record.values["ranks_running"])
-        # A launcher that still waits for the command reports the signal that ended it.
-        may_change = running or record.attributes.get("launcher") == "running"
-        # The last heartbeat of an agent is final.
-        if (
-            may_change
-            and "final" not in record.attributes
-            and record.time - self._died_time < self.settle
+        is_stopped = cause == "stopped"
+        if self._may_change(record) and record.time - self._died_time < (
+            self.settle * (STOPPED_SETTLE_FACTOR if is_stopped else 1.0)
         ):
             return None
-        dead = record.attributes["died_ranks"].split(",")
-        subject = f"Rank {dead[0]} was" if len(dead) == 1 else f"Ranks {', '.join(dead)} were"
-        texts = {0: "no rank is left", 1: "1 rank still runs"}
-        rest = texts.get(running, f"{running} ranks still run")
-        exit_details = {
-            key: record.attributes[key]
-            for key in ("signal", "exit_code")
-            if key in record.attributes
-        }
-        killer = f" by {exit_details['signal']}" if "signal" in exit_details else ""
-        return Finding(
-            summary=f"{subject} killed{killer} at step {record.step} without an error message; "
-            f"{rest}.",
-            evidence={
-                "ranks_gone": record.values["ranks_gone"],
-                "last_step": record.step,
-                **exit_details,
-            },
-            rank=int(dead[0]),
+        return _stopped_finding(record) if is_stopped else _death_finding(record)
+
+    @staticmethod
+    def _may_change(record: Record) -> bool:
+        """Whether a later heartbeat may know more. The last heartbeat of an agent is final."""
+        attributes = record.attributes
+        # A launcher that still waits for the command reports the signal that ended it.
+        is_awaited = "signal" not in attributes and attributes.get("launcher") == "running"
+        is_open = bool(record.values["ranks_running"]) or is_awaited
+        return (is_open or attributes["cause"] == "stopped") and "final" not in attributes
+
+
+def _death_finding(record: Record) -> Finding:
+    attributes = record.attributes
+    culprits = ranks_in(attributes, "culprit_ranks") or ranks_in(attributes, "died_ranks")
+    how = death_text(attributes)
+    verb = "" if how.startswith("ended") else "was " if len(culprits) == 1 else "were "
+    silence = "" if "signal" in attributes else " without an error message"
+    running = int(record.values["ranks_running"])
+    rest = followers_text(attributes, running) or "no rank is left"
+    return Finding(
+        summary=f"{format_ranks(culprits)} {verb}{how} at step {record.step}{silence}; {rest}.",
+        evidence=_evidence(record),
+        rank=culprits[0],
+        remedy=_remedy(attributes),
+    )
+
+
+def _stopped_finding(record: Record) -> Finding:
+    attributes = record.attributes
+    culprits = ranks_in(attributes, "culprit_ranks")
+    verb = "was" if len(culprits) == 1 else "were"
+    by_us = attributes.get("stop_requested_by") == RUN_LAUNCHER
+    rest = followers_text(attributes, int(record.values["ranks_running"]))
+    return Finding(
+        summary=f"{format_ranks(culprits)} {verb} stopped by {attributes.get('signal', 'SIGTERM')} "
+        f"at step {record.step}{f'; {rest}' if rest else ''}.",
+        evidence=_evidence(record),
+        severity=Severity.INFO if by_us else Severity.WARNING,
+        remedy="If you did not end this job, look in the scheduler's log for a preemption, a time "
+        "limit or a deleted job, then resume from the last checkpoint.",
+    )
+
+
+def _evidence(record: Record) -> dict[str, float | str]:
+    known = {name: record.attributes[name] for name in _EVIDENCE if name in record.attributes}
+    return {"ranks_gone": record.values["ranks_gone"], "last_step": record.step, **known}
+
+
+def _remedy(attributes: Mapping[str, str]) -> str | None:
+    """What to do after an end of this kind; None for the remedy of the detector."""
+    if attributes.get("oom_kill"):
+        return (
+            "Use less memory on the host (fewer or smaller data workers, smaller caches, no copies "
+            "of the model on the CPU) or raise the memory limit of the job, then resume from the "
+            "last checkpoint."
         )
+    if attributes.get("signal") in CRASHES:
+        return (
+            "Read the end of that rank's log; PYTHONFAULTHANDLER=1 adds the Python stack of a "
+            "crash. Check the GPU and driver of its node, then resume from the last checkpoint."
+        )
+    if "code" in attributes:
+        return "Look in that rank's log for what ended the process, then resume from a checkpoint."
+    return None

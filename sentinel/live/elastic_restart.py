@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from sentinel.live.liveness import FAILURE_ATTRIBUTES
 from sentinel.live.rank import LiveRank
 from sentinel.model.record import Record
 from sentinel.transport.process import Process, read_arguments, read_environ
@@ -123,7 +124,7 @@ def _elastic_worker(process: Process) -> ElasticWorker | None:
 
 def _exited_together(ranks: Sequence[LiveRank], now: float) -> bool:
     """Whether some ranks died recently without a STOP, and the rest died too or stopped moving."""
-    exits = [rank.ended_at for rank in ranks if rank.outcome == "died" and not rank.stop_attributes]
+    exits = [rank.ended_at for rank in ranks if rank.outcome == "died" and not rank.is_lost_peer]
     remaining = [rank for rank in ranks if not rank.ended]
     if not exits or len(exits) + len(remaining) < len(ranks):
         return False
@@ -139,7 +140,9 @@ def _exited_together(ranks: Sequence[LiveRank], now: float) -> bool:
 
 
 def _with_failure(heartbeat: Record, before: Record, seconds_ago: float) -> Record:
-    failure = {name: before.attributes[name] for name in ("cause", "died_ranks")}
+    failure = {
+        name: before.attributes[name] for name in FAILURE_ATTRIBUTES if name in before.attributes
+    }
     failure["failed_seconds_ago"] = f"{seconds_ago:.3f}"
     return replace(
         heartbeat,

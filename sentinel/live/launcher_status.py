@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from sentinel.live.liveness import StopRequest
 from sentinel.live.rank import LiveRank
 from sentinel.model.record import WHOLE_RUN, Event, Record
 from sentinel.transport.launch_status import LaunchStatus, read_launch_status
@@ -110,16 +111,28 @@ class LauncherStatus:
             return heartbeat
         if self.running:
             return replace(heartbeat, attributes={**heartbeat.attributes, "launcher": "running"})
-        failure = {}
+        known = dict(launch.exit_attributes)
+        attributes = heartbeat.attributes
+        if attributes.get("cause") != "died" or not attributes.keys().isdisjoint(
+            ("signal", "code")
+        ):
+            # The signal of the command is that of the rank only if nothing else is known of it.
+            known.pop("signal", None)
         if (
             launch.has_failed
             and "cause" not in heartbeat.attributes
             and all(rank.ended for rank in ranks)
         ):
-            failure = _failure_attributes(launch)
-        return replace(
-            heartbeat, attributes={**heartbeat.attributes, **launch.exit_attributes, **failure}
-        )
+            known |= _failure_attributes(launch)
+        return replace(heartbeat, attributes={**attributes, **known})
+
+    @property
+    def stop_request(self) -> StopRequest | None:
+        """The signal to end the run that `sentinel run` received and passed on, if it did."""
+        launch = self.launch
+        if launch is None or launch.stop_signal_at is None:
+            return None
+        return StopRequest(launch.stop_signal, launch.stop_signal_at, "sentinel run")
 
 
 def _failure_attributes(launch: LaunchStatus) -> dict[str, str]:

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from sentinel.live.rank import LiveRank
-from sentinel.model.record import UNKNOWN_OUTCOME, WHOLE_RUN, Event, Record
+from sentinel.model.rank_end import (
+    END_ATTRIBUTES,
+    STOP_SIGNAL_KEY,
+    RankEnd,
+    first_failure,
+)
+from sentinel.model.record import WHOLE_RUN, Event, Record
 from sentinel.transport.process import Process
 
 STALLED_AFTER_SECONDS = 2.0
@@ -14,24 +21,63 @@ STALLED_AFTER_SECONDS = 2.0
 FAILED_OUTCOMES = ("exception", "exit")
 """Outcomes of a rank that reported its own failure."""
 
+FAILURE_ATTRIBUTES = (
+    "cause", "end_kind", "culprit_ranks", "following_ranks", "died_ranks", "failed_ranks",
+    "stop_requested_by", *END_ATTRIBUTES,
+)  # fmt: skip
+"""Attributes of a heartbeat that describe the first failure."""
 
-def build_heartbeat(run: str, ranks: list[LiveRank], now: float) -> Record:
+STOP_REQUEST_SECONDS = 120.0
+"""How long after a request to stop an end still follows from it: schedulers wait 30 s, up to two
+minutes before SIGKILL."""
+STOP_REQUEST_DELAY_SECONDS = 0.5
+"""A request is recorded by this much later than a rank in the same process group ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class StopRequest:
+    """A signal by which the run was asked to end, and when; `received_by` is who noted it."""
+
+    signal: str
+    received_at: float
+    received_by: str
+
+    def explains(self, end: RankEnd) -> bool:
+        """Whether an end follows from it."""
+        since = end.ended_at - self.received_at
+        return -STOP_REQUEST_DELAY_SECONDS <= since <= STOP_REQUEST_SECONDS
+
+
+def build_heartbeat(
+    run: str, ranks: list[LiveRank], now: float, *, stop_request: StopRequest | None = None
+) -> Record:
     """The heartbeat of the ranks of one attempt.
 
     Values: `ranks_running`, `ranks_gone` (died), `ranks_failed` (exception or exit code), and
-    `idle_seconds` since any rank advanced a step. Attributes: `state`; the comma-separated ranks
-    `died_ranks`, `failed_ranks` and `straggler_ranks`; the stragglers' `straggler_step` and
-    `straggler_progress` (step index, and step index of the newest backward pass); `blocked_by` if a
-    signal stopped them, `all_behind` if no rank is ahead; and of the first failure `cause` (the
-    rank's outcome), `exception` or `code`, and `failed_seconds_ago`.
+    `idle_seconds` since any rank advanced a step. Attributes, lists of ranks with commas:
+
+    - `state`; `died_ranks`, `failed_ranks`;
+    - `straggler_ranks`, their `straggler_step` and `straggler_progress` (step index, and step index
+      of the newest backward pass); `blocked_by` if a signal stopped them, `all_behind` if no rank
+      is ahead;
+    - of the first failure, as `first_failure` finds it: `cause` (died, exception, exit, interrupted
+      or stopped: asked to end), `end_kind` (own, aborted, stopped or consequence),
+      `culprit_ranks`, `following_ranks`, `failed_seconds_ago`, `stop_requested_by` if that is
+      known, and what is known of END_ATTRIBUTES: `exception` (class), `message` (first line, cut,
+      without secrets), `location` ("train.py:88 in train_step"), `caused_by`, `code`, `signal`
+      (name), `oom_kill`, `memory_limit`.
     """
     running = [r for r in ranks if not r.ended]
     died = [r for r in ranks if r.outcome == "died"]
     gone = [
-        *(r for r in died if r.stop_attributes),
-        *ranks_with_own_process(r for r in died if not r.stop_attributes),
+        *(r for r in died if r.is_lost_peer),
+        *ranks_with_own_process(r for r in died if not r.is_lost_peer),
     ]
     failed = [r for r in ranks if r.outcome in FAILED_OUTCOMES]
+    ends = [r.end for r in ranks if r.ended and (r.outcome != "died" or r in gone)]
+    failure = failure_attributes(_with_stop_request(ends, stop_request), now)
+    if failure.get("cause") == "stopped" and stop_request is not None:
+        failure["stop_requested_by"] = stop_request.received_by
     newest = max(ranks, key=lambda r: r.header.last_step_index).header
     return Record(
         run=run,
@@ -46,10 +92,10 @@ def build_heartbeat(run: str, ranks: list[LiveRank], now: float) -> Record:
             "idle_seconds": max(0.0, now - max(r.last_progress_at for r in ranks)),
         },
         attributes={
-            "state": _run_state(ranks),
+            "state": _run_state(ranks, failure.get("cause", "")),
             "died_ranks": _rank_list(gone),
             "failed_ranks": _rank_list(failed),
-            **_first_failure_attributes(ranks, now),
+            **failure,
             **_straggler_attributes(ranks_with_own_process(running), now),
         },
         attempt=newest.identity.attempt,
@@ -73,24 +119,45 @@ def _progress(rank: LiveRank) -> tuple[int, int]:
     return rank.header.last_step_index, rank.header.backward_step_index
 
 
-def _first_failure_attributes(ranks: list[LiveRank], now: float) -> dict[str, str]:
-    """The earliest failure; at equal times a death precedes the errors that it causes."""
-    failures = [
-        rank for rank in ranks if rank.ended and rank.outcome not in ("finished", UNKNOWN_OUTCOME)
-    ]
-    if not failures:
+def failure_attributes(
+    ends: Sequence[RankEnd], now: float, clock_error_seconds: float = 0.0
+) -> dict[str, str]:
+    """Those of `FAILURE_ATTRIBUTES` that follow from the ends of ranks, and `failed_seconds_ago`.
+
+    Empty if no rank failed.
+    """
+    causes, followers = first_failure(ends, clock_error_seconds)
+    if not causes:
         return {}
-    first = min(failures, key=lambda rank: (rank.ended_at, rank.outcome != "died"))
-    details = {
-        key: first.stop_attributes[key]
-        for key in ("exception", "code")
-        if key in first.stop_attributes
-    }
+    first = causes[0]
+    known: Mapping[str, str] = first.attributes
+    details = {name: known[name] for name in END_ATTRIBUTES if name in known}
+    if STOP_SIGNAL_KEY in known:
+        details["signal"] = known[STOP_SIGNAL_KEY]
     return {
         "cause": first.outcome,
+        "end_kind": first.kind.name.lower(),
+        "culprit_ranks": _join_ranks(causes),
+        "following_ranks": _join_ranks(followers),
         "failed_seconds_ago": f"{max(0.0, now - first.ended_at):.3f}",
         **details,
     }
+
+
+def _join_ranks(ends: Iterable[RankEnd]) -> str:
+    return ",".join(map(str, sorted({rank for each in ends for rank in each.ranks})))
+
+
+def _with_stop_request(ends: list[RankEnd], request: StopRequest | None) -> list[RankEnd]:
+    """The ends, those that follow from the request marked with its signal."""
+    if request is None:
+        return ends
+    return [
+        replace(each, attributes={**each.attributes, STOP_SIGNAL_KEY: request.signal})
+        if request.explains(each)
+        else each
+        for each in ends
+    ]
 
 
 def _straggler_attributes(running: list[LiveRank], now: float) -> dict[str, str]:
@@ -117,13 +184,17 @@ def _straggler_attributes(running: list[LiveRank], now: float) -> dict[str, str]
     return attributes
 
 
-def _run_state(ranks: list[LiveRank]) -> str:
+def _run_state(ranks: list[LiveRank], cause: str) -> str:
     if not all(rank.ended for rank in ranks):
         return "running" if any(rank.header.last_step_index > 0 for rank in ranks) else "starting"
-    outcomes = [rank.outcome for rank in ranks]
-    if "died" in outcomes:
+    return ended_state(cause)
+
+
+def ended_state(cause: str) -> str:
+    """The state of a run whose ranks have all ended, by the `cause` of its first failure."""
+    if cause in ("died", "stopped"):
         return "died"
-    return "failed" if any(o in FAILED_OUTCOMES for o in outcomes) else "finished"
+    return "failed" if cause in FAILED_OUTCOMES else "finished"
 
 
 def _rank_list(ranks: list[LiveRank]) -> str:

@@ -6,8 +6,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from sentinel.live.end_evidence import EndEvidence
+from sentinel.live.process_watch import ProcessEnd
 from sentinel.model.counters import Counters
-from sentinel.model.record import Event, Record
+from sentinel.model.rank_end import RankEnd, is_connection_error
+from sentinel.model.record import COLLECTIVE_KEY, Event, Record
 from sentinel.transport.record_codec import PayloadError, RecordDecoder
 from sentinel.transport.ring import ReadPosition, RingCursor, RingReader
 from sentinel.transport.ring_layout import DROP_REASONS, MAX_CLIENT_ERRORS, RingHeader
@@ -19,7 +22,9 @@ class LiveRank:
 
     `last_progress_at` is when the agent last saw it advance a step, by the agent's clock, since the
     trainer's clock may be wrong. `outcome` is "" while the rank runs, and "died" if its process is
-    gone without a STOP record. `stop_attributes` are those of its STOP record.
+    gone without a STOP record. `end_attributes` are those of its STOP record, with what is known of
+    the end of its process. `keep_messages` is whether messages of exceptions are stored.
+    `polled_at` is the time of the last `read`.
     """
 
     reader: RingReader
@@ -29,11 +34,16 @@ class LiveRank:
     last_progress_at: float
     outcome: str = ""
     ended_at: float = 0.0
-    stop_attributes: Mapping[str, str] = field(default_factory=dict)
+    end_attributes: Mapping[str, str] = field(default_factory=dict)
+    keep_messages: bool = True
+    evidence: EndEvidence = field(default_factory=EndEvidence)
     reported_drops: tuple[int, ...] = (0,) * len(DROP_REASONS)
+    polled_at: float = 0.0
 
     @staticmethod
-    def open(run: str, path: Path, stored: ReadPosition | None, now: float) -> LiveRank:
+    def open(
+        run: str, path: Path, stored: ReadPosition | None, now: float, *, keep_messages: bool = True
+    ) -> LiveRank:
         """The rank of that ring, read from the stored position on. Raises RingError."""
         reader = RingReader(path)
         header = reader.read_header()
@@ -41,25 +51,50 @@ class LiveRank:
         schemas = dict(stored.reader_state) if stored else {}
         decoder = RecordDecoder(run, identity.attempt, identity.rank, schemas)
         progress_at = min(now, header.last_time)
-        if stored is None:
-            return LiveRank(reader, decoder, RingCursor(), header, progress_at)
-        return LiveRank(
-            reader, decoder, stored.cursor, header, progress_at, stored.outcome, stored.ended_at
-        )
+        rank = LiveRank(reader, decoder, RingCursor(), header, progress_at)
+        # Of an end before this agent started, the time of the last step is known.
+        rank.keep_messages, rank.polled_at = keep_messages, progress_at
+        if stored is not None:
+            rank.cursor, rank.outcome, rank.ended_at = (
+                stored.cursor,
+                stored.outcome,
+                stored.ended_at,
+            )
+            rank.end_attributes = stored.end_attributes
+        if not rank.ended:
+            rank.evidence = EndEvidence.find(header.process)
+        return rank
 
     @property
     def ended(self) -> bool:
         return bool(self.outcome)
 
     @property
+    def is_lost_peer(self) -> bool:
+        """Whether rank 0 lost its connection to it, in the collective: it has no process here."""
+        return self.outcome == "died" and COLLECTIVE_KEY in self.end_attributes
+
+    @property
     def position(self) -> ReadPosition:
         """What must be stored to continue after a restart of the agent."""
-        return ReadPosition(self.cursor, self.decoder.schemas, self.outcome, self.ended_at)
+        return ReadPosition(
+            self.cursor, self.decoder.schemas, self.outcome, self.ended_at, self.end_attributes
+        )
 
-    def read(self, now: float, counters: Counters, *, check_process: bool) -> Iterator[Record]:
-        """New records; a STOP is added for a rank that ended without one."""
-        # Checked before the ring is read, so that everything a dead process wrote is read.
-        alive = not check_process or self.header.process.is_alive()
+    @property
+    def end(self) -> RankEnd:
+        """How it ended."""
+        attributes = {**self.end_attributes, "outcome": self.outcome}
+        return RankEnd((self.header.identity.rank,), self.ended_at, attributes)
+
+    def read(
+        self, now: float, counters: Counters, process_end: ProcessEnd | None
+    ) -> Iterator[Record]:
+        """New records; a STOP is added for a rank that ended without one.
+
+        `process_end` is the end of its process, known before this call, so that everything that a
+        dead process wrote is read.
+        """
         header = self.reader.read_header()
         # A disabled client publishes no steps; that is not a stall.
         is_disabled = header.errors >= MAX_CLIENT_ERRORS
@@ -76,11 +111,9 @@ class LiveRank:
             if record is not None:
                 yield record
         self._update_counters(counters)
-        if not self.ended and not (alive and header.outcome == "running"):
-            # A client that disabled itself writes no STOP, but its outcome is in the header.
-            self.outcome = "died" if header.outcome == "running" else header.outcome
-            self.ended_at = now
-            yield self._missing_stop(now)
+        if not self.ended and (process_end is not None or header.outcome != "running"):
+            yield self._missing_stop(now, process_end)
+        self.polled_at = now
 
     def _decode(
         self, payload: bytes, sequence: int, now: float, counters: Counters
@@ -93,9 +126,23 @@ class LiveRank:
         if record is not None and record.event is Event.START:
             return self._mark_if_gathered(record)
         if record is not None and record.event is Event.STOP:
+            record = replace(record, attributes=self._stop_attributes(record.attributes))
             self.outcome = record.attributes.get("outcome", "finished")
-            self.ended_at, self.stop_attributes = now, record.attributes
+            self.ended_at = self._clamp_time(record.time, now)
+            self.end_attributes = record.attributes
         return record
+
+    def _stop_attributes(self, attributes: Mapping[str, str]) -> dict[str, str]:
+        """Those of a STOP, with a mark for an error of a connection, and without its message if
+        messages are not stored.
+        """
+        marks = {"connection_error": "yes"} if is_connection_error(attributes) else {}
+        dropped = () if self.keep_messages else ("message", "caused_by")
+        return {name: text for name, text in attributes.items() if name not in dropped} | marks
+
+    def _clamp_time(self, time: float, now: float) -> float:
+        """A time of this machine as one since the last poll, whatever its clock did."""
+        return min(now, max(time, self.polled_at))
 
     def _mark_if_gathered(self, start: Record) -> Record:
         """The START, with the attribute `via_collective` if another rank's process wrote it."""
@@ -104,7 +151,17 @@ class LiveRank:
             return start
         return replace(start, attributes={**start.attributes, "via_collective": "yes"})
 
-    def _missing_stop(self, now: float) -> Record:
+    def _missing_stop(self, now: float, process_end: ProcessEnd | None) -> Record:
+        """A STOP for an end without one, or whose STOP was lost."""
+        outcome, known = self.header.outcome, dict[str, str]()
+        if outcome == "running":
+            outcome = "died"
+        if process_end is not None and outcome in ("died", "exception"):
+            known = dict(self.evidence.attributes(process_end))
+        # A client that disabled itself writes no STOP, but its outcome is in the header.
+        self.outcome = known.pop("outcome", outcome)
+        self.ended_at = now if process_end is None else self._clamp_time(process_end.ended_at, now)
+        self.end_attributes = self._stop_attributes(known)
         identity = self.header.identity
         return Record(
             run=self.decoder.run,
@@ -112,7 +169,7 @@ class LiveRank:
             step=self.header.last_step,
             time=now,
             event=Event.STOP,
-            attributes={"outcome": self.outcome},
+            attributes={"outcome": self.outcome, **self.end_attributes},
             attempt=identity.attempt,
             step_index=self.header.last_step_index,
         )

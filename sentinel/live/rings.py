@@ -15,7 +15,8 @@ from pathlib import Path
 
 from sentinel.live.elastic_restart import ElasticRestartTracker
 from sentinel.live.launcher_status import LauncherStatus
-from sentinel.live.liveness import build_heartbeat, ranks_with_own_process
+from sentinel.live.liveness import StopRequest, build_heartbeat, ranks_with_own_process
+from sentinel.live.process_watch import ProcessWatch
 from sentinel.live.rank import LiveRank
 from sentinel.model.counters import Counters
 from sentinel.model.record import Event, Record
@@ -23,11 +24,15 @@ from sentinel.transport.command_page import remove_orphan_pages
 from sentinel.transport.identity import Identity
 from sentinel.transport.paths import list_rings, list_shared_rings, mark_ring_removed
 from sentinel.transport.ring import ReadPosition, RingError, RingReader, read_header
+from sentinel.transport.ring_layout import NORMAL_OUTCOMES
 
 HEARTBEAT_INTERVAL_SECONDS = 0.5
+FAILURE_HEARTBEAT_INTERVAL_SECONDS = 0.1
+"""Interval for `FAILURE_SETTLE_SECONDS` after a rank failed, so that it is soon reported."""
+FAILURE_SETTLE_SECONDS = 6.0
 UNREADABLE_RING_GRACE_SECONDS = 5.0
 SCAN_INTERVAL_SECONDS = 0.25
-"""Time between scans for new rings, and between checks of the ranks' processes."""
+"""Time between scans for new rings, and for processes that are exiting."""
 STALE_AFTER_SECONDS = 24 * 3600.0
 """Time since a rank's last step after which its ring is stale."""
 
@@ -37,7 +42,9 @@ class LiveRings:
     """Reads every ring of one run on this node.
 
     `stored_positions` are the positions of an earlier agent, by ring path. `clock` returns seconds
-    since the epoch, `new_machine_values` new measurements of the node, by signal.
+    since the epoch, `new_machine_values` new measurements of the node, by signal. `stop_request` is
+    the signal that this agent received. `keep_messages` is whether messages of exceptions are
+    stored.
     """
 
     run: str
@@ -46,6 +53,8 @@ class LiveRings:
     clock: Callable[[], float] = time.time
     new_machine_values: Callable[[], Mapping[str, float]] = dict
     ranks: dict[Path, LiveRank] = field(default_factory=dict)
+    stop_request: StopRequest | None = None
+    keep_messages: bool = True
     last_heartbeat_at: float = 0.0
     last_scan_at: float = 0.0
     last_poll_at: float = 0.0
@@ -54,6 +63,7 @@ class LiveRings:
     def __post_init__(self) -> None:
         self.launcher_status = LauncherStatus(self.run)
         self.elastic_restart = ElasticRestartTracker()
+        self.process_watch = ProcessWatch(lambda: self.clock())  # noqa: PLW0108 - tests replace the clock
 
     def poll(self) -> list[Record]:
         """Everything new since the last call, in the order of each ring; never waits."""
@@ -64,22 +74,56 @@ class LiveRings:
             self.last_scan_at = now
             self._scan(now)
             self.launcher_status.poll()
-        records: list[Record] = []
-        for rank in self.ranks.values():
-            if not rank.ended:
-                records.extend(rank.read(now, self.counters, check_process=scan_due))
+        # Before the rings are read, so that everything a dead process wrote is read.
+        self.process_watch.update(thorough=scan_due)
+        records = self._read_ranks(now)
+        if any(map(_is_failure, records)):
+            # A peer of a dead rank raises within milliseconds: look for the dead rank now.
+            self.process_watch.update(thorough=True)
+            records += self._read_ranks(now)
         launcher_records = [*self._launcher_records(now)]
         records.extend(launcher_records)
         # An exit is sent with its heartbeat: an agent without linger time exits right after it.
         has_exit = bool(launcher_records) or any(r.event is Event.STOP for r in records)
         if (
             has_exit
-            or now - self.last_heartbeat_at >= HEARTBEAT_INTERVAL_SECONDS
+            or now - self.last_heartbeat_at >= self._heartbeat_interval(now)
             or now < self.last_heartbeat_at
         ):
             self.last_heartbeat_at = now
             records.extend(self._heartbeats(now))
         return records
+
+    def wait(self, seconds: float) -> None:
+        """Wait; returns early when the process of a rank ends."""
+        self.process_watch.wait(seconds)
+
+    def request_stop(self, signal_name: str) -> None:
+        """Note that this agent received a signal to end, which the ranks may have received too."""
+        self.stop_request = StopRequest(signal_name, self.clock(), "agent")
+
+    def _read_ranks(self, now: float) -> list[Record]:
+        ends = self.process_watch.ends
+        return [
+            record
+            for rank in self.ranks.values()
+            if not rank.ended
+            for record in rank.read(now, self.counters, ends.get(rank.header.process))
+        ]
+
+    def _heartbeat_interval(self, now: float) -> float:
+        failed_at = (
+            rank.ended_at
+            for rank in self.ranks.values()
+            if rank.ended and rank.outcome not in NORMAL_OUTCOMES
+        )
+        is_recent = now - max(failed_at, default=-inf) < FAILURE_SETTLE_SECONDS
+        is_exiting = self.process_watch.has_exiting()
+        return (
+            FAILURE_HEARTBEAT_INTERVAL_SECONDS
+            if is_recent or is_exiting
+            else HEARTBEAT_INTERVAL_SECONDS
+        )
 
     def positions(self) -> dict[str, ReadPosition]:
         """What must be stored, by ring path."""
@@ -128,6 +172,7 @@ class LiveRings:
 
     def remove_rings(self) -> None:
         """Remove the rings, once no process writes or reads them."""
+        self.process_watch.close()
         for path, rank in self.ranks.items():
             rank.reader.close()
             mark_ring_removed(self.run, path)
@@ -142,7 +187,7 @@ class LiveRings:
         """
         current = self._newest_attempt_ranks()
         heartbeat = self.launcher_status.annotate_heartbeat(
-            build_heartbeat(self.run, current, now), current
+            build_heartbeat(self.run, current, now, stop_request=self._stop_request()), current
         )
         heartbeat = self.elastic_restart.annotate_heartbeat(heartbeat, current, now)
         final = {"final": "yes"} if self.elastic_restart.is_shutting_down else {}
@@ -152,12 +197,17 @@ class LiveRings:
             attributes={**heartbeat.attributes, **final},
         )
 
+    def _stop_request(self) -> StopRequest | None:
+        """The signal that `sentinel run` passed to the run, else that which this agent received."""
+        return self.launcher_status.stop_request or self.stop_request
+
     def _adjust_for_clock_rollback(self, now: float) -> None:
         """Shift stored times when the clock was set back, so that ages stay the same."""
         rollback = max(0.0, self.last_poll_at - now)
         self.last_poll_at = now
         for rank in self.ranks.values() if rollback else ():
             rank.last_progress_at -= rollback
+            rank.polled_at -= rollback
             rank.ended_at -= rollback if rank.ended else 0.0
 
     def _newest_attempt_ranks(self) -> list[LiveRank]:
@@ -170,8 +220,11 @@ class LiveRings:
                 continue
             stored = self.stored_positions.get(str(path))
             try:
-                self.ranks[path] = LiveRank.open(self.run, path, stored, now)
-                self.elastic_restart.add_rank(self.ranks[path])
+                rank = LiveRank.open(self.run, path, stored, now, keep_messages=self.keep_messages)
+                self.ranks[path] = rank
+                if not rank.ended:
+                    self.process_watch.add(rank.header.process)
+                self.elastic_restart.add_rank(rank)
             except RingError:
                 self._count_if_unreadable(path, now)
 
@@ -194,6 +247,13 @@ class LiveRings:
                 yield heartbeat
         elif self.ranks:
             yield self.heartbeat(now)
+
+
+def _is_failure(record: Record) -> bool:
+    return (
+        record.event is Event.STOP
+        and record.attributes.get("outcome", "finished") not in NORMAL_OUTCOMES
+    )
 
 
 def remove_stale_rings(now: float) -> list[Path]:

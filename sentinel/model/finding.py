@@ -34,6 +34,7 @@ class Finding:
     far as the detector knows; `onset_range` the earliest and the latest step at which it can have
     begun. `rank` is the rank that caused it, if one did. `signal` is the signal that shows it, if
     that is not always the detector's. `evidence_nats` and `threshold` are as those of Clear.
+    `remedy` is in place of the detector's.
     """
 
     summary: str
@@ -45,6 +46,7 @@ class Finding:
     evidence_nats: float | None = None
     threshold: float | None = None
     signal: str = ""
+    remedy: str | None = None
 
 
 # Not frozen: most detectors create one per record, and a frozen one takes three times as long.
@@ -54,10 +56,12 @@ class Clear:
 
     `evidence_nats` is how strong the evidence for a problem is all the same, and `threshold` the
     value of the detector's signal, in its unit, from which on it would find one; None if unknown.
+    `withdraws` is whether an earlier finding proved to be wrong, so that its incident ends at once.
     """
 
     evidence_nats: float | None = field(default=None, compare=False)
     threshold: float | None = field(default=None, compare=False)
+    withdraws: bool = field(default=False, compare=False)
 
 
 DetectorOutput = Finding | Clear | None

@@ -86,7 +86,7 @@ class IncidentBook:
             return None
         incident = self.open_incidents.get(key)
         if isinstance(output, Clear):
-            return self._record_clear(incident, record) if incident else None
+            return None if incident is None else self._record_clear(incident, record, output)
         severity = output.severity or detector.severity
         if incident is None:
             incident = self._open_incident(key, record, output, detector, metadata)
@@ -129,7 +129,7 @@ class IncidentBook:
             episode=episode,
             severity=finding.severity or detector.severity,
             signal=finding.signal or detector.signal,
-            remedy=with_setting_names(detector.remedy, metadata),
+            remedy=with_setting_names(finding.remedy or detector.remedy, metadata),
             finding=finding,
             onset_step=onset,
             opened_step=record.step,
@@ -149,8 +149,14 @@ class IncidentBook:
         incident.opened_step, incident.opened_time = record.step, record.time
         return _notification(NotificationReason.OPENED, incident, record)
 
-    def _record_clear(self, incident: Incident, record: Record) -> Notification | Incident | None:
+    def _record_clear(
+        self, incident: Incident, record: Record, clear: Clear
+    ) -> Notification | Incident | None:
         incident.clear_count += 1
+        if clear.withdraws and incident.state is IncidentState.FIRING:
+            incident.state = IncidentState.RESOLVED
+            incident.resolved_step, incident.resolved_time = record.step, record.time
+            return self._close_incident(incident, record)
         if incident.state is IncidentState.PENDING:
             # It was never notified, so it ends without a notification.
             del self.open_incidents[incident.key]

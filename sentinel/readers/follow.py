@@ -81,6 +81,13 @@ class LogFollower:
             self.is_catching_up = position.outcome == CATCHING_UP
             self.max_steps = self.max_steps or position.reader_state.get("max_steps", 0)
 
+    def wait(self, seconds: float) -> None:
+        """Wait."""
+        time.sleep(seconds)
+
+    def request_stop(self, signal_name: str) -> None:
+        """Ignore that the agent ends: a log has no processes."""
+
     def poll(self) -> list[Record]:
         """New records, as of the whole run; never raises an error of the log."""
         now = self.clock()

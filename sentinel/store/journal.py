@@ -65,9 +65,11 @@ class Journal:
 
 
 def _position_to_json(position: ReadPosition) -> str:
-    return json.dumps([dict(position.reader_state), position.outcome, position.ended_at])
+    fields = (position.outcome, position.ended_at, dict(position.end_attributes))
+    return json.dumps([dict(position.reader_state), *fields])
 
 
 def _position_from_row(offset: int, sequence: int, position_json: str) -> ReadPosition:
-    reader_state, outcome, ended_at = json.loads(position_json)
-    return ReadPosition(RingCursor(offset, sequence), reader_state, outcome, ended_at)
+    # A position of an earlier version has no attributes of the end.
+    reader_state, *end = json.loads(position_json)
+    return ReadPosition(RingCursor(offset, sequence), reader_state, *end)

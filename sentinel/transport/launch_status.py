@@ -25,7 +25,8 @@ class LaunchStatus:
 
     `launcher` is the process of `sentinel run`. `started_at` and `ended_at` are in seconds since
     the epoch; `ended_at` is None while the command runs. `exit_code` is the status as a shell
-    reports it: 128 + n for signal n.
+    reports it: 128 + n for signal n. `stop_signal` is the first signal to end the command that
+    `sentinel run` received, at `stop_signal_at`; both are empty without one.
     """
 
     run: str
@@ -34,11 +35,17 @@ class LaunchStatus:
     started_at: float
     ended_at: float | None = None
     exit_code: int = 0
+    stop_signal: str = ""
+    stop_signal_at: float | None = None
 
     @property
     def has_failed(self) -> bool:
-        """Whether the command exited with an error other than an interrupt by the user."""
-        return self.ended_at is not None and self.exit_code not in {0, INTERRUPTED_EXIT_CODE}
+        """Whether the command exited with an error and had not been asked to end."""
+        return (
+            self.ended_at is not None
+            and self.exit_code not in {0, INTERRUPTED_EXIT_CODE}
+            and not self.stop_signal
+        )
 
     @property
     def exit_attributes(self) -> dict[str, str]:
@@ -52,6 +59,12 @@ class LaunchStatus:
         """A copy with the command's exit."""
         return replace(self, ended_at=ended_at, exit_code=exit_code)
 
+    def with_stop_signal(self, name: str, received_at: float) -> LaunchStatus:
+        """A copy with that signal, unless it has one."""
+        if self.stop_signal:
+            return self
+        return replace(self, stop_signal=name, stop_signal_at=received_at)
+
     def write(self) -> None:
         """Replace the status file of the run. Raises OSError."""
         path = _status_path(self.run)
@@ -62,6 +75,8 @@ class LaunchStatus:
             "started_at": self.started_at,
             "ended_at": self.ended_at,
             "exit_code": self.exit_code,
+            "stop_signal": self.stop_signal,
+            "stop_signal_at": self.stop_signal_at,
         }
         temporary = path.with_name(f".{path.name}.{self.launcher.pid}")
         temporary.write_text(json.dumps(fields))
@@ -72,6 +87,7 @@ def read_launch_status(run: str) -> LaunchStatus | None:
     """The run's newest launch; None without one or if it is unreadable."""
     try:
         fields = json.loads(_status_path(run).read_text())
+        stop_signal_at = fields.get("stop_signal_at")
         return LaunchStatus(
             run,
             Process(int(fields["pid"]), int(fields["start_ticks"])),
@@ -79,8 +95,10 @@ def read_launch_status(run: str) -> LaunchStatus | None:
             float(fields["started_at"]),
             None if fields["ended_at"] is None else float(fields["ended_at"]),
             int(fields["exit_code"]),
+            str(fields.get("stop_signal", "")),
+            None if stop_signal_at is None else float(stop_signal_at),
         )
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
 

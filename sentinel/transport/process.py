@@ -10,8 +10,10 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-_STATE_FIELD, _PARENT_FIELD, _START_TICKS_FIELD = 0, 1, 19
-"""Positions in /proc/<pid>/stat after the command name (fields 3, 4 and 22 of proc(5))."""
+_STATE_FIELD, _PARENT_FIELD, _FLAGS_FIELD, _START_TICKS_FIELD, _EXIT_CODE_FIELD = 0, 1, 6, 19, 49
+"""Positions in /proc/<pid>/stat after the command name (fields 3, 4, 9, 22 and 52 of proc(5))."""
+_PF_EXITING = 0x4
+"""Flag of a process that the kernel is ending: it may release memory and devices for seconds."""
 
 MAX_STAT_BYTES = 4096
 """Read limit for that file, which holds 52 numbers and is at most a quarter of this size."""
@@ -62,6 +64,26 @@ class Process:
             and int(fields[_START_TICKS_FIELD]) == self.start_ticks
             and fields[_STATE_FIELD] not in ("Z", "X")
         )
+
+    def is_exiting(self) -> bool:
+        """Whether it runs no code of its own any more; also true if it is gone."""
+        fields = _stat_fields(self.pid)
+        return not (
+            fields
+            and int(fields[_START_TICKS_FIELD]) == self.start_ticks
+            and fields[_STATE_FIELD] not in ("Z", "X")
+            and not int(fields[_FLAGS_FIELD]) & _PF_EXITING
+        )
+
+    def exit_status(self) -> int | None:
+        """Its status as of waitpid(2), until its parent has read it; None if it is not known."""
+        fields = _stat_fields(self.pid)
+        if not fields or int(fields[_START_TICKS_FIELD]) != self.start_ticks:
+            return None
+        status = int(fields[_EXIT_CODE_FIELD])
+        is_zombie = fields[_STATE_FIELD] in ("Z", "X")
+        is_exiting = bool(int(fields[_FLAGS_FIELD]) & _PF_EXITING)
+        return status if is_zombie or (is_exiting and status) else None
 
 
 def read_environ(pid: int) -> dict[str, str]:

@@ -78,12 +78,14 @@ class ReadPosition:
 
     `reader_state` is what decoding needs: for a ring its name sets by number, for a log its
     `max_steps`. `outcome` is "" while a rank runs; `ended_at` is in seconds since the epoch.
+    `end_attributes` are what is known of the end.
     """
 
     cursor: RingCursor
     reader_state: Mapping[str, Any] = field(default_factory=dict)
     outcome: str = ""
     ended_at: float = 0.0
+    end_attributes: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,8 @@ import pytest
 
 import sentinel
 from sentinel.client import session
-from sentinel.client.session import current_session, outcome_attributes
+from sentinel.client.outcome import outcome_attributes
+from sentinel.client.session import current_session
 from sentinel.model.record import Event
 
 monitored = sentinel.monitor(run="test", agent=False)
@@ -79,7 +80,10 @@ def test_start_records_the_metadata_of_the_run(recorded):
 @pytest.mark.parametrize(
     ("error", "attributes"),
     [
-        (ValueError("no"), {"outcome": "exception", "exception": "ValueError"}),
+        (
+            ValueError("no"),
+            {"outcome": "exception", "exception": "ValueError", "message": "no"},
+        ),
         (KeyboardInterrupt(), {"outcome": "interrupted"}),
         (SystemExit(), {"outcome": "finished"}),
         (SystemExit(0), {"outcome": "finished"}),
@@ -97,7 +101,10 @@ def test_an_exception_propagates_and_is_recorded(error, attributes, recorded, he
         train()
 
     assert caught.value is error
-    assert stop_attributes(recorded()[0]) == attributes
+    recorded_attributes = dict(stop_attributes(recorded()[0]))
+    location = recorded_attributes.pop("location", "")
+    assert recorded_attributes == attributes
+    assert location.startswith("test_monitor.py:") is (attributes["outcome"] == "exception")
     assert headers()[0].outcome == attributes["outcome"]
 
 

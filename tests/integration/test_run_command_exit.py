@@ -41,7 +41,7 @@ def test_a_killed_rank_is_reported_with_the_signal(script):
     assert incidents() == [
         (
             "run_died",
-            "Rank 0 was killed by SIGKILL at step 5 without an error message; no rank is left.",
+            "Rank 0 was killed by SIGKILL at step 5; no rank is left.",
         )
     ]
 

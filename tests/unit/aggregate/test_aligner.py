@@ -26,12 +26,12 @@ def step(rank, step_index, *, attempt=0, number=None, **values):
     )
 
 
-def stop(rank, outcome="finished", *, step_index=9):
+def stop(rank, outcome="finished", *, step_index=9, time=200.0):
     return Record(
         "run",
         rank,
         step_index,
-        200.0,
+        time,
         Event.STOP,
         attributes={"outcome": outcome},
         step_index=step_index,
@@ -182,9 +182,21 @@ def test_the_run_stops_with_its_last_rank_and_the_outcome_of_the_first_failure()
     aligner = started(0, 1, 2)
 
     assert process(aligner, step(0, 1), step(1, 1), step(2, 1), stop(1, "exception")) == []
-    *_, last = process(aligner, stop(0, "died"), stop(2, "died"))
+    *_, last = process(aligner, stop(0, "died", time=200.5), stop(2, "died", time=200.5))
     assert last.event is Event.STOP
     assert last.attributes == {"outcome": "exception", "ranks": "1"}
+
+
+def test_a_rank_that_died_precedes_the_connection_errors_that_are_read_before():
+    aligner = started(0, 1)
+    lost = replace(
+        stop(0, time=199.0),
+        attributes={"outcome": "exception", "message": "Connection closed by peer"},
+    )
+    killed = replace(stop(1), attributes={"outcome": "died", "signal": "SIGKILL"})
+
+    *_, last = process(aligner, lost, killed)
+    assert last.attributes == {"outcome": "died", "signal": "SIGKILL", "ranks": "1"}
 
 
 def test_a_short_run_does_not_end_with_the_rank_that_is_read_first():

@@ -78,24 +78,105 @@ def test_a_clock_that_is_set_back_delays_no_death():
 def test_a_death_of_all_ranks_names_all():
     finding = RunDied().update(heartbeat(running=0, died_ranks="0,1,2", cause="died"))
 
-    assert finding.summary.startswith("Ranks 0, 1, 2 were killed at step 812")
+    assert finding.summary.startswith("Ranks 0-2 were killed at step 812")
+
+
+DIED_OF = {
+    "sigkill": ({"signal": "SIGKILL"}, "Rank 1 was killed by SIGKILL at step 812; "),
+    "oom": (
+        {"signal": "SIGKILL", "oom_kill": "yes", "memory_limit": "64 GiB"},
+        "Rank 1 was killed by the out-of-memory killer (limit 64 GiB) at step 812; ",
+    ),
+    "crash": (
+        {"signal": "SIGSEGV"},
+        "Rank 1 ended by SIGSEGV (segmentation fault) at step 812; ",
+    ),
+    "exit": (
+        {"code": "3"},
+        "Rank 1 ended with exit code 3 at step 812 without an error message; ",
+    ),
+}
+
+
+@pytest.mark.parametrize(("attributes", "text"), DIED_OF.values(), ids=DIED_OF)
+def test_what_is_known_of_a_death_is_said(attributes, text):
+    died = {"died_ranks": "1", "cause": "died", "culprit_ranks": "1", "following_ranks": "0,2,3"}
+    finding = RunDied().update(heartbeat(running=0, **died, **attributes))
+
+    assert finding.summary == f"{text}ranks 0, 2-3 failed after it."
+    assert finding.rank == 1
+
+
+def test_only_the_rank_that_died_first_is_named_as_the_cause():
+    died = {"died_ranks": "2,3", "cause": "died", "culprit_ranks": "3", "signal": "SIGKILL"}
+    finding = RunDied().update(heartbeat(running=0, following_ranks="0,1,2", **died))
+
+    assert finding.rank == 3
+    assert finding.summary == (
+        "Rank 3 was killed by SIGKILL at step 812; ranks 0-2 failed after it."
+    )
+
+
+@pytest.mark.parametrize(
+    ("requested_by", "severity"),
+    [({}, Severity.WARNING), ({"stop_requested_by": "agent"}, Severity.WARNING),
+     ({"stop_requested_by": "sentinel run"}, Severity.INFO)],
+)  # fmt: skip
+def test_an_end_by_sigterm_is_a_warning_at_most(requested_by, severity):
+    detector = RunDied()
+    stopped = {"died_ranks": "0,1", "culprit_ranks": "0,1", "cause": "stopped", "signal": "SIGTERM"}
+
+    assert detector.update(heartbeat(0.0, running=0, **stopped, **requested_by)) is None
+    finding = detector.update(heartbeat(2.0, running=0, **stopped, **requested_by))
+    assert finding.summary == "Ranks 0-1 were stopped by SIGTERM at step 812."
+    assert finding.severity is severity
+
+
+RAISED = {"cause": "exception", "exception": "ValueError", "failed_ranks": "1"}
 
 
 @pytest.mark.parametrize(
     ("attributes", "summary"),
     [
+        (RAISED, "Rank 1 raised ValueError at step 812."),
         (
-            {"cause": "exception", "exception": "ValueError"},
-            "Rank 1 raised ValueError at step 812.",
+            RAISED | {"message": "bad sample in shard 7", "location": "train.py:88 in step"},
+            "Rank 1 raised ValueError at step 812 (train.py:88 in step): bad sample in shard 7.",
         ),
-        ({"cause": "exit", "code": "3"}, "Rank 1 exited with code 3 at step 812."),
+        (
+            {"cause": "exit", "code": "3", "failed_ranks": "1"},
+            "Rank 1 exited with code 3 at step 812.",
+        ),
+        (
+            {"cause": "exit", "code": "137", "failed_ranks": "1"},
+            "Rank 1 exited with code 137 (SIGKILL) at step 812.",
+        ),
+        (
+            RAISED | {"culprit_ranks": "0,1", "following_ranks": "2"},
+            "Ranks 0-1 raised ValueError at step 812. Rank 2 failed after it.",
+        ),
     ],
-    ids=["exception", "exit"],
+    ids=["exception", "message", "exit", "signal", "followers"],
 )
 def test_a_failure_is_reported_with_its_error(attributes, summary):
-    assert (
-        RunFailed().update(heartbeat(running=1, failed_ranks="1", **attributes)).summary == summary
-    )
+    assert RunFailed().update(heartbeat(running=0, **attributes)).summary == summary
+
+
+@pytest.mark.parametrize(("kind", "held"), [("own", 1.0), ("consequence", 3.0)])
+def test_a_failure_is_held_while_another_rank_may_prove_to_be_the_cause(kind, held):
+    detector = RunFailed()
+    times = [0.0, held - 0.1, held]
+    outputs = [detector.update(heartbeat(t, running=1, **RAISED, end_kind=kind)) for t in times]
+
+    assert [isinstance(each, Finding) for each in outputs] == [False, False, True]
+
+
+def test_a_failure_that_another_rank_caused_is_withdrawn():
+    detector = RunFailed()
+    assert isinstance(detector.update(heartbeat(running=0, **RAISED)), Finding)
+
+    assert detector.update(heartbeat(running=0, died_ranks="0", cause="died")).withdraws
+    assert not detector.update(heartbeat(running=0)).withdraws
 
 
 def test_ranks_ended_by_the_launcher_raise_no_second_incident():

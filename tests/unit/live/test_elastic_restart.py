@@ -104,8 +104,8 @@ def test_a_failure_is_reported_once_the_restarted_ranks_run(node):
     findings_at = node.findings(restarted_ranks(), 40, 80)
 
     assert (
-        findings_at[0][1]
-        == "Ranks 0, 1 were killed at step 9 without an error message; 2 ranks still run."
+        findings_at[0][1] == "Rank 0 was killed at step 9 without an error message; "
+        "rank 1 failed after it and 2 ranks still run."
     )
     assert 40 <= findings_at[0][0] <= findings_at[-1][0] < 40 + REPORT_FAILURE_SECONDS
 
@@ -165,7 +165,7 @@ def test_a_death_is_reported_as_soon_as_the_launcher_exits(node):
         [rank(0), rank(1, outcome="", moved=EXITED_AT + 3.0)],
         [rank(0), rank(1, outcome="exception")],
         [rank(0), rank(1, ended=EXITED_AT + MAX_EXIT_SPREAD_SECONDS + 1.0)],
-        [rank(0), rank(1, outcome="died", outcome_of="collective")],
+        [rank(0), rank(1, outcome="died", collective="off: rank 1 lost")],
     ],
     ids=["one continues", "one raised", "one after the other", "one has a STOP"],
 )

@@ -1,0 +1,80 @@
+"""What the node knows about the end of a rank's process that wrote no STOP."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from sentinel.live.memory_cgroup import MemoryCgroup, format_bytes
+from sentinel.live.process_watch import ProcessEnd
+from sentinel.model.redaction import redact_line
+from sentinel.transport.process import Process, read_environ
+
+ERROR_FILE_VARIABLE = "TORCHELASTIC_ERROR_FILE"
+"""Environment variable of the ranks of torchrun: where `torch.distributed.elastic` writes the
+exception of a function that it records."""
+MAX_ERROR_FILE_BYTES = 1 << 20
+
+_ERROR_PATTERN = re.compile(r"([A-Za-z_][\w.]*)(?:: (.*))?", re.DOTALL)
+_FRAME_PATTERN = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
+
+
+@dataclass
+class EndEvidence:
+    """Where to look after the end of a process, found while it runs."""
+
+    memory: MemoryCgroup = field(default_factory=lambda: MemoryCgroup(()))
+    error_file: Path | None = None
+    oom_kills_before: int = 0
+
+    @staticmethod
+    def find(process: Process) -> EndEvidence:
+        """For a process that runs; empty for one that is gone."""
+        memory = MemoryCgroup.of_process(process.pid)
+        path = read_environ(process.pid).get(ERROR_FILE_VARIABLE, "")
+        return EndEvidence(memory, Path(path) if path else None, memory.oom_kills())
+
+    def attributes(self, end: ProcessEnd) -> Mapping[str, str]:
+        """Attributes of that end.
+
+        `signal` or `code`; after the out-of-memory killer `oom_kill`, with `memory_limit` if there
+        is one; `outcome`, `exception`, `message` and `location` from torchrun's error file.
+        """
+        known = dict(end.attributes)
+        if known.get("signal", "SIGKILL") == "SIGKILL" and "code" not in known:
+            known |= self._oom_attributes()
+        if known.get("code", "1") == "1" and "signal" not in known:
+            known |= self._recorded_exception()
+        return known
+
+    def _oom_attributes(self) -> dict[str, str]:
+        if self.memory.oom_kills() <= self.oom_kills_before:
+            return {}
+        limit = self.memory.limit_bytes()
+        size = {} if limit is None else {"memory_limit": format_bytes(limit)}
+        return {"signal": "SIGKILL", "oom_kill": "yes", **size}
+
+    def _recorded_exception(self) -> dict[str, str]:
+        if self.error_file is None:
+            return {}
+        try:
+            with self.error_file.open("rb") as file:
+                error = json.loads(file.read(MAX_ERROR_FILE_BYTES))["message"]
+            text = str(error["message"] if isinstance(error, dict) else error)
+            trace = str(error["extraInfo"]["py_callstack"]) if isinstance(error, dict) else ""
+        except (OSError, ValueError, KeyError, TypeError):
+            return {}
+        match = _ERROR_PATTERN.fullmatch(text)
+        name, message = match.groups() if match else ("", text)
+        frames = [each for each in _FRAME_PATTERN.findall(trace) if "-packages" not in each[0]]
+        known = {
+            "exception": redact_line(name),
+            "message": redact_line(message or ""),
+            "location": f"{Path(frames[-1][0]).name}:{frames[-1][1]} in {frames[-1][2]}"
+            if frames
+            else "",
+        }
+        return {"outcome": "exception", **{key: value for key, value in known.items() if value}}
