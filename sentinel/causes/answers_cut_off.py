@@ -36,7 +36,7 @@ LOOPING_SHARE = 0.35
 class AnswersCutOff:
     """Diagnoses by truncation and length of texts that do not loop."""
 
-    title: ClassVar[str] = "completions exceed the maximum length"
+    title: ClassVar[str] = "completions cut off at the maximum length"
     explains: ClassVar[frozenset[str]] = frozenset({
         "truncation", "length_explosion", "reward_stalled", "reward_collapse",
     })  # fmt: skip

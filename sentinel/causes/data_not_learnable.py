@@ -33,7 +33,7 @@ CHANCE_LOSS, CHANCE_TOLERANCE = log(2.0), 0.02
 class DataNotLearnable:
     """Diagnoses by a loss that never moved although the weights are trained."""
 
-    title: ClassVar[str] = "the data contains nothing to learn"
+    title: ClassVar[str] = "data with nothing to learn"
     explains: ClassVar[frozenset[str]] = frozenset({"loss_never_moved", "loss_plateau"})
     severity: ClassVar[Severity | None] = None
 

@@ -26,7 +26,7 @@ from sentinel.model.finding import Severity
 class DegenerateText:
     """Diagnoses by repetition in the samples, and by their length."""
 
-    title: ClassVar[str] = "the policy repeats itself"
+    title: ClassVar[str] = "policy that repeats itself"
     explains: ClassVar[frozenset[str]] = frozenset({
         "repetition", "length_explosion", "truncation",
     })  # fmt: skip

@@ -25,7 +25,7 @@ FREQUENT_SAVE_STEPS = 50.0
 class DiskRunsOut:
     """Diagnoses by the free space and by the frequency of saves."""
 
-    title: ClassVar[str] = "disk runs out"
+    title: ClassVar[str] = "disk space running out"
     explains: ClassVar[frozenset[str]] = frozenset({"disk_filling", "checkpoint_cadence"})
     severity: ClassVar[Severity | None] = None
 
@@ -43,10 +43,9 @@ class DiskRunsOut:
     def remedy(self, context: CaseContext) -> str:
         """Free space without deleting checkpoints that may be needed; then save less."""
         return (
-            "Find what uses the space (`du`) and free some now. If it is checkpoints, first check "
-            "that the newest is complete, since a truncated one cannot be resumed from. Then move "
-            "or delete old ones, but keep the newest two, the best, and the last before any other "
-            "incident of the run. Then raise "
+            "Find what uses the space (`du`), and free some now. If it is checkpoints, check that "
+            "the newest is complete, and delete old ones except the newest two, the best, and the "
+            "last before any other incident of the run. Raise "
             f"{describe_setting('save interval', context.metadata)}, or lower "
             f"{describe_setting('checkpoint limit', context.metadata)}."
         )

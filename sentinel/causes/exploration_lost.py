@@ -33,7 +33,7 @@ LOW_TEMPERATURE = 0.7
 class ExplorationLost:
     """Diagnoses by entropy and by groups with one reward."""
 
-    title: ClassVar[str] = "the policy has stopped exploring"
+    title: ClassVar[str] = "loss of exploration"
     explains: ClassVar[frozenset[str]] = frozenset({
         "entropy_collapse", "reward_zero_variance", "reward_stalled", "grad_vanishing",
         "reward_collapse",

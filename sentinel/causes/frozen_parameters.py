@@ -31,7 +31,7 @@ NEGLIGIBLE_GRAD_NORM = 1e-7
 class FrozenParameters:
     """Diagnoses by a gradient norm, or a learning rate, that was 0 from the start."""
 
-    title: ClassVar[str] = "frozen parameters: nothing is trained"
+    title: ClassVar[str] = "frozen parameters"
     explains: ClassVar[frozenset[str]] = frozenset({
         "grad_vanishing", "learning_rate_anomaly", "loss_never_moved", "loss_plateau",
         "reward_stalled",
@@ -65,11 +65,12 @@ class FrozenParameters:
     def remedy(self, context: CaseContext) -> str:
         """Count the trained parameters; check adapters."""
         return (
-            "Stop the run. Count the parameters that require a gradient and are in the optimizer "
+            "Stop the run: its checkpoints contain the initial weights. Count the "
+            "parameters that require a gradient and are in the optimizer "
             "(`sum(p.numel() for p in model.parameters() if p.requires_grad)`), and check that "
             f"{describe_setting('learning rate', context.metadata)} is not 0. With adapters and "
             "gradient checkpointing call `model.enable_input_require_grads()`, and check that the "
-            "adapter is active. Checkpoints of this run contain the initial weights."
+            "adapter is active."
         )
 
 

@@ -26,7 +26,7 @@ class GpuFailing:
     wrong values remain separate cases.
     """
 
-    title: ClassVar[str] = "a GPU is failing"
+    title: ClassVar[str] = "failing GPU"
     explains: ClassVar[frozenset[str]] = frozenset({
         "gpu_fault", "rank_desync", "rank_outlier", "nan_or_inf",
     })  # fmt: skip

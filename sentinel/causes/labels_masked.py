@@ -28,7 +28,7 @@ from sentinel.signals.setting_names import describe_setting
 class LabelsMasked:
     """Diagnoses by a loss of 0 or NaN without gradients."""
 
-    title: ClassVar[str] = "all labels are masked"
+    title: ClassVar[str] = "masked labels"
     explains: ClassVar[frozenset[str]] = frozenset({"loss_zero", "nan_or_inf", "grad_vanishing"})
     severity: ClassVar[Severity | None] = None
 

@@ -23,7 +23,7 @@ from sentinel.signals.setting_names import describe_setting
 class MemoryRunsOut:
     """Diagnoses by the forecast of memory use."""
 
-    title: ClassVar[str] = "memory runs out"
+    title: ClassVar[str] = "memory running out"
     explains: ClassVar[frozenset[str]] = frozenset({"memory_creep", "throughput_drop"})
     severity: ClassVar[Severity | None] = None
 

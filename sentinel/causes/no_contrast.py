@@ -42,7 +42,7 @@ LOST_SHARE, LOST_STANDARD_ERRORS = 0.5, 6.0
 class NoContrast:
     """Diagnoses by groups with one reward, of an otherwise healthy policy."""
 
-    title: ClassVar[str] = "all completions of a prompt have the same reward"
+    title: ClassVar[str] = "prompts whose completions have equal rewards"
     explains: ClassVar[frozenset[str]] = frozenset({
         "reward_zero_variance", "reward_stalled", "grad_vanishing",
     })  # fmt: skip

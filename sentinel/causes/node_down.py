@@ -35,7 +35,7 @@ class NodeDown:
     memory and slowness remain separate cases.
     """
 
-    title: ClassVar[str] = "a node is down"
+    title: ClassVar[str] = "node down"
     explains: ClassVar[frozenset[str]] = frozenset({
         "node_lost", "gpu_fault", "straggler", "data_stall", "throughput_drop",
     })  # fmt: skip
@@ -57,11 +57,11 @@ class NodeDown:
         lost = context.symptoms.get("node_lost")
         nodes = "the node" if lost is None else _format_hosts(lost)
         fault = context.symptoms.get("gpu_fault")
-        gpu = "" if fault is None else " Its GPU had errors before: test it (dcgmi diag)."
+        gpu = "" if fault is None else " Test its GPU, which had errors before (`dcgmi diag -r 3`)."
         return (
-            f"Check on the console or in the scheduler's log what happened to {nodes}, drain it, "
+            f"Check on the console or in the scheduler's log what happened to {nodes}. Drain it, "
             "and resume from the last checkpoint with another node, or with fewer nodes if the "
-            f"launcher is elastic (torchrun --nnodes MIN:MAX).{gpu}"
+            f"launcher is elastic (`torchrun --nnodes MIN:MAX`).{gpu}"
         )
 
 

@@ -17,13 +17,14 @@ from typing import ClassVar
 
 from sentinel.causes._evidence import symptom_evidence
 from sentinel.model.diagnosis import CaseContext, Evidence
+from sentinel.model.evidence_text import in_words
 from sentinel.model.finding import Severity
 
 
 class RanksOutOfStep:
     """Diagnoses by values that must be equal on every rank."""
 
-    title: ClassVar[str] = "the replicas no longer hold the same model"
+    title: ClassVar[str] = "replicas out of step"
     explains: ClassVar[frozenset[str]] = frozenset({
         "rank_desync", "rank_outlier", "metric_integrity",
     })  # fmt: skip
@@ -43,7 +44,7 @@ class RanksOutOfStep:
         apart = context.symptoms.get("rank_desync")
         evidence = {} if apart is None else apart.evidence
         signal = str(evidence.get("signal", "grad_norm"))
-        default = f"a step that only it takes or skips, which changes {signal}"
+        default = f"a step that only it takes or skips, which changes the {in_words(signal)}"
         advice = _WHERE_TO_LOOK.get(signal, default)
         if evidence.get("equal_before") == "no":
             # There is no checkpoint from before the difference.
@@ -70,7 +71,7 @@ def _where(evidence: Mapping[str, float | str]) -> str:
     """On which ranks to look; without a majority, either half may be wrong."""
     ranks = str(evidence.get("differing_ranks", ""))
     if not ranks:
-        return "On the named ranks"
+        return "On the ranks that differ"
     named = f"rank {ranks}" if ranks.isdecimal() else f"ranks {ranks}"
     if "majority_value" in evidence:
         return f"On {named}"

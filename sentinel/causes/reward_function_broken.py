@@ -26,6 +26,7 @@ from typing import ClassVar
 
 from sentinel.causes._evidence import possibly_first, symptom_evidence
 from sentinel.model.diagnosis import CaseContext, Evidence, Symptom
+from sentinel.model.evidence_text import in_words
 from sentinel.model.finding import Severity
 
 POLICY_SIGNALS = ("kl_ref", "entropy", "completion_length", "truncated_fraction")
@@ -61,7 +62,7 @@ DATING_POINTS = 2
 class RewardFunctionBroken:
     """Diagnoses by a reward that fell to a constant while the policy did not change."""
 
-    title: ClassVar[str] = "the reward function returns a constant"
+    title: ClassVar[str] = "reward function that returns a constant"
     explains: ClassVar[frozenset[str]] = frozenset({
         "reward_collapse", "reward_zero_variance", "grad_vanishing", "reward_stalled",
     })  # fmt: skip
@@ -76,7 +77,9 @@ class RewardFunctionBroken:
         yield from symptom_evidence(context.earliest("reward_zero_variance"), 0.4)
         step, reward = _constant_rewards(context)[0]
         yield Evidence(0.5, f"All completions have had the reward {reward:.4g} since.", step)
-        values = ", ".join(f"{name} {context.values[name]:.3g}" for name in _known_signals(context))
+        values = ", ".join(
+            f"{in_words(name)} {context.values[name]:.3g}" for name in _known_signals(context)
+        )
         yield Evidence(0.2, f"The policy did not change with it: {values}.")
 
     def remedy(self, context: CaseContext) -> str:
@@ -86,8 +89,8 @@ class RewardFunctionBroken:
         return (
             f"Check the log of the reward function or its server at {since}: time-outs, a spent "
             "quota, a format that it cannot parse. Call it manually with a completion that had a "
-            "reward before. Then resume from the last checkpoint before the onset. Let the reward "
-            "function retry on errors, and stop the run instead of returning a default."
+            "reward before, and let it retry on errors instead of returning a default. Resume from "
+            "the last checkpoint before the onset."
         )
 
 

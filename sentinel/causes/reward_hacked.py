@@ -25,7 +25,7 @@ from sentinel.model.finding import Severity
 class RewardHacked:
     """Diagnoses by a reward that rises with KL and length."""
 
-    title: ClassVar[str] = "the reward is being hacked"
+    title: ClassVar[str] = "reward hacking"
     explains: ClassVar[frozenset[str]] = frozenset({
         "reward_hacking", "kl_blowup", "kl_drift", "length_explosion", "truncation", "repetition",
     })  # fmt: skip

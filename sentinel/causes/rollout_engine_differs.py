@@ -34,7 +34,7 @@ caused it is an incident by then."""
 class RolloutEngineDiffers:
     """Diagnoses by the mismatch, and by incidents after it."""
 
-    title: ClassVar[str] = "the sampling engine differs from the trained policy"
+    title: ClassVar[str] = "sampling engine that differs from the trained policy"
     explains: ClassVar[frozenset[str]] = frozenset({
         "rollout_mismatch", "grad_explosion", "kl_blowup", "kl_drift", "reward_collapse",
         "entropy_collapse", "entropy_explosion", "clip_saturation", "loss_spike",

@@ -23,7 +23,7 @@ from sentinel.signals.setting_names import describe_setting
 class SlowData:
     """Diagnoses by the time that all ranks wait for data."""
 
-    title: ClassVar[str] = "training waits for its data"
+    title: ClassVar[str] = "slow data loading"
     explains: ClassVar[frozenset[str]] = frozenset({
         "data_stall", "throughput_drop", "gpu_underuse",
     })  # fmt: skip

@@ -23,7 +23,7 @@ from sentinel.signals.setting_names import describe_setting
 class SlowRank:
     """Diagnoses by the slowest rank, and by the effects on the run."""
 
-    title: ClassVar[str] = "one rank slows down the others"
+    title: ClassVar[str] = "slow rank"
     explains: ClassVar[frozenset[str]] = frozenset({
         "straggler", "data_stall", "throughput_drop", "gpu_underuse", "gpu_fault",
     })  # fmt: skip
@@ -59,6 +59,6 @@ class SlowRank:
                 "on its GPU."
             )
         return (
-            f"Check the node of {rank}: clocks (nvidia-smi -q -d PERFORMANCE), other programs, the "
-            "network. If nothing is found, resume from the last checkpoint without that node."
+            f"Check the node of {rank}: clocks (`nvidia-smi -q -d PERFORMANCE`), other "
+            "programs, the network. If nothing is found, resume from the last checkpoint without that node."
         )

@@ -30,7 +30,7 @@ from sentinel.signals.setting_names import describe_setting
 class StepCountedTwice:
     """Diagnoses by the stride of the counter, and by its effects."""
 
-    title: ClassVar[str] = "step counter advances faster than the updates"
+    title: ClassVar[str] = "step counter faster than the updates"
     explains: ClassVar[frozenset[str]] = frozenset({
         "step_stride", "checkpoint_cadence", "step_regression", "learning_rate_anomaly",
     })  # fmt: skip

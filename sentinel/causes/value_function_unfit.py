@@ -30,7 +30,7 @@ HIGH_CLIP_FRACTION = 0.5
 class ValueFunctionUnfit:
     """Diagnoses by the fit of the value model, and by the reward."""
 
-    title: ClassVar[str] = "the value model misleads the policy"
+    title: ClassVar[str] = "unfit value model"
     explains: ClassVar[frozenset[str]] = frozenset({
         "value_fit", "reward_stalled", "reward_collapse",
     })  # fmt: skip

@@ -21,12 +21,13 @@ from sentinel.causes._evidence import stronger_kl_advice, symptom_evidence, weak
 from sentinel.model.diagnosis import CaseContext, Evidence
 from sentinel.model.finding import Severity
 from sentinel.signals.setting_names import describe_setting
+from sentinel.signals.usual_learning_rate import usual_learning_rate
 
 
 class WeakKlTerm:
     """Diagnoses by a rising KL, and by the settings that allow it."""
 
-    title: ClassVar[str] = "the KL term is too weak"
+    title: ClassVar[str] = "weak KL term"
     explains: ClassVar[frozenset[str]] = frozenset({"kl_blowup", "kl_drift"})
     severity: ClassVar[Severity | None] = None
 
@@ -40,9 +41,13 @@ class WeakKlTerm:
 
     def remedy(self, context: CaseContext) -> str:
         """Strengthen the KL term."""
+        name, usual = "learning rate", usual_learning_rate(context.metadata)
+        rate = context.number("learning_rate") or context.values.get("learning_rate") or 0.0
+        setting = describe_setting(name, context.metadata)
+        advice = f"If that costs reward, halve {setting} instead."
+        if usual is not None and rate > usual.highest:
+            advice = f"Lower {setting} to {usual.highest:g} or less, usual for {usual.kind}."
         return (
-            f"Continue with {stronger_kl_advice(context)}, from the last checkpoint before the "
-            "onset if the KL exceeds what you intended. If that costs genuine reward, halve "
-            f"{describe_setting('learning rate', context.metadata)} instead, and keep more "
-            "checkpoints until then."
+            "Resume from the last checkpoint before the onset with "
+            f"{stronger_kl_advice(context)}. {advice}"
         )

@@ -44,22 +44,27 @@ _WORDS: Mapping[str, str] = {
     "ecc": "ECC",
     "eval": "evaluation",
     "frac": "fraction",
-    "global": "trainer's",
     "gpu": "GPU",
     "gpus": "GPUs",
     "grad": "gradient",
     "kl": "KL",
-    "ln": "ln",
     "max": "maximum",
     "mfu": "MFU",
     "min": "minimum",
     "nonfinite": "non-finite",
-    "ref": "reference",
     "std": "standard deviation",
     "train": "training",
     "warmup": "warm-up",
     "xid": "XID",
 }
+_NAMES: Mapping[str, str] = {
+    "frac_zero_std": "share of groups without variance",
+    "kl_mismatch": "KL between engine and trainer",
+    "kl_old": "KL to the sampling policy",
+    "kl_ref": "KL to the reference",
+}
+"""Names of signals whose words alone do not describe them."""
+
 NAME_KEY = "signal"
 """Key of evidence whose value is the name of a signal, which is shown in words as well."""
 
@@ -116,4 +121,4 @@ def in_words(name: str) -> str:
     >>> in_words("eval_loss")
     'evaluation loss'
     """
-    return " ".join(_WORDS.get(word, word) for word in name.split("_"))
+    return _NAMES.get(name) or " ".join(_WORDS.get(word, word) for word in name.split("_"))

@@ -65,7 +65,7 @@ def test_earlier_gpu_errors_are_part_of_the_case():
     assert replay.causes == ["node_down"]
     (case,) = replay.cases.values()
     assert {each.key.detector for each in case.incidents} == {"gpu_fault", "node_lost"}
-    assert "test it" in case.diagnosis.remedy
+    assert "Test its GPU" in case.diagnosis.remedy
 
 
 def test_a_lost_agent_of_a_continuing_run_has_no_cause():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from random import Random
@@ -33,7 +34,7 @@ BROKEN = {
 
 
 def symptom(detector, onset=10):
-    return Symptom(detector, Severity.WARNING, onset, onset + 5, f"{detector} is off.")
+    return Symptom(detector, Severity.WARNING, onset, onset + 5, "It is off.")
 
 
 def contexts():
@@ -76,7 +77,11 @@ def test_a_cause_accepts_any_context(name):
         assert all(0.0 < item.weight < 1.0 and item.text.endswith(".") for item in items)
         if any(item.step is not None for item in items):
             assert cause.explains & context.symptoms.keys()
+        texts = [item.text for item in items]
         assert cause.remedy(context).endswith(".")
+        assert len(re.split(r"(?<=[.!?])\s+(?=[A-Z])", cause.remedy(context))) <= 3
+        for text in (cause.title, cause.remedy(context), *texts):
+            assert not re.search(r"\b[a-z]+_[a-z_]+\b", re.sub("`[^`]*`", "", text)), text
 
 
 @pytest.mark.parametrize("name", CAUSES)
