@@ -60,5 +60,6 @@ class SlowRank:
             )
         return (
             f"Check the node of {rank}: clocks (`nvidia-smi -q -d PERFORMANCE`), other "
-            "programs, the network. If nothing is found, resume from the last checkpoint without that node."
+            "programs, the network. If nothing is found, resume from the last checkpoint without "
+            "that node."
         )
