@@ -9,7 +9,7 @@ from typing import Any
 
 from sentinel.config.plugins import load_classes, load_modules
 from sentinel.generate.detector_docs import parse_paragraphs
-from sentinel.model.diagnosis import MIN_CONFIDENCE
+from sentinel.model.diagnosis import MIN_CONFIDENCE, CaseContext
 from sentinel.pipeline.diagnose import MAX_CONFIDENCE
 
 _PAGE_HEADER = f"""\
@@ -102,8 +102,34 @@ def possible_causes(detector: str, docs: Iterable[CauseDoc]) -> Iterator[str]:
     """For a runbook: one line for each cause that explains incidents of the detector."""
     for doc in docs:
         if detector in doc.cause.explains:
-            link = f"[{doc.heading}](../diagnosis.md#{doc.anchor})"
+            link = f"[{doc.heading}]({doc.name}.md)"
             yield f"- {link}: {doc.meaning[0].lower()}{doc.meaning[1:]}"
+
+
+def cause_page(doc: CauseDoc) -> Iterator[str]:
+    """Lines of the runbook of a cause."""
+    yield from (f"# {doc.heading}", "")
+    yield from (
+        f"<!-- Written by `make generate`; edit `sentinel/causes/{doc.name}.py` instead. -->",
+        "",
+    )
+    yield from (doc.meaning, "")
+    yield from (f"Cause `{doc.name}`. Severity: {_severity_text(doc)}.", "")
+    if doc.description:
+        yield from (doc.description, "")
+    remedy = doc.cause().remedy(CaseContext())
+    yield from ("## What to do", "", remedy, "")
+    yield from ("## What to check", "")
+    yield from (
+        "1. Read the evidence in the notification, which is in the order in which it began.",
+        "2. Does the last good checkpoint exist? Resume from it, not from a later one.",
+        "",
+    )
+    for name, text in doc.paragraphs.items():
+        yield from (f"## {name}", "", text, "")
+    yield from ("## Incidents that it explains", "")
+    yield from (f"- [`{name}`]({name}.md)" for name in sorted(doc.cause.explains))
+    yield ""
 
 
 def _index(docs: Iterable[CauseDoc]) -> Iterator[str]:

@@ -1,11 +1,11 @@
-"""Runbooks: one page per alert, with remedy, checks and detection rule."""
+"""Runbooks: one page per alert and per cause, with remedy, checks and rule."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
 from sentinel.generate.agent_alerts import AgentAlert
-from sentinel.generate.cause_docs import CauseDoc, possible_causes
+from sentinel.generate.cause_docs import CauseDoc, cause_page, possible_causes
 from sentinel.generate.detector_docs import DetectorDoc
 from sentinel.signals.catalogue import CombineRule
 from sentinel.signals.setting_names import SETTING_NAMES
@@ -16,9 +16,10 @@ _NOTE = "<!-- Written by `make generate`; edit {source} instead. -->"
 def runbook_pages(
     docs: Iterable[DetectorDoc], agent_alerts: Iterable[AgentAlert], causes: Iterable[CauseDoc]
 ) -> dict[str, str]:
-    """Text of each page by the name of the detector or agent alert."""
+    """Text of each page by the name of the detector, cause or agent alert."""
     causes = list(causes)
     pages = {doc.name: "\n".join(_detector_page(doc, causes)) for doc in docs}
+    pages |= {doc.name: "\n".join(cause_page(doc)) for doc in causes}
     return pages | {alert.name: "\n".join(_agent_alert_page(alert)) for alert in agent_alerts}
 
 

@@ -26,6 +26,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from sentinel.config.url_policy import is_loopback
 from sentinel.model.json_safe import json_safe
 from sentinel.web.auth import HEALTH_PATH, AuthMiddleware
+from sentinel.web.runbooks import runbook_index, runbook_page
 
 log = logging.getLogger(__name__)
 
@@ -153,6 +154,8 @@ def build_app(server: WebServer) -> ASGIApp:
         Route("/api/run", lambda _: _json_response(server.state())),
         Route("/api/incidents", lambda _: _json_response(server.incidents())),
         Route("/api/samples", samples),
+        Route("/runbooks/", runbook_index),
+        Route("/runbooks/{name}", runbook_page),
         *(Route(path, _static_route(*file)) for path, file in _STATIC_FILES.items()),
     ]
     return AuthMiddleware(Starlette(routes=routes), server.token, (server.host, *server.hosts))

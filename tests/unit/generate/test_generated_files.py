@@ -85,7 +85,7 @@ def test_every_cause_is_documented_and_linked_from_its_detectors(doc):
         assert text in page
     for detector in doc.cause.explains:
         assert f"(runbooks/{detector}.md)" in page
-        assert f"(../diagnosis.md#{doc.anchor})" in DOCUMENTS[f"docs/runbooks/{detector}.md"]
+        assert f"({doc.name}.md)" in DOCUMENTS[f"docs/runbooks/{detector}.md"]
 
 
 def test_every_cause_has_a_unique_anchor():
