@@ -205,6 +205,8 @@ class Agent:
         self.processor.show_open_cases()
         log.info("Serving run %s at %s/metrics", self.run, url)
         self.dispatcher.start()
+        if self.processor.health_ping is not None:
+            self.processor.health_ping.start()
         self.node_metrics.start()
         remove_stale_rings(self.clock())
         try:
@@ -237,6 +239,8 @@ class Agent:
 
     def run_once(self) -> None:
         """Read new records, process them, and commit records and results."""
+        if self.processor.health_ping is not None:
+            self.processor.health_ping.confirm_agent()
         if self.processor.poll_silences():
             self.dispatcher.wake()
         local_records = self.source.poll()
@@ -313,6 +317,8 @@ class Agent:
         if self.sample_poller is not None:
             self.sample_poller.stop()
         self.dispatcher.stop(timeout=5.0)
+        if self.processor.health_ping is not None:
+            self.processor.health_ping.stop(timeout=5.0)
         self.processor.onset_worker.stop(timeout=5.0)
         self.server.stop()
         self.connection.close()

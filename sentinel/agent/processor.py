@@ -27,6 +27,7 @@ from sentinel.model.notification import Notification, RunContext
 from sentinel.model.record import WHOLE_RUN, Event, Record
 from sentinel.model.record_batch import RecordBatch, RecordOrBatch
 from sentinel.notify import outbox
+from sentinel.notify.health_ping import HealthPing
 from sentinel.notify.policy import NotificationPolicy
 from sentinel.notify.recipients import Recipients
 from sentinel.notify.run_context import RunContextReader
@@ -127,6 +128,10 @@ class RunProcessor:
                 run, self.pipeline.engine, store, used=path.parent / "baseline.json"
             )
             self.consumers += (self.baseline_memory,)
+        self.health_ping: HealthPing | None = None
+        if settings.ping_url is not None:
+            self.health_ping = HealthPing(settings.ping_url)
+            self.consumers += (self.health_ping,)
         for name, message in settings.config_errors.items():
             log.warning("%s The defaults are used.", message)
             counters.set("sentinel_config_errors_total", name, 1)
@@ -231,13 +236,19 @@ class RunProcessor:
             # Its consequences are stored already; only the state of the pipeline is rebuilt.
             for _ in self.pipeline.process(entry):
                 pass
-        for record in self.history.latest_records(self.run):
+        latest_records = self.history.latest_records(self.run)
+        for record in latest_records:
             for consumer in self.restorable_consumers:
                 consumer.update(Result(record))
             # An agent that was killed at that point may not have written the outcome.
             self.stop_record = record if record.event is Event.STOP else None
         for record in self.history.run_metadata.to_records(self.run):
             self.exposition.update(Result(record))
+        if self.health_ping is not None:
+            self.health_ping.restore(
+                self.pipeline.current_notifications(),
+                is_running=bool(latest_records) and self.stop_record is None,
+            )
         self.show_open_cases()
         self.onset_worker.restore(self.pipeline.firing_incidents())
 

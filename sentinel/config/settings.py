@@ -163,6 +163,13 @@ class Settings(BaseModel):
         """Messages by full name of the invalid settings that were replaced by their defaults."""
         return self._config_errors
 
+    @field_validator("ping_url")
+    @classmethod
+    def _check_ping_url(cls, url: SecretStr | None) -> SecretStr | None:
+        if url is not None and (refusal := url_refusal(url.get_secret_value())):
+            raise ValueError(refusal)
+        return url
+
     @field_validator("public_url", "dashboard_url")
     @classmethod
     def _check_link(cls, url: str) -> str:

@@ -161,7 +161,15 @@ class NotificationPolicy:
         )
         now, reached = self.clock(), outbox.sinks_of(self.connection, notification.incident.name)
         sinks, rules = self.recipients.select(sent, reached, now)
-        return outbox.enqueue(self.connection, sent, sinks, now, rules) > 0
+        new = set[str]()
+        if sent.reason is NotificationReason.ESCALATED:
+            # The case opens for a sink to which the lower severity was not sent.
+            new = set(sinks) - reached
+        opening = replace(sent, reason=NotificationReason.OPENED)
+        known = [name for name in sinks if name not in new]
+        queued = outbox.enqueue(self.connection, sent, known, now, rules)
+        queued += outbox.enqueue(self.connection, opening, sorted(new), now, rules)
+        return queued > 0
 
     def _severity_notes(self, notification: Notification) -> Iterable[str]:
         severity, tier = notification.incident.severity, self.suppression.tier

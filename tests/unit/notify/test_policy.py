@@ -6,6 +6,7 @@ from contextlib import closing
 from dataclasses import replace
 
 import pytest
+from support.notifications import with_diagnosis
 from support.results import NOW, RUN, make_incident
 
 from sentinel.config.route import Route
@@ -350,3 +351,116 @@ def test_a_refused_command_is_noted_with_its_reason(fixture):
     assert fixture.last_notes() == (
         "No command was sent to the run, because it has not completed a step.",
     )
+
+
+def rows(fixture, sink):
+    """State, reason and severity of what was queued for the sink."""
+    query = "select state, reason, severity from outbox where sink = ? order by rowid"
+    return fixture.user_connection.execute(query, [sink]).fetchall()
+
+
+def test_a_route_selects_the_notifications_of_its_sink(fixture):
+    routes = {
+        "all": Route(),
+        "pager": Route(min_severity="critical"),
+        "other": Route(runs=["another*"]),
+        "team": Route(teams=["post"]),
+    }
+    fixture.recipients = Recipients(routes, team="post")
+    fixture.restart()
+    fixture.enqueue(NotificationReason.OPENED, WARNING)
+    fixture.deliver("all")
+    assert rows(fixture, "pager") == rows(fixture, "other") == []
+    fixture.enqueue(NotificationReason.ESCALATED)
+
+    assert [reason for _, reason, _ in rows(fixture, "all")] == ["opened", "escalated"]
+    assert rows(fixture, "pager") == [("queued", "opened", "critical")]
+    assert rows(fixture, "team") == [
+        ("queued", "opened", "critical"),
+        ("merged", "escalated", "critical"),
+    ]
+
+
+def test_the_end_of_a_case_goes_to_the_sinks_that_know_it(fixture):
+    fixture.recipients = Recipients({"all": Route(), "pager": Route(min_severity="critical")})
+    fixture.restart()
+    fixture.enqueue(NotificationReason.OPENED, WARNING)
+    fixture.deliver("all")
+    fixture.enqueue(NotificationReason.RESOLVED, WARNING)
+
+    assert [reason for _, reason, _ in rows(fixture, "all")] == ["opened", "resolved"]
+    assert rows(fixture, "pager") == []
+
+
+NIGHT = Route(quiet_hours="22:00-07:00", timezone="UTC")
+"""`NOW` is at 22:13 UTC."""
+
+
+def test_quiet_hours_withhold_what_is_not_critical_until_the_morning(fixture):
+    fixture.recipients = Recipients({"slack": NIGHT, "day": Route()})
+    fixture.restart()
+    fixture.enqueue(NotificationReason.OPENED, WARNING)
+    fixture.enqueue(NotificationReason.OPENED, make_incident("nan_or_inf"))
+
+    assert [state for state, _, _ in rows(fixture, "slack")] == ["withheld", "queued"]
+    assert [state for state, _, _ in rows(fixture, "day")] == ["queued", "queued"]
+    fixture.deliver()
+    fixture.now += 9 * 3600
+    fixture.deliver()
+    assert [state for state, _, _ in rows(fixture, "slack")] == ["delivered", "delivered"]
+
+
+def test_what_is_over_in_the_morning_is_not_sent(fixture):
+    fixture.recipients = Recipients({"slack": NIGHT})
+    fixture.restart()
+    fixture.enqueue(NotificationReason.OPENED, WARNING)
+    fixture.enqueue(NotificationReason.RESOLVED, WARNING)
+    fixture.now += 9 * 3600
+    fixture.deliver()
+
+    assert {state for state, _, _ in rows(fixture, "slack")} == {"merged"}
+
+
+def test_a_case_that_becomes_critical_at_night_is_sent_at_once(fixture):
+    fixture.recipients = Recipients({"slack": NIGHT})
+    fixture.restart()
+    fixture.enqueue(NotificationReason.OPENED, WARNING)
+    fixture.enqueue(NotificationReason.ESCALATED)
+    fixture.deliver()
+
+    assert rows(fixture, "slack")[0] == ("delivered", "opened", "critical")
+
+
+def test_the_end_of_a_warning_waits_for_the_morning_unless_it_only_changes_a_message(fixture):
+    fixture.recipients = Recipients({"slack": NIGHT, "bot": NIGHT}, updatable=["bot"])
+    fixture.now -= 3600
+    fixture.restart()
+    fixture.enqueue(NotificationReason.OPENED, WARNING)
+    fixture.deliver("slack")
+    fixture.deliver("bot")
+    fixture.now += 3600
+    fixture.enqueue(NotificationReason.RESOLVED, WARNING)
+
+    assert rows(fixture, "slack")[-1][0] == "withheld"
+    assert rows(fixture, "bot")[-1][0] == "queued"
+
+
+@pytest.mark.parametrize(
+    ("detector", "hold"),
+    [("kl_blowup", 1.0), ("run_died", 0.0), ("run_failed", 0.0), ("node_lost", 0.0)],
+)
+def test_only_what_may_still_get_a_cause_is_held(fixture, detector, hold):
+    fixture.recipients = Recipients({"slack": Route()}, hold_seconds=1.0)
+    fixture.restart()
+    fixture.enqueue(NotificationReason.OPENED, make_incident(detector))
+
+    assert outbox.next_attempt_time(fixture.user_connection, "slack", NOW) == NOW + hold
+
+
+def test_a_critical_case_with_a_cause_is_not_held(fixture):
+    fixture.recipients = Recipients({"slack": Route()}, hold_seconds=1.0)
+    fixture.restart()
+    diagnosed = with_diagnosis(Notification(NotificationReason.OPENED, CRITICAL, 100, NOW))
+    fixture.policy.enqueue([diagnosed])
+
+    assert outbox.next_attempt_time(fixture.user_connection, "slack", NOW) == NOW
