@@ -115,6 +115,16 @@ def test_a_sink_table_contains_its_route_and_the_order_of_the_file_is_kept(tmp_p
     }
 
 
+@pytest.mark.parametrize(
+    "url", ["http://hc.example/CANARY", "CANARY", "https://u:CANARY@hc.example/"]
+)
+def test_the_ping_has_the_url_policy_of_the_sinks(url, tmp_path):
+    with pytest.raises(ConfigError) as caught:
+        load_settings({"ping_url": url}, {}, tmp_path)
+
+    assert "CANARY" not in str(caught.value)
+
+
 def test_an_invalid_route_is_an_error_that_names_the_setting(tmp_path, monkeypatch):
     (tmp_path / "sentinel.toml").write_text(CONFIG.replace('"UTC"', '"CANARY"'))
     monkeypatch.chdir(tmp_path)
