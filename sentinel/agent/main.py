@@ -28,6 +28,7 @@ from sentinel.model.record_batch import RecordOrBatch
 from sentinel.notify import outbox
 from sentinel.notify.dispatcher import Dispatcher
 from sentinel.notify.sink_worker import DeliveryTiming
+from sentinel.notify.slack_buttons import SlackButtons
 from sentinel.readers.sample_files import SampleFiles, SamplePoller
 from sentinel.store import database
 from sentinel.store.history import read_incidents
@@ -161,6 +162,7 @@ class Agent:
             clock,
             DeliveryTiming(max_per_hour=settings.max_notifications_per_hour),
         )
+        self.slack_buttons = SlackButtons(self.sinks, clock)
         self.sample_poller = self._build_sample_poller()
         self.server = WebServer(
             self.processor.exposition.registry,
@@ -252,6 +254,7 @@ class Agent:
             if text := self.processor.pop_coverage_text():
                 self.report_coverage(text)
         self._publish_report()
+        self._serve_buttons()
         self.cluster_role.after_commit()
 
     def _publish_report(self) -> None:
@@ -260,6 +263,13 @@ class Agent:
         if self.cluster_role.role == "head" and not 0 <= now - self.reported_at < REPORT_SECONDS:
             self.reported_at = now
             self.cluster_role.publish_report(self.processor.exposition.report())
+
+    def _serve_buttons(self) -> None:
+        """Only the agent that notifies has the cases to which a button belongs."""
+        if self.cluster_role.role == "follower":
+            self.slack_buttons.stop()
+        else:
+            self.slack_buttons.start()
 
     def report_coverage(self, text: str) -> None:
         """Say once what of the run is not monitored."""
@@ -316,6 +326,7 @@ class Agent:
         self.node_metrics.stop()
         if self.sample_poller is not None:
             self.sample_poller.stop()
+        self.slack_buttons.stop()
         self.dispatcher.stop(timeout=5.0)
         if self.processor.health_ping is not None:
             self.processor.health_ping.stop(timeout=5.0)

@@ -9,4 +9,9 @@ from sentinel.model.notification import Notification
 
 def case_id(notification: Notification) -> str:
     """32 hex digits, the same from the opening of the case to its resolution."""
-    return sha256(notification.incident.name.encode("utf-8", "replace")).hexdigest()[:32]
+    return incident_id(notification.incident.name)
+
+
+def incident_id(name: str) -> str:
+    """The same, by the name of the incident that leads the case."""
+    return sha256(name.encode("utf-8", "replace")).hexdigest()[:32]

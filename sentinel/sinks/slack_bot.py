@@ -103,13 +103,15 @@ class SlackBot:
             "mrkdwn": False,
         }
         if not first:
-            return self._request("chat.postMessage", {"channel": self.channel, **content})
+            return self.api_request("chat.postMessage", {"channel": self.channel, **content})
         update = {"channel": channel, "ts": first, **content}
         if notification.reason is NotificationReason.ESCALATED:
             post = {"channel": channel, "thread_ts": first, "reply_broadcast": True, **content}
-            return self._request("chat.postMessage", post, self._request("chat.update", update))
+            return self.api_request(
+                "chat.postMessage", post, self.api_request("chat.update", update)
+            )
         reply = {"channel": channel, "thread_ts": first, **_history_entry(message)}
-        return self._request("chat.update", update, self._request("chat.postMessage", reply))
+        return self.api_request("chat.update", update, self.api_request("chat.postMessage", reply))
 
     def is_accepted(self, response: Response) -> bool:
         """Slack responds 200 and an object whose `ok` is true."""
@@ -141,9 +143,10 @@ class SlackBot:
         is_code = error.isascii() and error.replace("_", "").isalnum() and len(error) < 60
         return _REMEDIES.get(error) or (f"The error of Slack is {error}." if is_code else "")
 
-    def _request(
+    def api_request(
         self, method: str, content: dict[str, Any], follow_up: HttpRequest | None = None
     ) -> HttpRequest:
+        """The request of a method of the Web API."""
         return HttpRequest(
             f"{self.api_url}{method}",
             json.dumps(content, ensure_ascii=False).encode(),

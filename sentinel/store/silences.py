@@ -134,18 +134,25 @@ def active_silences(connection: sqlite3.Connection, now: float) -> tuple[Silence
     return tuple(Silence(*row) for row in rows)
 
 
-def acknowledge(
-    connection: sqlite3.Connection, detector: str, now: float, author: str, comment: str
+def acknowledge(  # noqa: PLR0913 - the columns of a row, and two filters
+    connection: sqlite3.Connection,
+    detector: str,
+    now: float,
+    author: str,
+    comment: str,
+    *,
+    incident: str = "",
 ) -> list[str]:
     """Acknowledge the firing incidents of a detector, or all if it is empty; return their names.
 
-    Each is acknowledged at the severity of its case, which is what notifications showed.
+    With `incident`, only the one of that name. Each is acknowledged at the severity of its case,
+    which is what notifications showed.
     """
     case_of = cases.cases_by_incident(connection)
     rows = connection.execute(
         "select name, severity from incident where state = 'firing' and (?1 = '' or detector = ?1)"
-        " order by name",
-        [detector],
+        " and (?2 = '' or name = ?2) order by name",
+        (detector, incident),
     ).fetchall()
     connection.executemany(
         "insert or replace into ack(incident, severity, time, author, comment)"

@@ -16,6 +16,7 @@ from urllib.parse import parse_qs, urlsplit
 from support.webhook_receiver import Handler, Mode, Receiver
 
 SLACK_TOKEN = "xoxb-1234-CANARY"
+SLACK_APP_TOKEN = "xapp-1234-CANARY"
 PAGERDUTY_KEY = "CANARY".ljust(32, "0")
 _JSON = [("Content-Type", "application/json")]
 
@@ -53,6 +54,8 @@ class FakeSlack(_Vendor):
     messages: dict[str, dict] = field(default_factory=dict)
     refusals: list[str] = field(default_factory=list)
     """Errors that the next calls get instead of a treatment."""
+    socket_url: str = ""
+    """What `apps.connections.open` returns."""
 
     @property
     def api_url(self) -> str:
@@ -83,17 +86,16 @@ class FakeSlack(_Vendor):
 
     def _call(self, handler: Handler) -> dict:
         request = handler.received
-        content = request.json
-        if request.headers.get("authorization") != f"Bearer {SLACK_TOKEN}":
+        method = request.path.rpartition("/")[2]
+        token = SLACK_APP_TOKEN if method == "apps.connections.open" else SLACK_TOKEN
+        if request.headers.get("authorization") != f"Bearer {token}":
             return {"ok": False, "error": "invalid_auth"}
+        if method == "apps.connections.open":
+            return {"ok": True, "url": self.socket_url}
+        content = request.json
         if error := slack_refusal(content):
             return {"ok": False, "error": error}
-        method = request.path.rpartition("/")[2]
-        if method == "chat.postMessage":
-            return self._post(content)
-        if method == "chat.update":
-            return self._update(content)
-        return {"ok": False, "error": "unknown_method"}
+        return self._post(content) if method == "chat.postMessage" else self._update(content)
 
     def _post(self, content: dict) -> dict:
         if content["channel"] not in {"training", "#training", "C1"}:
