@@ -49,6 +49,9 @@ from sentinel.transport.ring import RingReader
 
 log = logging.getLogger(__name__)
 
+DELIVERIES_INTERVAL_SECONDS = 1.0
+"""Interval at which undelivered notifications are counted."""
+
 
 class ResultConsumer(Protocol):
     """Something that is updated with every result."""
@@ -92,6 +95,8 @@ class RunProcessor:
             machine=read_node,
             cluster_status=cluster_status,
             readable_signals=self.pipeline.readable_signals,
+            sinks=tuple(sinks),
+            clock=clock,
         )
         recipients = Recipients(
             {name: settings.routes.get(name, Route()) for name in sinks},
@@ -140,6 +145,7 @@ class RunProcessor:
         )
         self._pending_input: list[RecordOrBatch] = []
         self._has_stated_coverage = False
+        self._clock, self._deliveries_polled_at = clock, 0.0
         self.stop_record: Record | None = None
         """The STOP of the run; the agent resets it after writing the outcome."""
         self.has_stopped = False
@@ -153,7 +159,14 @@ class RunProcessor:
             with database.transaction(self.connection, mode="immediate"):
                 self.notification_policy.enqueue_pending(due)
         self.action_planner.poll()
+        self._poll_deliveries()
         return bool(due)
+
+    def _poll_deliveries(self) -> None:
+        now = self._clock()
+        if abs(now - self._deliveries_polled_at) >= DELIVERIES_INTERVAL_SECONDS:
+            self._deliveries_polled_at = now
+            self.exposition.set_delivery_problems(outbox.delivery_problems(self.connection))
 
     def process(self, entry: RecordOrBatch) -> bool:
         """Process one entry and publish its results; whether a notification was queued."""

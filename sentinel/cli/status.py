@@ -50,6 +50,7 @@ def _to_dict(discovered: Any) -> dict[str, Any]:
         "step": state.get("step"),
         "cases": state.get("cases", []),
         "incidents": state.get("incidents", []),
+        "delivery_problems": state.get("delivery_problems", []),
         "silences": state.get("silences", []),
         "tier": state.get("tier", "page"),
         "metadata": state.get("metadata", {}),
@@ -86,14 +87,13 @@ def _run_lines(run: dict[str, Any]) -> Iterator[str]:
     yield from (f"  {line}" for line in node_lines(run))
     yield from (f"  {line}" for line in problem_lines(run["run"], run))
     yield from (f"  {line}" for line in report_lines(run))
-    diagnosed = {case["name"]: case for case in run["cases"] if case["diagnosis"]}
-    for name, case in diagnosed.items():
-        yield f"  {format_cause(case)}"
-        yield f"    remedy: {case['remedy']}"
-        members = (incident for incident in run["incidents"] if incident["case"] == name)
-        yield from (f"    {_format_incident(incident)}" for incident in members)
+    for problem in run["delivery_problems"]:
+        yield f"  {problem['text']} {problem['remedy']}"
+    for case in run["cases"]:
+        yield from (f"  {line}" for line in _case_lines(case, run["incidents"]))
+    names = {case["name"] for case in run["cases"]}
     for incident in run["incidents"]:
-        if incident.get("case") not in diagnosed:
+        if incident.get("case") not in names:
             yield f"  {_format_incident(incident)}"
     if run["coverage"]:
         yield f"  {run['coverage']}"
@@ -122,18 +122,25 @@ def _format_incident(incident: dict[str, Any]) -> str:
     )
 
 
-def format_cause(case: dict[str, Any]) -> str:
-    """The cause of a case, its confidence, its onset and the last checkpoint before it.
+def _case_lines(case: dict[str, Any], incidents: list[dict[str, Any]]) -> Iterator[str]:
+    """The text of the notification of a case, and the names of its detectors with their notes."""
+    message = case["message"]
+    yield f"{case['severity'].upper()}: {message['subject']}"
+    yield f"  {message['since']}"
+    yield from (f"  - {fact}" for fact in message["facts"])
+    if message["remedy"]:
+        yield f"  What to do: {message['remedy']}"
+    if message["checkpoint"]:
+        yield f"  Last good checkpoint: {message['checkpoint']}"
+    yield from (f"  Also: {text}" for text in message["also"])
+    yield from (f"  {note}" for note in message["notes"])
+    if case["ranks"]:
+        from sentinel.doctor.node_status import format_ranks
 
-    >>> diagnosis = {"title": "policy collapse", "confidence_text": "likely, 83 %"}
-    >>> case = {"severity": "critical", "onset_step": 286, "last_good_step": 280}
-    >>> format_cause(case | {"diagnosis": diagnosis})
-    'critical: policy collapse (likely, 83 %), since step 286; last checkpoint before: step 280'
-    """
-    diagnosis, good_step = case["diagnosis"], case["last_good_step"]
-    title = f"{diagnosis['title']} ({diagnosis['confidence_text']})"
-    checkpoint = "" if good_step is None else f"; last checkpoint before: step {good_step}"
-    return f"{case['severity']}: {title}, since step {case['onset_step']}{checkpoint}"
+        yield f"  Ranks: {format_ranks(case['ranks'])}"
+    members = [incident for incident in incidents if incident["case"] == case["name"]]
+    detectors = (f"{each['detector']}{format_incident_notes(each)}" for each in members)
+    yield f"  Detectors: {', '.join(detectors)}"
 
 
 def format_run_metadata(metadata: dict[str, Any]) -> str:

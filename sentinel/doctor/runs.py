@@ -30,6 +30,7 @@ def check_runs() -> Iterator[CheckResult]:
         for header in headers.get(run, []):
             yield from _check_rank(run, header)
         if run in agents:
+            yield from _check_deliveries(run, agents[run])
             yield from _check_patches(run, agents[run])
             yield from check_nodes(run, agents[run].state)
 
@@ -71,6 +72,12 @@ def _check_rank(run: str, header: RingHeader) -> Iterator[CheckResult]:
         grade = fail if VALID_VALUE_DROPS & dropped.keys() else warn
         remedy = "log numbers under short names from one thread; /metrics has drops by reason"
         yield grade(subject, f"values dropped: {counts}", remedy)
+
+
+def _check_deliveries(run: str, agent: DiscoveredRun) -> Iterator[CheckResult]:
+    for problem in agent.state.get("delivery_problems", []):
+        grade = fail if problem["given_up"] else warn
+        yield grade(f"run {run}, notifications", problem["text"], problem["remedy"])
 
 
 def _check_patches(run: str, agent: DiscoveredRun) -> Iterator[CheckResult]:

@@ -158,18 +158,17 @@ AGENT_ALERTS = (
     ),
     AgentAlert(
         name="sink_failing",
-        expr=(
-            "sum by (run, outcome) "
-            '(increase(sentinel_sink_deliveries_total{outcome=~".*dead"}[15m])) > 0 '
-            "or sum by (run, outcome) "
-            '(increase(sentinel_sink_deliveries_total{outcome=~".*retry"}[15m])) > 3'
-        ),
+        expr="max by (run, sink, state) (sentinel_alerts_undelivered) > 0",
         severity="warning",
-        summary="Notifications of run {{ $labels.run }} are not delivered ({{ $labels.outcome }})",
+        summary=(
+            "Notifications of run {{ $labels.run }} are not delivered to {{ $labels.sink }} "
+            "({{ $labels.state }}: {{ $value }})"
+        ),
         remedy="Test the sink with `sentinel notify test`; correct its URL or its token.",
         checks=(
+            "What is the error? `sentinel status` and the agent's page show it, and since when.",
             "`dead`: the receiver rejected a notification permanently, or failed for a day.",
-            "`retry`: the receiver does not answer or limits the rate; notifications are queued.",
+            "`retrying`: the receiver has not answered, or has limited the rate, for a minute.",
         ),
     ),
     AgentAlert(

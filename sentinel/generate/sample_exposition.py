@@ -44,6 +44,7 @@ def sample_metrics() -> Iterator[Metric]:
         {"any": Severity.WARNING},
         machine=lambda: SAMPLE_NODE,
         cluster_status=lambda: HEAD_STATUS,
+        sinks=("any",),
     )
     for record in _sample_records():
         exposition.update(Result(record))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from threading import Lock
 from typing import Any
@@ -27,6 +28,7 @@ from sentinel.metrics.machine_families import machine_families
 from sentinel.metrics.run_state import RunState
 from sentinel.metrics.run_status import machine_to_dict, run_report, run_state_to_dict
 from sentinel.model.counters import Counters
+from sentinel.model.delivery_problem import DeliveryProblem
 from sentinel.model.finding import Severity
 from sentinel.model.incident import Incident, Onset
 from sentinel.model.notification import Notification
@@ -48,7 +50,8 @@ class Exposition(Collector):
     the start: a series that appears only when it fires looks like one that is missing.
     `per_rank_limit` ranks and a few outliers have series of their own. `run` is the run's name if
     it is known before its first record. `machine` returns the newest measurements of the node,
-    `cluster_status` the role of this agent (see `AgentRole.status`). `readable_signals` are those
+    `cluster_status` the role of this agent (see `AgentRole.status`). `sinks` are the names of the
+    configured ones. `clock` returns seconds since the epoch. `readable_signals` are those
     that the enabled detectors read. `update` is called by the
     agent's loop, `collect` and `state` by any thread.
     """
@@ -60,12 +63,15 @@ class Exposition(Collector):
     machine: Callable[[], NodeMeasurements] = NodeMeasurements
     cluster_status: Callable[[], Mapping[str, Any]] = dict
     readable_signals: frozenset[str] = frozenset()
+    sinks: Collection[str] = ()
+    clock: Callable[[], float] = time.time
 
     def __post_init__(self) -> None:
         self.registry = CollectorRegistry(auto_describe=False)
         coverage = Coverage(self.readable_signals)
         self._run_state = RunState(self.run, self.per_rank_limit, coverage=coverage)
         self._onsets: dict[str, Onset] = {}
+        self._delivery_problems: tuple[DeliveryProblem, ...] = ()
         self._exported_alerts: dict[CaseAlert, None] = {}
         """Alerts of cases that a scrape showed, the newest last."""
         self._lock = Lock()
@@ -114,6 +120,11 @@ class Exposition(Collector):
         with self._lock:
             self._run_state.alerts.suppression = suppression
 
+    def set_delivery_problems(self, problems: Iterable[DeliveryProblem]) -> None:
+        """Set the sinks whose receivers do not accept notifications."""
+        now = self.clock()
+        self._delivery_problems = tuple(each for each in problems if each.is_reported(now))
+
     def collect(self) -> Iterator[Metric]:
         """All metric families; called by prometheus_client at a scrape."""
         run_state, cluster = self._copy_run_state(), self.cluster_status()
@@ -123,6 +134,7 @@ class Exposition(Collector):
         )
         if run_state.run:
             yield from self._case_families(run_state)
+            yield self._delivery_family(run_state.run)
             yield from machine_families(self.machine(), run_state.run)
             isolated = is_isolated(cluster, run_state.reported.settings)
             yield from cluster_families(
@@ -132,10 +144,12 @@ class Exposition(Collector):
     def state(self) -> dict[str, Any]:
         """The run's state as plain data, for the web page and `sentinel status`.
 
-        Keys: those of `run_state_to_dict`, machine (see `machine_to_dict`), refused (number of
-        rejected messages of other agents, by reason), cluster (see `AgentRole.status`).
+        Keys: those of `run_state_to_dict`, delivery_problems (see `DeliveryProblem.to_dict`),
+        machine (see `machine_to_dict`), refused (number of rejected messages of other agents, by
+        reason), cluster (see `AgentRole.status`).
         """
-        return run_state_to_dict(self._copy_run_state(), self._onsets) | {
+        return run_state_to_dict(self._copy_run_state(), self._onsets, self.clock()) | {
+            "delivery_problems": [each.to_dict() for each in self._delivery_problems],
             "machine": machine_to_dict(self.machine()),
             "refused": rejected_messages_by_reason(self.counters.values.copy()),
             "cluster": self.cluster_status(),
@@ -158,6 +172,20 @@ class Exposition(Collector):
                 del self._exported_alerts[alert]
             ended = [alert for alert in self._exported_alerts if alert not in firing]
         yield from case_families(FamilyBuilder(sanitize_label(run_state.run)), cases, ended)
+
+    def _delivery_family(self, run: str) -> Metric:
+        counts = {(sink, state): 0 for sink in self.sinks for state in ("retrying", "dead")}
+        for problem in self._delivery_problems:
+            counts[problem.sink, "retrying"] = problem.waiting
+            counts[problem.sink, "dead"] = problem.given_up
+        return FamilyBuilder(sanitize_label(run)).gauge(
+            "sentinel_alerts_undelivered",
+            "Notifications that the receiver of the sink rejected for good (dead) since it last "
+            "accepted one, or that are retried for longer than a minute (retrying).",
+            {(sanitize_label(sink), state): float(n) for (sink, state), n in counts.items()},
+            "sink",
+            "state",
+        )
 
     def _copy_run_state(self) -> RunState:
         with self._lock:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from sentinel.metrics.run_state import RunState, worst_rank
 from sentinel.model.incident import Onset
-from sentinel.model.notification import Notification
+from sentinel.model.message import Message, build_message
+from sentinel.model.notification import Notification, NotificationReason
+from sentinel.model.record import WHOLE_RUN
 from sentinel.signals.catalogue import SIGNALS
 from sentinel.signals.coverage import Coverage, coverage_text
 from sentinel.signals.hardware import NodeMeasurements
@@ -20,20 +22,27 @@ MAX_REPORTED_CASES = 8
 MAX_REPORTED_CHARS = 400
 
 
-def run_state_to_dict(run_state: RunState, onsets: Mapping[str, Onset]) -> dict[str, Any]:
-    """The state as plain data; values may be NaN or infinite.
+def run_state_to_dict(
+    run_state: RunState, onsets: Mapping[str, Onset], now: float
+) -> dict[str, Any]:
+    """The state as plain data at the time `now`; values may be NaN or infinite.
 
     Keys: run, attempt, state, active, step, steps, checkpoints, last_step_time and
     last_checkpoint_time (seconds since the epoch, NaN before the first), metadata (texts and
     settings by name), patches (by integration, then by status, the ranks with that status), signals
     (value, unit, help, metric, and over ranks min, max, mean, std, worst_rank), logged, monitored
     (signals that detectors read), unmonitored (keys with their nearest signal), coverage (what is
-    not monitored as text, mostly empty), liveness, cases, incidents (with silenced and
-    acknowledged, case and diagnosis), silences, tier, ranks (those shown singly), ranks_hidden (the
-    number of others). `onsets` are by incident name.
+    not monitored as text, mostly empty), liveness, cases (the most severe first, each with the text
+    of its notification, see `message_to_dict`, and the ranks that it names), incidents (with
+    silenced and acknowledged, case and diagnosis), silences, tier, ranks (those shown singly),
+    ranks_hidden (the number of others). `onsets` are by incident name.
     """
     alerts = run_state.alerts
-    cases = [case_to_dict(notification) for notification in alerts.open_cases]
+    open_cases = sorted(
+        alerts.open_cases,
+        key=lambda each: (each.incident.severity.order, -each.incident.opened_time),
+    )
+    cases = [_open_case_to_dict(notification, now) for notification in open_cases]
     case_by_incident = {name: case for case in cases for name in case["incidents"]}
     return {
         "run": run_state.run,
@@ -88,6 +97,11 @@ def _case_text(case: Notification) -> str:
     return f"{cause}{case.incident.finding.summary}"[:MAX_REPORTED_CHARS]
 
 
+def message_to_dict(message: Message) -> dict[str, Any]:
+    """The parts of a message as plain data, and its headline."""
+    return asdict(message) | {"severity": message.severity.value, "headline": message.headline}
+
+
 def machine_to_dict(machine: NodeMeasurements) -> dict[str, Any]:
     """The newest measurements of the node. Keys: host, disks, gpus, seen (time by part)."""
     gpus = [
@@ -107,6 +121,19 @@ def machine_to_dict(machine: NodeMeasurements) -> dict[str, Any]:
         "disks": dict(machine.free_bytes),
         "gpus": gpus,
         "seen": dict(machine.measured_at),
+    }
+
+
+def _open_case_to_dict(notification: Notification, now: float) -> dict[str, Any]:
+    # As it opened, since "escalated" and "updated" describe a message and not the case.
+    opened = replace(notification, reason=NotificationReason.OPENED)
+    incidents = notification.incidents
+    ranks = {
+        each.key.rank if each.key.rank != WHOLE_RUN else each.finding.rank for each in incidents
+    }
+    return case_to_dict(notification) | {
+        "ranks": sorted(rank for rank in ranks if rank is not None),
+        "message": message_to_dict(build_message(opened, now)),
     }
 
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from itertools import groupby
 
+from sentinel.model.delivery_problem import DeliveryProblem
 from sentinel.model.notification import Notification, NotificationReason
 from sentinel.notify import notification_codec
 
@@ -43,22 +44,6 @@ class OutboxEntry:
     created: float
     last_error: str
     receipt: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class DeliveryProblem:
-    """A sink whose receiver does not accept notifications.
-
-    `given_up` notifications were rejected for good since the last one that it accepted, and
-    `waiting` ones were tried and will be tried again. `last_error` is a status or the name of an
-    error class. `since` is the time of the first of them, in epoch seconds.
-    """
-
-    sink: str
-    given_up: int
-    waiting: int
-    last_error: str
-    since: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ from support.results import (
 from sentinel.metrics.families import MAX_LABEL_VALUES
 from sentinel.metrics.run_state import RUN_STATES
 from sentinel.model.counters import COUNTER_FAMILIES, Counters
+from sentinel.model.delivery_problem import DeliveryProblem
 from sentinel.model.finding import Severity
 from sentinel.model.incident import IncidentState
 from sentinel.model.notification import Notification, NotificationReason
@@ -255,3 +256,27 @@ def test_a_restored_case_keeps_its_cause():
 
     assert samples(shown)["sentinel_case_confidence", "kl_blowup#1"] == 0.826
     assert shown.state()["incidents"][0]["case"] == case.incident.name
+
+
+def test_undelivered_notifications_are_counted_by_sink():
+    """One that waits for less than a minute is no problem yet."""
+    shown = make_exposition(run=RUN, sinks=("slack", "mail"), clock=lambda: NOW + 59)
+    problems = [
+        DeliveryProblem("slack", 2, 1, "HTTP 404", NOW),
+        DeliveryProblem("mail", 0, 3, "TimeoutError", NOW),
+    ]
+    shown.set_delivery_problems(problems)
+    series = {key[1:]: n for key, n in samples(shown).items() if "undelivered" in key[0]}
+
+    assert series == {
+        ("slack", "dead"): 2,
+        ("slack", "retrying"): 1,
+        ("mail", "dead"): 0,
+        ("mail", "retrying"): 0,
+    }
+    assert [each["sink"] for each in shown.state()["delivery_problems"]] == ["slack"]
+
+    shown.clock = lambda: NOW + 60
+    shown.set_delivery_problems(problems)
+    assert samples(shown)["sentinel_alerts_undelivered", "mail", "retrying"] == 3
+    assert "3 notifications waiting" in shown.state()["delivery_problems"][1]["text"]
