@@ -61,7 +61,7 @@ from sentinel.signals.setting_names import with_setting_names
 EXTREME_VALUES = (nan, inf, -inf, 0.0, -1.0, 1e308, -1e308)
 HEARTBEAT_KEYS = frozenset(
     {
-        *("ranks_running", "ranks_gone", "ranks_failed", "idle_seconds"),
+        *("ranks_running", "ranks_gone", "ranks_failed", "idle_seconds", "inactive_seconds"),
         *("nodes", "nodes_lost", "lost_seconds"),
     }
 )

@@ -52,6 +52,13 @@ class SlowRank:
                 f"{workers}, and check whether its shard has longer samples or is on slower "
                 "storage than the others'."
             )
+        if signal == "compute_time":
+            return (
+                f"Check the CPUs and the GPU of the node of {rank}: clocks (`nvidia-smi -q -d "
+                "PERFORMANCE`), other programs, memory. If its batches are longer than those of "
+                "the others, distribute them evenly; otherwise resume from the last checkpoint "
+                "without that node."
+            )
         if signal == "generation_time":
             return (
                 f"Check whether {rank} has longer prompts or completions than the others, and "

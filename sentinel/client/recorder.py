@@ -12,6 +12,7 @@ from time import perf_counter
 from time import time as wall_time
 from typing import Any
 
+from sentinel.client.capture.activity import EVALUATION, ActivityPublisher
 from sentinel.client.capture.captured_values import CapturedValues
 from sentinel.client.capture.device_copy import DeviceCopies, cuda_queue
 from sentinel.client.capture.text_sampling import DEFAULT_SAMPLES_PER_CALL, GeneratedBatch
@@ -45,6 +46,7 @@ class Recorder:
         self.ring = ring
         self.try_lock = TryLock(ring, guard)
         self.clock = StepClock()
+        self.activity = ActivityPublisher(ring)
         self.commands = CommandExecutor(self, guard)
         self.device_copies = DeviceCopies(ring.count_drop, cuda_queue)
         self.poller = StepPoller(ring, self.clock, self.commands, on_poll, on_step)
@@ -95,6 +97,8 @@ class Recorder:
         """Publish that a backward pass begins, so that an incomplete step is visible too."""
         clock = self.clock
         clock.in_progress = True
+        if self.activity.current:
+            self.activity.end(EVALUATION)
         self.ring.begin_backward(clock.step_index + 1)
 
     def record_uncounted_step(self) -> None:

@@ -23,6 +23,7 @@ from sentinel.client.outcome import outcome_attributes
 from sentinel.client.process_group import rank_environment
 from sentinel.client.recorder import Recorder
 from sentinel.client.spawn import AgentSupervisor
+from sentinel.client.stack_thread import StackThread
 from sentinel.model.record import Event
 from sentinel.transport import paths
 from sentinel.transport.identity import Identity
@@ -50,6 +51,7 @@ class Session:
         self.recorder = self._make_recorder()
         self.recorder.commands.open(self.ring.path, self.identity, arguments.callback)
         self._undo_patches: list[Callable[[], None]] = []
+        self.stack_thread: StackThread | None = None
 
     def open(self) -> None:
         """Record START, start the agent, and attach the integrations."""
@@ -59,6 +61,8 @@ class Session:
         if not self.uses_collective or self.identity.rank == 0:
             self._start_agent()
         loop = TrainingLoop(self.recorder)
+        self.stack_thread = StackThread(self.ring.path, lambda: loop.training_thread_id)
+        self.stack_thread.open()
         for name in integration_names():
             patcher = Patcher(name, self.recorder, loop)
             self._undo_patches.append(patcher.undo)
@@ -77,6 +81,8 @@ class Session:
     def close(self, error: BaseException | None) -> None:
         """Record STOP with the outcome, and undo every patch."""
         attributes = outcome_attributes(error)
+        if self.stack_thread is not None:
+            self.stack_thread.close()
         self._remove_patches()
         self.recorder.close(attributes)
         self.ring.close(attributes["outcome"])
@@ -87,6 +93,8 @@ class Session:
     def abandon(self) -> None:
         """Leave the run in a forked child: it belongs to the parent."""
         self.guard.disabled = True
+        if self.stack_thread is not None:
+            self.stack_thread.abandon()
         self.recorder.commands.close()
         self.recorder.abandon()
         self._remove_patches()

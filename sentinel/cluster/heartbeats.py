@@ -14,6 +14,7 @@ from sentinel.model.rank_end import (
     RankEnd,
     first_failure,
 )
+from sentinel.model.rank_stack import group_stacks, parse_stacks, serialize_stacks
 from sentinel.model.record import WHOLE_RUN, Event, Record
 
 BLOCKED_AFTER_SILENCE_SECONDS = 5.0
@@ -35,6 +36,8 @@ _STRAGGLER_ATTRIBUTES = (
     "straggler_progress",
     "blocked_by",
     "all_behind",
+    "stacks",
+    "stacks_pending",
 )
 
 _NODE_ATTRIBUTES = (*_STRAGGLER_ATTRIBUTES, "failure_origin", "final")
@@ -100,6 +103,8 @@ def merge_heartbeats(
         **_lost_node_attributes(lost),
     }
     attributes["state"] = _merged_state(present or lost, attributes.get("cause", ""))
+    attributes["activity"] = _activity(present)
+    attributes |= _stack_attributes(present)
     is_blocked = "straggler_ranks" in attributes and _is_blocked_by_silence(
         values["idle_seconds"], values["lost_seconds"]
     )
@@ -164,10 +169,21 @@ def _merge_values(
         "idle_seconds": min(
             _value("idle_seconds", each) + each.age_seconds for each in present or lost
         ),
+        "inactive_seconds": _inactive_seconds(present or lost),
         "nodes": float(len(present) + len(lost)),
         "nodes_lost": float(len(lost)),
         "lost_seconds": min((each.age_seconds for each in lost), default=0.0),
     }
+
+
+def _inactive_seconds(node_heartbeats: Sequence[NodeHeartbeat]) -> float:
+    """Seconds without any sign of life, on the nodes with stopped ranks if there are some."""
+    stopped = [each for each in node_heartbeats if each.heartbeat.attributes.get("blocked_by")]
+    return min(
+        each.heartbeat.values.get("inactive_seconds", _value("idle_seconds", each))
+        + each.age_seconds
+        for each in stopped or node_heartbeats
+    )
 
 
 def _lost_node_attributes(lost: Sequence[NodeHeartbeat]) -> dict[str, str]:
@@ -327,8 +343,28 @@ def _straggler_attributes(present: Sequence[NodeHeartbeat]) -> dict[str, str]:
     return attributes
 
 
+def _stack_attributes(present: Sequence[NodeHeartbeat]) -> dict[str, str]:
+    """The stacks of all ranks, and whether some are still to come."""
+    texts = (each.heartbeat.attributes.get("stacks", "") for each in present)
+    stacks = group_stacks(stack for text in texts if text for stack in _parse_stacks(text))
+    is_pending = any("stacks_pending" in each.heartbeat.attributes for each in present)
+    return {
+        **({"stacks": serialize_stacks(stacks)} if stacks else {}),
+        **({"stacks_pending": "yes"} if is_pending else {}),
+    }
+
+
+def _activity(present: Sequence[NodeHeartbeat]) -> str:
+    texts = (each.heartbeat.attributes.get("activity", "") for each in present)
+    return ",".join(sorted({name for text in texts for name in text.split(",")} - {""}))
+
+
 def _progress(each: NodeHeartbeat) -> tuple[int, ...]:
     return _parse_counts(each.heartbeat.attributes.get("straggler_progress", "0,0"))
+
+
+# Cached: a run that stands still reports the same stacks.
+_parse_stacks = lru_cache(maxsize=64)(parse_stacks)
 
 
 # Cached: nodes in lockstep report the same text.

@@ -3,38 +3,62 @@
 Formula
     limit      = max(`floor`, `times` * p99 of the last `window` step intervals)
     limit      = `patience_first` until `warmup` steps have completed
-    limit      = max(limit, `patience_phase`) inside a declared phase, such as an evaluation
+    limit      = max(limit, `patience_phase`) inside a phase, declared or noticed
     limit      = max(limit, `times` * the longest gap between rows) for a followed log
-    Finding    = idle > limit; critical once idle > `page_after` * limit
+    Finding    = inactive > limit; critical once inactive > `page_after` * limit
 
 Units
     `floor`, `patience_first`, `patience_phase`: seconds. `window`, `warmup`: steps. `times`,
-    `page_after`: plain numbers. Idle time: seconds since any rank completed a step.
+    `page_after`: plain numbers. Inactive time: seconds since any rank completed a step, or fetched
+    a batch from a DataLoader.
 
-    Named are ranks stopped by a signal, otherwise those with the least progress: by steps taken,
-    then by whether the backward pass of the next step has begun, in which data-parallel ranks wait.
-    If they wait for the ranks of a lost node, `node_lost` reports that instead.
+    Phases that are noticed: an evaluation, from `Module.eval()` of a model in training to the next
+    backward pass; `torch.save` and `torch.load`; torch.compile at work; and computing, which is a
+    rank that uses a CPU and whose stack changes, while no rank is in a collective: one that waits
+    there may spin. No phase counts for a rank that a signal stopped.
+
+    Named are ranks stopped by a signal; otherwise, by their stacks, those that do not wait for the
+    others; otherwise those with the least progress: by steps taken, then by whether the backward
+    pass of the next step has begun, in which data-parallel ranks wait. If they wait for the ranks
+    of a lost node, `node_lost` reports that instead.
 
 Source
     Fault-tolerant launchers use learned limits of five times the usual interval without the first
     five steps; NCCL times out after ten minutes, gloo after thirty.
 
 Defaults
-    An undeclared evaluation or checkpoint stops the steps like a hang the first time it happens, so
-    the finding is a warning first, and critical at `page_after` 4 times the limit: two minutes for
-    a run with one-second steps. `warmup` 5 excludes compilation; a run that never completes a step
-    is reported after `patience_first` 1800 seconds.
+    A pause that shows no sign of life stops the steps like a hang, so the finding is a warning
+    first, and critical at `page_after` 4 times the limit: two minutes for a run with one-second
+    steps. `warmup` 5 excludes compilation; a run that never completes a step is reported after
+    `patience_first` 1800 seconds.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
+from sentinel.model.rank_stack import RankStack, find_odd_ranks, format_ranks, parse_stacks
 from sentinel.model.record import Event, Record
+
+STACK_WAIT_SECONDS = 1.0
+"""Time after the limit for which a finding waits for stacks that were requested."""
+
+MAX_DESCRIBED_PLACES = 3
+"""Places of ranks in the summary: the odd ones, and the largest groups of the others."""
+
+COMPUTING = "computing"
+"""Activity of a rank whose stack changes, which a collective that spins may feign."""
+
+SINGLE_PROCESS_REMEDY = (
+    "Look at the function that the process is in; the page shows its stack. If it waits for "
+    "a DataLoader, check storage, memory and the worker processes, and try {data loader workers} = "
+    "0. If it waits for a lock or a queue, find the thread that holds or fills it; otherwise check "
+    "the device (`nvidia-smi`, `dmesg`) and the file systems."
+)
 
 
 @dataclass
@@ -51,9 +75,9 @@ class RunStalled:
     signal: ClassVar[str] = "idle_seconds"
     severity: ClassVar[Severity] = Severity.WARNING
     remedy: ClassVar[str] = (
-        "Start with the named ranks: a rank behind the others blocks all of them in the next "
-        "collective. Take its stack (py-spy dump --pid), then check GPU, network and storage of "
-        "its node."
+        "Start with the named ranks: the others wait for them in a collective. Look at the "
+        "function that a named rank is in; its stack is on the agent's page. Then check GPU, "
+        "network and storage of its node."
     )
 
     def __post_init__(self) -> None:
@@ -61,6 +85,7 @@ class RunStalled:
         self._step_count = 0
         self._last_step_time: float | None = None
         self._open_phases: list[str] = []
+        self._world_size = 0
 
     def update(self, record: Record) -> DetectorOutput:
         if record.event is Event.HEARTBEAT:
@@ -69,6 +94,7 @@ class RunStalled:
             self._step_count, self._last_step_time = 0, None
             self._step_intervals.clear()
             self._open_phases.clear()
+            self._world_size = int(record.values.get("world_size", 0))
         elif record.event is Event.STEP:
             self._append_step(record.time)
         elif record.event is Event.PHASE:
@@ -89,43 +115,95 @@ class RunStalled:
             self._open_phases.remove(name)
 
     def _evaluate(self, record: Record) -> DetectorOutput:
-        if (
-            not record.values.get("ranks_running")
-            or record.attributes.get("blocked_by") == "node_lost"
-        ):
+        values, attributes = record.values, record.attributes
+        if not values.get("ranks_running") or attributes.get("blocked_by") == "node_lost":
             return None
-        max_gap = float(record.attributes.get("max_gap_seconds", 0.0))
-        idle = record.values["idle_seconds"]
-        limit = max(self._limit_seconds(), self.times * max_gap)
-        if idle <= limit:
+        max_gap = float(attributes.get("max_gap_seconds", 0.0))
+        inactive = values.get("inactive_seconds", values["idle_seconds"])
+        limit = max(self._step_limit(), self.times * max_gap)
+        if inactive <= limit:
             return Clear()
-        ranks = record.attributes.get("straggler_ranks", "")
-        return Finding(
-            summary=f"{_subject_text(record.attributes, ranks)} passed step {record.step} for "
-            f"{idle:.0f} s (limit {limit:.0f} s).",
-            evidence={
-                "seconds_since_last_step": idle,
-                "limit_seconds": limit,
-                "ranks_behind": ranks,
-                "last_step_of_ranks_behind": record.attributes.get("straggler_step", ""),
-            },
-            severity=Severity.CRITICAL if idle > self.page_after * limit else Severity.WARNING,
-            rank=None if record.attributes.get("all_behind") else int(ranks.split(",")[0]),
-        )
+        stacks = parse_stacks(attributes.get("stacks", ""))
+        if attributes.get("blocked_by") != "signal" and self._is_in_phase(attributes, stacks):
+            limit = max(limit, self.patience_phase)
+            if inactive <= limit:
+                return Clear()
+        is_awaiting_stacks = "stacks_pending" in attributes and "blocked_by" not in attributes
+        if is_awaiting_stacks and inactive <= limit + STACK_WAIT_SECONDS:
+            return None
+        return self._finding(record, stacks, inactive, limit)
 
-    def _limit_seconds(self) -> float:
+    def _step_limit(self) -> float:
         if not self._step_intervals:
             return self.patience_first
         ordered = sorted(self._step_intervals)
         slowest = ordered[min(len(ordered) - 1, int(0.99 * len(ordered)))]
-        limit = max(self.floor, self.times * slowest)
-        return max(limit, self.patience_phase) if self._open_phases else limit
+        return max(self.floor, self.times * slowest)
+
+    def _is_in_phase(self, attributes: Mapping[str, str], stacks: Sequence[RankStack]) -> bool:
+        activities = {*attributes.get("activity", "").split(",")} - {""}
+        if self._world_size != 1 and any(stack.is_waiting for stack in stacks):
+            activities.discard(COMPUTING)
+        return bool(self._open_phases or activities)
+
+    def _finding(
+        self, record: Record, stacks: list[RankStack], inactive: float, limit: float
+    ) -> Finding:
+        values, attributes = record.values, record.attributes
+        behind = _parse_ranks(attributes.get("straggler_ranks", ""))
+        is_stopped = attributes.get("blocked_by") == "signal"
+        all_behind = "all_behind" in attributes
+        is_alone = self._world_size == 1
+        named: tuple[int, ...] = () if all_behind else behind
+        if not is_stopped:
+            named = find_odd_ranks(stacks, behind) or named
+        if is_alone:
+            named = behind
+        idle = values["idle_seconds"]
+        return Finding(
+            summary=f"{_subject_text(named, stacks, is_stopped=is_stopped, is_alone=is_alone)} has "
+            f"{'followed' if is_alone else 'passed'} step {record.step} for {idle:.0f} s "
+            f"(limit {limit:.0f} s).",
+            evidence={
+                "seconds_since_last_step": idle,
+                "seconds_without_activity": inactive,
+                "limit_seconds": limit,
+                "ranks_behind": ",".join(map(str, named or behind)),
+                "last_step_of_ranks_behind": attributes.get("straggler_step", ""),
+                **{
+                    f"stack_of_rank{'s' if len(stack.ranks) > 1 else ''}_"
+                    f"{format_ranks(stack.ranks).replace(', ', ',')}": stack.format_frames()
+                    for stack in _odd_first(stacks, named)[:MAX_DESCRIBED_PLACES]
+                },
+            },
+            severity=Severity.CRITICAL if inactive > self.page_after * limit else Severity.WARNING,
+            rank=named[0] if named else None,
+            remedy=SINGLE_PROCESS_REMEDY if is_alone else None,
+        )
 
 
-def _subject_text(attributes: Mapping[str, str], ranks: str) -> str:
-    """The subject of the summary: the ranks that block the run, if they are known."""
-    if attributes.get("all_behind"):
-        return "No rank has"
-    subject = f"Ranks {ranks.replace(',', ', ')} are" if "," in ranks else f"Rank {ranks} is"
-    state = "stopped by a signal" if attributes.get("blocked_by") == "signal" else "behind"
-    return f"{subject} {state}; no rank has"
+def _parse_ranks(text: str) -> tuple[int, ...]:
+    return tuple(int(rank) for rank in text.split(",") if rank)
+
+
+def _odd_first(stacks: Sequence[RankStack], named: tuple[int, ...]) -> list[RankStack]:
+    """The stacks of the named ranks first, then the others by the number of their ranks."""
+    return sorted(stacks, key=lambda stack: (set(named).isdisjoint(stack.ranks), -len(stack.ranks)))
+
+
+def _subject_text(
+    named: tuple[int, ...], stacks: Sequence[RankStack], *, is_stopped: bool, is_alone: bool
+) -> str:
+    """The beginning of the summary: the ranks that block the run and where ranks are, if known."""
+    end = "; no step" if is_alone else "; no rank"
+    verb = "is" if len(named) == 1 else "are"
+    subject = f"Rank{'' if verb == 'is' else 's'} {format_ranks(named)} {verb}"
+    if is_stopped:
+        return f"{'The process is' if is_alone else subject} stopped by a signal{end}"
+    shown = _odd_first(stacks, named)[:MAX_DESCRIBED_PLACES]
+    if shown:
+        places = "; ".join(stack.describe(is_alone=is_alone) for stack in shown)
+        return f"{places[0].upper()}{places[1:]}{end}"
+    if named and not is_alone:
+        return f"{subject} behind{end}"
+    return "No step" if is_alone else "No rank"

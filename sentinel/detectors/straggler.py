@@ -2,7 +2,8 @@
 
 Formula
     lag      = (time of the slowest rank - mean of the other ranks) / step time; for the time waited
-               for data, the sampling time and the whole step
+               for data, the sampling time, the time before the backward pass and the whole step
+    lag      = that before the backward pass is less the lag of another rank in data or samples
     Finding  = the same rank is the slowest in 28 of the last 32 records, and its median lag over
                these exceeds `notable`
     warning  = the median lag exceeds `costly`; or that rank is named for 32 records in a row, and
@@ -14,9 +15,11 @@ Units
 
 Source
     If gradients are averaged, a step takes equally long on every rank: the others wait inside the
-    backward pass. The times of a rank before that, for data and samples, show the slow rank. A rank
-    with only a slow GPU is found if ranks do not wait for each other; see sentinel_gpu_throttled
-    for its cause.
+    backward pass. The times of a rank before that show the slow rank: for data, for samples, and
+    for the rest, which is computing. Where ranks meet before the backward pass, as some trainers do
+    to count tokens, the others wait there for a rank with slow data; that rank is named. On a GPU
+    the time is that of the host. A rank with only a slow GPU is found if ranks do not wait for each
+    other; see sentinel_gpu_throttled for its cause.
 
 Defaults
     `notable` 0.08 and `costly` 0.25. On 100 synthetic healthy runs (144,000 steps; 60 of them of 2
@@ -37,9 +40,13 @@ from sentinel.stats.persistent_outlier import PersistentOutlier, mean_of_others
 TIME_SIGNALS = {
     "data_wait": "waits longer for data",
     "generation_time": "takes longer to sample",
+    "compute_time": "is slower in computing, before its backward pass,",
     "step_time": "takes longer for a step",
 }
 """Times measured on each rank."""
+
+SPECIFIC_SIGNALS = frozenset({"data_wait", "generation_time"})
+"""Times in which no rank waits for another."""
 
 LASTING_RECORDS = 32
 """Records for which a rank is named that costs less."""
@@ -90,7 +97,7 @@ class Straggler:
         evaluated = [name for name in TIME_SIGNALS if self._update_signal(name, record, step_time)]
         if not evaluated:
             return None
-        lag, name = max((self._lag_share(name), name) for name in evaluated)
+        lag, name = max((self._own_lag_share(name, evaluated), name) for name in evaluated)
         outlier = self._slowest_ranks[name]
         self._count += 1
         self._update_named(outlier.rank if lag > self.notable else None)
@@ -135,6 +142,21 @@ class Straggler:
         lag = (slowest - others) / max(step_time, slowest)
         self._slowest_ranks[name].add(spread.max_rank, lag, record.step)
         return True
+
+    def _own_lag_share(self, name: str, evaluated: list[str]) -> float:
+        """The lag without what others may have waited before the backward pass."""
+        share = self._lag_share(name)
+        if name != "compute_time":
+            return share
+        rank = self._slowest_ranks[name].rank
+        return share - max(
+            (
+                self._lag_share(other)
+                for other in evaluated
+                if other in SPECIFIC_SIGNALS and self._slowest_ranks[other].rank != rank
+            ),
+            default=0.0,
+        )
 
     def _lag_share(self, name: str) -> float:
         outlier = self._slowest_ranks[name]

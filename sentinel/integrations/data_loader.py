@@ -2,7 +2,8 @@
 
 Patches `__next__` of the iterators behind every `torch.utils.data.DataLoader`, with and without
 workers. Only the training thread counts: batches that other threads prefetch delay no step. The
-waits of an evaluation between two steps count for the step, as they do in the step time.
+waits of an evaluation between two steps count for the step, as they do in the step time. Each batch
+is a sign of life.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ def attach(patcher: Patcher) -> None:
     if owner is None:
         patcher.add_missing("_BaseDataLoaderIter")
         return
-    loop = patcher.loop
+    loop, activity = patcher.loop, patcher.recorder.activity
 
     def make(original: Any) -> Any:
         @functools.wraps(original)
@@ -35,6 +36,7 @@ def attach(patcher: Patcher) -> None:
             finally:
                 if loop.training_thread_id in {None, get_ident()}:
                     loop.add_seconds("data_wait", perf_counter() - started)
+                    activity.count()
 
         return timed_next
 

@@ -2,7 +2,8 @@
 
 Patches `Tensor.backward` and `autograd.backward` for the raw loss; the norm that `clip_grad_norm_`
 computes; and `Optimizer.zero_grad`, which discards gradients without a step, and their losses with
-them. Registers global hooks around `Optimizer.step`.
+them. Registers global hooks around `Optimizer.step`. `Module.eval`, `torch.save` and `torch.load`
+are patched as signs of life between steps.
 """
 
 from __future__ import annotations
@@ -36,6 +37,10 @@ def attach(patcher: Patcher) -> None:
     for owner, name in norms:
         if hasattr(owner, name):
             patcher.replace(owner, name, _wrap_total_norm(patcher))
+    activity = patcher.recorder.activity
+    patcher.wrap(torch.nn.Module, "eval", before=activity.on_eval)
+    for name in ("save", "load"):
+        patcher.replace(torch, name, activity.wrapper_for(name))
     for register, body in (
         (optim.register_optimizer_step_pre_hook, loop.before_step),
         (optim.register_optimizer_step_post_hook, loop.after_step),

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from sentinel.live.rank import LiveRank
+from sentinel.live.stack_sampler import StackSampler
 from sentinel.model.rank_end import (
     END_ATTRIBUTES,
     STOP_SIGNAL_KEY,
@@ -49,14 +50,21 @@ class StopRequest:
 
 
 def build_heartbeat(
-    run: str, ranks: list[LiveRank], now: float, *, stop_request: StopRequest | None = None
+    run: str,
+    ranks: list[LiveRank],
+    now: float,
+    *,
+    stop_request: StopRequest | None = None,
+    stack_sampler: StackSampler | None = None,
 ) -> Record:
     """The heartbeat of the ranks of one attempt.
 
-    Values: `ranks_running`, `ranks_gone` (died), `ranks_failed` (exception or exit code), and
-    `idle_seconds` since any rank advanced a step. Attributes, lists of ranks with commas:
+    Values: `ranks_running`, `ranks_gone` (died), `ranks_failed` (exception or exit code),
+    `idle_seconds` since any rank advanced a step, and `inactive_seconds` since any sign of life, of
+    the stopped ranks if a signal stopped some. Attributes, lists of ranks with commas:
 
-    - `state`; `died_ranks`, `failed_ranks`;
+    - `state`; `died_ranks`, `failed_ranks`; `activity`, what running ranks do outside steps; those
+      of `stack_sampler`;
     - `straggler_ranks`, their `straggler_step` and `straggler_progress` (step index, and step index
       of the newest backward pass); `blocked_by` if a signal stopped them, `all_behind` if no rank
       is ahead;
@@ -79,6 +87,9 @@ def build_heartbeat(
     if failure.get("cause") == "stopped" and stop_request is not None:
         failure["stop_requested_by"] = stop_request.received_by
     newest = max(ranks, key=lambda r: r.header.last_step_index).header
+    stopped = _stopped_ranks(ranks_with_own_process(running), now)
+    sampler = stack_sampler or StackSampler()
+    activities = {rank.header.activity for rank in running} | sampler.activities()
     return Record(
         run=run,
         rank=WHOLE_RUN,
@@ -90,13 +101,18 @@ def build_heartbeat(
             "ranks_gone": float(len(gone)),
             "ranks_failed": float(len(failed)),
             "idle_seconds": max(0.0, now - max(r.last_progress_at for r in ranks)),
+            "inactive_seconds": max(
+                0.0, now - max(r.last_sign_of_life_at for r in stopped or ranks)
+            ),
         },
         attributes={
             "state": _run_state(ranks, failure.get("cause", "")),
             "died_ranks": _rank_list(gone),
             "failed_ranks": _rank_list(failed),
             **failure,
-            **_straggler_attributes(ranks_with_own_process(running), now),
+            **_straggler_attributes(ranks_with_own_process(running), stopped),
+            "activity": ",".join(sorted(activities - {""})),
+            **sampler.attributes(),
         },
         attempt=newest.identity.attempt,
         step_index=newest.last_step_index,
@@ -160,15 +176,19 @@ def _with_stop_request(ends: list[RankEnd], request: StopRequest | None) -> list
     ]
 
 
-def _straggler_attributes(running: list[LiveRank], now: float) -> dict[str, str]:
+def _stopped_ranks(running: list[LiveRank], now: float) -> list[LiveRank]:
+    """The ranks without a step for a while whose process a signal or a debugger stopped."""
+    stalled = [rank for rank in running if now - rank.last_progress_at >= STALLED_AFTER_SECONDS]
+    return [rank for rank in stalled if rank.header.process.is_stopped()]
+
+
+def _straggler_attributes(running: list[LiveRank], stopped: list[LiveRank]) -> dict[str, str]:
     """The running ranks that the others wait for: stopped ones, else those with least progress.
 
     `all_behind` marks that every rank has the same progress.
     """
     if not running:
         return {}
-    stalled = [rank for rank in running if now - rank.last_progress_at >= STALLED_AFTER_SECONDS]
-    stopped = [rank for rank in stalled if rank.header.process.is_stopped()]
     lowest = min(map(_progress, running))
     stragglers = stopped or [rank for rank in running if _progress(rank) == lowest]
     slowest = min(stragglers, key=_progress)

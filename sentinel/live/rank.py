@@ -37,6 +37,8 @@ class LiveRank:
     end_attributes: Mapping[str, str] = field(default_factory=dict)
     keep_messages: bool = True
     evidence: EndEvidence = field(default_factory=EndEvidence)
+    last_activity_at: float = 0.0
+    """When the agent last saw a sign of life outside steps, by its clock."""
     reported_drops: tuple[int, ...] = (0,) * len(DROP_REASONS)
     polled_at: float = 0.0
 
@@ -75,6 +77,11 @@ class LiveRank:
         return self.outcome == "died" and COLLECTIVE_KEY in self.end_attributes
 
     @property
+    def last_sign_of_life_at(self) -> float:
+        """When the agent last saw it advance a step or be active otherwise."""
+        return max(self.last_progress_at, self.last_activity_at)
+
+    @property
     def position(self) -> ReadPosition:
         """What must be stored to continue after a restart of the agent."""
         return ReadPosition(
@@ -100,6 +107,8 @@ class LiveRank:
         is_disabled = header.errors >= MAX_CLIENT_ERRORS
         if header.last_step_index != self.header.last_step_index or is_disabled:
             self.last_progress_at = now
+        if header.activity_count != self.header.activity_count:
+            self.last_activity_at = now
         self.header = header
         result = self.reader.read(self.cursor)
         self.cursor = result.cursor

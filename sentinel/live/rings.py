@@ -18,6 +18,7 @@ from sentinel.live.launcher_status import LauncherStatus
 from sentinel.live.liveness import StopRequest, build_heartbeat, ranks_with_own_process
 from sentinel.live.process_watch import ProcessWatch
 from sentinel.live.rank import LiveRank
+from sentinel.live.stack_sampler import StackSampler
 from sentinel.model.counters import Counters
 from sentinel.model.record import Event, Record
 from sentinel.transport.command_page import remove_orphan_pages
@@ -25,6 +26,7 @@ from sentinel.transport.identity import Identity
 from sentinel.transport.paths import list_rings, list_shared_rings, mark_ring_removed
 from sentinel.transport.ring import ReadPosition, RingError, RingReader, read_header
 from sentinel.transport.ring_layout import NORMAL_OUTCOMES
+from sentinel.transport.stack_channel import remove_channel
 
 HEARTBEAT_INTERVAL_SECONDS = 0.5
 FAILURE_HEARTBEAT_INTERVAL_SECONDS = 0.1
@@ -64,6 +66,7 @@ class LiveRings:
         self.launcher_status = LauncherStatus(self.run)
         self.elastic_restart = ElasticRestartTracker()
         self.process_watch = ProcessWatch(lambda: self.clock())  # noqa: PLW0108 - tests replace the clock
+        self.stack_sampler = StackSampler()
 
     def poll(self) -> list[Record]:
         """Everything new since the last call, in the order of each ring; never waits."""
@@ -81,6 +84,8 @@ class LiveRings:
             # A peer of a dead rank raises within milliseconds: look for the dead rank now.
             self.process_watch.update(thorough=True)
             records += self._read_ranks(now)
+        running = (rank for rank in self._newest_attempt_ranks() if not rank.ended)
+        self.stack_sampler.poll(ranks_with_own_process(running), now)
         launcher_records = [*self._launcher_records(now)]
         records.extend(launcher_records)
         # An exit is sent with its heartbeat: an agent without linger time exits right after it.
@@ -173,9 +178,11 @@ class LiveRings:
     def remove_rings(self) -> None:
         """Remove the rings, once no process writes or reads them."""
         self.process_watch.close()
+        self.stack_sampler.close()
         for path, rank in self.ranks.items():
             rank.reader.close()
             mark_ring_removed(self.run, path)
+            remove_channel(path)
             path.unlink(missing_ok=True)
         for directory in {path.parent for path in self.ranks}:
             remove_orphan_pages(directory)
@@ -187,7 +194,14 @@ class LiveRings:
         """
         current = self._newest_attempt_ranks()
         heartbeat = self.launcher_status.annotate_heartbeat(
-            build_heartbeat(self.run, current, now, stop_request=self._stop_request()), current
+            build_heartbeat(
+                self.run,
+                current,
+                now,
+                stop_request=self._stop_request(),
+                stack_sampler=self.stack_sampler,
+            ),
+            current,
         )
         heartbeat = self.elastic_restart.annotate_heartbeat(heartbeat, current, now)
         final = {"final": "yes"} if self.elastic_restart.is_shutting_down else {}
@@ -208,6 +222,7 @@ class LiveRings:
         for rank in self.ranks.values() if rollback else ():
             rank.last_progress_at -= rollback
             rank.polled_at -= rollback
+            rank.last_activity_at -= rollback
             rank.ended_at -= rollback if rank.ended else 0.0
 
     def _newest_attempt_ranks(self) -> list[LiveRank]:
@@ -264,6 +279,7 @@ def remove_stale_rings(now: float) -> list[Path]:
     """
     removed = [path for path in list_shared_rings() if _is_stale(path, now)]
     for path in removed:
+        remove_channel(path)
         path.unlink(missing_ok=True)
         remove_orphan_pages(path.parent)
     return removed

@@ -37,7 +37,7 @@ a quarter, and in a sixteenth, of the steps."""
 MAX_WEIGHTED_RANKS = 64
 """Number of ranks whose weight is stored: the heaviest."""
 
-STRAGGLER_SIGNALS = ("step_time", "data_wait", "generation_time")
+STRAGGLER_SIGNALS = ("step_time", "data_wait", "compute_time", "generation_time")
 """Signals by which a rank may be the slowest."""
 
 

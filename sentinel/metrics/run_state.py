@@ -72,6 +72,8 @@ class RunState:
     """Pair, estimator and reduction of each KL signal."""
     hidden_value_count: int = 0
     liveness: dict[str, float] = field(default_factory=dict)
+    stacks: str = ""
+    """Where each rank is, while no step completes, as `serialize_stacks` writes it."""
     reported: ReportedMetadata = field(default_factory=ReportedMetadata)
     alerts: AlertState = field(default_factory=AlertState)
     coverage: Coverage = field(default_factory=Coverage)
@@ -115,6 +117,7 @@ class RunState:
             self._update_values(record.values)
         elif record.event is Event.HEARTBEAT:
             self.liveness = {name: n for name, n in record.values.items() if name in _LIVENESS_KEYS}
+            self.stacks = record.attributes.get("stacks", "")
             self._set_state(record.attributes.get("state", ""))
         elif record.event is Event.STOP:
             self._set_state(_STATE_BY_OUTCOME.get(record.attributes.get("outcome", ""), ""))

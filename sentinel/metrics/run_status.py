@@ -10,6 +10,7 @@ from sentinel.metrics.run_state import RunState, worst_rank
 from sentinel.model.incident import Onset
 from sentinel.model.message import Message, build_message
 from sentinel.model.notification import Notification, NotificationReason
+from sentinel.model.rank_stack import parse_stacks
 from sentinel.model.record import WHOLE_RUN
 from sentinel.signals.catalogue import SIGNALS
 from sentinel.signals.coverage import Coverage, coverage_text
@@ -32,10 +33,11 @@ def run_state_to_dict(
     settings by name), patches (by integration, then by status, the ranks with that status), signals
     (value, unit, help, metric, and over ranks min, max, mean, std, worst_rank), logged, monitored
     (signals that detectors read), unmonitored (keys with their nearest signal), coverage (what is
-    not monitored as text, mostly empty), liveness, cases (the most severe first, each with the text
-    of its notification, see `message_to_dict`, and the ranks that it names), incidents (with
-    silenced and acknowledged, case and diagnosis), silences, tier, ranks (those shown singly),
-    ranks_hidden (the number of others). `onsets` are by incident name.
+    not monitored as text, mostly empty), liveness, stacks (while no step completes, of the ranks at
+    each place), cases (the most severe first, each with the text of its notification, see
+    `message_to_dict`, and the ranks that it names), incidents (with silenced and acknowledged, case
+    and diagnosis), silences, tier, ranks (those shown singly), ranks_hidden (the number of others).
+    `onsets` are by incident name.
     """
     alerts = run_state.alerts
     open_cases = sorted(
@@ -60,6 +62,7 @@ def run_state_to_dict(
         "logged": run_state.logged,
         **_coverage_to_dict(run_state.coverage),
         "liveness": run_state.liveness,
+        "stacks": [asdict(stack) for stack in parse_stacks(run_state.stacks)],
         "cases": cases,
         "incidents": [
             incident_to_dict(incident)

@@ -188,6 +188,13 @@ SPEED = (
         family="data_wait",
     ),
     Signal(
+        "compute_time",
+        "seconds",
+        _MAX,
+        "Time of a step before its backward passes, without waits: no gradient is exchanged in it.",
+        family="compute_duration",
+    ),
+    Signal(
         "generation_time",
         "seconds",
         _MAX,

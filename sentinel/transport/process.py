@@ -14,6 +14,8 @@ _STATE_FIELD, _PARENT_FIELD, _FLAGS_FIELD, _START_TICKS_FIELD, _EXIT_CODE_FIELD 
 """Positions in /proc/<pid>/stat after the command name (fields 3, 4, 9, 22 and 52 of proc(5))."""
 _PF_EXITING = 0x4
 """Flag of a process that the kernel is ending: it may release memory and devices for seconds."""
+_CPU_TICKS_FIELDS = slice(11, 13)
+"""Positions of the CPU time in user and in kernel mode (fields 14 and 15)."""
 
 MAX_STAT_BYTES = 4096
 """Read limit for that file, which holds 52 numbers and is at most a quarter of this size."""
@@ -51,10 +53,20 @@ class Process:
         fields = _stat_fields(self.pid)
         return Process.from_pid(int(fields[_PARENT_FIELD])) if fields else None
 
+    def state(self) -> str:
+        """Its state as in proc(5), one letter; empty if it is gone or hidden."""
+        fields = _stat_fields(self.pid)
+        return fields[_STATE_FIELD] if fields else ""
+
     def is_stopped(self) -> bool:
         """Whether a stop signal or a debugger holds it (states T and t of proc(5))."""
+        return self.state() in {"T", "t"}
+
+    def cpu_seconds(self) -> float:
+        """CPU time that its threads have used; 0 if it is gone or hidden."""
         fields = _stat_fields(self.pid)
-        return bool(fields) and fields[_STATE_FIELD] in ("T", "t")
+        ticks = sum(map(int, fields[_CPU_TICKS_FIELDS])) if fields else 0
+        return ticks / os.sysconf("SC_CLK_TCK")
 
     def is_alive(self) -> bool:
         """Whether it still runs. A zombie does not."""

@@ -20,12 +20,15 @@ from sentinel.transport.identity import Identity
 from sentinel.transport.mapped_file import create_atomically
 from sentinel.transport.process import Process
 from sentinel.transport.ring_layout import (
+    ACTIVITIES,
     DROP_REASONS,
     FRAME_HEADER,
     HEADER_SIZE,
     OUTCOMES,
     PROGRESS_OFFSET,
     PROGRESS_STRUCT,
+    WORD_ACTIVITY,
+    WORD_ACTIVITY_COUNT,
     WORD_BACKWARD_STEP_INDEX,
     WORD_DROPS,
     WORD_ERRORS,
@@ -164,6 +167,15 @@ class RingWriter:
     def begin_backward(self, step_index: int) -> None:
         """Publish the step index whose backward pass has started."""
         self._words[WORD_BACKWARD_STEP_INDEX] = step_index
+
+    def count_activity(self) -> None:
+        """Count a sign of life outside a step, such as a fetched batch."""
+        self._words[WORD_ACTIVITY_COUNT] += 1
+
+    def set_activity(self, activity: str) -> None:
+        """Publish what the rank does outside steps: one of `ACTIVITIES`; a sign of life itself."""
+        self._words[WORD_ACTIVITY] = ACTIVITIES.index(activity)
+        self._words[WORD_ACTIVITY_COUNT] += 1
 
     def count_drop(self, reason: str, count: int = 1) -> None:
         """Count dropped values or records under one of `DROP_REASONS`."""

@@ -7,7 +7,8 @@ ends run on one machine, and aligned, so that each is read and written in one pi
                      length of the identity
     bytes 64..111    step, step index, time; seconds of overhead in the trainer; sequence number of
                      the last frame, and the position after it, which is published last
-    bytes 128..151   outcome; client errors; step index of the newest backward pass
+    bytes 128..167   outcome; client errors; step index of the newest backward pass; number of
+                     signs of life outside steps; what the rank does outside steps
     bytes 256..511   one counter per drop reason
     bytes 1024..4095 identity as JSON
 
@@ -30,7 +31,7 @@ from sentinel.transport.process import Process
 from sentinel.transport.rendezvous import Rendezvous
 
 RING_MAGIC = b"SNTLRING"
-RING_VERSION = 2
+RING_VERSION = 3
 HEADER_SIZE = 4096
 STATIC_STRUCT = struct.Struct("@8sQQQQdQ")
 PROGRESS_STRUCT = struct.Struct("@qqddQQ")
@@ -40,6 +41,7 @@ IDENTITY_OFFSET = 1024
 WRAP_MARKER = 0xFFFFFFFF
 WORD_SEQUENCE, WORD_POSITION = 12, 13
 WORD_OUTCOME, WORD_ERRORS, WORD_BACKWARD_STEP_INDEX, WORD_DROPS = 16, 17, 18, 32
+WORD_ACTIVITY_COUNT, WORD_ACTIVITY = 19, 20
 
 DROP_REASONS = (
     "type",
@@ -66,6 +68,9 @@ MAX_CLIENT_ERRORS = 20
 OUTCOMES = ("running", "finished", "exception", "exit", "interrupted")
 """How a rank ended, as far as it could record it; `running` if it could not."""
 
+ACTIVITIES = ("", "evaluation", "save", "load")
+"""What a rank does outside steps, as the client notices by itself: "" is nothing known."""
+
 NORMAL_OUTCOMES = frozenset({"finished", "interrupted"})
 """Outcomes that are not failures."""
 
@@ -77,7 +82,9 @@ class RingHeader:
     `last_step`, `last_step_index` and `last_time` (seconds since the epoch) are of the writer's
     newest step; before the first step they are 0, 0 and the ring's creation time.
     `backward_step_index` is the step index of the newest backward pass, 0 before the first.
-    `overhead_ns` is the total time that the client has cost the training thread, in nanoseconds.
+    `activity_count` counts signs of life outside steps, such as a fetched batch; `activity` is one
+    of `ACTIVITIES`. `overhead_ns` is the total time that the client has cost the training thread,
+    in nanoseconds.
     `drop_counts` counts dropped values in the order of `DROP_REASONS`.
     """
 
@@ -95,6 +102,8 @@ class RingHeader:
     overhead_ns: int
     errors: int
     drop_counts: tuple[int, ...]
+    activity_count: int = 0
+    activity: str = ""
 
 
 def pack_header(identity: Identity, process: Process, capacity: int, created_at: float) -> bytes:
@@ -125,7 +134,7 @@ def parse_header(page: bytes) -> RingHeader:
     if version != RING_VERSION:
         raise ValueError(f"has ring layout {version}, this sentinel reads {RING_VERSION}")
     words = memoryview(page).cast("Q")
-    outcome = words[WORD_OUTCOME]
+    outcome, activity = words[WORD_OUTCOME], words[WORD_ACTIVITY]
     step, step_index, time, overhead, sequence, position = PROGRESS_STRUCT.unpack_from(
         page, PROGRESS_OFFSET
     )
@@ -144,6 +153,8 @@ def parse_header(page: bytes) -> RingHeader:
         last_step_index=step_index,
         last_time=time,
         backward_step_index=words[WORD_BACKWARD_STEP_INDEX],
+        activity_count=words[WORD_ACTIVITY_COUNT],
+        activity=ACTIVITIES[activity] if activity < len(ACTIVITIES) else "",
         outcome=OUTCOMES[outcome] if outcome < len(OUTCOMES) else UNKNOWN_OUTCOME,
         overhead_ns=int(overhead * 1e9),
         errors=words[WORD_ERRORS],

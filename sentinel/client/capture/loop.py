@@ -22,6 +22,9 @@ from sentinel.client.capture.loss import StepLoss
 from sentinel.client.capture.scalars import RejectedValueError, split_by_device
 from sentinel.client.recorder import Recorder
 
+WAIT_SIGNALS = ("data_wait", "generation_time", "weight_sync_time")
+"""Parts of a step that are measured by themselves, and are no computing."""
+
 OTHER_STEPS_MARGIN = 16
 """Steps of others, beyond twice the usual count, after which the primary optimizer is replaced."""
 
@@ -54,6 +57,10 @@ class TrainingLoop:
     measured: dict[str, Any] = field(default_factory=dict)
     last_step_at: float | None = None
     step_time: float = 0.0
+    own_since: float | None = None
+    """End of the last optimizer step or backward pass: from there on no gradient is exchanged."""
+    own_seconds: float = 0.0
+    """Time of the current step before its backward passes; 0 before the first of them."""
     extra_values: dict[str, Any] = field(default_factory=dict)
     """Further values of the current step, by signal."""
     begun_steps: int = 0
@@ -68,6 +75,8 @@ class TrainingLoop:
         if is_capturing_graph():
             # Every replay of the graph would repeat our computation.
             return
+        if self.own_since is not None:
+            self.own_seconds += perf_counter() - self.own_since
         self.recorder.begin_backward()
         # A backward pass inside a step belongs to a closure, which may run again: the last counts.
         self.thread_state.stepping_optimizers = _still_stepping(
@@ -80,6 +89,8 @@ class TrainingLoop:
     def after_backward(self) -> None:
         """A backward pass ended; if an optimizer stepped inside it, the step is complete."""
         self.loss.before_pass = None
+        if self.own_since is not None:
+            self.own_since = perf_counter()
         optimizer = self.fused_ref()
         if optimizer is not None:
             self.fused_ref = lambda: None
@@ -134,10 +145,13 @@ class TrainingLoop:
         """Record a complete step with `measured`: numbers, or scalars on any device."""
         now = perf_counter()
         measured = {"loss": self.loss.pop(), **measured, **self.extra_values}
-        self.extra_values = {}
         if self.last_step_at is not None:
             measured["step_time"] = self.step_time = now - self.last_step_at
-        self.last_step_at = now
+        if self.own_seconds:
+            waited = sum([self.extra_values.get(signal, 0.0) for signal in WAIT_SIGNALS])
+            measured["compute_time"] = max(0.0, self.own_seconds - waited)
+        self.extra_values, self.own_seconds = {}, 0.0
+        self.last_step_at = self.own_since = now
         self.training_thread_id = threading.get_ident()
         self.recorder.record_step(*split_by_device(measured.items()))
         self.recorder.commands.after_optimizer_step(self.recorder.clock)
@@ -191,6 +205,7 @@ def reset_loop(loop: TrainingLoop) -> None:
     loop.primary_ref, loop.primary_size = (lambda: None), -1
     loop.other_steps = loop.max_other_steps = 0
     loop.last_step_at, loop.extra_values, loop.measured = None, {}, {}
+    loop.own_since, loop.own_seconds = None, 0.0
     loop.thread_state.explicit_loss, loop.loss.finished = None, True
     loop.grad_norm.clips.clear()
 

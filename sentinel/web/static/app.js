@@ -65,9 +65,17 @@ function incidentCard(incident) {
   return container("article", `card ${severityClass(incident)}`,
     container("div", "top", element("span", incident.severity, "pill"), element("h3", incident.summary)),
     element("p", `${incident.detector}${rank}, since step ${incident.onset_step}`, "soft"),
+    ...stackLines(incident),
     textWithCode("p", incident.remedy),
     notes && element("p", notes, "soft"),
   );
+}
+
+// Where ranks of a run without progress are: innermost function first.
+function stackLines(incident) {
+  const stacks = Object.entries(incident.evidence || {}).filter(([name]) => name.startsWith("stack_of_"));
+  return stacks.map(([name, frames]) => container("p", "soft",
+    element("span", `${name.replaceAll("_", " ")}: `), element("code", frames)));
 }
 
 // A case: its cause with confidence and evidence, the remedy, and its incidents.

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from sentinel.detectors.run_died import RunDied
 from sentinel.detectors.run_failed import RunFailed
 from sentinel.detectors.run_stalled import RunStalled
 from sentinel.model.finding import Clear, Finding, Severity
+from sentinel.model.rank_stack import Frame, RankStack, serialize_stacks
 from sentinel.model.record import WHOLE_RUN, Event, Record
 
 
@@ -263,3 +266,95 @@ def test_a_restart_resets_the_limit():
 
 def test_no_output_after_the_run_has_ended():
     assert RunStalled().update(heartbeat(running=0, idle=1e6)) is None
+
+
+STACKS = serialize_stacks([
+    RankStack((0,), (Frame("_engine_run_backward", "/v/site-packages/torch/autograd/graph.py", 1),
+                     Frame("train", "/me/train.py", 91))),
+    RankStack((1,), (Frame("load_batch", "/me/train.py", 88),)),
+])  # fmt: skip
+
+
+def stalled_detector(world_size=2.0):
+    detector = RunStalled()
+    detector.update(Record("run", WHOLE_RUN, 0, 0.0, Event.START, {"world_size": world_size}))
+    update_steps(detector, [1.0] * 20)
+    return detector
+
+
+def test_stacks_name_the_rank_that_the_others_wait_for():
+    finding = stalled_detector().update(
+        heartbeat(idle=31.0, straggler_ranks="0,1", all_behind="yes", stacks=STACKS)
+    )
+
+    assert finding.summary == (
+        "Rank 1 is in load_batch (train.py:88); rank 0 waits in the backward pass (train.py:91); "
+        "no rank has passed step 812 for 31 s (limit 30 s)."
+    )
+    assert finding.rank == 1
+    assert finding.evidence["stack_of_rank_1"] == "load_batch (train.py:88)"
+
+
+def test_a_finding_waits_briefly_for_stacks():
+    detector = stalled_detector()
+    attributes = {"straggler_ranks": "0,1", "all_behind": "yes", "stacks_pending": "yes"}
+
+    assert detector.update(heartbeat(idle=30.5, **attributes)) is None
+    assert isinstance(detector.update(heartbeat(idle=31.5, **attributes)), Finding)
+
+
+def inactive_heartbeat(seconds, idle, **attributes):
+    record = heartbeat(idle=idle, straggler_ranks="0,1", all_behind="yes", **attributes)
+    return replace(record, values={**record.values, "inactive_seconds": seconds})
+
+
+def test_signs_of_life_are_no_hang():
+    detector = stalled_detector()
+
+    assert isinstance(detector.update(inactive_heartbeat(5.0, 300.0)), Clear)
+    assert isinstance(detector.update(inactive_heartbeat(31.0, 300.0)), Finding)
+
+
+@pytest.mark.parametrize("activity", ["evaluation", "save", "load", "compiling", "computing"])
+def test_a_noticed_phase_has_the_patience_of_a_declared_one(activity):
+    detector = stalled_detector()
+
+    assert isinstance(detector.update(heartbeat(idle=900.0, activity=activity)), Clear)
+    assert isinstance(
+        detector.update(heartbeat(idle=1801.0, activity=activity, straggler_ranks="0")), Finding
+    )
+
+
+def test_a_busy_rank_in_a_collective_is_no_sign_of_life():
+    """A collective that spins uses the CPU too."""
+    detector = stalled_detector()
+    busy = {"activity": "computing", "straggler_ranks": "0,1", "all_behind": "yes"}
+
+    assert isinstance(detector.update(heartbeat(idle=31.0, **busy, stacks=STACKS)), Finding)
+
+
+def test_no_phase_counts_for_a_stopped_rank():
+    finding = stalled_detector().update(
+        heartbeat(idle=31.0, straggler_ranks="1", blocked_by="signal", activity="evaluation")
+    )
+
+    assert finding.summary.startswith("Rank 1 is stopped by a signal; no rank has passed step 812")
+
+
+def test_a_run_of_one_process_has_no_collective_to_look_for():
+    stack = RankStack((0,), (Frame("acquire", "/me/train.py", 7),))
+    finding = stalled_detector(world_size=1.0).update(
+        heartbeat(
+            running=1,
+            idle=31.0,
+            straggler_ranks="0",
+            all_behind="yes",
+            stacks=serialize_stacks([stack]),
+        )
+    )
+
+    assert finding.summary == (
+        "The process is in acquire (train.py:7); no step has followed step 812 for 31 s "
+        "(limit 30 s)."
+    )
+    assert "collective" not in finding.remedy

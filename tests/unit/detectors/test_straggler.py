@@ -91,3 +91,46 @@ def test_a_new_start_resets_the_state():
     update_detector(detector, event(Event.START, 100, step_time=1.0))
 
     assert update_detector(detector, step(101, data_wait=[0.1, 0.1, 0.1])) is None
+
+
+def computes(count, onset, longer, ranks=2):
+    """From `onset` on, rank 1 takes `longer` seconds more before its backward pass."""
+    rng = Random(2)
+    for number in range(count):
+        row = [0.05 + 0.01 * rng.random() for _ in range(ranks)]
+        row[1] += longer if number >= onset else 0.0
+        yield step(number, 0.1 + max(row), compute_time=row)
+
+
+def test_a_rank_that_is_slower_in_computing_is_a_warning_within_thirty_slow_steps():
+    record, finding = first_finding(Straggler(), computes(150, 80, 0.2))
+
+    assert record.step <= 80 + 30
+    assert (finding.rank, finding.severity) == (1, Severity.WARNING)
+    assert finding.evidence["signal"] == "compute_time"
+    assert "Rank 1 is slower in computing" in finding.summary
+
+
+def test_a_rank_that_waits_for_another_with_slow_data_is_not_named():
+    """Trainers that count tokens over all ranks meet before the backward pass."""
+    rng = Random(3)
+
+    def records():
+        for number in range(120):
+            slow = 0.5 + 0.1 * rng.random()
+            data, computing = [0.01, slow], [0.05 + slow, 0.06]
+            yield step(number, 1.0 + slow, data_wait=data, compute_time=computing)
+
+    _, finding = first_finding(Straggler(), records())
+
+    assert (finding.rank, finding.evidence["signal"]) == (1, "data_wait")
+
+
+def test_ranks_whose_batches_differ_at_random_are_clear():
+    rng = Random(4)
+    records = (
+        step(number, 1.0, compute_time=[rng.uniform(0.2, 0.9) for _ in range(4)])
+        for number in range(400)
+    )
+
+    assert first_finding(Straggler(), records) == (None, None)

@@ -62,14 +62,26 @@ def test_longer_batches_are_not_slower():
     assert first_finding(ThroughputDrop(), records) == (None, None)
 
 
-def test_a_step_time_alone_is_info():
-    outputs = [
-        update_detector(detector, record)
-        for detector in [ThroughputDrop()]
-        for record in steps(step_time=times(400, 200, 9.0))
-    ]
+def step_time_findings(factor, count=300, **values):
+    detector = ThroughputDrop()
+    records = steps(step_time=times(count, 200, factor), **values)
+    outputs = [update_detector(detector, record) for record in records]
+    return [output for output in outputs if isinstance(output, Finding)]
 
-    assert {o.severity for o in outputs if isinstance(o, Finding)} == {None}
+
+def test_a_step_time_that_stays_doubled_is_a_warning_with_the_present_figure():
+    findings = step_time_findings(4.0)
+    first = next(n for n, each in enumerate(findings) if each.severity is Severity.WARNING)
+
+    assert 30 <= first <= 40
+    assert findings[first].evidence["times_usual"] == pytest.approx(4.0, rel=0.1)
+    assert findings[-1].evidence["times_usual"] == pytest.approx(4.0, rel=0.1)
+
+
+def test_a_shorter_slowdown_of_steps_is_info():
+    assert {each.severity for each in step_time_findings(4.0, 225)} == {None}
+    completions = {"completion_length": [200.0] * 300}
+    assert {each.severity for each in step_time_findings(4.0, **completions)} == {None}
 
 
 def test_a_falling_throughput_is_found():

@@ -1,0 +1,190 @@
+"""Stacks of ranks: where each rank is while no step completes, without locals and arguments.
+
+A rank waits for others if it is in a collective or, with several ranks, in the backward pass, where
+data-parallel ranks exchange gradients. A rank that does not wait keeps the others waiting.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import PurePath
+
+MAX_FRAMES = 48
+"""Frames of a stack that are stored, the innermost."""
+MAX_TEXT_BYTES = 32 << 10
+"""Size of the stacks of a node as text, above which frames are left out."""
+SHOWN_FRAMES = 8
+"""Frames of a stack in the evidence of a finding."""
+
+_LIBRARY_PARTS = ("/site-packages/", "/dist-packages/", "/lib/python3", "<")
+"""Parts of the paths of frames that are not the user's."""
+_COLLECTIVE_FILES = ("torch/distributed/distributed_c10d.py", "deepspeed/comm/torch.py")
+_BACKWARD_FUNCTION = "_engine_run_backward"
+_LOADER_FILE = "torch/utils/data/dataloader.py"
+_COMPILER_FILE = "torch/_dynamo/convert_frame.py"
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One frame: function, path of the file, line."""
+
+    function: str
+    file: str
+    line: int
+
+    @property
+    def is_of_library(self) -> bool:
+        """Whether it is of Python or an installed package, not of the user's program."""
+        return any(part in self.file for part in _LIBRARY_PARTS)
+
+    def __str__(self) -> str:
+        return f"{self.function} ({PurePath(self.file).name}:{self.line})"
+
+
+@dataclass(frozen=True, slots=True)
+class RankStack:
+    """The stack of the training thread of ranks that are at the same place, innermost first.
+
+    Without `frames`, `state` says in words what is known of the process: "is stopped by a signal".
+    """
+
+    ranks: tuple[int, ...]
+    frames: tuple[Frame, ...] = ()
+    state: str = ""
+
+    @property
+    def collective(self) -> str:
+        """The collective that it is in; empty if it is in none."""
+        return next((f.function for f in self.frames if f.file.endswith(_COLLECTIVE_FILES)), "")
+
+    @property
+    def is_in_backward(self) -> bool:
+        """Whether it is in the backward pass, and in no Python function of it."""
+        return bool(self.frames) and self.frames[0].function == _BACKWARD_FUNCTION
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether it waits for other ranks, if there are any."""
+        return bool(self.collective) or self.is_in_backward
+
+    @property
+    def is_compiling(self) -> bool:
+        """Whether torch.compile compiles."""
+        return any(frame.file.endswith(_COMPILER_FILE) for frame in self.frames)
+
+    @property
+    def place(self) -> Frame | None:
+        """The innermost frame of the user's program; without one, the innermost of all."""
+        own = (frame for frame in self.frames if not frame.is_of_library)
+        return next(own, self.frames[0] if self.frames else None)
+
+    def describe(self, *, is_alone: bool = False) -> str:
+        """The ranks and where they are, as a clause; `is_alone` is whether there is one rank."""
+        is_one = len(self.ranks) == 1
+        subject = f"rank{'' if is_one else 's'} {format_ranks(self.ranks)}"
+        subject = "the process" if is_alone else subject
+        verb, waits = ("is", "waits") if is_one else ("are", "wait")
+        place = self.place
+        if place is None:
+            return f"{subject} {self.state if is_one else self.state.replace('is ', 'are ', 1)}"
+        at = f"({PurePath(place.file).name}:{place.line})"
+        if self.collective:
+            return f"{subject} {waits} in {self.collective} {at}"
+        if self.is_in_backward:
+            return f"{subject} {verb if is_alone else waits} in the backward pass {at}"
+        if any(frame.file.endswith(_LOADER_FILE) for frame in self.frames):
+            return f"{subject} {waits} for the next batch of a DataLoader {at}"
+        return f"{subject} {verb} in {place}"
+
+    def format_frames(self) -> str:
+        """The innermost frames in one line, each with its caller behind it."""
+        shown = " < ".join(map(str, self.frames[:SHOWN_FRAMES]))
+        return f"{shown} < …" if len(self.frames) > SHOWN_FRAMES else shown or self.state
+
+
+def find_odd_ranks(stacks: Sequence[RankStack], ranks_behind: Collection[int]) -> tuple[int, ...]:
+    """The ranks that the others wait for, as far as stacks show; none if all are alike.
+
+    They are the ranks that do not wait while others do. If all wait, a rank has left out a
+    collective, or called one too many: the ranks at another place than most, or, without a
+    majority, those that are not among `ranks_behind`, which wait for them. If none waits, as while
+    a device is busy, they are the ranks at another place than most.
+    """
+    working = [stack for stack in stacks if not stack.is_waiting]
+    if working and len(working) < len(stacks):
+        return _ranks(working)
+    by_place: dict[tuple[object, ...], list[RankStack]] = {}
+    for stack in stacks:
+        by_place.setdefault((stack.place, stack.collective, stack.state), []).append(stack)
+    if len(by_place) < 2:
+        return ()
+    count = len(_ranks(stacks))
+    for group in by_place.values():
+        if 2 * len(_ranks(group)) > count:
+            return tuple(sorted(set(_ranks(stacks)) - set(_ranks(group))))
+    ahead = tuple(rank for rank in _ranks(stacks) if rank not in ranks_behind)
+    return () if working or len(ahead) == count else ahead
+
+
+def group_stacks(stacks: Iterable[RankStack]) -> list[RankStack]:
+    """Stacks with the ranks of equal ones together, in the order of ranks."""
+    ranks_by_stack: dict[tuple[tuple[Frame, ...], str], list[int]] = {}
+    for stack in stacks:
+        ranks_by_stack.setdefault((stack.frames, stack.state), []).extend(stack.ranks)
+    groups = [
+        RankStack(tuple(sorted(ranks)), *key) for key, ranks in ranks_by_stack.items() if ranks
+    ]
+    return sorted(groups, key=lambda group: group.ranks)
+
+
+def serialize_stacks(stacks: Sequence[RankStack]) -> str:
+    """The stacks as JSON of at most `MAX_TEXT_BYTES`; empty without any."""
+    for frame_count in (MAX_FRAMES, 12, 3, 0):
+        rows = [
+            [
+                stack.ranks,
+                [(f.function, f.file, f.line) for f in stack.frames[:frame_count]],
+                stack.state,
+            ]
+            for stack in stacks
+        ]
+        text = json.dumps(rows, separators=(",", ":")) if rows else ""
+        if len(text) <= MAX_TEXT_BYTES:
+            return text
+    return ""
+
+
+def parse_stacks(text: str) -> list[RankStack]:
+    """What `serialize_stacks` wrote; nothing if the text is damaged."""
+    try:
+        return [
+            RankStack(
+                tuple(int(rank) for rank in ranks),
+                tuple(Frame(str(function), str(file), int(line)) for function, file, line in rows),
+                str(state),
+            )
+            for ranks, rows, state in json.loads(text or "[]")
+        ]
+    except (ValueError, TypeError):
+        return []
+
+
+def format_ranks(ranks: Iterable[int]) -> str:
+    """Ranks in short form.
+
+    >>> format_ranks([0, 2, 3, 4, 7])
+    '0, 2-4, 7'
+    """
+    spans: list[list[int]] = []
+    for rank in sorted(ranks):
+        if spans and rank == spans[-1][-1] + 1:
+            spans[-1].append(rank)
+        else:
+            spans.append([rank])
+    return ", ".join(f"{s[0]}-{s[-1]}" if len(s) > 1 else str(s[0]) for s in spans)
+
+
+def _ranks(stacks: Iterable[RankStack]) -> tuple[int, ...]:
+    return tuple(sorted(rank for stack in stacks for rank in stack.ranks))

@@ -1,0 +1,116 @@
+"""Signs of life between steps are published in the ring: evaluations, saves and batches."""
+
+import copy
+import io
+import pickle
+
+import pytest
+import torch
+from support.training_loops import batch, loss_of, model, monitored
+
+from sentinel.client.session import current_session
+from sentinel.transport.ring import RingReader
+
+
+def header():
+    return RingReader(current_session().ring.path).read_header()
+
+
+def train_step(net):
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    loss_of(net, batch(0)).backward()
+    optimizer.step()
+
+
+def test_eval_of_a_model_in_training_is_an_evaluation_until_the_next_backward_pass():
+    net = model()
+    with monitored:
+        train_step(net)
+        assert header().activity == ""
+        net.eval()
+        assert header().activity == "evaluation"
+        with torch.no_grad():
+            net(batch(0))
+        net.train()
+        train_step(net)
+        assert header().activity == ""
+
+
+def test_eval_of_other_models_is_no_evaluation():
+    frozen, evaluated = model().requires_grad_(False), model()
+    evaluated.eval()
+    with monitored:
+        frozen.eval()
+        evaluated.eval()
+        assert header().activity == ""
+
+
+@pytest.mark.parametrize("function", ["save", "load"])
+def test_saving_and_loading_are_signs_of_life(function):
+    class Slow(io.BytesIO):
+        seen = ""
+
+        def write(self, data):
+            self.seen = header().activity
+            return super().write(data)
+
+        def read(self, *args):
+            self.seen = header().activity
+            return super().read(*args)
+
+    file = Slow()
+    with monitored:
+        before = header().activity_count
+        torch.save({"x": torch.ones(3)}, file)
+        if function == "load":
+            file.seek(0)
+            torch.load(file)
+        assert file.seen == function
+        assert header().activity == ""
+        assert header().activity_count > before
+
+
+def test_a_failed_save_ends():
+    with monitored:
+        with pytest.raises((AttributeError, pickle.PicklingError)):
+            torch.save(lambda: None, io.BytesIO())
+        assert header().activity == ""
+
+
+def test_a_save_within_an_evaluation_leaves_it_open():
+    net = model()
+    with monitored:
+        net.eval()
+        torch.save(net.state_dict(), io.BytesIO())
+        assert header().activity == "evaluation"
+
+
+def test_each_batch_is_a_sign_of_life():
+    data = torch.utils.data.DataLoader(torch.arange(4.0))
+    with monitored:
+        before = header().activity_count
+        assert len(list(data)) == 4
+        assert header().activity_count >= before + 4
+
+
+def test_a_batch_that_arrives_after_the_run_raises_nothing():
+    with monitored:
+        iterator = iter(torch.utils.data.DataLoader(torch.arange(2.0)))
+        activity = current_session().recorder.activity
+        next(iterator)
+    next(iterator)
+    activity.count()
+    activity.begin("save")
+    activity.end("save")
+
+
+def test_an_evaluated_model_is_unchanged():
+    """It can be copied and pickled: nothing of sentinel is attached to it."""
+    net = model()
+    with monitored:
+        net.eval()
+        pickle.dumps(copy.deepcopy(net))
+        assert not net._forward_pre_hooks
+        assert "eval" not in vars(net)
+    assert torch.nn.Module.eval.__module__ == "torch.nn.modules.module"
+    assert not hasattr(torch.save, "__wrapped__")
