@@ -161,7 +161,7 @@ def build_test_notifications(now: float, can_update: bool) -> list[Notification]
         opened_step=2,
         opened_time=now,
         state=IncidentState.FIRING,
-        title="test of the delivery",
+        title="TEST: check of the delivery",
     )
     finding = Finding("TEST: nothing is wrong. This message was updated.")
     resolved = replace(opened, state=IncidentState.RESOLVED, resolved_step=3, resolved_time=now)

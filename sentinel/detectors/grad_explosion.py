@@ -256,8 +256,9 @@ class GradExplosion:
             usual, onset = exp(self._cusum.baseline_median), self._cusum.onset
             before = f"its level of {usual:.3g}"
         level = median(self._recent)
+        back = " and is back" if level <= usual else ""
         return Finding(
-            summary=f"Gradient norm rose above {before}; the median of the last 3 norms is "
+            summary=f"Gradient norm rose above {before}{back}; the median of the last 3 norms is "
             f"{level:.3g}.",
             evidence={
                 "grad_norm": norm,

@@ -50,7 +50,8 @@ class Incident:
     The problem began at `onset_step`, between the two steps of `onset_range` if that is known; the
     incident fired at `opened_step` and ended at `resolved_step`. It was re-opened `flaps` times.
     `last_good_step` is the step of the last checkpoint before the onset, if there is one. Times are
-    those of the records, in seconds since the epoch. `title` is the noun phrase of its detector.
+    those of the records, in seconds since the epoch. `title` is the noun phrase of its detector,
+    `opened_summary` the summary of the finding with which it fired.
     """
 
     key: IncidentKey
@@ -71,6 +72,7 @@ class Incident:
     last_good_step: int | None = None
     onset_range: tuple[int, int] | None = None
     title: str = ""
+    opened_summary: str = ""
 
     @property
     def name(self) -> str:

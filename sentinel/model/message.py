@@ -26,7 +26,8 @@ _MAX_PLACE_CHARS = 80
 _MAX_NAME_CHARS = 40
 _MAX_FACT_CHARS = 400
 _MAX_REMEDY_CHARS = 1500
-_SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z])")
+_MAX_CAUSE_CHARS = 110
+_SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z0-9])|;\s+")
 _NO_ESCAPES: Mapping[str, str] = {}
 
 
@@ -104,7 +105,7 @@ def build_message(notification: Notification, now: float | None) -> Message:
         remedy="" if is_resolved else clean(notification.remedy, _MAX_REMEDY_CHARS),
         checkpoint=_checkpoint(notification),
         links=_links(notification),
-        also=tuple(_also(each) for each in notification.others[:MAX_ALSO]),
+        also=tuple(_also(notification)[:MAX_ALSO]),
         notes=tuple(clean(note, _MAX_FACT_CHARS) for note in notification.notes),
         run=_run_line(notification),
     )
@@ -126,13 +127,20 @@ def _label(notification: Notification) -> str:
 
 
 def _subject(notification: Notification) -> str:
-    """The cause if it is known, else the first sentence of the finding; the title if it is over."""
-    if notification.diagnosis is not None:
-        title = clean(notification.diagnosis.title)
-        return title[:1].upper() + title[1:]
-    if notification.reason is NotificationReason.RESOLVED:
-        return clean(incident_title(notification.incident))
-    return _sentences(notification.incident)[0].rstrip(".")
+    """The cause if it is known, with its strongest evidence, else the start of the finding.
+
+    It is the title alone if the problem is over.
+    """
+    diagnosis, is_over = notification.diagnosis, notification.reason is NotificationReason.RESOLVED
+    if diagnosis is None:
+        title = clean(incident_title(notification.incident))
+        return title if is_over else _clauses(notification.incident.finding.summary)[0].rstrip(".")
+    title = _capitalized(clean(diagnosis.title))
+    if is_over or not diagnosis.evidence:
+        return title
+    strongest = max(diagnosis.evidence, key=lambda each: each.weight)
+    subject = f"{title}: {_clauses(strongest.text)[0].rstrip('.')}"
+    return subject if len(subject) <= _MAX_CAUSE_CHARS else title
 
 
 def _place(notification: Notification) -> str:
@@ -147,15 +155,17 @@ def _place(notification: Notification) -> str:
 
 def _since(notification: Notification, now: float | None) -> str:
     """The step at which it began, and when it was found."""
-    incident = notification.incident
-    found = f"Found at step {incident.opened_step}"
+    incident, onset = notification.incident, notification.onset_step
+    is_one_step = onset == incident.opened_step
+    text = f"At step {onset}" if is_one_step else f"Since step {onset}"
+    found = "" if is_one_step else f"; found at step {incident.opened_step}"
     if time := format_time(incident.opened_time):
-        ago = "" if now is None else f", {format_duration(now - incident.opened_time)} ago"
-        found += f"{ago} ({time})"
-    text = f"Since step {notification.onset_step}. {found}."
+        age = "" if now is None else format_duration(now - incident.opened_time, parts=1)
+        found += f", {age} ago ({time})" if age else f" ({time})"
     if notification.diagnosis is not None:
-        return f"{text} The cause is {notification.diagnosis.confidence_text}."
-    return f"{text} Values of step {notification.step}:" if incident.finding.evidence else text
+        return f"{text}{found}. The cause is {notification.diagnosis.confidence_text}."
+    is_later = notification.step != incident.opened_step and incident.finding.evidence
+    return f"{text}{found}.{f' Values are of step {notification.step}.' if is_later else ''}"
 
 
 def _duration(notification: Notification) -> str:
@@ -164,7 +174,9 @@ def _duration(notification: Notification) -> str:
     end = notification.step if incident.resolved_step is None else incident.resolved_step
     end_time = notification.time if incident.resolved_time is None else incident.resolved_time
     lasted = format_duration(end_time - incident.opened_time)
-    return f"It lasted from step {onset} to step {end}, {lasted}, until {format_time(end_time)}."
+    text = f"It lasted from step {onset} to step {end}, {lasted}"
+    until = format_time(end_time)
+    return f"{text}, until {until}." if until else f"{text}."
 
 
 def _facts(notification: Notification) -> list[str]:
@@ -177,23 +189,35 @@ def _facts(notification: Notification) -> list[str]:
         ]
     recurred = [f"It recurred {_times(incident.flaps)}."] if incident.flaps else []
     if notification.reason is NotificationReason.RESOLVED:
-        return [f"The last finding was: {incident.finding.summary}", *recurred]
-    evidence = incident.finding.evidence.items()
-    values = [evidence_text(key, value) for key, value in evidence if value != ""]
-    return [*_sentences(incident)[1:], *recurred, *values]
+        first = incident.opened_summary
+        return [*([f"At step {incident.opened_step}: {first}"] if first else []), *recurred]
+    summary = incident.finding.summary
+    values = (evidence_text(*pair) for pair in incident.finding.evidence.items() if pair[1] != "")
+    # What the summary states is not repeated.
+    new = [text for text in values if text.partition(": ")[2] not in summary]
+    return [*map(_as_sentence, _clauses(summary)[1:]), *recurred, *new]
 
 
 def _times(count: int) -> str:
     return "once" if count == 1 else f"{count} times"
 
 
-def _sentences(incident: Incident) -> list[str]:
-    return _SENTENCE_END.split(clean(incident.finding.summary).strip())
+def _clauses(text: str) -> list[str]:
+    """The parts of a text that can stand alone: its sentences, and parts behind a semicolon."""
+    return _SENTENCE_END.split(clean(text).strip())
+
+
+def _as_sentence(clause: str) -> str:
+    return f"{_capitalized(clause.rstrip('.'))}."
+
+
+def _capitalized(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 def _checkpoint(notification: Notification) -> str:
     step = notification.last_good_step
-    if step is None:
+    if step is None or notification.reason is NotificationReason.RESOLVED:
         return ""
     path = clean(notification.context.checkpoint_path)
     return f"step {step}, {path}" if path else f"step {step}"
@@ -209,9 +233,22 @@ def _links(notification: Notification) -> tuple[Link, ...]:
     return tuple(link for link in links if link.url)
 
 
-def _also(incident: Incident) -> str:
-    title = clean(incident_title(incident), _MAX_NAME_CHARS)
-    return f"{title}, {incident.severity.value}, since step {incident.onset_step}"
+def _also(notification: Notification) -> list[str]:
+    """The incidents that neither the headline nor the facts contain."""
+    diagnosis, others = notification.diagnosis, notification.others
+    if diagnosis is not None:
+        facts = {each.text for each in diagnosis.evidence}
+        steps = {each.step for each in diagnosis.evidence}
+        others = tuple(
+            each
+            for each in notification.incidents
+            if each.finding.summary not in facts and each.onset_step not in steps
+        )
+    return [
+        f"{clean(incident_title(each), _MAX_NAME_CHARS)}, {each.severity.value},"
+        f" since step {each.onset_step}"
+        for each in others
+    ]
 
 
 def _run_line(notification: Notification) -> str:

@@ -43,11 +43,13 @@ def distinct_texts(*values: float, digits: int = 3, percent: bool = False) -> tu
     return tuple(texts)
 
 
-def format_duration(seconds: float) -> str:
-    """A duration in its two largest units.
+def format_duration(seconds: float, parts: int = 2) -> str:
+    """A duration in its two largest units, or rounded to the largest.
 
     >>> [format_duration(x) for x in (0.2, 41.0, 192.0, 7500.0, 200_000.0)]
     ['1 s', '41 s', '3 min 12 s', '2 h 5 min', '2 d 7 h']
+    >>> format_duration(238.0, parts=1)
+    '4 min'
     """
     total = max(1, round(seconds)) if isfinite(seconds) else 1
     for name, size, smaller, smaller_size in (
@@ -56,6 +58,8 @@ def format_duration(seconds: float) -> str:
         ("min", 60, "s", 1),
     ):
         if total >= size:
+            if parts == 1:
+                return f"{round(total / size)} {name}"
             rest = total % size // smaller_size
             return f"{total // size} {name} {rest} {smaller}" if rest else f"{total // size} {name}"
     return f"{total} s"

@@ -8,7 +8,9 @@ end of a case that a digest counts is not sent; the end of any other case waits 
 from __future__ import annotations
 
 import sqlite3
+from dataclasses import replace
 
+from sentinel.model.evidence_text import label_of
 from sentinel.model.finding import Finding, Severity
 from sentinel.model.incident import Incident, IncidentKey, IncidentState
 from sentinel.model.notification import Notification, NotificationReason
@@ -128,12 +130,16 @@ def _digest_due(connection: sqlite3.Connection, sink: str, entry: OutboxEntry, n
 
 
 def _digested_counts(connection: sqlite3.Connection, key: str) -> list[tuple[str, str, int]]:
-    """Detector, severity and number of the notifications of a digest, the most frequent first."""
-    detector = "json_extract(notification, '$.notification.incident.key.detector')"
+    """Title, severity and number of the notifications of a digest, the most frequent first."""
+    incident = "'$.notification.incident"
+    title = (
+        f"coalesce(nullif(json_extract(notification, {incident}.title'), ''),"
+        f" json_extract(notification, {incident}.key.detector'))"
+    )
     return connection.execute(
-        f"select {detector} as detector, severity, count(*) as number from outbox"  # noqa: S608
+        f"select {title} as title, severity, count(*) as number from outbox"  # noqa: S608
         " where digest = ? and json_valid(notification)"
-        " group by detector, severity order by number desc, detector",
+        " group by title, severity order by number desc, title",
         [key],
     ).fetchall()
 
@@ -162,7 +168,7 @@ def _build_digest(
     lines = [
         f"{total} further notification{'s are' if is_plural else ' is'} summarised here.",
         f"{critical_total} of them {'are' if critical_total != 1 else 'is'} critical.",
-        *(f"{detector}: {count}, {level}." for detector, level, count in counts[:_MAX_LISTED]),
+        *(f"{label_of(title)}: {count}, {level}." for title, level, count in counts[:_MAX_LISTED]),
     ]
     incident = Incident(
         key=IncidentKey(newest.incident.key.run, WHOLE_RUN, DIGEST_LABEL),
@@ -183,5 +189,5 @@ def _build_digest(
         newest.step,
         newest.time,
         others=critical,
-        context=newest.context,
+        context=replace(newest.context, runbook_url="", checkpoint_path=""),
     )

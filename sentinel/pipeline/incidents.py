@@ -147,6 +147,7 @@ class IncidentBook:
     def _fire(self, incident: Incident, record: Record) -> Notification:
         incident.state = IncidentState.FIRING
         incident.opened_step, incident.opened_time = record.step, record.time
+        incident.opened_summary = incident.finding.summary
         return _notification(NotificationReason.OPENED, incident, record)
 
     def _record_clear(

@@ -32,6 +32,7 @@ _MAX_SENTENCE_CHARS = 300
 _MAX_REMEDY_CHARS = 1500
 _MAX_ALSO_CHARS = 100
 _MAX_RUN_CHARS = 500
+_MAX_CONTEXT_CHARS = 2000
 _MAX_FACTS, _MAX_ALSO, _MAX_NOTES, _MAX_LINKS = 6, 8, 4, 4
 
 
@@ -77,11 +78,15 @@ def markdown(text: str) -> dict[str, Any]:
 def _context(message: Message, delivery_id: str) -> Iterable[str]:
     yield f"{_escape(message.run, _MAX_RUN_CHARS)} · {delivery_id[:8]}"
     links = ((link.label, clean_url(link.url)) for link in message.links[:_MAX_LINKS])
-    if shown := [
+    shown = [
         f"<{clean(url, None, ESCAPES)}|{_escape(label, _MAX_ALSO_CHARS)}>"
         for label, url in links
         if url
-    ]:
+    ]
+    # A link that is cut leads nowhere.
+    while len(" · ".join(shown)) > _MAX_CONTEXT_CHARS:
+        shown.pop()
+    if shown:
         yield " · ".join(shown)
 
 

@@ -86,7 +86,7 @@ def test_a_message_that_can_be_changed_is_changed_and_closed(run):
     )
     (message,) = slack.posts
     assert message["text"].startswith(
-        ":white_check_mark: Resolved: test of the delivery, run test-"
+        ":white_check_mark: Resolved: TEST: check of the delivery, run test-"
     )
     assert len(slack.thread(message)) == 2
 

@@ -209,7 +209,7 @@ def test_a_storm_is_a_few_messages_and_a_digest_with_the_exact_number(fixture):
 
     assert len(fixture.receiver.accepted) == 21
     assert "280 further notifications are summarised here" in texts(fixture)[-1]
-    assert "kl_blowup: 280" in texts(fixture)[-1]
+    assert "KL blowup: 280" in texts(fixture)[-1]
     fixture.enqueue(*(make_notification(episode=n, severity=Severity.WARNING) for n in (301, 302)))
     fixture.deliver_all(tries=100)
     assert len(fixture.receiver.accepted) == 21, "the next digest is an hour later"
@@ -232,7 +232,7 @@ def test_nothing_critical_is_lost_in_a_storm(fixture):
     assert sum("nan_or_inf" in text or "Critical" in text for text in sent) == 5
     assert "48 further notifications" in digest
     assert "3 of them are critical" in digest
-    assert "nan_or_inf: 3" in digest
+    assert "Nan or inf: 3" in digest
 
 
 def test_the_end_of_a_case_in_a_digest_is_not_sent_and_others_wait_for_room(fixture):

@@ -58,9 +58,9 @@ def test_a_notification_is_rendered_with_all_its_parts():
                 },
             },
             section(
-                "Since step 90. Found at step 100, 4 min ago (2023-11-14 22:13:20 UTC)."
-                " Values of step 120:\n"
-                "• KL: 2\n• Limit: 0.4"
+                "Since step 90; found at step 100, 4 min ago (2023-11-14 22:13:20 UTC)."
+                " Values are of step 120.\n"
+                "• Limit: 0.4"
             ),
             section("*What to do*\nRaise the KL coefficient."),
             {
@@ -90,9 +90,12 @@ def test_a_cause_is_shown_with_its_confidence_and_evidence():
     shown = [block["text"]["text"] for block in rendered["blocks"] if "text" in block]
 
     assert shown == [
-        ":red_circle: Critical: Policy collapse, run grpo-7b (Qwen/Qwen2.5-7B on gpu-3)",
         (
-            "Since step 86. Found at step 100, 4 min ago (2023-11-14 22:13:20 UTC)."
+            ":red_circle: Critical: Policy collapse: KL is 2 nats, "
+            "run grpo-7b (Qwen/Qwen2.5-7B on gpu-3)"
+        ),
+        (
+            "Since step 86; found at step 100, 4 min ago (2023-11-14 22:13:20 UTC)."
             " The cause is likely, 83 %.\n"
             "• Step 86: KL is 2 nats.\n• Step 95: The reward fell.\n• The KL coefficient is 0.0001."
         ),
@@ -119,12 +122,14 @@ def markdown(text):
 
 
 def test_a_resolved_incident_names_its_title_and_how_long_it_lasted():
-    resolved = message(make_notification(NotificationReason.RESOLVED))
+    notification = make_notification(NotificationReason.RESOLVED)
+    incident = replace(notification.incident, opened_summary="KL is 2 nats.", title="KL blow-up")
+    resolved = message(replace(notification, incident=incident))
 
-    assert resolved["text"] == ":white_check_mark: Resolved: KL blowup, run grpo-7b"
+    assert resolved["text"] == ":white_check_mark: Resolved: KL blow-up, run grpo-7b"
     assert resolved["blocks"][1] == section(
         "It lasted from step 90 to step 120, 1 min, until 2023-11-14 22:14:20 UTC.\n"
-        "• The last finding was: KL is 2 nats."
+        "• At step 100: KL is 2 nats."
     )
     assert "What to do" not in json.dumps(resolved)
 
