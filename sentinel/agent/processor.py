@@ -152,15 +152,21 @@ class RunProcessor:
 
     def poll_silences(self) -> bool:
         """Apply changed silences and queue notifications that are due; whether any was queued."""
+        acknowledged: list[Notification] = []
         if self.notification_policy.poll():
             self.exposition.set_suppression(self.notification_policy.suppression)
+            acknowledged = self.notification_policy.acknowledged_notifications(
+                self._open_notifications
+            )
         due = self.notification_policy.due_notifications(self._open_notifications)
-        if due:
+        is_queued = bool(due)
+        if due or acknowledged:
             with database.transaction(self.connection, mode="immediate"):
                 self.notification_policy.enqueue_pending(due)
+                is_queued |= self.notification_policy.enqueue_acknowledged(acknowledged)
         self.action_planner.poll()
         self._poll_deliveries()
-        return bool(due)
+        return is_queued
 
     def _poll_deliveries(self) -> None:
         now = self._clock()

@@ -48,7 +48,7 @@ class Notification:
     `incident` leads the case; `others` are its other incidents. `diagnosis` is their common cause,
     if one is known. `notes` are sentences about the notification itself: who acknowledged the
     incident, why it is delayed. `number` counts the updates of the case. `context` is filled in
-    when the notification is queued.
+    when the notification is queued, and so is `is_acknowledged`.
     """
 
     reason: NotificationReason
@@ -60,6 +60,7 @@ class Notification:
     others: tuple[Incident, ...] = ()
     number: int = 0
     context: RunContext = RunContext()
+    is_acknowledged: bool = False
 
     @property
     def name(self) -> str:

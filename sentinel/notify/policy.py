@@ -108,6 +108,24 @@ class NotificationPolicy:
         )
         return [each for each in delayed if _is_firing(each) and not self._is_held_back(each)]
 
+    def acknowledged_notifications(
+        self, open_notifications: Callable[[], Iterable[Notification]]
+    ) -> list[Notification]:
+        """An update of each case that was sent and is acknowledged; queued once by its name."""
+        if not self.suppression.acks:
+            return []
+        return [
+            replace(each, reason=NotificationReason.UPDATED, number=int(ack.time))
+            for each in open_notifications()
+            if (ack := self.suppression.acknowledgement(each.incident)) is not None
+            and outbox.is_open(self.connection, each.incident.name)
+        ]
+
+    def enqueue_acknowledged(self, notifications: Iterable[Notification]) -> bool:
+        """Queue what `acknowledged_notifications` returned; whether any was not queued before."""
+        queued = [self._enqueue(notification) for notification in notifications]
+        return any(queued)
+
     def enqueue_pending(self, notifications: Iterable[Notification]) -> None:
         """Queue what `due_notifications` returned."""
         for notification in notifications:
@@ -155,6 +173,7 @@ class NotificationPolicy:
             notification,
             incident=replace(notification.incident, severity=severity),
             notes=(*notification.notes, *notes),
+            is_acknowledged=self.suppression.is_acknowledged(notification.incidents),
             context=notification.context
             if notification.context != RunContext()
             else self.describe_run(notification),

@@ -67,7 +67,8 @@ def blocks(message: Message, delivery_id: str) -> list[dict[str, Any]]:
 
 def history_lines(message: Message) -> list[str]:
     """The lines of an entry in the history of a case."""
-    return [headline(message), _escape(message.since), *_list(message.facts[:_MAX_FACTS])]
+    notes = [_escape(note) for note in message.notes[:_MAX_NOTES]]
+    return [headline(message), _escape(message.since), *_list(message.facts[:_MAX_FACTS]), *notes]
 
 
 def markdown(text: str) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """PagerDuty: one notification as one event of the Events API v2.
 
-`trigger` opens the alert of a case or changes it, and `resolve` closes it; both name it by
-`dedup_key`, so that repeats change nothing. A service that notifies by the severity of the alert
+`trigger` opens the alert of a case or changes it, `acknowledge` stops the escalation of a case that
+somebody acknowledged, and `resolve` closes it; all name it by `dedup_key`, so that repeats change
+nothing. A service that notifies by the severity of the alert
 (dynamic notifications) raises the urgency of the incident with it.
 
 Limits: 1,024 characters of the summary, 512 KB of the event. Responses: 202 if the event is queued,
@@ -23,7 +24,7 @@ from sentinel.config.url_policy import url_refusal
 from sentinel.model.clean_text import clean, clean_url
 from sentinel.model.delivery import HttpRequest, Response
 from sentinel.model.message import Message, build_message
-from sentinel.model.notification import Notification
+from sentinel.model.notification import Notification, NotificationReason
 from sentinel.model.rfc3339 import format_rfc3339
 from sentinel.sinks._case_id import case_id
 
@@ -73,6 +74,8 @@ class Pagerduty:
         }
         if message.status == "firing":
             event |= _trigger(notification, message, delivery_id)
+        if notification.is_acknowledged and notification.reason is NotificationReason.UPDATED:
+            event["event_action"] = "acknowledge"
         body = json.dumps(event, ensure_ascii=False).encode()
         return HttpRequest(self.url, body, {"Content-Type": "application/json"})
 

@@ -165,10 +165,9 @@ class SlackBot:
             value = f"{validate_run_id(notification.incident.key.run)}/{case_id(notification)}"
         except RunIdError:
             return []
-        elements = [
-            _button(ACKNOWLEDGE_ACTION, "Acknowledge", value),
-            _button(SILENCE_ACTION, "Silence for 1 h", value),
-        ]
+        elements = [_button(SILENCE_ACTION, "Silence for 1 h", value)]
+        if not notification.is_acknowledged:
+            elements.insert(0, _button(ACKNOWLEDGE_ACTION, "Acknowledge", value))
         return [{"type": "actions", "elements": elements}]
 
 

@@ -1,16 +1,22 @@
-"""`check_detector` accepts a valid detector, and names the rule that an invalid one violates."""
+"""The checks accept what keeps a contract, and name the rule that something else violates."""
 
+import json
+import re
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import ModuleType
 from typing import ClassVar
 
 import pytest
+from pydantic import SecretStr
 
 from sentinel.detectors.kl_blowup import KlBlowup
+from sentinel.model.clean_text import clean
+from sentinel.model.delivery import HttpRequest
 from sentinel.model.finding import Clear, Finding, Severity
+from sentinel.model.message import build_message
 from sentinel.model.record import Event
-from sentinel.testing import check_detector, event, first_finding, steps
+from sentinel.testing import check_detector, check_sink, event, first_finding, steps
 
 DOCSTRING = """High: the loss is over a limit.
 
@@ -133,3 +139,74 @@ def test_steps_refuses_series_of_different_lengths():
 
 def test_a_detector_does_not_process_a_record_that_lacks_a_needed_value():
     assert first_finding(KlBlowup(), [event(Event.STEP, 1, loss=1.0)]) == (None, None)
+
+
+@dataclass
+class Chat:
+    """A sink as a newcomer may write it: `url` is the URL of the webhook."""
+
+    url: SecretStr = field(default_factory=lambda: SecretStr("https://chat.example/CANARY-URL"))
+
+    can_update: ClassVar[bool] = False
+    escapes: ClassVar[dict[str, str]] = {"@": "\uff20", "<": "\\<"}
+
+    def render(self, notification, delivery_id, receipt):
+        text = build_message(notification, notification.time).text.splitlines()
+        lines = [clean(line, 2000, self.escapes) for line in text[:20]]
+        body = json.dumps({"content": "\n".join(lines)}, ensure_ascii=False).encode()
+        return HttpRequest(self.url.get_secret_value(), body)
+
+    def is_accepted(self, response):
+        return response.status == 204
+
+    def receipt(self, response):
+        return None
+
+
+def sink(**changes):
+    return dataclass(type("Chat", (Chat,), {"__doc__": Chat.__doc__, **changes}))()
+
+
+def _unescaped(self, notification, delivery_id, receipt):
+    body = json.dumps({"content": notification.incident.finding.summary}).encode()
+    return HttpRequest(self.url.get_secret_value(), body)
+
+
+def _unbounded_body(self, notification, delivery_id, receipt):
+    text = clean(notification.incident.finding.summary, None, Chat.escapes) * 20
+    return HttpRequest(self.url.get_secret_value(), json.dumps({"content": text}).encode())
+
+
+def _with_url(self, notification, delivery_id, receipt):
+    request = Chat.render(self, notification, delivery_id, receipt)
+    url = json.dumps({"url": self.url.get_secret_value()})[:-1]
+    return replace(request, body=request.body.replace(b"{", f"{url}, ".encode(), 1))
+
+
+def _counted(self, notification, delivery_id, receipt):
+    self.__dict__["count"] = self.__dict__.get("count", 0) + 1
+    request = Chat.render(self, notification, delivery_id, receipt)
+    return replace(request, body=request.body.replace(b"{", b'{"n": %d, ' % self.count, 1))
+
+
+def test_a_valid_sink_passes():
+    check_sink(sink())
+
+
+@pytest.mark.parametrize(
+    ("changes", "rule"),
+    [
+        ({"__doc__": "A sink."}, "must document its setting `url`"),
+        ({"can_update": None}, "must declare can_update"),
+        ({"escapes": {}}, "must escape its texts"),
+        ({"render": _unescaped}, "must escape its texts"),
+        ({"render": _unbounded_body}, "must send at most 65536 bytes"),
+        ({"render": _with_url}, "must not send its URL as text"),
+        ({"render": _counted}, "must render a repeat the same"),
+        ({"is_accepted": lambda self, response: True}, "must not accept the status 301"),
+        ({"receipt": lambda self, response: 5}, "must return a receipt"),
+    ],
+)
+def test_an_invalid_sink_is_refused_by_the_rule_that_it_violates(changes, rule):
+    with pytest.raises(AssertionError, match=re.escape(rule)):
+        check_sink(sink(**changes))

@@ -194,6 +194,28 @@ def test_an_acknowledged_case_is_sent_again_only_when_the_severity_rises(fixture
     assert fixture.last_notes() == ("Acknowledged at 2023-11-14 22:13 UTC by ana: looking",)
 
 
+def test_an_acknowledgement_updates_the_message_once(fixture):
+    """Also after a restart of the agent; a case that was not sent has no message."""
+    fixture.recipients = Recipients({"slack": Route()}, updatable={"slack"})
+    fixture.restart()
+    History(fixture.user_connection)._store_incident(CRITICAL)
+    fixture.enqueue(NotificationReason.OPENED)
+    fixture.deliver()
+    silences.acknowledge(fixture.user_connection, "", NOW, "ana", "looking")
+    opened = Notification(NotificationReason.OPENED, CRITICAL, 100, NOW)
+    unsent = replace(opened, incident=replace(CRITICAL, episode=7))
+
+    for _ in range(2):
+        fixture.policy.poll()
+        found = fixture.policy.acknowledged_notifications(lambda: [opened, unsent])
+        fixture.policy.enqueue_acknowledged(found)
+        fixture.deliver()
+        fixture.restart()
+
+    assert fixture.queued() == [("opened", "critical"), ("updated", "critical")]
+    assert fixture.last_notes() == ("Acknowledged at 2023-11-14 22:13 UTC by ana: looking",)
+
+
 def test_the_resolution_of_an_acknowledged_case_is_sent(fixture):
     History(fixture.user_connection)._store_incident(CRITICAL)
     fixture.enqueue(NotificationReason.OPENED)

@@ -30,7 +30,7 @@ def contents(delivery):
         delivery = delivery.follow_up
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(hostile_notifications(), st.sampled_from([None, "C1/1700000000.000001"]))
 def test_no_vendor_refuses_a_message(notification, receipt):
     for sink in (SLACK, SLACK_BOT):
