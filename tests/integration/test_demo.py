@@ -18,6 +18,7 @@ from support.rank_processes import until
 from sentinel.demo import sandbox
 from sentinel.demo.receiver import DemoReceiver, ReceivedNotification
 from sentinel.demo.scenario import FAULTS
+from sentinel.model.delivery import Response
 from sentinel.model.notification import NotificationReason
 from sentinel.sinks.slack import Slack
 from sentinel.sinks.webhook import Webhook
@@ -36,7 +37,7 @@ def deliver(
 ) -> int:
     sink = Webhook(url=SecretStr(f"{receiver.url}/webhook"), secret=SecretStr(secret))
     request = sink.sign(
-        sink.render(notification or make_notification(NotificationReason.OPENED), identity),
+        sink.render(notification or make_notification(NotificationReason.OPENED), identity, None),
         time.time(),
     )
     response = requests.post(
@@ -95,12 +96,12 @@ def test_the_receiver_ignores_a_repeat(receiver):
 
 def test_the_receiver_reads_a_slack_message(receiver):
     sink = Slack(url=SecretStr(f"{receiver.url}/slack"))
-    request = sink.render(make_notification(NotificationReason.OPENED), "one")
+    request = sink.render(make_notification(NotificationReason.OPENED), "one", None)
     response = requests.post(
         request.url, data=request.body, headers=dict(request.headers), timeout=60
     )
 
-    assert sink.is_accepted(response.status_code, response.text)
+    assert sink.is_accepted(Response(response.status_code, response.text))
     assert "KL is 2 nats (since step 90). Run grpo-7b." in receiver.received.get(timeout=60)
 
 
