@@ -35,9 +35,9 @@ def run_state_to_dict(
     (signals that detectors read), unmonitored (keys with their nearest signal), coverage (what is
     not monitored as text, mostly empty), liveness, stacks (while no step completes, of the ranks at
     each place), cases (the most severe first, each with the text of its notification, see
-    `message_to_dict`, and the ranks that it names), incidents (with silenced and acknowledged, case
-    and diagnosis), silences, tier, ranks (those shown singly), ranks_hidden (the number of others).
-    `onsets` are by incident name.
+    `message_to_dict`, its first detector and the ranks that it names), incidents (with silenced and
+    acknowledged, case and diagnosis), silences, tier, ranks (those shown singly), ranks_hidden (the
+    number of others). `onsets` are by incident name.
     """
     alerts = run_state.alerts
     open_cases = sorted(
@@ -135,6 +135,7 @@ def _open_case_to_dict(notification: Notification, now: float) -> dict[str, Any]
         each.key.rank if each.key.rank != WHOLE_RUN else each.finding.rank for each in incidents
     }
     return case_to_dict(notification) | {
+        "detector": notification.incident.key.detector,
         "ranks": sorted(rank for rank in ranks if rank is not None),
         "message": message_to_dict(build_message(opened, now)),
     }

@@ -26,10 +26,6 @@ function textWithCode(tag, text, className) {
   return container(tag, className, ...parts.map((part, index) => part && (index % 2 ? element("code", part) : part)));
 }
 
-function capitalize(text) {
-  return text.slice(0, 1).toUpperCase() + text.slice(1);
-}
-
 function formatNumber(value) {
   if (value === null || value === undefined) return "";
   if (typeof value !== "number") return String(value);
@@ -78,22 +74,34 @@ function stackLines(incident) {
     element("span", `${name.replaceAll("_", " ")}: `), element("code", frames)));
 }
 
-// A case: its cause with confidence and evidence, the remedy, and its incidents.
+// A case: the parts of its notification, and its incidents.
 function caseCard(openCase, incidents) {
-  const { diagnosis } = openCase;
-  const lead = incidents.find((incident) => incident.name === openCase.name) || incidents[0];
-  const title = diagnosis ? capitalize(diagnosis.title) : lead.summary;
+  const { detector, diagnosis, message, ranks } = openCase;
+  const since = element("p", message.since, "soft");
+  since.dataset.since = openCase.name;
+  const notes = [...message.also.map((text) => `Also: ${text}`), ...message.notes];
   return container("article", `card case ${severityClass(openCase)}`,
-    container("div", "top", element("span", openCase.severity, "pill"), element("h3", title), diagnosis && confidenceBar(diagnosis)),
+    container("div", "top", element("span", openCase.severity, "pill"), element("h3", message.subject), diagnosis && confidenceBar(diagnosis)),
+    since,
     container("p", "steps",
-      element("span", `began at step ${openCase.onset_step}`),
-      element("span", `detected at step ${openCase.opened_step}`),
-      typeof openCase.last_good_step === "number"
-        && element("span", `last checkpoint before: step ${openCase.last_good_step}`, "good")),
-    diagnosis && evidenceList(diagnosis.evidence),
-    openCase.remedy && container("div", "remedy", element("h4", "What to do"), textWithCode("p", openCase.remedy)),
+      ranks.length && element("span", `rank${ranks.length > 1 ? "s" : ""} ${formatRanks(ranks)}`),
+      message.checkpoint && element("span", `Last good checkpoint: ${message.checkpoint}`, "good")),
+    diagnosis ? evidenceList(diagnosis.evidence) : factList(message.facts),
+    message.remedy && container("div", "remedy", element("h4", "What to do"), textWithCode("p", message.remedy)),
+    ...notes.map((text) => element("p", text, "soft")),
     memberList(openCase, incidents),
+    runbookLink(diagnosis ? diagnosis.cause : detector),
   );
+}
+
+function factList(facts) {
+  return facts.length > 0 && container("ul", "facts", ...facts.map((fact) => element("li", fact)));
+}
+
+function runbookLink(name) {
+  const link = element("a", "Runbook");
+  link.href = `runbooks/${encodeURIComponent(name)}`;
+  return container("p", "", link);
 }
 
 function confidenceBar(diagnosis) {
@@ -127,7 +135,7 @@ function memberList(openCase, incidents) {
   const details = container("details", "",
     element("summary", `${incidents.length === 1 ? "1 incident" : `${incidents.length} incidents`}: ${names}`),
     container("ul", "members", ...items));
-  details.open = expanded.get(openCase.name) ?? !openCase.diagnosis;
+  details.open = expanded.get(openCase.name) ?? (!openCase.diagnosis && incidents.length > 1);
   details.addEventListener("toggle", () => expanded.set(openCase.name, details.open));
   return details;
 }
@@ -135,18 +143,34 @@ function memberList(openCase, incidents) {
 let shownAlerts = "";
 
 function showOpen(run) {
-  // Rebuilt only after a change, so that the user can select and copy text.
+  // Rebuilt only after a change, so that the user can select and copy text. How long ago a case was
+  // found changes all the time.
   const none = isFollower(run) ? "None on this node; the head shows the incidents of the run." : "None.";
-  const alerts = JSON.stringify([run.cases, run.incidents, none]);
-  if (alerts === shownAlerts) return;
-  shownAlerts = alerts;
-  const cases = run.cases.map((openCase) => {
-    const members = run.incidents.filter((incident) => incident.case === openCase.name);
-    return members.length === 1 && !openCase.diagnosis
-      ? incidentCard(members[0]) : caseCard(openCase, members);
-  });
-  const open = [...cases, ...run.incidents.filter((incident) => !incident.case).map(incidentCard)];
-  at("open").replaceChildren(...(open.length ? open : [element("p", none, "soft")]));
+  const alerts = JSON.stringify([run.cases, run.incidents, none], (key, value) => (key === "since" ? undefined : value));
+  if (alerts !== shownAlerts) {
+    shownAlerts = alerts;
+    const cases = run.cases.map((openCase) =>
+      caseCard(openCase, run.incidents.filter((incident) => incident.case === openCase.name)));
+    const open = [...cases, ...run.incidents.filter((incident) => !incident.case).map(incidentCard)];
+    at("open").replaceChildren(...(open.length ? open : [element("p", none, "soft")]));
+  }
+  for (const openCase of run.cases) {
+    const since = [...document.querySelectorAll("[data-since]")].find((node) => node.dataset.since === openCase.name);
+    if (since.textContent !== openCase.message.since) since.textContent = openCase.message.since;
+  }
+}
+
+let shownProblems = "";
+
+// Sinks whose receivers do not accept notifications. Rebuilt only after a change: a screen reader
+// reads it each time.
+function showDeliveryProblems(problems) {
+  const texts = JSON.stringify(problems);
+  if (texts === shownProblems) return;
+  shownProblems = texts;
+  at("deliveries").hidden = !problems.length;
+  at("deliveries").replaceChildren(...problems.map((problem) =>
+    container("p", "", element("strong", problem.text), " ", textWithCode("span", problem.remedy))));
 }
 
 // Onset, checkpoint, acknowledgement and silence of an incident.
@@ -174,6 +198,7 @@ function showRun(run) {
   showRole(run);
   at("coverage").hidden = !run.coverage;
   at("coverage").textContent = run.coverage ? `${run.coverage[0].toUpperCase()}${run.coverage.slice(1)}.` : "";
+  showDeliveryProblems(run.delivery_problems);
   showOpen(run);
   showNodes(run);
   const signals = Object.entries(run.signals).map(([name, s]) => [name, s.value, s.unit, s.min, s.max, s.worst_rank]);

@@ -17,6 +17,7 @@ from sentinel.metrics.case_families import MAX_CASES, MAX_TEXT_BYTES
 from sentinel.metrics.exposition import MAX_ENDED_ALERTS
 from sentinel.model.finding import Finding, Severity
 from sentinel.model.incident import IncidentState, RunTier
+from sentinel.model.message import build_message
 from sentinel.model.notification import NotificationReason, RunContext
 from sentinel.store.silences import Silence, Suppression
 
@@ -61,10 +62,11 @@ def test_a_case_has_its_values_and_its_detectors():
 
 def test_the_info_series_names_cause_detector_rank_title_and_place():
     of_rank = replace(make_incident(), finding=Finding("KL is 2 nats.", rank=3))
-    shown = samples(make_exposition(case_result(of=[of_rank])))
-    labels = CASE, "policy_collapse", "kl_blowup", f"run {RUN}", "3", "critical", "Policy collapse"
+    result = case_result(of=[of_rank])
+    title = build_message(*result.case_notifications, None).subject
+    labels = CASE, "policy_collapse", "kl_blowup", f"run {RUN}", "3", "critical", title
 
-    assert of_metric(shown, "info") == {labels: 1}
+    assert of_metric(samples(make_exposition(result)), "info") == {labels: 1}
 
 
 def test_every_sentence_of_the_notification_is_a_label():
@@ -74,20 +76,20 @@ def test_every_sentence_of_the_notification_is_a_label():
     described = replace(notification, context=context)
     shown = samples(make_exposition(replace(result, case_notifications=(described,))))
     texts = of_metric(shown, "text_timestamp_seconds")
+    message = build_message(described, None)
 
     assert set(texts.values()) == {NOW}
+    assert " ago" not in message.since
     assert {(part, line): text for _, line, part, text in texts} == {
-        ("title", "1"): "Policy collapse",
+        ("title", "1"): message.subject,
         ("place", "1"): f"run {RUN} (on gpu-1)",
         ("cause", "1"): "policy_collapse",
-        ("since", "1"): (
-            "Since step 86. Found at step 100 (2023-11-14 22:13:20 UTC). The cause is likely, 83 %."
-        ),
+        ("since", "1"): message.since,
         ("fact", "1"): "Step 86: KL is 2 nats.",
         ("fact", "2"): "The KL coefficient is 0.0001.",
         ("remedy", "1"): "Go back.",
         ("checkpoint", "1"): "step 80, /runs/80",
-        ("also", "1"): "Reward collapse, warning, since step 90",
+        ("also", "1"): message.also[0],
         ("link", "1"): "Run page: http://gpu-1:13130",
     }
 
