@@ -81,8 +81,8 @@ def test_what_receivers_do_not_accept_is_shown():
 
     assert text_of(exposition) == [
         (
-            "  Sink slack fails since 2023-11-14 22:13:20 UTC (HTTP 404): 2 notifications rejected. "
-            "Correct its settings, restart the agent, and test it with "
+            "  Sink slack fails since 2023-11-14 22:13:20 UTC (HTTP 404): "
+            "2 notifications rejected. Correct its settings, restart the agent, and test it with "
             "`sentinel notify test --sink slack`."
         )
     ]

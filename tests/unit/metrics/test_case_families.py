@@ -89,9 +89,8 @@ def test_every_sentence_of_the_notification_is_a_label():
         ("fact", "2"): "The KL coefficient is 0.0001.",
         ("remedy", "1"): "Go back.",
         ("checkpoint", "1"): "step 80, /runs/80",
-        ("also", "1"): message.also[0],
         ("link", "1"): "Run page: http://gpu-1:13130",
-    }
+    } | {("also", str(line)): text for line, text in enumerate(message.also, start=1)}
 
 
 def test_a_resolved_case_leaves_only_its_alert_with_the_value_0():
