@@ -160,10 +160,10 @@ class RunStalled:
         if is_alone:
             named = behind
         idle = values["idle_seconds"]
+        stall = "No step has followed" if is_alone else "No rank has passed"
+        where = _where_text(named, stacks, is_stopped=is_stopped, is_alone=is_alone)
         return Finding(
-            summary=f"{_subject_text(named, stacks, is_stopped=is_stopped, is_alone=is_alone)} has "
-            f"{'followed' if is_alone else 'passed'} step {record.step} for {idle:.0f} s "
-            f"(limit {limit:.0f} s).",
+            summary=f"{stall} step {record.step} for {idle:.0f} s (limit {limit:.0f} s){where}.",
             evidence={
                 "seconds_since_last_step": idle,
                 "seconds_without_activity": inactive,
@@ -191,19 +191,17 @@ def _odd_first(stacks: Sequence[RankStack], named: tuple[int, ...]) -> list[Rank
     return sorted(stacks, key=lambda stack: (set(named).isdisjoint(stack.ranks), -len(stack.ranks)))
 
 
-def _subject_text(
+def _where_text(
     named: tuple[int, ...], stacks: Sequence[RankStack], *, is_stopped: bool, is_alone: bool
 ) -> str:
-    """The beginning of the summary: the ranks that block the run and where ranks are, if known."""
-    end = "; no step" if is_alone else "; no rank"
+    """The end of the summary: the ranks that block the run and where ranks are, if known."""
     verb = "is" if len(named) == 1 else "are"
-    subject = f"Rank{'' if verb == 'is' else 's'} {format_ranks(named)} {verb}"
+    subject = f"rank{'' if verb == 'is' else 's'} {format_ranks(named)} {verb}"
     if is_stopped:
-        return f"{'The process is' if is_alone else subject} stopped by a signal{end}"
+        return f": {'the process is' if is_alone else subject} stopped by a signal"
     shown = _odd_first(stacks, named)[:MAX_DESCRIBED_PLACES]
     if shown:
-        places = "; ".join(stack.describe(is_alone=is_alone) for stack in shown)
-        return f"{places[0].upper()}{places[1:]}{end}"
+        return ": " + "; ".join(stack.describe(is_alone=is_alone) for stack in shown)
     if named and not is_alone:
-        return f"{subject} behind{end}"
-    return "No step" if is_alone else "No rank"
+        return f": {subject} behind"
+    return ""

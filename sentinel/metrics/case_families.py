@@ -164,7 +164,7 @@ def _info_family(
             lead.severity.value,
             lead.key.detector,
             "" if rank is None else str(rank),
-            sanitize_label(message.subject, MAX_TEXT_BYTES),
+            sanitize_label(message.title, MAX_TEXT_BYTES),
             sanitize_label(message.place, MAX_TEXT_BYTES),
         )
         family.add_metric((build.run, *labels), {})

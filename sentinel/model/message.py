@@ -43,12 +43,13 @@ class Link:
 class Message:
     """A notification in words.
 
-    `status` is `firing` or `resolved`. `label` is the first word of the headline, such as the
-    severity, `subject` the finding or the cause, and `place` the run with its host. `since` names
-    the step at which the problem began and the time at which it was found, `facts` are up to
-    `MAX_FACTS` sentences, `remedy` what to do, `checkpoint` the last one before the onset. `also`
-    are the other incidents of the case, `notes` sentences about the notification itself, and `run`
-    describes the run in one line. A part that is not known is empty.
+    `status` is `firing` or `resolved`. `title` names the cause or the kind of problem, without
+    values. `label` is the first word of the headline, such as the severity, `subject` the finding
+    or the cause, and `place` the run with its host. `since` names the step at which the problem
+    began and the time at which it was found, `facts` are up to `MAX_FACTS` sentences, `remedy` what
+    to do, `checkpoint` the last one before the onset. `also` are incidents of the case that the
+    facts do not contain, `notes` sentences about the notification itself, and `run` describes the
+    run in one line. A part that is not known is empty.
     """
 
     status: str
@@ -57,6 +58,7 @@ class Message:
     subject: str
     place: str
     since: str
+    title: str = ""
     facts: tuple[str, ...] = ()
     remedy: str = ""
     checkpoint: str = ""
@@ -101,6 +103,7 @@ def build_message(notification: Notification, now: float | None) -> Message:
         subject=_subject(notification),
         place=_place(notification),
         since=_duration(notification) if is_resolved else _since(notification, now),
+        title=_title(notification),
         facts=tuple(clean(fact, _MAX_FACT_CHARS) for fact in _facts(notification)[:MAX_FACTS]),
         remedy="" if is_resolved else clean(notification.remedy, _MAX_REMEDY_CHARS),
         checkpoint=_checkpoint(notification),
@@ -114,6 +117,13 @@ def build_message(notification: Notification, now: float | None) -> Message:
 def incident_title(incident: Incident) -> str:
     """The noun phrase that names what the incident is about."""
     return incident.title or label_of(incident.key.detector)
+
+
+def _title(notification: Notification) -> str:
+    """The title of the cause, or of the incident if no cause is known."""
+    diagnosis = notification.diagnosis
+    title = incident_title(notification.incident) if diagnosis is None else diagnosis.title
+    return _capitalized(clean(title))
 
 
 def _label(notification: Notification) -> str:
@@ -131,12 +141,12 @@ def _subject(notification: Notification) -> str:
 
     It is the title alone if the problem is over.
     """
-    diagnosis, is_over = notification.diagnosis, notification.reason is NotificationReason.RESOLVED
+    diagnosis, title = notification.diagnosis, _title(notification)
+    if notification.reason is NotificationReason.RESOLVED:
+        return title
     if diagnosis is None:
-        title = clean(incident_title(notification.incident))
-        return title if is_over else _clauses(notification.incident.finding.summary)[0].rstrip(".")
-    title = _capitalized(clean(diagnosis.title))
-    if is_over or not diagnosis.evidence:
+        return _clauses(notification.incident.finding.summary)[0].rstrip(".")
+    if not diagnosis.evidence:
         return title
     strongest = max(diagnosis.evidence, key=lambda each: each.weight)
     subject = f"{title}: {_clauses(strongest.text)[0].rstrip('.')}"

@@ -11,6 +11,7 @@ from sentinel.cli.notify import build_test_notifications
 from sentinel.config.plugins import load_classes
 from sentinel.config.settings import build_causes
 from sentinel.model.notification import Notification, NotificationReason, RunContext
+from sentinel.model.rank_stack import Frame, RankStack, serialize_stacks
 from sentinel.model.record import WHOLE_RUN, Event, Record
 from sentinel.notify import digest
 from sentinel.pipeline.cases import CaseBook
@@ -27,6 +28,24 @@ CONTEXT = RunContext(
     checkpoint_path="/out/checkpoint-STEP",
 )
 Records = Iterable[Record]
+STACKS = serialize_stacks(
+    [
+        RankStack(
+            (0, 1, 3),
+            (
+                Frame("all_reduce", "/venv/torch/distributed/distributed_c10d.py", 2900),
+                Frame("train_step", "/home/ana/train.py", 88),
+            ),
+        ),
+        RankStack(
+            (2,),
+            (
+                Frame("read", "/home/ana/shards.py", 31),
+                Frame("train_step", "/home/ana/train.py", 80),
+            ),
+        ),
+    ]
+)
 
 
 def notifications_of(records: Records, *detectors: str) -> list[Notification]:
@@ -135,7 +154,12 @@ def message_kinds() -> dict[str, Callable[[], Notification]]:
         ),
         "stalled": lambda: notifications_of(
             heartbeats(
-                running=2.0, idle=45.0, straggler_ranks="1", straggler_step="38", state="running"
+                running=4.0,
+                idle=45.0,
+                straggler_ranks="0,1,2,3",
+                all_behind="yes",
+                state="running",
+                stacks=STACKS,
             ),
             "run_stalled",
         )[0],

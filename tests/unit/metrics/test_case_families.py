@@ -63,7 +63,7 @@ def test_a_case_has_its_values_and_its_detectors():
 def test_the_info_series_names_cause_detector_rank_title_and_place():
     of_rank = replace(make_incident(), finding=Finding("KL is 2 nats.", rank=3))
     result = case_result(of=[of_rank])
-    title = build_message(*result.case_notifications, None).subject
+    title = build_message(*result.case_notifications, None).title
     labels = CASE, "policy_collapse", "kl_blowup", f"run {RUN}", "3", "critical", title
 
     assert of_metric(samples(make_exposition(result)), "info") == {labels: 1}
