@@ -42,9 +42,10 @@ class AgentResults:
             return History(connection).incidents()[::-1]
 
     def notifications(self) -> list[Notification]:
-        """The notifications in the outbox, in order; none without a sink."""
+        """The messages in the outbox, in order; none without a sink."""
         with closing(connect(self.run / "sentinel.db")) as connection:
-            rows = connection.execute("select notification from outbox order by rowid").fetchall()
+            query = "select notification from outbox where state != 'merged' order by rowid"
+            rows = connection.execute(query).fetchall()
         return [notification_codec.decode(text) for (text,) in rows]
 
     def state(self) -> dict[str, Any]:
