@@ -1,9 +1,12 @@
 """Tests of one HTTP request: its deadline, its limits, and the secrecy of its URL."""
 
+import gzip
 import logging
 import socket
+import ssl
 import threading
 import time
+import warnings
 from http.client import HTTPConnection
 
 import pytest
@@ -73,6 +76,16 @@ def test_the_body_is_read_up_to_the_limit():
         wait_for_senders()
 
     assert (response.status, len(response.body)) == (200, MAX_RESPONSE_BYTES)
+
+
+def test_a_compressed_body_is_not_decompressed():
+    """A small body could become gigabytes."""
+    bomb = gzip.compress(bytes(10_000_000))
+    with Receiver(webhook_receiver.status(200, bomb, Content_Encoding="gzip")) as receiver:
+        response = send(make_request(receiver.url))
+
+    assert response.status == 200
+    assert len(response.body) <= len(bomb) < MAX_RESPONSE_BYTES
 
 
 @pytest.mark.parametrize("code", [301, 302, 303, 307, 308])
@@ -183,6 +196,38 @@ def test_a_self_signed_certificate_is_refused(tls):
         response = send(make_request(receiver.url))
 
     assert (response.error, receiver.requests) == ("SSLCertVerificationError", [])
+
+
+def test_a_certificate_of_another_host_is_refused(tls, certificate, monkeypatch):
+    """The certificate is trusted, and is that of an address, not of a name."""
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(certificate))
+    with Receiver(tls=tls) as receiver:
+        response = send(make_request(receiver.url.replace("127.0.0.1", "localhost")))
+
+    assert (response.error, receiver.requests) == ("SSLCertVerificationError", [])
+
+
+def test_an_expired_certificate_is_refused(tmp_path, monkeypatch):
+    expired = make_certificate(tmp_path, is_expired=True)
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(expired))
+    with Receiver(tls=server_context(expired)) as receiver:
+        response = send(make_request(receiver.url))
+
+    assert (response.error, receiver.requests) == ("SSLCertVerificationError", [])
+
+
+def test_an_old_version_of_tls_is_refused(certificate, monkeypatch):
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(certificate))
+    old = server_context(certificate)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        old.minimum_version = ssl.TLSVersion.TLSv1
+        old.maximum_version = ssl.TLSVersion.TLSv1
+    with Receiver(tls=old) as receiver:
+        response = send(make_request(receiver.url))
+
+    assert response.error.startswith("SSL")
+    assert receiver.requests == []
 
 
 def test_a_custom_certificate_authority_is_accepted(tls, certificate, monkeypatch):

@@ -1,4 +1,4 @@
-"""A self-signed certificate for 127.0.0.1."""
+"""Self-signed certificates for 127.0.0.1."""
 
 from __future__ import annotations
 
@@ -9,21 +9,24 @@ import subprocess
 import pytest
 
 
-def make_certificate(folder):
+def make_certificate(folder, *, is_expired=False):
     """Path of a file that contains the certificate and its key; skips without openssl."""
     if not shutil.which("openssl"):
         pytest.skip("openssl makes the certificate")
-    path = folder / "both.pem"
-    subprocess.run(
+    key, certificate, path = folder / "key.pem", folder / "certificate.pem", folder / "both.pem"
+    commands = [
         [
-            *("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"),
+            *("req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"),
             *("-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"),
-            *("-keyout", path, "-out", path.with_suffix(".crt")),
-        ],
-        check=True,
-        capture_output=True,
-    )
-    path.write_text(path.read_text() + path.with_suffix(".crt").read_text())
+            *("-keyout", key, "-out", certificate),
+        ]
+    ]
+    if is_expired:
+        signed_again = ["x509", "-in", certificate, "-signkey", key, "-days", "-1"]
+        commands.append([*signed_again, "-out", certificate])
+    for command in commands:
+        subprocess.run(["openssl", *command], check=True, capture_output=True)
+    path.write_text(key.read_text() + certificate.read_text())
     return path
 
 
