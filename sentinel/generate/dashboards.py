@@ -22,6 +22,7 @@ from sentinel.generate.panels import (
     stat_panel,
     state_panel,
     state_timeline_panel,
+    table_panel,
     time_series_panel,
 )
 from sentinel.generate.prometheus_rules import diagnosis_url, runbook_url
@@ -67,6 +68,7 @@ def run_health_dashboard(docs: Iterable[DetectorDoc]) -> str:
     docs = list(docs)
     parts = [
         *_stat_panels(),
+        _case_panel(),
         _diagnosis_panel(),
         _detector_panel(docs),
         *(_signal_panel(SIGNALS[name], docs) for name in TOP_SIGNALS),
@@ -131,11 +133,29 @@ def _stat_panels() -> Iterator[Any]:
     )
 
 
+def _case_panel() -> Any:
+    options = PanelOptions(
+        "Cases",
+        "The unresolved cases: what is wrong, since which step, and the last checkpoint before "
+        "that. Facts and remedy are on the agent's web page. Metric: sentinel_case_info",
+        unit="none",
+        width=24,
+        height=6,
+        links={"Causes": diagnosis_url()},
+    )
+    labels = ("severity", "title", "cause", "rank")
+    info = PanelQuery(f"max by (case, {', '.join(labels)}) (sentinel_case_info{RUN})")
+    values = {
+        "Began at step": PanelQuery(f"max by (case) (sentinel_case_onset_step{RUN})"),
+        "Last good step": PanelQuery(f"max by (case) (sentinel_case_last_good_step{RUN})"),
+    }
+    return table_panel(options, info, values, {name: name.capitalize() for name in labels})
+
+
 def _diagnosis_panel() -> Any:
     options = PanelOptions(
         "Diagnosis",
-        "The named cause of each open case and its confidence. Evidence, remedy and last good "
-        "checkpoint are on the agent's web page. Metric: sentinel_case_confidence",
+        "The named cause of each case and its confidence. Metric: sentinel_case_confidence",
         unit="percentunit",
         width=24,
         height=5,
@@ -270,9 +290,9 @@ def _self_panel(name: str, label: str, text: str) -> Any:
 
 def _annotations() -> Iterator[Any]:
     yield annotation(
-        "Alert",
-        f"max by (detector, severity) (sentinel_alert_firing{RUN}) == 1",
-        "{{detector}} ({{severity}})",
+        "Case",
+        f"max by (case, severity, title) (sentinel_case_info{RUN})",
+        "{{title}} ({{severity}})",
         BAD,
     )
     yield annotation(

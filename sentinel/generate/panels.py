@@ -17,11 +17,12 @@ with warnings.catch_warnings(), suppress(ImportError):
     # On import it recommends a dashboard schema that Grafana's own file provisioning cannot read.
     warnings.simplefilter("ignore", DeprecationWarning)
     from grafana_foundation_sdk.builders import dashboard as board
-    from grafana_foundation_sdk.builders import prometheus, stat, statetimeline, timeseries
+    from grafana_foundation_sdk.builders import prometheus, stat, statetimeline, table, timeseries
     from grafana_foundation_sdk.builders.common import ReduceDataOptions, VizLegendOptions
     from grafana_foundation_sdk.cog.encoder import JSONEncoder
     from grafana_foundation_sdk.models import common
     from grafana_foundation_sdk.models import dashboard as model
+    from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 
 IS_SDK_INSTALLED = find_spec("grafana_foundation_sdk") is not None
 
@@ -121,6 +122,33 @@ def confidence_timeline_panel(
     panel.thresholds(_thresholds(colours)).merge_values(True).no_value("none named")
     panel.show_value(common.VisibilityMode.AUTO).row_height(0.85).fill_opacity(80)
     return panel.legend(_legend())
+
+
+def table_panel(
+    options: PanelOptions,
+    labels: PanelQuery,
+    values: Mapping[str, PanelQuery],
+    columns: Mapping[str, str],
+) -> Any:
+    """A row per series of `labels`; `columns` are titles by label.
+
+    The series of each of `values`, by column title, are joined by the labels that both have.
+    """
+    panel = _configure(table.Panel(), options, [labels, *values.values()], is_instant=True)
+    for target in panel.build().targets:
+        target.format_val = PromQueryFormat.TABLE
+    value_columns = [f"Value #{letter}" for letter in "ABCDEFGH"[: 1 + len(values)]]
+    titles = {**columns, **dict(zip(value_columns[1:], values, strict=True))}
+    shown = {
+        "excludeByName": {"Time": True, value_columns[0]: True, "case": True},
+        "indexByName": {name: index for index, name in enumerate(titles)},
+        "renameByName": titles,
+    }
+    for transformation, settings in (("merge", {}), ("organize", shown)):
+        panel.with_transformation(
+            model.DataTransformerConfig(id_val=transformation, options=settings)
+        )
+    return panel.no_value("none")
 
 
 def collapsible_row(title: str, panels: Iterable[Any] = ()) -> Any:

@@ -35,7 +35,6 @@ SCRAPES = 8
 LIVE = {"$run": RUN, "$__rate_interval": "20s", "$__range": "5m", "$__interval": "1s"}
 EXPECTED_EMPTY = {
     "run-health: Detector errors A": "no detector fails",
-    "run-health: Diagnosis A": "KL alone need not have a diagnosis",
     "run-health: Nodes A": "this run is on one node",
     "run-health: Sink deliveries A": "this agent has no sink: Alertmanager sends notifications",
 } | {
