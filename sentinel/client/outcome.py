@@ -20,8 +20,8 @@ def outcome_attributes(error: BaseException | None) -> dict[str, str]:
     """Attributes by the exception that left the training, if any.
 
     `outcome`; `code` of an exit; of an exception its class (`exception`), the first line of its
-    message without secrets (`message`), the user's line that raised it (`location`), and class and
-    message of the exception that caused it (`caused_by`). Texts that are unknown are left out.
+    message without secrets (`message`), the user's line that raised it (`location`), and class,
+    message and line of the exception that caused it (`caused_by`). Unknown texts are left out.
     """
     if error is None or isinstance(error, GeneratorExit):
         return {"outcome": "finished"}
@@ -42,12 +42,10 @@ def outcome_attributes(error: BaseException | None) -> dict[str, str]:
 
 def _error_attributes(error: BaseException) -> dict[str, str]:
     chain = _chain(error)
-    locations = [text for each in chain if (text := _location(each.__traceback__))]
-    known = {
-        "message": _message(error),
-        "location": locations[-1] if locations else "",
-        "caused_by": _summary(chain[-1]) if len(chain) > 1 else "",
-    }
+    known = {"message": _message(error), "location": _location(error.__traceback__)}
+    if len(chain) > 1:
+        place = _location(chain[-1].__traceback__)
+        known["caused_by"] = _summary(chain[-1]) + (f" ({place})" if place else "")
     return {name: text for name, text in known.items() if text}
 
 
@@ -79,7 +77,9 @@ def _message(error: BaseException) -> str:
     device.
     """
     arguments: tuple[Any, ...] = error.args
-    if all(isinstance(each, _PRIMITIVES) for each in arguments):
+    # The text of a group is its own message and the number of its exceptions.
+    is_group = isinstance(error, BaseExceptionGroup)
+    if is_group or all(isinstance(each, _PRIMITIVES) for each in arguments):
         try:
             return redact_line(str(error))
         except Exception:

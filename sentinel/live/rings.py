@@ -171,9 +171,14 @@ class LiveRings:
         return bool(self.ranks) or self.launcher_status.running
 
     def prepare_final_poll(self) -> bool:
-        """Make the next poll report everything; returns whether an exit was held back so far."""
+        """Make the next poll report everything; returns whether a failure may be held back."""
+        has_failure = self.elastic_restart.awaiting_restart or any(
+            rank.outcome not in NORMAL_OUTCOMES
+            for rank in self._newest_attempt_ranks()
+            if rank.ended
+        )
         self.elastic_restart.is_shutting_down, self.last_heartbeat_at = True, 0.0
-        return self.elastic_restart.awaiting_restart
+        return has_failure
 
     def remove_rings(self) -> None:
         """Remove the rings, once no process writes or reads them."""

@@ -23,7 +23,10 @@ def _patterns() -> tuple[tuple[re.Pattern[str], str], ...]:
         # user:password@ and the query of a URL.
         (re.compile(r"(\b[a-z][a-z0-9+.-]*://)[^\s/@]+@", re.IGNORECASE), rf"\1{MASK}@"),
         (
-            re.compile(r"(\b[a-z][a-z0-9+.-]*://[^\s?#'\"<>]*)[?#][^\s'\"<>]*", re.IGNORECASE),
+            re.compile(
+                r"(\b[a-z][a-z0-9+.-]*://[^\s?#'\"<>]*)[?#][^\s'\"<>]*?(?=[,;.)]?(?:[\s'\"<>]|$))",
+                re.IGNORECASE,
+            ),
             rf"\1?{MASK}",
         ),
         (re.compile(r"/services/[A-Za-z0-9/_-]+"), f"/services/{MASK}"),

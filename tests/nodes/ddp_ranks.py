@@ -43,5 +43,7 @@ def train(plan, folder):
 if __name__ == "__main__":
     path = Path(sys.argv[-1])
     plan = json.loads(path.read_text())
-    monitored = sentinel.monitor(run=plan["name"])(train) if plan["decorated"] else train
+    aggregate = os.environ.get("AGGREGATE", "agent")
+    monitor = sentinel.monitor(run=plan["name"], aggregate=aggregate)
+    monitored = monitor(train) if plan["decorated"] else train
     monitored(plan, path.parent)

@@ -1,0 +1,55 @@
+"""Secrets are masked, everything else stays."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sentinel.model.redaction import MAX_LINE_CHARACTERS, redact_line
+
+SECRETS = {
+    "url": ("open https://me:hunter2@host/x failed", "open https://***@host/x failed"),
+    "query": ("GET https://h/x?sig=hunter2.", "GET https://h/x?***."),
+    "webhook": ("https://hooks.slack.com/services/T0/B0/hunter2", "https://hooks.slack.com/services/***"),
+    "password": ("password=hunter2, user=me", "password=***, user=me"),
+    "json": ("{'api_key': 'hunter2 x', 'n': 3}", "{'api_key': ***, 'n': 3}"),
+    "variable": ("WANDB_API_KEY=hunter2", "WANDB_API_KEY=***"),
+    "header": ("Authorization: Bearer hunter2", "Authorization: Bearer ***"),
+    "hugging face": ("token hf_abcdefghijklmnop is invalid", "token *** is invalid"),
+    "aws": ("key AKIAIOSFODNN7EXAMPLE", "key ***"),
+    "hex": ("id 0123456789abcdef0123456789abcdef0", "id ***"),
+    "base64": ("got dGhpcyBpcyBhIHNlY3JldCBrZXkgMTIz", "got ***"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "expected"), SECRETS.values(), ids=SECRETS)
+def test_secrets_are_masked(text, expected):
+    assert redact_line(text) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has a total capacity of 79.15 GiB",
+        "mat1 and mat2 shapes cannot be multiplied (16x8 and 4x1)",
+        "max_tokens=512 exceeds pad_token_id=0 and num_tokens: 4096",
+        "[Errno 2] No such file or directory: '/data/shards-2024-05-01/train_00017_of_01024.bin'",
+        "Expected all tensors on the same device, but found at least two: cuda:0 and cpu",
+        "KeyError: 'model.layers.0.self_attn.q_proj.weight'",
+    ],
+)
+def test_usual_messages_stay(text):
+    assert redact_line(text) == text
+
+
+def test_only_the_first_line_is_kept_without_control_characters():
+    assert redact_line("\n  first \x1b[31m\u202eline\nsecond") == "first  [31m line"
+
+
+@given(st.text())
+def test_the_length_is_limited(text):
+    line = redact_line(text)
+
+    assert len(line) <= MAX_LINE_CHARACTERS
+    assert line.isprintable()
