@@ -68,7 +68,7 @@ def replay(  # noqa: PLR0913, PLR0917 - each is an option
 
     Settings are read as by the agent: from sentinel.toml or --config, and SENTINEL_* variables.
 
-    Exit status: 0, 2 if the log or the settings cannot be read, 3 as --fail-on says.
+    Exit status: 0, 2 if the log or the settings cannot be read, 3 by --fail-on.
     """
     try:
         settings = load_replay_settings(assignments or (), settings_environ(config))

@@ -18,6 +18,7 @@ from rich.table import Table
 
 from sentinel.demo.receiver import ReceivedNotification, format_evidence
 from sentinel.demo.scenario import FAULTS, DemoOutcome
+from sentinel.model.evidence_text import evidence_text
 
 SEVERITY_COLORS = {"critical": "red", "warning": "yellow", "info": "blue"}
 PROGRESS_INTERVAL_STEPS = 50
@@ -146,7 +147,7 @@ def _notification_panel(notification: ReceivedNotification) -> Panel:
     lines = [f"Onset at step {onset}, {_reason(notification)} at step {step}.{likelihood}"]
     if is_resolved or not notification.cause_evidence:
         values = ", ".join(
-            f"{name} = {_format_number(value)}" for name, value in notification.evidence.items()
+            evidence_text(name, value) for name, value in notification.evidence.items()
         )
         lines = [escape(notification.summary), *lines, f"[dim]{escape(values)}[/]"]
     else:
@@ -197,10 +198,6 @@ def _remedy_lines(remedy: str, last_good_step: int | None) -> list[str]:
     if last_good_step is not None:
         checkpoint = f"\nLast checkpoint before the onset: step {last_good_step}."
     return [f"[bold]What to do:[/] {escape(remedy)}{checkpoint}"]
-
-
-def _format_number(value: float | str) -> str:
-    return value if isinstance(value, str) else f"{value:.4g}"
 
 
 def _timeline(notifications: Sequence[ReceivedNotification], outcome: DemoOutcome) -> Table:

@@ -232,7 +232,7 @@ class GradExplosion:
         return ""
 
     def _is_learning(self) -> bool:
-        """Whether the loss says that the norm rises because the model learns."""
+        """Whether the norm rises because the model learns, by the loss."""
         if self._has_reward or self._loss is None:
             return False
         rise: RiseLosses | None

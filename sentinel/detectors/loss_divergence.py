@@ -11,8 +11,8 @@ Formula
                runaway, the last 2 each over 10 times the one before
     A loss of both signs is compared itself, not its logarithm: it is shifted if it is above its
     recent level by more than `sigmas` standard deviations and by `rise` - 1 of its lowest level,
-    and has lost half of what it had fallen. Of the loss of a policy gradient, which has no
-    meaningful level, and of two networks trained against each other only runaway is evaluated, and
+    and has lost half of what it had fallen. For the loss of a policy gradient, whose
+    level has no meaning, and for two networks trained against each other only runaway is evaluated;
     it is a warning. A value equal to the one before, such as a duplicated row, is ignored.
 
 Units

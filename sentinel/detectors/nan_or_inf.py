@@ -2,8 +2,8 @@
 
 Formula
     vital    = the loss, eval loss, gradient norm, reward, KL and entropy; every value in training
-               whose name says loss; and every other value whose name contains such a word and that
-               was finite in the first `proven` records, counted separately for steps and
+               whose name contains loss; and every other value whose name contains such a word and
+               that was finite in the first `proven` records, counted separately for steps and
                evaluations
     other    = any other value that was finite before and in the first `proven` records; each is
                reported `several` times at most, since it may be undefined by design

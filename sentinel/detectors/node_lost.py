@@ -1,4 +1,4 @@
-"""Node lost: a whole node no longer reports, although its ranks had not ended.
+"""Lost node: a whole node no longer reports, although its ranks had not ended.
 
 Formula
     Finding  = the head agent has received no message from a node's agent for too long; or, if the
@@ -49,8 +49,7 @@ class NodeLost:
     remedy: ClassVar[str] = (
         "Check whether the node is up (ping, console, scheduler's log). If it is down, drain it "
         "and resume from the last checkpoint with another node. If training continues, check the "
-        "agent on that node (sentinel status, agent.log), and the network and firewall between "
-        "the nodes."
+        "agent on that node (`sentinel status`, `agent.log`), the network and the firewall."
     )
 
     def update(self, record: Record) -> DetectorOutput:

@@ -17,8 +17,9 @@ Source
 
 Defaults
     A prototype found 50, 90 and 100 % of mild, moderate and severe cases with this conjunction, and
-    none in 63,000 healthy steps. `sure` 5 is what kl_blowup notes. `wordy` 1.25 is half of what is
-    a fault by itself; effects of one cause were at most `within` 40 values apart.
+    none in 63,000 healthy steps. `sure` 5 is the evidence at which kl_blowup reports
+    severity info. `wordy` 1.25 is half of what is a fault by itself; effects of one cause were at
+    most `within` 40 values apart.
 """
 
 from __future__ import annotations

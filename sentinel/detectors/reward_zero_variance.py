@@ -174,7 +174,7 @@ class RewardZeroVariance:
     def _onset(self) -> tuple[int, int, int]:
         """The earliest, the likely and the latest step at which groups became idle.
 
-        The sum of what later values exceed `ONSET_SHARE` by is largest there.
+        From there on, the sum of the later values, each less `ONSET_SHARE`, is largest.
         """
         total, sums = 0.0, []
         for _, idle, _ in reversed(self._points):

@@ -1,4 +1,4 @@
-"""Run died: the process of a rank ended without a final message.
+"""Death of a rank: the process of a rank ended without a final message.
 
 Formula
     Finding    = the first failure of the run is the end of a process without STOP: by a signal, by
@@ -25,7 +25,7 @@ Source
     may stay unknown, unless `sentinel run` is the parent. Kills for want of memory are counted in
     `memory.events` of the control group of the process (`memory.oom_control` in version 1).
 
-    Nothing tells who sent a signal. A rank that handles SIGTERM and is ended by SIGKILL later
+    The sender of a signal is not known. A rank that handles SIGTERM and is ended by SIGKILL later
     counts as stopped by SIGTERM if `sentinel run` or the agent had received SIGTERM up to two
     minutes before.
 
@@ -64,8 +64,8 @@ class RunDied:
     signal: ClassVar[str] = "ranks_gone"
     severity: ClassVar[Severity] = Severity.CRITICAL
     remedy: ClassVar[str] = (
-        "Check for the out-of-memory killer (dmesg, cgroup memory.events), the scheduler's log and "
-        "the health of the node, then resume from the last checkpoint."
+        "Look for the out-of-memory killer (`dmesg`, `memory.events` of the cgroup). Read the "
+        "scheduler's log, and check the node. Resume from the last checkpoint."
     )
 
     def __post_init__(self) -> None:
@@ -140,15 +140,15 @@ def _remedy(attributes: Mapping[str, str]) -> str | None:
     """What to do after an end of this kind; None for the remedy of the detector."""
     if attributes.get("oom_kill"):
         return (
-            "Use less memory on the host (fewer or smaller data workers, smaller caches, no copies "
-            "of the model on the CPU) or raise the memory limit of the job, then resume from the "
-            "last checkpoint."
+            "Use less memory on the host: lower {data loader workers}, use smaller caches, and "
+            "keep no copy of the model on the CPU. Otherwise raise the memory limit of the job. Resume "
+            "from the last checkpoint."
         )
     if attributes.get("signal") in CRASHES:
         return (
-            "Read the end of that rank's log; PYTHONFAULTHANDLER=1 adds the Python stack of a "
-            "crash. Check the GPU and driver of its node, then resume from the last checkpoint."
+            "Read the end of that rank's log; `PYTHONFAULTHANDLER=1` adds the Python stack of a "
+            "crash. Check the GPU and driver of its node. Resume from the last checkpoint."
         )
     if "code" in attributes:
-        return "Look in that rank's log for what ended the process, then resume from a checkpoint."
+        return "Read in that rank's log what ended the process. Resume from the last checkpoint."
     return None

@@ -1,4 +1,4 @@
-"""Run failed: the training function raised an exception or exited with a non-zero code.
+"""Failed run: the training function raised an exception or exited with a non-zero code.
 
 Formula
     Finding    = the first failure of the run is a STOP with `exception`, or `exit` with a code; or
@@ -51,7 +51,8 @@ class RunFailed:
     signal: ClassVar[str] = "ranks_failed"
     severity: ClassVar[Severity] = Severity.CRITICAL
     remedy: ClassVar[str] = (
-        "Read the traceback in the trainer's log, fix the error, then resume from a checkpoint."
+        "Read the traceback in the trainer's log, and fix the error. Resume from the last "
+        "checkpoint."
     )
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Run stalled: the processes are alive, but no step has completed for much longer than usual.
+"""Stalled run: the processes are alive, but no step has completed for much longer than usual.
 
 Formula
     limit      = max(`floor`, `times` * p99 of the last `window` step intervals)

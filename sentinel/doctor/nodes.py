@@ -81,7 +81,7 @@ def check_nodes(run: str, state: Mapping[str, Any]) -> Iterator[CheckResult]:
 def problem_lines(run: str, state: Mapping[str, Any]) -> Iterator[str]:
     """What is wrong between the nodes, with the remedy, for `sentinel status`.
 
-    Without what its line about each node says.
+    The line of each node is left out.
     """
     for result in check_nodes(run, state):
         if result.grade is not Grade.OK and result.subject == f"run {run}, nodes":

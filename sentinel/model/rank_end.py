@@ -66,7 +66,7 @@ class EndKind(IntEnum):
 
 
 def is_connection_error(attributes: Mapping[str, str]) -> bool:
-    """Whether a rank's exception only says that another rank is gone.
+    """Whether a rank's exception only reports that another rank is gone.
 
     >>> is_connection_error({"exception": "RuntimeError", "message": "Connection closed by peer"})
     True

@@ -47,7 +47,7 @@ class Frame:
 class RankStack:
     """The stack of the training thread of ranks that are at the same place, innermost first.
 
-    Without `frames`, `state` says in words what is known of the process: "is stopped by a signal".
+    Without `frames`, `state` describes what is known of the process: "is stopped by a signal".
     """
 
     ranks: tuple[int, ...]

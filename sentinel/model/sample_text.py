@@ -1,7 +1,7 @@
 """Sampled texts: which texts of a batch are recorded, and how a long text is truncated.
 
 Of a prompt the end is kept, since that is where the question is; of a completion the beginning and
-the end, where loops show. A mark in place of the rest says how long it was.
+the end, where loops show. A mark in place of the rest states its length.
 """
 
 from __future__ import annotations

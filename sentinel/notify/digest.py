@@ -42,7 +42,7 @@ def limit_rate(  # noqa: PLR0913 - all of them decide
     can_update: bool,
     now: float,
 ) -> bool:
-    """Whether a claimed notification is not sent now; then its row says what becomes of it.
+    """Whether a claimed notification is not sent now; its row then has the reason.
 
     What only changes an earlier message, because the sink `can_update`, is not limited.
     """

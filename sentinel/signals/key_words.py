@@ -1,8 +1,8 @@
 """The signal that a key names by its words, for keys that are not in the catalogue.
 
-A key is split into words at separators and capitals. A word such as `loss` or `reward` says which
-quantity it is; the others must say nothing (train, mean, episode), or be of a kind that the
-quantity permits. A word such as `std`, `max` or `coef` makes it another quantity. Several keys of a
+A key is split into words at separators and capitals. A word such as `loss` or `reward` names the
+quantity; the others must be neutral (train, mean, episode), or be of a kind that the quantity
+permits. A word such as `std`, `max` or `coef` makes it another quantity. Several keys of a
 run may name one signal: `rank` is lower for the key that names it better.
 """
 
@@ -44,7 +44,7 @@ _OTHER_QUANTITY = frozenset({
     "factor", "gap", "margin", "margins", "chosen", "rejected", "square", "squared", "first",
     "initial", "final", "previous", "prev", "steps", "abs",
 })  # fmt: skip
-"""Words that make a key another quantity than its noun says."""
+"""Words that make a key another quantity than its noun."""
 
 _EPISODE = frozenset({
     "rollout", "rollouts", "env", "envs", "environment", "runner", "runners", "sampler", "episode",
@@ -233,7 +233,7 @@ _HELD_OUT_NAMES = {"loss": "eval_loss", "accuracy": "eval_accuracy", "reward": "
 
 
 def _split_key(key: str) -> list[list[str]]:
-    """The words of each part of the key; RLlib's part "default_policy" says nothing."""
+    """The words of each part of the key; RLlib's part "default_policy" is ignored."""
     parts = [_split_words(part) for part in re.split(r"[/:]", key)]
     return [part for part in parts if part and part != ["default", "policy"]] or [[]]
 
@@ -281,7 +281,7 @@ def _gradient_norm(content: set[str], words: list[str]) -> _Found:
     rest = content - noun
     if not noun or not rest <= _NORM_WORDS:
         return None
-    # A norm after clipping says nothing about the gradient.
+    # A norm after clipping is not the norm of the gradient.
     if rest & {"clip", "clipping"} and not rest & {"pre", "before"}:
         return None
     return "grad_norm", len(rest)

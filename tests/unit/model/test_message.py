@@ -1,0 +1,135 @@
+"""Tests of the message: its dates, facts, headline and links."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import nan
+
+import pytest
+from support.notifications import CONTEXT, NOW, make_notification, with_diagnosis
+
+from sentinel.model.message import Link, build_message
+from sentinel.model.notification import NotificationReason
+
+
+def test_the_headline_names_the_finding_and_the_run():
+    notification = replace(make_notification(), context=CONTEXT)
+
+    assert build_message(notification, NOW).headline == (
+        "Critical: KL is 2 nats, run grpo-7b (Qwen/Qwen2.5-7B on gpu-3)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "place"),
+    [
+        ({"model": ""}, "run grpo-7b (train.py on gpu-3)"),
+        ({"model": "", "command": ""}, "run grpo-7b (on gpu-3)"),
+        ({"host": ""}, "run grpo-7b (Qwen/Qwen2.5-7B)"),
+    ],
+)
+def test_the_place_names_what_is_known_of_the_run(changes, place):
+    notification = replace(make_notification(), context=replace(CONTEXT, **changes))
+
+    assert build_message(notification, NOW).place == place
+
+
+@pytest.mark.parametrize(
+    ("reason", "label"),
+    [
+        (NotificationReason.OPENED, "Critical"),
+        (NotificationReason.ESCALATED, "Now critical"),
+        (NotificationReason.UPDATED, "Update, critical"),
+        (NotificationReason.RESOLVED, "Resolved"),
+    ],
+)
+def test_the_label_is_the_severity_or_the_reason(reason, label):
+    assert build_message(make_notification(reason), NOW).label == label
+
+
+def test_only_the_start_of_a_long_finding_is_in_the_headline():
+    message = build_message(
+        make_notification(summary="Rank 1 was killed; rank 0 failed after it. See below."), NOW
+    )
+
+    assert message.subject == "Rank 1 was killed"
+    assert message.facts[:2] == ("Rank 0 failed after it.", "See below.")
+
+
+def test_the_age_and_the_time_of_the_finding_are_stated():
+    since = build_message(make_notification(), NOW + 240).since
+
+    assert since == (
+        "Since step 90; found at step 100, 4 min ago (2023-11-14 22:13:20 UTC)."
+        " Values are of step 120."
+    )
+
+
+def test_without_the_time_of_sending_there_is_no_age():
+    assert "ago" not in build_message(make_notification(), None).since
+
+
+def test_a_time_that_is_none_is_left_out():
+    notification = make_notification()
+    broken = replace(notification, incident=replace(notification.incident, opened_time=nan))
+
+    assert build_message(broken, NOW).since.startswith("Since step 90; found at step 100.")
+
+
+def test_a_cause_is_named_with_its_strongest_evidence_and_dated_facts():
+    message = build_message(with_diagnosis(), NOW)
+
+    assert message.subject == "Policy collapse: KL is 2 nats"
+    assert message.title == "Policy collapse"
+    assert message.facts == (
+        "Step 86: KL is 2 nats.",
+        "Step 95: The reward fell.",
+        "The KL coefficient is 0.0001.",
+    )
+    assert message.also == ("Reward collapse, warning, since step 90",)
+
+
+def test_what_the_finding_states_is_not_repeated():
+    evidence = {"kl_nats": 2.0, "limit_nats": 0.4}
+    message = build_message(make_notification(summary="KL is 2 nats.", evidence=evidence), NOW)
+
+    assert message.facts == ("Limit: 0.4 nats",)
+
+
+def test_a_resolution_states_what_it_was_and_how_long_it_lasted():
+    notification = make_notification(NotificationReason.RESOLVED)
+    incident = replace(
+        notification.incident, title="KL blow-up", opened_summary="KL was 2 nats.", flaps=2
+    )
+    message = build_message(replace(notification, incident=incident), NOW + 400)
+
+    assert message.status == "resolved"
+    assert message.subject == "KL blow-up"
+    assert message.since == (
+        "It lasted from step 90 to step 120, 1 min, until 2023-11-14 22:14:20 UTC."
+    )
+    assert message.facts == ("At step 100: KL was 2 nats.", "It recurred 2 times.")
+    assert (message.remedy, message.checkpoint) == ("", "")
+
+
+def test_links_that_are_not_known_are_left_out():
+    notification = replace(make_notification(), context=replace(CONTEXT, dashboard_url=""))
+
+    assert build_message(notification, NOW).links == (
+        Link("Run page", "http://gpu-3:13130"),
+        Link("Runbook", "http://gpu-3:13130/runbooks/kl_blowup"),
+    )
+
+
+def test_the_checkpoint_has_its_path_if_that_exists():
+    notification = replace(with_diagnosis(), context=CONTEXT)
+
+    assert build_message(notification, NOW).checkpoint == "step 80, /out/checkpoint-80"
+    assert build_message(with_diagnosis(), NOW).checkpoint == "step 80"
+
+
+def test_the_headline_is_cut_within_the_finding():
+    long = make_notification(summary="Loss " * 100)
+
+    assert build_message(long, NOW).cut_headline(60).endswith("…, run grpo-7b")
+    assert len(build_message(long, NOW).cut_headline(60)) == 60
