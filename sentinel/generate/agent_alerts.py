@@ -83,14 +83,23 @@ AGENT_ALERTS = (
     ),
     AgentAlert(
         name="agent_down",
-        # An agent that exits after a finished run is down as well, which is no problem.
+        # An agent that exits after a finished run is down as well, which is no problem. The loss of
+        # a follower node is reported by its head. An agent that was never reached has no run.
         expr=(
-            'up{job="sentinel"} == 0 unless on (job, instance) '
-            f"(max by (job, instance) (last_over_time({ACTIVE_SELECTOR}[1h])) == 0)"
+            f"(max by (job, instance, run) (last_over_time({ACTIVE_SELECTOR}[1h])) == 1 "
+            'and on (job, instance) up{job="sentinel"} == 0 unless on (job, instance) '
+            "(max by (job, instance, head) "
+            '(last_over_time(sentinel_cluster_role_info{role="follower"}[1h])) '
+            'and on (head) sentinel_cluster_role_info{role="head"})) '
+            'or (up{job="sentinel"} == 0 unless on (job, instance) '
+            f"last_over_time({ACTIVE_SELECTOR}[1h]))"
         ),
         for_duration="1m",
         severity="warning",
-        summary="The agent at {{ $labels.instance }} does not answer",
+        summary=(
+            "The agent {{ with $labels.run }}of run {{ . }} {{ end }}at {{ $labels.instance }} "
+            "does not answer"
+        ),
         remedy="Start it again. Records written meanwhile stay in shared memory and are read then.",
         checks=(
             (
