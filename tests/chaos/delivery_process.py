@@ -6,15 +6,19 @@ import logging
 import sys
 import time
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from support.notifications import make_notification
+from support.updating_sinks import UpdatingSink
 
 from sentinel.model.counters import Counters
+from sentinel.model.notification import NotificationReason
 from sentinel.notify import outbox
 from sentinel.notify.dispatcher import Dispatcher
+from sentinel.notify.outbox import QueueRules
 from sentinel.notify.sink_worker import DeliveryTiming
 from sentinel.sinks.webhook import Webhook
 from sentinel.store.database import connect
@@ -45,6 +49,35 @@ def deliver(path: Path, url: str, count: int) -> None:
             connection.execute("commit")
             dispatcher.wake()
             time.sleep(ENQUEUE_INTERVAL_SECONDS)
+    while dispatcher.drain(1.0):
+        pass
+    dispatcher.stop(1.0)
+
+
+def deliver_updates(path: Path, url: str, count: int) -> None:
+    """Queue `count` cases, each opened and changed twice, and return when all are delivered."""
+    logging.disable()
+    dispatcher = Dispatcher(path, {SINK: UpdatingSink(url)}, Counters(), timing=FAST)
+    dispatcher.start()
+    reasons = (
+        (NotificationReason.OPENED, 0),
+        (NotificationReason.UPDATED, 1),
+        (NotificationReason.UPDATED, 2),
+    )
+    with closing(connect(path)) as connection:
+        for episode in range(1, count + 1):
+            for reason, number in reasons:
+                notification = make_notification(reason, episode=episode, summary=f"{number}")
+                connection.execute("begin")
+                outbox.enqueue(
+                    connection,
+                    replace(notification, number=number),
+                    [SINK],
+                    rules=QueueRules(updatable=[SINK]),
+                )
+                connection.execute("commit")
+                dispatcher.wake()
+                time.sleep(ENQUEUE_INTERVAL_SECONDS)
     while dispatcher.drain(1.0):
         pass
     dispatcher.stop(1.0)

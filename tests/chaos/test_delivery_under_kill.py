@@ -11,7 +11,7 @@ from contextlib import closing
 from itertools import pairwise
 
 import pytest
-from delivery_process import SINK, deliver
+from delivery_process import SINK, deliver, deliver_updates
 from support import webhook_receiver
 from support.notifications import make_notification
 from support.webhook_receiver import Receiver
@@ -91,6 +91,46 @@ def test_nothing_is_lost_and_every_repeat_has_a_reason(tmp_path):
         f"{len(receiver.accepted) - NOTIFICATIONS - repeats_by_kill} repeated of "
         f"{unanswered} accepted without a response"
     )
+
+
+UPDATE_KILLS = KILLS // 3
+CASES = 3 * UPDATE_KILLS
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(1200)
+def test_the_message_of_each_case_gets_its_newest_update(tmp_path):
+    """The receipt of the message survives the agent; a repeat is a kill before the commit."""
+    random_ = random.Random(21)
+    path = tmp_path / "sentinel.db"
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["delivery_process"])
+    modes = [webhook_receiver.accept_with_id(), webhook_receiver.status(500)]
+    script = random_.choices([*modes, webhook_receiver.hang_up()], [6, 3, 1], k=100 * CASES)
+    with Receiver(modes[0], script=script) as receiver:
+        for number in range(UPDATE_KILLS):
+            url = f"{receiver.url}/{number}"
+            process = context.Process(target=deliver_updates, args=(path, url, CASES))
+            process.start()
+            process.join(random_.uniform(0.05, 0.5))
+            process.kill()
+            process.join()
+        url = f"{receiver.url}/{UPDATE_KILLS}"
+        last = context.Process(target=deliver_updates, args=(path, url, CASES))
+        last.start()
+        last.join(LAST_DELIVERY_TIMEOUT_SECONDS)
+        last.kill()
+        last.join()
+    assert last.exitcode == 0, "the queue was not delivered in time"
+
+    bodies = [request.json for request in sorted(receiver.accepted, key=sender)]
+    shown = {body["changes"] or body["id"]: body["summary"] for body in bodies}
+    expected = {
+        outbox.idempotency_key(make_notification(episode=n + 1), SINK): "2" for n in range(CASES)
+    }
+    assert shown == expected
+    new = sum(body["changes"] is None for body in bodies)
+    assert CASES <= new <= CASES + UPDATE_KILLS
 
 
 def sender(request):
