@@ -21,7 +21,7 @@ from sentinel.config.route import Route
 from sentinel.config.settings import Settings
 from sentinel.metrics.exposition import Exposition
 from sentinel.model.counters import Counters
-from sentinel.model.delivery import Sink
+from sentinel.model.delivery import Sink, closes_alerts
 from sentinel.model.incident import RunTier
 from sentinel.model.notification import Notification, RunContext
 from sentinel.model.record import WHOLE_RUN, Event, Record
@@ -33,6 +33,7 @@ from sentinel.notify.recipients import Recipients
 from sentinel.notify.run_context import RunContextReader
 from sentinel.pipeline import pipeline
 from sentinel.pipeline.engine import Result
+from sentinel.pipeline.incidents import ACKNOWLEDGED_KEY, LASTING_DETECTORS
 from sentinel.pipeline.onset import estimate_incident_onset
 from sentinel.pipeline.pipeline import SKIPPED_ERRORS
 from sentinel.signals.catalogue import canonical_name
@@ -101,6 +102,7 @@ class RunProcessor:
         recipients = Recipients(
             {name: settings.routes.get(name, Route()) for name in sinks},
             [name for name, sink in sinks.items() if sink.can_update],
+            [name for name, sink in sinks.items() if closes_alerts(sink)],
             settings.hold_seconds,
             settings.team,
         )
@@ -176,6 +178,7 @@ class RunProcessor:
 
     def process(self, entry: RecordOrBatch) -> bool:
         """Process one entry and publish its results; whether a notification was queued."""
+        entry = self._with_acknowledgements(entry)
         self._update_counters(entry)
         if isinstance(entry, RecordBatch):
             self.exposition.update_batch(entry)
@@ -191,6 +194,26 @@ class RunProcessor:
         if has_changes or len(results) > 1 or not _is_empty_heartbeat(entry):
             self._pending_input.append(entry)
         return is_queued
+
+    def _with_acknowledgements(self, entry: RecordOrBatch) -> RecordOrBatch:
+        """A heartbeat with the acknowledgements that end an incident, so that the journal has them.
+
+        Replaying the journal ends it again at the same record.
+        """
+        suppression = self.notification_policy.suppression
+        if not suppression.acks or isinstance(entry, RecordBatch):
+            return entry
+        if entry.event is not Event.HEARTBEAT or entry.rank != WHOLE_RUN:
+            return entry
+        acknowledged = [
+            each.key.detector
+            for each in self.pipeline.firing_incidents()
+            if each.key.detector in LASTING_DETECTORS and suppression.acknowledgement(each)
+        ]
+        if not acknowledged:
+            return entry
+        names = {ACKNOWLEDGED_KEY: ",".join(acknowledged)}
+        return replace(entry, attributes={**entry.attributes, **names})
 
     def pop_coverage_text(self) -> str:
         """What of the run is not monitored: once, after some records or at its end; else ""."""

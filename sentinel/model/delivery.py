@@ -131,6 +131,14 @@ class Sink(Protocol):
         ...
 
 
+def closes_alerts(sink: Sink) -> bool:
+    """Whether its receiver keeps an alert open until it is told that it is over.
+
+    These are receivers whose messages can change, and programs: a class attribute `for_programs`.
+    """
+    return sink.can_update or getattr(sink, "for_programs", False)
+
+
 @runtime_checkable
 class SignedSink(Protocol):
     """A sink whose requests are signed together with the time at which they are sent."""

@@ -3,8 +3,8 @@
 An incident is pending until there are enough findings in a row, then firing, and resolved after
 enough clear records in a row. A finding during the cooldown after that re-opens the same episode,
 which counts as a flap. A notification is sent when the incident fires, when its severity rises, and
-when the episode ends. Steps and times are those of the records, so a replay gives the same
-incidents as the live run.
+when the episode ends. The end of the run ends its incidents too. Steps and times are those of the
+records, so a replay gives the same incidents as the live run.
 """
 
 from __future__ import annotations
@@ -21,6 +21,30 @@ class IncidentState(Enum):
     PENDING = "pending"
     FIRING = "firing"
     RESOLVED = "resolved"
+
+
+class Resolution(Enum):
+    """Why an incident ended; the value is the end of a sentence."""
+
+    CLEARED = "the problem is over"
+    RUN_FINISHED = "the run finished"
+    RUN_STOPPED = "the run was stopped"
+    RUN_FAILED = "the run failed"
+    RESUMED = "training continues"
+    CORRECTED = "another cause was found"
+    ACKNOWLEDGED = "it was acknowledged"
+    EXPIRED = "24 hours have passed"
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether it is no news for people: a notification of it only closes open alerts."""
+        return self in _SILENT_RESOLUTIONS
+
+
+_SILENT_RESOLUTIONS = frozenset({
+    Resolution.RUN_STOPPED, Resolution.RUN_FAILED, Resolution.CORRECTED, Resolution.ACKNOWLEDGED,
+    Resolution.EXPIRED,
+})  # fmt: skip
 
 
 class RunTier(Enum):
@@ -48,7 +72,8 @@ class Incident:
     """One episode of one detector on one run.
 
     The problem began at `onset_step`, between the two steps of `onset_range` if that is known; the
-    incident fired at `opened_step` and ended at `resolved_step`. It was re-opened `flaps` times.
+    incident fired at `opened_step`, in attempt `attempt` of the run, and was over from
+    `resolved_step` on, for the reason `resolution`. It was re-opened `flaps` times.
     `last_good_step` is the step of the last checkpoint before the onset, if there is one. Times are
     those of the records, in seconds since the epoch. `title` is the noun phrase of its detector,
     `opened_summary` the summary of the finding with which it fired.
@@ -73,6 +98,11 @@ class Incident:
     onset_range: tuple[int, int] | None = None
     title: str = ""
     opened_summary: str = ""
+    attempt: int = 0
+    clear_step: int | None = None
+    """First of the clear records in a row, and its time."""
+    clear_time: float | None = None
+    resolution: Resolution = Resolution.CLEARED
 
     @property
     def name(self) -> str:

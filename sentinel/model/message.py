@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from sentinel.model.clean_text import clean
 from sentinel.model.evidence_text import evidence_text, label_of
 from sentinel.model.finding import Severity
-from sentinel.model.incident import Incident
+from sentinel.model.incident import Incident, Resolution
 from sentinel.model.notification import Notification, NotificationReason
 from sentinel.model.quantity_text import format_duration, format_time
 from sentinel.model.record import WHOLE_RUN
@@ -179,14 +179,25 @@ def _since(notification: Notification, now: float | None) -> str:
 
 
 def _duration(notification: Notification) -> str:
-    """From which step to which step it lasted, and how long."""
+    """From which step to which step it lasted, how long, and what ended it."""
     incident, onset = notification.incident, notification.onset_step
     end = notification.step if incident.resolved_step is None else incident.resolved_step
     end_time = notification.time if incident.resolved_time is None else incident.resolved_time
     lasted = format_duration(end_time - incident.opened_time)
+    end_text, resolution = format_time(end_time), incident.resolution
+    at = f" ({end_text})" if end_text else ""
+    if resolution is Resolution.RESUMED:
+        return f"Training continues at step {end}, {lasted} after step {onset}{at}."
+    if resolution is Resolution.ACKNOWLEDGED:
+        return f"It was acknowledged {lasted} after it was found{at}."
+    if resolution is Resolution.CORRECTED:
+        return f"Another cause was found {lasted} later{at}."
+    if resolution is Resolution.EXPIRED:
+        return f"Nobody acknowledged it for 24 h, so it is closed{at}."
     text = f"It lasted from step {onset} to step {end}, {lasted}"
-    until = format_time(end_time)
-    return f"{text}, until {until}." if until else f"{text}."
+    until = f", until {end_text}" if end_text else ""
+    why = "" if resolution is Resolution.CLEARED else f", when {resolution.value}"
+    return f"{text}{until}{why}."
 
 
 def _facts(notification: Notification) -> list[str]:

@@ -77,6 +77,11 @@ class Notification:
         return (self.incident, *self.others)
 
     @property
+    def is_silent(self) -> bool:
+        """Whether it ends a case in a way that is no news for people."""
+        return self.reason is NotificationReason.RESOLVED and self.incident.resolution.is_silent
+
+    @property
     def subject(self) -> str:
         """The title of the cause if it is known, else the name of the detector."""
         return self.incident.key.detector if self.diagnosis is None else self.diagnosis.title

@@ -19,12 +19,14 @@ _NEVER_HELD = RUN_END_DETECTORS | {"node_lost"}
 class Recipients:
     """The sinks by name with their routes, in the order of the settings.
 
-    Those in `updatable` can change a message that they have sent. `hold_seconds` is the time for
+    Those in `updatable` can change a message that they have sent, and the receivers of those in
+    `closable` keep an alert open until its case is over. `hold_seconds` is the time for
     which the first notification of a case waits for a cause. `team` is the team of the run.
     """
 
     routes: Mapping[str, Route]
     updatable: Collection[str] = ()
+    closable: Collection[str] = ()
     hold_seconds: float = 0.0
     team: str = ""
 
@@ -34,7 +36,7 @@ class Recipients:
         """The sinks for the notification, and how to queue it at `now` (epoch seconds).
 
         `reached` are the sinks that have a notification of its case: an update and the end of the
-        case concern only those.
+        case concern only those. An end that is no news goes only to sinks that close an alert.
         """
         incident, reason = notification.incident, notification.reason
         is_follow_up = reason in (NotificationReason.UPDATED, NotificationReason.RESOLVED)
@@ -44,6 +46,8 @@ class Recipients:
             if name in reached
             or (not is_follow_up and route.permits(incident.key.run, self.team, incident.severity))
         ]
+        if notification.is_silent:
+            sinks = [name for name in sinks if name in self.closable]
         is_silent = self.updatable if is_follow_up else ()
         withheld = {
             name: until

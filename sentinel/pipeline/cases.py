@@ -86,6 +86,11 @@ class Case:
         """The incident that opened the case."""
         return next(iter(self.incidents.values()))
 
+    @property
+    def is_over(self) -> bool:
+        """Whether all of its incidents ended."""
+        return self.resolved_names.issuperset(self.incidents)
+
     def set_diagnosis(self, diagnosis: Diagnosis | None, *, withdraw: bool) -> None:
         """Replace the diagnosis; without a new one, the present one stays unless `withdraw`.
 
@@ -115,6 +120,7 @@ class Case:
             last = max(self.incidents.values(), key=lambda each: each.resolved_time or 0.0)
             lead.state = IncidentState.RESOLVED
             lead.resolved_step, lead.resolved_time = last.resolved_step, last.resolved_time
+            lead.resolution = last.resolution
             step = step if last.resolved_step is None else last.resolved_step
         return Notification(
             reason,
@@ -292,13 +298,14 @@ class CaseBook:
             else:
                 is_resolved, incident = False, change
             joined.append(self._assign_to_case(run, incident, is_resolved=is_resolved))
-        reasons = [
-            (case, self._reassess(run, case, has_new_incident=any(case is each for each in joined)))
-            for case in run.open_cases
-        ]
-        run.open_cases = [
-            case for case, reason in reasons if reason is not NotificationReason.RESOLVED
-        ]
+        reasons: list[tuple[Case, NotificationReason | None]] = []
+        for case in run.open_cases:
+            has_new_incident = any(case is each for each in joined)
+            if case.is_over and not case.is_opened:
+                # It was found at the end of the run, and is notified all the same.
+                reasons.append((case, NotificationReason.OPENED))
+            reasons.append((case, self._reassess(run, case, has_new_incident=has_new_incident)))
+        run.open_cases = [case for case in run.open_cases if not case.is_over]
         return tuple(
             case.build_notification(reason, record.step, record.time)
             for case, reason in reasons
@@ -381,7 +388,7 @@ class CaseBook:
         self, run: RunCases, case: Case, *, has_new_incident: bool
     ) -> NotificationReason | None:
         """Update the diagnosis of a case; returns the reason for a notification, if any."""
-        if case.resolved_names.issuperset(case.incidents):
+        if case.is_over:
             return NotificationReason.RESOLVED
         before = case.diagnosis, case.notified_rank
         detectors = {incident.key.detector for incident in case.incidents.values()}

@@ -1,9 +1,14 @@
-"""Turns findings into incidents with states and deduplication."""
+"""Turns findings into incidents with states and deduplication.
+
+The end of the run ends its incidents: all of them if it finished or was stopped; if it failed, all
+others end with the incident of the failure. That one ends at the first step of the next attempt,
+when it is acknowledged, or after a day. What was ended so is not found again in that attempt.
+"""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from sentinel.model.finding import (
@@ -14,13 +19,36 @@ from sentinel.model.finding import (
     Severity,
     detector_title,
 )
-from sentinel.model.incident import Incident, IncidentKey, IncidentState
+from sentinel.model.incident import Incident, IncidentKey, IncidentState, Resolution
 from sentinel.model.notification import Notification, NotificationReason
+from sentinel.model.rank_end import RankEnd
 from sentinel.model.record import Event, Record
 from sentinel.signals.setting_names import with_setting_names
 
 MAX_CHECKPOINTS_PER_RUN = 64
 """Steps of the newest checkpoints that are stored for each run."""
+
+FAILURE_DETECTORS = frozenset({"run_died", "run_failed"})
+"""Detectors whose incident is the failure of the run."""
+
+LASTING_DETECTORS = FAILURE_DETECTORS | {"node_lost"}
+"""Detectors whose incident ends at the next attempt, by acknowledgement or with time."""
+
+STALL_DETECTOR = "run_stalled"
+"""Detector whose incident follows from a failure."""
+
+MAX_LASTING_SECONDS = 24 * 3600.0
+"""Time after which the incident of a failure ends."""
+
+ACKNOWLEDGED_KEY = "acknowledged"
+"""Attribute of a heartbeat: the detectors whose incident is acknowledged, separated by commas."""
+
+_RESOLUTIONS = {
+    "finished": Resolution.RUN_FINISHED,
+    "interrupted": Resolution.RUN_STOPPED,
+    "stopped": Resolution.RUN_STOPPED,
+}
+"""Why the incidents of a run end, by the outcome of the run."""
 
 INFO_UPDATE_FACTOR = 1.1
 """Growth of the first evidence with which an open incident of severity info is shown again."""
@@ -39,6 +67,8 @@ class IncidentBook:
     so the default is 1); `clears_to_resolve` clear records in a row resolve it. After
     `cooldown_records` more the episode ends, with a notification; until then a finding re-opens it
     without one, which counts as a flap. Evaluations, saves and heartbeats count like steps.
+    `ended_runs` are the runs that finished or were stopped, and `ended_keys` the incidents that
+    another reason than their detector ended, both until the next start of the run.
     """
 
     findings_to_fire: int = 1
@@ -47,25 +77,74 @@ class IncidentBook:
     open_incidents: dict[IncidentKey, Incident] = field(default_factory=dict)
     last_episodes: dict[IncidentKey, int] = field(default_factory=dict)
     checkpoint_steps: dict[str, deque[int]] = field(default_factory=dict)
+    ended_runs: set[str] = field(default_factory=set)
+    ended_keys: set[IncidentKey] = field(default_factory=set)
+    _has_new_failure: bool = False
 
     def update(self, record: Record) -> tuple[Notification, ...]:
-        """Update checkpoints, and end resolved incidents when the run stops.
+        """Update checkpoints, and end the incidents that the record ends.
 
         Returns the notifications of the incidents that ended.
         """
+        if record.event is Event.START:
+            self.ended_runs.discard(record.run)
+            self.ended_keys = {key for key in self.ended_keys if key.run != record.run}
         if record.event is Event.SAVE:
             steps = self.checkpoint_steps.setdefault(
                 record.run, deque(maxlen=MAX_CHECKPOINTS_PER_RUN)
             )
             steps.append(record.step)
-        if record.event is not Event.STOP:
+        if not self.open_incidents and record.event is not Event.STOP:
             return ()
-        resolved = [
-            incident
-            for incident in self.open_incidents.values()
-            if incident.key.run == record.run and incident.state is IncidentState.RESOLVED
+        has_new_failure, self._has_new_failure = self._has_new_failure, False
+        own = [
+            each
+            for each in self.open_incidents.values()
+            if each.key.run == record.run and each.state is not IncidentState.PENDING
         ]
-        return tuple(self._close_incident(incident, record) for incident in resolved)
+        if record.event is Event.STOP:
+            return tuple(self._end_at_stop(own, record))
+        if has_new_failure:
+            return tuple(self._end_at_failure(own, record))
+        return tuple(self._end_lasting(own, record))
+
+    def _end_at_stop(self, incidents: Iterable[Incident], stop: Record) -> Iterator[Notification]:
+        """End what is over; everything if the run finished or was stopped."""
+        resolution = _RESOLUTIONS.get(RankEnd((), stop.time, stop.attributes).outcome)
+        if resolution is not None:
+            self.ended_runs.add(stop.run)
+        for incident in incidents:
+            if incident.state is IncidentState.RESOLVED:
+                yield self._close_incident(incident, stop)
+            elif resolution is not None:
+                yield self._end_incident(incident, stop, resolution)
+
+    def _end_at_failure(
+        self, incidents: Sequence[Incident], record: Record
+    ) -> Iterator[Notification]:
+        """End all other incidents: the failure is what matters now."""
+        failures = [each for each in incidents if each.key.detector in FAILURE_DETECTORS]
+        newest = max(failures, key=lambda each: each.opened_time)
+        for incident in incidents:
+            is_failure = incident.key.detector in FAILURE_DETECTORS
+            if incident is newest or incident.key.detector in LASTING_DETECTORS - FAILURE_DETECTORS:
+                continue
+            resolution = Resolution.CORRECTED if is_failure else Resolution.RUN_FAILED
+            yield self._end_incident(incident, record, resolution)
+
+    def _end_lasting(self, incidents: Iterable[Incident], record: Record) -> Iterator[Notification]:
+        """End the incidents of a failure that are over, acknowledged or old."""
+        for incident in incidents:
+            if incident.key.detector not in LASTING_DETECTORS:
+                continue
+            if record.event is Event.STEP and record.attempt > incident.attempt:
+                yield self._end_incident(incident, record, Resolution.RESUMED)
+            elif record.event is not Event.HEARTBEAT:
+                continue
+            elif incident.key.detector in record.attributes.get(ACKNOWLEDGED_KEY, "").split(","):
+                yield self._end_incident(incident, record, Resolution.ACKNOWLEDGED)
+            elif record.time - incident.opened_time >= MAX_LASTING_SECONDS:
+                yield self._end_incident(incident, record, Resolution.EXPIRED)
 
     def update_incident(
         self,
@@ -82,18 +161,20 @@ class IncidentBook:
         Returns a notification if one is due; a copy of the incident if it changed without one, by
         resolving, re-opening, or a larger value at severity info; else None.
         """
-        if output is None:
-            return None
         incident = self.open_incidents.get(key)
         if isinstance(output, Clear):
             return None if incident is None else self._record_clear(incident, record, output)
+        if output is None or (incident is None and self._is_ended(key)):
+            return None
         severity = output.severity or detector.severity
         if incident is None:
             incident = self._open_incident(key, record, output, detector, metadata)
         else:
             incident.finding_count += 1
         is_larger = _first_value(output) > INFO_UPDATE_FACTOR * _first_value(incident.finding)
+        is_corrected = _is_corrected(incident, output)
         before, incident.clear_count, incident.finding = incident.severity, 0, output
+        incident.clear_step = incident.clear_time = None
         incident.severity = min(before, severity, key=lambda each: each.order)
         is_reopened = incident.state is IncidentState.RESOLVED
         if is_reopened:
@@ -112,7 +193,18 @@ class IncidentBook:
                 return self._fire(incident, record)
             return _notification(NotificationReason.ESCALATED, incident, record)
         is_update = is_larger and incident.severity is Severity.INFO
-        return replace(incident) if is_reopened or is_update else None
+        return replace(incident) if is_reopened or is_update or is_corrected else None
+
+    def _is_ended(self, key: IncidentKey) -> bool:
+        """Whether the run, or that incident with it, ended, so that none is opened."""
+        if key in self.ended_keys:
+            return True
+        if key.detector in FAILURE_DETECTORS:
+            return False
+        failed = (each.detector for each in self.open_incidents if each.run == key.run)
+        return key.run in self.ended_runs or (
+            key.detector == STALL_DETECTOR and not FAILURE_DETECTORS.isdisjoint(failed)
+        )
 
     def _open_incident(
         self,
@@ -137,6 +229,7 @@ class IncidentBook:
             last_good_step=self._last_good_step(key.run, onset),
             onset_range=finding.onset_range,
             title=detector_title(detector),
+            attempt=record.attempt,
         )
         self.open_incidents[key] = incident
         return incident
@@ -148,16 +241,20 @@ class IncidentBook:
         incident.state = IncidentState.FIRING
         incident.opened_step, incident.opened_time = record.step, record.time
         incident.opened_summary = incident.finding.summary
+        self._has_new_failure |= incident.key.detector in FAILURE_DETECTORS
         return _notification(NotificationReason.OPENED, incident, record)
 
     def _record_clear(
         self, incident: Incident, record: Record, clear: Clear
     ) -> Notification | Incident | None:
-        incident.clear_count += 1
         if clear.withdraws and incident.state is IncidentState.FIRING:
-            incident.state = IncidentState.RESOLVED
-            incident.resolved_step, incident.resolved_time = record.step, record.time
-            return self._close_incident(incident, record)
+            return self._end_incident(incident, record, Resolution.CORRECTED)
+        if incident.key.detector in FAILURE_DETECTORS and record.attempt > incident.attempt:
+            # The next attempt has started, and may fail before its first step.
+            return None
+        incident.clear_count += 1
+        if incident.clear_count == 1:
+            incident.clear_step, incident.clear_time = record.step, record.time
         if incident.state is IncidentState.PENDING:
             # It was never notified, so it ends without a notification.
             del self.open_incidents[incident.key]
@@ -167,11 +264,22 @@ class IncidentBook:
             return None
         was_resolved = incident.state is IncidentState.RESOLVED
         if not was_resolved:
-            incident.state = IncidentState.RESOLVED
-            incident.resolved_step, incident.resolved_time = record.step, record.time
+            incident.state, incident.resolved_step = IncidentState.RESOLVED, incident.clear_step
+            incident.resolved_time = incident.clear_time
         if incident.clear_count >= self.clears_to_resolve + self.cooldown_records:
             return self._close_incident(incident, record)
         return None if was_resolved else replace(incident)
+
+    def _end_incident(
+        self, incident: Incident, record: Record, resolution: Resolution
+    ) -> Notification:
+        """End an incident, which may still fire, for a reason other than its detector."""
+        if incident.state is not IncidentState.RESOLVED:
+            incident.state, incident.resolution = IncidentState.RESOLVED, resolution
+            incident.resolved_step, incident.resolved_time = record.step, record.time
+        if resolution not in (Resolution.CORRECTED, Resolution.RESUMED):
+            self.ended_keys.add(incident.key)
+        return self._close_incident(incident, record)
 
     def _close_incident(self, incident: Incident, record: Record) -> Notification:
         del self.open_incidents[incident.key]
@@ -185,6 +293,15 @@ def last_checkpoint_before(onset: int, checkpoint_steps: Iterable[int]) -> int |
     200
     """
     return next((step for step in reversed(tuple(checkpoint_steps)) if step < onset), None)
+
+
+def _is_corrected(incident: Incident, finding: Finding) -> bool:
+    """Whether another rank proves to be the cause of a failure."""
+    return (
+        incident.key.detector in FAILURE_DETECTORS
+        and finding.rank is not None
+        and finding.rank != incident.finding.rank
+    )
 
 
 def _first_value(finding: Finding) -> float:

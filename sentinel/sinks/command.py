@@ -32,6 +32,7 @@ class Command:
     timeout: Annotated[float, Field(gt=0, le=60)] = 30.0
 
     can_update: ClassVar[bool] = False
+    for_programs: ClassVar[bool] = True
 
     @field_validator("arguments")
     @classmethod

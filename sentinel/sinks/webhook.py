@@ -41,6 +41,7 @@ class Webhook:
     allow_http: bool = False
 
     can_update: ClassVar[bool] = False
+    for_programs: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         refusal = url_refusal(self.url.get_secret_value(), allow_http=self.allow_http)

@@ -1,0 +1,225 @@
+"""The end of a run ends its incidents, and what was ended is not found again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from sentinel.model.finding import Clear, Finding, Severity
+from sentinel.model.incident import IncidentKey, IncidentState, Resolution
+from sentinel.model.notification import Notification, NotificationReason
+from sentinel.model.record import UNKNOWN_OUTCOME, WHOLE_RUN, Event, Record
+from sentinel.pipeline.incidents import ACKNOWLEDGED_KEY, MAX_LASTING_SECONDS, IncidentBook
+from sentinel.pipeline.snapshot import deserialize, serialize
+
+BAD = Finding("Bad.")
+
+
+class Probe:
+    needs = frozenset()
+    signal = "loss"
+    severity = Severity.WARNING
+    remedy = "Repair it."
+
+
+class Driver:
+    """An incident book, and records of one run: a second and a step apart."""
+
+    def __init__(self):
+        self.book = IncidentBook()
+        self.step = 100
+        self.now = 1000.0
+
+    def process(self, event=Event.STEP, *, outputs=None, attempt=0, **attributes):
+        """Detector and resolution of the changes by one record; `outputs` are by detector."""
+        self.step += event is Event.STEP
+        self.now += 1.0
+        record = Record(
+            *("run", WHOLE_RUN, self.step, self.now, event), attributes=attributes, attempt=attempt
+        )
+        changes = [
+            self.book.update_incident(IncidentKey("run", WHOLE_RUN, name), record, output, Probe())
+            for name, output in (outputs or {}).items()
+        ]
+        changes += self.book.update(record)
+        self.notifications = [each for each in changes if isinstance(each, Notification)]
+        return [
+            (
+                each.incident.key.detector,
+                each.incident.resolution
+                if each.reason is NotificationReason.RESOLVED
+                else each.reason,
+            )
+            for each in self.notifications
+        ]
+
+    def find(self, *detectors, event=Event.HEARTBEAT, **fields):
+        return self.process(event, outputs=dict.fromkeys(detectors, BAD), **fields)
+
+    def restart_agent(self):
+        self.book = deserialize(serialize(self.book))
+
+
+@pytest.fixture
+def driver():
+    return Driver()
+
+
+@pytest.mark.parametrize(
+    ("outcome", "resolution"),
+    [
+        ("finished", Resolution.RUN_FINISHED),
+        ("interrupted", Resolution.RUN_STOPPED),
+        ("stopped", Resolution.RUN_STOPPED),
+    ],
+)
+def test_a_run_that_ends_well_ends_what_it_opened(driver, outcome, resolution):
+    driver.find("slow", "drift", event=Event.STEP)
+
+    assert driver.process(Event.STOP, outcome=outcome) == [
+        ("slow", resolution),
+        ("drift", resolution),
+    ]
+    (first, _) = driver.notifications
+    assert first.incident.state is IncidentState.RESOLVED
+    assert (first.step, first.incident.resolved_step, first.incident.resolved_time) == (
+        driver.step,
+        driver.step,
+        driver.now,
+    )
+    assert not driver.book.open_incidents
+
+
+@pytest.mark.parametrize("outcome", ["exception", "exit", "died", UNKNOWN_OUTCOME])
+def test_a_run_that_fails_keeps_its_incidents_until_the_failure_is_found(driver, outcome):
+    driver.find("slow", event=Event.STEP)
+
+    assert driver.process(Event.STOP, outcome=outcome) == []
+    assert driver.book.open_incidents
+
+
+def test_what_a_run_ended_is_not_found_again(driver):
+    driver.find("disk", event=Event.STEP)
+    driver.process(Event.STOP, outcome="finished")
+    driver.restart_agent()
+
+    assert driver.find("disk") == driver.find("gpu") == []
+    assert driver.find("run_failed") == [("run_failed", NotificationReason.OPENED)]
+
+
+def test_the_next_attempt_is_watched_again(driver):
+    driver.find("disk", event=Event.STEP)
+    driver.process(Event.STOP, outcome="finished")
+    driver.process(Event.START, attempt=1)
+
+    assert driver.find("disk", attempt=1) == [("disk", NotificationReason.OPENED)]
+
+
+def test_an_incident_that_was_over_before_keeps_its_step(driver):
+    driver.find("slow", event=Event.STEP)
+    for _ in range(20):
+        driver.process(outputs={"slow": Clear()})
+
+    assert driver.process(Event.STOP, outcome="finished") == [("slow", Resolution.CLEARED)]
+    assert driver.notifications[0].step == 102, "the first record without a finding"
+
+
+def test_a_pending_incident_is_not_notified_at_the_end():
+    driver = Driver()
+    driver.book.findings_to_fire = 3
+    driver.find("slow", event=Event.STEP)
+
+    assert driver.process(Event.STOP, outcome="finished") == []
+
+
+@pytest.mark.parametrize("failure", ["run_died", "run_failed"])
+def test_a_failure_ends_the_other_incidents_without_a_message(driver, failure):
+    driver.find("slow", "run_stalled", event=Event.STEP)
+
+    assert driver.find(failure) == [
+        (failure, NotificationReason.OPENED),
+        ("slow", Resolution.RUN_FAILED),
+        ("run_stalled", Resolution.RUN_FAILED),
+    ]
+    assert all(each.is_silent for each in driver.notifications[1:])
+    assert driver.find("slow", "run_stalled", failure) == []
+
+
+def test_a_stall_after_a_failure_is_no_incident_and_others_are(driver):
+    driver.find("run_died")
+
+    assert driver.find("run_stalled") == []
+    assert driver.find("gpu_fault") == [("gpu_fault", NotificationReason.OPENED)]
+
+
+@pytest.mark.parametrize("failure", ["run_died", "run_failed", "node_lost"])
+def test_a_failure_ends_at_the_first_step_of_the_next_attempt(driver, failure):
+    driver.find(failure)
+    driver.process(Event.START, attempt=1)
+    for _ in range(10):
+        assert driver.process(Event.HEARTBEAT, outputs={failure: Clear()}, attempt=1) == []
+
+    assert driver.process(attempt=1) == [(failure, Resolution.RESUMED)]
+    assert not driver.notifications[0].is_silent
+
+
+def test_a_step_of_the_same_attempt_does_not_end_a_failure(driver):
+    driver.find("run_died")
+
+    assert driver.process() == []
+
+
+def test_a_second_failure_before_the_first_step_is_the_same_incident(driver):
+    driver.find("run_failed")
+    driver.process(Event.START, attempt=1)
+
+    assert driver.find("run_failed", attempt=1) == []
+    driver.process(Event.START, attempt=2)
+    assert driver.process(attempt=2) == [("run_failed", Resolution.RESUMED)]
+    assert driver.find("run_failed", attempt=2) == [("run_failed", NotificationReason.OPENED)]
+
+
+def test_an_acknowledged_failure_ends_and_is_not_found_again(driver):
+    driver.find("run_failed")
+
+    assert driver.find("run_failed", **{ACKNOWLEDGED_KEY: "slow,run_failed"}) == [
+        ("run_failed", Resolution.ACKNOWLEDGED)
+    ]
+    driver.restart_agent()
+    assert driver.find("run_failed") == []
+
+
+def test_an_acknowledged_warning_does_not_end(driver):
+    driver.find("slow", event=Event.STEP)
+
+    assert driver.find("slow", **{ACKNOWLEDGED_KEY: "slow"}) == []
+    assert driver.book.open_incidents
+
+
+def test_a_failure_ends_after_a_day(driver):
+    driver.find("run_died")
+    driver.now += MAX_LASTING_SECONDS - 2.0
+    assert driver.find("run_died") == []
+
+    assert driver.find("run_died") == [("run_died", Resolution.EXPIRED)]
+    assert driver.notifications[0].is_silent
+
+
+def test_the_true_culprit_replaces_a_failure_without_a_message(driver):
+    driver.find("run_failed")
+
+    assert driver.find("run_died") == [
+        ("run_died", NotificationReason.OPENED),
+        ("run_failed", Resolution.CORRECTED),
+    ]
+
+
+def test_another_culprit_of_a_failure_is_a_change(driver):
+    driver.process(Event.HEARTBEAT, outputs={"run_failed": replace(BAD, rank=0)})
+    record = Record("run", WHOLE_RUN, 100, driver.now, Event.HEARTBEAT)
+    key = IncidentKey("run", WHOLE_RUN, "run_failed")
+    change = driver.book.update_incident(key, record, replace(BAD, rank=1), Probe())
+
+    assert change.finding.rank == 1
+    assert driver.book.update_incident(key, record, replace(BAD, rank=1), Probe()) is None
