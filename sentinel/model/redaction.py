@@ -65,7 +65,7 @@ def redact_line(text: str, max_characters: int = MAX_LINE_CHARACTERS) -> str:
     keys with a known prefix, and long random texts.
 
     >>> redact_line("cannot open s3://me:pw@bucket/shard-7?sig=1, api_key=abc\nmore")
-    'cannot open s3://***@bucket/shard-7?*** api_key=***'
+    'cannot open s3://***@bucket/shard-7?***, api_key=***'
     """
     lines = (line.strip() for line in text[:_MAX_INPUT_CHARACTERS].splitlines())
     line = next(filter(None, lines), "")
