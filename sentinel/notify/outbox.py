@@ -280,14 +280,24 @@ def next_attempt_time(
     return None if due_time is None else max(due_time, _paused_until(connection, sink, now))
 
 
-def firing_entries(connection: sqlite3.Connection, sink: str) -> list[OutboxEntry]:
-    """The newest notification that the receiver accepted of each case that is not over for it."""
+def firing_keys(connection: sqlite3.Connection, sink: str) -> list[str]:
+    """Keys of the newest accepted notification of each case that is not over for the receiver."""
     rows = connection.execute(
-        "select key, incident, reason, notification, severity, tries, created, last_error,"
-        " receipt, max(rowid) from outbox where sink = ? and state = 'delivered' group by incident",
+        "select key, reason, max(rowid) from outbox where sink = ? and state = 'delivered'"
+        " group by incident",
         [sink],
     )
-    return [OutboxEntry(*row[:-1]) for row in rows if row[2] != _RESOLVED]
+    return [key for key, reason, _ in rows if reason != _RESOLVED]
+
+
+def delivered_entry(connection: sqlite3.Connection, key: str) -> OutboxEntry:
+    """The notification with that key, and its receipt."""
+    row = connection.execute(
+        "select key, incident, reason, notification, severity, tries, created, last_error, receipt"
+        " from outbox where key = ?",
+        [key],
+    ).fetchone()
+    return OutboxEntry(*row)
 
 
 def newest_receipt(connection: sqlite3.Connection, sink: str, incident: str) -> str | None:

@@ -132,13 +132,13 @@ class SinkWorker:
         """Send one firing case again if it is due; return the seconds until the next request."""
         if not isinstance(self.sink, RefreshedSink):
             return 0.0
-        for entry in outbox.firing_entries(self.connection, self.name):
-            if abs(now - self._sent_times.get(entry.key, 0.0)) >= self.sink.refresh_seconds:
+        for key in outbox.firing_keys(self.connection, self.name):
+            if abs(now - self._sent_times.get(key, 0.0)) >= self.sink.refresh_seconds:
                 # A failure is repaired by the next refresh, so that nothing is stored.
-                self._sent_times[entry.key] = now
+                self._sent_times[key] = now
                 self._last_request_time, self._wait_seconds = now, self.timing.min_interval_seconds
                 with suppress(Exception):
-                    self._send(entry)
+                    self._send(outbox.delivered_entry(self.connection, key))
                 return self._wait_seconds
         return 0.0
 
