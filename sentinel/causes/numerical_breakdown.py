@@ -65,8 +65,8 @@ class NumericalBreakdown:
         """A wider format, from before the onset."""
         return (
             "Stop the run: NaN weights do not recover. Resume from the last checkpoint before the "
-            f"onset, in bfloat16 ({describe_setting('bf16', context.metadata)}) if the GPU "
-            f"supports it, with {describe_setting('gradient clipping', context.metadata)} at 1 and "
+            f"onset, with {describe_setting('bfloat16 precision', context.metadata)} if the GPU "
+            f"supports it, {describe_setting('gradient clipping', context.metadata)} at 1 and "
             f"half of {describe_setting('learning rate', context.metadata)}. If it recurs at the "
             "same step, inspect the batch of that step."
         )

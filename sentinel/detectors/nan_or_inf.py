@@ -72,8 +72,9 @@ class NanOrInf:
     signal: ClassVar[str] = "loss"
     severity: ClassVar[Severity] = Severity.INFO
     remedy: ClassVar[str] = (
-        "Resume from the last checkpoint with finite values and inspect the batch of the onset. "
-        "Then lower the learning rate, clip gradients, or train in bfloat16 instead of float16."
+        "Resume from the last checkpoint with finite values, and inspect the batch of the onset. "
+        "Lower {learning rate} or {gradient clipping}. Train with {bfloat16 precision} instead "
+        "of float16."
     )
 
     def __post_init__(self) -> None:

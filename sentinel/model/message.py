@@ -215,7 +215,11 @@ def _facts(notification: Notification) -> list[str]:
     summary = incident.finding.summary
     values = (evidence_text(*pair) for pair in incident.finding.evidence.items() if pair[1] != "")
     # What the summary states is not repeated.
-    new = [text for text in values if text.partition(": ")[2] not in summary]
+    new = [
+        text
+        for text in values
+        if any(part not in summary for part in text.partition(": ")[2].split(": "))
+    ]
     return [*map(_as_sentence, _clauses(summary)[1:]), *recurred, *new]
 
 

@@ -73,7 +73,11 @@ SETTING_NAMES: Mapping[str, Mapping[str, str]] = {
         "transformers": "save_total_limit",
         "verl": "trainer.max_actor_ckpt_to_keep",
     },
-    "bf16": {"transformers": "bf16", "deepspeed": "bf16.enabled", "lightning": "precision"},
+    "bfloat16 precision": {
+        "transformers": "bf16",
+        "deepspeed": "bf16.enabled",
+        "lightning": "precision",
+    },
     "data loader workers": {
         "transformers": "dataloader_num_workers",
         "verl": "data.dataloader_num_workers",
