@@ -161,6 +161,7 @@ class Agent:
             self.counters,
             clock,
             DeliveryTiming(max_per_hour=settings.max_notifications_per_hour),
+            is_wanted=self.cluster_role.is_wanted,
         )
         self.slack_buttons = SlackButtons(self.sinks, clock)
         self.sample_poller = self._build_sample_poller()
@@ -291,6 +292,10 @@ class Agent:
             self.processor.persist()
             if self.cluster_role.role == "follower":
                 self.processor.show_local_records(local_records)
+                if (follower := self.cluster_role.follower) is not None:
+                    self.processor.update_head_loss(
+                        is_back=follower.is_head_back, is_lost=follower.is_head_lost
+                    )
             self.cluster_role.persist()
             if self.sample_poller is not None:
                 self.processor.samples.store_file_marks(self.sample_poller.pop_fingerprints())

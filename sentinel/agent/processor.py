@@ -17,12 +17,13 @@ from typing import Any, Protocol
 
 from sentinel.actions.planner import ActionPlanner
 from sentinel.agent.config_alert import ConfigAlert, alert_name
+from sentinel.cluster.agent_role import HEAD_LOSS_DETECTOR
 from sentinel.config.route import Route
 from sentinel.config.settings import Settings
 from sentinel.metrics.exposition import Exposition
 from sentinel.model.counters import Counters
 from sentinel.model.delivery import Sink, closes_alerts
-from sentinel.model.incident import RunTier
+from sentinel.model.incident import IncidentState, RunTier
 from sentinel.model.notification import Notification, RunContext
 from sentinel.model.record import WHOLE_RUN, Event, Record
 from sentinel.model.record_batch import RecordBatch, RecordOrBatch
@@ -82,7 +83,7 @@ class RunProcessor:
         cluster_status: Callable[[], Mapping[str, Any]] = dict,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self.run, self.connection, self.counters = run, connection, counters
+        self.run, self.connection, self.counters, self.clock = run, connection, counters, clock
         self.pipeline = pipeline.build(settings, counters)
         self.journal = Journal(connection)
         self.history = History(connection)
@@ -258,6 +259,19 @@ class RunProcessor:
         """Export metrics of the ranks of this node, whose records the head processes."""
         for record in records:
             self.exposition.update(Result(record))
+
+    def update_head_loss(self, *, is_back: bool, is_lost: bool) -> None:
+        """Take back the notification of a lost head that returned before it was sent.
+
+        If the head is lost again while the incident is open, it is queued again.
+        """
+        for case in self.pipeline.current_notifications():
+            if case.incident.key.detector != HEAD_LOSS_DETECTOR:
+                continue
+            if is_back:
+                outbox.withdraw(self.connection, case.incident.name)
+            elif is_lost and case.incident.state is IncidentState.FIRING:
+                outbox.restore_withdrawn(self.connection, case.incident.name, self.clock())
 
     def snapshot(self) -> None:
         """Store the state of the pipeline; the journal up to now is dropped."""

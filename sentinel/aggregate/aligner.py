@@ -4,7 +4,8 @@ Ranks are aligned by attempt and step index, which only grow; the trainer's own 
 carried along and may be wrong. A step is closed when every expected rank has moved past it, when
 all have reported and `settle_seconds` passed without a further record, or `deadline_seconds` after
 the first record, in which case the missing ranks are named. Ranks of lost nodes are missing at
-once. Steps close in order. The clock is that of the heartbeats.
+once, unless the other ranks wait for them too. Steps close in order. The clock is that of the
+heartbeats.
 """
 
 from __future__ import annotations

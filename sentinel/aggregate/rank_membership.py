@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, replace
 from sentinel.model.rank_end import RankEnd, first_failure
 from sentinel.model.record import UNKNOWN_OUTCOME, WHOLE_RUN, Record, is_collective_handover
 
+MAX_LOST_WAIT_SECONDS = 60.0
+"""How long steps wait for the ranks of a lost node while the other ranks wait for it as well."""
 NODE_JOIN_SECONDS = 30.0
 """Wait for the ranks of other nodes at a start: their agents have to find this one."""
 
@@ -32,6 +34,8 @@ class RankMembership:
     """Started ranks that the agent of their own node reports."""
     lost: set[int] = field(default_factory=set)
     """Ranks of nodes that do not answer."""
+    is_run_waiting: bool = False
+    """Whether all other ranks wait for the lost ones, so that no later step is held up."""
     step_index_by_rank: dict[int, int] = field(default_factory=dict)
     """Newest step index of each rank that has reported values."""
     stop_attributes_by_rank: dict[int, dict[str, str]] = field(default_factory=dict)
@@ -81,6 +85,12 @@ class RankMembership:
         """Note which ranks are lost or unreachable."""
         if heartbeat.attributes.get("unreachable_ranks"):
             self.last_joined_at = heartbeat.time
+        self.is_run_waiting = (
+            heartbeat.attributes.get("blocked_by") == "node_lost"
+            and heartbeat.values.get("lost_seconds", 0.0) < MAX_LOST_WAIT_SECONDS
+        )
+        if self.is_run_waiting:
+            self.last_joined_at = heartbeat.time
         lost = heartbeat.attributes.get("lost_ranks") if heartbeat.attempt == attempt else None
         self.lost = {int(rank) for rank in lost.split(",")} if lost else set()
 
@@ -111,7 +121,8 @@ class RankMembership:
 
         A rank that has not reported any for long leaves that to the others.
         """
-        if rank in self.stop_attributes_by_rank or rank in self.lost or rank not in self.started:
+        is_given_up = rank in self.lost and not self.is_run_waiting
+        if rank in self.stop_attributes_by_rank or is_given_up or rank not in self.started:
             return False
         if rank in self.step_index_by_rank:
             return self.step_index_by_rank[rank] <= step_index

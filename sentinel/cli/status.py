@@ -61,6 +61,7 @@ def _to_dict(discovered: Any) -> dict[str, Any]:
         "cluster": state.get("cluster", {}),
         "missing_ranks": missing_ranks(state),
         "refused": state.get("refused", {}),
+        "late_records": state.get("late_records", 0.0),
         "active": state.get("active", True),
         "error": discovered.problem,
         "remedy": discovered.remedy,

@@ -30,11 +30,14 @@ from sentinel.cluster.protocol import MAX_REPORT_BYTES
 from sentinel.cluster.server import ClusterServer
 from sentinel.cluster.spool import Spool
 from sentinel.model.counters import Counters
+from sentinel.model.notification import Notification, NotificationReason
 from sentinel.model.record import Record
 from sentinel.model.record_batch import RecordOrBatch
 from sentinel.transport.identity import Identity
 from sentinel.transport.rendezvous import NO_RENDEZVOUS
 
+HEAD_LOSS_DETECTOR = "node_lost"
+"""The detector that runs on a follower, and finds the loss of its head."""
 HEAD_SEARCH_TIMEOUT_SECONDS = 300.0
 """How long a follower searches for a head that it never reached, before it evaluates its own
 ranks."""
@@ -146,6 +149,17 @@ class AgentRole:
         for part in (self.head, self.follower):
             if part is not None:
                 part.after_commit()
+
+    def is_wanted(self, notification: Notification) -> bool:
+        """Whether a notification may be sent now; see `Follower.confirms_loss`. In any thread."""
+        follower = self.follower
+        if (
+            follower is None
+            or notification.reason is NotificationReason.RESOLVED
+            or notification.incident.key.detector != HEAD_LOSS_DETECTOR
+        ):
+            return True
+        return follower.confirms_loss()
 
     def publish_report(self, report: Mapping[str, Any]) -> None:
         """Send this report on the run to the followers, with the next acknowledgements."""

@@ -26,13 +26,16 @@ REFUSAL_REASONS = (
     "too_large",
     "too_many",
     "gap",
+    "foreign_key",
+    "foreign_connection",
 )
 """Why data of another agent is refused.
 
 version: another protocol version. token: signed with another token. damaged: correctly signed but
 malformed. repeated: already received. future: a time or step that is not plausible yet. too_large:
 exceeds the size limit. too_many: exceeds the limit of nodes. gap: never arrived, since the spool of
-the node was full."""
+the node was full. foreign_key, foreign_connection: keys and open connections of the store that
+belong to no agent; they are counted, but not removed."""
 
 
 class RefusedMessageError(ValueError):

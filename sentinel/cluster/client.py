@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
+import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -17,7 +18,11 @@ from math import inf
 
 from sentinel.cluster.authentication import MessageAuthenticator, RefusedMessageError, count_refused
 from sentinel.cluster.endpoints import HeadEndpoint, format_address, head_endpoint
-from sentinel.cluster.message_store import MessageStore, MessageStoreError
+from sentinel.cluster.message_store import (
+    CONNECT_TIMEOUT_SECONDS,
+    MessageStore,
+    MessageStoreError,
+)
 from sentinel.cluster.protocol import (
     ACK_STRUCT,
     HEAD_INFO_KEY,
@@ -138,6 +143,8 @@ class ClusterClient:
         self._port = 0
         self._is_refusal_reported = False
         self._stop = threading.Event()
+        self._search_now = threading.Event()
+        """Ends the delay before the next search."""
         self._thread = threading.Thread(target=self._run, name="cluster-client", daemon=True)
 
     def start(self) -> None:
@@ -147,6 +154,7 @@ class ClusterClient:
     def request_stop(self) -> None:
         """End after the current call."""
         self._stop.set()
+        self._search_now.set()
 
     def stop(self, timeout: float = 5.0) -> None:
         """End now; a blocked call is shut down."""
@@ -157,6 +165,22 @@ class ClusterClient:
             # Repeatedly: a call that is shut down while it connects tries once more.
             shutdown_connections(self._port)
             self._thread.join(timeout=0.1)
+
+    def is_head_reachable(self) -> bool:
+        """Whether the head answers, or its port accepts connections; then it is searched at once.
+
+        Takes CONNECT_TIMEOUT_SECONDS at most, too long for the main loop.
+        """
+        if self.is_connected or not self.head_address:
+            return self.is_connected
+        endpoint = head_endpoint(NO_RENDEZVOUS, self.head_address)
+        try:
+            address = endpoint.host, endpoint.ports[0]
+            socket.create_connection(address, CONNECT_TIMEOUT_SECONDS).close()
+        except OSError:
+            return False
+        self._search_now.set()
+        return True
 
     def send(self, session: int, message: bytes) -> None:
         """Send a message in that session; the previous one must be acknowledged."""
@@ -189,7 +213,9 @@ class ClusterClient:
                 if self._session_number > previous_session
                 else min(2 * backoff, MAX_BACKOFF_SECONDS)
             )
-            self._stop.wait(backoff)
+            self._search_now.wait(backoff)
+            if not self._stop.is_set():
+                self._search_now.clear()
 
     def _run_session(self) -> None:
         """One session, until it fails."""

@@ -28,6 +28,8 @@ HEARTBEAT_INTERVAL_SECONDS = 1.0
 """Interval of heartbeats to the head while there are no records."""
 HEAD_LOST_AFTER_SECONDS = 15.0
 """Silence after which the head is considered lost."""
+HEAD_RETURN_SECONDS = 10.0
+"""Time for a head whose port answers again to acknowledge a message, before its loss is sent."""
 FINAL_DELIVERY_TIMEOUT_SECONDS = 30.0
 """How long an agent whose ranks have ended retries to reach a missing head, from their last record
 on."""
@@ -49,6 +51,8 @@ class Follower:
         self._acked_at = self._sent_at = self._last_record_at = 0.0
         self._is_deputy = False
         self._report: dict[str, Any] = {}
+        self._reachable_since: float | None = None
+        """When the port of the silent head was found open, on the monotonic clock."""
         self._heartbeat: Record | None = None
         self._hardware_values: dict[str, float] = {}
         self._running_ranks: set[tuple[int, int]] = set()
@@ -121,6 +125,32 @@ class Follower:
         """Seconds since the last acknowledgement, or since the start of this agent."""
         return self.listening_clock.seconds - self._acked_at
 
+    @property
+    def is_head_back(self) -> bool:
+        """Whether the head has acknowledged a message lately."""
+        return self.client.is_connected and not self.is_head_lost
+
+    @property
+    def is_head_lost(self) -> bool:
+        """Whether the head has been silent for too long."""
+        return self.silent_seconds >= HEAD_LOST_AFTER_SECONDS
+
+    def confirms_loss(self) -> bool:
+        """Whether the head is still gone, asked when its loss is about to be sent.
+
+        Takes a second at most, too long for the main loop. If the link of this node was cut, the
+        receiver and the head are reachable again at the same time.
+        """
+        if self.is_head_back:
+            return False
+        if not self.client.is_head_reachable():
+            self._reachable_since = None
+            return True
+        now = time.monotonic()
+        if self._reachable_since is None:
+            self._reachable_since = now
+        return now - self._reachable_since >= HEAD_RETURN_SECONDS
+
     def status(self) -> dict[str, Any]:
         """The connection as JSON: head, connected, error, spooled_bytes, silent_seconds, report.
 
@@ -166,9 +196,7 @@ class Follower:
         has_unreported_failure = (
             self.spool.size_bytes > 0 and self._newest_attempt == self._newest_failed_attempt >= 0
         )
-        is_lost = self.silent_seconds >= HEAD_LOST_AFTER_SECONDS and (
-            bool(self._running_ranks) or has_unreported_failure
-        )
+        is_lost = self.is_head_lost and (bool(self._running_ranks) or has_unreported_failure)
         yield head_watch_heartbeat(
             heartbeat,
             self.client.head_address if is_lost else "",

@@ -87,6 +87,10 @@ class MessageStore:
         for key in keys:
             self._call("delete_key", key)
 
+    def count_keys(self) -> int:
+        """The number of keys."""
+        return int(self._call("num_keys"))
+
     def close(self) -> None:
         """Close the connection, and the store if this process hosts it."""
         self._store = None

@@ -33,7 +33,11 @@ from sentinel.cluster.protocol import (
     HeadInfo,
     slot_keys,
 )
-from sentinel.cluster.sockets import NoFreePortError, bind_first_free_port
+from sentinel.cluster.sockets import (
+    NoFreePortError,
+    bind_first_free_port,
+    count_accepted_connections,
+)
 from sentinel.model.counters import Counters
 
 Item = TypeVar("Item")
@@ -52,6 +56,9 @@ MAX_PENDING_JOINS = 64
 """Slots that are taken and have no hello yet."""
 MAX_EMPTY_POLLS = 100
 """Polls of a slot without a hello, after which it is ignored."""
+STRANGER_CHECK_SECONDS = 5.0
+"""Interval at which keys and connections of strangers are counted. One that is there at two checks
+counts, since an agent that connects has no session yet."""
 MAX_RECEIVED_BYTES = 64 << 20
 """Size limit of received messages that are not drained yet; others stay in their mailboxes."""
 
@@ -87,6 +94,14 @@ class ClusterServer:
     _open_slots: set[int] = field(default_factory=set)
     """Slots of accepted nodes whose mailbox may be filled: the last message is acknowledged."""
     _pending_joins: dict[int, int] = field(default_factory=dict)
+    _sessions: set[int] = field(default_factory=set)
+    """Slots of nodes that said hello and are not dropped."""
+    _first_slot: int = 0
+    """The last slot before this store."""
+    _removed_slots: int = 0
+    _strangers: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """By reason, how many strangers there were at the last check, and how many are counted."""
+    _strangers_checked_at: float = 0.0
     _last_slot: int = 0
     _last_ack_at: float = -inf
     """When an acknowledgement was last written."""
@@ -150,8 +165,13 @@ class ClusterServer:
             self._write_slot_counter(store)
             self._publish_head_info(store)
             self.port, self.error = port, ""
+            self._sessions.clear()
+            self._first_slot = self._last_slot
+            self._removed_slots = 0
+            self._strangers = {}
             while not self._stop.wait(POLL_INTERVAL_SECONDS):
                 self._poll_store(store)
+                self._count_strangers(store, port)
             self._send_acks(store)
             time.sleep(max(0.0, self._last_ack_at + FINAL_ACK_SECONDS - time.monotonic()))
         finally:
@@ -185,6 +205,8 @@ class ClusterServer:
         store.write(values)
         for slot in _drain(self._dropped_slots):
             self._open_slots.discard(slot)
+            self._sessions.discard(slot)
+            self._removed_slots += 1
             self._pending_acks.pop(slot, None)
             store.remove(slot_keys(slot))
 
@@ -232,7 +254,25 @@ class ClusterServer:
         except (ValueError, AttributeError, RecursionError):
             count_refused(self.counters, "damaged")
         else:
+            self._sessions.add(slot)
             self._hellos.append(Hello(slot, node_info))
+
+    def _count_strangers(self, store: MessageStore, port: int) -> None:
+        """Count keys and connections that belong to no agent."""
+        now = time.monotonic()
+        if now - self._strangers_checked_at < STRANGER_CHECK_SECONDS:
+            return
+        self._strangers_checked_at = now
+        slots = self._last_slot - self._first_slot - self._removed_slots
+        # The head info, the slot counter, and the keys of each slot; our own connection.
+        keys = store.count_keys() - 2 - len(slot_keys(0)) * max(0, slots)
+        connections = count_accepted_connections(port) - 1 - len(self._sessions)
+        for reason, number in (("foreign_key", keys), ("foreign_connection", connections)):
+            previous, counted = self._strangers.get(reason, (0, 0))
+            new = max(0, min(previous, number) - counted)
+            if new:
+                count_refused(self.counters, reason, new)
+            self._strangers[reason] = number, counted + new
 
     def _collect_messages(self, store: MessageStore) -> None:
         if sum(len(body) for _, body in self._received) > MAX_RECEIVED_BYTES:

@@ -43,6 +43,32 @@ def shutdown_connections(port: int) -> None:
                 os.close(descriptor)
 
 
+def count_accepted_connections(port: int) -> int:
+    """Connections of this process that peers opened to its `port`."""
+    count = 0
+    for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 - only the names are needed
+        with suppress(OSError):
+            # A duplicate: another thread may close the original at any time.
+            descriptor = os.dup(int(name))
+            try:
+                count += _is_accepted_at(descriptor, port)
+            finally:
+                os.close(descriptor)
+    return count
+
+
+def _is_accepted_at(descriptor: int, port: int) -> bool:
+    """Whether it is a connection to our `port`. Raises OSError if it has no peer."""
+    if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+        return False
+    connection = socket.socket(fileno=descriptor)
+    try:
+        is_own_port = connection.family != socket.AF_UNIX and connection.getsockname()[1] == port
+        return is_own_port and bool(connection.getpeername())
+    finally:
+        connection.detach()
+
+
 def _shutdown_if_peer_port(descriptor: int, port: int) -> None:
     if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
         return

@@ -34,6 +34,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from sentinel.detectors._rank_ends import followers_text, format_ranks, ranks_in
+from sentinel.detectors._unreported_ranks import unreported_ranks_text
 from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
 from sentinel.model.record import Record
 
@@ -123,4 +124,7 @@ def _rank_finding(record: Record) -> Finding:
         sentences.append(f"{rest[0].upper()}{rest[1:]}.")
     if attributes.get("end_kind") == "consequence":
         sentences.append("This is an error of a connection; no rank is known that ended before.")
+        if unreported := unreported_ranks_text(attributes):
+            sentences.append(unreported)
+            evidence["ranks_without_data"] = attributes["unreported_ranks"]
     return Finding(summary=" ".join(sentences), evidence=evidence, rank=culprits[0])

@@ -40,6 +40,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from sentinel.detectors._unreported_ranks import unreported_ranks_text
 from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
 from sentinel.model.rank_stack import RankStack, find_odd_ranks, format_ranks, parse_stacks
 from sentinel.model.record import Event, Record
@@ -162,14 +163,18 @@ class RunStalled:
         idle = values["idle_seconds"]
         stall = "No step has followed" if is_alone else "No rank has passed"
         where = _where_text(named, stacks, is_stopped=is_stopped, is_alone=is_alone)
+        # A rank that was stopped is the cause, whatever others have sent.
+        unreported = "" if is_stopped else unreported_ranks_text(attributes)
+        summary = f"{stall} step {record.step} for {idle:.0f} s (limit {limit:.0f} s){where}."
         return Finding(
-            summary=f"{stall} step {record.step} for {idle:.0f} s (limit {limit:.0f} s){where}.",
+            summary=f"{summary} {unreported}".rstrip(),
             evidence={
                 "seconds_since_last_step": idle,
                 "seconds_without_activity": inactive,
                 "limit_seconds": limit,
                 "ranks_behind": ",".join(map(str, named or behind)),
                 "last_step_of_ranks_behind": attributes.get("straggler_step", ""),
+                **({"ranks_without_data": attributes["unreported_ranks"]} if unreported else {}),
                 **{
                     f"stack_of_rank{'s' if len(stack.ranks) > 1 else ''}_"
                     f"{format_ranks(stack.ranks).replace(', ', ',')}": stack.format_frames()

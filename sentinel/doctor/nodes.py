@@ -54,9 +54,14 @@ REFUSAL_REMEDIES = {
     "future": SYNC_CLOCKS_REMEDY,
     "too_large": FOREIGN_WRITER_REMEDY,
     "too_many": FOREIGN_WRITER_REMEDY,
+    "foreign_key": FOREIGN_WRITER_REMEDY,
+    "foreign_connection": "if it continues, close the port to other machines or users",
     "gap": "a node dropped records while the head was unreachable: check its disk and the network",
 }
 """Remedy for rejected messages by reason."""
+
+_COUNTED_THINGS = {"foreign_key": "key", "foreign_connection": "connection"}
+"""What is counted by reason, where that is no message."""
 
 _EXCLUDING_REASONS = frozenset({"version", "token"})
 """Reasons that may exclude a node of this run."""
@@ -108,6 +113,9 @@ def _check_head(run: str, state: Mapping[str, Any]) -> Iterator[CheckResult]:
     if missing and state.get("active", True):
         message = f"no data from {len(missing)} ranks ({format_ranks(missing)})"
         yield fail(subject, message, "run sentinel doctor on their nodes to see why")
+    if late := state.get("late_records"):
+        message = f"{late:.0f} records arrived too late: their steps are evaluated without them"
+        yield warn(subject, message, "check the network between the nodes")
     for node in nodes:
         yield from _check_node(run, node)
 
@@ -139,7 +147,8 @@ def _check_follower(run: str, cluster: Mapping[str, Any]) -> CheckResult:
 def _check_refusals(run: str, state: Mapping[str, Any], *, complete: bool) -> Iterator[CheckResult]:
     for reason, count in sorted(state.get("refused", {}).items()):
         grade = fail if reason in _EXCLUDING_REASONS and not complete else warn
-        message = f"{count:.0f} message{'s' if count != 1 else ''} rejected: {reason}"
+        what = _COUNTED_THINGS.get(reason, "message")
+        message = f"{count:.0f} {what}{'s' if count != 1 else ''} rejected: {reason}"
         yield grade(f"run {run}, nodes", message, REFUSAL_REMEDIES.get(reason, READ_LOG_REMEDY))
 
 

@@ -20,6 +20,7 @@ from sentinel.model.finding import Severity
 NODE_STATES = ("up", "lost")
 """States that `sentinel_nodes` counts; a node whose ranks have all ended is in neither."""
 
+LATE_RECORDS = "sentinel_dropped_records_total", "late"
 REJECTED_MESSAGES_METRIC = "sentinel_head_connection_rejected_total"
 
 _DETECTORS_ON_FOLLOWERS = frozenset({"node_lost"})

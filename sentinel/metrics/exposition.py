@@ -15,6 +15,7 @@ from prometheus_client.registry import Collector
 from sentinel.metrics.alert_state import CaseAlert
 from sentinel.metrics.case_families import case_families, exported_cases
 from sentinel.metrics.cluster_families import (
+    LATE_RECORDS,
     cluster_families,
     detectors_run_here,
     families_exported_here,
@@ -146,12 +147,13 @@ class Exposition(Collector):
 
         Keys: those of `run_state_to_dict`, delivery_problems (see `DeliveryProblem.to_dict`),
         machine (see `machine_to_dict`), refused (number of rejected messages of other agents, by
-        reason), cluster (see `AgentRole.status`).
+        reason), late_records (records too late to be combined), cluster (see `AgentRole.status`).
         """
         return run_state_to_dict(self._copy_run_state(), self._onsets, self.clock()) | {
             "delivery_problems": [each.to_dict() for each in self._delivery_problems],
             "machine": machine_to_dict(self.machine()),
             "refused": rejected_messages_by_reason(self.counters.values.copy()),
+            "late_records": self.counters.values.get(LATE_RECORDS, 0.0),
             "cluster": self.cluster_status(),
         }
 

@@ -76,7 +76,8 @@ class Response:
 
     `status` is the HTTP status, the reply code of SMTP, or the exit status of a program, as
     `protocol` names it. `body` is the first 64 KiB of the response or of standard output.
-    `retry_after` is the delay in seconds that the receiver requests.
+    `retry_after` is the delay in seconds that the receiver requests. `is_sent` is False if no
+    connection to the receiver was opened.
     """
 
     status: int = 0
@@ -84,6 +85,7 @@ class Response:
     retry_after: float | None = None
     error: str = ""
     protocol: Literal["HTTP", "SMTP", "exit status"] = "HTTP"
+    is_sent: bool = True
 
     def __str__(self) -> str:
         return self.error or f"{self.protocol} {self.status}"

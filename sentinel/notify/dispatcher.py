@@ -12,6 +12,7 @@ from pathlib import Path
 
 from sentinel.model.counters import Counters
 from sentinel.model.delivery import Sink
+from sentinel.model.notification import Notification
 from sentinel.notify import outbox
 from sentinel.notify.sink_worker import (
     DELIVERIES_METRIC,
@@ -33,20 +34,23 @@ class Dispatcher:
 
     Every notification is tried until its receiver accepts it, rejects it for good, or it is too
     old. It arrives twice only if the receiver accepts it without a response, or if the agent is
-    killed between the response and the commit. `clock` returns seconds since the epoch.
+    killed between the response and the commit. `clock` returns seconds since the epoch. `is_wanted`
+    is as that of SinkWorker.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what all workers share
         self,
         database_path: Path,
         sinks: Mapping[str, Sink],
         counters: Counters,
         clock: Callable[[], float] = time.time,
         timing: DeliveryTiming | None = None,
+        *,
+        is_wanted: Callable[[Notification], bool] = lambda _: True,
     ) -> None:
         self.database_path = database_path
         self.sinks = dict(sinks)
-        self._counters, self._clock = counters, clock
+        self._counters, self._clock, self._is_wanted = counters, clock, is_wanted
         self._timing = timing or DeliveryTiming()
         self._wake_events = {name: threading.Event() for name in self.sinks}
         self._stopping = threading.Event()
@@ -129,6 +133,7 @@ class Dispatcher:
             self._timing,
             tuple(self.sinks),
             self.wake,
+            self._is_wanted,
         )
 
     def _deliver_until_stopped(self, worker: SinkWorker) -> None:

@@ -2,9 +2,9 @@
 
 A row is `queued`, or `withheld` until the end of quiet hours. It is `sending` from before its
 delivery until the outcome is stored, then `delivered` or `dead`. A notification that another one
-replaces before it reached a receiver is `merged`; one that a digest counts is `digested`. Rows are
-never deleted: the key of a sent notification prevents the same notification from being queued again
-after a restart.
+replaces before it reached a receiver is `merged`; one that a digest counts is `digested`. One that
+turned out to be wrong before it was sent is `withdrawn`. Rows are never deleted: the key of a sent
+notification prevents the same notification from being queued again after a restart.
 """
 
 from __future__ import annotations
@@ -23,7 +23,16 @@ from sentinel.notify import notification_codec
 MAX_RETRY_DELAY_SECONDS = 3600.0
 """Longest delay of a row. A row that is due later than that shows a clock that was set back."""
 
-DELIVERY_STATES = ("queued", "withheld", "sending", "delivered", "dead", "merged", "digested")
+DELIVERY_STATES = (
+    "queued",
+    "withheld",
+    "sending",
+    "delivered",
+    "dead",
+    "merged",
+    "digested",
+    "withdrawn",
+)
 
 _OPENED, _ESCALATED, _UPDATED, _RESOLVED = (reason.value for reason in NotificationReason)
 
@@ -103,6 +112,10 @@ def _enqueue_for(
 ) -> bool:
     key, reason = idempotency_key(notification, sink), notification.reason
     if connection.execute("select 1 from outbox where key = ?", [key]).fetchone():
+        return False
+    if _is_withdrawn(connection, sink, notification.incident.name):
+        # Its receiver got no message of the case, and needs none of its end.
+        _insert(connection, sink, notification, "withdrawn", created=now, next_at=now)
         return False
     withheld_until = rules.withheld.get(sink)
     pending = _pending_rows(connection, sink, notification.incident.name)
@@ -215,6 +228,34 @@ def _mark_merged(connection: sqlite3.Connection, rows: Iterable[_PendingRow]) ->
     connection.executemany(
         "update outbox set state = 'merged' where key = ?", [(row.key,) for row in rows]
     )
+
+
+def withdraw(connection: sqlite3.Connection, incident: str) -> int:
+    """Take back what certainly reached no receiver of an incident; returns how many rows."""
+    return connection.execute(
+        "update outbox set state = 'withdrawn'"
+        " where incident = ? and state in ('queued', 'withheld') and unanswered = 0",
+        [incident],
+    ).rowcount
+
+
+def restore_withdrawn(connection: sqlite3.Connection, incident: str, now: float) -> int:
+    """Queue again what was taken back of an incident that fires again; returns how many rows."""
+    return connection.execute(
+        "update outbox set state = 'queued', next_at = ?"
+        " where incident = ? and state = 'withdrawn' and reason != ?",
+        (now, incident, _RESOLVED),
+    ).rowcount
+
+
+def _is_withdrawn(connection: sqlite3.Connection, sink: str, incident: str) -> bool:
+    """Whether all notifications of the incident were taken back before that sink got one."""
+    query = (
+        "select count(*), sum(state in ('withdrawn', 'merged')), sum(state = 'withdrawn')"
+        " from outbox where incident = ? and sink = ?"
+    )
+    rows, unsent, withdrawn = connection.execute(query, (incident, sink)).fetchone()
+    return bool(withdrawn) and rows == unsent
 
 
 def is_open(connection: sqlite3.Connection, incident: str) -> bool:

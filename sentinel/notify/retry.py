@@ -59,7 +59,7 @@ def is_answered(response: Response) -> bool:
     Without an answer, or if a gateway waited in vain for one, it may have.
     """
     if response.error:
-        return response.error in _UNSENT_ERRORS
+        return not response.is_sent or response.error in _UNSENT_ERRORS
     return response.status not in _UNANSWERED_STATUSES
 
 

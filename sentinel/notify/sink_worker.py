@@ -23,6 +23,7 @@ from sentinel.model.delivery import (
 from sentinel.model.notification import Notification
 from sentinel.notify import digest, notification_codec, outbox, retry
 from sentinel.notify.outbox import OutboxEntry
+from sentinel.notify.transports.abortable_connection import PostponedError
 from sentinel.notify.transports.send import send
 from sentinel.store.database import transaction
 
@@ -30,6 +31,9 @@ log = logging.getLogger(__name__)
 
 DELIVERIES_METRIC = "sentinel_sink_deliveries_total"
 DELIVERY_OUTCOMES = ("delivered", "retry", "dead")
+
+POSTPONED_SECONDS = 1.0
+"""Delay of a notification that is not wanted at present."""
 
 _TOO_LONG_PREFIX = "too long"
 _SHORTENED_CHARS = 300
@@ -91,6 +95,8 @@ class SinkWorker:
     """Takes the due notifications of one sink from the outbox, one at a time.
 
     `sinks` are all sinks in the order of the settings: what this one rejects is passed on.
+    `is_wanted` tells whether a notification may be sent now; it is asked once the receiver is
+    reached, in a thread of its own, and again later if not.
     """
 
     name: str
@@ -101,6 +107,7 @@ class SinkWorker:
     timing: DeliveryTiming = field(default_factory=DeliveryTiming)
     sinks: Collection[str] = ()
     on_fail_over: Callable[[], None] = lambda: None
+    is_wanted: Callable[[Notification], bool] = lambda _: True
     _last_request_time: float = field(default=0.0, init=False)
     _wait_seconds: float = field(default=0.0, init=False)
     _store_outcome: Callable[[], None] | None = field(default=None, init=False)
@@ -174,6 +181,8 @@ class SinkWorker:
             response = self._send(entry)
         except Exception as error:
             return self._handle_dead(entry, type(error).__name__)
+        if response.error == PostponedError.__name__:
+            return self._handle_postponed(entry)
         if is_accepted(self.sink, response):
             return self._handle_delivered(entry, response)
         return self._handle_failure(entry, response)
@@ -184,11 +193,19 @@ class SinkWorker:
         if entry.last_error.startswith(_TOO_LONG_PREFIX):
             notification = _shorten(notification)
         delivery = render(self.sink, notification, entry.key, entry.receipt, self.clock())
-        response = send(delivery, deadline=self.timing.deadline_seconds)
+        response = send(
+            delivery,
+            deadline=self.timing.deadline_seconds,
+            is_wanted=lambda: self.is_wanted(notification),
+        )
         follow_up = delivery.follow_up if isinstance(delivery, HttpRequest) else None
         if follow_up is not None and is_accepted(self.sink, response):
             send(follow_up, deadline=self.timing.deadline_seconds)
         return response
+
+    def _handle_postponed(self, entry: OutboxEntry) -> Callable[[], None]:
+        next_at = self.clock() + POSTPONED_SECONDS
+        return lambda: outbox.reschedule(self.connection, entry.key, next_at, entry.last_error)
 
     def _handle_delivered(self, entry: OutboxEntry, response: Response) -> Callable[[], None]:
         log.info("Sink %s accepted a notification (%s, try %d)", self.name, response, entry.tries)

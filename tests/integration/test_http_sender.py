@@ -304,3 +304,20 @@ def test_http_libraries_log_no_url(caplog, capfd, monkeypatch):
 
     shown = capfd.readouterr()
     assert "services" not in caplog.text + shown.out + shown.err
+
+
+def test_nothing_is_sent_if_it_is_not_wanted_once_the_receiver_is_reached():
+    with Receiver() as receiver:
+        response = send(make_request(receiver.url), is_wanted=lambda: False)
+
+    assert (response.error, response.is_sent, receiver.requests) == ("PostponedError", False, [])
+
+
+def test_a_receiver_that_is_not_reached_is_not_asked_about():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"http://127.0.0.1:{server.getsockname()[1]}/"
+    asked = []
+
+    response = send(make_request(url), is_wanted=lambda: bool(asked.append(1)))
+
+    assert (response.error, response.is_sent, asked) == ("ConnectionRefusedError", False, [])

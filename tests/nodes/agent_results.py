@@ -67,6 +67,15 @@ class AgentResults:
         until(lambda: len(self.steps()) >= count, TIMEOUT_SECONDS, f"{count} steps; {self.log}")
         return self.steps()
 
+    def wait_until_connected(self) -> AgentResults:
+        """Wait until its agent, of a follower, is connected to the head; returns self."""
+        until(
+            lambda: self.metrics().get("sentinel_head_connection_up", {}).get(()),
+            TIMEOUT_SECONDS,
+            self.log,
+        )
+        return self
+
     def wait_until_ended(self) -> AgentResults:
         """Wait until its agent has ended; returns self."""
         until(

@@ -63,13 +63,19 @@ def cluster(tmp_path):
 
 @pytest.fixture
 def add_receiver():
-    """Adds a webhook sink to a host; returns its receiver, with requests in `accepted`."""
+    """Adds a webhook sink to a host; returns its receiver, with requests in `accepted`.
+
+    Other hosts may send to it too.
+    """
     receivers = []
 
-    def add(host):
-        receiver = host.within(Receiver().__enter__)
+    def add(host, *others):
+        address = host.address if others else "127.0.0.1"
+        receiver = host.within(Receiver(address=address).__enter__)
         receivers.append(receiver)
-        host.settings["SENTINEL_SINKS__WEBHOOK__URL"] = receiver.url
+        for each in (host, *others):
+            each.settings["SENTINEL_SINKS__WEBHOOK__URL"] = receiver.url
+            each.settings["SENTINEL_SINKS__WEBHOOK__ALLOW_HTTP"] = "true"
         return receiver
 
     yield add

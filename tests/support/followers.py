@@ -22,11 +22,15 @@ class FakeClient:
     is_connected: bool = False
     head_address: str = ""
     error: str = ""
+    is_reachable: bool = False
     sent: list[tuple[int, bytes]] = field(default_factory=list)
     decoder: BatchDecoder = field(default_factory=lambda: BatchDecoder("run"))
 
     def check_timeout(self):
         pass
+
+    def is_head_reachable(self):
+        return self.is_connected or self.is_reachable
 
     def send(self, session, message):
         self.sent.append((session, message))

@@ -119,18 +119,19 @@ class _Server(ThreadingHTTPServer):
 
 @dataclass
 class Receiver:
-    """Context manager that serves on a free local port."""
+    """Context manager that serves on a free port of the local `address`."""
 
     default: Mode = field(default_factory=lambda: Mode(_send_ok, accepts=True))
     script: list[Mode] = field(default_factory=list)
     requests: list[Request] = field(default_factory=list)
     tls: ssl.SSLContext | None = None
+    address: str = "127.0.0.1"
 
     def __enter__(self):
         self.closing = threading.Event()
         self.silences = threading.Semaphore(0)
         self._lock = threading.Lock()
-        self._server = _Server(("127.0.0.1", 0), Handler)
+        self._server = _Server((self.address, 0), Handler)
         self._server.receiver = self
         if self.tls:
             self._server.socket = self.tls.wrap_socket(self._server.socket, server_side=True)
@@ -154,7 +155,7 @@ class Receiver:
     @property
     def url(self) -> str:
         scheme = "https" if self.tls else "http"
-        return f"{scheme}://127.0.0.1:{self._server.server_port}/services/T/B/X"
+        return f"{scheme}://{self.address}:{self._server.server_port}/services/T/B/X"
 
     @property
     def accepted(self) -> list[Request]:

@@ -31,19 +31,35 @@ class DeadlineExceededError(OSError):
     """The connection opened after the deadline of its request."""
 
 
-class AbortableConnections:
-    """The open sockets of one request."""
+class PostponedError(OSError):
+    """The delivery is not wanted at present."""
 
-    def __init__(self) -> None:
+
+class AbortableConnections:
+    """The open sockets of one request.
+
+    `is_wanted` is asked when the receiver is reached, before anything is sent to it.
+    """
+
+    def __init__(self, is_wanted: Callable[[], bool] = lambda: True) -> None:
+        self._is_wanted = is_wanted
         self._lock = threading.Lock()
         self._sockets: list[socket.socket] = []
         self._is_aborted = False
+        self.is_opened = False
+        """Whether any connection was opened, so that the receiver may have got something."""
 
     def add(self, connection: socket.socket) -> None:
-        """Register a new connection. Raises DeadlineExceededError after `abort`."""
+        """Register a new connection.
+
+        Raises DeadlineExceededError after `abort`, PostponedError if it is not wanted.
+        """
+        if not self._is_wanted():
+            raise PostponedError
         with self._lock:
             if self._is_aborted:
                 raise DeadlineExceededError
+            self.is_opened = True
             # A duplicate, because wrapping a socket in TLS detaches the original descriptor.
             self._sockets.append(connection.dup())
 
@@ -63,11 +79,13 @@ class AbortableConnections:
 
 
 def exchange_within(
-    deadline: float, exchange: Callable[[AbortableConnections], Response]
+    deadline: float,
+    exchange: Callable[[AbortableConnections], Response],
+    is_wanted: Callable[[], bool],
 ) -> Response:
     """What `exchange` returns within `deadline` seconds; an error is reported by its class name."""
     responses: queue.SimpleQueue[Response] = queue.SimpleQueue()
-    connections = AbortableConnections()
+    connections = AbortableConnections(is_wanted)
     # A separate thread, because a blocked name resolution cannot be interrupted.
     attempt = threading.Thread(
         target=lambda: responses.put(_try_exchange(exchange, connections)),
@@ -80,7 +98,7 @@ def exchange_within(
     except queue.Empty:
         # A later outcome of the attempt is ignored: a truncated response can look complete.
         connections.abort()
-        return Response(error=DeadlineExceededError.__name__)
+        return Response(error=DeadlineExceededError.__name__, is_sent=connections.is_opened)
 
 
 def check_peer_address(connection: socket.socket, host: str, *, is_plaintext: bool) -> None:
@@ -135,7 +153,7 @@ def _try_exchange(
     try:
         return exchange(connections)
     except Exception as error:
-        return Response(error=_root_cause_name(error))
+        return Response(error=_root_cause_name(error), is_sent=connections.is_opened)
     finally:
         connections.close()
 

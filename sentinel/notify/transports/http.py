@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Callable
 from datetime import UTC
 from email.utils import parsedate_to_datetime
 from math import isfinite
@@ -39,11 +40,16 @@ _READ_TIMEOUT_MARGIN_SECONDS = 60.0
 _HEADERS = {"Accept-Encoding": "identity", "Connection": "close", "User-Agent": "sentinel"}
 
 
-def send(request: HttpRequest, *, deadline: float) -> Response:
-    """Send once and return the outcome, within `deadline` seconds. Never raises a network error."""
+def send(
+    request: HttpRequest, *, deadline: float, is_wanted: Callable[[], bool] = lambda: True
+) -> Response:
+    """Send once and return the outcome, within `deadline` seconds. Never raises a network error.
+
+    `is_wanted` is asked once the receiver is reached; if not, the error is PostponedError.
+    """
     if url_refusal(request.url, allow_http=request.allow_http):
         return Response(error=AddressRefusedError.__name__)
-    return exchange_within(deadline, lambda opened: _exchange(request, opened, deadline))
+    return exchange_within(deadline, lambda opened: _exchange(request, opened, deadline), is_wanted)
 
 
 def _exchange(request: HttpRequest, connections: AbortableConnections, deadline: float) -> Response:

@@ -10,7 +10,7 @@ import contextlib
 import smtplib
 import socket
 import ssl
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from sentinel.config.url_policy import is_loopback
@@ -27,14 +27,15 @@ _READ_TIMEOUT_MARGIN_SECONDS = 60.0
 """Seconds by which the timeout of one read exceeds the deadline."""
 
 
-def send(mail: Mail, *, deadline: float) -> Response:
+def send(mail: Mail, *, deadline: float, is_wanted: Callable[[], bool] = lambda: True) -> Response:
     """Send once and return the outcome, within `deadline` seconds. Never raises a network error.
 
+    `is_wanted` is asked once the receiver is reached; if not, the error is PostponedError.
     The receiver accepted the mail if it accepted one of its recipients.
     """
     if mail.security == "none" and not is_loopback(mail.host):
         return Response(error=AddressRefusedError.__name__, protocol="SMTP")
-    return exchange_within(deadline, lambda opened: _exchange(mail, opened, deadline))
+    return exchange_within(deadline, lambda opened: _exchange(mail, opened, deadline), is_wanted)
 
 
 def _exchange(mail: Mail, connections: AbortableConnections, deadline: float) -> Response:

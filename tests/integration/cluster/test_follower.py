@@ -10,6 +10,7 @@ from support.followers import FollowerHarness, heartbeat, record, steps
 from sentinel.cluster.follower import (
     FINAL_DELIVERY_TIMEOUT_SECONDS,
     HEAD_LOST_AFTER_SECONDS,
+    HEAD_RETURN_SECONDS,
     HEARTBEAT_INTERVAL_SECONDS,
 )
 from sentinel.model.record import Event
@@ -279,3 +280,21 @@ def test_the_deputy_reports_ranks_that_fail_with_the_node_of_the_head(harness, o
 
     assert not harness.follower.finished
     assert heartbeats[-1].values["nodes_lost"] == nodes_lost
+
+
+def test_the_loss_of_the_head_is_sent_unless_the_head_is_back(harness, monkeypatch):
+    """A head whose port answers again has some time to acknowledge a message."""
+    forward_until_head_is_lost(harness, is_deputy=True)
+    now = 100.0
+    monkeypatch.setattr("sentinel.cluster.follower.time.monotonic", lambda: now)
+    harness.client.is_connected = False
+    assert harness.follower.confirms_loss()
+    harness.client.is_reachable = True
+    assert not harness.follower.confirms_loss()
+    now += HEAD_RETURN_SECONDS
+    assert harness.follower.confirms_loss()
+
+    harness.client.accept()
+    harness.forward()
+    assert harness.follower.is_head_back
+    assert not harness.follower.confirms_loss()

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sentinel.aggregate.aligner import Aligner
-from sentinel.aggregate.rank_membership import NODE_JOIN_SECONDS
+from sentinel.aggregate.rank_membership import MAX_LOST_WAIT_SECONDS, NODE_JOIN_SECONDS
 from sentinel.live.liveness import FAILED_OUTCOMES
 from sentinel.model.record import WHOLE_RUN, Event, Record
 
@@ -44,10 +44,22 @@ def stop(rank, outcome="finished", *, attempt=0):
     )
 
 
-def heartbeat(time, lost="", attempt=0, state="running", unreachable=""):
+def heartbeat(time, lost="", attempt=0, state="running", *, unreachable="", waiting_seconds=None):
+    """`waiting_seconds` is how long all other ranks have waited for the lost ones, if they do."""
     attributes = {"lost_ranks": lost, "state": state, "unreachable_ranks": unreachable}
+    values = {}
+    if waiting_seconds is not None:
+        attributes["blocked_by"] = "node_lost"
+        values["lost_seconds"] = waiting_seconds
     return Record(
-        "run", WHOLE_RUN, 0, time, Event.HEARTBEAT, attributes=attributes, attempt=attempt
+        "run",
+        WHOLE_RUN,
+        0,
+        time,
+        Event.HEARTBEAT,
+        values=values,
+        attributes=attributes,
+        attempt=attempt,
     )
 
 
@@ -122,6 +134,30 @@ def test_steps_close_at_once_when_a_node_is_lost_and_name_its_ranks():
     assert (second.step_index, second.attributes["missing"]) == (2, "2,3")
     (third,) = process(aligner, *lockstep((0, 1), 4))
     assert (third.step_index, third.attributes["missing"]) == (3, "2,3")
+
+
+def test_steps_wait_for_a_lost_node_while_the_other_ranks_wait_for_it_too():
+    """The link between two nodes was cut, and with it the collectives of the training."""
+    aligner = started(0, 1, 2, 3)
+    process(aligner, *lockstep((0, 1, 2, 3), 1), *lockstep((0, 1), 2), heartbeat(101.0))
+
+    for seconds in (11.0, 20.0, 30.0):
+        lost = heartbeat(101.0 + seconds, lost="2,3", waiting_seconds=seconds)
+        assert process(aligner, *lockstep((0, 1), 3), lost) == []
+    back = process(aligner, *lockstep((2, 3), 2), *lockstep((2, 3), 3), *lockstep(range(4), 4))
+    back += process(aligner, *lockstep(range(4), 5), heartbeat(132.0))
+    assert [(r.step_index, r.spread["loss"].count) for r in back[:3]] == [(2, 4), (3, 4), (4, 4)]
+    assert (DROPPED, "late") not in aligner.counters.values
+
+
+def test_steps_wait_a_limited_time_for_a_lost_node():
+    aligner = started(0, 1, 2, 3)
+    process(aligner, *lockstep((0, 1, 2, 3), 1), *lockstep((0, 1), 2), heartbeat(101.0))
+    lost = heartbeat(161.5, lost="2,3", waiting_seconds=MAX_LOST_WAIT_SECONDS)
+
+    closed = process(aligner, *lockstep((0, 1), 3), lost)
+
+    assert (closed[0].step_index, closed[0].attributes["missing"]) == (2, "2,3")
 
 
 def test_a_node_that_is_lost_before_its_ranks_start_is_not_awaited():

@@ -136,6 +136,12 @@ def test_refused_messages_are_shown_with_the_remedy():
     assert lines(state)[-1].startswith("  2 messages rejected: token: set the same [cluster] token")
 
 
+def test_records_that_arrived_too_late_are_shown():
+    (problem,) = lines(head(node(0), node(1)) | {"late_records": 12.0})[3:]
+
+    assert problem.startswith("  12 records arrived too late: their steps are evaluated without")
+
+
 def test_a_follower_shows_what_the_head_judges():
     cases = [{"severity": "critical", "text": "a node is down: Node gpu-1 has not reported"}]
     judged = follower(report={"state": "stalled", "step": 43, "cases": cases})

@@ -362,3 +362,26 @@ def test_a_run_of_one_process_has_no_collective_to_look_for():
         "(train.py:7)."
     )
     assert "collective" not in finding.remedy
+
+
+UNREPORTED = "Nothing was ever received from ranks 2-3: check their nodes first."
+"""Of a node that died before its agent connected."""
+
+
+def test_a_hang_names_the_ranks_that_have_sent_nothing():
+    attributes = {"straggler_ranks": "0,1", "all_behind": "yes"}
+    finding = stalled_detector(4.0).update(
+        heartbeat(idle=31.0, unreported_ranks="2-3", **attributes)
+    )
+
+    assert finding.summary.endswith(f". {UNREPORTED}")
+    assert finding.evidence["ranks_without_data"] == "2-3"
+    stopped = heartbeat(idle=31.0, unreported_ranks="2-3", straggler_ranks="1", blocked_by="signal")
+    assert UNREPORTED not in stalled_detector(4.0).update(stopped).summary
+
+
+@pytest.mark.parametrize(("kind", "is_named"), [("own", False), ("consequence", True)])
+def test_a_failure_that_another_rank_caused_names_the_ranks_that_have_sent_nothing(kind, is_named):
+    failed = heartbeat(running=0, **RAISED, end_kind=kind, unreported_ranks="2-3")
+
+    assert (UNREPORTED in RunFailed().update(failed).summary) == is_named

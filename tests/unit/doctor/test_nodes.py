@@ -143,7 +143,8 @@ def test_every_rejection_reason_has_a_remedy():
 def test_rejected_messages_are_reported_with_their_count(reason):
     (_, result) = check_nodes("two", head(*BOTH, refused={reason: 3.0}))
 
-    assert result.message == f"3 messages rejected: {reason}"
+    thing = {"foreign_key": "key", "foreign_connection": "connection"}.get(reason, "message")
+    assert result.message == f"3 {thing}s rejected: {reason}"
     assert (result.grade, result.remedy) == (Grade.WARN, REFUSAL_REMEDIES[reason])
 
 

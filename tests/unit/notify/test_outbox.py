@@ -405,3 +405,34 @@ def test_a_notification_for_each_of_many_incidents_is_claimed_quickly(connection
 
     assert "outbox_by_incident" in f"{plan}"
     assert outbox.claim(connection, "slack", NOW) is not None
+
+
+def test_a_notification_that_is_taken_back_is_not_sent_and_needs_no_resolution(connection):
+    opened = make_notification()
+    outbox.enqueue(connection, opened, ["slack", "webhook"], NOW)
+    delivered = outbox.claim(connection, "webhook", NOW)
+    outbox.mark_delivered(connection, delivered.key, NOW)
+
+    assert outbox.withdraw(connection, opened.incident.name) == 1
+    outbox.enqueue(
+        connection, make_notification(NotificationReason.RESOLVED), ["slack", "webhook"], NOW
+    )
+    assert queued(connection) == []
+    assert [name for name, _ in queued(connection, "webhook")] == ["resolved"]
+
+
+def test_a_notification_that_may_have_arrived_is_not_taken_back(connection):
+    opened = make_notification()
+    outbox.enqueue(connection, opened, ["slack"], NOW)
+    fail(connection, is_answered=False)
+
+    assert outbox.withdraw(connection, opened.incident.name) == 0
+
+
+def test_what_is_taken_back_is_queued_again_if_its_incident_goes_on(connection):
+    opened = make_notification()
+    outbox.enqueue(connection, opened, ["slack"], NOW)
+    outbox.withdraw(connection, opened.incident.name)
+
+    assert outbox.restore_withdrawn(connection, opened.incident.name, NOW) == 1
+    assert delivery_order(connection) == ["kl_blowup#1:opened"]

@@ -150,3 +150,14 @@ def test_the_log_names_sink_and_status_only(fixture, caplog):
         "Sink slack did not accept a notification (HTTP 500); retry in 1.0 s",
         "Sink slack accepted a notification (HTTP 200, try 2)",
     ]
+
+
+def test_a_notification_that_is_not_wanted_at_present_is_sent_later(fixture):
+    fixture.enqueue(make_notification())
+    fixture.worker.is_wanted = lambda _: False
+    fixture.deliver_next()
+    assert (fixture.row()[0], fixture.row()[3], fixture.receiver.requests) == ("queued", "", [])
+
+    fixture.worker.is_wanted = lambda _: True
+    fixture.deliver_next(after=1.1)
+    assert fixture.outcomes() == {"slack:delivered": 1}
