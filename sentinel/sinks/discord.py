@@ -31,7 +31,7 @@ from sentinel.model.message import Message, build_message
 from sentinel.model.notification import Notification, NotificationReason
 from sentinel.model.rfc3339 import format_rfc3339
 
-_ESCAPES = {character: f"\\{character}" for character in "\\*_~`|>#[]()<:-+"} | {"@": "\uff20"}
+_ESCAPES = {character: f"\\{character}" for character in "\\*_~`|>#[]<:"} | {"@": "\uff20"}
 """Markup, addresses (by the colon), and mentions."""
 
 _COLORS = {Severity.CRITICAL: 0xD93025, Severity.WARNING: 0xF29900, Severity.INFO: 0x1A73E8}

@@ -49,10 +49,10 @@ def test_no_vendor_refuses_a_message(notification, receipt):
 @pytest.mark.parametrize(
     ("text", "shown"),
     [
-        ("[ok](https://evil.example)", r"\[ok\]\(https\://evil.example\)"),
+        ("[ok](https://evil.example)", r"\[ok\](https\://evil.example)"),
         ("@everyone <@1> <#2>", "\uff20everyone \\<\uff201\\> \\<\\#2\\>"),
         ("**a** _b_ ~~c~~ ||d||", r"\*\*a\*\* \_b\_ \~\~c\~\~ \|\|d\|\|"),
-        ("> # - `x`", r"\> \# \- \`x\`"),
+        ("> # - `x`", r"\> \# - \`x\`"),
     ],
 )
 def test_markup_of_discord_is_escaped(text, shown):
