@@ -34,6 +34,7 @@ _MAX_ALSO_CHARS = 100
 _MAX_RUN_CHARS = 500
 _MAX_CONTEXT_CHARS = 2000
 _MAX_FACTS, _MAX_ALSO, _MAX_NOTES, _MAX_LINKS = 6, 8, 4, 4
+_MAX_HISTORY_LINES = 3
 
 
 def headline(message: Message) -> str:
@@ -67,8 +68,9 @@ def blocks(message: Message, delivery_id: str) -> list[dict[str, Any]]:
 
 def history_lines(message: Message) -> list[str]:
     """The lines of an entry in the history of a case."""
-    notes = [_escape(note) for note in message.notes[:_MAX_NOTES]]
-    return [headline(message), _escape(message.since), *_list(message.facts[:_MAX_FACTS]), *notes]
+    facts = _list(message.facts[:_MAX_HISTORY_LINES])
+    notes = [_escape(note) for note in message.notes[:_MAX_HISTORY_LINES]]
+    return [headline(message), _escape(message.since), *facts, *notes]
 
 
 def markdown(text: str) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from support.notifications import CONTEXT, make_notification, with_diagnosis
 
 from sentinel.model.diagnosis import Evidence
 from sentinel.model.finding import Severity
-from sentinel.model.notification import NotificationReason
+from sentinel.model.notification import Notification, NotificationReason
 from sentinel.testing import HOSTILE_TEXTS
 
 FRAGMENTS = [
@@ -40,6 +40,18 @@ def texts(max_repeats: int = 9000):
     return st.one_of(st.sampled_from(HOSTILE_TEXTS), repeated, mixed)
 
 
+class Hostile:
+    """A notification that prints briefly, since its texts are long and many."""
+
+    def __init__(self, notification: Notification) -> None:
+        self.notification = notification
+
+    def __repr__(self) -> str:
+        incident = self.notification.incident
+        texts = (incident.finding.summary[:200], incident.remedy[:200], incident.key.run[:200])
+        return f"Hostile({self.notification.name[:200]!r}, {texts!r})"
+
+
 @st.composite
 def hostile_notifications(draw):
     """A notification of any reason whose texts are hostile, with a cause or without one."""
@@ -63,8 +75,9 @@ def hostile_notifications(draw):
         context=replace(CONTEXT, checkpoint_path=other, **changes),
     )
     if draw(st.booleans()):
-        return notification
+        return Hostile(notification)
     evidence = tuple(Evidence(0.5, text, step) for step in range(draw(st.integers(0, 40))))
-    return with_diagnosis(
+    named = with_diagnosis(
         notification, others=[other] * 20, title=other, remedy=text, evidence=evidence
     )
+    return Hostile(named)

@@ -32,7 +32,8 @@ def contents(delivery):
 
 @settings(max_examples=40)
 @given(hostile_notifications(), st.sampled_from([None, "C1/1700000000.000001"]))
-def test_no_vendor_refuses_a_message(notification, receipt):
+def test_no_vendor_refuses_a_message(hostile, receipt):
+    notification = hostile.notification
     for sink in (SLACK, SLACK_BOT):
         for content in contents(sink.render(notification, "0" * 32, receipt)):
             assert slack_refusal(content) == ""
