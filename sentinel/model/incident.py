@@ -103,6 +103,8 @@ class Incident:
     """First of the clear records in a row, and its time."""
     clear_time: float | None = None
     resolution: Resolution = Resolution.CLEARED
+    shown_value: float = 0.0
+    """The size of the first evidence when the incident was last stored and shown."""
 
     @property
     def name(self) -> str:

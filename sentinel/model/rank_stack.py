@@ -21,6 +21,7 @@ SHOWN_FRAMES = 8
 _LIBRARY_PARTS = ("/site-packages/", "/dist-packages/", "/lib/python3", "<")
 """Parts of the paths of frames that are not the user's."""
 _COLLECTIVE_FILES = ("torch/distributed/distributed_c10d.py", "deepspeed/comm/torch.py")
+_POINT_TO_POINT = frozenset({"send", "recv", "isend", "irecv", "batch_isend_irecv"})
 _BACKWARD_FUNCTION = "_engine_run_backward"
 _LOADER_FILE = "torch/utils/data/dataloader.py"
 _COMPILER_FILE = "torch/_dynamo/convert_frame.py"
@@ -109,8 +110,8 @@ def find_odd_ranks(stacks: Sequence[RankStack], ranks_behind: Collection[int]) -
 
     They are the ranks that do not wait while others do. If all wait, a rank has left out a
     collective, or called one too many: the ranks at another place than most, or, without a
-    majority, those that are not among `ranks_behind`, which wait for them. If none waits, as while
-    a device is busy, they are the ranks at another place than most.
+    majority, those that wait for a single rank, or else those that are not among `ranks_behind`. If
+    none waits, as while a device is busy, they are the ranks at another place than most.
     """
     working = [stack for stack in stacks if not stack.is_waiting]
     if working and len(working) < len(stacks):
@@ -124,6 +125,9 @@ def find_odd_ranks(stacks: Sequence[RankStack], ranks_behind: Collection[int]) -
     for group in by_place.values():
         if 2 * len(_ranks(group)) > count:
             return tuple(sorted(set(_ranks(stacks)) - set(_ranks(group))))
+    with_peer = [stack for stack in stacks if stack.collective in _POINT_TO_POINT]
+    if with_peer and len(with_peer) < len(stacks):
+        return _ranks(with_peer)
     ahead = tuple(rank for rank in _ranks(stacks) if rank not in ranks_behind)
     return () if working or len(ahead) == count else ahead
 

@@ -51,7 +51,8 @@ _RESOLUTIONS = {
 """Why the incidents of a run end, by the outcome of the run."""
 
 INFO_UPDATE_FACTOR = 1.1
-"""Growth of the first evidence with which an open incident of severity info is shown again."""
+"""Growth of the first evidence, since it was shown, with which an open incident of severity info
+is shown again."""
 
 Metadata = Mapping[str, str | float]
 """Settings and environment of a run, by name."""
@@ -159,7 +160,8 @@ class IncidentBook:
         `metadata` is that of the run, for the names of settings in the remedy.
 
         Returns a notification if one is due; a copy of the incident if it changed without one, by
-        resolving, re-opening, or a larger value at severity info; else None.
+        resolving, re-opening, its rank that is known now, or at severity info a larger value; else
+        None.
         """
         incident = self.open_incidents.get(key)
         if isinstance(output, Clear):
@@ -171,7 +173,6 @@ class IncidentBook:
             incident = self._open_incident(key, record, output, detector, metadata)
         else:
             incident.finding_count += 1
-        is_larger = _first_value(output) > INFO_UPDATE_FACTOR * _first_value(incident.finding)
         is_corrected = _is_corrected(incident, output)
         before, incident.clear_count, incident.finding = incident.severity, 0, output
         incident.clear_step = incident.clear_time = None
@@ -192,8 +193,12 @@ class IncidentBook:
                     incident.last_good_step = self._last_good_step(key.run, output.onset_step)
                 return self._fire(incident, record)
             return _notification(NotificationReason.ESCALATED, incident, record)
-        is_update = is_larger and incident.severity is Severity.INFO
-        return replace(incident) if is_reopened or is_update or is_corrected else None
+        value = _first_value(output)
+        is_larger = value > INFO_UPDATE_FACTOR * incident.shown_value
+        is_update = is_reopened or is_corrected
+        is_update |= is_larger and incident.severity is Severity.INFO
+        incident.shown_value = value if is_update else incident.shown_value
+        return replace(incident) if is_update else None
 
     def _is_ended(self, key: IncidentKey) -> bool:
         """Whether the run, or that incident with it, ended, so that none is opened."""
@@ -238,7 +243,7 @@ class IncidentBook:
         return last_checkpoint_before(onset, self.checkpoint_steps.get(run, ()))
 
     def _fire(self, incident: Incident, record: Record) -> Notification:
-        incident.state = IncidentState.FIRING
+        incident.state, incident.shown_value = IncidentState.FIRING, _first_value(incident.finding)
         incident.opened_step, incident.opened_time = record.step, record.time
         incident.opened_summary = incident.finding.summary
         self._has_new_failure |= incident.key.detector in FAILURE_DETECTORS
@@ -296,11 +301,10 @@ def last_checkpoint_before(onset: int, checkpoint_steps: Iterable[int]) -> int |
 
 
 def _is_corrected(incident: Incident, finding: Finding) -> bool:
-    """Whether another rank proves to be the cause of a failure."""
-    return (
-        incident.key.detector in FAILURE_DETECTORS
-        and finding.rank is not None
-        and finding.rank != incident.finding.rank
+    """Whether the rank is found, or another one proves to be the cause of a failure."""
+    return finding.rank is not None and (
+        incident.finding.rank is None
+        or (incident.key.detector in FAILURE_DETECTORS and finding.rank != incident.finding.rank)
     )
 
 

@@ -22,9 +22,6 @@ from sentinel.client.capture.loss import StepLoss
 from sentinel.client.capture.scalars import RejectedValueError, split_by_device
 from sentinel.client.recorder import Recorder
 
-WAIT_SIGNALS = ("data_wait", "generation_time", "weight_sync_time")
-"""Parts of a step that are measured by themselves, and are no computing."""
-
 OTHER_STEPS_MARGIN = 16
 """Steps of others, beyond twice the usual count, after which the primary optimizer is replaced."""
 
@@ -148,9 +145,9 @@ class TrainingLoop:
         if self.last_step_at is not None:
             measured["step_time"] = self.step_time = now - self.last_step_at
         if self.own_seconds:
-            waited = sum([self.extra_values.get(signal, 0.0) for signal in WAIT_SIGNALS])
-            measured["compute_time"] = max(0.0, self.own_seconds - waited)
-        self.extra_values, self.own_seconds = {}, 0.0
+            measured["compute_time"] = max(0.0, self.own_seconds - _waited(self.extra_values))
+            self.own_seconds = 0.0
+        self.extra_values = {}
         self.last_step_at = self.own_since = now
         self.training_thread_id = threading.get_ident()
         self.recorder.record_step(*split_by_device(measured.items()))
@@ -213,6 +210,15 @@ def reset_loop(loop: TrainingLoop) -> None:
 def in_backward_pass() -> bool:
     """Whether a backward pass is running: reentrant checkpointing, optimizers in backward."""
     return bool(sys.modules["torch"]._C._current_graph_task_id() != -1)  # noqa: SLF001
+
+
+def _waited(values: Mapping[str, Any]) -> float:
+    """Seconds of a step that are measured by themselves, and are no computing."""
+    get = values.get
+    seconds: float = (
+        get("data_wait", 0.0) + get("generation_time", 0.0) + get("weight_sync_time", 0.0)
+    )
+    return seconds
 
 
 def _closure(args: Any, kwargs: Any) -> Any:

@@ -57,6 +57,13 @@ def test_a_rank_that_left_out_a_collective_is_ahead_of_the_others():
     assert find_odd_ranks([stack([0, 2], *ALL_REDUCE, TRAIN), ahead], [0, 1, 2]) == (1,)
 
 
+def test_a_rank_that_waits_for_a_single_rank_misses_the_collective():
+    receiving = stack([0], Frame("recv", ALL_REDUCE[0].file, 9), WRAPPER, LOAD, TRAIN)
+
+    assert find_odd_ranks([receiving, stack([1], *ALL_REDUCE, TRAIN)], (0, 1)) == (0,)
+    assert receiving.describe() == "rank 0 waits in recv (train.py:88)"
+
+
 @pytest.mark.parametrize("behind", [(), (0, 1), (1,)])
 def test_ranks_at_the_same_place_are_not_odd(behind):
     assert find_odd_ranks([stack([0, 1], *BACKWARD, TRAIN)], behind) == ()

@@ -255,3 +255,27 @@ def test_a_larger_value_of_an_open_info_is_shown_without_a_notification():
         "NoneType",
     ]
     assert changes[2].finding.summary == "8.0"
+
+
+def update_with(outputs):
+    book = IncidentBook()
+    records = [Record("run", WHOLE_RUN, i, float(i)) for i in range(1, len(outputs) + 1)]
+    changes = [
+        book.update_incident(KEY, r, o, Probe()) for r, o in zip(records, outputs, strict=True)
+    ]
+    return [type(change).__name__ for change in changes]
+
+
+def test_a_value_that_rises_in_small_steps_is_shown_too():
+    """It is compared with the one that was shown last, not with the last record's."""
+    sizes = [1.05**n for n in range(7)]
+    shown = update_with([Finding("x", {"size": size}, Severity.INFO) for size in sizes])
+
+    assert shown == ["Notification", "NoneType", "Incident"] + ["NoneType", "Incident"] * 2
+
+
+def test_an_incident_whose_rank_is_found_later_has_changed():
+    ranks = [None, None, 1, 1]
+    changes = update_with([Finding("x", {"size": 1.0}, Severity.WARNING, rank=r) for r in ranks])
+
+    assert changes == ["Notification", "NoneType", "Incident", "NoneType"]
