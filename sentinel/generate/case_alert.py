@@ -35,11 +35,8 @@ def case_rule(runbook_url: str, causes_url: str) -> dict[str, Any]:
             f" unless on (run) {ACTIVE_SELECTOR})) == 1"
         ),
         "annotations": {
-            "summary": (
-                _first_text("title", otherwise="{{ $labels.detector }}")
-                + ", "
-                + _first_text("place", otherwise="run {{ $labels.run }}")
-            ),
+            "summary": _headline("title"),
+            "resolved_summary": _headline("name"),
             "description": _description(),
             "cause": _first_text("cause", otherwise="{{ $labels.cause }}"),
             "confidence": _value("confidence", "humanizePercentage"),
@@ -53,6 +50,11 @@ def case_rule(runbook_url: str, causes_url: str) -> dict[str, Any]:
             ),
         },
     }
+
+
+def _headline(part: str) -> str:
+    what = _first_text(part, otherwise="{{ $labels.detector }}")
+    return f"{what}, {_first_text('place', otherwise='run {{ $labels.run }}')}"
 
 
 def _description() -> str:

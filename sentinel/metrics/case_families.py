@@ -14,19 +14,44 @@ from typing import NamedTuple
 from prometheus_client.core import InfoMetricFamily
 from prometheus_client.metrics_core import Metric
 
-from sentinel.metrics.alert_state import NO_CAUSE, AlertState, CaseAlert
+from sentinel.metrics.alert_state import AlertState
 from sentinel.metrics.family_builders import FamilyBuilder
 from sentinel.metrics.label import sanitize_label
+from sentinel.model.finding import Severity
 from sentinel.model.message import Message, build_message
 from sentinel.model.notification import Notification, NotificationReason
 
 MAX_CASES = 16
 """Number of unresolved cases that are exported: the most severe, then the newest."""
 
+NO_CAUSE = "none"
+"""Label value of a case without a named cause."""
+
+CAUSE_HOLD_SECONDS = 5.0
+"""How long the alert of a warning without a cause is held back: a cause may still be named."""
+
 MAX_TEXT_BYTES = 1000
 """Maximum size of one sentence in bytes of UTF-8; Mimir and Cortex reject more than 2,048."""
 
 _INFO_LABELS = ("case", "cause", "severity", "detector", "rank", "title", "place")
+
+
+class CaseAlert(NamedTuple):
+    """Identity of the alert of a case: another identity is another notification.
+
+    `case` is the name of the case without the run, `detector` that of its lead. `cause` is the one
+    that was named when the alert started: a later one changes texts, and sends nothing again.
+    """
+
+    case: str
+    severity: Severity
+    cause: str
+    detector: str
+
+    @property
+    def key(self) -> tuple[str, Severity]:
+        """A case has one alert for each severity that it reaches."""
+        return self.case, self.severity
 
 
 class ExportedCase(NamedTuple):
@@ -39,11 +64,11 @@ class ExportedCase(NamedTuple):
     notification: Notification
     alert: CaseAlert
     detectors: tuple[str, ...]
-    is_silenced: bool
+    is_firing: bool
 
 
-def exported_cases(alerts: AlertState) -> list[ExportedCase]:
-    """The unresolved cases that are exported, with the severities that the tier allows.
+def exported_cases(alerts: AlertState, now: float) -> list[ExportedCase]:
+    """The unresolved cases that are exported at `now`, with the severities that the tier allows.
 
     A case whose incidents are clear is resolved after their cooldown: an alert that follows every
     flap would be sent each time.
@@ -52,7 +77,7 @@ def exported_cases(alerts: AlertState) -> list[ExportedCase]:
         alerts.cases.values(),
         key=lambda each: (each.incident.severity.order, -each.incident.opened_time),
     )
-    return [_exported_case(alerts, notification) for notification in by_severity[:MAX_CASES]]
+    return [_exported_case(alerts, each, now) for each in by_severity[:MAX_CASES]]
 
 
 def case_families(
@@ -102,43 +127,46 @@ def case_families(
     )
 
 
-def _exported_case(alerts: AlertState, notification: Notification) -> ExportedCase:
+def _exported_case(alerts: AlertState, notification: Notification, now: float) -> ExportedCase:
     lead, suppression = notification.incident, alerts.suppression
     severity = suppression.notified_severity(lead.severity)
-    alert = alerts.case_alerts[lead.name]
     # As it opened, so that its texts do not change with the reason of its last notification.
     shown = replace(
         notification,
         reason=NotificationReason.OPENED,
         incident=replace(lead, severity=severity),
     )
+    name = sanitize_label(lead.name.removeprefix(f"{lead.key.run}/"))
     detectors = {
         each.key.detector for each in notification.incidents if each.name in alerts.open_incidents
     }
+    is_silenced = all(
+        suppression.is_suppressed(each.key.detector) for each in notification.incidents
+    )
+    is_held = (
+        lead.severity is Severity.WARNING
+        and notification.diagnosis is None
+        and 0 <= now - lead.opened_time < CAUSE_HOLD_SECONDS
+    )
     return ExportedCase(
-        sanitize_label(alert.case),
+        name,
         shown,
-        alert._replace(severity=severity),
+        CaseAlert(name, severity, _cause(notification), lead.key.detector),
         tuple(sorted(detectors)),
-        all(suppression.is_suppressed(each.key.detector) for each in notification.incidents),
+        not is_silenced and not is_held,
     )
 
 
 def _firing_family(
     build: FamilyBuilder, cases: Iterable[ExportedCase], ended: Iterable[CaseAlert]
 ) -> Metric:
-    values = dict.fromkeys(ended, 0.0) | {case.alert: float(not case.is_silenced) for case in cases}
+    values = dict.fromkeys(ended, 0.0) | {case.alert: float(case.is_firing) for case in cases}
     return build.gauge(
         "sentinel_case_firing",
         "1 while the case fires and is not silenced, 0 after that. The cause is the one that was "
         "named when the alert started.",
         {
-            (
-                sanitize_label(alert.case),
-                sanitize_label(alert.cause),
-                alert.severity.value,
-                alert.detector,
-            ): value
+            (alert.case, alert.cause, alert.severity.value, alert.detector): value
             for alert, value in values.items()
         },
         "case",
@@ -177,8 +205,10 @@ def _text_family(
     written = {}
     for case in cases:
         notification, message = case.notification, messages[case.name]
+        over = build_message(replace(notification, reason=NotificationReason.RESOLVED), None)
         parts = {
             "title": (message.subject,),
+            "name": (over.subject,),
             "place": (message.place,),
             "cause": (_cause(notification),),
             "since": (message.since,),
@@ -186,7 +216,10 @@ def _text_family(
             "remedy": (message.remedy,),
             "checkpoint": (message.checkpoint,),
             "also": message.also,
-            "link": tuple(f"{link.label}: {link.url}" for link in message.links),
+            # The alert itself links to the runbook.
+            "link": tuple(
+                f"{link.label}: {link.url}" for link in message.links if link.label != "Runbook"
+            ),
         }
         for part, texts in parts.items():
             for line, text in enumerate(filter(None, texts), start=1):
@@ -194,8 +227,8 @@ def _text_family(
                 written[case.name, part, str(line), label] = notification.time
     return build.gauge(
         "sentinel_case_text_timestamp_seconds",
-        "Time at which this sentence of the case was written: its title, place, cause, onset "
-        "(since), facts, remedy, checkpoint, other incidents (also) and links.",
+        "Time at which this sentence of the case was written: its title, name, place, cause, "
+        "onset (since), facts, remedy, checkpoint, other incidents (also) and links.",
         written,
         "case",
         "part",

@@ -12,8 +12,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from sentinel.metrics.alert_state import CaseAlert
-from sentinel.metrics.case_families import case_families, exported_cases
+from sentinel.metrics.case_families import CaseAlert, case_families, exported_cases
 from sentinel.metrics.cluster_families import (
     LATE_RECORDS,
     cluster_families,
@@ -73,7 +72,7 @@ class Exposition(Collector):
         self._run_state = RunState(self.run, self.per_rank_limit, coverage=coverage)
         self._onsets: dict[str, Onset] = {}
         self._delivery_problems: tuple[DeliveryProblem, ...] = ()
-        self._exported_alerts: dict[CaseAlert, None] = {}
+        self._exported_alerts: dict[tuple[str, Severity], CaseAlert] = {}
         """Alerts of cases that a scrape showed, the newest last."""
         self._lock = Lock()
         self.registry.register(self)
@@ -162,18 +161,24 @@ class Exposition(Collector):
         return run_report(self._run_state)
 
     def _case_families(self, run_state: RunState) -> Iterator[Metric]:
-        cases = exported_cases(run_state.alerts)
-        firing = dict.fromkeys(case.alert for case in cases)
+        cases = exported_cases(run_state.alerts, self.clock())
         with self._lock:
+            exported, shown = self._exported_alerts, []
+            for case in cases:
+                # A cause that is named later does not make it another alert.
+                alert = exported.pop(case.alert.key, case.alert if case.is_firing else None)
+                if alert is None:
+                    shown.append(case)
+                else:
+                    exported[alert.key] = alert
+                    shown.append(case._replace(alert=alert))
+            for key in list(exported)[:-MAX_ENDED_ALERTS]:
+                del exported[key]
+            firing = {case.alert for case in shown}
             # Without a last value of 0, an alert that ended before the agent was killed would fire
             # again: the rules use the last values of a killed agent.
-            for alert in firing:
-                self._exported_alerts.pop(alert, None)
-                self._exported_alerts[alert] = None
-            for alert in list(self._exported_alerts)[:-MAX_ENDED_ALERTS]:
-                del self._exported_alerts[alert]
-            ended = [alert for alert in self._exported_alerts if alert not in firing]
-        yield from case_families(FamilyBuilder(sanitize_label(run_state.run)), cases, ended)
+            ended = [alert for alert in exported.values() if alert not in firing]
+        yield from case_families(FamilyBuilder(sanitize_label(run_state.run)), shown, ended)
 
     def _delivery_family(self, run: str) -> Metric:
         counts = {(sink, state): 0 for sink in self.sinks for state in ("retrying", "dead")}

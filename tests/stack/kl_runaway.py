@@ -1,7 +1,7 @@
 """A small training under torchrun whose KL grows without bound; it runs until it is killed.
 
-Many tokens are clipped then. Both are normal while the file HEALTHY_FILE of the environment exists.
-It logs every signal of the catalogue, and sometimes invalid values: NaN, and a text.
+The KL is normal while the file HEALTHY_FILE of the environment exists. It logs every signal of the
+catalogue, and sometimes invalid values: NaN, and a text.
 """
 
 from __future__ import annotations
@@ -44,7 +44,6 @@ def train() -> None:
 def logged(step: int, *, is_healthy: bool) -> dict[str, object]:
     values: dict[str, object] = dict.fromkeys(SIGNALS.keys() - MEASURED, 1.0 + 0.1 * (step % 5))
     values["kl_ref"] = 0.05 + 0.01 * (step % 3) if is_healthy else 20.0
-    values["clip_fraction"] = 0.05 if is_healthy else 0.9
     if step % 5 == 0:
         values |= {"entropy": nan, "note": "not a number"}
     return values

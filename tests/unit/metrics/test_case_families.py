@@ -12,8 +12,7 @@ from support.results import (
     step_result,
 )
 
-from sentinel.metrics.alert_state import CAUSE_SETTLE_SECONDS
-from sentinel.metrics.case_families import MAX_CASES, MAX_TEXT_BYTES
+from sentinel.metrics.case_families import CAUSE_HOLD_SECONDS, MAX_CASES, MAX_TEXT_BYTES
 from sentinel.metrics.exposition import MAX_ENDED_ALERTS
 from sentinel.model.finding import Finding, Severity
 from sentinel.model.incident import IncidentState, RunTier
@@ -70,7 +69,12 @@ def test_the_info_series_names_cause_detector_rank_title_and_place():
 
 
 def test_every_sentence_of_the_notification_is_a_label():
-    context = RunContext(host="gpu-1", checkpoint_path="/runs/80", page_url="http://gpu-1:13130")
+    context = RunContext(
+        host="gpu-1",
+        checkpoint_path="/runs/80",
+        page_url="http://gpu-1:13130",
+        runbook_url="http://gpu-1:13130/runbooks/policy_collapse",
+    )
     result = case_result()
     (notification,) = result.case_notifications
     described = replace(notification, context=context)
@@ -82,6 +86,7 @@ def test_every_sentence_of_the_notification_is_a_label():
     assert " ago" not in message.since
     assert {(part, line): text for _, line, part, text in texts} == {
         ("title", "1"): message.subject,
+        ("name", "1"): "Policy collapse",
         ("place", "1"): f"run {RUN} (on gpu-1)",
         ("cause", "1"): "policy_collapse",
         ("since", "1"): message.since,
@@ -113,21 +118,35 @@ def test_a_case_whose_incidents_are_clear_fires_until_it_is_resolved():
     assert not of_metric(samples(shown), "incident")
 
 
-def test_a_cause_that_is_found_soon_is_part_of_the_alert():
+def test_a_cause_that_is_named_before_the_first_scrape_is_part_of_the_alert():
     shown = make_exposition(case())
-    shown.update(case(NotificationReason.UPDATED, CAUSE_SETTLE_SECONDS, diagnosis=DIAGNOSIS))
+    shown.update(case(NotificationReason.UPDATED, diagnosis=DIAGNOSIS))
 
     assert firing(shown) == [[(CASE, "policy_collapse", "critical")], []]
 
 
-def test_a_cause_that_is_found_later_does_not_send_the_alert_again():
+def test_a_cause_that_is_named_later_does_not_send_the_alert_again():
     """Its texts have the cause."""
     shown = make_exposition(case())
-    shown.update(case(NotificationReason.UPDATED, CAUSE_SETTLE_SECONDS + 1, diagnosis=DIAGNOSIS))
+    firing(shown)
+    shown.update(case(NotificationReason.UPDATED, diagnosis=DIAGNOSIS))
 
     assert firing(shown) == [[(CASE, "none", "critical")], []]
     parts = {key[2]: key[3] for key in of_metric(samples(shown), "text_timestamp_seconds")}
     assert parts["cause"] == "policy_collapse"
+
+
+def test_a_warning_without_a_cause_is_held_back_for_some_seconds():
+    """A critical case, and one with a cause, are not."""
+    now = NOW + CAUSE_HOLD_SECONDS - 0.1
+    shown = make_exposition(case(**severe(Severity.WARNING)), clock=lambda: now)
+    assert firing(shown)[0] == []
+
+    shown.clock = lambda: NOW + CAUSE_HOLD_SECONDS
+    assert firing(shown)[0] == [(CASE, "none", "warning")]
+    assert firing(make_exposition(case(), clock=lambda: now))[0]
+    explained = case(**severe(Severity.WARNING), diagnosis=DIAGNOSIS)
+    assert firing(make_exposition(explained, clock=lambda: now))[0]
 
 
 def test_a_case_that_gets_worse_is_another_alert():
@@ -150,10 +169,10 @@ def test_the_alert_of_a_silenced_case_does_not_fire():
     shown = make_exposition(case_result())
     both = tuple(Silence(name, NOW, NOW + 60) for name in ("kl_blowup", "reward_collapse"))
     shown.set_suppression(Suppression(silences=both[:1]))
-    assert firing(shown)[0]
+    assert firing(shown)[0] == [(CASE, "policy_collapse", "critical")]
 
     shown.set_suppression(Suppression(silences=both))
-    assert firing(shown)[0] == []
+    assert firing(shown) == [[], [(CASE, "policy_collapse", "critical")]]
 
 
 def test_the_number_of_series_and_the_size_of_a_text_are_bounded():
