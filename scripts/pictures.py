@@ -111,7 +111,8 @@ def slack_html(message: dict[str, Any]) -> str:
 
 def _block(block: dict[str, Any]) -> str:
     if block["type"] == "context":
-        return f'<div class="context">{" ".join(_text(each) for each in block["elements"])}</div>'
+        lines = "\n".join(_text(each) for each in block["elements"])
+        return f'<div class="context">{lines}</div>'
     text = _text(block["text"]) if "text" in block else ""
     out = f'<div class="{block["type"]}">{text}</div>' if text else ""
     if block.get("fields"):
@@ -130,6 +131,7 @@ def _text(element: dict[str, Any]) -> str:
 def _mrkdwn(text: str) -> str:
     safe = html.escape(html.unescape(text))
     safe = re.sub(r"`([^`\n]+)`", r"<code>\1</code>", safe)
+    safe = re.sub(r"&lt;(https?://[^|\s]+)\|([^&]+)&gt;", r'<a href="\1">\2</a>', safe)
     return re.sub(r"(?<![\w*])\*([^*\n]+)\*(?![\w*])", r"<b>\1</b>", safe)
 
 
