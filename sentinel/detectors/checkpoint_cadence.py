@@ -83,14 +83,15 @@ class CheckpointCadence:
             self._onset_steps["storm"] = self._first_short_step
         if not problems:
             return Clear()
+        evidence = {
+            "consecutive_early_saves": float(len(self._short_intervals)),
+            "save_interval_steps": float(self._last_interval),
+            "usual_save_interval_steps": self._usual_interval or 0.0,
+            "planned_steps": self._max_steps,
+        }
         return Finding(
             summary=". ".join(problems.values()) + ".",
-            evidence={
-                "consecutive_early_saves": float(len(self._short_intervals)),
-                "save_interval_steps": float(self._last_interval),
-                "usual_save_interval_steps": self._usual_interval or 0.0,
-                "planned_steps": self._max_steps,
-            },
+            evidence={name: value for name, value in evidence.items() if value},
             severity=Severity.CRITICAL if len(self._short_intervals) == 2 * self.in_a_row else None,
             onset_step=min(self._onset_steps.values()),
         )
@@ -131,7 +132,8 @@ class CheckpointCadence:
         is_regular = max(intervals) <= 2 * min(intervals)
         if not is_regular and len(intervals) < 2 * self.in_a_row:
             return {}
-        text = f"Checkpoints are saved every {self._last_interval} steps"
+        interval = "step" if self._last_interval == 1 else f"{self._last_interval} steps"
+        text = f"Checkpoints are saved every {interval}"
         return {"storm": f"{text} instead of every {usual:.0f} steps"}
 
     def _past_max_steps(self, record: Record) -> dict[str, str]:

@@ -197,7 +197,7 @@ class KlBlowup:
     def _single_finding(self, kl: float, highest: float, kind: KlKind, step: int) -> Finding:
         return Finding(
             summary=f"KL to the reference jumped to {kl:.3g} {kind.unit} in one value; the second "
-            f"highest of the 64 before is {highest:.3g}.",
+            f"highest of the 64 before was {highest:.3g}.",
             evidence={"kl_nats": kl, "kl_nats_second_highest": highest},
             severity=Severity.INFO,
             onset_step=step,

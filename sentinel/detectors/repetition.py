@@ -95,8 +95,8 @@ class Repetition:
         }
         now, before = distinct_texts(level, first, digits=2, percent=True)
         return Finding(
-            summary=f"{now} of the phrases in the samples are repetitions; at the start it was "
-            f"{before}.",
+            summary=f"{now} of the phrases in the samples are repetitions"
+            + (", as at the start." if now == before else f"; at the start it was {before}."),
             evidence={
                 "repeated_phrase_share_median_of_4": level,
                 "repeated_phrase_share_at_start": first,

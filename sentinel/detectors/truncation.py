@@ -109,8 +109,8 @@ class Truncation:
         )
         now, before = distinct_texts(level, first, digits=2, percent=True)
         return Finding(
-            summary=f"{now} of the completions are cut off at the length limit; at the start it "
-            f"was {before}.",
+            summary=f"{now} of the completions are cut off at the length limit"
+            + (", as at the start." if now == before else f"; at the start it was {before}."),
             evidence={
                 "truncated_share_median_of_8": level,
                 "truncated_share_at_start": first,
