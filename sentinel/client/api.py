@@ -12,6 +12,7 @@ from sentinel.client.session import CurrentSession, current_session
 from sentinel.model.record import Event
 
 _MARK_EVENTS = {"save": Event.SAVE, "eval": Event.EVAL}
+RESUME_MARK = "resume"
 
 
 def log(values: Mapping[str, Any], step: int | None = None, weight: float | None = None) -> None:
@@ -50,16 +51,23 @@ def log_samples(
 def mark(event: str, step: int | None = None, **attributes: Any) -> None:
     """Record that a checkpoint was saved (`"save"`) or an evaluation finished (`"eval"`).
 
+    `"resume"` declares, before the first step after it, that the training goes back to an earlier
+    step. It is recognised by itself where `load_state_dict` of the model or the optimizer is used.
+
     Numbers among `attributes` become values of the record, as in `mark("eval", loss=0.7)`.
     """
     session = current_session()
     if session is None:
         return
     marked = _MARK_EVENTS.get(event) if type(event) is str else None
-    if marked is not None:
+    if type(event) is str and event == RESUME_MARK:
+        session.recorder.record_resume()
+    elif marked is not None:
         session.recorder.record_event(marked, step, attributes)
     elif session.arguments.strict:
-        raise ValueError(f"unknown event {event!r}: use one of {sorted(_MARK_EVENTS)}")
+        raise ValueError(
+            f"unknown event {event!r}: use one of {sorted([*_MARK_EVENTS, RESUME_MARK])}"
+        )
     else:
         session.ring.count_drop("event")
 

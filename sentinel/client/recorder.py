@@ -24,7 +24,7 @@ from sentinel.client.log_writer import LogWriter
 from sentinel.client.step_clock import StepClock
 from sentinel.client.step_poller import StepPoller
 from sentinel.client.try_lock import TryLock
-from sentinel.model.record import Event
+from sentinel.model.record import STATE_LOADED_KEY, Event
 from sentinel.transport.record_codec import RecordEncoder
 from sentinel.transport.ring import RingWriter
 
@@ -113,6 +113,10 @@ class Recorder:
         Values of an evaluation may be on a device.
         """
         self.try_lock.run(self._event_writer.write, event, step, attributes, wall_time())
+
+    def record_resume(self) -> None:
+        """Record that the state of the training was loaded at the current step."""
+        self.record_event(Event.METADATA, None, {STATE_LOADED_KEY: self.clock.step})
 
     def record_phase(self, name: str, edge: str) -> None:
         """Record that a phase begins or ends: `edge` is "begin" or "end"."""

@@ -2,7 +2,8 @@
 
 Formula
     back     = `global_step` is below the previous one in a run that was not resumed in between; it
-               lasts until the number exceeds its previous maximum
+               lasts until the number exceeds its previous maximum. A state that the training
+               loaded since the previous step, or `sentinel.mark("resume")`, is a resume
     stalled  = `global_step` is constant for more than max(`still`, 4 * usual) optimizer steps, with
                usual the most that one advance has taken so far
     critical = back, and the client continued to count optimizer steps: nothing was restarted
@@ -31,7 +32,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
-from sentinel.model.record import Event, Record
+from sentinel.model.record import STATE_LOADED_KEY, Event, Record
 
 MAX_JUMPS = 2
 """Jumps from behind the maximum to above it that a log of one process can have by late rows."""
@@ -42,7 +43,7 @@ class StepRegression:
     """Evaluates `global_step` as logged by the trainer.
 
     A START in between excuses a jump; so does `restarted_after_step`, which the first step of
-    another training in the same run reports.
+    another training in the same run reports, and a state loaded at the previous step or later.
     """
 
     still: int = 3
@@ -53,9 +54,10 @@ class StepRegression:
     signal: ClassVar[str] = "global_step"
     severity: ClassVar[Severity] = Severity.WARNING
     remedy: ClassVar[str] = (
-        "If the run was resumed, declare it, and check that no newer checkpoint is overwritten. "
-        "Otherwise find the code that changes the trainer's step counter: the learning rate "
-        "schedule, saving and stopping depend on it."
+        'If the run was resumed on purpose, declare it: call `sentinel.mark("resume")` before the '
+        "first step after it, and check that no newer checkpoint is overwritten. Otherwise find "
+        "the code that changes the trainer's step counter: the learning rate schedule, saving and "
+        "stopping depend on it."
     )
 
     def __post_init__(self) -> None:
@@ -63,6 +65,7 @@ class StepRegression:
 
     def _reset(self) -> None:
         self._last_step: float | None = None
+        self._loaded_at: float | None = None
         self._highest_step = 0.0
         self._regressed_to = 0.0
         self._onset_step: int | None = None
@@ -78,10 +81,14 @@ class StepRegression:
         """Evaluate one step number."""
         if record.event is Event.START or "restarted_after_step" in record.values:
             self._reset()
+        if record.event is Event.METADATA:
+            self._loaded_at = record.values.get(STATE_LOADED_KEY, self._loaded_at)
         step = record.values.get("global_step")
         if record.event is not Event.STEP or step is None or step - step != 0.0:
             return None
         count = record.values.get("optimizer_steps")
+        if self._is_resume(step):
+            self._reset()
         last, self._last_step = self._last_step, step
         if last is not None and step < last:
             self._onset_step, self._has_optimizer_steps = record.step, count is not None
@@ -105,6 +112,11 @@ class StepRegression:
         if waited > allowed:
             return self._stall_finding(step, waited, allowed)
         return Clear()
+
+    def _is_resume(self, step: float) -> bool:
+        """Whether the number goes back because the training loaded an earlier state."""
+        last, loaded_at = self._last_step, self._loaded_at
+        return last is not None and loaded_at is not None and step < last <= loaded_at
 
     def _is_reported(self) -> bool:
         """Whether the number is back for a reason other than the order of rows in a log."""

@@ -3,7 +3,7 @@
 Patches `Tensor.backward` and `autograd.backward` for the raw loss; the norm that `clip_grad_norm_`
 computes; and `Optimizer.zero_grad`, which discards gradients without a step, and their losses with
 them. Registers global hooks around `Optimizer.step`. `Module.eval`, `torch.save` and `torch.load`
-are patched as signs of life between steps.
+are patched as signs of life between steps, `load_state_dict` of modules and optimizers as resumes.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 
 from sentinel.client.capture.loop import in_backward_pass
 from sentinel.client.capture.patcher import Patcher, exclude_from_compile
+from sentinel.client.capture.state_loads import StateLoads
 
 FRAMEWORK = "torch"
 
@@ -41,6 +42,9 @@ def attach(patcher: Patcher) -> None:
     patcher.wrap(torch.nn.Module, "eval", before=activity.on_eval)
     for name in ("save", "load"):
         patcher.replace(torch, name, activity.wrapper_for(name))
+    loads = StateLoads(loop)
+    patcher.wrap(optim.Optimizer, "load_state_dict", after=loads.after_optimizer_load)
+    patcher.wrap(torch.nn.Module, "load_state_dict", after=loads.after_module_load)
     for register, body in (
         (optim.register_optimizer_step_pre_hook, loop.before_step),
         (optim.register_optimizer_step_post_hook, loop.after_step),

@@ -105,6 +105,13 @@ UNKNOWN_OUTCOME = "unknown"
 """Outcome of a rank that disappeared for an unknown reason; ignored for the run's outcome."""
 
 
+STATE_LOADED_KEY = "state_loaded_at_step"
+"""Value of METADATA: the step at which a training under way loaded its state, or declared it.
+
+If the step number goes back then, the training was resumed.
+"""
+
+
 COLLECTIVE_KEY = "collective"
 """Attribute of METADATA, and of a STOP sent by rank 0: "on: …" or "off: …", with the reason."""
 

@@ -16,9 +16,9 @@ def findings(records):
     return [(int(r.values["global_step"]), o) for r, o in outputs if isinstance(o, Finding)]
 
 
-def counted(global_steps, per_step=1):
-    """Records of a client that counts `per_step` optimizer steps per record."""
-    counts = [float(per_step * n) for n in range(len(global_steps))]
+def counted(global_steps, per_step=1, first=0):
+    """Records of a client that counts `per_step` optimizer steps per record, from `first` on."""
+    counts = [float(first + per_step * n) for n in range(len(global_steps))]
     return steps(global_step=global_steps, optimizer_steps=counts)
 
 
@@ -58,6 +58,36 @@ def test_another_training_in_the_same_run_excuses_it():
     continues = steps(global_step=[2.0, 3.0], optimizer_steps=[5.0, 6.0])
 
     assert findings([*first, *begins, *continues]) == []
+
+
+def loaded(at):
+    """The record of a state that was loaded at that step."""
+    return event(Event.METADATA, at, state_loaded_at_step=float(at))
+
+
+def test_a_state_loaded_at_the_last_step_is_a_resume():
+    before = [*counted([348.0, 349.0, 350.0])]
+    after = [*counted([300.0, 301.0], first=4)]
+
+    assert findings([*before, loaded(350), *after]) == []
+    # Its record may come before those of the last steps, which wait for other ranks.
+    assert findings([loaded(350), *before, *after]) == []
+
+
+def test_a_state_loaded_long_before_is_no_resume():
+    before = [*counted([348.0, 349.0, 350.0])]
+    after = [*counted([300.0, 301.0], first=4)]
+
+    assert findings([loaded(200), *before, *after])
+    assert findings([*before, loaded(350), *after, *counted([280.0], first=6)])
+
+
+def test_a_loaded_state_does_not_excuse_a_step_that_does_not_advance():
+    assert findings([loaded(3), *counted([1.0, 2.0, *[3.0] * 8])])
+
+
+def test_the_remedy_names_the_call_that_declares_a_resume():
+    assert 'sentinel.mark("resume")' in StepRegression.remedy
 
 
 def test_the_same_step_twice_is_normal_in_a_log():
