@@ -356,9 +356,10 @@ def _describe(flat: Mapping[str, float]) -> str:
     level, count = flat["loss_median"], int(flat["logged_values"])
     if "loss_standard_deviation" in flat:
         return (
-            f"Loss does not fall: its mean is {flat['loss_mean_of_first_half']:.3g} in the first "
-            f"half of {count} logged values and {flat['loss_mean_of_second_half']:.3g} in the "
-            f"second; its standard deviation is {flat['loss_standard_deviation']:.2g}."
+            "Loss does not fall significantly: its mean is "
+            f"{flat['loss_mean_of_first_half']:.3g} in the first half of {count} logged values and "
+            f"{flat['loss_mean_of_second_half']:.3g} in the second; its "
+            f"standard deviation is {flat['loss_standard_deviation']:.2g}."
         )
     if "loss_mean_of_latter_half" in flat:
         return (
@@ -368,8 +369,8 @@ def _describe(flat: Mapping[str, float]) -> str:
         )
     is_chance = abs(level - CHANCE_LOSS) < 0.02
     return (
-        f"Loss does not fall: it is {level:.4g} and changed by {flat['change_share']:+.2%} over "
-        f"{count} logged values, with a standard error of "
+        f"Loss does not fall significantly: it is {level:.4g} and changed by "
+        f"{flat['change_share']:+.2%} over {count} logged values, with a standard error of "
         f"{flat['change_standard_error_share']:.2%}."
         + (" ln 2 is the loss of random guessing." if is_chance else "")
     )

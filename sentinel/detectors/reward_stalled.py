@@ -124,8 +124,8 @@ class RewardStalled:
     def _finding(self) -> Finding:
         evidence = self._stall_evidence
         return Finding(
-            summary=f"Reward has not risen in {self._count} logged values: it started at "
-            f"{evidence['mean_reward_at_start']:.4g} and is "
+            summary=f"Reward has not risen significantly in {self._count} logged values: it "
+            f"started at {evidence['mean_reward_at_start']:.4g} and is "
             f"{evidence['mean_reward_last_quarter']:.4g} now.",
             evidence=dict(evidence),
             severity=None if self._is_certain else Severity.INFO,

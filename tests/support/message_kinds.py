@@ -139,6 +139,7 @@ def message_kinds() -> dict[str, Callable[[], Notification]]:
             opened_case[-1], reason=NotificationReason.UPDATED, number=1
         ),
         "resolved": lambda: first[NotificationReason.RESOLVED],
+        "run_finished": lambda: notifications_of(gradient_jump("stays"), "grad_explosion")[-1],
         "resolved_with_cause": lambda: _resolved(opened_case[-1]),
         "died_of_memory": lambda: died(
             died_ranks="1", culprit_ranks="1", following_ranks="0,2,3", cause="died",
