@@ -292,10 +292,8 @@ class Agent:
             self.processor.persist()
             if self.cluster_role.role == "follower":
                 self.processor.show_local_records(local_records)
-                if (follower := self.cluster_role.follower) is not None:
-                    self.processor.update_head_loss(
-                        is_back=follower.is_head_back, is_lost=follower.is_head_lost
-                    )
+            if any(record.event is Event.HEARTBEAT for record in local_records):
+                self.processor.update_losses(self.cluster_role)
             self.cluster_role.persist()
             if self.sample_poller is not None:
                 self.processor.samples.store_file_marks(self.sample_poller.pop_fingerprints())

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from sentinel.actions.planner import ActionPlanner
 from sentinel.agent.config_alert import ConfigAlert, alert_name
-from sentinel.cluster.agent_role import HEAD_LOSS_DETECTOR
+from sentinel.cluster.agent_role import NODE_LOSS_DETECTOR, AgentRole
 from sentinel.config.route import Route
 from sentinel.config.settings import Settings
 from sentinel.metrics.exposition import Exposition
@@ -260,17 +260,17 @@ class RunProcessor:
         for record in records:
             self.exposition.update(Result(record))
 
-    def update_head_loss(self, *, is_back: bool, is_lost: bool) -> None:
-        """Take back the notification of a lost head that returned before it was sent.
+    def update_losses(self, role: AgentRole) -> None:
+        """Take back notifications of a lost head or node that returned before they were sent.
 
-        If the head is lost again while the incident is open, it is queued again.
+        If it is lost again while the incident is open, they are queued again.
         """
         for case in self.pipeline.current_notifications():
-            if case.incident.key.detector != HEAD_LOSS_DETECTOR:
+            if case.incident.key.detector != NODE_LOSS_DETECTOR or case.others:
                 continue
-            if is_back:
+            if role.is_loss_over(case.incident):
                 outbox.withdraw(self.connection, case.incident.name)
-            elif is_lost and case.incident.state is IncidentState.FIRING:
+            elif case.incident.state is IncidentState.FIRING and role.has_losses():
                 outbox.restore_withdrawn(self.connection, case.incident.name, self.clock())
 
     def snapshot(self) -> None:

@@ -30,14 +30,15 @@ from sentinel.cluster.protocol import MAX_REPORT_BYTES
 from sentinel.cluster.server import ClusterServer
 from sentinel.cluster.spool import Spool
 from sentinel.model.counters import Counters
+from sentinel.model.incident import Incident
 from sentinel.model.notification import Notification, NotificationReason
 from sentinel.model.record import Record
 from sentinel.model.record_batch import RecordOrBatch
 from sentinel.transport.identity import Identity
 from sentinel.transport.rendezvous import NO_RENDEZVOUS
 
-HEAD_LOSS_DETECTOR = "node_lost"
-"""The detector that runs on a follower, and finds the loss of its head."""
+NODE_LOSS_DETECTOR = "node_lost"
+"""The detector that finds the loss of nodes, and on a follower that of its head."""
 HEAD_SEARCH_TIMEOUT_SECONDS = 300.0
 """How long a follower searches for a head that it never reached, before it evaluates its own
 ranks."""
@@ -151,15 +152,33 @@ class AgentRole:
                 part.after_commit()
 
     def is_wanted(self, notification: Notification) -> bool:
-        """Whether a notification may be sent now; see `Follower.confirms_loss`. In any thread."""
-        follower = self.follower
+        """Whether a notification may be sent now. In any thread; takes a second at most.
+
+        See `Follower.confirms_loss` and `Head.confirms_loss`.
+        """
+        incident = notification.incident
         if (
-            follower is None
-            or notification.reason is NotificationReason.RESOLVED
-            or notification.incident.key.detector != HEAD_LOSS_DETECTOR
+            notification.reason is NotificationReason.RESOLVED
+            or incident.key.detector != NODE_LOSS_DETECTOR
         ):
             return True
-        return follower.confirms_loss()
+        if self.follower is not None:
+            return self.follower.confirms_loss()
+        if self.head is not None:
+            return self.head.confirms_loss(lost_hosts(incident), incident.opened_time)
+        return True
+
+    def is_loss_over(self, incident: Incident) -> bool:
+        """Whether the lost head or nodes of an incident answer again."""
+        if self.follower is not None:
+            return self.follower.is_head_back
+        return self.head is not None and self.head.has_heard(lost_hosts(incident))
+
+    def has_losses(self) -> bool:
+        """Whether the head, or a node, is lost now."""
+        if self.follower is not None:
+            return self.follower.is_head_lost
+        return self.head is not None and self.head.has_lost_nodes
 
     def publish_report(self, report: Mapping[str, Any]) -> None:
         """Send this report on the run to the followers, with the next acknowledgements."""
@@ -291,6 +310,11 @@ class AgentRole:
         query = "select value from cluster where key = 'address'"
         row = self.connection.execute(query).fetchone()
         return str(row[0]) if row else ""
+
+
+def lost_hosts(incident: Incident) -> set[str]:
+    """The hosts that an incident of NODE_LOSS_DETECTOR reports as lost."""
+    return set(str(incident.finding.evidence.get("hosts", "")).split(",")) - {""}
 
 
 def _hosts_rank_zero(identity: Identity) -> bool:

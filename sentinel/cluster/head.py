@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from math import isfinite
 from typing import Any
@@ -28,6 +28,10 @@ from sentinel.model.record import WHOLE_RUN, Event, Record
 from sentinel.model.record_batch import RecordOrBatch, coalesce, iter_records
 from sentinel.transport.batch_codec import BatchMessageError
 
+PROMPT_SECONDS = 4.0
+"""Age of a loss up to which it is sent without another look."""
+NODE_RETURN_SECONDS = 15.0
+"""Time for nodes to connect again after the link of the head was cut."""
 YIELD_WINDOW_SECONDS = 120.0
 """How long a new head yields to a head that has evaluated the run before."""
 
@@ -52,6 +56,9 @@ class Head:
     """Whether this is the last call of `merge`."""
     _pending_acks: dict[int, tuple[int, int]] = field(default_factory=dict)
     _deputy_slot: int = 0
+    _delayed_loss_time: float = -1.0
+    """When the loss was found that could not be sent at once."""
+    _receiver_reached_at: float = 0.0
 
     def __post_init__(self) -> None:
         self.membership = Membership(self.host, self.connection, self.clock)
@@ -124,6 +131,33 @@ class Head:
     def node_status(self) -> list[dict[str, Any]]:
         """Each node as JSON; see `Membership.node_status`."""
         return self.membership.node_status(self.attempt_map.current)
+
+    def has_heard(self, hosts: Collection[str]) -> bool:
+        """Whether each of these hosts sent a message lately. In any thread."""
+        heard = {member.host for member in self.membership.reachable_members()}
+        return bool(hosts) and heard.issuperset(hosts)
+
+    @property
+    def has_lost_nodes(self) -> bool:
+        """Whether a node of the newest attempt is lost."""
+        attempt = self.attempt_map.current
+        present = self.membership.present_members(attempt)
+        return any(self.membership.is_lost(member, attempt) for member in present)
+
+    def confirms_loss(self, hosts: Collection[str], opened_time: float) -> bool:
+        """Whether these hosts are still lost, asked when that is about to be sent. In any thread.
+
+        If it could not be sent at once, the link of this node may have been cut: now that the
+        receiver is reached, the nodes have some time to connect again.
+        """
+        if self.has_heard(hosts):
+            return False
+        now = self.clock()
+        if opened_time != self._delayed_loss_time:
+            if 0 <= now - opened_time < PROMPT_SECONDS:
+                return True
+            self._delayed_loss_time, self._receiver_reached_at = opened_time, now
+        return not 0 <= now - self._receiver_reached_at < NODE_RETURN_SECONDS
 
     def has_seen_rank(self, rank: int) -> bool:
         """Whether a record of that rank has arrived in the newest attempt."""

@@ -153,6 +153,10 @@ class Membership:
             self.unreported_ranks(attempt, world_size)
         )
 
+    def reachable_members(self) -> Iterator[Member]:
+        """The nodes from which a message arrived lately. Safe in any thread."""
+        return (member for member in [*self.members.values()] if not self._is_unreachable(member))
+
     def unended_members(self, attempt: int) -> Iterator[Member]:
         """Nodes with ranks that are not known to have ended, including lost nodes."""
         return (

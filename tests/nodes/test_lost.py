@@ -203,6 +203,80 @@ def test_records_of_a_node_without_a_link_are_counted_if_the_others_go_on(
 
 
 @pytest.mark.nodes
+def test_a_cut_link_of_the_head_is_one_notification(cluster, add_receiver, tmp_path):
+    """The deputy reports the head; what the head could not send meanwhile, it takes back."""
+    hosts = cluster.add_hosts(2)
+    receiver = add_receiver(hosts[1], hosts[0])
+    job = Job(tmp_path / "job", hosts, 60, barriers=[20, 60]).start()
+    head = AgentResults(hosts[0])
+    job.wait_at(20)
+    head.wait_for_steps(20)
+    AgentResults(hosts[1]).wait_until_connected()
+    hosts[0].cut()
+    until(lambda: receiver.accepted, TIMEOUT_SECONDS, "the deputy reports the head")
+    until(head.notifications, TIMEOUT_SECONDS, head.log)
+    hosts[0].restore()
+    job.release(20)
+    job.wait_at(60)
+    assert_steps(head.wait_for_steps(60), range(1, 61), job.all_ranks)
+    job.release(60)
+    assert job.exit_codes() == [0, 0]
+    head.wait_until_ended()
+    AgentResults(hosts[1]).wait_until_ended()
+    statuses = [request.json["status"] for request in receiver.accepted]
+    assert statuses in (["firing"], ["firing", "resolved"])
+    wait_until_all_ended(hosts)
+
+
+@pytest.mark.nodes
+@pytest.mark.parametrize("victim", [2, 3])
+def test_a_killed_rank_of_another_node_is_named_alone(cluster, add_receiver, tmp_path, victim):
+    """The other ranks fail after it, each with its own error."""
+    hosts = cluster.add_hosts(2)
+    receiver = add_receiver(hosts[0])
+    hosts[0].settings["SENTINEL_LINGER_SECONDS"] = "5"
+    more = {"kind": "torchrun", "script": "ddp_ranks.py", "step_seconds": 0.05}
+    job = Job(tmp_path / "job", hosts, 2000, **more).start()
+    head = AgentResults(hosts[0])
+    head.wait_for_steps(30)
+    AgentResults(hosts[1]).wait_until_connected()
+    (process,) = [
+        each for each in hosts[1].processes() if each.environ().get("RANK") == str(victim)
+    ]
+    process.send_signal(signal.SIGKILL)
+    assert all(job.exit_codes())
+    head.wait_until_ended()
+    (opened, *later) = head.notifications()
+    incident = opened.incident
+    assert (incident.key.detector, incident.finding.rank) == ("run_died", victim)
+    assert incident.finding.summary.startswith(f"Rank {victim} was killed by SIGKILL")
+    assert {each.reason.value for each in later} <= {"updated", "resolved"}
+    assert len(receiver.accepted) <= 2
+    wait_until_all_ended(hosts)
+
+
+@pytest.mark.nodes
+def test_ranks_of_a_node_that_never_reached_the_head_are_named(cluster, add_receiver, tmp_path):
+    hosts = cluster.add_hosts(2)
+    receiver = add_receiver(hosts[0])
+    hosts[0].settings["SENTINEL_DETECTORS__RUN_STALLED__FLOOR"] = "5"
+    # An agent that does not connect stands for one that has no time to.
+    hosts[1].settings["SENTINEL_CLUSTER__HEAD"] = "10.88.0.99:14000"
+    more = {"kind": "torchrun", "script": "ddp_ranks.py"}
+    job = Job(tmp_path / "job", hosts, 60, barriers=[20], **more).start()
+    head = AgentResults(hosts[0])
+    job.wait_at(20)
+    status = hosts[0].run_python("-m", "sentinel", "status")
+    assert "no data from 2 ranks (2-3)" in status
+    hosts[1].cut()
+    hosts[1].kill()
+    job.release(20)
+    until(lambda: receiver.accepted, TIMEOUT_SECONDS, head.log)
+    summary = receiver.accepted[0].json["commonAnnotations"]["summary"]
+    assert "Nothing was ever received from ranks 2-3: check their nodes first." in summary
+
+
+@pytest.mark.nodes
 def test_records_spooled_without_a_head_arrive_later(loopback, add_receiver, tmp_path):
     hosts = loopback.add_hosts(2)
     receiver = add_receiver(hosts[0])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from support.heads import HeadHarness, last_heartbeat
 
+from sentinel.cluster.head import NODE_RETURN_SECONDS, PROMPT_SECONDS
 from sentinel.cluster.membership import (
     ABANDON_AFTER_SECONDS,
     LOST_AFTER_SECONDS,
@@ -154,3 +155,33 @@ def test_abandoned_nodes_survive_a_restart_of_the_head(harness):
         ).attributes["lost_nodes"]
         == "b"
     )
+
+
+def test_the_loss_of_a_node_is_sent_at_once_or_after_time_to_return(harness):
+    """What cannot be sent at once shows that the link of the head itself may be cut."""
+    node = harness.start_nodes()
+    harness.advance(LOST_AFTER_SECONDS + 1)
+    opened_time = harness.now
+    assert harness.head.has_lost_nodes
+    assert harness.head.confirms_loss({"b"}, opened_time)
+
+    harness.now += PROMPT_SECONDS
+    assert not harness.head.confirms_loss({"b"}, opened_time)
+    harness.now += NODE_RETURN_SECONDS
+    assert harness.head.confirms_loss({"b"}, opened_time)
+
+    harness.advance(1, others=[node])
+    assert harness.head.has_heard({"b"})
+    assert not harness.head.has_lost_nodes
+    assert not harness.head.confirms_loss({"b"}, opened_time)
+    assert not harness.head.has_heard({"b", "c"})
+
+
+def test_ranks_that_have_sent_nothing_are_in_the_heartbeat(harness):
+    harness.merge(*harness.own_node.records(Event.START))
+    before = last_heartbeat(harness.merge(harness.own_node.heartbeat()))
+    harness.start_nodes()
+    after = last_heartbeat(harness.merge(harness.own_node.heartbeat()))
+
+    assert before.attributes["unreported_ranks"] == "2-3"
+    assert "unreported_ranks" not in after.attributes
