@@ -97,8 +97,9 @@ def test_each_receiver_gets_its_notifications_and_a_revoked_one_loses_none(recei
     assert {severity for _, _, severity in opened} == {"critical"}
     assert set(opened) <= set(messages(receivers["other_team"]))
     assert receivers["revoked"].accepted == []
-    assert pings(receivers["ping"])[:2] == ["/start", "/fail"]
-    assert pings(receivers["ping"])[-1] == ""
+    first, *between, last = pings(receivers["ping"])
+    assert (first, last) == ("/start", "")
+    assert "/fail" in between
     connection = connect(run_dir("delivered") / "sentinel.db")
     (problem,) = outbox.delivery_problems(connection)
     states = outbox.count_by_state(connection)

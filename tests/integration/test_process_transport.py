@@ -44,12 +44,12 @@ def test_a_program_that_does_not_end_is_killed_with_what_it_started(tmp_path):
         "open(sys.argv[1], 'w').write(str(child.pid))\n"
         "time.sleep(600)"
     )
-    started = time.monotonic()
-    response = run(code, str(pid_file), timeout=1.0)
-
-    assert response.error == "DeadlineExceededError"
-    assert time.monotonic() - started < TIMEOUT_SECONDS
-    assert pid_file.exists(), "the program had no time to start"
+    timeout = 0.5
+    while not pid_file.exists():
+        # A busy machine needs longer to start the program.
+        assert timeout < TIMEOUT_SECONDS
+        assert run(code, str(pid_file), timeout=timeout).error == "DeadlineExceededError"
+        timeout *= 2
     pid = pid_file.read_text()
     until(lambda: is_gone(pid), TIMEOUT_SECONDS, "the process that it started is gone")
 
