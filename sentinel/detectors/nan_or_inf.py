@@ -106,13 +106,11 @@ class NanOrInf:
         names = ", ".join(map(_shown, lost[:4])) + (
             f" and {len(lost) - 4} more" if len(lost) > 4 else ""
         )
-        summary = f"NaN or infinite on {_format_ranks(ranks)}: {names}."
-        if not ranks:
-            summary = f"NaN or infinite: {names}."
-        elif first and set(first) < set(ranks):
-            summary += f" It began on {_format_ranks(first)} at step {onset_step}."
+        where = f" on {_format_ranks(ranks)}" if ranks else ""
+        if first and set(first) < set(ranks):
+            where = f" on {_format_ranks(first)} from step {onset_step} on, then{where}"
         return Finding(
-            summary=summary,
+            summary=f"NaN or infinite{where}: {names}.",
             evidence={name: str(record.values.get(name)) for name in lost[:8]}
             | {
                 "nonfinite_values_in_window": float(sum(self._recent_counts)),

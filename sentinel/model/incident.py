@@ -102,7 +102,7 @@ class Incident:
     clear_step: int | None = None
     """First of the clear records in a row, and its time."""
     clear_time: float | None = None
-    resolution: Resolution = Resolution.CLEARED
+    resolution: Resolution | None = None
     shown_value: float = 0.0
     """The size of the first evidence when the incident was last stored and shown."""
 

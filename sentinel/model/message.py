@@ -196,7 +196,8 @@ def _duration(notification: Notification) -> str:
         return f"Nobody acknowledged it for 24 h, so it is closed{at}."
     text = f"It lasted from step {onset} to step {end}, {lasted}"
     until = f", until {end_text}" if end_text else ""
-    why = "" if resolution is Resolution.CLEARED else f", when {resolution.value}"
+    has_other_reason = resolution not in (None, Resolution.CLEARED)
+    why = f", when {resolution.value}" if resolution and has_other_reason else ""
     return f"{text}{until}{why}."
 
 

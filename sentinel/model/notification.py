@@ -79,7 +79,9 @@ class Notification:
     @property
     def is_silent(self) -> bool:
         """Whether it ends a case in a way that is no news for people."""
-        return self.reason is NotificationReason.RESOLVED and self.incident.resolution.is_silent
+        resolution = self.incident.resolution
+        is_resolved = self.reason is NotificationReason.RESOLVED
+        return is_resolved and resolution is not None and resolution.is_silent
 
     @property
     def subject(self) -> str:

@@ -180,7 +180,7 @@ class IncidentBook:
         is_reopened = incident.state is IncidentState.RESOLVED
         if is_reopened:
             incident.state, incident.flaps = IncidentState.FIRING, incident.flaps + 1
-            incident.resolved_step = incident.resolved_time = None
+            incident.resolved_step = incident.resolved_time = incident.resolution = None
         if incident.state is IncidentState.PENDING:
             is_due = incident.finding_count >= self.findings_to_fire
             return self._fire(incident, record) if is_due else None
@@ -270,7 +270,7 @@ class IncidentBook:
         was_resolved = incident.state is IncidentState.RESOLVED
         if not was_resolved:
             incident.state, incident.resolved_step = IncidentState.RESOLVED, incident.clear_step
-            incident.resolved_time = incident.clear_time
+            incident.resolved_time, incident.resolution = incident.clear_time, Resolution.CLEARED
         if incident.clear_count >= self.clears_to_resolve + self.cooldown_records:
             return self._close_incident(incident, record)
         return None if was_resolved else replace(incident)

@@ -180,7 +180,7 @@ def incident_to_dict(incident: Incident) -> dict[str, Any]:
         "opened_time": incident.opened_time,
         "resolved_step": incident.resolved_step,
         "resolved_time": incident.resolved_time,
-        "resolution": None if incident.resolved_time is None else incident.resolution.value,
+        "resolution": None if incident.resolution is None else incident.resolution.value,
         "flaps": incident.flaps,
         "last_good_step": incident.last_good_step,
     }

@@ -160,7 +160,7 @@ def test_the_rank_on_which_it_began_is_named_after_all_ranks_have_it():
     assert findings[0].summary == "NaN or infinite on rank 1: loss."
     assert findings[1].severity is Severity.CRITICAL
     assert findings[1].summary == (
-        "NaN or infinite on ranks 0, 1: loss. It began on rank 1 at step 150."
+        "NaN or infinite on rank 1 from step 150 on, then on ranks 0, 1: loss."
     )
     assert {(each.rank, each.onset_step) for each in findings} == {(1, 150)}
 
