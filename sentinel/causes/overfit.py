@@ -78,4 +78,4 @@ def _checkpoint_advice(context: CaseContext) -> str:
             f"{evaluated}, before the oldest known checkpoint, at step {saved[0]}: compare that "
             "one by another evaluation."
         )
-    return f"{evaluated}, and no checkpoint is known: save more often in the next run."
+    return f"{evaluated}, and no checkpoint is known."

@@ -173,7 +173,7 @@ def _since(notification: Notification, now: float | None) -> str:
         age = "" if now is None else format_duration(now - incident.opened_time, parts=1)
         found += f", {age} ago ({time})" if age else f" ({time})"
     if notification.diagnosis is not None:
-        return f"{text}{found}. The cause is {notification.diagnosis.confidence_text}."
+        return f"{text}{found}. Confidence in the cause: {notification.diagnosis.confidence_text}."
     is_later = notification.step != incident.opened_step and incident.finding.evidence
     return f"{text}{found}.{f' Values are of step {notification.step}.' if is_later else ''}"
 

@@ -48,7 +48,7 @@ def advice(*checkpoint_steps, **metadata):
             "The best evaluation was at step 50: use the last checkpoint before it, at step 40.",
         ),
         ((100, 200), "The best evaluation was at step 50, before the oldest known checkpoint,"),
-        ((), "The best evaluation was at step 50, and no checkpoint is known:"),
+        ((), "The best evaluation was at step 50, and no checkpoint is known."),
     ],
 )
 def test_the_remedy_names_a_checkpoint_that_exists(checkpoint_steps, expected):

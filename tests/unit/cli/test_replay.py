@@ -83,7 +83,7 @@ def test_a_resolved_incident_is_one_line_with_its_resolution(log):
 
     assert [i["detector"] for i in incidents].count("kl_blowup") == 1
     assert incidents[0]["detector"] == "kl_blowup"
-    assert 346 <= incidents[0]["resolved_step"] <= 380
+    assert 331 <= incidents[0]["resolved_step"] <= 364
     evidence = incidents[0]["evidence"]
     assert evidence["kl_nats_level"] > 10 * evidence["kl_nats_expected"], (
         "the evidence of the problem, not of its end"

@@ -96,7 +96,7 @@ def test_a_cause_is_shown_with_its_confidence_and_evidence():
         ),
         (
             "Since step 86; found at step 100, 4 min ago (2023-11-14 22:13:20 UTC)."
-            " The cause is likely, 83 %.\n"
+            " Confidence in the cause: likely, 83 %.\n"
             "• Step 86: KL is 2 nats.\n• Step 95: The reward fell.\n• The KL coefficient is 0.0001."
         ),
         "*What to do*\nGo back, and raise 'beta'.",
