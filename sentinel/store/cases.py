@@ -44,6 +44,7 @@ def case_fields(case: JsonObject | None) -> JsonObject:
 def case_to_dict(notification: Notification) -> JsonObject:
     """A case as JSON; `incidents` are names, and the first is the name of the case."""
     lead = notification.incident
+    is_resolved = notification.reason is NotificationReason.RESOLVED
     return {
         "name": lead.name,
         "run": lead.key.run,
@@ -52,9 +53,8 @@ def case_to_dict(notification: Notification) -> JsonObject:
         "onset_step": notification.onset_step,
         "opened_step": lead.opened_step,
         "opened_time": lead.opened_time,
-        "resolved_step": lead.resolved_step
-        if notification.reason is NotificationReason.RESOLVED
-        else None,
+        "resolved_step": lead.resolved_step if is_resolved else None,
+        "resolution": lead.resolution.value if is_resolved else None,
         "remedy": notification.remedy,
         "last_good_step": notification.last_good_step,
         "incidents": [each.name for each in notification.incidents],

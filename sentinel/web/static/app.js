@@ -257,7 +257,7 @@ function showMetadata(run) {
 function showPast(incidents) {
   fillTable("past", incidents.map((i) =>
     [i.name, i.severity, i.state, i.diagnosis ? i.diagnosis.title : "",
-      i.onset_step, i.opened_step, i.resolved_step, i.flaps]), 8);
+      i.onset_step, i.opened_step, i.resolved_step, i.resolution || "", i.flaps]), 9);
 }
 
 async function getJson(path) {
