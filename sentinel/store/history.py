@@ -12,7 +12,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from sentinel.model.incident import Incident, IncidentKey, IncidentState, Onset
+from sentinel.model.incident import Incident, IncidentKey, Onset
 from sentinel.model.record import WHOLE_RUN, Event, RankMismatch, Record, Spread
 from sentinel.pipeline.engine import Result
 from sentinel.signals.hardware import NODE_SIGNALS
