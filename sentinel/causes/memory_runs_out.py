@@ -17,6 +17,7 @@ from typing import ClassVar
 from sentinel.causes._evidence import symptom_evidence
 from sentinel.model.diagnosis import CaseContext, Evidence
 from sentinel.model.finding import Severity
+from sentinel.model.quantity_text import format_duration
 from sentinel.signals.setting_names import describe_setting
 
 
@@ -41,12 +42,11 @@ class MemoryRunsOut:
         """Save a checkpoint in time; find the leak."""
         creep = context.symptoms.get("memory_creep")
         left = None if creep is None else creep.evidence.get("seconds_until_full")
-        soon = f" within {left / 60:.0f} minutes" if isinstance(left, float | int) else ""
+        soon = f" within {format_duration(left, parts=1)}" if isinstance(left, float | int) else ""
+        workers = describe_setting("number of data loader workers", context.metadata)
         return (
-            f"Save a checkpoint{soon} and resume from it, which frees the memory; "
+            f"Save a checkpoint{soon}, and resume from it, which frees the memory; "
             f"{describe_setting('save interval', context.metadata)} must be short enough for that. "
-            "Then look for losses or logits kept with their graph (keep `loss.detach()`), lists "
-            "that grow with every step, and, with many of "
-            f"{describe_setting('data loader workers', context.metadata)}, data that each of them "
-            "copies."
+            "Look for losses or logits kept with their graph (keep `loss.detach()`) and lists that "
+            f"grow with every step. Lower {workers} if each of them copies data."
         )

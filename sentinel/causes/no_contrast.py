@@ -83,7 +83,7 @@ class NoContrast:
         return (
             f"{advice}Skip prompts whose completions have the same reward (with "
             f"{describe_setting('filter for zero-variance groups', metadata)} if available), and "
-            f"set {describe_setting('completions per prompt', metadata)} to 8 to 16."
+            f"set {describe_setting('number of completions per prompt', metadata)} to 8 to 16."
         )
 
 

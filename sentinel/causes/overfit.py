@@ -52,7 +52,7 @@ class Overfit:
             f"{_checkpoint_advice(context)} Stop here unless a more important metric still "
             "improves. In the next run enable "
             f"{describe_setting('loading of the best checkpoint', context.metadata)}, lower "
-            f"{describe_setting('epochs', context.metadata)}, or raise "
+            f"{describe_setting('number of epochs', context.metadata)}, or raise "
             f"{describe_setting('weight decay', context.metadata)}; more data help most."
         )
 

@@ -48,10 +48,10 @@ class SlowData:
 
     def remedy(self, context: CaseContext) -> str:
         """More workers, and less work per batch."""
+        workers = describe_setting("number of data loader workers", context.metadata)
         return (
-            f"Raise {describe_setting('data loader workers', context.metadata)} to 4 to 8 per GPU, "
-            "with `persistent_workers` and `prefetch_factor`, and do repeated work of the loader "
-            "(tokenizing, decoding) once before the training. If the loader was fast enough "
-            "before, check the storage first: another job that uses it, a full cache, files that "
-            "are now remote."
+            f"Raise {workers} to 4 to 8 per GPU, with `persistent_workers` and `prefetch_factor`, "
+            "and do repeated work of the loader (tokenizing, decoding) once before the training. "
+            "If the loader was fast enough before, check the storage first: another job that uses "
+            "it, a full cache, files that are now remote."
         )

@@ -46,7 +46,7 @@ class SlowRank:
         rank = "the named rank" if known_rank is None else f"rank {known_rank}"
         signal = "" if straggler is None else straggler.evidence.get("signal", "")
         if signal == "data_wait":
-            workers = describe_setting("data loader workers", context.metadata)
+            workers = describe_setting("number of data loader workers", context.metadata)
             return (
                 f"Check storage and CPUs of the node of {rank}, which waits for its data: raise "
                 f"{workers}, and check whether its shard has longer samples or is on slower "

@@ -75,10 +75,10 @@ class TooManyUpdates:
     def remedy(self, context: CaseContext) -> str:
         """Fewer epochs per batch."""
         return (
-            f"Lower {describe_setting('updates per batch', context.metadata)} to 1 or 2, or halve "
-            f"{describe_setting('learning rate', context.metadata)}; a larger mini-batch per "
-            "update has the same effect. If the reward has already fallen, resume from the last "
-            "checkpoint before the onset."
+            f"Lower {describe_setting('number of updates per batch', context.metadata)} to 1 or 2, "
+            f"or halve {describe_setting('learning rate', context.metadata)}; a larger mini-batch "
+            "per update has the same effect. If the reward has already fallen, resume from the "
+            "last checkpoint before the onset."
         )
 
 

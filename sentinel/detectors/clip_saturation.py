@@ -43,8 +43,8 @@ class ClipSaturation:
     signal: ClassVar[str] = "clip_fraction"
     severity: ClassVar[Severity] = Severity.INFO
     remedy: ClassVar[str] = (
-        "Lower {updates per batch}, or halve {learning rate}. If tokens are clipped in the first "
-        "epoch already, check that the sampling engine gets the newest weights."
+        "Lower {number of updates per batch}, or halve {learning rate}. If tokens are clipped in "
+        "the first epoch already, check that the sampling engine gets the newest weights."
     )
 
     def __post_init__(self) -> None:

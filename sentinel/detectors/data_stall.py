@@ -52,7 +52,7 @@ class DataStall:
     signal: ClassVar[str] = "data_wait"
     severity: ClassVar[Severity] = Severity.INFO
     remedy: ClassVar[str] = (
-        "Raise {data loader workers}, and prefetch more batches (`prefetch_factor`, "
+        "Raise {number of data loader workers}, and prefetch more batches (`prefetch_factor`, "
         "`persistent_workers`). Check the storage that the loader reads from. Tokenize the "
         "dataset before the training."
     )

@@ -45,8 +45,8 @@ class GpuUnderuse:
     severity: ClassVar[Severity] = Severity.INFO
     remedy: ClassVar[str] = (
         "Compare the times of data loading and sampling with the step time to find what the GPUs "
-        "wait for. Raise {batch size}, {data loader workers} or the batch size of the sampling "
-        "engine. Otherwise use fewer GPUs."
+        "wait for. Raise {batch size}, {number of data loader workers} or the batch size of the "
+        "sampling engine. Otherwise use fewer GPUs."
     )
 
     def __post_init__(self) -> None:

@@ -53,7 +53,7 @@ class MemoryCreep:
     remedy: ClassVar[str] = (
         "Save a checkpoint before the memory is exhausted, and resume from it, which frees the "
         "memory. Look for tensors kept with their graph (log `loss.item()`) and lists that grow "
-        "with every step. Lower {data loader workers} if each of them copies the dataset."
+        "with every step. Lower {number of data loader workers} if each of them copies the dataset."
     )
 
     def __post_init__(self) -> None:

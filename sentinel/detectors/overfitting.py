@@ -83,8 +83,8 @@ class Overfitting:
     severity: ClassVar[Severity] = Severity.WARNING
     remedy: ClassVar[str] = (
         "Use the checkpoint of the best evaluation, and stop there. In the next run enable "
-        "{loading of the best checkpoint} with early stopping. To train further, lower {epochs} "
-        "or {learning rate}, or add data, {weight decay} or dropout."
+        "{loading of the best checkpoint} with early stopping. To train further, lower {number "
+        "of epochs} or {learning rate}, or add data, {weight decay} or dropout."
     )
 
     def __post_init__(self) -> None:

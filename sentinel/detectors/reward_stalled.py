@@ -72,8 +72,8 @@ class RewardStalled:
     remedy: ClassVar[str] = (
         "Score a few correct completions manually: if they earn no reward, fix the parsing or "
         "the format check. Otherwise start with easier prompts or supervised training, and raise "
-        "{completions per prompt}. Check that {learning rate} is not 0 and that the weights "
-        "change."
+        "{number of completions per prompt}. Check that {learning rate} is not 0 and that the "
+        "weights change."
     )
 
     def __post_init__(self) -> None:

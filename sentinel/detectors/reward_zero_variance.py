@@ -77,8 +77,8 @@ class RewardZeroVariance:
     remedy: ClassVar[str] = (
         "Inspect the rewards of one group; if all completions are wrong, check the parsing of "
         "the reward first. Use harder prompts if all completions are correct, and easier ones if "
-        "all are wrong. Raise {completions per prompt}, or skip such prompts with {filter for "
-        "zero-variance groups}."
+        "all are wrong. Raise {number of completions per prompt}, or skip such prompts with "
+        "{filter for zero-variance groups}."
     )
 
     def __post_init__(self) -> None:

@@ -140,9 +140,9 @@ def _remedy(attributes: Mapping[str, str]) -> str | None:
     """What to do after an end of this kind; None for the remedy of the detector."""
     if attributes.get("oom_kill"):
         return (
-            "Use less memory on the host: lower {data loader workers}, use smaller caches, "
-            "and keep no copy of the model on the CPU. Otherwise raise the memory limit of the "
-            "job. Resume from the last checkpoint."
+            "Use less memory on the host: lower {number of data loader workers}, use smaller "
+            "caches, and keep no copy of the model on the CPU. Otherwise raise the memory limit "
+            "of the job. Resume from the last checkpoint."
         )
     if attributes.get("signal") in CRASHES:
         return (

@@ -71,8 +71,8 @@ class Straggler:
     remedy: ClassVar[str] = (
         "Check the node of the named rank for other programs and for throttled GPU clocks "
         "(`nvidia-smi -q -d PERFORMANCE`). If the rank waits for data, check its storage and "
-        "raise {data loader workers}. If its samples or prompts are longer, distribute them "
-        "evenly; otherwise replace the node."
+        "raise {number of data loader workers}. If its samples or prompts are longer, distribute "
+        "them evenly; otherwise replace the node."
     )
 
     def __post_init__(self) -> None:

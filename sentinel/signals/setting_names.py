@@ -30,7 +30,7 @@ SETTING_NAMES: Mapping[str, Mapping[str, str]] = {
     },
     "KL coefficient in the reward": {"verl": "algorithm.kl_ctrl.kl_coef"},
     "KL loss term": {"verl": f"{_ACTOR}.use_kl_loss"},
-    "updates per batch": {
+    "number of updates per batch": {
         "trl": "num_iterations",
         "trl/ppo": "num_ppo_epochs",
         "verl": f"{_ACTOR}.ppo_epochs",
@@ -44,7 +44,7 @@ SETTING_NAMES: Mapping[str, Mapping[str, str]] = {
     "entropy bonus": {"trl/grpo": "entropy_coef", "verl": f"{_ACTOR}.entropy_coeff"},
     "value coefficient": {"trl/ppo": "vf_coef"},
     "sampling temperature": {"trl": "temperature", "verl": f"{_ROLLOUT}.temperature"},
-    "completions per prompt": {"trl": "num_generations", "verl": f"{_ROLLOUT}.n"},
+    "number of completions per prompt": {"trl": "num_generations", "verl": f"{_ROLLOUT}.n"},
     "filter for zero-variance groups": {"verl": "algorithm.filter_groups.enable"},
     "importance-sampling correction": {
         "trl/grpo": "vllm_importance_sampling_correction",
@@ -58,7 +58,7 @@ SETTING_NAMES: Mapping[str, Mapping[str, str]] = {
         "trl/ppo": "response_length",
         "verl": "data.max_response_length",
     },
-    "epochs": {
+    "number of epochs": {
         "transformers": "num_train_epochs",
         "verl": "trainer.total_epochs",
         "lightning": "max_epochs",
@@ -78,7 +78,7 @@ SETTING_NAMES: Mapping[str, Mapping[str, str]] = {
         "deepspeed": "bf16.enabled",
         "lightning": "precision",
     },
-    "data loader workers": {
+    "number of data loader workers": {
         "transformers": "dataloader_num_workers",
         "verl": "data.dataloader_num_workers",
     },

@@ -29,7 +29,7 @@ def test_a_leak_is_diagnosed_with_the_time_left():
     assert len(replay.notifications) == 1
     (case,) = replay.cases.values()
     left = case.incident.finding.evidence["seconds_until_full"]
-    assert f"within {left / 60:.0f} minutes" in case.diagnosis.remedy
+    assert f"within {left / 60:.0f} min" in case.diagnosis.remedy
     assert "`save_steps`" in case.diagnosis.remedy
 
 
