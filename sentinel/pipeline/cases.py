@@ -306,6 +306,8 @@ class CaseBook:
                 reasons.append((case, NotificationReason.OPENED))
             reasons.append((case, self._reassess(run, case, has_new_incident=has_new_incident)))
         run.open_cases = [case for case in run.open_cases if not case.is_over]
+        # A failure comes before the end of what it ends, so that it is sent first.
+        reasons.sort(key=lambda each: each[1] is NotificationReason.RESOLVED)
         return tuple(
             case.build_notification(reason, record.step, record.time)
             for case, reason in reasons

@@ -199,6 +199,22 @@ def test_a_resolved_case_has_the_step_of_its_last_incident(driver):
     assert notification.diagnosis.cause == "storm"
 
 
+def test_what_opens_comes_before_what_ends_at_the_same_record(driver):
+    driver.update(opened("wind"))
+
+    assert driver.update(resolved("wind"), opened("run_failed", Severity.CRITICAL)) == [
+        (NotificationReason.OPENED, "run_failed"),
+        (NotificationReason.RESOLVED, "wind"),
+    ]
+
+
+def test_an_incident_that_opens_and_ends_at_one_record_has_both_notifications(driver):
+    assert driver.update(opened("wind"), resolved("wind")) == [
+        (NotificationReason.OPENED, "wind"),
+        (NotificationReason.RESOLVED, "wind"),
+    ]
+
+
 def test_an_incident_after_the_resolution_is_a_new_case(driver):
     driver.update(opened("wind"))
     driver.update(resolved("wind"))
