@@ -4,6 +4,7 @@ import math
 import os
 import signal
 import struct
+from pathlib import Path
 
 import pytest
 from support.collective_jobs import job
@@ -23,6 +24,9 @@ SHORT_TIMEOUTS = {
     "ANSWER_TIMEOUT_SECONDS": 1.0,
 }
 """Enough steps that a rank on a busy machine is slow without being reported."""
+
+LINES = (Path(__file__).parents[2] / "support" / "collective_ranks.py").read_text().splitlines()
+RAISING_LINE = next(at for at, line in enumerate(LINES, 1) if "raise ValueError" in line)
 
 
 def bits(record):
@@ -156,7 +160,12 @@ def test_a_rank_that_raises_reports_its_own_outcome(tmp_path):
         replica = running.rings(0)[1]
         assert running.collective(0, 0)[-1] == "off: rank 1 ended"
         assert replica[0].outcome == "exception"
-        assert replica[1][-1].attributes == {"outcome": "exception", "exception": "ValueError"}
+        assert replica[1][-1].attributes == {
+            "outcome": "exception",
+            "exception": "ValueError",
+            "message": "on purpose",
+            "location": f"collective_ranks.py:{RAISING_LINE} in fail_as_planned",
+        }
 
 
 def test_a_stopped_rank_is_named_while_the_others_continue(tmp_path):

@@ -7,6 +7,8 @@ from typing import ClassVar
 
 import pytest
 
+from sentinel.detectors.run_died import RunDied
+from sentinel.detectors.run_failed import RunFailed
 from sentinel.model.finding import Clear, Finding, Severity
 from sentinel.model.record import WHOLE_RUN, Event, Record
 from sentinel.pipeline.engine import MAX_DETECTOR_ERRORS, Engine
@@ -66,3 +68,25 @@ def test_a_detector_that_raises_is_switched_off_and_the_others_continue(caplog):
 
     assert engine.error_counts == {"broken": MAX_DETECTOR_ERRORS}
     assert all("above" in result.findings for result in results)
+
+
+def test_a_failure_that_another_rank_proves_to_have_caused_is_corrected():
+    """Never two open cases that contradict each other."""
+    engine = Engine({"run_died": RunDied, "run_failed": RunFailed})
+    values = {"ranks_running": 0.0, "ranks_gone": 0.0, "ranks_failed": 1.0}
+    lost = {"cause": "exception", "failed_ranks": "0", "exception": "RuntimeError"}
+    died = {"cause": "died", "died_ranks": "1", "culprit_ranks": "1", "following_ranks": "0"}
+    first, second = (
+        engine.process(
+            Record("run", WHOLE_RUN, 9, at, Event.HEARTBEAT, values | {"ranks_gone": gone}, end)
+        )
+        for at, gone, end in ((0.0, 0.0, lost), (4.0, 1.0, died | {"failed_ranks": "0"}))
+    )
+
+    def sent(result):
+        return {
+            (each.incident.key.detector, each.reason.value) for each in result.case_notifications
+        }
+
+    assert sent(first) == {("run_failed", "opened")}
+    assert sent(second) == {("run_died", "opened"), ("run_failed", "resolved")}
