@@ -54,7 +54,7 @@ def case_to_dict(notification: Notification) -> JsonObject:
         "opened_step": lead.opened_step,
         "opened_time": lead.opened_time,
         "resolved_step": lead.resolved_step if is_resolved else None,
-        "resolution": lead.resolution.value if is_resolved else None,
+        "resolution": lead.resolution.value if is_resolved and lead.resolution else None,
         "remedy": notification.remedy,
         "last_good_step": notification.last_good_step,
         "incidents": [each.name for each in notification.incidents],
