@@ -141,7 +141,7 @@ class Node:
         message = self.store.peek(self.ack)
         if message:
             body = self.authenticator.verify(f"{self.ack}/{self.instance_id}", message)
-            self.acknowledged = ACK_STRUCT.unpack(body)[0]
+            self.acknowledged = ACK_STRUCT.unpack_from(body)[0]
 
     def start(self, now: float) -> None:
         sizes = {"world_size": float(self.plan.world), "local_world_size": float(self.plan.local)}
