@@ -7,6 +7,10 @@ import socket
 import stat
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
+
+_ESTABLISHED = "01"
+"""TCP_ESTABLISHED in a table of proc_pid_net(5)."""
 
 
 class NoFreePortError(OSError):
@@ -35,6 +39,10 @@ def shutdown_connections(port: int) -> None:
     """
     for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 - only the names are needed
         with suppress(OSError):
+            # Only of a socket a duplicate is made and closed: closing one of a database would
+            # release the locks that this process holds on it, and other writers would damage it.
+            if not stat.S_ISSOCK(os.fstat(int(name)).st_mode):
+                continue
             # A duplicate: another thread may close the original at any time.
             descriptor = os.dup(int(name))
             try:
@@ -44,29 +52,19 @@ def shutdown_connections(port: int) -> None:
 
 
 def count_accepted_connections(port: int) -> int:
-    """Connections of this process that peers opened to its `port`."""
-    count = 0
-    for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 - only the names are needed
-        with suppress(OSError):
-            # A duplicate: another thread may close the original at any time.
-            descriptor = os.dup(int(name))
-            try:
-                count += _is_accepted_at(descriptor, port)
-            finally:
-                os.close(descriptor)
-    return count
+    """Open connections of peers to our `port`, in the network namespace of this process."""
+    return sum(_count_established(Path("/proc/self/net", name), port) for name in ("tcp", "tcp6"))
 
 
-def _is_accepted_at(descriptor: int, port: int) -> bool:
-    """Whether it is a connection to our `port`. Raises OSError if it has no peer."""
-    if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
-        return False
-    connection = socket.socket(fileno=descriptor)
+def _count_established(table: Path, port: int) -> int:
+    """Established connections with that local port in a table of proc_pid_net(5)."""
     try:
-        is_own_port = connection.family != socket.AF_UNIX and connection.getsockname()[1] == port
-        return is_own_port and bool(connection.getpeername())
-    finally:
-        connection.detach()
+        rows = [line.split() for line in table.read_text().splitlines()[1:]]
+    except OSError:
+        return 0
+    return sum(
+        row[3] == _ESTABLISHED and int(row[1].rpartition(":")[2], 16) == port for row in rows
+    )
 
 
 def _shutdown_if_peer_port(descriptor: int, port: int) -> None:

@@ -88,14 +88,14 @@ def test_a_run_at_the_port_of_a_lingering_one_is_separate(site, add_receiver, tm
     first = Job(tmp_path / "first", hosts, STEPS, name="first").start()
     assert first.exit_codes() == [0, 0]
     before = AgentResults(hosts[0])
-    before.wait_for_steps(STEPS)
+    until(lambda: len(before.steps()) == STEPS, TIMEOUT_SECONDS, before.log)
     second = Job(tmp_path / "second", hosts, STEPS + 5, name="second", port=first.port).start()
     assert second.exit_codes() == [0, 0]
     until(lambda: len(hosts[0].runs()) == 2, TIMEOUT_SECONDS, "an agent of the second run")
     (run,) = set(hosts[0].runs()) - {before.run}
-    assert_steps(
-        AgentResults(hosts[0], run).wait_for_steps(STEPS + 5), range(1, STEPS + 6), second.all_ranks
-    )
+    after = AgentResults(hosts[0], run)
+    until(lambda: len(after.steps()) == STEPS + 5, TIMEOUT_SECONDS, after.log)
+    assert_steps(after.steps(), range(1, STEPS + 6), second.all_ranks)
     assert_steps(before.steps(), range(1, STEPS + 1), first.all_ranks)
     assert receiver.accepted == []
 
