@@ -65,6 +65,7 @@ def train(steps, ending):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     for step in range(1, steps + 1):
         x = torch.randn(16, 8)
+        time.sleep(0.2 if ending == "slow" and rank == 1 and step > 40 else 0.0)
         loss = ((model(x) - x.sum(1, keepdim=True)) ** 2).mean()
         optimizer.zero_grad()
         loss.backward()
@@ -310,6 +311,24 @@ def test_a_rank_that_hangs_outside_a_collective_is_named(train, receiver):
 
     text = "; rank 0 waits in the backward pass (train.py:"
     until(lambda: has_stall_alert(receiver, text), TIMEOUT_SECONDS, "the notification arrives")
+
+
+def test_a_rank_that_is_slow_before_its_backward_pass_is_named(train, receiver):
+    """The other rank waits for it in the backward pass, so both take equally long for a step."""
+    training = train(100_000, "slow")
+
+    def slow_ranks():
+        return [
+            summary
+            for detector, status, summary in received_alerts(receiver)
+            if detector == "straggler" and status == "firing"
+        ]
+
+    (summary, *_) = until(slow_ranks, TIMEOUT_SECONDS, "the notification arrives")
+    assert (
+        "Rank 1 is slower in computing, before its backward pass, than the other ranks" in summary
+    )
+    assert training.mark(1)[1] > 40
 
 
 def test_a_killed_agent_is_restarted_and_no_step_is_lost(train, receiver):
