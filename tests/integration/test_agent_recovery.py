@@ -171,4 +171,6 @@ def test_the_next_agent_shows_the_cause_diagnosed_by_the_last_one(monkeypatch):
         second.registration.release()
 
     assert case["diagnosis"]["cause"] == "nans"
-    assert second.processor.exposition.state()["cases"] == [case]
+    (restored,) = second.processor.exposition.state()["cases"]
+    # The message states how long ago the case opened.
+    assert restored | {"message": case["message"]} == case
