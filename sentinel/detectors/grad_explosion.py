@@ -251,15 +251,14 @@ class GradExplosion:
         is_in_row = self._is_high_in_a_row()
         if is_in_row:
             usual, onset = self._row_level, self._row_step
-            before = f"{usual:.3g}, the third highest of the norms before"
+            before = f"all but two norms before were below {usual:.3g}"
         else:
             usual, onset = exp(self._cusum.baseline_median), self._cusum.onset
-            before = f"its level of {usual:.3g}"
+            before = f"its level was {usual:.3g}"
         level = median(self._recent)
-        back = " and is back" if level <= usual else ""
+        verb = "rose and is back at" if level <= usual else "rose to"
         return Finding(
-            summary=f"Gradient norm rose above {before}{back}; the median of the last 3 norms is "
-            f"{level:.3g}.",
+            summary=f"Gradient norm {verb} {level:.3g} (median of the last 3); {before}.",
             evidence={
                 "grad_norm": norm,
                 "grad_norm_median_of_3": level,
