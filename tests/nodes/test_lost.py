@@ -139,7 +139,7 @@ def test_a_killed_agent_is_restarted_without_loss_or_notification(site, add_rece
 def test_records_behind_a_cut_link_arrive_once_it_is_restored(
     cluster, add_receiver, tmp_path, seconds
 ):
-    """The other ranks wait at a barrier, so that steps wait for the node even if it is lost."""
+    """Steps wait for a lost node if the other ranks do; else its late records are counted."""
     hosts = cluster.add_hosts(2)
     receiver = add_receiver(*hosts)
     job = Job(tmp_path / "job", hosts, 60, barriers=[20, 40, 60]).start()
@@ -155,11 +155,18 @@ def test_records_behind_a_cut_link_arrive_once_it_is_restored(
     hosts[1].restore()
     job.release(40)
     job.wait_at(60)
-    head.wait_for_steps(60)
-    assert late_record_count(head) == 0.0
+    incomplete = sum(record.spread["loss"].count == 2 for record in head.wait_for_steps(60))
+    until(
+        lambda: late_record_count(head) == 2 * incomplete,
+        TIMEOUT_SECONDS,
+        f"late records of {incomplete} steps",
+    )
     job.release(60)
     assert job.exit_codes() == [0, 0]
-    assert_steps(head.wait_until_ended().steps(), range(1, 61), job.all_ranks)
+    steps = head.wait_until_ended().steps()
+    # On a busy machine, the other ranks may still take steps seconds after the cut.
+    complete = 20 if seconds > NODE_LOST_SECONDS else 60
+    assert_steps(steps[:complete], range(1, complete + 1), job.all_ranks)
     notifications = reasons_by_detector(head.notifications())
     assert notifications[:1] == [("node_lost", "opened")] * (seconds > NODE_LOST_SECONDS)
     assert set(notifications[1:]) <= {("node_lost", "resolved")}
