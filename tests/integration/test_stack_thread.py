@@ -58,6 +58,11 @@ def test_a_thread_that_moves_is_told_from_one_that_waits():
             waits.append(None)
         moves.set()
 
+    def ask_until_it_waits(ring):
+        number = 1_000_000
+        while ask(ring, number).has_moved:
+            number += 1
+
     def spin():
         while not moves.is_set():
             sum(range(100))
@@ -68,11 +73,11 @@ def test_a_thread_that_moves_is_told_from_one_that_waits():
         asker.start()
         spin()
         asker.join()
-        answers = []
-        asker = threading.Thread(target=lambda: answers.append(ask(ring, 1000)))
+        # This thread waits in `join` until an answer says so.
+        asker = threading.Thread(target=ask_until_it_waits, args=(ring,))
         asker.start()
-        asker.join()
-        assert not answers[0].has_moved
+        asker.join(SECONDS)
+        assert not asker.is_alive()
 
 
 def test_the_thread_ends_with_the_run_and_leaves_no_file():
