@@ -2,8 +2,9 @@
 
 Patches `Tensor.backward` and `autograd.backward` for the raw loss; the norm that `clip_grad_norm_`
 computes; and `Optimizer.zero_grad`, which discards gradients without a step, and their losses with
-them. Registers global hooks around `Optimizer.step`. `Module.eval`, `torch.save` and `torch.load`
-are patched as signs of life between steps, `load_state_dict` of modules and optimizers as resumes.
+them. Registers global hooks around `Optimizer.step`. `Module.eval` and what `torch.save` and
+`torch.load` call are patched as signs of life between steps, `load_state_dict` of modules and
+optimizers as resumes.
 """
 
 from __future__ import annotations
@@ -18,6 +19,13 @@ from sentinel.client.capture.patcher import Patcher, exclude_from_compile
 from sentinel.client.capture.state_loads import StateLoads
 
 FRAMEWORK = "torch"
+
+_SERIALIZATION_FUNCTIONS = {
+    "save": ("_save", "_legacy_save"),
+    "load": ("_load", "_legacy_load"),
+}
+"""Functions of `torch.serialization`, by what they do."""
+_SERIALIZATION_WRITERS = ("_open_zipfile_writer_file", "_open_zipfile_writer_buffer")
 
 
 def attach(patcher: Patcher) -> None:
@@ -40,8 +48,7 @@ def attach(patcher: Patcher) -> None:
             patcher.replace(owner, name, _wrap_total_norm(patcher))
     activity = patcher.recorder.activity
     patcher.wrap(torch.nn.Module, "eval", before=activity.on_eval)
-    for name in ("save", "load"):
-        patcher.replace(torch, name, activity.wrapper_for(name))
+    _patch_serialization(patcher)
     loads = StateLoads(loop)
     patcher.wrap(optim.Optimizer, "load_state_dict", after=loads.after_optimizer_load)
     patcher.wrap(torch.nn.Module, "load_state_dict", after=loads.after_module_load)
@@ -51,6 +58,25 @@ def attach(patcher: Patcher) -> None:
     ):
         hook = torch.compiler.disable(functools.partial(patcher.call_safely, body))
         patcher.add_cleanup(register(hook).remove)
+
+
+def _patch_serialization(patcher: Patcher) -> None:
+    """Patch what `torch.save` and `torch.load` call.
+
+    These two are not patched: a data set may refer to them, and a patched function cannot be
+    pickled for the workers of a DataLoader.
+    """
+    owner, activity = sys.modules["torch.serialization"], patcher.recorder.activity
+    for activity_name, names in _SERIALIZATION_FUNCTIONS.items():
+        for name in names:
+            patcher.replace(owner, name, activity.wrapper_for(activity_name))
+    for name in _SERIALIZATION_WRITERS:
+        writer = getattr(owner, name, None)
+        if writer is None:
+            patcher.add_missing(name)
+        else:
+            # A file is written to its disk at its end.
+            patcher.replace(writer, "__exit__", activity.wrapper_for("save"))
 
 
 def _wrap_backward(patcher: Patcher, gradient_argument: str) -> Callable[[Any], Any]:

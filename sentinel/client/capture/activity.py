@@ -71,6 +71,7 @@ class ActivityPublisher:
         return make
 
     def _publish(self) -> None:
-        self.current = self._active[-1] if self._active else ""
+        # Another thread may end an activity meanwhile.
+        *_, self.current = ("", *self._active)
         with suppress(ValueError):
             self._ring.set_activity(self.current)
