@@ -28,9 +28,10 @@ def outcome_attributes(error: BaseException | None) -> dict[str, str]:
     if isinstance(error, KeyboardInterrupt):
         return {"outcome": "interrupted"}
     if isinstance(error, SystemExit):
-        if error.code in {None, 0}:
-            return {"outcome": "finished"}
-        return {"outcome": "exit", "code": str(error.code if type(error.code) is int else 1)}
+        # Anything else than a number or None is printed, and exits with 1.
+        is_number = error.code is None or isinstance(error.code, int)
+        code = int(error.code or 0) if is_number else 1
+        return {"outcome": "exit", "code": str(code)} if code else {"outcome": "finished"}
     attributes = {"outcome": "exception", "exception": type(error).__name__}
     try:
         attributes |= _error_attributes(error)

@@ -102,3 +102,14 @@ def test_odd_exceptions_are_recorded(error, message):
 
     assert attributes["exception"] == type(error).__name__
     assert attributes.get("message") == message
+
+
+@pytest.mark.parametrize(
+    ("status", "code"),
+    [(None, None), (0, None), (False, None), (3, "3"), (True, "1"), ("no data", "1"), ({}, "1")],
+)
+def test_an_exit_has_the_status_of_the_interpreter(status, code):
+    """`sys.exit` takes any object, hashable or not."""
+    attributes = outcome_attributes(SystemExit(status))
+    expected = {"outcome": "finished"} if code is None else {"outcome": "exit", "code": code}
+    assert attributes == expected
