@@ -130,7 +130,8 @@ class IncidentBook:
             is_failure = incident.key.detector in FAILURE_DETECTORS
             if incident is newest or incident.key.detector in LASTING_DETECTORS - FAILURE_DETECTORS:
                 continue
-            resolution = Resolution.CORRECTED if is_failure else Resolution.RUN_FAILED
+            is_corrected = is_failure and incident.attempt == record.attempt
+            resolution = Resolution.CORRECTED if is_corrected else Resolution.RUN_FAILED
             yield self._end_incident(incident, record, resolution)
 
     def _end_lasting(self, incidents: Iterable[Incident], record: Record) -> Iterator[Notification]:
@@ -166,7 +167,7 @@ class IncidentBook:
         incident = self.open_incidents.get(key)
         if isinstance(output, Clear):
             return None if incident is None else self._record_clear(incident, record, output)
-        if output is None or (incident is None and self._is_ended(key)):
+        if output is None or (incident is None and self._is_ended(key, record.attempt)):
             return None
         severity = output.severity or detector.severity
         if incident is None:
@@ -200,13 +201,19 @@ class IncidentBook:
         incident.shown_value = value if is_update else incident.shown_value
         return replace(incident) if is_update else None
 
-    def _is_ended(self, key: IncidentKey) -> bool:
+    def _is_ended(self, key: IncidentKey, attempt: int) -> bool:
         """Whether the run, or that incident with it, ended, so that none is opened."""
         if key in self.ended_keys:
             return True
         if key.detector in FAILURE_DETECTORS:
             return False
-        failed = (each.detector for each in self.open_incidents if each.run == key.run)
+        # The failure of an earlier attempt stays open until the first step of this one, which may
+        # hang before it.
+        failed = (
+            each.detector
+            for each, incident in self.open_incidents.items()
+            if each.run == key.run and incident.attempt >= attempt
+        )
         return key.run in self.ended_runs or (
             key.detector == STALL_DETECTOR and not FAILURE_DETECTORS.isdisjoint(failed)
         )
@@ -252,11 +259,11 @@ class IncidentBook:
     def _record_clear(
         self, incident: Incident, record: Record, clear: Clear
     ) -> Notification | Incident | None:
-        if clear.withdraws and incident.state is IncidentState.FIRING:
-            return self._end_incident(incident, record, Resolution.CORRECTED)
         if incident.key.detector in FAILURE_DETECTORS and record.attempt > incident.attempt:
             # The next attempt has started, and may fail before its first step.
             return None
+        if clear.withdraws and incident.state is IncidentState.FIRING:
+            return self._end_incident(incident, record, Resolution.CORRECTED)
         incident.clear_count += 1
         if incident.clear_count == 1:
             incident.clear_step, incident.clear_time = record.step, record.time
@@ -282,7 +289,11 @@ class IncidentBook:
         if incident.state is not IncidentState.RESOLVED:
             incident.state, incident.resolution = IncidentState.RESOLVED, resolution
             incident.resolved_step, incident.resolved_time = record.step, record.time
-        if resolution not in (Resolution.CORRECTED, Resolution.RESUMED):
+        # This attempt may fail as an earlier one did.
+        is_earlier = (
+            incident.key.detector in LASTING_DETECTORS and record.attempt > incident.attempt
+        )
+        if not is_earlier and resolution not in (Resolution.CORRECTED, Resolution.RESUMED):
             self.ended_keys.add(incident.key)
         return self._close_incident(incident, record)
 

@@ -223,3 +223,39 @@ def test_another_culprit_of_a_failure_is_a_change(driver):
 
     assert change.finding.rank == 1
     assert driver.book.update_incident(key, record, replace(BAD, rank=1), Probe()) is None
+
+
+def test_a_failure_of_an_earlier_attempt_hides_no_stall_of_the_next(driver):
+    driver.find("run_failed")
+    driver.process(Event.START, attempt=1)
+
+    assert driver.find("run_stalled", attempt=0) == []
+    assert driver.find("run_stalled", attempt=1) == [("run_stalled", NotificationReason.OPENED)]
+
+
+def test_a_failure_of_an_earlier_attempt_is_not_corrected_by_the_next(driver):
+    driver.find("run_failed")
+    driver.process(Event.START, attempt=1)
+
+    withdrawal = {"run_failed": Clear(withdraws=True)}
+    assert driver.process(Event.HEARTBEAT, outputs=withdrawal, attempt=1) == []
+    assert driver.find("run_died", attempt=1) == [
+        ("run_died", NotificationReason.OPENED),
+        ("run_failed", Resolution.RUN_FAILED),
+    ]
+    # The cause of the end of this attempt may still change.
+    assert driver.find("run_failed", attempt=1) == [
+        ("run_failed", NotificationReason.OPENED),
+        ("run_died", Resolution.CORRECTED),
+    ]
+
+
+def test_an_acknowledged_failure_of_an_earlier_attempt_hides_no_further_one(driver):
+    driver.find("run_died")
+    driver.process(Event.START, attempt=1)
+    acknowledged = {ACKNOWLEDGED_KEY: "run_died"}
+    assert driver.process(Event.HEARTBEAT, attempt=1, **acknowledged) == [
+        ("run_died", Resolution.ACKNOWLEDGED)
+    ]
+
+    assert driver.find("run_died", attempt=1) == [("run_died", NotificationReason.OPENED)]
