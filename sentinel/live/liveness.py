@@ -76,6 +76,8 @@ def build_heartbeat(
       (name), `oom_kill`, `memory_limit`.
     """
     running = [r for r in ranks if not r.ended]
+    # Of a rank whose client is disabled nothing is known: it hides no stall of the others.
+    observed = [r for r in ranks if not r.is_disabled] or ranks
     died = [r for r in ranks if r.outcome == "died"]
     gone = [
         *(r for r in died if r.is_lost_peer),
@@ -100,9 +102,9 @@ def build_heartbeat(
             "ranks_running": float(len(running)),
             "ranks_gone": float(len(gone)),
             "ranks_failed": float(len(failed)),
-            "idle_seconds": max(0.0, now - max(r.last_progress_at for r in ranks)),
+            "idle_seconds": max(0.0, now - max(r.last_progress_at for r in observed)),
             "inactive_seconds": max(
-                0.0, now - max(r.last_sign_of_life_at for r in stopped or ranks)
+                0.0, now - max(r.last_sign_of_life_at for r in stopped or observed)
             ),
         },
         attributes={
@@ -110,7 +112,9 @@ def build_heartbeat(
             "died_ranks": _rank_list(gone),
             "failed_ranks": _rank_list(failed),
             **failure,
-            **_straggler_attributes(ranks_with_own_process(running), stopped),
+            **_straggler_attributes(
+                ranks_with_own_process(r for r in observed if not r.ended), stopped
+            ),
             "activity": ",".join(sorted(activities - {""})),
             **sampler.attributes(),
         },

@@ -72,6 +72,11 @@ class LiveRank:
         return bool(self.outcome)
 
     @property
+    def is_disabled(self) -> bool:
+        """Whether its client disabled itself and publishes no steps; that is not a stall."""
+        return not self.ended and self.header.errors >= MAX_CLIENT_ERRORS
+
+    @property
     def is_lost_peer(self) -> bool:
         """Whether rank 0 lost its connection to it, in the collective: it has no process here."""
         return self.outcome == "died" and COLLECTIVE_KEY in self.end_attributes
@@ -103,13 +108,12 @@ class LiveRank:
         dead process wrote is read.
         """
         header = self.reader.read_header()
-        # A disabled client publishes no steps; that is not a stall.
-        is_disabled = header.errors >= MAX_CLIENT_ERRORS
-        if header.last_step_index != self.header.last_step_index or is_disabled:
-            self.last_progress_at = now
+        has_advanced = header.last_step_index != self.header.last_step_index
         if header.activity_count != self.header.activity_count:
             self.last_activity_at = now
         self.header = header
+        if has_advanced or self.is_disabled:
+            self.last_progress_at = now
         result = self.reader.read(self.cursor)
         self.cursor = result.cursor
         for reason, count in (("overrun", result.lost_frames), ("corrupt", result.corrupt_frames)):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 
 import pytest
@@ -14,6 +15,7 @@ from sentinel.model.counters import Counters
 from sentinel.model.record import WHOLE_RUN, Event
 from sentinel.transport.paths import ring_path
 from sentinel.transport.ring import RingReader
+from sentinel.transport.ring_layout import MAX_CLIENT_ERRORS, WORD_ERRORS
 
 
 @pytest.fixture(autouse=True)
@@ -187,3 +189,18 @@ def test_remove_rings_removes_the_rings(source, rank):
 
     source.remove_rings()
     assert not ring.parent.exists()
+
+
+def test_a_disabled_client_hides_no_stall_of_the_others_and_is_not_named(source, rank):
+    rank(0)
+    rank(1, steps=2)
+    with ring_path("live", 0, 1).open("r+b") as ring:
+        ring.seek(8 * WORD_ERRORS)
+        ring.write(MAX_CLIENT_ERRORS.to_bytes(8, sys.byteorder))
+    late = time.time() + 40.0
+    source.clock = lambda: late
+
+    (heartbeat,) = [r for r in source.poll() if is_heartbeat(r)]
+    assert heartbeat.values["idle_seconds"] >= 40.0
+    assert heartbeat.values["ranks_running"] == 2.0
+    assert heartbeat.attributes["straggler_ranks"] == "0"
