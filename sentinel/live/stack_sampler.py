@@ -70,8 +70,9 @@ class RankSampler:
     def poll(self, now: float) -> None:
         """Read an answer, and send the next request when it is due."""
         progress = self.rank.last_progress_at
-        if progress > self.last_progress_at:
-            if self.last_progress_at:
+        # It is less after the clock was set back.
+        if progress != self.last_progress_at:
+            if 0.0 < self.last_progress_at < progress:
                 self.step_seconds.append(progress - self.last_progress_at)
             self.last_progress_at = progress
             self._reset()

@@ -19,7 +19,7 @@ from sentinel.model.rank_stack import MAX_FRAMES, Frame
 
 REQUEST = struct.Struct("@Q")
 """A request: its number, from 1."""
-REQUEST_SUFFIX, ANSWER_SUFFIX = ".stack-request", ".stack"
+REQUEST_SUFFIX, ANSWER_SUFFIX, NEW_ANSWER_SUFFIX = ".stack-request", ".stack", ".stack-new"
 MAX_ANSWER_BYTES = 64 << 10
 _MAX_NAME_CHARS = 120
 _MAX_PATH_CHARS = 240
@@ -75,7 +75,7 @@ def write_answer(ring: Path, answer: StackAnswer) -> None:
         for frame in answer.frames[:MAX_FRAMES]
     ]
     body = json.dumps([answer.number, frames, answer.position, answer.has_moved]).encode()
-    temporary = answer_path(ring).with_suffix(".stack-new")
+    temporary = ring.with_suffix(NEW_ANSWER_SUFFIX)
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
     descriptor = os.open(temporary, flags, 0o600)
     try:
@@ -106,5 +106,5 @@ def parse_frames(rows: Sequence[Sequence[object]]) -> tuple[Frame, ...]:
 
 def remove_channel(ring: Path) -> None:
     """Remove the files of a ring's rank."""
-    for path in (request_path(ring), answer_path(ring)):
-        path.unlink(missing_ok=True)
+    for suffix in (REQUEST_SUFFIX, ANSWER_SUFFIX, NEW_ANSWER_SUFFIX):
+        ring.with_suffix(suffix).unlink(missing_ok=True)

@@ -16,7 +16,14 @@ from sentinel.live.py_spy import PySpy
 from sentinel.live.rings import LiveRings
 from sentinel.model.counters import Counters
 from sentinel.model.rank_stack import parse_stacks
-from sentinel.transport.stack_channel import answer_path, read_answer, request_path, send_request
+from sentinel.transport.stack_channel import (
+    NEW_ANSWER_SUFFIX,
+    answer_path,
+    read_answer,
+    remove_channel,
+    request_path,
+    send_request,
+)
 
 monitored = sentinel.monitor(run="test", agent=False)
 SECONDS = 60.0
@@ -144,6 +151,15 @@ def test_the_agent_samples_ranks_without_a_step(hanging, rings):
     assert [frame.function for frame in stack.frames][:2] == ["load_batch", "<module>"]
 
 
+def test_stacks_of_a_stall_end_with_it_after_the_clock_was_set_back(hanging, rings):
+    poll_stacks(rings)
+    (rank,), (sampler,) = rings.ranks.values(), rings.stack_sampler.samplers.values()
+    rank.last_progress_at -= 3600.0
+    sampler.poll(rank.last_progress_at)
+    assert sampler.stack is None
+    assert not sampler.step_seconds
+
+
 def test_a_stopped_rank_is_read_from_outside(hanging, rings):
     os.kill(hanging.pid, 19)
 
@@ -187,3 +203,11 @@ def test_py_spy_has_a_deadline(monkeypatch, tmp_path):
     assert not reader.has_ended
     assert not reader.poll(11.0)
     assert reader.has_ended
+
+
+def test_an_answer_that_was_not_completed_is_removed_too(tmp_path):
+    """Its rank was killed while it wrote."""
+    ring = tmp_path / "rank-0.ring"
+    ring.with_suffix(NEW_ANSWER_SUFFIX).write_text("[1, ")
+    remove_channel(ring)
+    assert not [*tmp_path.iterdir()]
