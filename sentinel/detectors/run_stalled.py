@@ -6,6 +6,8 @@ Formula
     limit      = max(limit, `patience_phase`) inside a phase, declared or noticed
     limit      = max(limit, `times` * the longest gap between rows) for a followed log
     Finding    = inactive > limit; critical once inactive > `page_after` * limit
+    Finding    = no step for max(limit, `page_after` * `patience_phase`) outside a phase, although
+                 batches arrive: a loop that skips all of them. Computing is then no phase
 
 Units
     `floor`, `patience_first`, `patience_phase`: seconds. `window`, `warmup`: steps. `times`,
@@ -123,9 +125,11 @@ class RunStalled:
         inactive = values.get("inactive_seconds", values["idle_seconds"])
         limit = max(self._step_limit(), self.times * max_gap)
         if inactive <= limit:
-            return Clear()
+            return self._evaluate_batches(record, inactive, limit)
         stacks = parse_stacks(attributes.get("stacks", ""))
-        if attributes.get("blocked_by") != "signal" and self._is_in_phase(attributes, stacks):
+        may_spin = self._world_size != 1 and any(stack.is_waiting for stack in stacks)
+        ignored = COMPUTING if may_spin else ""
+        if attributes.get("blocked_by") != "signal" and self._is_in_phase(attributes, ignored):
             limit = max(limit, self.patience_phase)
             if inactive <= limit:
                 return Clear()
@@ -134,6 +138,14 @@ class RunStalled:
             return None
         return self._finding(record, stacks, inactive, limit)
 
+    def _evaluate_batches(self, record: Record, inactive: float, limit: float) -> Clear | Finding:
+        """Whether there are signs of life, but no step for too long."""
+        attributes = record.attributes
+        limit = max(limit, self.page_after * self.patience_phase)
+        if record.values["idle_seconds"] <= limit or self._is_in_phase(attributes, COMPUTING):
+            return Clear()
+        return self._finding(record, parse_stacks(attributes.get("stacks", "")), inactive, limit)
+
     def _step_limit(self) -> float:
         if not self._step_intervals:
             return self.patience_first
@@ -141,10 +153,9 @@ class RunStalled:
         slowest = ordered[min(len(ordered) - 1, int(0.99 * len(ordered)))]
         return max(self.floor, self.times * slowest)
 
-    def _is_in_phase(self, attributes: Mapping[str, str], stacks: Sequence[RankStack]) -> bool:
-        activities = {*attributes.get("activity", "").split(",")} - {""}
-        if self._world_size != 1 and any(stack.is_waiting for stack in stacks):
-            activities.discard(COMPUTING)
+    def _is_in_phase(self, attributes: Mapping[str, str], ignored: str) -> bool:
+        """Whether a phase is declared, or one was noticed that is not `ignored`."""
+        activities = {*attributes.get("activity", "").split(",")} - {"", ignored}
         return bool(self._open_phases or activities)
 
     def _finding(

@@ -385,3 +385,24 @@ def test_a_failure_that_another_rank_caused_names_the_ranks_that_have_sent_nothi
     failed = heartbeat(running=0, **RAISED, end_kind=kind, unreported_ranks="2-3")
 
     assert (UNREPORTED in RunFailed().update(failed).summary) == is_named
+
+
+@pytest.mark.parametrize(
+    ("idle", "activity", "is_found"),
+    [
+        (7100.0, "", False),
+        (7300.0, "", True),
+        (7300.0, "computing", True),
+        (7300.0, "evaluation", False),
+    ],
+)
+def test_batches_without_a_step_are_no_sign_of_life_for_ever(idle, activity, is_found):
+    detector = RunStalled()
+    now = update_steps(detector, [1.0] * 20)
+    record = heartbeat(now + idle, idle=idle, activity=activity)
+    found = detector.update(replace(record, values={**record.values, "inactive_seconds": 0.5}))
+
+    assert isinstance(found, Finding) == is_found
+    if is_found:
+        assert found.severity is Severity.WARNING
+        assert "for 7300 s (limit 7200 s)" in found.summary
