@@ -46,8 +46,7 @@ def attach(patcher: Patcher) -> None:
     for owner, name in norms:
         if hasattr(owner, name):
             patcher.replace(owner, name, _wrap_total_norm(patcher))
-    activity = patcher.recorder.activity
-    patcher.wrap(torch.nn.Module, "eval", before=activity.on_eval)
+    patcher.replace(torch.nn.Module, "eval", _wrap_eval(patcher))
     _patch_serialization(patcher)
     loads = StateLoads(loop)
     patcher.wrap(optim.Optimizer, "load_state_dict", after=loads.after_optimizer_load)
@@ -58,6 +57,22 @@ def attach(patcher: Patcher) -> None:
     ):
         hook = torch.compiler.disable(functools.partial(patcher.call_safely, body))
         patcher.add_cleanup(register(hook).remove)
+
+
+def _wrap_eval(patcher: Patcher) -> Callable[[Any], Any]:
+    """A wrapper for `eval(module)`, which a compiled `forward` may call to freeze a layer."""
+    torch, activity = sys.modules["torch"], patcher.recorder.activity
+
+    def make(original: Any) -> Any:
+        @functools.wraps(original)
+        def eval_(*args: Any, **kwargs: Any) -> Any:
+            if not torch.compiler.is_compiling():
+                patcher.call_safely(activity.on_eval, *args, **kwargs)
+            return original(*args, **kwargs)
+
+        return eval_
+
+    return make
 
 
 def _patch_serialization(patcher: Patcher) -> None:

@@ -129,6 +129,23 @@ def test_a_batch_that_arrives_after_the_run_raises_nothing():
     activity.end("save")
 
 
+def test_a_compiled_forward_may_freeze_a_layer():
+    class Frozen(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm = torch.nn.BatchNorm1d(4)
+
+        def forward(self, x):
+            self.norm.eval()
+            y = self.norm(x)
+            self.norm.train()
+            return y
+
+    with monitored:
+        compiled = torch.compile(Frozen(), fullgraph=True, backend="eager")
+        compiled(torch.ones(3, 4)).sum().backward()
+
+
 def test_an_evaluated_model_is_unchanged():
     """It can be copied and pickled: nothing of sentinel is attached to it."""
     net = model()
