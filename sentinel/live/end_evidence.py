@@ -17,6 +17,9 @@ ERROR_FILE_VARIABLE = "TORCHELASTIC_ERROR_FILE"
 """Environment variable of the ranks of torchrun: where `torch.distributed.elastic` writes the
 exception of a function that it records."""
 MAX_ERROR_FILE_BYTES = 1 << 20
+OOM_SAMPLE_SECONDS = 30.0
+"""Interval at which kills of the group are counted. A kill ends a process within seconds, so that an
+earlier one was of another process, such as a worker of a data loader."""
 
 _ERROR_PATTERN = re.compile(r"([A-Za-z_][\w.]*)(?:: (.*))?", re.DOTALL)
 _FRAME_PATTERN = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
@@ -24,18 +27,31 @@ _FRAME_PATTERN = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 
 @dataclass
 class EndEvidence:
-    """Where to look after the end of a process, found while it runs."""
+    """Where to look after the end of a process, found while it runs.
+
+    `oom_kills_before` is the count of the out-of-memory killer one or two intervals ago.
+    """
 
     memory: MemoryCgroup = field(default_factory=lambda: MemoryCgroup(()))
     error_file: Path | None = None
     oom_kills_before: int = 0
+    _oom_kills: int = 0
+    _sampled_at: float = 0.0
 
     @staticmethod
     def find(process: Process) -> EndEvidence:
         """For a process that runs; empty for one that is gone."""
         memory = MemoryCgroup.of_process(process.pid)
         path = read_environ(process.pid).get(ERROR_FILE_VARIABLE, "")
-        return EndEvidence(memory, Path(path) if path else None, memory.oom_kills())
+        kills = memory.oom_kills()
+        return EndEvidence(memory, Path(path) if path else None, kills, kills)
+
+    def update(self, now: float) -> None:
+        """Count the kills again if that is due, while the process runs."""
+        if 0.0 <= now - self._sampled_at < OOM_SAMPLE_SECONDS:
+            return
+        self.oom_kills_before, self._oom_kills = self._oom_kills, self.memory.oom_kills()
+        self._sampled_at = now
 
     def attributes(self, end: ProcessEnd) -> Mapping[str, str]:
         """Attributes of that end.

@@ -124,6 +124,8 @@ class LiveRank:
             if record is not None:
                 yield record
         self._update_counters(counters)
+        if process_end is None:
+            self.evidence.update(now)
         if not self.ended and (process_end is not None or header.outcome != "running"):
             yield self._missing_stop(now, process_end)
         self.polled_at = now

@@ -24,7 +24,7 @@ def evidence(tmp_path):
     (tmp_path / "memory.events").write_text("oom_kill 3\n")
     (tmp_path / "memory.max").write_text(str(64 << 30))
     memory = MemoryCgroup((tmp_path,))
-    return EndEvidence(memory, tmp_path / "error.json", memory.oom_kills())
+    return EndEvidence(memory, tmp_path / "error.json", memory.oom_kills(), memory.oom_kills())
 
 
 def test_a_kill_for_want_of_memory_is_counted_from_the_start_of_the_rank(evidence, tmp_path):
@@ -35,6 +35,14 @@ def test_a_kill_for_want_of_memory_is_counted_from_the_start_of_the_rank(evidenc
     assert evidence.attributes(KILLED) == known
     assert evidence.attributes(ProcessEnd(1.0)) == known
     assert evidence.attributes(ProcessEnd(1.0, signal.SIGTERM)) == {"signal": "SIGTERM"}
+
+
+def test_an_earlier_kill_was_of_another_process(evidence, tmp_path):
+    evidence.update(100.0)
+    (tmp_path / "memory.events").write_text("oom_kill 4\n")
+    for seconds, is_this in ((10.0, True), (31.0, True), (45.0, True), (62.0, False)):
+        evidence.update(100.0 + seconds)
+        assert ("oom_kill" in evidence.attributes(KILLED)) == is_this
 
 
 @pytest.mark.parametrize(
