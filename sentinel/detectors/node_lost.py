@@ -121,7 +121,8 @@ def _first_failure_text(record: Record) -> str:
     if attributes.get("failure_origin") != "node_lost":
         return ""
     cause = attributes.get("cause", "")
-    rank = attributes.get("died_ranks" if cause == "died" else "failed_ranks", "").split(",")[0]
+    failed = attributes.get("died_ranks" if cause == "died" else "failed_ranks", "")
+    rank = (attributes.get("culprit_ranks") or failed).split(",")[0]
     # An interrupted rank is not named, though others may have failed since.
     texts = {
         "died": "was killed",

@@ -174,3 +174,12 @@ def test_non_finite_counts_are_clear():
 
     assert isinstance(NodeLost().update(odd), Clear)
     assert isinstance(NodeLost().update(record), Finding)
+
+
+def test_the_rank_that_failed_first_is_named():
+    known = {"cause": "exception", "exception": "DistBackendError", "failed_seconds_ago": "12.0"}
+    ranks = {"failed_ranks": "0,1", "culprit_ranks": "1", "following_ranks": "0"}
+    record = heartbeat("2,3", "node-1", **known, **ranks, failure_origin="node_lost")
+    assert NodeLost().update(record).evidence["first_failed_rank"] == (
+        "rank 1 raised DistBackendError"
+    )
