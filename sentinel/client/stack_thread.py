@@ -1,6 +1,6 @@
 """Answers the agent's requests for the stack of the training thread: the client's only thread.
 
-The daemon thread sleeps in a read of a named pipe, which needs no GIL, and wakes only for a
+The daemon thread sleeps in a read of a named pipe, which needs no GIL, and runs only for a
 request. An answer holds functions, files and lines, never locals or arguments.
 """
 

@@ -172,7 +172,7 @@ class AgentRole:
         """Whether the lost head or nodes of an incident answer again."""
         if self.follower is not None:
             return self.follower.is_head_back
-        return self.head is not None and self.head.has_heard(lost_hosts(incident))
+        return self.head is not None and self.head.is_reached(lost_hosts(incident))
 
     def has_losses(self) -> bool:
         """Whether the head, or a node, is lost now."""

@@ -132,10 +132,10 @@ class Head:
         """Each node as JSON; see `Membership.node_status`."""
         return self.membership.node_status(self.attempt_map.current)
 
-    def has_heard(self, hosts: Collection[str]) -> bool:
+    def is_reached(self, hosts: Collection[str]) -> bool:
         """Whether each of these hosts sent a message lately. In any thread."""
-        heard = {member.host for member in self.membership.reachable_members()}
-        return bool(hosts) and heard.issuperset(hosts)
+        reached = {member.host for member in self.membership.reachable_members()}
+        return bool(hosts) and reached.issuperset(hosts)
 
     @property
     def has_lost_nodes(self) -> bool:
@@ -150,7 +150,7 @@ class Head:
         If it could not be sent at once, the link of this node may have been cut: now that the
         receiver is reached, the nodes have some time to connect again.
         """
-        if self.has_heard(hosts):
+        if self.is_reached(hosts):
             return False
         now = self.clock()
         if opened_time != self._delayed_loss_time:

@@ -1,7 +1,7 @@
 """Signs of life outside steps: evaluations, saves, loads and fetched batches.
 
-They are published in the ring's header, so that an agent tells a pause from a hang; no record is
-written. `Module.eval()` of a model in training begins an evaluation, the next backward pass ends
+They are published in the ring's header, where an agent distinguishes a pause from a hang; no record
+is written. `Module.eval()` of a model in training begins an evaluation, the next backward pass ends
 it.
 """
 

@@ -171,10 +171,10 @@ def test_the_loss_of_a_node_is_sent_at_once_or_after_time_to_return(harness):
     assert harness.head.confirms_loss({"b"}, opened_time)
 
     harness.advance(1, others=[node])
-    assert harness.head.has_heard({"b"})
+    assert harness.head.is_reached({"b"})
     assert not harness.head.has_lost_nodes
     assert not harness.head.confirms_loss({"b"}, opened_time)
-    assert not harness.head.has_heard({"b", "c"})
+    assert not harness.head.is_reached({"b", "c"})
 
 
 def test_ranks_that_have_sent_nothing_are_in_the_heartbeat(harness):
