@@ -18,7 +18,7 @@ ERROR_FILE_VARIABLE = "TORCHELASTIC_ERROR_FILE"
 exception of a function that it records."""
 MAX_ERROR_FILE_BYTES = 1 << 20
 OOM_SAMPLE_SECONDS = 30.0
-"""Interval at which kills of the group are counted. A kill ends a process within seconds, so that an
+"""Interval at which kills of the group are counted. A kill ends a process within seconds, so an
 earlier one was of another process, such as a worker of a data loader."""
 
 _ERROR_PATTERN = re.compile(r"([A-Za-z_][\w.]*)(?:: (.*))?", re.DOTALL)
