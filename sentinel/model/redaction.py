@@ -31,10 +31,12 @@ def _patterns() -> tuple[tuple[re.Pattern[str], str], ...]:
         ),
         (re.compile(r"/services/[A-Za-z0-9/_-]+"), f"/services/{MASK}"),
         (re.compile(r"\b(Bearer|Basic)\s+[^\s'\",;]+", re.IGNORECASE), rf"\1 {MASK}"),
-        # name=value; a short number is a setting, such as pad_token_id=0.
+        # name=value; a short number is a setting, such as pad_token_id=0. The start of a word and
+        # the possessive quantifier keep the time linear, however often a long word has such a name.
         (
             re.compile(
-                rf"([\w.-]*{_SENSITIVE_NAME}[\w.-]*['\"]?\s*[=:]\s*)(?!\d{{1,9}}\b|(?:Bearer|Basic)\b)"
+                rf"(?<![\w.-])([\w.-]*{_SENSITIVE_NAME}[\w.-]*+['\"]?\s*(?:=>|[=:])\s*)"
+                r"(?!\d{1,9}\b|(?:Bearer|Basic)\b)"
                 r"(\"[^\"]*\"|'[^']*'|[^\s,;)\]}]+)",
                 re.IGNORECASE,
             ),
