@@ -162,6 +162,7 @@ class Agent:
             clock,
             DeliveryTiming(max_per_hour=settings.max_notifications_per_hour),
             is_wanted=self.cluster_role.is_wanted,
+            recipients=self.processor.recipients,
         )
         self.slack_buttons = SlackButtons(self.sinks, clock)
         self.sample_poller = self._build_sample_poller()

@@ -100,7 +100,7 @@ class RunProcessor:
             sinks=tuple(sinks),
             clock=clock,
         )
-        recipients = Recipients(
+        self.recipients = Recipients(
             {name: settings.routes.get(name, Route()) for name in sinks},
             [name for name, sink in sinks.items() if sink.can_update],
             [name for name, sink in sinks.items() if closes_alerts(sink)],
@@ -111,7 +111,7 @@ class RunProcessor:
             connection, settings.public_url, settings.dashboard_url
         )
         self.notification_policy = NotificationPolicy(
-            connection, recipients, RunTier(settings.tier), clock
+            connection, self.recipients, RunTier(settings.tier), clock
         )
         self.notification_policy.describe_run = self._describe_run
         self.samples = SampleStore(connection, settings.max_samples)

@@ -1,8 +1,9 @@
 """Limits the messages of a run to one receiver per hour, and summarises the rest in a digest.
 
 Up to `limit` new messages are sent within an hour, of any kind; up to twice as many if the further
-ones are critical or end a case. A digest counts what exceeds that, and names what is critical. The
-end of a case that a digest counts is not sent; the end of any other case waits until there is room.
+ones are critical or end a case. A digest counts what exceeds that, and names what is critical.
+Updates and the end of a case that a digest counts are not sent; the end of any other case waits
+until there is room.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ DIGEST_LABEL = "digest"
 
 _MAX_LISTED = 8
 _CRITICAL = Severity.CRITICAL.value
-_RESOLVED = NotificationReason.RESOLVED.value
+_UPDATED, _RESOLVED = NotificationReason.UPDATED.value, NotificationReason.RESOLVED.value
 _DIGEST_NAMES = f"%/{DIGEST_LABEL}#%"
 
 
@@ -46,11 +47,14 @@ def limit_rate(  # noqa: PLR0913 - all of them decide
 
     What only changes an earlier message, because the sink `can_update`, is not limited.
     """
-    is_end = entry.reason == _RESOLVED
-    is_change = entry.reason == NotificationReason.UPDATED.value or (is_end and can_update)
-    if is_change or f"/{DIGEST_LABEL}#" in entry.incident:
+    if is_digest(entry.incident):
         return False
-    if is_end and _is_only_digested(connection, sink, entry.incident):
+    is_end, is_update = entry.reason == _RESOLVED, entry.reason == _UPDATED
+    has_message = _has_state(connection, sink, entry.incident, "delivered")
+    if has_message and (is_update or (is_end and can_update)):
+        return False
+    is_digested = _has_state(connection, sink, entry.incident, "digested")
+    if (is_update or is_end) and is_digested and not has_message:
         _set_state(connection, entry.key, "merged")
         return True
     sent = _sent_times(connection, sink, now, can_update=can_update)
@@ -66,11 +70,14 @@ def limit_rate(  # noqa: PLR0913 - all of them decide
     return True
 
 
-def _is_only_digested(connection: sqlite3.Connection, sink: str, incident: str) -> bool:
-    """Whether a digest counts the case, and the receiver has no message of it."""
-    query = "select state from outbox where incident = ? and sink = ?"
-    states = {state for (state,) in connection.execute(query, (incident, sink))}
-    return "digested" in states and "delivered" not in states
+def is_digest(incident: str) -> bool:
+    """Whether that is the name of the incident of a digest."""
+    return f"/{DIGEST_LABEL}#" in incident
+
+
+def _has_state(connection: sqlite3.Connection, sink: str, incident: str, state: str) -> bool:
+    query = "select 1 from outbox where incident = ? and sink = ? and state = ? limit 1"
+    return connection.execute(query, (incident, sink, state)).fetchone() is not None
 
 
 def _set_state(connection: sqlite3.Connection, key: str, state: str) -> None:
@@ -84,8 +91,10 @@ def _sent_times(
     changes = ("updated", "resolved" if can_update else "updated")
     rows = connection.execute(
         "select finished_at from outbox where sink = ? and state = 'delivered'"
-        " and reason not in (?, ?) and finished_at > ? and incident not like ?"
-        " order by finished_at",
+        " and (reason not in (?, ?) or not exists(select 1 from outbox as earlier"
+        "  where earlier.incident = outbox.incident and earlier.sink = outbox.sink"
+        "  and earlier.state = 'delivered' and earlier.rowid < outbox.rowid))"
+        " and finished_at > ? and incident not like ? order by finished_at",
         (sink, *changes, now - WINDOW_SECONDS, _DIGEST_NAMES),
     )
     return [time for (time,) in rows]

@@ -10,10 +10,12 @@ from collections.abc import Callable, Mapping
 from contextlib import closing
 from pathlib import Path
 
+from sentinel.config.route import Route
 from sentinel.model.counters import Counters
 from sentinel.model.delivery import Sink
 from sentinel.model.notification import Notification
 from sentinel.notify import outbox
+from sentinel.notify.recipients import Recipients
 from sentinel.notify.sink_worker import (
     DELIVERIES_METRIC,
     DELIVERY_OUTCOMES,
@@ -35,7 +37,7 @@ class Dispatcher:
     Every notification is tried until its receiver accepts it, rejects it for good, or it is too
     old. It arrives twice only if the receiver accepts it without a response, or if the agent is
     killed between the response and the commit. `clock` returns seconds since the epoch. `is_wanted`
-    is as that of SinkWorker.
+    and `recipients` are as those of SinkWorker; without recipients, every sink gets everything.
     """
 
     def __init__(  # noqa: PLR0913 - what all workers share
@@ -47,11 +49,13 @@ class Dispatcher:
         timing: DeliveryTiming | None = None,
         *,
         is_wanted: Callable[[Notification], bool] = lambda _: True,
+        recipients: Recipients | None = None,
     ) -> None:
         self.database_path = database_path
         self.sinks = dict(sinks)
         self._counters, self._clock, self._is_wanted = counters, clock, is_wanted
         self._timing = timing or DeliveryTiming()
+        self._recipients = recipients or Recipients({name: Route() for name in self.sinks})
         self._wake_events = {name: threading.Event() for name in self.sinks}
         self._stopping = threading.Event()
         self._threads: list[threading.Thread] = []
@@ -131,7 +135,7 @@ class Dispatcher:
             self._counters,
             self._clock,
             self._timing,
-            tuple(self.sinks),
+            self._recipients,
             self.wake,
             self._is_wanted,
         )

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from itertools import groupby
 
 from sentinel.model.delivery_problem import DeliveryProblem
+from sentinel.model.finding import Severity
 from sentinel.model.notification import Notification, NotificationReason
 from sentinel.notify import notification_codec
 
@@ -70,15 +71,29 @@ class QueueRules:
     """How a notification is queued.
 
     `hold_seconds` delays the first notification of a case. The sinks of `updatable` get updates. A
-    sink of `withheld` gets the notification at that time (epoch seconds), if at all.
+    sink of `withheld` gets the notification at that time (epoch seconds), if at all. A sink of
+    `silent` does not get the end of a case, which only removes what is withheld of it.
     """
 
     hold_seconds: float = 0.0
     updatable: Collection[str] = ()
     withheld: Mapping[str, float] = field(default_factory=dict)
+    silent: Collection[str] = ()
 
 
 _DEFAULT_RULES = QueueRules()
+
+
+@dataclass(frozen=True, slots=True)
+class Substitutes:
+    """The sinks that may get what another one rejected, in the order in which they are tried.
+
+    The route of `admitting` permits the notification; `others` get it if none of those takes it.
+    """
+
+    admitting: Sequence[str]
+    others: Sequence[str]
+    rules: QueueRules = _DEFAULT_RULES
 
 
 def idempotency_key(notification: Notification, sink: str) -> str:
@@ -100,6 +115,14 @@ def enqueue(
     # It takes the write lock: a transaction that reads first cannot write after another one wrote.
     connection.execute("update outbox set key = key where false")
     created = time.time() if now is None else now
+    if notification.reason is NotificationReason.RESOLVED:
+        name = notification.incident.name
+        sinks = [
+            sink
+            for sink in sinks
+            if sink not in rules.silent
+            or any(row.state == "withheld" for row in _pending_rows(connection, sink, name))
+        ]
     return sum(_enqueue_for(connection, notification, sink, created, rules) for sink in sinks)
 
 
@@ -423,18 +446,18 @@ def mark_dead(
 
 
 def fail_over(
-    connection: sqlite3.Connection, entry: OutboxEntry, sink: str, sinks: Iterable[str], now: float
+    connection: sqlite3.Connection,
+    entry: OutboxEntry,
+    sink: str,
+    substitutes: Callable[[Notification, str, float], Substitutes],
+    now: float,
 ) -> str | None:
-    """Queue what `sink` rejected for the next of `sinks` that has not got it; return that one.
+    """Queue what `sink` rejected for the first substitute that has not got it; return that one.
 
     An update, or the end of a case of which the sink has a message, concerns no other receiver.
     """
-    order = list(sinks)
-    at = order.index(sink) if sink in order else len(order)
-    is_follow_up = entry.reason == _UPDATED or (
-        entry.reason == _RESOLVED and _has_message(connection, sink, entry.incident)
-    )
-    if is_follow_up:
+    is_end = entry.reason == _RESOLVED
+    if entry.reason == _UPDATED or (is_end and _has_message(connection, sink, entry.incident)):
         return None
     try:
         notification = notification_codec.decode(entry.notification_json)
@@ -442,8 +465,41 @@ def fail_over(
         return None
     note = f"Sent here because the sink {sink!r} did not accept it."
     passed_on = replace(notification, notes=(*notification.notes, note))
-    candidates = (*order[at + 1 :], *order[:at])
-    return next((each for each in candidates if enqueue(connection, passed_on, [each], now)), None)
+    found = substitutes(notification, sink, now)
+    order = [*found.admitting, *found.others]
+    reached = [each for each in order if _sent_severities(connection, each, entry.incident)]
+    # The end of a case goes to those that have the case.
+    groups = (reached,) if is_end and reached else (found.admitting, found.others)
+    for group in groups:
+        having = [each for each in group if _has_notification(connection, each, entry)]
+        for each in group:
+            if each not in having and enqueue(connection, passed_on, [each], now, found.rules):
+                return each
+        if having:
+            return None
+    return None
+
+
+def _has_notification(connection: sqlite3.Connection, sink: str, entry: OutboxEntry) -> bool:
+    """Whether the sink has the case of the entry at that severity, or its end, or will get it."""
+    sent = _sent_severities(connection, sink, entry.incident)
+    if entry.reason == _RESOLVED:
+        return _RESOLVED in sent
+    order = Severity(entry.severity).order
+    return any(
+        Severity(severity).order <= order
+        for reason, severity in sent.items()
+        if reason in (_OPENED, _ESCALATED)
+    )
+
+
+def _sent_severities(connection: sqlite3.Connection, sink: str, incident: str) -> dict[str, str]:
+    """The severities by reason of the notifications of a case that the sink did not reject."""
+    query = (
+        "select reason, severity from outbox where incident = ? and sink = ? and state != 'dead'"
+        " order by rowid"
+    )
+    return dict(connection.execute(query, (incident, sink)).fetchall())
 
 
 def _has_message(connection: sqlite3.Connection, sink: str, incident: str) -> bool:

@@ -2,7 +2,9 @@
 
 A notification that a silence or the tier of the run suppresses is pending. It is queued, once, as
 soon as nothing suppresses it any more and its case still fires; it is dropped if the case resolves
-before that. Pending notifications commit together with their cause, so they survive a restart.
+before that. The end of a case that was sent is not suppressed where it only closes an alert or
+changes a message. Pending notifications commit together with their cause, so they survive a
+restart.
 """
 
 from __future__ import annotations
@@ -141,7 +143,8 @@ class NotificationPolicy:
         if notification.reason is NotificationReason.RESOLVED:
             self._drop_pending(notification)
             # A case whose opening was never sent needs no resolution.
-            return not is_suppressed and pending is None and self._enqueue(notification)
+            is_sent = outbox.is_open(self.connection, incident.name)
+            return is_sent and self._enqueue(notification, is_suppressed=is_suppressed)
         if pending is not None:
             notification = replace(notification, reason=pending.reason)
         elif notification.reason is NotificationReason.UPDATED and is_suppressed:
@@ -164,7 +167,7 @@ class NotificationPolicy:
             self.suppression.is_suppressed(each.key.detector) for each in notification.incidents
         )
 
-    def _enqueue(self, notification: Notification) -> bool:
+    def _enqueue(self, notification: Notification, *, is_suppressed: bool = False) -> bool:
         notes = [*self._command_notes(notification), *self._severity_notes(notification)]
         acks = (self.suppression.acks.get(each.name) for each in notification.incidents)
         notes += [_acknowledgement_note(ack) for ack in acks if ack is not None][:1]
@@ -179,7 +182,7 @@ class NotificationPolicy:
             else self.describe_run(notification),
         )
         now, reached = self.clock(), outbox.sinks_of(self.connection, notification.incident.name)
-        sinks, rules = self.recipients.select(sent, reached, now)
+        sinks, rules = self.recipients.select(sent, reached, now, is_suppressed=is_suppressed)
         new = set[str]()
         if sent.reason is NotificationReason.ESCALATED:
             # The case opens for a sink to which the lower severity was not sent.

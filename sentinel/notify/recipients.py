@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from sentinel.config.route import Route
 from sentinel.model.finding import Severity
 from sentinel.model.notification import Notification, NotificationReason
-from sentinel.notify.outbox import QueueRules
+from sentinel.notify.outbox import QueueRules, Substitutes
 from sentinel.pipeline.cases import RUN_END_DETECTORS
 
 _NEVER_HELD = RUN_END_DETECTORS | {"node_lost"}
@@ -31,32 +31,65 @@ class Recipients:
     team: str = ""
 
     def select(
-        self, notification: Notification, reached: Collection[str], now: float
+        self,
+        notification: Notification,
+        reached: Collection[str],
+        now: float,
+        *,
+        is_suppressed: bool = False,
     ) -> tuple[list[str], QueueRules]:
         """The sinks for the notification, and how to queue it at `now` (epoch seconds).
 
         `reached` are the sinks that have a notification of its case: an update and the end of the
-        case concern only those. An end that is no news goes only to sinks that close an alert.
+        case concern only those. An end that is no news, or is suppressed, is sent only to sinks
+        that close an alert.
         """
-        incident, reason = notification.incident, notification.reason
+        reason = notification.reason
         is_follow_up = reason in (NotificationReason.UPDATED, NotificationReason.RESOLVED)
         sinks = [
             name
             for name, route in self.routes.items()
-            if name in reached
-            or (not is_follow_up and route.permits(incident.key.run, self.team, incident.severity))
+            if name in reached or (not is_follow_up and self._permits(route, notification))
         ]
-        if notification.is_silent:
-            sinks = [name for name in sinks if name in self.closable]
-        is_silent = self.updatable if is_follow_up else ()
-        withheld = {
+        is_silent = is_suppressed or notification.is_silent
+        return sinks, QueueRules(
+            self._hold_seconds(notification),
+            self.updatable,
+            self._withheld(notification, sinks, now),
+            [name for name in sinks if is_silent and name not in self.closable],
+        )
+
+    def substitutes(self, notification: Notification, sink: str, now: float) -> Substitutes:
+        """The sinks that may get what `sink` rejected, from the one after it in the settings on.
+
+        Only what is critical may go to a sink whose route does not permit it.
+        """
+        names = list(self.routes)
+        after = names.index(sink) + 1 if sink in names else 0
+        order = [name for name in (*names[after:], *names[:after]) if name != sink]
+        admitting = [name for name in order if self._permits(self.routes[name], notification)]
+        is_critical = notification.incident.severity is Severity.CRITICAL
+        others = [name for name in order if is_critical and name not in admitting]
+        withheld = self._withheld(notification, order, now)
+        return Substitutes(admitting, others, QueueRules(withheld=withheld))
+
+    def _permits(self, route: Route, notification: Notification) -> bool:
+        incident = notification.incident
+        return route.permits(incident.key.run, self.team, incident.severity)
+
+    def _withheld(
+        self, notification: Notification, sinks: Collection[str], now: float
+    ) -> dict[str, float]:
+        """The end of the quiet hours, for the sinks that do not get the notification before."""
+        if notification.incident.severity is Severity.CRITICAL:
+            return {}
+        is_change = notification.reason in (NotificationReason.UPDATED, NotificationReason.RESOLVED)
+        return {
             name: until
             for name in sinks
-            if incident.severity is not Severity.CRITICAL
-            and name not in is_silent
+            if not (is_change and name in self.updatable)
             and (until := self.routes[name].quiet_until(now)) is not None
         }
-        return sinks, QueueRules(self._hold_seconds(notification), self.updatable, withheld)
 
     def _hold_seconds(self, notification: Notification) -> float:
         is_complete = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import random
 import sqlite3
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
@@ -23,6 +23,7 @@ from sentinel.model.delivery import (
 from sentinel.model.notification import Notification
 from sentinel.notify import digest, notification_codec, outbox, retry
 from sentinel.notify.outbox import OutboxEntry
+from sentinel.notify.recipients import Recipients
 from sentinel.notify.transports.abortable_connection import PostponedError
 from sentinel.notify.transports.send import send
 from sentinel.store.database import transaction
@@ -94,8 +95,8 @@ def _name(error: Exception) -> str:
 class SinkWorker:
     """Takes the due notifications of one sink from the outbox, one at a time.
 
-    `sinks` are all sinks in the order of the settings: what this one rejects is passed on.
-    `is_wanted` tells whether a notification may be sent now; it is asked once the receiver is
+    `recipients` are all sinks in the order of the settings: what this one rejects is passed on.
+    `is_wanted` returns whether a notification may be sent now; it is called once the receiver is
     reached, in a thread of its own, and again later if not.
     """
 
@@ -105,7 +106,7 @@ class SinkWorker:
     counters: Counters
     clock: Callable[[], float]
     timing: DeliveryTiming = field(default_factory=DeliveryTiming)
-    sinks: Collection[str] = ()
+    recipients: Recipients = field(default_factory=lambda: Recipients({}))
     on_fail_over: Callable[[], None] = lambda: None
     is_wanted: Callable[[Notification], bool] = lambda _: True
     _last_request_time: float = field(default=0.0, init=False)
@@ -127,7 +128,13 @@ class SinkWorker:
         entry = outbox.claim(self.connection, self.name, now)
         if entry is None:
             return self._refresh(now) or self._seconds_until_due(now)
-        if self._is_over_limit(entry, now):
+        # If the limit cannot be checked, the notification is queued again.
+        self._store_outcome = lambda: outbox.reschedule(
+            self.connection, entry.key, now, entry.last_error
+        )
+        is_over_limit = self._is_over_limit(entry, now)
+        self._store_outcome = None
+        if is_over_limit:
             return 0.0
         self._wait_seconds = self.timing.min_interval_seconds
         self._store_outcome = self._deliver(entry)
@@ -143,9 +150,13 @@ class SinkWorker:
             if abs(now - self._sent_times.get(key, 0.0)) >= self.sink.refresh_seconds:
                 # A failure is repaired by the next refresh, so that nothing is stored.
                 self._sent_times[key] = now
+                entry = outbox.delivered_entry(self.connection, key)
+                if digest.is_digest(entry.incident):
+                    # Nothing ends it: its receiver ends the alert in time.
+                    continue
                 self._last_request_time, self._wait_seconds = now, self.timing.min_interval_seconds
                 with suppress(Exception):
-                    self._send(outbox.delivered_entry(self.connection, key))
+                    self._send(entry)
                 return self._wait_seconds
         return 0.0
 
@@ -153,14 +164,17 @@ class SinkWorker:
         limit = self.timing.max_per_hour
         if limit is None:
             return False
-        return digest.limit_rate(
-            self.connection,
-            self.name,
-            entry,
-            limit=limit,
-            can_update=self.sink.can_update,
-            now=now,
-        )
+        try:
+            return digest.limit_rate(
+                self.connection,
+                self.name,
+                entry,
+                limit=limit,
+                can_update=self.sink.can_update,
+                now=now,
+            )
+        except notification_codec.UnreadableNotificationError:
+            return False
 
     def _store_pending_outcome(self) -> None:
         # An outcome stays in memory until it is stored: losing it, for example because the disk is
@@ -277,7 +291,8 @@ class SinkWorker:
 
         def store_dead() -> None:
             outbox.mark_dead(self.connection, entry.key, error, now)
-            next_sink = outbox.fail_over(self.connection, entry, self.name, self.sinks, now)
+            substitutes = self.recipients.substitutes
+            next_sink = outbox.fail_over(self.connection, entry, self.name, substitutes, now)
             if next_sink is not None:
                 log.warning("The notification is passed on to sink %s", next_sink)
                 self.on_fail_over()

@@ -5,11 +5,13 @@ from dataclasses import replace
 import pytest
 from support.notifications import NOW, make_notification
 
+from sentinel.config.route import Route
 from sentinel.model.finding import Severity
 from sentinel.model.notification import NotificationReason
 from sentinel.notify import outbox
 from sentinel.notify.notification_codec import decode
 from sentinel.notify.outbox import DeliveryProblem, QueueRules
+from sentinel.notify.recipients import Recipients
 from sentinel.store.database import connect
 
 ALL = QueueRules(updatable=["slack"])
@@ -347,12 +349,26 @@ def test_a_requested_delay_holds_after_a_success(connection):
     assert outbox.claim(connection, "slack", NOW + 30) is not None
 
 
-SINKS = ["slack", "webhook", "mail"]
+SINKS = Recipients({name: Route() for name in ("slack", "webhook", "mail")}).substitutes
+PAGED = Recipients(
+    {
+        "slack": Route(),
+        "pager": Route(min_severity="critical"),
+        "other": Route(teams=["another"]),
+    }
+).substitutes
+
+
+def reject(connection, sink, *sinks, reason=NotificationReason.OPENED, **changes):
+    """Queue a notification for sinks, of which the first one rejects it; return its entry."""
+    outbox.enqueue(connection, make_notification(reason, **changes), [sink, *sinks], NOW)
+    entry = outbox.claim(connection, sink, NOW)
+    outbox.mark_dead(connection, entry.key, "HTTP 404", NOW)
+    return entry
 
 
 def test_a_dead_letter_goes_to_the_next_sink_that_has_not_got_it(connection):
-    outbox.enqueue(connection, make_notification(), ["slack", "webhook"], NOW)
-    entry = outbox.claim(connection, "slack", NOW)
+    entry = reject(connection, "slack", "webhook")
 
     assert outbox.fail_over(connection, entry, "slack", SINKS, NOW) == "mail"
     assert outbox.fail_over(connection, entry, "slack", SINKS, NOW) is None
@@ -362,17 +378,56 @@ def test_a_dead_letter_goes_to_the_next_sink_that_has_not_got_it(connection):
 
 
 def test_the_last_sink_fails_over_to_the_first(connection):
-    outbox.enqueue(connection, make_notification(), ["mail"], NOW)
-    entry = outbox.claim(connection, "mail", NOW)
+    entry = reject(connection, "mail")
 
     assert outbox.fail_over(connection, entry, "mail", SINKS, NOW) == "slack"
+
+
+def test_only_what_is_critical_goes_to_a_sink_whose_route_does_not_permit_it(connection):
+    warning = reject(connection, "slack", severity=Severity.WARNING)
+    critical = reject(connection, "slack", "pager", episode=2)
+
+    assert outbox.fail_over(connection, warning, "slack", PAGED, NOW) is None
+    assert outbox.fail_over(connection, critical, "slack", PAGED, NOW) is None, "pager has it"
+    outbox.mark_dead(connection, outbox.claim(connection, "pager", NOW).key, "HTTP 400", NOW)
+    assert outbox.fail_over(connection, critical, "pager", PAGED, NOW) == "other"
+
+
+def test_what_a_sink_has_at_that_severity_is_not_passed_on_to_it(connection):
+    """The pager got the critical case as its opening."""
+    outbox.enqueue(connection, make_notification(severity=Severity.WARNING), ["slack"], NOW)
+    delivery_order(connection)
+    outbox.enqueue(connection, make_notification(), ["pager"], NOW)
+    entry = reject(connection, "slack", reason=NotificationReason.ESCALATED)
+
+    assert outbox.fail_over(connection, entry, "slack", PAGED, NOW) is None
+    assert delivery_order(connection, "pager") == ["kl_blowup#1:opened"]
+
+
+def test_what_is_passed_on_waits_for_the_end_of_quiet_hours(connection):
+    """`NOW` is at 22:13 UTC."""
+    night = Route(quiet_hours="22:00-07:00", timezone="UTC")
+    substitutes = Recipients({"slack": Route(), "mail": night}).substitutes
+    warning = reject(connection, "slack", severity=Severity.WARNING)
+    critical = reject(connection, "slack", episode=2)
+
+    assert outbox.fail_over(connection, warning, "slack", substitutes, NOW) == "mail"
+    assert outbox.fail_over(connection, critical, "slack", substitutes, NOW) == "mail"
+    assert delivery_order(connection, "mail") == ["kl_blowup#2:opened"]
+
+
+def test_the_end_of_a_case_goes_to_the_sink_that_got_its_opening_instead(connection):
+    outbox.fail_over(connection, reject(connection, "slack"), "slack", SINKS, NOW)
+    entry = reject(connection, "slack", reason=NotificationReason.RESOLVED)
+
+    assert outbox.fail_over(connection, entry, "slack", SINKS, NOW) == "webhook"
+    assert outbox.fail_over(connection, entry, "slack", SINKS, NOW) is None
 
 
 def test_the_end_of_a_case_that_the_sink_reported_is_not_passed_on(connection):
     outbox.enqueue(connection, make_notification(), ["slack"], NOW)
     delivery_order(connection)
-    outbox.enqueue(connection, make_notification(NotificationReason.RESOLVED), ["slack"], NOW)
-    entry = outbox.claim(connection, "slack", NOW)
+    entry = reject(connection, "slack", reason=NotificationReason.RESOLVED)
 
     assert outbox.fail_over(connection, entry, "slack", SINKS, NOW) is None
 

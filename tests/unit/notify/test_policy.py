@@ -11,7 +11,7 @@ from support.results import NOW, RUN, make_incident
 
 from sentinel.config.route import Route
 from sentinel.model.finding import Severity
-from sentinel.model.incident import IncidentState, RunTier
+from sentinel.model.incident import IncidentState, Resolution, RunTier
 from sentinel.model.notification import Notification, NotificationReason
 from sentinel.model.record import WHOLE_RUN, Event, Record
 from sentinel.notify import notification_codec, outbox
@@ -161,6 +161,23 @@ def test_a_silence_of_one_detector_does_not_suppress_others(fixture):
     fixture.silence("loss_plateau")
 
     assert fixture.enqueue(NotificationReason.OPENED)
+
+
+@pytest.mark.parametrize("is_escalated", [False, True])
+def test_the_end_of_a_case_within_a_silence_closes_its_alerts_only(fixture, is_escalated):
+    """Otherwise the message of the silenced case would show it as firing for ever."""
+    fixture.recipients = Recipients({"slack": Route(), "bot": Route()}, ["bot"], ["bot"])
+    fixture.restart()
+    fixture.enqueue(NotificationReason.OPENED, WARNING)
+    fixture.deliver("slack")
+    fixture.deliver("bot")
+    fixture.silence()
+    if is_escalated:
+        fixture.enqueue(NotificationReason.ESCALATED)
+    fixture.enqueue(NotificationReason.RESOLVED)
+
+    assert [reason for _, reason, _ in rows(fixture, "bot")] == ["opened", "resolved"]
+    assert [reason for _, reason, _ in rows(fixture, "slack")] == ["opened"]
 
 
 def test_an_expired_silence_releases_the_notification(fixture):
@@ -441,6 +458,16 @@ def test_what_is_over_in_the_morning_is_not_sent(fixture):
     fixture.deliver()
 
     assert {state for state, _, _ in rows(fixture, "slack")} == {"merged"}
+
+
+def test_a_case_that_ended_with_a_failed_run_is_not_sent_in_the_morning(fixture):
+    fixture.recipients = Recipients({"slack": NIGHT, "mail": Route()})
+    fixture.restart()
+    fixture.enqueue(NotificationReason.OPENED, WARNING)
+    fixture.enqueue(NotificationReason.RESOLVED, replace(WARNING, resolution=Resolution.RUN_FAILED))
+
+    assert {state for state, _, _ in rows(fixture, "slack")} == {"merged"}
+    assert rows(fixture, "mail") == [("queued", "opened", "warning")]
 
 
 def test_a_case_that_becomes_critical_at_night_is_sent_at_once(fixture):

@@ -8,10 +8,12 @@ from support.notifications import make_notification
 from support.sink_workers import sink_worker
 from support.updating_sinks import RefreshedUpdatingSink, UpdatingSink, new_messages
 
+from sentinel.config.route import Route
 from sentinel.model.delivery import HttpRequest
 from sentinel.model.finding import Severity
 from sentinel.model.notification import NotificationReason
 from sentinel.notify import outbox
+from sentinel.notify.recipients import Recipients
 from sentinel.notify.sink_worker import DeliveryTiming
 
 WARNING = make_notification(severity=Severity.WARNING)
@@ -34,6 +36,10 @@ def updating(fixture):
     fixture.worker.sink = UpdatingSink(fixture.receiver.url)
     fixture.receiver.default = webhook_receiver.accept_with_id()
     return fixture
+
+
+def everywhere(*sinks):
+    return Recipients({name: Route() for name in sinks})
 
 
 def bodies(fixture):
@@ -136,7 +142,9 @@ def test_a_follow_up_is_sent_after_an_accepted_request_only(updating):
 def test_what_a_receiver_rejects_goes_to_the_next_sink(fixture):
     passed_on = []
     fixture.worker = replace(
-        fixture.worker, sinks=("mail", "slack", "pager"), on_fail_over=lambda: passed_on.append(1)
+        fixture.worker,
+        recipients=everywhere("mail", "slack", "pager"),
+        on_fail_over=lambda: passed_on.append(1),
     )
     fixture.receiver.default = webhook_receiver.status(410)
     fixture.enqueue(make_notification())
@@ -155,7 +163,9 @@ def test_a_sink_that_cannot_render_is_given_up_and_passed_on(fixture):
             raise KeyError("CANARY")
 
     fixture.worker = replace(
-        fixture.worker, sink=BrokenSink(fixture.receiver.url), sinks=("slack", "pager")
+        fixture.worker,
+        sink=BrokenSink(fixture.receiver.url),
+        recipients=everywhere("slack", "pager"),
     )
     fixture.enqueue(make_notification())
     fixture.deliver_all(tries=2)
@@ -263,3 +273,66 @@ def test_changes_of_messages_are_not_limited(updating):
     updating.deliver_all(tries=3)
 
     assert len(bodies(updating)) == 10
+
+
+def test_updates_and_ends_of_cases_in_a_digest_are_no_new_messages(updating):
+    limited(updating, 2)
+    episodes = range(1, 11)
+    warnings = [make_notification(episode=n, severity=Severity.WARNING) for n in episodes]
+    updating.enqueue(*warnings)
+    updating.deliver_all(tries=20)
+    updating.enqueue(*(make_update(1, episode=n, severity=Severity.WARNING) for n in episodes))
+    updating.deliver_all(tries=40)
+    updating.enqueue(
+        *(
+            make_notification(NotificationReason.RESOLVED, episode=n, severity=Severity.WARNING)
+            for n in episodes
+        )
+    )
+    updating.deliver_all(tries=100)
+
+    assert new_messages(updating.receiver) == [("opened", "warning")] * 3
+    assert len(bodies(updating)) == 3 + 2 * 2
+
+
+def test_cases_that_opened_and_ended_in_an_outage_are_new_messages_and_limited(updating):
+    limited(updating, 2)
+    for episode in range(1, 11):
+        updating.enqueue(make_notification(episode=episode))
+        updating.enqueue(make_notification(NotificationReason.RESOLVED, episode=episode))
+    updating.deliver_all(tries=50)
+
+    assert len(new_messages(updating.receiver)) == 4
+    updating.deliver_all(after=3600, tries=3)
+    assert len(new_messages(updating.receiver)) > 4
+
+
+def test_a_limit_that_cannot_be_checked_delays_the_notification(fixture):
+    limited(fixture, 1)
+    fixture.enqueue(WARNING)
+    fixture.deliver_all(tries=2)
+    fixture.enqueue(make_notification(episode=2, severity=Severity.WARNING))
+    fixture.connection.execute(
+        "create trigger full before update on outbox when new.state = 'digested'"
+        " begin select raise(abort, 'disk full'); end"
+    )
+    with pytest.raises(Exception, match="disk full"):
+        fixture.deliver_next(after=2)
+    fixture.connection.execute("drop trigger full")
+    fixture.deliver_all(tries=100)
+
+    assert "1 further notification is summarised here" in texts(fixture)[-1]
+
+
+def test_a_digest_is_not_sent_again(updating):
+    """Nothing ends it, so the receiver has to."""
+    limited(updating, 1)
+    updating.worker.sink = RefreshedUpdatingSink(updating.receiver.url)
+    updating.enqueue(WARNING, make_notification(episode=2, severity=Severity.WARNING))
+    updating.deliver_all(tries=70)
+    updating.enqueue(RESOLVED)
+    updating.deliver_all(tries=200)
+
+    summaries = [each["summary"] for each in bodies(updating)]
+    assert sum("summarised here" in summary for summary in summaries) == 1
+    assert len(summaries) > 2, "the case itself is sent again until it ends"
