@@ -155,24 +155,25 @@ class SlackButtons:
             name = _incident_of_message(connection, payload, case)
             if name is None:
                 return "Not done: this is not the newest message of the case."
+            detectors = _detectors_of_case(connection, name)
+            if not detectors:
+                return "Not done: this message is about no finding of a detector."
             author = _author(payload)
             if payload["actions"][0]["action_id"] == ACKNOWLEDGE_ACTION:
-                return self._acknowledge(connection, name, author)
-            return self._silence(connection, name, author)
+                return self._acknowledge(connection, list(detectors), author)
+            return self._silence(connection, sorted(set(detectors.values())), author)
 
-    def _acknowledge(self, connection: sqlite3.Connection, name: str, author: str) -> str:
-        now = self._clock()
-        if not silences.acknowledge(connection, "", now, author, COMMENT, incident=name):
+    def _acknowledge(self, connection: sqlite3.Connection, names: list[str], author: str) -> str:
+        now, count = self._clock(), 0
+        for name in names:
+            acknowledged = silences.acknowledge(connection, "", now, author, COMMENT, incident=name)
+            count += len(acknowledged)
+        if not count:
             return "Not acknowledged: the case is over."
         return f"Acknowledged by {author} at {silences.format_utc_time(now)}."
 
-    def _silence(self, connection: sqlite3.Connection, name: str, author: str) -> str:
+    def _silence(self, connection: sqlite3.Connection, detectors: list[str], author: str) -> str:
         now, ends_at = self._clock(), self._clock() + SILENCE_SECONDS
-        case = cases.cases_by_incident(connection).get(name)
-        names = [name] if case is None else case["incidents"]
-        marks = ", ".join("?" * len(names))
-        query = f"select distinct detector from incident where name in ({marks})"  # noqa: S608
-        detectors = sorted(detector for (detector,) in connection.execute(query, names))
         for detector in detectors:
             silence = silences.Silence(detector, now, ends_at, author, COMMENT)
             silences.add_silence(connection, silence)
@@ -189,6 +190,15 @@ def _incident_of_message(
     query = "select distinct incident from outbox where receipt = ?"
     names = [str(name) for (name,) in connection.execute(query, [receipt])]
     return next((name for name in names if incident_id(name) == case), None)
+
+
+def _detectors_of_case(connection: sqlite3.Connection, lead: str) -> dict[str, str]:
+    """The detectors of the incidents of a case, by the name of the incident."""
+    case = cases.cases_by_incident(connection).get(lead)
+    names = [lead] if case is None else case["incidents"]
+    marks = ", ".join("?" * len(names))
+    query = f"select name, detector from incident where name in ({marks})"  # noqa: S608
+    return dict(connection.execute(query, names).fetchall())
 
 
 def _author(payload: Mapping[str, Any]) -> str:

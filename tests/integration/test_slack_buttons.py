@@ -180,6 +180,28 @@ def test_an_escalated_case_can_be_acknowledged_from_its_new_message(
     assert (ack.incident, ack.severity) == (NAME, Severity.CRITICAL)
 
 
+def test_a_case_whose_first_incident_is_over_can_be_acknowledged(bot, buttons, message, connection):
+    other = make_notification(detector="reward_collapse", severity=Severity.WARNING).incident
+    _store_incident(connection, other)
+    connection.execute("update incident set state = 'resolved' where name = ?", [NAME])
+    cases.store_case(connection, replace(OPENED, others=(other,)))
+    buttons.handle_press(bot, press_of(message, ACKNOWLEDGE_ACTION))
+
+    assert set(silences.load_acks(connection)) == {other.name}
+
+
+@pytest.mark.parametrize("action", [ACKNOWLEDGE_ACTION, SILENCE_ACTION])
+def test_a_message_without_an_incident_of_a_detector_is_named_as_such(
+    slack, bot, buttons, message, connection, *, action
+):
+    connection.execute("delete from incident")
+    connection.execute("delete from case_history")
+    buttons.handle_press(bot, press_of(message, action))
+
+    assert note(slack) == "Not done: this message is about no finding of a detector."
+    assert silences.active_silences(connection, NOW) == ()
+
+
 def test_without_an_app_token_there_are_no_buttons_and_no_thread(slack):
     bot = SlackBot(token=SLACK_TOKEN, channel="training", api_url=slack.api_url)
     buttons = SlackButtons({"slack_bot": bot})
