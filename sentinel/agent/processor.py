@@ -175,7 +175,10 @@ class RunProcessor:
         now = self._clock()
         if abs(now - self._deliveries_polled_at) >= DELIVERIES_INTERVAL_SECONDS:
             self._deliveries_polled_at = now
-            self.exposition.set_delivery_problems(outbox.delivery_problems(self.connection))
+            # A sink that was removed from the settings is none any more.
+            problems = outbox.delivery_problems(self.connection)
+            routes = self.recipients.routes
+            self.exposition.set_delivery_problems(each for each in problems if each.sink in routes)
 
     def process(self, entry: RecordOrBatch) -> bool:
         """Process one entry and publish its results; whether a notification was queued."""

@@ -118,6 +118,16 @@ def test_a_finished_run_closes_what_it_opened_once(run, sink):
     assert run.queued(sink) == before
 
 
+def test_a_sink_that_was_removed_from_the_settings_is_no_problem(run):
+    rejected = "update outbox set state = 'dead', finished_at = ?, last_error = 'HTTP 404'"
+    run.connection.execute(rejected, [run.now])
+    run.connection.execute("update outbox set sink = 'removed' where sink = 'discord'")
+    run.restart_agent()
+
+    problems = run.processor.exposition.state()["delivery_problems"]
+    assert {each["sink"] for each in problems} == {"slack", "webhook"}
+
+
 def test_an_agent_killed_before_the_end_closes_it_after_its_restart(run):
     run.connection.execute("update outbox set state = 'delivered'")
     run.restart_agent()
