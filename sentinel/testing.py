@@ -382,7 +382,7 @@ def _check_rendering(sink: Sink) -> None:
     _require(opened == before, kind, "must not modify the notification")
     _require(first == sink.render(before, "a" * 32, None), kind, "must render a repeat the same")
     closing = sink.render(resolved, "a" * 32, None)
-    _require(_payload(first) != _payload(closing), kind, "must tell a resolution from an opening")
+    _require(_payload(first) != _payload(closing), kind, "must render a resolution as such")
     shown, expected = "\n".join(_texts(first)), ("KL is 2 nats", "Raise", "a-run")
     missing = [each for each in expected if each not in shown.replace("\\", "")]
     _require(not missing, kind, f"must show finding, remedy and run, but {missing} are missing")

@@ -51,7 +51,7 @@ class LogAgent(Agent):
         return self.log
 
     def report_coverage(self, text: str) -> None:
-        """Say once what of the run is not monitored."""
+        """Report once what of the run is not monitored."""
         self.on_notice(text)
 
     def run_once(self) -> None:

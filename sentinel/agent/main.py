@@ -274,7 +274,7 @@ class Agent:
             self.slack_buttons.start()
 
     def report_coverage(self, text: str) -> None:
-        """Say once what of the run is not monitored."""
+        """Log once what of the run is not monitored."""
         log.warning("Run %s: %s.", self.run, text)
 
     def _drain(self) -> None:

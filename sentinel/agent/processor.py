@@ -237,7 +237,7 @@ class RunProcessor:
         return self.context_reader.read(notification, self.history.run_metadata.as_dict())
 
     def _with_context(self, result: Result) -> Result:
-        """The result whose case notifications say where the run can be found."""
+        """The result whose case notifications name where the run can be found."""
         if not result.case_notifications:
             return result
         described = (

@@ -134,7 +134,7 @@ class Sink(Protocol):
 
 
 def closes_alerts(sink: Sink) -> bool:
-    """Whether its receiver keeps an alert open until it is told that it is over.
+    """Whether its receiver keeps an alert open until a notification ends it.
 
     These are receivers whose messages can change, and programs: a class attribute `for_programs`.
     """

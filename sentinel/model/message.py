@@ -193,7 +193,7 @@ def _duration(notification: Notification) -> str:
     if resolution is Resolution.CORRECTED:
         return f"Another cause was found {lasted} later{at}."
     if resolution is Resolution.EXPIRED:
-        return f"Nobody acknowledged it for 24 h, so it is closed{at}."
+        return f"It was not acknowledged for 24 h, so it is closed{at}."
     text = f"It lasted from step {onset} to step {end}, {lasted}"
     until = f", until {end_text}" if end_text else ""
     has_other_reason = resolution not in (None, Resolution.CLEARED)

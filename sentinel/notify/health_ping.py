@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 SUCCESS, START, FAIL = "", "start", "fail"
 GOOD_OUTCOMES = frozenset({"finished", "interrupted"})
-"""Outcomes of a run after which nobody is alerted."""
+"""Outcomes of a run that cause no alert."""
 
 _MAX_WAITING = 8
 _HUNG_AGENT_SECONDS = 60.0

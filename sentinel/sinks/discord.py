@@ -1,7 +1,7 @@
 """Discord: one message per case in a channel, which is edited when the case changes.
 
 A webhook that is executed with `wait=true` responds with the message, whose id later edits it
-(`PATCH .../messages/{id}`). An edited message alerts nobody, so a case whose severity rises is
+(`PATCH .../messages/{id}`). An edited message alerts no one, so a case whose severity rises is
 posted again. Names and texts of people and models are untrusted: markup is escaped, and
 `allowed_mentions` permits no mention.
 

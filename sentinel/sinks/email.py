@@ -30,7 +30,7 @@ _MAX_SUBJECT_CHARS = 180
 _MAX_LINE_CHARS = 2000
 _MAX_ITEMS = 8
 _ID_DOMAIN = "sentinel.invalid"
-"""A domain that nobody can own: the identifiers of messages are no addresses."""
+"""A domain that cannot be registered: the identifiers of messages are no addresses."""
 
 _REMEDIES = {
     530: "The server requires a login: set username and password.",

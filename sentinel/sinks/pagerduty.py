@@ -1,7 +1,7 @@
 """PagerDuty: one notification as one event of the Events API v2.
 
 `trigger` opens the alert of a case or changes it, `acknowledge` stops the escalation of a case that
-somebody acknowledged, and `resolve` closes it; all name it by `dedup_key`, so that repeats change
+was acknowledged, and `resolve` closes it; all name it by `dedup_key`, so that repeats change
 nothing. A service that notifies by the severity of the alert
 (dynamic notifications) raises the urgency of the incident with it.
 

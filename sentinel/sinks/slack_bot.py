@@ -1,7 +1,7 @@
 """Slack bot: one message per case, which is kept up to date, with its history in a thread.
 
 `chat.postMessage` sends the first message. `chat.update` changes it when the case changes or is
-over, and a reply in its thread records the change. An edited message alerts nobody, so a case whose
+over, and a reply in its thread records the change. An edited message alerts no one, so a case whose
 severity rises is posted again: as a reply that is shown in the channel too.
 
 Every response has status 200 and a JSON object whose `ok` is false with the reason in `error`,
