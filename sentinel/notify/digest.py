@@ -63,7 +63,10 @@ def limit_rate(  # noqa: PLR0913 - all of them decide
         return False
     if is_end:
         room_at = sent[-maximum] + WINDOW_SECONDS
-        outbox.reschedule(connection, entry.key, room_at, "", is_answered=True)
+        with transaction(connection, mode="immediate"):
+            outbox.reschedule(connection, entry.key, room_at, "", is_answered=True)
+            # Its age counts from the time at which it may be sent.
+            connection.execute("update outbox set created = ? where key = ?", (room_at, entry.key))
     else:
         with transaction(connection, mode="immediate"):
             _digest_due(connection, sink, entry, now)

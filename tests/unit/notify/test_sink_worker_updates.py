@@ -307,6 +307,20 @@ def test_cases_that_opened_and_ended_in_an_outage_are_new_messages_and_limited(u
     assert len(new_messages(updating.receiver)) > 4
 
 
+def test_the_age_of_an_end_that_waits_for_room_counts_from_then(fixture):
+    """Else the first failure of the receiver would be the last try."""
+    limited(fixture, 1)
+    fixture.enqueue(*(make_notification(episode=n) for n in (1, 2)))
+    fixture.deliver_all(tries=4)
+    fixture.enqueue(make_notification(NotificationReason.RESOLVED, severity=Severity.WARNING))
+    fixture.deliver_all(tries=2)
+    fixture.receiver.script = [webhook_receiver.status(503)]
+    fixture.deliver_next(after=3601)
+    fixture.deliver_next(after=600)
+
+    assert "Resolved" in texts(fixture)[-1]
+
+
 def test_a_limit_that_cannot_be_checked_delays_the_notification(fixture):
     limited(fixture, 1)
     fixture.enqueue(WARNING)
