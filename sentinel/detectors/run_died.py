@@ -2,11 +2,12 @@
 
 Formula
     Finding    = the first failure of the run is the end of a process without STOP: by a signal, by
-                 the out-of-memory killer, or with an exit code. It is reported once no rank is
-                 left, or `settle` seconds later; in a run on several nodes, if it is not known how
-                 the process ended, once all other nodes have reported since, and not if a lost node
-                 explains it (see `node_lost`). With an elastic launcher whose ranks end within 35
-                 seconds, only if they do not restart or the launcher reports their failure
+                 the out-of-memory killer, or with an exit code other than 0. It is reported once no
+                 rank is left, or `settle` seconds later; in a run on several nodes, if it is not
+                 known how the process ended, once all other nodes have reported since, and not if a
+                 lost node explains it (see `node_lost`). With an elastic launcher whose ranks end
+                 within 35 seconds, only if they do not restart or the launcher reports their
+                 failure
     warning    = the ranks were asked to end by SIGTERM or SIGHUP, as by `scancel`,
                  `kubectl delete`, a preemption or a closed terminal; after four times `settle`
     info       = `sentinel run` received that signal and passed it on

@@ -173,6 +173,9 @@ class LiveRank:
             outcome = "died"
         if process_end is not None and outcome in ("died", "exception"):
             known = dict(self.evidence.attributes(process_end))
+        if outcome == "died" and known.get("code") == "0":
+            # A script may end with `os._exit(0)`, so that its libraries cannot fail at the end.
+            outcome, known = "finished", {}
         # A client that disabled itself writes no STOP, but its outcome is in the header.
         self.outcome = known.pop("outcome", outcome)
         self.ended_at = now if process_end is None else self._clamp_time(process_end.ended_at, now)

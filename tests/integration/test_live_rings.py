@@ -137,6 +137,19 @@ def test_a_rank_with_a_stop_record_did_not_die(source, rank):
     assert (heartbeat.values["ranks_gone"], heartbeat.attributes["state"]) == (0.0, "finished")
 
 
+def test_a_rank_that_exits_with_status_0_did_not_die(source, rank):
+    """As scripts do with `os._exit(0)`, which runs no code of ours."""
+    child = rank(0)
+    poll_until(source, is_heartbeat)
+    child.communicate()
+
+    records = poll_until(source, is_stop)
+    (stop,) = filter(is_stop, records)
+    assert stop.attributes == {"outcome": "finished"}
+    assert records[-1].attributes["state"] == "finished"
+    assert records[-1].values["ranks_gone"] == 0.0
+
+
 def test_an_exception_differs_from_a_death(source, rank):
     rank(0, ending="exception")
     rank(1).kill()
