@@ -289,6 +289,11 @@ class IncidentBook:
         if incident.state is not IncidentState.RESOLVED:
             incident.state, incident.resolution = IncidentState.RESOLVED, resolution
             incident.resolved_step, incident.resolved_time = record.step, record.time
+            if resolution is Resolution.RUN_FINISHED and incident.clear_step is not None:
+                # It was over before, only not yet for long enough.
+                incident.resolution = Resolution.CLEARED
+                incident.resolved_step = incident.clear_step
+                incident.resolved_time = incident.clear_time
         # This attempt may fail as an earlier one did.
         is_earlier = (
             incident.key.detector in LASTING_DETECTORS and record.attempt > incident.attempt

@@ -125,6 +125,18 @@ def test_an_incident_that_was_over_before_keeps_its_step(driver):
     assert driver.notifications[0].step == 102, "the first record without a finding"
 
 
+def test_an_incident_that_had_ended_shortly_before_the_run_keeps_its_step(driver):
+    driver.find("slow", "drift", event=Event.STEP)
+    driver.process(outputs={"slow": Clear()})
+    driver.process()
+
+    assert driver.process(Event.STOP, outcome="finished") == [
+        ("slow", Resolution.CLEARED),
+        ("drift", Resolution.RUN_FINISHED),
+    ]
+    assert [each.step for each in driver.notifications] == [102, 103]
+
+
 def test_a_pending_incident_is_not_notified_at_the_end():
     driver = Driver()
     driver.book.findings_to_fire = 3
