@@ -46,6 +46,9 @@ _SILENT_RESOLUTIONS = frozenset({
     Resolution.EXPIRED,
 })  # fmt: skip
 
+ENDS_OF_RUN = (Resolution.RUN_FINISHED, Resolution.RUN_STOPPED, Resolution.RUN_FAILED)
+"""Reasons that say nothing of the problem itself: it was there until the run ended."""
+
 
 class RunTier(Enum):
     """How notifications of a run are sent."""

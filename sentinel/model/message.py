@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from sentinel.model.clean_text import clean
 from sentinel.model.evidence_text import evidence_text, label_of
 from sentinel.model.finding import Severity
-from sentinel.model.incident import Incident, Resolution
+from sentinel.model.incident import ENDS_OF_RUN, Incident, Resolution
 from sentinel.model.notification import Notification, NotificationReason
-from sentinel.model.quantity_text import format_duration, format_time
+from sentinel.model.quantity_text import format_duration, format_number, format_time
 from sentinel.model.record import WHOLE_RUN
 
 MAX_HEADLINE_CHARS = 200
@@ -28,6 +28,8 @@ _MAX_FACT_CHARS = 400
 _MAX_REMEDY_CHARS = 1500
 _MAX_CAUSE_CHARS = 110
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z0-9])|;\s+")
+_NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?![\d%])")
+_ROUNDED_DIGITS = 3
 _NO_ESCAPES: Mapping[str, str] = {}
 
 
@@ -139,18 +141,24 @@ def _label(notification: Notification) -> str:
 def _subject(notification: Notification) -> str:
     """The cause if it is known, with its strongest evidence, else the start of the finding.
 
-    It is the title alone if the problem is over.
+    It is the title alone if the problem is over. If the problem lasted to the end of the run, it
+    says so, since what the run has saved may be affected.
     """
     diagnosis, title = notification.diagnosis, _title(notification)
     if notification.reason is NotificationReason.RESOLVED:
+        resolution = notification.incident.resolution
+        if resolution in ENDS_OF_RUN:
+            return f"{title} lasted until {resolution.value}"
         return title
     if diagnosis is None:
         return _clauses(notification.incident.finding.summary)[0].rstrip(".")
     if not diagnosis.evidence:
         return title
     strongest = max(diagnosis.evidence, key=lambda each: each.weight)
-    subject = f"{title}: {_clauses(strongest.text)[0].rstrip('.')}"
-    return subject if len(subject) <= _MAX_CAUSE_CHARS else title
+    statement = _clauses(strongest.text)[0].rstrip(".")
+    # The start of a long statement still names the rank or the metric.
+    subjects = (f"{title}: {text}" for text in (statement, statement.partition(": ")[0]))
+    return next((each for each in subjects if len(each) <= _MAX_CAUSE_CHARS), title)
 
 
 def _place(notification: Notification) -> str:
@@ -214,7 +222,8 @@ def _facts(notification: Notification) -> list[str]:
         first = incident.opened_summary
         return [*([f"At step {incident.opened_step}: {first}"] if first else []), *recurred]
     summary = incident.finding.summary
-    values = (evidence_text(*pair) for pair in incident.finding.evidence.items() if pair[1] != "")
+    evidence = incident.finding.evidence
+    values = (evidence_text(*pair) for pair in evidence.items() if not _is_in(summary, pair[1]))
     # What the summary states is not repeated.
     new = [
         text
@@ -222,6 +231,15 @@ def _facts(notification: Notification) -> list[str]:
         if any(part not in summary for part in text.partition(": ")[2].split(": "))
     ]
     return [*map(_as_sentence, _clauses(summary)[1:]), *recurred, *new]
+
+
+def _is_in(summary: str, value: float | str) -> bool:
+    """Whether a value is empty, or a number that the summary states rounded to three digits."""
+    if isinstance(value, str):
+        return value == ""
+    rounded = format_number(value, digits=3)
+    is_specific = "." in rounded and len(rounded.replace(".", "").lstrip("-0")) == _ROUNDED_DIGITS
+    return is_specific and rounded in _NUMBER.findall(summary)
 
 
 def _times(count: int) -> str:

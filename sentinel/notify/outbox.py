@@ -18,6 +18,7 @@ from itertools import groupby
 
 from sentinel.model.delivery_problem import DeliveryProblem
 from sentinel.model.finding import Severity
+from sentinel.model.incident import ENDS_OF_RUN
 from sentinel.model.notification import Notification, NotificationReason
 from sentinel.notify import notification_codec
 
@@ -208,7 +209,10 @@ def _replace_content(
 
 def _as_fired_and_resolved(notification: Notification) -> Notification:
     incident = notification.incident
-    note = f"It fired at step {incident.opened_step} and was over at step {incident.resolved_step}."
+    end = f"was over at step {incident.resolved_step}"
+    if incident.resolution in ENDS_OF_RUN:
+        end = f"lasted to step {incident.resolved_step}, when {incident.resolution.value}"
+    note = f"It fired at step {incident.opened_step} and {end}."
     return replace(notification, notes=(*notification.notes, f"{note} This is the first message."))
 
 

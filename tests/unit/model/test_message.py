@@ -8,6 +8,8 @@ from math import nan
 import pytest
 from support.notifications import CONTEXT, NOW, make_notification, with_diagnosis
 
+from sentinel.model.diagnosis import Evidence
+from sentinel.model.incident import Resolution
 from sentinel.model.message import Link, build_message
 from sentinel.model.notification import NotificationReason
 
@@ -89,11 +91,32 @@ def test_a_cause_is_named_with_its_strongest_evidence_and_dated_facts():
     assert message.also == ("Reward collapse, warning, since step 90",)
 
 
+def test_the_headline_of_a_cause_names_the_rank_though_its_evidence_is_long():
+    rank = "Rank 1 is slower in computing, before its backward pass, than the other ranks"
+    text = f"{rank}: by 80% of the step time (median of the last 32 records)."
+    notification = with_diagnosis()
+    diagnosis = replace(
+        notification.diagnosis, title="Slow rank", evidence=(Evidence(9.0, text, 86),)
+    )
+    message = build_message(replace(notification, diagnosis=diagnosis), NOW)
+
+    assert message.subject == f"Slow rank: {rank}"
+    assert message.facts == (f"Step 86: {text}",)
+
+
 def test_what_the_finding_states_is_not_repeated():
     evidence = {"kl_nats": 2.0, "limit_nats": 0.4}
     message = build_message(make_notification(summary="KL is 2 nats.", evidence=evidence), NOW)
 
     assert message.facts == ("Limit: 0.4 nats",)
+
+
+def test_a_number_that_the_finding_states_rounded_is_not_repeated():
+    evidence = {"kl_level_nats": 0.2377, "kl_expected_nats": 0.02106, "rank_count": 5.0}
+    summary = "KL is 0.238 nats (median of the last 8); its trend predicts 0.0211."
+    message = build_message(make_notification(summary=summary, evidence=evidence), NOW)
+
+    assert message.facts == ("Its trend predicts 0.0211.", "Rank count: 5")
 
 
 def test_a_resolution_states_what_it_was_and_how_long_it_lasted():
@@ -110,6 +133,21 @@ def test_a_resolution_states_what_it_was_and_how_long_it_lasted():
     )
     assert message.facts == ("At step 100: KL was 2 nats.", "It recurred 2 times.")
     assert (message.remedy, message.checkpoint) == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("resolution", "subject"),
+    [
+        (Resolution.CLEARED, "KL blow-up"),
+        (Resolution.RUN_FINISHED, "KL blow-up lasted until the run finished"),
+        (Resolution.RUN_FAILED, "KL blow-up lasted until the run failed"),
+    ],
+)
+def test_the_headline_of_a_resolution_says_that_only_the_run_ended(resolution, subject):
+    notification = make_notification(NotificationReason.RESOLVED)
+    incident = replace(notification.incident, title="KL blow-up", resolution=resolution)
+
+    assert build_message(replace(notification, incident=incident), NOW).subject == subject
 
 
 def test_links_that_are_not_known_are_left_out():

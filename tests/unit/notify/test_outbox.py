@@ -7,6 +7,7 @@ from support.notifications import NOW, make_notification
 
 from sentinel.config.route import Route
 from sentinel.model.finding import Severity
+from sentinel.model.incident import Resolution
 from sentinel.model.notification import NotificationReason
 from sentinel.notify import outbox
 from sentinel.notify.notification_codec import decode
@@ -263,6 +264,16 @@ def test_a_case_that_opened_and_resolved_unsent_is_one_message(connection, is_tr
         "It fired at step 100 and was over at step 120. This is the first message.",
     )
     assert outbox.claim(connection, "slack", NOW + 99) is None
+
+
+def test_a_case_that_opened_just_before_the_end_of_the_run_is_one_message(connection):
+    outbox.enqueue(connection, make_notification(), ["slack"], NOW)
+    resolved = make_notification(NotificationReason.RESOLVED)
+    incident = replace(resolved.incident, resolution=Resolution.RUN_FINISHED)
+    outbox.enqueue(connection, replace(resolved, incident=incident), ["slack"], NOW)
+
+    (note,) = decode(outbox.claim(connection, "slack", NOW).notification_json).notes
+    assert note.startswith("It fired at step 100 and lasted to step 120, when the run finished.")
 
 
 def test_the_first_message_is_held_briefly(connection):
