@@ -115,7 +115,10 @@ def test_a_silenced_notification_is_sent_once_after_kills(receiver):
         run.kill()
         run.start_agent()
         run.finish()
-    assert of_detector(run.notifications(), "nan_or_inf") == ["nan_or_inf#1:opened"]
+    assert of_detector(run.notifications(), "nan_or_inf") == [
+        "nan_or_inf#1:opened",
+        "nan_or_inf#1:resolved",
+    ]
     assert run.rows("select 1 from pending_notification") == []
 
 
