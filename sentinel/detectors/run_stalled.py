@@ -58,8 +58,8 @@ COMPUTING = "computing"
 
 SINGLE_PROCESS_REMEDY = (
     "Look at the function that the process is in; the page shows its stack. If it waits for "
-    "a DataLoader, check storage, memory and the worker processes, and try "
-    "{number of data loader workers} = 0. If it waits for a lock or a queue, find the thread that "
+    "a DataLoader, check storage, memory and the worker processes, and try 0 "
+    "for {number of data loader workers}. If it waits for a lock or a queue, find the thread that "
     "holds or fills it; otherwise check the device (`nvidia-smi`, `dmesg`) and the file systems."
 )
 

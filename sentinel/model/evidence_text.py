@@ -14,24 +14,28 @@ from sentinel.model.quantity_text import format_duration, format_number
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """A unit: its symbol, the factor from the stored value, and whether its word is shown."""
+    """A unit: its symbol, the factor from the stored value, and whether its word is shown.
+
+    `singular` is the symbol of exactly one, if it differs.
+    """
 
     symbol: str
     factor: float = 1.0
     is_shown: bool = False
+    singular: str = ""
 
 
 _MINUTE_SECONDS = 60.0
 
 UNITS: Mapping[str, Unit] = {
     "bytes_per_second": Unit("MiB/s", 2.0**-20),
-    "optimizer_steps": Unit("optimizer steps"),
+    "optimizer_steps": Unit("optimizer steps", singular="optimizer step"),
     "bytes": Unit("GiB", 2.0**-30),
     "seconds": Unit("s"),
-    "nats": Unit("nats"),
-    "steps": Unit("steps"),
-    "tokens": Unit("tokens"),
-    "characters": Unit("characters"),
+    "nats": Unit("nats", singular="nat"),
+    "steps": Unit("steps", singular="step"),
+    "tokens": Unit("tokens", singular="token"),
+    "characters": Unit("characters", singular="character"),
     "share": Unit("%", 100.0, is_shown=True),
     "fraction": Unit("%", 100.0, is_shown=True),
     "utilisation": Unit("%", 100.0, is_shown=True),
@@ -74,6 +78,8 @@ def evidence_text(key: str, value: float | str) -> str:
 
     >>> evidence_text("kl_nats_expected", 0.41)
     'KL expected: 0.41 nats'
+    >>> evidence_text("kl_nats_limit", 1.0)
+    'KL limit: 1 nat'
     >>> evidence_text("data_wait_share_median", 0.125)
     'Data wait share median: 12.5%'
     >>> evidence_text("signal", "data_wait")
@@ -88,7 +94,9 @@ def evidence_text(key: str, value: float | str) -> str:
     if unit.symbol == "s" and value >= _MINUTE_SECONDS:
         return f"{label}: {format_duration(value)}"
     space = "" if unit.symbol == "%" else " "
-    return f"{label}: {format_number(value * unit.factor)}{space}{unit.symbol}"
+    number = format_number(value * unit.factor)
+    symbol = unit.singular if number == "1" and unit.singular else unit.symbol
+    return f"{label}: {number}{space}{symbol}"
 
 
 def split_unit(key: str) -> tuple[str, Unit | None]:

@@ -8,10 +8,11 @@ import pytest
 
 from sentinel.detectors.run_died import RunDied
 from sentinel.detectors.run_failed import RunFailed
-from sentinel.detectors.run_stalled import RunStalled
+from sentinel.detectors.run_stalled import SINGLE_PROCESS_REMEDY, RunStalled
 from sentinel.model.finding import Clear, Finding, Severity
 from sentinel.model.rank_stack import Frame, RankStack, serialize_stacks
 from sentinel.model.record import WHOLE_RUN, Event, Record
+from sentinel.signals.setting_names import with_setting_names
 
 
 def count_ranks(ranks):
@@ -343,6 +344,12 @@ def test_no_phase_counts_for_a_stopped_rank():
     assert finding.summary == (
         "No rank has passed step 812 for 31 s (limit 30 s): rank 1 is stopped by a signal."
     )
+
+
+def test_the_remedy_of_one_process_is_a_sentence_with_the_name_of_the_setting():
+    remedy = with_setting_names(SINGLE_PROCESS_REMEDY, {"framework": "transformers"})
+
+    assert "try 0 for the number of data loader workers (`dataloader_num_workers`)." in remedy
 
 
 def test_a_run_of_one_process_has_no_collective_to_look_for():
