@@ -134,8 +134,8 @@ class Head:
 
     def is_reached(self, hosts: Collection[str]) -> bool:
         """Whether each of these hosts sent a message lately. In any thread."""
-        reached = {member.host for member in self.membership.reachable_members()}
-        return bool(hosts) and reached.issuperset(hosts)
+        reachable = self.membership.reachable_hosts(self.attempt_map.current)
+        return bool(hosts) and reachable.issuperset(hosts)
 
     @property
     def has_lost_nodes(self) -> bool:

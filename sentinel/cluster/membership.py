@@ -153,9 +153,14 @@ class Membership:
             self.unreported_ranks(attempt, world_size)
         )
 
-    def reachable_members(self) -> Iterator[Member]:
-        """The nodes from which a message arrived lately. Safe in any thread."""
-        return (member for member in [*self.members.values()] if not self._is_unreachable(member))
+    def reachable_hosts(self, attempt: int) -> set[str]:
+        """Hosts all of whose nodes of that attempt sent a message lately. Safe in any thread.
+
+        Several nodes can be on one host.
+        """
+        members = [*self.present_members(attempt)]
+        unreachable = {member.host for member in members if self._is_unreachable(member)}
+        return {member.host for member in members} - unreachable
 
     def unended_members(self, attempt: int) -> Iterator[Member]:
         """Nodes with ranks that are not known to have ended, including lost nodes."""

@@ -185,3 +185,14 @@ def test_ranks_that_have_sent_nothing_are_in_the_heartbeat(harness):
 
     assert before.attributes["unreported_ranks"] == "2-3"
     assert "unreported_ranks" not in after.attributes
+
+
+def test_a_lost_node_beside_another_on_its_host_is_not_back(harness):
+    harness.merge(*harness.own_node.records(Event.START))
+    node = harness.add_node(host="a")
+    node.send(*node.records(Event.START), node.heartbeat())
+    harness.advance(LOST_AFTER_SECONDS + 1)
+
+    assert harness.head.has_lost_nodes
+    assert not harness.head.is_reached({"a"})
+    assert harness.head.confirms_loss({"a"}, harness.now)
