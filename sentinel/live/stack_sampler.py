@@ -30,6 +30,9 @@ ANSWER_SECONDS = 1.5
 BUSY_SHARE = 0.03
 """Share of a CPU that a rank uses at least if it computes, on a machine with 30 times as many busy
 processes as CPUs. One that polls for something every 10 ms uses less."""
+TIGHT_LOOP_SHARE = 0.3
+"""Share of a CPU at which a rank computes although its position is the same in all samples: a tight
+loop always gives up the GIL at the same instruction."""
 MOVEMENT_SAMPLES = 6
 """Samples among which a rank that computes has changed its position."""
 STEP_INTERVALS = 32
@@ -93,14 +96,15 @@ class RankSampler:
 
     @property
     def is_computing(self) -> bool:
-        """Whether it uses a CPU and its position changes."""
+        """Whether it uses a CPU, and its position changes unless it uses much of it."""
         if len(self.samples) < 2:
             return False
         (_, first_cpu, first_at), (_, last_cpu, last_at) = self.samples[0], self.samples[-1]
         share = (last_cpu - first_cpu) / max(1e-9, last_at - first_at)
         has_moved = any(answer.has_moved for answer, *_ in self.samples)
         positions = {answer.position for answer, *_ in self.samples}
-        return share >= BUSY_SHARE and (has_moved or len(positions) > 1)
+        is_moving = has_moved or len(positions) > 1
+        return share >= (BUSY_SHARE if is_moving else TIGHT_LOOP_SHARE)
 
     def close(self) -> None:
         """End a reader that still runs."""
