@@ -181,7 +181,7 @@ class RunStalled:
             summary=f"{summary} {unreported}".rstrip(),
             evidence={
                 "seconds_since_last_step": idle,
-                "seconds_without_activity": inactive,
+                **({"seconds_without_activity": inactive} if inactive < idle else {}),
                 "limit_seconds": limit,
                 "ranks_behind": ",".join(map(str, named or behind)),
                 "last_step_of_ranks_behind": attributes.get("straggler_step", ""),
