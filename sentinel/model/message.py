@@ -202,11 +202,12 @@ def _duration(notification: Notification) -> str:
         return f"Another cause was found {lasted} later{at}."
     if resolution is Resolution.EXPIRED:
         return f"It was not acknowledged for 24 h, so it is closed{at}."
-    text = f"It lasted from step {onset} to step {end}, {lasted}"
     until = f", until {end_text}" if end_text else ""
     has_other_reason = resolution not in (None, Resolution.CLEARED)
     why = f", when {resolution.value}" if resolution and has_other_reason else ""
-    return f"{text}{until}{why}."
+    # The time of the onset is not known.
+    found = f"{lasted} after it was found"
+    return f"It lasted from step {onset} to step {end}{until}{why}, {found}."
 
 
 def _facts(notification: Notification) -> list[str]:

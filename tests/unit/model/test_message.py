@@ -129,7 +129,8 @@ def test_a_resolution_states_what_it_was_and_how_long_it_lasted():
     assert message.status == "resolved"
     assert message.subject == "KL blow-up"
     assert message.since == (
-        "It lasted from step 90 to step 120, 1 min, until 2023-11-14 22:14:20 UTC."
+        "It lasted from step 90 to step 120, until 2023-11-14 22:14:20 UTC, "
+        "1 min after it was found."
     )
     assert message.facts == ("At step 100: KL was 2 nats.", "It recurred 2 times.")
     assert (message.remedy, message.checkpoint) == ("", "")

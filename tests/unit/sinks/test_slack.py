@@ -128,7 +128,8 @@ def test_a_resolved_incident_names_its_title_and_how_long_it_lasted():
 
     assert resolved["text"] == ":white_check_mark: Resolved: KL blow-up, run grpo-7b"
     assert resolved["blocks"][1] == section(
-        "It lasted from step 90 to step 120, 1 min, until 2023-11-14 22:14:20 UTC.\n"
+        "It lasted from step 90 to step 120, until 2023-11-14 22:14:20 UTC, "
+        "1 min after it was found.\n"
         "• At step 100: KL is 2 nats."
     )
     assert "What to do" not in json.dumps(resolved)
