@@ -108,7 +108,11 @@ class NanOrInf:
         )
         where = f" on {_format_ranks(ranks)}" if ranks else ""
         if first and set(first) < set(ranks):
-            where = f" on {_format_ranks(first)} from step {onset_step} on, then{where}"
+            is_everywhere = all(
+                record.spread[name].count == 0 for name in lost if name in record.spread
+            )
+            later = " on all ranks" if is_everywhere else where
+            where = f" on {_format_ranks(first)} from step {onset_step} on, then{later}"
         return Finding(
             summary=f"NaN or infinite{where}: {names}.",
             evidence={name: str(record.values.get(name)) for name in lost[:8]}

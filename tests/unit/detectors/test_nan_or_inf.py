@@ -148,7 +148,7 @@ def test_the_rank_with_its_own_nan_is_named_not_those_it_was_reduced_onto():
 
 def lost_on(step, *ranks):
     """A step whose loss is NaN on these ranks of two."""
-    spread = Spread(2, 1.0, 1.0, 1.0, 2.0, 0.0, 0, 0, bad_ranks=ranks)
+    spread = Spread(2 - len(ranks), 1.0, 1.0, 1.0, 1.0, 0.0, 0, 0, bad_ranks=ranks)
     return replace(next(steps(first=step, loss=[nan])), spread={"loss": spread})
 
 
@@ -160,7 +160,7 @@ def test_the_rank_on_which_it_began_is_named_after_all_ranks_have_it():
     assert findings[0].summary == "NaN or infinite on rank 1: loss."
     assert findings[1].severity is Severity.CRITICAL
     assert findings[1].summary == (
-        "NaN or infinite on rank 1 from step 150 on, then on ranks 0, 1: loss."
+        "NaN or infinite on rank 1 from step 150 on, then on all ranks: loss."
     )
     assert {(each.rank, each.onset_step) for each in findings} == {(1, 150)}
 
