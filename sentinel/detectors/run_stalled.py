@@ -16,8 +16,9 @@ Units
 
     Phases that are noticed: an evaluation, from `Module.eval()` of a model in training to the next
     backward pass; `torch.save` and `torch.load`; torch.compile at work; and computing, which is a
-    rank that uses a CPU and whose stack changes, or a third of a CPU, while no rank is in a
-    collective: one that waits there may spin. No phase counts for a rank that a signal stopped.
+    rank that uses a CPU and whose stack changes, or that never waits but for a CPU, while no rank
+    is in a collective: one that waits there may spin. No phase counts for a rank that a signal
+    stopped.
 
     Named are ranks stopped by a signal; otherwise, by their stacks, those that do not wait for the
     others; otherwise those with the least progress: by steps taken, then by whether the backward

@@ -30,9 +30,10 @@ ANSWER_SECONDS = 1.5
 BUSY_SHARE = 0.03
 """Share of a CPU that a rank uses at least if it computes, on a machine with 30 times as many busy
 processes as CPUs. One that polls for something every 10 ms uses less."""
-TIGHT_LOOP_SHARE = 0.3
-"""Share of a CPU at which a rank computes although its position is the same in all samples: a tight
-loop always gives up the GIL at the same instruction."""
+RUNNABLE_SHARE = 0.8
+"""Share of the time in which a rank has a CPU or waits for one, at which it computes although its
+position is the same in all samples: a tight loop always gives up the GIL at the same instruction.
+"""
 MOVEMENT_SAMPLES = 6
 """Samples among which a rank that computes has changed its position."""
 STEP_INTERVALS = 32
@@ -57,10 +58,11 @@ class RankSampler:
     """The answer to the newest request, once it is there."""
     stack: RankStack | None = None
     """The newest stack of this stall."""
-    samples: deque[tuple[StackAnswer, float, float]] = field(
+    samples: deque[tuple[StackAnswer, float, float, float]] = field(
         default_factory=lambda: deque(maxlen=MOVEMENT_SAMPLES)
     )
-    """The newest answers of this stall, each with the CPU seconds of the process and the time."""
+    """The newest answers of this stall, each with the CPU seconds and the runnable seconds of the
+    process and the time."""
     step_seconds: deque[float] = field(default_factory=lambda: deque(maxlen=STEP_INTERVALS))
     last_progress_at: float = 0.0
     py_spy: PySpy | None = None
@@ -96,15 +98,18 @@ class RankSampler:
 
     @property
     def is_computing(self) -> bool:
-        """Whether it uses a CPU, and its position changes unless it uses much of it."""
+        """Whether it uses a CPU and its position changes, or it never waits for anything else."""
         if len(self.samples) < 2:
             return False
-        (_, first_cpu, first_at), (_, last_cpu, last_at) = self.samples[0], self.samples[-1]
-        share = (last_cpu - first_cpu) / max(1e-9, last_at - first_at)
+        _, first_cpu, first_runnable, first_at = self.samples[0]
+        _, last_cpu, last_runnable, last_at = self.samples[-1]
+        seconds = max(1e-9, last_at - first_at)
+        if last_runnable - first_runnable >= RUNNABLE_SHARE * seconds:
+            return True
         has_moved = any(answer.has_moved for answer, *_ in self.samples)
         positions = {answer.position for answer, *_ in self.samples}
-        is_moving = has_moved or len(positions) > 1
-        return share >= (BUSY_SHARE if is_moving else TIGHT_LOOP_SHARE)
+        is_busy = last_cpu - first_cpu >= BUSY_SHARE * seconds
+        return is_busy and (has_moved or len(positions) > 1)
 
     def close(self) -> None:
         """End a reader that still runs."""
@@ -127,8 +132,9 @@ class RankSampler:
         answer = read_answer(self.rank.reader.path)
         if answer is not None and answer.number == self.request_number:
             self.answer, self.stack = answer, RankStack((self.number,), answer.frames)
-            cpu = self.rank.header.process.cpu_seconds()
-            self.samples.append((answer, cpu, now))
+            process = self.rank.header.process
+            times = process.cpu_seconds(), process.runnable_seconds(), now
+            self.samples.append((answer, *times))
         elif now - self.requested_at >= ANSWER_SECONDS or self.rank.header.process.is_stopped():
             self._look_from_outside(now)
 

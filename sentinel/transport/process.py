@@ -68,6 +68,15 @@ class Process:
         ticks = sum(map(int, fields[_CPU_TICKS_FIELDS])) if fields else 0
         return ticks / os.sysconf("SC_CLK_TCK")
 
+    def runnable_seconds(self) -> float:
+        """CPU time of its threads, and the time in which its first thread waited for a CPU."""
+        try:
+            delay = int(Path(f"/proc/{self.pid}/schedstat").read_text().split()[1])
+        except (OSError, IndexError, ValueError):
+            # Kernels without CONFIG_SCHED_INFO do not measure it.
+            delay = 0
+        return self.cpu_seconds() + delay / 1e9
+
     def is_alive(self) -> bool:
         """Whether it still runs. A zombie does not."""
         fields = _stat_fields(self.pid)

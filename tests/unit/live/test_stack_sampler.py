@@ -9,18 +9,23 @@ from sentinel.transport.stack_channel import StackAnswer
 
 
 @pytest.mark.parametrize(
-    ("positions", "share", "expected"),
+    ("positions", "cpu", "runnable", "expected"),
     [
-        ((1, 2, 1), 0.1, True),
-        ((1, 2, 1), 0.01, False),
-        ((1, 1, 1), 0.1, False),
+        ((1, 2, 1), 0.1, 0.1, True),
+        ((1, 2, 1), 0.01, 0.5, False),
+        ((1, 1, 1), 0.1, 0.5, False),
         # A tight loop: another thread gets the GIL at one instruction only.
-        ((1, 1, 1), 0.9, True),
+        ((1, 1, 1), 1.0, 1.0, True),
+        # The same on a machine with 50 times as many busy processes as CPUs.
+        ((1, 1, 1), 0.02, 0.99, True),
     ],
 )
-def test_a_rank_that_computes_moves_or_uses_much_of_a_cpu(positions, share, expected):
+def test_a_rank_that_computes_moves_or_waits_for_nothing_but_a_cpu(
+    positions, cpu, runnable, expected
+):
     sampler = RankSampler(Mock())
     for number, position in enumerate(positions):
-        sampler.samples.append((StackAnswer(number, (), position), share * number, float(number)))
+        answer = StackAnswer(number, (), position)
+        sampler.samples.append((answer, cpu * number, runnable * number, float(number)))
 
     assert sampler.is_computing is expected
