@@ -8,8 +8,9 @@ Formula
                times the usual cost; or the finding has lasted for 32 records, three quarters of the
                last 16 are over half of `ratio`, and the run samples no completions: those that
                become shorter or longer change the cost of a token as well
-    warning  = or the cost is that of a step, the run samples no completions, and three quarters of
-               the last 16 of 32 records are over `severe` times the usual cost
+    warning  = or the cost is that of a step, the run samples no completions, the finding has lasted
+               for 32 records and a minute, and three quarters of the last 16 are over `severe`
+               times the usual cost
 
 Units
     `ratio`, `costly`, `severe`: plain factors. `skip`: records after a start that are not
@@ -47,6 +48,9 @@ MEDIAN_WINDOW = 16
 
 LASTING_RECORDS = 32
 """Records for which a slowdown lasts that is no passing contention."""
+
+LASTING_SECONDS = 60.0
+"""Time for which the steps of a run that takes several a second are slow at least."""
 
 INTERRUPTING_EVENTS = frozenset({Event.SAVE, Event.EVAL, Event.PHASE})
 
@@ -96,6 +100,7 @@ class ThroughputDrop:
         self._recent: deque[float] = deque(maxlen=MEDIAN_WINDOW)
         self._recent_steps: deque[int] = deque(maxlen=MEDIAN_WINDOW)
         self._slow_count = 0
+        self._slow_since = 0.0
 
     def update(self, record: Record) -> DetectorOutput:
         """Evaluate the cost of one step."""
@@ -126,6 +131,8 @@ class ThroughputDrop:
         self._recent_steps.append(record.step)
         is_slow = self._cost_cusum.update(log_cost, self._margin, record.step)
         self._slow_count = self._slow_count + 1 if is_slow else 0
+        if self._slow_count <= 1:
+            self._slow_since = record.time
         if not is_slow:
             return Clear() if self._cost_cusum.is_armed else None
         usual, onset = self._cost_cusum.baseline_median, min(self._cost_cusum.onset, record.step)
@@ -147,16 +154,17 @@ class ThroughputDrop:
         return Finding(
             summary=_summary(name, onset, exp(since_onset - usual), self.ratio),
             evidence=evidence,
-            severity=Severity.WARNING if self._is_warning(times, usual) else None,
+            severity=Severity.WARNING if self._is_warning(times, usual, record.time) else None,
             onset_step=onset,
         )
 
-    def _is_warning(self, times: float, usual: float) -> bool:
+    def _is_warning(self, times: float, usual: float, now: float) -> bool:
         is_lasting = self._slow_count >= LASTING_RECORDS and not self._samples_completions
         lower_quartile = sorted(self._recent)[min(len(self._recent) - 1, MEDIAN_WINDOW // 4)]
         if self._kind != "token":
             is_severe = exp(lower_quartile - usual) > self.severe
-            return self._kind == "step" and is_lasting and is_severe
+            is_long = now - self._slow_since >= LASTING_SECONDS
+            return self._kind == "step" and is_lasting and is_long and is_severe
         return times > self.costly or (
             is_lasting and times > self.ratio and lower_quartile - usual > self._margin / 2
         )

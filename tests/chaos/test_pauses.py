@@ -19,7 +19,6 @@ pytest.importorskip("torch")
 pytestmark = [
     pytest.mark.chaos,
     pytest.mark.timeout(3600),
-    pytest.mark.skipif("CHAOS_KILLS" not in os.environ, reason="takes a minute: `make soak`"),
 ]
 
 LIMIT_SECONDS, PAUSE_SECONDS = 10.0, 45.0

@@ -12,7 +12,10 @@ from support.rank_processes import until
 
 ROOT = Path(__file__).parents[2]
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1"]
-CAPTURED = {"loss", "grad_norm", "learning_rate", "optimizer_steps", "global_step", "step_time"}
+CAPTURED = {
+    *("loss", "grad_norm", "learning_rate", "optimizer_steps", "global_step"),
+    *("step_time", "compute_time"),
+}
 
 EXAMPLES = {
     "plain_loop": ([], 300, "worst_error"),
