@@ -120,7 +120,7 @@ class EntropyCollapse:
         )
         text = f"Entropy fell from {first} to {now} nats per token, {left:.1%} of its start"
         if left >= self.share:
-            text = f"Entropy fell to {now} nats per token, where its trend predicts {expected}"
+            text = f"Entropy fell to {now} nats per token; its trend predicts {expected}"
         low, onset_range = self._low.step, departure.onset_range
         onset = onset_range[0] if onset_range else low
         return Finding(

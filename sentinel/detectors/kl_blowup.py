@@ -172,10 +172,10 @@ class KlBlowup:
         if self._is_shifted:
             level = self._extremes.current_level
             is_severe |= level > self.severe_ratio * expected
-            text = f"{level:.3g} {kind.unit} (median of the last 8), where its trend predicts "
+            text = f"{level:.3g} {kind.unit} (median of the last 8); its trend predicts "
             text += f"{expected:.3g}"
         else:
-            text = f"{level:.3g} {kind.unit} (median of the last 5), above the limit of {bound:.3g}"
+            text = f"{level:.3g} {kind.unit} (median of the last 5); the limit is {bound:.3g}"
         is_sure = self._is_shifted and rise.evidence >= self.sure
         severity = None if is_sure or (is_over and not self._has_reward(gain)) else Severity.INFO
         return Finding(
