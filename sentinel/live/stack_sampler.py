@@ -133,8 +133,8 @@ class RankSampler:
         if answer is not None and answer.number == self.request_number:
             self.answer, self.stack = answer, RankStack((self.number,), answer.frames)
             process = self.rank.header.process
-            times = process.cpu_seconds(), process.runnable_seconds(), now
-            self.samples.append((answer, *times))
+            cpu = process.cpu_seconds()
+            self.samples.append((answer, cpu, cpu + process.cpu_wait_seconds(), now))
         elif now - self.requested_at >= ANSWER_SECONDS or self.rank.header.process.is_stopped():
             self._look_from_outside(now)
 

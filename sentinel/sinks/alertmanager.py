@@ -18,9 +18,10 @@ import time
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from pydantic import ConfigDict, SecretStr, field_validator
+from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass
 
+from sentinel.config.field_types import HeaderValue
 from sentinel.config.url_policy import url_refusal
 from sentinel.model.clean_text import clean, clean_url
 from sentinel.model.delivery import HttpRequest, Response
@@ -50,7 +51,7 @@ class Alertmanager:
     """
 
     url: str
-    authorization: SecretStr | None = None
+    authorization: HeaderValue | None = None
     allow_http: bool = False
 
     can_update: ClassVar[bool] = True
@@ -60,13 +61,6 @@ class Alertmanager:
     def __post_init__(self) -> None:
         if refusal := url_refusal(self.url, allow_http=self.allow_http):
             raise ValueError(f"`url` {refusal}; `allow_http` permits http://")
-
-    @field_validator("authorization")
-    @classmethod
-    def _check_authorization(cls, header: SecretStr | None) -> SecretStr | None:
-        if header is not None and not header.get_secret_value().isprintable():
-            raise ValueError("must be one line of printable text")
-        return header
 
     def render(
         self, notification: Notification, delivery_id: str, receipt: str | None

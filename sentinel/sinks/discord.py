@@ -19,10 +19,10 @@ import time
 from typing import Any, ClassVar, Literal
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
-from pydantic import ConfigDict, SecretStr, field_validator
+from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass
 
-from sentinel.config.url_policy import url_refusal
+from sentinel.config.field_types import SecretUrl
 from sentinel.model.clean_text import clean, clean_url
 from sentinel.model.delivery import HttpRequest, Rejection, Response
 from sentinel.model.finding import Severity
@@ -55,16 +55,9 @@ _MAX_FACTS, _MAX_ALSO, _MAX_NOTES = 6, 4, 2
 class Discord:
     """`url` is the URL of the webhook; it may contain `?thread_id=` for a thread."""
 
-    url: SecretStr
+    url: SecretUrl
 
     can_update: ClassVar[bool] = True
-
-    @field_validator("url")
-    @classmethod
-    def _check_url(cls, url: SecretStr) -> SecretStr:
-        if refusal := url_refusal(url.get_secret_value()):
-            raise ValueError(refusal)
-        return url
 
     def render(
         self, notification: Notification, delivery_id: str, receipt: str | None

@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 from pydantic import ConfigDict, SecretStr, field_validator
 from pydantic.dataclasses import dataclass
 
-from sentinel.config.url_policy import url_refusal
+from sentinel.config.field_types import PermittedUrl
 from sentinel.model.clean_text import clean, clean_url
 from sentinel.model.delivery import HttpRequest, Response
 from sentinel.model.message import Message, build_message
@@ -43,7 +43,7 @@ class Pagerduty:
     """
 
     routing_key: SecretStr
-    url: str = "https://events.pagerduty.com/v2/enqueue"
+    url: PermittedUrl = "https://events.pagerduty.com/v2/enqueue"
 
     can_update: ClassVar[bool] = True
 
@@ -53,13 +53,6 @@ class Pagerduty:
         if len(key.get_secret_value()) != _ROUTING_KEY_CHARS:
             raise ValueError(f"must have {_ROUTING_KEY_CHARS} characters")
         return key
-
-    @field_validator("url")
-    @classmethod
-    def _check_url(cls, url: str) -> str:
-        if refusal := url_refusal(url):
-            raise ValueError(refusal)
-        return url
 
     def render(
         self, notification: Notification, delivery_id: str, receipt: str | None

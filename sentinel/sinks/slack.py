@@ -13,10 +13,10 @@ import json
 import time
 from typing import ClassVar
 
-from pydantic import ConfigDict, SecretStr, field_validator
+from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass
 
-from sentinel.config.url_policy import url_refusal
+from sentinel.config.field_types import SecretUrl
 from sentinel.model.delivery import HttpRequest, Response
 from sentinel.model.message import build_message
 from sentinel.model.notification import Notification
@@ -38,16 +38,9 @@ _REMEDIES = {
 class Slack:
     """`url` is the URL of the incoming webhook."""
 
-    url: SecretStr
+    url: SecretUrl
 
     can_update: ClassVar[bool] = False
-
-    @field_validator("url")
-    @classmethod
-    def _check_url(cls, url: SecretStr) -> SecretStr:
-        if refusal := url_refusal(url.get_secret_value()):
-            raise ValueError(refusal)
-        return url
 
     def render(
         self, notification: Notification, delivery_id: str, receipt: str | None

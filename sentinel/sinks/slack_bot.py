@@ -20,7 +20,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import ConfigDict, Field, SecretStr, field_validator
 from pydantic.dataclasses import dataclass
 
-from sentinel.config.url_policy import url_refusal
+from sentinel.config.field_types import require_permitted_url
 from sentinel.model.delivery import HttpRequest, Rejection, Response
 from sentinel.model.json_safe import parse_object
 from sentinel.model.message import Message, build_message
@@ -85,9 +85,7 @@ class SlackBot:
     @field_validator("api_url")
     @classmethod
     def _check_api_url(cls, url: str) -> str:
-        if refusal := url_refusal(url):
-            raise ValueError(refusal)
-        return url.rstrip("/") + "/"
+        return require_permitted_url(url).rstrip("/") + "/"
 
     def render(
         self, notification: Notification, delivery_id: str, receipt: str | None

@@ -19,6 +19,7 @@ from typing import ClassVar
 from pydantic import ConfigDict, SecretStr, field_validator
 from pydantic.dataclasses import dataclass
 
+from sentinel.config.field_types import HeaderValue
 from sentinel.config.url_policy import url_refusal
 from sentinel.model.delivery import HttpRequest, Response
 from sentinel.model.notification import Notification
@@ -37,7 +38,7 @@ class Webhook:
 
     url: SecretStr
     secret: SecretStr | None = None
-    authorization: SecretStr | None = None
+    authorization: HeaderValue | None = None
     allow_http: bool = False
 
     can_update: ClassVar[bool] = False
@@ -54,13 +55,6 @@ class Webhook:
         if secret is not None:
             _signing_key(secret)
         return secret
-
-    @field_validator("authorization")
-    @classmethod
-    def _check_authorization(cls, header: SecretStr | None) -> SecretStr | None:
-        if header is not None and not header.get_secret_value().isprintable():
-            raise ValueError("must be one line of printable text")
-        return header
 
     def render(
         self, notification: Notification, delivery_id: str, receipt: str | None

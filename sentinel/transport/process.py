@@ -68,14 +68,12 @@ class Process:
         ticks = sum(map(int, fields[_CPU_TICKS_FIELDS])) if fields else 0
         return ticks / os.sysconf("SC_CLK_TCK")
 
-    def runnable_seconds(self) -> float:
-        """CPU time of its threads, and the time in which its first thread waited for a CPU."""
+    def cpu_wait_seconds(self) -> float:
+        """Time in which its first thread waited for a CPU; 0 if the kernel does not measure it."""
         try:
-            delay = int(Path(f"/proc/{self.pid}/schedstat").read_text().split()[1])
+            return int(Path(f"/proc/{self.pid}/schedstat").read_text().split()[1]) / 1e9
         except (OSError, IndexError, ValueError):
-            # Kernels without CONFIG_SCHED_INFO do not measure it.
-            delay = 0
-        return self.cpu_seconds() + delay / 1e9
+            return 0.0
 
     def is_alive(self) -> bool:
         """Whether it still runs. A zombie does not."""

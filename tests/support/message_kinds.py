@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
+from support import notifications
 from support.notifications import NOW
 
 from sentinel.cli.notify import build_test_notifications
 from sentinel.config.plugins import load_classes
 from sentinel.config.settings import build_causes
-from sentinel.model.notification import Notification, NotificationReason, RunContext
+from sentinel.model.notification import Notification, NotificationReason
 from sentinel.model.rank_stack import Frame, RankStack, serialize_stacks
 from sentinel.model.record import WHOLE_RUN, Event, Record
 from sentinel.notify import digest
@@ -18,11 +19,8 @@ from sentinel.pipeline.cases import CaseBook
 from sentinel.pipeline.engine import Engine
 
 RUN = "rloo-4fe1"
-CONTEXT = RunContext(
-    host="gpu-3",
-    command="train.py",
-    model="Qwen/Qwen2.5-7B",
-    page_url="http://gpu-3:13130",
+CONTEXT = replace(
+    notifications.CONTEXT,
     dashboard_url="https://grafana.example/d/run?var-run=rloo-4fe1",
     runbook_url="http://gpu-3:13130/runbooks/NAME",
     checkpoint_path="/out/checkpoint-STEP",
