@@ -5,7 +5,7 @@ PY := .venv/bin/python
 SOAK_MINUTES ?= 10
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check test test-nodes lint bench generate pictures soak fuzz clean ready-demo ready-test
+.PHONY: help demo check test test-nodes chaos lint bench generate pictures soak fuzz clean ready-demo ready-test
 
 help: ## Show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -38,6 +38,9 @@ test: ready-test ## Everything: what make check does, and the tests that start r
 
 test-nodes: ready-test ## Nodes as network namespaces, as root: links cut, nodes killed
 	@$(PY) -m pytest -m nodes -rfEs tests/nodes
+
+chaos: ready-test ## Inject every fault of tests/chaos/faults.toml (15 minutes)
+	@$(pytest) -rfEs -m 'fault and not nodes'
 
 lint: ready-test ## Style, types, layers and generated files only
 	@$(static); $(result)
