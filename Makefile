@@ -40,7 +40,7 @@ test-nodes: ready-test ## Nodes as network namespaces, as root: links cut, nodes
 	@$(PY) -m pytest -m nodes -rfEs tests/nodes
 
 chaos: ready-test ## Inject every fault of tests/chaos/faults.toml (15 minutes)
-	@$(pytest) -rfEs -m 'fault and not nodes'
+	@$(pytest) -rfEs -m '(fault or full) and not nodes'
 
 lint: ready-test ## Style, types, layers and generated files only
 	@$(static); $(result)

@@ -151,6 +151,11 @@ class Host:
         """The agents of this node."""
         return self.processes("agent")
 
+    def end_agents(self) -> None:
+        """Ask its agents to end, which process what they have received before."""
+        for agent in self.agents():
+            agent.terminate()
+
     def kill(self, word: str = "") -> None:
         """Kill all processes, or those with that argument, as a power failure does."""
 

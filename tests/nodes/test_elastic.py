@@ -76,7 +76,9 @@ def assert_exact(steps, sizes):
 
 
 @pytest.mark.parametrize("monitored_by", ["decorator"], indirect=True)
-@pytest.mark.parametrize("back", [1, 2], ids=["the same node", "another node"])
+@pytest.mark.parametrize(
+    "back", [1, pytest.param(2, marks=pytest.mark.full)], ids=["the same node", "another node"]
+)
 def test_ranks_that_leave_and_return_are_one_run(loopback, tmp_path, back):
     """Rank 0 returns on a node that was a follower, or on one that never reached the head."""
     hosts = loopback.add_hosts(3)

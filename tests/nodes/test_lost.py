@@ -66,8 +66,11 @@ def test_a_dead_node_is_notified_once_and_the_run_continues(site, add_receiver, 
     assert len(receiver.accepted) == 2
 
 
+@pytest.mark.parametrize(
+    "until_abandoned", [False, pytest.param(True, marks=pytest.mark.full)], ids=["short", "long"]
+)
 def test_a_dead_node_and_the_failures_it_causes_are_one_notification(
-    loopback, add_receiver, tmp_path
+    loopback, add_receiver, tmp_path, until_abandoned
 ):
     """With DDP the other ranks raise at once, which is no separate incident."""
     hosts = loopback.add_hosts(2)
@@ -84,6 +87,8 @@ def test_a_dead_node_and_the_failures_it_causes_are_one_notification(
     job.release(20)
     assert job.launchers[hosts[0]].wait(TIMEOUT_SECONDS) != 0
     until(head.notifications, TIMEOUT_SECONDS, head.log)
+    if not until_abandoned:
+        hosts[0].end_agents()
     head.wait_until_ended()
     (notification,) = head.notifications()
     assert (notification.incident.key.detector, notification.diagnosis.cause) == (
