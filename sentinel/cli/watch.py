@@ -49,8 +49,9 @@ def watch(
     from sentinel.transport.paths import RunIdError, describe_error
 
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
-    path = path.resolve()
+    # Before the links are resolved: that of a pipe leads to no file.
     _check_log(path)
+    path = path.resolve()
     try:
         # The run may be on another machine, so this one is not polled.
         settings = load_settings(
@@ -76,7 +77,7 @@ def _check_log(path: Path) -> None:
     if path.is_dir() and not any(path.iterdir()):
         return
     try:
-        open_log(path)
+        open_log(path, is_live=True)
     except (OSError, ValueError) as error:
         raise error_exit("watch", f"cannot read {path}: {read_error_text(error)}") from None
 

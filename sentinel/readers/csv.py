@@ -14,6 +14,7 @@ from sentinel.readers import deepspeed_csv
 from sentinel.readers.cells import column_names, split_cells
 from sentinel.readers.lines import read_lines
 from sentinel.readers.log_config import LoggedConfig, read_config_file
+from sentinel.readers.log_file import log_stem, uncompressed_name
 from sentinel.readers.log_reader import HEAD_BYTES, LogReader, LogRestartedError, Row, row_reader
 from sentinel.readers.rows import RowConverter
 
@@ -27,7 +28,10 @@ def can_read(path: Path, head: bytes) -> bool:
     first, _, rest = head.decode("utf-8-sig", "replace").partition("\n")
     if not rest and len(head) < HEAD_BYTES:
         # A header without a row may be any text, unless the file name has the suffix of a table.
-        return path.suffix == ".csv" and column_names(split_cells(first)) is not None
+        return (
+            uncompressed_name(path).suffix == ".csv"
+            and column_names(split_cells(first)) is not None
+        )
     return column_names(split_cells(first)) is not None
 
 
@@ -35,7 +39,7 @@ def read(path: Path) -> LogReader:
     """Records of the file or directory. Raises OSError or ValueError, while iterating."""
 
     def make_converter(_: Mapping[str, Any]) -> RowConverter:
-        return RowConverter(run=path.resolve().name if path.is_dir() else path.stem)
+        return RowConverter(run=path.resolve().name if path.is_dir() else log_stem(path))
 
     def rows(reader: LogReader) -> Iterator[Row | LoggedConfig | None]:
         if (config := read_config_file(path)) is not None:

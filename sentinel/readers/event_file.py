@@ -12,6 +12,7 @@ from pathlib import Path
 from struct import Struct, unpack
 
 from sentinel.readers.crc32c import find_record_header, masked_crc32c, masked_crc32c_batch
+from sentinel.readers.log_file import open_binary_log
 
 CHUNK_BYTES = 2**20
 MAX_PAYLOAD_BYTES = 2**24
@@ -45,7 +46,7 @@ class EventFile:
                 return payloads
 
     def _read_chunk(self, count: int) -> bytes:
-        with self.path.open("rb") as file:
+        with open_binary_log(self.path) as file:
             file.seek(self.offset)
             data = file.read(count)
             size = HEADER_BYTES + self._payload_length(data[:HEADER_BYTES]) + FOOTER_BYTES

@@ -170,7 +170,7 @@ class LogFollower:
             yield replace(record, run=self.run, attempt=self.attempt)
 
     def _open_reader(self) -> LogReader:
-        self.reader = replace(open_log(self.path), clock=self.clock, keys=self.keys)
+        self.reader = replace(open_log(self.path, is_live=True), clock=self.clock, keys=self.keys)
         self.unread_records = self.reader.follow()
         self.has_warned = False
         # Records before the position are read again, since they decide what the keys mean.

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import ModuleType
 
 from sentinel.config.plugins import load_modules
+from sentinel.readers.log_file import open_binary_log, open_log_file
 from sentinel.readers.log_reader import HEAD_BYTES, LogReader
 
 
@@ -22,23 +23,26 @@ def load_readers() -> dict[str, ModuleType]:
     return {name: module for name, module in modules.items() if hasattr(module, "FORMAT_NAME")}
 
 
-def open_log(path: Path) -> LogReader:
+def open_log(path: Path, *, is_live: bool = False) -> LogReader:
     """The reader of a file, or of the directory of a run.
 
-    `FILE/NAME` is one run of a file with several. Raises OSError, and ValueError with the readable
-    formats.
+    `FILE/NAME` is one run of a file with several. `is_live` is whether it will be followed. Raises
+    OSError, and ValueError with the reason or the readable formats.
     """
     run_name = ""
     if path.parent.is_file():
         path, run_name = path.parent, path.name
     head = b""
     if not path.is_dir():
-        with path.open("rb") as file:
-            head = file.read(HEAD_BYTES)
+        with open_log_file(path, is_live=is_live) as file:
+            head = file.peek()[:HEAD_BYTES]
     readers = load_readers().values()
     for module in readers:
         if module.can_read(path, head):
             return _open_with(module, path, run_name)
+    if head:
+        # Content in a binary format is not found in a compressed file.
+        open_binary_log(path).close()
     formats = ", ".join(module.FORMAT_NAME for module in readers)
     problem = "its format is not known" if head or path.is_dir() else "it is empty"
     raise ValueError(f"{problem}; readable formats: {formats}")

@@ -14,6 +14,7 @@ from typing import Any
 
 from sentinel.readers.lines import read_lines
 from sentinel.readers.log_config import LoggedConfig, read_config_file
+from sentinel.readers.log_file import log_stem
 from sentinel.readers.log_reader import LogReader, row_reader
 from sentinel.readers.rows import RowConverter
 
@@ -45,7 +46,7 @@ def read(path: Path) -> LogReader:
 
     def make_converter(first: Mapping[str, Any]) -> RowConverter:
         # verl's file logger nests its values under "data" and encodes NaN as null.
-        return RowConverter(run=path.stem, null_is_nan=first.keys() == {"step", "data"})
+        return RowConverter(run=log_stem(path), null_is_nan=first.keys() == {"step", "data"})
 
     def rows(reader: LogReader) -> Iterator[dict[str, Any] | LoggedConfig | None]:
         if (config := read_config_file(path)) is not None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
+from sentinel.readers.log_file import DamagedFileError, open_log_file
 from sentinel.readers.log_reader import LogReader, LogRestartedError
 
 MAX_LINE_BYTES = 2**20
@@ -20,13 +21,18 @@ def read_lines(path: Path, reader: LogReader) -> Iterator[bytes | None]:
     """Lines that are not blank; None whenever a live file has no more for now.
 
     `reader.position` is the offset where the yielded line ends. A line without a newline at the end
-    of the file is yielded only if the file is not live. Raises OSError, and LogRestartedError for a
-    live file.
+    of the file is yielded only if the file is not live. What
+    precedes damage in a compressed file is yielded, and `reader.notice` is set. Raises OSError and
+    ValueError as `open_log_file`, and LogRestartedError for a live file.
     """
-    with path.open("rb") as file:
+    with open_log_file(path, is_live=reader.is_live) as file:
         offset, in_long_line, prefix = 0, False, b""
         while True:
-            line = file.readline(MAX_LINE_BYTES + 1)
+            try:
+                line = file.readline(MAX_LINE_BYTES + 1)
+            except DamagedFileError as error:
+                reader.notice = str(error)
+                return
             complete = line.endswith(b"\n")
             if len(line) > MAX_LINE_BYTES and not complete:
                 reader.skipped += not in_long_line

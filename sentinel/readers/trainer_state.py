@@ -22,6 +22,7 @@ from sentinel.readers.log_config import (
     read_config_file,
     text_metadata,
 )
+from sentinel.readers.log_file import log_stem, open_log_file, uncompressed_name
 from sentinel.readers.log_reader import LogReader
 from sentinel.readers.rows import RowConverter, start_record
 from sentinel.signals.framework_config import ConfigMetadata
@@ -50,7 +51,7 @@ def can_read(path: Path, head: bytes) -> bool:
     """Whether this is a trainer state by name or content, or a directory with one."""
     if path.is_dir():
         return _newest_state_file(path) is not None
-    return path.name == FILE_NAME or b'"log_history"' in head
+    return uncompressed_name(path).name == FILE_NAME or b'"log_history"' in head
 
 
 def read(path: Path) -> LogReader:
@@ -70,7 +71,7 @@ def _read_once(path: Path, reader: LogReader) -> Iterator[Record]:
     if file is None:
         raise FileNotFoundError(f"{path} holds no {FILE_NAME}")
     state = _load_state(file)
-    run = path.resolve().name if path.is_dir() else path.stem
+    run = path.resolve().name if path.is_dir() else log_stem(path)
     checkpoints = _checkpoint_steps(path) if path.is_dir() else []
     metadata = RunMetadata()
     metadata.configure_keys(reader.keys)
@@ -144,7 +145,8 @@ def _fingerprint(path: Path) -> tuple[str, int, int] | None:
 
 def _load_state(file: Path) -> dict[str, Any]:
     try:
-        state = json.loads(file.read_bytes())
+        with open_log_file(file) as opened:
+            state = json.loads(opened.read())
     except RecursionError:
         raise ValueError(f"{file} is nested too deeply") from None
     if isinstance(state, dict) and isinstance(state.get("log_history"), list):

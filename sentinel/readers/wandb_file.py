@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from struct import Struct
 
+from sentinel.readers.log_file import open_binary_log
 from sentinel.readers.log_reader import LogReader
 
 FILE_MAGIC = b":W&B"
@@ -56,7 +57,7 @@ def read_payloads(path: Path, reader: LogReader) -> Iterator[bytes | None]:
 
 def _read_fragments(path: Path, reader: LogReader) -> Iterator[Fragment | None]:
     offset = FILE_HEADER_BYTES
-    with path.open("rb") as file:
+    with open_binary_log(path) as file:
         while True:
             block_rest = BLOCK_BYTES - offset % BLOCK_BYTES
             if block_rest < FRAGMENT_HEADER.size:
