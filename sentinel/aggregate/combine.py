@@ -10,7 +10,12 @@ from operator import itemgetter
 from types import MappingProxyType
 from typing import NamedTuple
 
-from sentinel.aggregate.combine_rules import COMBINE_FUNCTIONS, safe_sum, weighted_mean
+from sentinel.aggregate.combine_rules import (
+    COMBINE_FUNCTIONS,
+    safe_sum,
+    sum_nonfinite,
+    weighted_mean,
+)
 from sentinel.aggregate.rank_values import RankValues
 from sentinel.model.record import WHOLE_RUN, Event, RankMismatch, Record, Spread, host_key
 from sentinel.model.record_batch import Row
@@ -42,10 +47,11 @@ def combine_ranks(
 ) -> Record:
     """One record of the run from the values of its ranks, each of which has one row in `tables`.
 
-    A signal's value is NaN if the value of any rank is not finite, so that averaging hides no
-    fault; its spread covers the ranks with finite values. The step is that of the lowest rank that
-    logged the trainer's own number (`global_step`), else of the lowest rank. Attributes name the
-    missing ranks, the key that a signal was logged under if it differs, and the kind of each KL.
+    If the value of any rank is not finite, the signal's value is infinite or NaN as the sum of
+    these values, so that averaging hides no fault; its spread covers the ranks with finite values.
+    The step is that of the lowest rank that logged the trainer's own number (`global_step`), else
+    of the lowest rank. Attributes name the missing ranks, the key that a signal was logged under if
+    it differs, and the kind of each KL.
 
     If all `world_size` ranks logged the norm of their part of the gradient, these are combined into
     `grad_norm`, with the spread of the parts.
@@ -117,7 +123,7 @@ def _combine_signals(tables: Sequence[RankValues]) -> tuple[dict[str, float], di
             spread = _with_mismatch(spread, ranks, column)
         spreads[name] = spread
         if spread.bad_ranks:
-            values[name] = nan
+            values[name] = sum_nonfinite(column)
         elif rule is not CombineRule.MEAN:
             values[name] = COMBINE_FUNCTIONS[rule](column)
         elif weights:

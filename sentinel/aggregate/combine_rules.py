@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from math import fsum, hypot, inf, isfinite, nan
+from math import fsum, hypot, inf, isfinite
 from operator import itemgetter
 
 from sentinel.signals.catalogue import CombineRule
@@ -17,6 +17,15 @@ def safe_sum(values: Sequence[float]) -> float:
         return sum(values)
 
 
+def sum_nonfinite(values: Sequence[float]) -> float:
+    """The sum of the values that are not finite, so that no finite value hides a fault.
+
+    >>> sum_nonfinite([1.0, inf, inf]), sum_nonfinite([-inf, 2.0]), sum_nonfinite([inf, -inf])
+    (inf, -inf, nan)
+    """
+    return sum(value for value in values if not isfinite(value))
+
+
 COMBINE_FUNCTIONS: Mapping[CombineRule, Callable[[Sequence[float]], float]] = {
     CombineRule.SUM: safe_sum,
     CombineRule.MAX: max,
@@ -28,9 +37,9 @@ COMBINE_FUNCTIONS: Mapping[CombineRule, Callable[[Sequence[float]], float]] = {
 
 
 def combine_values(rule: CombineRule, values: Sequence[float], weights: Sequence[float]) -> float:
-    """One value of at least one, by that rule; NaN if any of them is not finite."""
+    """One value of at least one, by that rule; `sum_nonfinite` if any of them is not finite."""
     if not all(map(isfinite, values)):
-        return nan
+        return sum_nonfinite(values)
     if rule is CombineRule.MEAN:
         return weighted_mean(values, weights)
     return COMBINE_FUNCTIONS[rule](values)

@@ -86,12 +86,23 @@ def test_unusable_weights_are_ignored(weight):
 
 
 @pytest.mark.parametrize("bad", [nan, inf, -inf])
-def test_a_rank_with_a_nonfinite_value_is_named_and_makes_the_value_nan(bad):
-    record = combined(rank_values(0, loss=1.0), rank_values(1, loss=bad), rank_values(2, loss=3.0))
+@pytest.mark.parametrize("name", ["loss", "learning_rate", "step_time", "my_count"])
+def test_a_rank_with_a_nonfinite_value_is_named_and_makes_the_value_so(name, bad):
+    values = ({name: 1.0}, {name: bad}, {name: 3.0})
+    record = combined(*(rank_values(rank, **each) for rank, each in enumerate(values)))
+
+    assert str(record.values[name]) == str(bad)
+    assert record.spread[name].bad_ranks == (1,)
+    assert record.spread[name].mean == 2.0
+
+
+@pytest.mark.parametrize("others", [(nan, inf), (inf, -inf), (nan, -inf)])
+def test_values_that_are_infinite_in_two_directions_are_nan(others):
+    values = (1.0, *others)
+    record = combined(*(rank_values(rank, loss=x) for rank, x in enumerate(values)))
 
     assert isnan(record.values["loss"])
-    assert record.spread["loss"].bad_ranks == (1,)
-    assert record.spread["loss"].mean == 2.0
+    assert record.spread["loss"].bad_ranks == (1, 2)
 
 
 def test_a_signal_without_finite_values_has_an_empty_spread():
@@ -159,10 +170,10 @@ def test_a_measured_norm_takes_precedence_over_partial_norms():
     assert record.values["grad_norm"] == 5.0
 
 
-def test_a_nonfinite_partial_norm_makes_the_norm_nan_and_is_named():
+def test_a_nonfinite_partial_norm_makes_the_norm_so_and_is_named():
     record = combined(rank_values(0, grad_norm_local=1.0), rank_values(1, grad_norm_local=inf))
 
-    assert isnan(record.values["grad_norm"])
+    assert record.values["grad_norm"] == inf
     assert record.spread["grad_norm"].bad_ranks == (1,)
 
 
