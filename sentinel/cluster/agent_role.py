@@ -71,9 +71,17 @@ class _ConnectionFactory:
             self.counters,
         )
 
-    def server(self, identity: Identity, redirect_to: str = "") -> ClusterServer:
+    def server(self, identity: Identity, host: str, redirect_to: str = "") -> ClusterServer:
+        """A server that others reach at `host`.
+
+        Without a token the job id is the only secret: then it listens at that interface only.
+        """
         return ClusterServer(
-            self.endpoint().ports, self._authenticator(identity), self.counters, redirect_to
+            self.endpoint().ports,
+            self._authenticator(identity),
+            self.counters,
+            redirect_to,
+            listen_host="" if self.token else host,
         )
 
     def _authenticator(self, identity: Identity) -> MessageAuthenticator:
@@ -211,6 +219,8 @@ class AgentRole:
             server = self.head.server
             status |= {
                 "port": server.port,
+                "listen_address": server.listen_address,
+                "has_token": bool(self._factory.token),
                 "error": server.error,
                 "nodes": self.head.node_status(),
                 "head": format_address(self._advertised_host, server.port),
@@ -245,7 +255,9 @@ class AgentRole:
         elif hosts_rank_zero and follower.client.is_connected:
             if self.redirect_server is None:
                 address = follower.client.head_address
-                self.redirect_server = self._factory.server(identity, address)
+                self.redirect_server = self._factory.server(
+                    identity, self._factory.endpoint().host, address
+                )
                 self.redirect_server.start()
             self.redirect_server.redirect_to = follower.client.head_address
 
@@ -284,7 +296,8 @@ class AgentRole:
                 (configured or identity.host,),
             )
         self._advertised_host = self._stored_address()
-        server, self.redirect_server = self.redirect_server or self._factory.server(identity), None
+        server = self.redirect_server or self._factory.server(identity, self._advertised_host)
+        self.redirect_server = None
         server.redirect_to = ""
         self.head = Head(
             self.run, identity.host, self.connection, server, self.counters, self.clock

@@ -23,6 +23,7 @@ STORE_TIMEOUT = timedelta(seconds=5)
 CONNECT_TIMEOUT_SECONDS = 1.0
 """Timeout of the plain connection that is tried before torch connects."""
 _LISTEN_BACKLOG = 4096
+_ALL_INTERFACES = ("0.0.0.0", "::")  # noqa: S104 - recognised, not bound
 _ABSENT_VALUE = "sentinel: the key is absent"
 
 
@@ -38,16 +39,17 @@ class MessageStore:
 
     @classmethod
     def host(cls, listener: socket.socket) -> MessageStore:
-        """Host a store on a bound socket, which it takes over."""
+        """Host a store on a listening socket, which it takes over."""
         # Before `detach`: if torch is missing, the caller's socket must still be closed.
         store_class = _load_store_class()
         listener.listen(_LISTEN_BACKLOG)
+        host, _ = socket.getnameinfo(listener.getsockname(), socket.NI_NUMERICHOST)
         port = listener.getsockname()[1]
+        # The connection of this process to its own store.
+        host = "localhost" if host in _ALL_INTERFACES else host
         listener.setblocking(True)
         return cls(
-            _open_store(
-                store_class, "localhost", port, is_host=True, master_listen_fd=listener.detach()
-            )
+            _open_store(store_class, host, port, is_host=True, master_listen_fd=listener.detach())
         )
 
     @classmethod

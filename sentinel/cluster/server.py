@@ -37,6 +37,7 @@ from sentinel.cluster.sockets import (
     NoFreePortError,
     bind_first_free_port,
     count_accepted_connections,
+    local_address,
 )
 from sentinel.model.counters import Counters
 
@@ -73,7 +74,11 @@ class Hello:
 
 @dataclass
 class ClusterServer:
-    """Hosts the store at the first free one of `ports`. Call `start` once."""
+    """Hosts the store at the first free one of `ports`. Call `start` once.
+
+    It listens at the interface of this node that `listen_host` names; at all if that is "" or names
+    none.
+    """
 
     ports: tuple[int, ...]
     authenticator: MessageAuthenticator
@@ -84,6 +89,9 @@ class ClusterServer:
     """Whether every rank of the run has ended: new clients belong to another run of that name."""
     report: bytes = b""
     """The head's report on the run, as JSON, which goes with each acknowledgement."""
+    listen_host: str = ""
+    listen_address: str = ""
+    """The address of the interface that the store listens at; "" is all interfaces."""
     port: int = 0
     """The port of the store; 0 while there is none."""
     error: str = "the store is being opened"
@@ -153,7 +161,8 @@ class ClusterServer:
             self._stop.wait(RETRY_DELAY_SECONDS)
 
     def _serve(self) -> None:
-        listener = bind_first_free_port(self.ports)
+        self.listen_address = local_address(self.listen_host)
+        listener = bind_first_free_port(self.ports, self.listen_address)
         port = listener.getsockname()[1]
         store = MessageStore.host(listener)
         try:

@@ -1,4 +1,4 @@
-"""Sockets of the cluster: finds a free port for the head, and aborts calls that block forever."""
+"""Sockets of the cluster: where the head listens, and how calls that block forever are aborted."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from sentinel.config.url_policy import is_loopback
+
 _ESTABLISHED = "01"
 """TCP_ESTABLISHED in a table of proc_pid_net(5)."""
 
@@ -17,13 +19,35 @@ class NoFreePortError(OSError):
     """None of the ports is free."""
 
 
-def bind_first_free_port(ports: Sequence[int]) -> socket.socket:
-    """A socket bound to the first free port of `ports`, on all networks of this node.
+def local_address(host: str) -> str:
+    """The address of an interface of this node that other nodes reach as `host`; "" if unknown.
+
+    A name that this node resolves to loopback, as Debian does for its own, is no such address.
+    """
+    try:
+        found = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM) if host else []
+    except (OSError, UnicodeError):
+        return ""
+    for family, _, _, _, sockaddr in found:
+        with suppress(OSError), socket.socket(family) as probe:
+            address, _ = socket.getnameinfo(sockaddr, socket.NI_NUMERICHOST)
+            # The kernel binds to addresses of this node only.
+            probe.bind(sockaddr)
+            if is_loopback(host) or not is_loopback(address):
+                return address
+    return ""
+
+
+def bind_first_free_port(ports: Sequence[int], address: str = "") -> socket.socket:
+    """A socket bound to the first free port of `ports` at `address`; "" is all interfaces.
 
     Raises NoFreePortError.
     """
     for port in ports:
         with suppress(OSError):
+            if address:
+                family, _, _, _, sockaddr = socket.getaddrinfo(address, port)[0]
+                return socket.create_server(sockaddr, family=family)
             if socket.has_dualstack_ipv6():
                 return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
             return socket.create_server(("", port))

@@ -18,7 +18,8 @@ from sentinel.metrics.cluster_families import head_address, is_follower, is_isol
 SET_HEAD_REMEDY = 'set the same [cluster] head = "host:port" (SENTINEL_CLUSTER__HEAD) on all nodes'
 REACH_HEAD_REMEDY = (
     "check that the agent of rank 0 runs (sentinel doctor on its node) and that TCP ports 14000 to "
-    f"17999 are open between the nodes; or {SET_HEAD_REMEDY}, and open that port"
+    f"17999 are open between the nodes; or {SET_HEAD_REMEDY}, and open that port. Without a "
+    "[cluster] token the head listens only at the interface that it looks up for its own name"
 )
 TROUBLE_REMEDIES = {
     "torch is not installed": "install torch in the Python environment of the agent",
@@ -44,6 +45,9 @@ TROUBLE_REMEDIES = {
 READ_LOG_REMEDY = "see agent.log in the state directory of the run"
 
 FOREIGN_WRITER_REMEDY = "if it continues, a process outside of this job writes there: set a token"
+MISSING_TOKEN_REMEDY = (  # noqa: S105 - a remedy, no token
+    "set the same [cluster] token (SENTINEL_CLUSTER__TOKEN, or _FILE) on all nodes"
+)
 SYNC_CLOCKS_REMEDY = "synchronise the clocks of all nodes (chrony, ntpd)"
 
 REFUSAL_REMEDIES = {
@@ -109,6 +113,8 @@ def _check_head(run: str, state: Mapping[str, Any]) -> Iterator[CheckResult]:
     else:
         count = f"{len(nodes)} node{'s' if len(nodes) != 1 else ''}"
         yield ok(subject, f"head of {count}, listening at {head_address(cluster)}")
+        if not cluster.get("has_token", True):
+            yield _missing_token(run, str(cluster.get("listen_address", "")))
     missing = missing_ranks(state)
     if missing and state.get("active", True):
         message = f"no data from {len(missing)} ranks ({format_ranks(missing)})"
@@ -118,6 +124,15 @@ def _check_head(run: str, state: Mapping[str, Any]) -> Iterator[CheckResult]:
         yield warn(subject, message, "check the network between the nodes")
     for node in nodes:
         yield from _check_node(run, node)
+
+
+def _missing_token(run: str, listen_address: str) -> CheckResult:
+    interface = f"the interface {listen_address}" if listen_address else "all interfaces"
+    message = (
+        f"the head listens on {interface} without a token: who reaches its port and knows the job "
+        "id can send records"
+    )
+    return warn(f"run {run}, token", message, MISSING_TOKEN_REMEDY)
 
 
 def _check_node(run: str, node: Mapping[str, Any]) -> Iterator[CheckResult]:

@@ -45,10 +45,12 @@ def hosted_store() -> Iterator[tuple[MessageStore, int]]:
 
 @contextmanager
 def running_server(
-    ports: tuple[int, ...] | None = None, authenticator: MessageAuthenticator = AUTHENTICATOR
+    ports: tuple[int, ...] | None = None,
+    authenticator: MessageAuthenticator = AUTHENTICATOR,
+    listen_host: str = "",
 ) -> Iterator[ClusterServer]:
     """A server that listens, with its own counters."""
-    server = ClusterServer(ports or (0,), authenticator, Counters())
+    server = ClusterServer(ports or (0,), authenticator, Counters(), listen_host=listen_host)
     server.start()
     try:
         until(lambda: server.port, TIMEOUT_SECONDS, "the server listens")

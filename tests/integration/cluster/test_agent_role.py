@@ -34,8 +34,9 @@ def short_delays(monkeypatch):
 class AgentHarness:
     """The role of one agent, driven like its main loop."""
 
-    def __init__(self, path, identity, port):
+    def __init__(self, path, identity, port, token="token"):
         self.path, self.identity, self.port, self.now = path, identity, port, 1_000_000.0
+        self.token = token
         self.counters, self.evaluated = Counters(), []
         self.start()
 
@@ -47,7 +48,7 @@ class AgentHarness:
             self.counters,
             lambda: self.identity,
             configured_head=f"127.0.0.1:{self.port}",
-            token="token",
+            token=self.token,
             clock=lambda: self.now,
         )
 
@@ -74,8 +75,8 @@ class AgentHarness:
 def make_agent(tmp_path):
     agents, port = [], free_ports()[0]
 
-    def make(identity):
-        agents.append(AgentHarness(tmp_path / f"{len(agents)}.db", identity, port))
+    def make(identity, **options):
+        agents.append(AgentHarness(tmp_path / f"{len(agents)}.db", identity, port, **options))
         return agents[-1]
 
     yield make
@@ -90,6 +91,17 @@ def record(rank, step, event=Event.STEP):
 
 def heartbeat(step=1):
     return Record("mine", WHOLE_RUN, step, 1e6, Event.HEARTBEAT, attributes={"state": "running"})
+
+
+@pytest.mark.parametrize(("token", "listen_address"), [("", "127.0.0.1"), ("token", "")])
+def test_a_head_without_a_token_listens_at_the_interface_of_the_job(
+    make_agent, token, listen_address
+):
+    head, follower = make_agent(FIRST, token=token), make_agent(SECOND, token=token)
+
+    await_condition(lambda: exchange_both(head, follower), "the follower is connected")
+    status = head.role.status()
+    assert (status["listen_address"], status["has_token"]) == (listen_address, bool(token))
 
 
 def exchange_both(head, follower):

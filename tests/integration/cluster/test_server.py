@@ -278,6 +278,33 @@ def test_the_head_info_has_the_redirect_address(server, outsider):
     await_condition(is_published, "the redirect is published")
 
 
+def accepts_connections(address, port):
+    try:
+        socket.create_connection((address, port), timeout=5).close()
+    except ConnectionRefusedError:
+        return False
+    return True
+
+
+def test_a_server_listens_only_at_the_interface_of_its_host():
+    """127.0.0.2 stands for another interface of this node, which tests cannot rely on."""
+    with running_server(listen_host="127.0.0.1") as server:
+        assert server.listen_address == "127.0.0.1"
+        assert accepts_connections("127.0.0.1", server.port)
+        assert not accepts_connections("127.0.0.2", server.port)
+        assert not accepts_connections("::1", server.port)
+        with running_client(server.port) as client:
+            accept_client(server, client)
+
+
+@pytest.mark.parametrize("host", ["", "198.51.100.77", "no-such-host.invalid"])
+def test_a_server_listens_at_all_interfaces_if_its_host_is_none_of_this_node(host):
+    with running_server(listen_host=host) as server:
+        assert server.listen_address == ""
+        assert accepts_connections("127.0.0.1", server.port)
+        assert accepts_connections("127.0.0.2", server.port)
+
+
 def test_a_server_retries_while_its_port_is_taken(monkeypatch):
     monkeypatch.setattr(module, "RETRY_DELAY_SECONDS", 0.1)
     listener = bind_first_free_port((0,))

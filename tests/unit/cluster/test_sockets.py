@@ -1,11 +1,17 @@
-"""Sockets of the cluster beside the other open files of the agent."""
+"""Sockets of the cluster: their interface, and the other open files of the agent."""
 
 import fcntl
 import socket
 import subprocess
 import sys
 
-from sentinel.cluster.sockets import count_accepted_connections, shutdown_connections
+import pytest
+
+from sentinel.cluster.sockets import (
+    count_accepted_connections,
+    local_address,
+    shutdown_connections,
+)
 
 TRY_LOCK_CODE = """
 import fcntl, sys
@@ -16,6 +22,7 @@ with open(sys.argv[1], "r+") as file:
         sys.exit(3)
 """
 LOCKED = 3
+ETHERNET = "198.51.100.9"
 
 
 def test_locks_of_files_are_kept_while_connections_are_shut_down_and_counted(tmp_path):
@@ -37,3 +44,41 @@ def test_the_connections_of_peers_to_a_port_are_counted():
         assert count_accepted_connections(port) == 0
         with socket.create_connection(("127.0.0.1", port)):
             assert count_accepted_connections(port) == 1
+
+
+@pytest.fixture
+def resolve(monkeypatch):
+    """Sets the addresses that every name resolves to; all of them belong to this node."""
+
+    def resolve_to(*addresses):
+        found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (each, 0)) for each in addresses]
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+        monkeypatch.setattr(socket.socket, "bind", lambda *_: None)
+
+    return resolve_to
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.2", "::1"])
+def test_an_address_of_this_node_is_its_interface(host):
+    assert local_address(host) == host
+
+
+def test_localhost_is_loopback():
+    assert local_address("localhost") in {"127.0.0.1", "::1"}
+
+
+@pytest.mark.parametrize("host", ["", ETHERNET, "no-such-host.invalid", "a" * 300, "\ud800"])
+def test_a_host_elsewhere_is_no_interface_of_this_node(host):
+    assert local_address(host) == ""
+
+
+def test_a_name_that_resolves_to_loopback_is_not_reached_by_others(resolve):
+    resolve("127.0.1.1")
+
+    assert local_address("gpu-a") == ""
+
+
+def test_the_first_address_that_others_reach_is_chosen(resolve):
+    resolve("127.0.1.1", ETHERNET, "198.51.100.10")
+
+    assert local_address("gpu-a") == ETHERNET

@@ -64,6 +64,21 @@ def test_a_head_with_all_nodes_is_ok():
     ]
 
 
+@pytest.mark.parametrize(
+    ("address", "interface"), [("10.0.0.1", "the interface 10.0.0.1"), ("", "all interfaces")]
+)
+def test_a_head_without_a_token_is_a_warning_with_its_interface(address, interface):
+    state = head(*BOTH)
+    state["cluster"] |= {"has_token": False, "listen_address": address}
+    (_, result) = check_nodes("two", state)
+
+    assert (result.grade, result.subject) == (Grade.WARN, "run two, token")
+    assert f"listens on {interface} without a token" in result.message
+    assert "[cluster] token" in result.remedy
+    state["cluster"]["has_token"] = True
+    assert len(summaries(state)) == 1
+
+
 def test_a_connected_follower_is_ok_and_names_its_head():
     assert summaries(follower()) == [
         (Grade.OK, "run two, nodes", "follower of the head at gpu-a:14007")
