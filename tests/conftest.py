@@ -147,6 +147,6 @@ def run_without_agent(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """Id of a run whose agent lock is held, so that no agent removes its rings."""
     run = "without-agent"
     monkeypatch.setenv("SENTINEL_RUN_ID", run)
-    with (paths.run_dir(run) / "agent.lock").open("w") as lock:
+    with (paths.ring_dir(run) / "agent.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield run

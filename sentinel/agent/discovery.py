@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import requests
 
 from sentinel.config.url_policy import is_loopback
-from sentinel.transport.paths import home_dir, is_agent_running
+from sentinel.transport.paths import is_agent_running, list_current_run_dirs
 
 REQUEST_TIMEOUT_SECONDS = 5.0
 """Timeout of a query."""
@@ -36,7 +36,8 @@ class DiscoveredRun:
 
 def registration_files() -> list[Path]:
     """Paths of the `agent.json` files of this user, sorted by run."""
-    return sorted((home_dir() / "runs").glob("*/agent.json"))
+    files = (directory / "agent.json" for directory in list_current_run_dirs().values())
+    return [path for path in files if path.exists()]
 
 
 def query_agent(registration_file: Path, token: str = "") -> DiscoveredRun:
@@ -46,7 +47,7 @@ def query_agent(registration_file: Path, token: str = "") -> DiscoveredRun:
         run, url = str(registration["run"]), str(registration["url"])
     except (OSError, ValueError, KeyError, TypeError):
         return DiscoveredRun(
-            registration_file.parent.name,
+            _run_of(registration_file),
             "",
             {},
             f"{registration_file.name} cannot be read",
@@ -67,6 +68,15 @@ def query_agent(registration_file: Path, token: str = "") -> DiscoveredRun:
     if not isinstance(state, dict) or state.get("run") != run:
         return _unreachable(run, url, registration_file)
     return DiscoveredRun(run, url, state)
+
+
+def _run_of(registration_file: Path) -> str:
+    """Id of the run whose directory holds the file."""
+    directories = list_current_run_dirs().items()
+    return next(
+        (run for run, directory in directories if directory == registration_file.parent),
+        registration_file.parent.name,
+    )
 
 
 def _remote_node(registration: dict[str, Any], url: str) -> str:

@@ -9,8 +9,10 @@ twice.
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from math import inf
 from pathlib import Path
 from threading import Event as Flag
@@ -18,6 +20,7 @@ from typing import Protocol
 
 from sentinel.agent.processor import RunProcessor
 from sentinel.agent.registration import AgentRegistration
+from sentinel.agent.run_directory import remove_shared_files
 from sentinel.cluster.agent_role import AgentRole
 from sentinel.config.settings import Settings, build_sinks
 from sentinel.live.node.node_metrics import NodeMetrics, output_dir
@@ -35,7 +38,7 @@ from sentinel.store.history import read_incidents
 from sentinel.store.journal import Journal
 from sentinel.store.samples import newest_samples
 from sentinel.transport.identity import Identity
-from sentinel.transport.paths import home_dir, run_dir
+from sentinel.transport.paths import DATABASE_NAME, home_dir, run_dir, write_owner_host
 from sentinel.transport.ring import ReadPosition, RingReader
 from sentinel.web.server import WebServer
 
@@ -109,13 +112,14 @@ class Agent:
     def __init__(
         self, run: str, settings: Settings, clock: Callable[[], float] = time.time
     ) -> None:
-        directory = run_dir(run)
-        database_path = directory / "sentinel.db"
+        self.directory = directory = run_dir(run)
+        database_path = directory / DATABASE_NAME
         self.run = run
         self.settings = settings
         self.clock = clock
         self.registration = AgentRegistration(run, directory, home_dir() / "targets")
         self.registration.acquire()
+        write_owner_host(run, os.uname().nodename)
         self.stop_requested = Flag()
         self.stop_requested_at: float | None = None
         self.started_at = clock()
@@ -340,3 +344,6 @@ class Agent:
         if self.source.ended:
             self.source.remove_rings()
         self.registration.release()
+        if self.source.ended:
+            with suppress(OSError):
+                remove_shared_files(self.run)

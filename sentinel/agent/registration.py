@@ -1,4 +1,4 @@
-"""Registration of the one agent per run and node: its lock, and the files others find it by."""
+"""Registration of the one agent per run and node: its locks, and the files others find it by."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ import json
 import os
 import socket
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from sentinel.model.record import Record
-from sentinel.transport.paths import AGENT_LOCK, is_agent_running
+from sentinel.transport.paths import AGENT_LOCK, is_agent_running, ring_dir
 
 WILDCARD_ADDRESSES = ("0.0.0.0", "::")  # noqa: S104 - recognised, not bound
 """Addresses to listen at that no client can connect to; the URL has the node's name instead."""
@@ -29,39 +30,53 @@ class AlreadyServedError(RuntimeError):
 class AgentRegistration:
     """Registration of this process for a run: `agent.lock`, `agent.json`, a Prometheus target.
 
-    Prometheus reads `targets_directory` by its file discovery.
+    The lock in shared memory is that of this node; trainers look there. The one in the run
+    directory excludes agents of other nodes with the same home directory. Prometheus reads
+    `targets_directory` by its file discovery.
     """
 
     run: str
     run_directory: Path
     targets_directory: Path
-    _lock_fd: int = field(default=-1, init=False)
+    _lock_fds: dict[Path, int] = field(default_factory=dict, init=False)
 
     def acquire(self) -> None:
         """Lock the run. Raises AlreadyServedError with the process id of another agent.
 
-        The kernel releases the lock when its owner dies.
+        The kernel releases the locks when their owner dies.
         """
-        lock = self.run_directory / AGENT_LOCK
-        self._lock_fd = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        if not self._try_lock():
-            owner = os.read(self._lock_fd, 32).decode(errors="replace").strip()
-            os.close(self._lock_fd)
-            self._lock_fd = -1
-            raise AlreadyServedError(f"Run {self.run} is served by process {owner}.")
-        os.ftruncate(self._lock_fd, 0)
-        os.pwrite(self._lock_fd, str(os.getpid()).encode(), 0)
+        try:
+            for directory in (ring_dir(self.run), self.run_directory):
+                if directory not in self._lock_fds:
+                    self._lock_fds[directory] = self._lock(directory / AGENT_LOCK)
+        except BaseException:
+            self._unlock()
+            raise
 
-    def _try_lock(self) -> bool:
-        # `is_lock_held` in another process holds the lock briefly.
+    def _lock(self, path: Path) -> int:
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        # `is_agent_running` in another process holds the lock briefly, and an agent that ends
+        # removes the file.
         for _ in range(MAX_LOCK_ATTEMPTS):
+            descriptor = os.open(path, flags, 0o600)
             try:
-                fcntl.flock(self._lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if os.fstat(descriptor).st_nlink:
+                    os.ftruncate(descriptor, 0)
+                    os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+                    return descriptor
             except BlockingIOError:
-                time.sleep(LOCK_RETRY_SECONDS)
-            else:
-                return True
-        return False
+                owner = os.read(descriptor, 32).decode(errors="replace").strip()
+            except BaseException:
+                os.close(descriptor)
+                raise
+            os.close(descriptor)
+            time.sleep(LOCK_RETRY_SECONDS)
+        raise AlreadyServedError(f"Run {self.run} is served by process {owner}.")
+
+    def _unlock(self) -> None:
+        while self._lock_fds:
+            os.close(self._lock_fds.popitem()[1])
 
     def register(self, host: str, port: int) -> str:
         """Write the registration files; return the URL at which other nodes reach the agent."""
@@ -87,12 +102,16 @@ class AgentRegistration:
         )
 
     def release(self) -> None:
-        """Remove the registration files and release the lock."""
-        self._target_path.unlink(missing_ok=True)
-        (self.run_directory / "agent.json").unlink(missing_ok=True)
-        if self._lock_fd >= 0:
-            os.close(self._lock_fd)
-            self._lock_fd = -1
+        """Remove the registration files and release the locks."""
+        for path in (self._target_path, self.run_directory / "agent.json"):
+            # The disk may have become unusable; a stale file is replaced by the next agent.
+            with suppress(OSError):
+                path.unlink(missing_ok=True)
+        if self._lock_fds:
+            # An agent that has opened the removed file sees that, and creates a new one.
+            with suppress(OSError):
+                (ring_dir(self.run) / AGENT_LOCK).unlink(missing_ok=True)
+        self._unlock()
 
     def _remove_stale_targets(self) -> None:
         """Remove the targets of killed agents: this agent may listen on the port of one."""

@@ -12,10 +12,10 @@ from sentinel.cli._options import error_exit
 
 def run_database_path(command: str, run: str) -> Path:
     """Path of the database of `run`; exits with an error if there is no such run."""
-    from sentinel.transport.paths import RunIdError, home_dir, validate_run_id
+    from sentinel.transport.paths import DATABASE_NAME, RunIdError, current_run_dir, home_dir
 
     try:
-        path = home_dir() / "runs" / validate_run_id(run) / "sentinel.db"
+        path = current_run_dir(run) / DATABASE_NAME
     except RunIdError as error:
         raise error_exit(command, str(error)) from None
     if not path.is_file():

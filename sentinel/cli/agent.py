@@ -24,6 +24,7 @@ def agent(
     usable, 2 if the settings, the run id or the version of the database is wrong.
     """
     from sentinel.agent.main import Agent
+    from sentinel.agent.output_log import OutputLog
     from sentinel.agent.registration import AlreadyServedError
     from sentinel.config.settings import ConfigError, load_agent_settings
     from sentinel.store.database import NewerSchemaError
@@ -34,6 +35,7 @@ def agent(
     )
     # Our parent may have blocked signals, which is inherited.
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
+    output = OutputLog(run)
     # The trainer has priority on every core.
     os.nice(10)
     # torch looks up the name of every client that connects, and the head's store is blocked
@@ -53,4 +55,9 @@ def agent(
         raise typer.Exit(0) from None
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda received, _: agent.request_stop(signal.Signals(received).name))
-    agent.serve()
+    output.redirect(agent.directory)
+    try:
+        agent.serve()
+    except Exception as error:
+        output.report_failure(f"{type(error).__name__}: {error}")
+        raise

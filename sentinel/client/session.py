@@ -5,6 +5,7 @@ There is at most one at a time. Decorated calls inside a decorated call, in any 
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import threading
@@ -133,12 +134,14 @@ def claim_ring(run_name: str | None) -> tuple[RingWriter, Identity]:
     """A new ring for this process, and the identity it is claimed for."""
     for tries_left in reversed(range(_MAX_CLAIM_TRIES)):
         identity = identify(run_name, rank_environment(os.environ))
-        paths.write_owner_host(identity.run, identity.host)
         directory = paths.ring_dir(identity.run)
         capacity = fitting_capacity(directory, ring_count=identity.local_world_size)
-        if not capacity:
+        if not capacity and not paths.is_home_remote():
+            # A ring on a file server could block or kill the trainer.
             directory = paths.run_dir(identity.run)
             capacity = fitting_capacity(directory, ring_count=identity.local_world_size)
+        if not capacity:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(directory))
         path = directory / paths.ring_name(identity.attempt, identity.rank)
         try:
             return RingWriter(path, identity, capacity), identity

@@ -1,4 +1,7 @@
-"""Starts the agent of this node and restarts it when it exits, without ever waiting for it."""
+"""Starts the agent of this node and restarts it when it exits, without ever waiting for it.
+
+Only shared memory is used: an access to the home directory could block the trainer.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from sentinel.transport.paths import describe_error, is_agent_running, run_dir
+from sentinel.transport.paths import START_LOG_NAME, describe_error, is_agent_running, ring_dir
 
 if TYPE_CHECKING:
     import subprocess
@@ -40,14 +43,15 @@ class AgentSupervisor:
         self.next_start_at = None
         self.next_poll_at = monotonic() + AGENT_POLL_INTERVAL_SECONDS
         try:
-            if is_agent_running(run_dir(self.run)):
+            directory = ring_dir(self.run)
+            if is_agent_running(directory):
                 # Start ours once the running agent has exited.
                 self.next_start_at = monotonic()
                 return
             # Only one rank of a node needs this module.
             import subprocess  # noqa: PLC0415
 
-            with (run_dir(self.run) / "agent.log").open("ab") as log:
+            with (directory / START_LOG_NAME).open("wb") as log:
                 self.child = subprocess.Popen(  # noqa: S603 - our own command line
                     agent_command(self.run),
                     stdin=subprocess.DEVNULL,
@@ -93,11 +97,14 @@ class AgentSupervisor:
         self.restart_delay = min(max(1.0, 2 * self.restart_delay), MAX_RESTART_DELAY_SECONDS)
 
     def _last_log_line(self) -> str:
-        """The last line of the agent's log, as a sentence."""
-        path = run_dir(self.run) / "agent.log"
-        lines = path.read_bytes()[-4096:].decode(errors="replace").strip().splitlines()
+        """The last line that the agent wrote to its start log, as a sentence."""
+        try:
+            text = (ring_dir(self.run) / START_LOG_NAME).read_bytes()[-4096:]
+        except OSError as error:
+            return f"its log cannot be read ({error.strerror or error})."
+        lines = text.decode(errors="replace").strip().splitlines()
         if not lines:
-            return f"{path} is empty, as on a full disk; `sentinel doctor` checks that."
+            return "it wrote no reason; `sentinel doctor` checks what it needs."
         line = lines[-1].removeprefix("sentinel agent: ")
         return line if line.endswith(".") else f"{line}."
 

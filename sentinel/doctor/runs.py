@@ -10,7 +10,13 @@ from sentinel.doctor.check_result import CheckResult, fail, ok, warn
 from sentinel.doctor.nodes import check_nodes
 from sentinel.doctor.settings import api_token
 from sentinel.metrics.reported_metadata import patch_state
-from sentinel.transport.paths import home_dir, is_agent_running, list_shared_rings
+from sentinel.transport.paths import (
+    home_dir,
+    is_agent_running,
+    is_home_remote,
+    list_shared_rings,
+    ring_dir,
+)
 from sentinel.transport.ring import read_header
 from sentinel.transport.ring_layout import DROP_REASONS, MAX_CLIENT_ERRORS, RingHeader
 
@@ -21,7 +27,8 @@ VALID_VALUE_DROPS = frozenset({"pending", "busy", "too_large", "too_many_names",
 def check_runs() -> Iterator[CheckResult]:
     """Results for each run with live ranks or a registered agent."""
     token = api_token()
-    agents = {path.parent.name: query_agent(path, token) for path in registration_files()}
+    answers = [query_agent(path, token) for path in registration_files()]
+    agents = {answer.run: answer for answer in answers}
     headers = _live_headers()
     if not agents and not headers:
         yield ok("runs", "none at present")
@@ -38,7 +45,8 @@ def check_runs() -> Iterator[CheckResult]:
 def _live_headers() -> dict[str, list[RingHeader]]:
     """Ring headers of all live ranks by run."""
     headers: defaultdict[str, list[RingHeader]] = defaultdict(list)
-    for path in [*list_shared_rings(), *sorted((home_dir() / "runs").glob("*/*.ring"))]:
+    home_rings = [] if is_home_remote() else sorted((home_dir() / "runs").glob("*/*.ring"))
+    for path in [*list_shared_rings(), *home_rings]:
         header = read_header(path)
         if header is not None and header.process.is_alive():
             headers[header.identity.run].append(header)
@@ -52,7 +60,7 @@ def _check_agent(run: str, agent: DiscoveredRun | None, ranks: list[RingHeader])
     if agent is not None:
         grade = fail if ranks else warn
         return grade(subject, agent.problem, agent.remedy)
-    if is_agent_running(home_dir() / "runs" / run):
+    if is_agent_running(ring_dir(run)):
         return ok(subject, f"{len(ranks)} ranks alive; the agent is starting")
     remedy = f"start sentinel agent --run {run}; see agent.log in the run's state directory"
     return fail(subject, f"{len(ranks)} ranks alive, but no agent monitors them", remedy)

@@ -26,7 +26,7 @@ from sentinel.notify.transports.send import send
 from sentinel.sinks._case_id import incident_id
 from sentinel.sinks.slack_bot import ACKNOWLEDGE_ACTION, SILENCE_ACTION, SlackBot
 from sentinel.store import cases, database, silences
-from sentinel.transport.paths import RunIdError, home_dir, validate_run_id
+from sentinel.transport.paths import DATABASE_NAME, RunIdError, current_run_dir
 
 log = logging.getLogger(__name__)
 
@@ -146,7 +146,7 @@ class SlackButtons:
     def _store_press(self, payload: Mapping[str, Any], run: str, case: str) -> str:
         """Store the press in the database of the run; return a sentence about it."""
         try:
-            path = home_dir() / "runs" / validate_run_id(run) / "sentinel.db"
+            path = current_run_dir(run) / DATABASE_NAME
         except RunIdError:
             raise ValueError from None
         if not path.is_file():

@@ -18,6 +18,7 @@ from sentinel.transport.identity import Identity
 from sentinel.transport.launch_status import LAUNCHER_PID_VARIABLE
 from sentinel.transport.process import Process
 from sentinel.transport.rendezvous import NO_RENDEZVOUS, Rendezvous, detect_rendezvous
+from sentinel.transport.ring import read_header
 from sentinel.transport.ring_layout import HEADER_SIZE, parse_header
 
 _RANK_VARIABLES = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
@@ -55,9 +56,12 @@ def identify(name: str | None = None, environ: Mapping[str, str] | None = None) 
     )
     is_one_node = local_world_size == world_size
     rendezvous = detect_rendezvous(environ)
-    run = _explicit_run_id(environ, rendezvous, rank) or derive_run_id(
-        name, environ, is_alone=local_world_size == 1
-    )
+    is_alone = local_world_size == 1
+    run = _explicit_run_id(environ, rendezvous, rank)
+    if run:
+        run = _unless_in_use(paths.validate_run_id(run), rank, world_size, environ, is_alone)
+    else:
+        run = derive_run_id(name, environ, is_alone=is_alone)
     restart_count = _int_variable(environ, ("TORCHELASTIC_RESTART_COUNT",))
     return Identity(
         run=paths.validate_run_id(run),
@@ -133,10 +137,16 @@ def _explicit_run_id(environ: Mapping[str, str], rendezvous: Rendezvous, rank: i
     if not given or LAUNCHER_PID_VARIABLE in environ:
         return given
     host = os.uname().nodename
-    owner = paths.read_owner_host(given)
-    if owner == host:
+    home = paths.read_home(given)
+    if home.owner == host:
         return given
-    in_use = bool(owner) and paths.is_agent_running(paths.run_dir(given))
+    # The lock of an agent on another node can only be seen in the file system that both share.
+    is_served = (
+        "agent.json" in home.names
+        if paths.is_home_remote()
+        else paths.is_agent_running(paths.home_dir() / "runs" / given)
+    )
+    in_use = bool(home.owner) and is_served
     return f"{given}.{_slug(host)}" if in_use or (rendezvous.node_rank > 0 and rank > 0) else given
 
 
@@ -145,6 +155,36 @@ def derive_run_id(name: str | None, environ: Mapping[str, str], *, is_alone: boo
 
     That is their parent, or this process itself where it `is_alone` on its node.
     """
+    return f"{_slug(name or Path(sys.argv[0]).stem)}-{_launch_digest(environ, is_alone=is_alone)}"
+
+
+def _unless_in_use(
+    run: str, rank: int, world_size: int, environ: Mapping[str, str], is_alone: bool
+) -> str:
+    """The given id, or one made from it where the ranks of another launch train under it now."""
+    own, parent = Process.current(), Process.from_pid(os.getppid())
+    for path in paths.list_rings(run):
+        header = read_header(path)
+        if header is None or header.outcome or header.process == own:
+            continue
+        is_rival = header.identity.rank == rank or header.identity.world_size != world_size
+        if not is_rival or not header.process.is_alive():
+            continue
+        if not is_alone and header.process.parent() == parent:
+            # An elastic restart whose former worker is about to end.
+            continue
+        other = f"{run[:120]}-{_launch_digest(environ, is_alone=is_alone)}"
+        if rank == 0:
+            sys.stderr.write(
+                f"sentinel: run id {run} is in use by process {header.process.pid}; "
+                f"this run is monitored as {other}.\n"
+            )
+        return other
+    return run
+
+
+def _launch_digest(environ: Mapping[str, str], *, is_alone: bool) -> str:
+    """Six digits that the ranks of one launch on this node share, and no other launch has."""
     own = Process.current()
     # torchrun stays the parent of its workers through elastic restarts, while the port may change,
     # also where it starts one worker on each node. One script may start several jobs in sequence;
@@ -158,8 +198,7 @@ def derive_run_id(name: str | None, environ: Mapping[str, str], *, is_alone: boo
     seed = [shared.pid, shared.start_ticks, os.uname().nodename]
     if parent and "TORCHELASTIC_RUN_ID" not in environ:
         seed += [environ.get("MASTER_ADDR", ""), environ.get("MASTER_PORT", "")]
-    digest = crc32(repr(seed).encode()) & 0xFFFFFF
-    return f"{_slug(name or Path(sys.argv[0]).stem)}-{digest:06x}"
+    return f"{crc32(repr(seed).encode()) & 0xFFFFFF:06x}"
 
 
 def _slug(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Start and exit status of the command that `sentinel run` launched, stored in the run directory.
+"""Start and exit status of the command that `sentinel run` launched, stored in shared memory.
 
 The file `launch.json` is replaced atomically. The agent reads it to report a command that fails
 before any rank starts, and to name the signal that killed the command.
@@ -16,6 +16,7 @@ from sentinel.transport.process import Process
 
 LAUNCHER_PID_VARIABLE = "SENTINEL_LAUNCHER_PID"
 """Environment variable of every process below `sentinel run`: the process id of the launcher."""
+LAUNCH_STATUS_NAME = "launch.json"
 INTERRUPTED_EXIT_CODE = 128 + signal.SIGINT
 
 
@@ -115,4 +116,4 @@ def signal_name(exit_code: int) -> str:
 
 
 def _status_path(run: str) -> Path:
-    return paths.run_dir(run) / "launch.json"
+    return paths.ring_dir(run) / LAUNCH_STATUS_NAME

@@ -1,8 +1,9 @@
 """Paths of the files of a run, and the lock that marks a running agent.
 
 The run directory holds what must last: `$SENTINEL_HOME/runs/<run id>`, by default below the user's
-state directory. Rings are in shared memory, `$SENTINEL_RUNTIME_DIR` or `/dev/shm/sentinel-<uid>`,
-or in the run directory where shared memory is too small.
+state directory. What the processes of a node share is in shared memory, `$SENTINEL_RUNTIME_DIR` or
+`/dev/shm/sentinel-<uid>`: rings, unless it is too small for them, the lock and the start log of the
+agent, and the run directory itself, in `state`, while the one in the home directory cannot be used.
 """
 
 from __future__ import annotations
@@ -11,15 +12,26 @@ import fcntl
 import os
 import re
 import stat
+from dataclasses import dataclass
 from pathlib import Path
+from time import monotonic
+
+from sentinel.transport.mounts import find_mount
 
 AGENT_LOCK = "agent.lock"
-"""File in the run directory that a running agent holds locked."""
+"""File that a running agent holds locked, in shared memory and in the run directory."""
+START_LOG_NAME = "agent.log"
+"""File in shared memory with the output of an agent until it has found its run directory."""
+DATABASE_NAME = "sentinel.db"
+HOME_TIMEOUT_SECONDS = 1.0
+"""Longest wait for a home directory on a file server."""
+_HANG_MEMORY_SECONDS = 30.0
 
 _RUN_ID = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}")
 _RING_NAME = re.compile(r"(\d+)-(\d+)\.ring")
 _OWNER_FILE = "owner_host"
-_REMOVED_SUFFIX = ".removed"
+_FALLBACK_NAME = "state"
+REMOVED_SUFFIX = ".removed"
 """Suffix of the empty file that marks a ring which was read and removed."""
 
 
@@ -64,6 +76,31 @@ def ring_dir(run_id: str) -> Path:
     return _make_private_dir(_shared_memory_dir(make=True) / validate_run_id(run_id))
 
 
+def fallback_run_dir(run_id: str) -> Path:
+    """Run directory in shared memory, created if missing. Raises like `run_dir`."""
+    return _make_private_dir(ring_dir(run_id) / _FALLBACK_NAME)
+
+
+def current_run_dir(run_id: str) -> Path:
+    """Where the files of the run are now. Creates nothing. Raises RunIdError.
+
+    That is in shared memory while its database is there, else in the home directory.
+    """
+    fallback = _shared_memory_dir(make=False) / validate_run_id(run_id) / _FALLBACK_NAME
+    return fallback if (fallback / DATABASE_NAME).exists() else home_dir() / "runs" / run_id
+
+
+def list_current_run_dirs() -> dict[str, Path]:
+    """`current_run_dir` of every run of this user, by run id. Creates nothing.
+
+    A home directory whose file server does not answer is left out, see `read_home`.
+    """
+    directories = {path.name: path for path in _list_home_runs()}
+    for database in _shared_memory_dir(make=False).glob(f"*/{_FALLBACK_NAME}/{DATABASE_NAME}"):
+        directories[database.parent.parent.name] = database.parent
+    return dict(sorted(directories.items()))
+
+
 def ring_path(run_id: str, attempt: int, rank: int) -> Path:
     """Path of a rank's ring in shared memory."""
     return ring_dir(run_id) / ring_name(attempt, rank)
@@ -85,17 +122,13 @@ def attempt_from_ring_name(name: str) -> int:
 
 
 def list_rings(run_id: str) -> list[Path]:
-    """Every ring of a run, by attempt, then rank. Creates nothing."""
+    """Every ring of a run, by attempt, then rank. Creates nothing, and never waits for a server."""
+    directories = [_shared_memory_dir(make=False) / validate_run_id(run_id)]
+    if not is_home_remote():
+        directories.append(home_dir() / "runs" / run_id)
     rings: list[tuple[int, int, Path]] = []
-    for directory in (
-        _shared_memory_dir(make=False) / validate_run_id(run_id),
-        home_dir() / "runs" / run_id,
-    ):
-        try:
-            names = os.listdir(directory)  # noqa: PTH208 - only the names are needed
-        except (FileNotFoundError, NotADirectoryError):
-            continue
-        for name in names:
+    for directory in directories:
+        for name in _list_names(directory):
             match = _RING_NAME.fullmatch(name)
             if match:
                 rings.append((int(match[1]), int(match[2]), directory / name))
@@ -108,40 +141,122 @@ def list_shared_rings() -> list[Path]:
 
 
 def mark_ring_removed(run_id: str, ring: Path) -> None:
-    """Record that a ring is about to be removed, so that its attempt number is not reused."""
-    (run_dir(run_id) / f"{ring.name}{_REMOVED_SUFFIX}").touch(mode=0o600)
+    """Record that a ring is about to be removed, so that its attempt number is not reused.
+
+    The mark is in shared memory; the agent moves it to the home directory at its end.
+    """
+    (fallback_run_dir(run_id) / f"{ring.name}{REMOVED_SUFFIX}").touch(mode=0o600)
+
+
+def is_home_remote() -> bool:
+    """Whether the home directory is on a file server, which may hang. Never waits for it."""
+    return find_mount(home_dir()).is_remote
+
+
+@dataclass(frozen=True, slots=True)
+class HomeEntries:
+    """What a rank that starts needs to know of the run's directory in the home directory.
+
+    `owner` is the host that owns the run id, "" if none is recorded.
+    """
+
+    owner: str
+    names: tuple[str, ...]
+
+
+def read_home(run_id: str) -> HomeEntries:
+    """The run's entries in the home directory; empty if they cannot be read.
+
+    Waits at most `HOME_TIMEOUT_SECONDS` for a file server. Creates nothing. Raises RunIdError.
+    """
+    directory = home_dir() / "runs" / validate_run_id(run_id)
+    if not is_home_remote():
+        try:
+            owner = (directory / _OWNER_FILE).read_text()
+        except OSError:
+            owner = ""
+        return HomeEntries(owner, tuple(_list_names(directory)))
+    owner, *names = _run_listing(f'cat "$1/{_OWNER_FILE}"; echo; ls -A "$1"', directory) or [""]
+    return HomeEntries(owner, tuple(names))
+
+
+def _list_home_runs() -> list[Path]:
+    runs = home_dir() / "runs"
+    names = _run_listing('ls -A "$1"', runs) if is_home_remote() else _list_names(runs)
+    return [runs / name for name in names if _RUN_ID.fullmatch(name)]
+
+
+def _list_names(directory: Path) -> list[str]:
+    try:
+        return os.listdir(directory)  # noqa: PTH208 - only the names are needed
+    except OSError:
+        return []
+
+
+def _run_listing(script: str, directory: Path) -> list[str]:
+    """Lines that a shell prints about a directory on a file server; none if that hangs.
+
+    In a process of its own, since nothing ends a thread that waits for a file server: it would
+    delay the exit of this process.
+    """
+    if monotonic() < _HangingHome.retry_at:
+        return []
+    # Few runs need this module.
+    import subprocess  # noqa: PLC0415
+
+    try:
+        child = subprocess.Popen(  # noqa: S603 - our own command line
+            ["/bin/sh", "-c", script, "sh", str(directory)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            cwd="/",
+            env={"PATH": "/usr/bin:/bin"},
+        )
+    except OSError:
+        return []
+    try:
+        return child.communicate(timeout=HOME_TIMEOUT_SECONDS)[0].decode().split("\n")
+    except subprocess.TimeoutExpired:
+        _HangingHome.retry_at = monotonic() + _HANG_MEMORY_SECONDS
+        child.kill()
+        # It ends once the server answers; Popen warns about a child that is never waited for.
+        child.returncode = 0
+        return []
+    except UnicodeDecodeError:
+        return []
+    finally:
+        if child.stdout is not None:
+            child.stdout.close()
+
+
+class _HangingHome:
+    """Time (monotonic) before which a home directory that did not answer is not tried again."""
+
+    retry_at = 0.0
 
 
 def removed_ring_names(run_id: str) -> set[str]:
-    """File names of the run's removed rings. Creates nothing."""
-    return {
-        path.name.removesuffix(_REMOVED_SUFFIX)
-        for path in (home_dir() / "runs" / run_id).glob(f"*{_REMOVED_SUFFIX}")
-    }
+    """File names of the run's removed rings. Creates nothing. Waits like `read_home`."""
+    shared = _shared_memory_dir(make=False) / validate_run_id(run_id) / _FALLBACK_NAME
+    names = (*_list_names(shared), *read_home(run_id).names)
+    return {name.removesuffix(REMOVED_SUFFIX) for name in names if name.endswith(REMOVED_SUFFIX)}
 
 
 def write_owner_host(run_id: str, host: str) -> None:
     """Record the host that owns the run id. Raises RunIdError, OSError."""
     path = run_dir(run_id) / _OWNER_FILE
-    if read_owner_host(run_id) != host:
+    if read_home(run_id).owner != host:
         path.write_text(host)
 
 
-def read_owner_host(run_id: str) -> str:
-    """The host that owns the run id; "" if none is recorded. Creates nothing."""
-    try:
-        return (home_dir() / "runs" / run_id / _OWNER_FILE).read_text()
-    except OSError:
-        return ""
-
-
-def is_agent_running(run_directory: Path) -> bool:
-    """Whether an agent holds the lock of that run directory. Never waits, creates nothing.
+def is_agent_running(directory: Path) -> bool:
+    """Whether an agent holds the lock in that directory. Never waits, creates nothing.
 
     The kernel releases the lock when its owner exits, however it exits.
     """
     try:
-        descriptor = os.open(run_directory / AGENT_LOCK, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        descriptor = os.open(directory / AGENT_LOCK, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:
         return False
     try:

@@ -75,7 +75,7 @@ def test_two_ranks_save_call_and_stop_at_the_step_of_the_notification(receiver, 
         [sys.executable, "train.py"], cwd=tmp_path, timeout=TIMEOUT_SECONDS, check=False, stderr=-1
     )
     assert completed.returncode == 0, completed.stderr[-4000:]
-    until(lambda: not is_agent_running(run_dir("acting")), TIMEOUT_SECONDS, "agent stopped")
+    until(lambda: not is_agent_running(ring_dir("acting")), TIMEOUT_SECONDS, "agent stopped")
 
     results = [json.loads((tmp_path / f"result-{rank}.json").read_text()) for rank in (0, 1)]
     last, saves, calls = results[0]

@@ -16,7 +16,7 @@ from sentinel.client.spawn import (
     agent_command,
     agent_environment,
 )
-from sentinel.transport.paths import run_dir
+from sentinel.transport.paths import ring_dir
 
 TIMEOUT_SECONDS = 60.0
 NOW = 1000.0
@@ -72,7 +72,7 @@ def test_an_agent_that_exits_is_restarted_with_growing_delays(agents, monkeypatc
 def test_no_agent_is_started_while_another_one_serves_the_run(agents):
     agents("")
     supervisor = AgentSupervisor("run")
-    with (run_dir("run") / "agent.lock").open("w") as lock:
+    with (ring_dir("run") / "agent.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         supervisor.start()
         for _ in range(3):
@@ -89,7 +89,7 @@ def test_an_agent_that_found_another_one_is_not_restarted_meanwhile(agents):
     agents("")
     supervisor = AgentSupervisor("run")
     supervisor.start()
-    with (run_dir("run") / "agent.lock").open("w") as lock:
+    with (ring_dir("run") / "agent.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         wait_for_end(supervisor)
         for _ in range(3):
