@@ -9,6 +9,7 @@ import sys
 import tempfile
 from contextlib import suppress
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 from sentinel.model.rank_stack import Frame
@@ -62,7 +63,8 @@ class PySpy:
         self.has_ended = True
         if self._child is not None:
             self._child.kill()
-            self._child.wait()
+            # A reader of a process that waits for a disk may wait too, even when killed.
+            Thread(target=self._child.wait, name="sentinel-py-spy", daemon=True).start()
         self._output.close()
 
 

@@ -38,10 +38,11 @@ MOVEMENT_SAMPLES = 6
 """Samples among which a rank that computes has changed its position."""
 STEP_INTERVALS = 32
 
+_DISK_WAIT = "D"
 _STATES = {
     "T": "is stopped by a signal",
     "t": "is stopped by a debugger",
-    "D": "waits for a disk or a file system",
+    _DISK_WAIT: "waits for a disk or a file system",
     "R": "computes without returning to Python",
 }
 _NO_ANSWER = "does not return to Python"
@@ -131,8 +132,10 @@ class RankSampler:
     def _collect(self, now: float) -> None:
         answer = read_answer(self.rank.reader.path)
         if answer is not None and answer.number == self.request_number:
-            self.answer, self.stack = answer, RankStack((self.number,), answer.frames)
             process = self.rank.header.process
+            # A thread answers while the one that trains waits in the kernel.
+            state = _STATES[_DISK_WAIT] if process.state() == _DISK_WAIT else ""
+            self.answer, self.stack = answer, RankStack((self.number,), answer.frames, state)
             cpu = process.cpu_seconds()
             self.samples.append((answer, cpu, cpu + process.cpu_wait_seconds(), now))
         elif now - self.requested_at >= ANSWER_SECONDS or self.rank.header.process.is_stopped():

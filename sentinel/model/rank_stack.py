@@ -25,6 +25,7 @@ _POINT_TO_POINT = frozenset({"send", "recv", "isend", "irecv", "batch_isend_irec
 _BACKWARD_FUNCTION = "_engine_run_backward"
 _LOADER_FILE = "torch/utils/data/dataloader.py"
 _COMPILER_FILE = "torch/_dynamo/convert_frame.py"
+_PLURAL_VERBS = {"is": "are", "waits": "wait", "does": "do", "computes": "compute"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,8 @@ class Frame:
 class RankStack:
     """The stack of the training thread of ranks that are at the same place, innermost first.
 
-    Without `frames`, `state` describes what is known of the process: "is stopped by a signal".
+    `state` describes what the kernel knows of a process that does not run Python: "is stopped by a
+    signal". Without `frames` nothing else is known.
     """
 
     ranks: tuple[int, ...]
@@ -88,8 +90,9 @@ class RankStack:
         subject = "the process" if is_alone else subject
         verb, waits = ("is", "waits") if is_one else ("are", "wait")
         place = self.place
+        state = self.state if is_one else _plural(self.state)
         if place is None:
-            return f"{subject} {self.state if is_one else self.state.replace('is ', 'are ', 1)}"
+            return f"{subject} {state}"
         at = f"({PurePath(place.file).name}:{place.line})"
         if self.collective:
             return f"{subject} {waits} in {self.collective} {at}"
@@ -97,7 +100,7 @@ class RankStack:
             return f"{subject} {verb if is_alone else waits} in the backward pass {at}"
         if any(frame.file.endswith(_LOADER_FILE) for frame in self.frames):
             return f"{subject} {waits} for the next batch of a DataLoader {at}"
-        return f"{subject} {verb} in {place}"
+        return f"{subject} {state or verb} in {place}"
 
     def format_frames(self) -> str:
         """The innermost frames in one line, each with its caller behind it."""
@@ -188,6 +191,11 @@ def format_ranks(ranks: Iterable[int]) -> str:
         else:
             spans.append([rank])
     return ", ".join(f"{s[0]}-{s[-1]}" if len(s) > 1 else str(s[0]) for s in spans)
+
+
+def _plural(state: str) -> str:
+    verb, _, rest = state.partition(" ")
+    return f"{_PLURAL_VERBS.get(verb, verb)} {rest}"
 
 
 def _ranks(stacks: Iterable[RankStack]) -> tuple[int, ...]:

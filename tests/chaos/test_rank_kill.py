@@ -36,6 +36,7 @@ QUIET_SECONDS = 4.0
     [(number, *case) for number, case in enumerate(CASES)],
     ids=[f"{number}-{launcher}-rank{rank}" for number, (launcher, rank) in enumerate(CASES)],
 )
+@pytest.mark.fault("R8")
 def test_a_killed_rank_alone_is_named(tmp_path, monkeypatch, number, launcher, rank):
     monkeypatch.setenv("SENTINEL_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("SENTINEL_RUNTIME_DIR", str(tmp_path / "rings"))

@@ -289,6 +289,7 @@ def test_an_exit_code_is_stored_and_reported(train, receiver):
     assert "exited with code 3" in summary
 
 
+@pytest.mark.fault("R6")
 def test_a_stopped_rank_is_named(train, receiver):
     training = train(100_000, floor=SHORT_STALL_SECONDS)
     training.reach(30)
@@ -305,6 +306,7 @@ def test_a_stopped_rank_is_named(train, receiver):
     )
 
 
+@pytest.mark.fault("R1")
 def test_a_rank_that_hangs_outside_a_collective_is_named(train, receiver):
     """The other rank waits for it in the backward pass of the next step."""
     train(100_000, "hang", floor=SHORT_STALL_SECONDS)
@@ -313,6 +315,7 @@ def test_a_rank_that_hangs_outside_a_collective_is_named(train, receiver):
     until(lambda: has_stall_alert(receiver, text), TIMEOUT_SECONDS, "the notification arrives")
 
 
+@pytest.mark.fault("R9")
 def test_a_rank_that_is_slow_before_its_backward_pass_is_named(train, receiver):
     """The other rank waits for it in the backward pass, so both take equally long for a step."""
     training = train(100_000, "slow")
@@ -329,6 +332,8 @@ def test_a_rank_that_is_slow_before_its_backward_pass_is_named(train, receiver):
         "Rank 1 is slower in computing, before its backward pass, than the other ranks" in summary
     )
     assert training.mark(1)[1] > 40
+    severities = {request.json["commonLabels"]["severity"] for request in receiver.accepted}
+    assert "critical" not in severities
 
 
 def test_a_killed_agent_is_restarted_and_no_step_is_lost(train, receiver):

@@ -205,6 +205,23 @@ def test_py_spy_has_a_deadline(monkeypatch, tmp_path):
     assert reader.has_ended
 
 
+@pytest.mark.fault("R7")
+def test_a_py_spy_that_cannot_be_killed_blocks_nothing(monkeypatch, tmp_path):
+    """A reader of a process in state D may be in state D itself."""
+    slow = tmp_path / "py-spy"
+    slow.write_text("#!/bin/sh\nexec sleep 3600\n")
+    slow.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    reader = PySpy(os.getpid(), 0.0)
+    program, kill = reader._child, reader._child.kill
+    monkeypatch.setattr(program, "kill", lambda: None)
+    assert reader.poll(11.0) == ()
+    assert reader.has_ended
+    assert program.returncode is None
+    kill()
+    until(lambda: program.returncode is not None, SECONDS, "the end of the program")
+
+
 def test_an_answer_that_was_not_completed_is_removed_too(tmp_path):
     """Its rank was killed while it wrote."""
     ring = tmp_path / "rank-0.ring"

@@ -89,6 +89,22 @@ def test_places_are_in_words():
     assert waits.format_frames().startswith("wait (threading.py:320) < ")
 
 
+def test_what_the_kernel_knows_is_added_to_the_place():
+    frame = Frame("save", "/home/me/train.py", 12)
+    disk = "waits for a disk or a file system"
+
+    assert stack([1], frame, state=disk).describe() == f"rank 1 {disk} in save (train.py:12)"
+    assert stack([1, 2], frame, state=disk).describe() == (
+        "ranks 1-2 wait for a disk or a file system in save (train.py:12)"
+    )
+    assert stack([1, 2], state="computes without returning to Python").describe() == (
+        "ranks 1-2 compute without returning to Python"
+    )
+    assert stack([0], frame, state="does not return to Python").describe(is_alone=True) == (
+        "the process does not return to Python in save (train.py:12)"
+    )
+
+
 def test_equal_stacks_are_grouped_and_survive_the_way():
     stacks = group_stacks(
         [stack([r], *(ALL_REDUCE if r != 1 else (LOAD,)), TRAIN) for r in (2, 1, 0)]
