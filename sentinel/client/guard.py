@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -17,7 +18,8 @@ class ErrorGuard:
     """Counts internal errors; `disabled` is set after `MAX_CLIENT_ERRORS` of them.
 
     `strict` raises them instead, for tests. Only `Exception` is swallowed: KeyboardInterrupt and
-    SystemExit belong to the trainer. `on_error` is called for each swallowed error.
+    SystemExit belong to the trainer, and so does what one of its signal handlers raises. `on_error`
+    is called for each swallowed error.
     """
 
     on_error: Callable[[], None]
@@ -35,8 +37,18 @@ class ErrorGuard:
 
     def count_error(self, error: Exception) -> None:
         """Count an error that does not disable the client, such as one of an integration."""
-        if self.strict:
+        if self.strict or is_raised_by_signal_handler(error):
             raise error
         self.swallowed_errors += 1
         on_swallowed_error(error)
         self.on_error()
+
+
+def is_raised_by_signal_handler(error: Exception) -> bool:
+    """Whether a signal handler of the trainer, which interrupted a call, raised the error."""
+    handlers = map(signal.getsignal, signal.valid_signals())
+    codes = {getattr(handler, "__code__", None) for handler in handlers}
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code not in codes:
+        trace = trace.tb_next
+    return trace is not None

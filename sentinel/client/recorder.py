@@ -23,7 +23,7 @@ from sentinel.client.log_schema import LogSchemaCache
 from sentinel.client.log_writer import LogWriter
 from sentinel.client.step_clock import StepClock
 from sentinel.client.step_poller import StepPoller
-from sentinel.client.try_lock import TryLock
+from sentinel.client.try_lock import CALL, TryLock
 from sentinel.model.record import STATE_LOADED_KEY, Event
 from sentinel.transport.record_codec import RecordEncoder
 from sentinel.transport.ring import RingWriter
@@ -63,14 +63,12 @@ class Recorder:
         if lock.guard.disabled:
             return
         began = perf_counter()
-        writer = self._log_writer
+        writer, holder = self._log_writer, lock.holder
         now = began + self.poller.clock_offset
         try:
-            lock.token.pop()
-        except IndexError:
-            lock.defer(writer.write, (values, step, weight, now))
-            return
-        try:
+            if holder.setdefault(CALL, began) is not began:
+                lock.defer(writer.write, (values, step, weight, now))
+                return
             if weight is not None or not writer.write_fast(values, step, now):
                 writer.write(values, step, weight, now)
             if lock.deferred:
@@ -79,7 +77,8 @@ class Recorder:
         except Exception as error:
             lock.guard.handle_error(error)
         finally:
-            lock.token.append(None)
+            if CALL in holder and holder[CALL] is began:
+                del holder[CALL]
 
     def log_from_framework(self, values: Mapping[str, Any], step: Any = None) -> None:
         """Record what a framework logs for a step; `values` is empty if it only counts one.

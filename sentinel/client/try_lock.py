@@ -16,6 +16,8 @@ from sentinel.transport.ring import RingWriter
 
 MAX_DEFERRED_CALLS = 256
 """Maximum length of the queue; further calls are counted as dropped."""
+CALL = 0
+"""The only key of `TryLock.holder`."""
 CLOSE_TIMEOUT_SECONDS = 0.5
 """Maximum time that the end of a run waits for the holder."""
 
@@ -23,13 +25,15 @@ CLOSE_TIMEOUT_SECONDS = 0.5
 class TryLock:
     """Runs calls one at a time, guarded, and adds the time they take to the ring's overhead.
 
-    `token` is a list of one element: popping it acquires the lock, appending it releases the lock.
-    This takes a quarter of the time of `threading.Lock`. No call runs once the guard is disabled.
+    `holder` is empty, or maps `CALL` to the start time of the call that holds the lock, an object
+    of its own. `setdefault` acquires the lock, so that an exception that arrives right after it,
+    such as KeyboardInterrupt, still releases the lock. This takes a third of the time of
+    `threading.Lock`. No call runs once the guard is disabled.
     """
 
     def __init__(self, ring: RingWriter, guard: ErrorGuard) -> None:
         self.ring, self.guard = ring, guard
-        self.token = [None]
+        self.holder: dict[int, float] = {}
         self.deferred: deque[tuple[Callable[..., Any], tuple[Any, ...]]] = deque()
 
     def run(self, job: Callable[..., Any], *args: Any) -> None:
@@ -37,12 +41,11 @@ class TryLock:
         if self.guard.disabled:
             return
         began = perf_counter()
+        holder = self.holder
         try:
-            self.token.pop()
-        except IndexError:
-            self.defer(job, args)
-            return
-        try:
+            if holder.setdefault(CALL, began) is not began:
+                self.defer(job, args)
+                return
             job(*args)
             if self.deferred:
                 self.run_deferred()
@@ -50,14 +53,16 @@ class TryLock:
         except Exception as error:
             self.guard.handle_error(error)
         finally:
-            self.token.append(None)
+            # Without a call, in which another exception could arrive.
+            if CALL in holder and holder[CALL] is began:
+                del holder[CALL]
 
     def close(self, final_job: Callable[[], None]) -> None:
         """Run the deferred calls, then `final_job`, and reject every later call."""
         deadline = monotonic() + CLOSE_TIMEOUT_SECONDS
-        while not self.token and monotonic() < deadline:
+        while self.holder and monotonic() < deadline:
             sleep(0.001)
-        is_held, was_enabled = not self.token, not self.guard.disabled
+        is_held, was_enabled = bool(self.holder), not self.guard.disabled
         self.guard.disabled = True
         try:
             if was_enabled and not is_held:

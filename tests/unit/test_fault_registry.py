@@ -23,9 +23,8 @@ def marks(node: ast.AST) -> Iterator[tuple[str, list[str]]]:
             called.add(each.func)
             texts = [a.value for a in each.args if isinstance(a, ast.Constant)]
             yield each.func.attr, texts
-        elif isinstance(each, ast.Attribute) and each not in called:
-            if ast.unparse(each.value) == "pytest.mark":
-                yield each.attr, []
+        elif each not in called and ast.unparse(each).rpartition(".")[0] == "pytest.mark":
+            yield each.attr, []
 
 
 def marked_tests(path: Path, source: str) -> dict[str, tuple[set[str], set[str]]]:

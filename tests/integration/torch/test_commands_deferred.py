@@ -11,6 +11,8 @@ from types import SimpleNamespace
 import pytest
 from support.command_rank import CommandRank
 
+from sentinel.client.try_lock import CALL
+
 BOTH = frozenset({"checkpoint", "stop"})
 NONE = [frozenset()] * 6
 
@@ -61,10 +63,10 @@ def test_a_step_recorded_late_through_another_thread_still_acts_in_time(ranks):
     ranks[0].send(1, 4, BOTH)
     step_together(ranks, 3)
     # Another thread holds the try-lock and will run the deferred calls.
-    ranks[1].recorder.try_lock.token.pop()
+    ranks[1].recorder.try_lock.holder[CALL] = 0.0
 
     assert [each.step() for each in ranks] == [BOTH, BOTH]
-    ranks[1].recorder.try_lock.token.append(None)
+    ranks[1].recorder.try_lock.holder.clear()
     assert [each.step() for each in ranks] == [{"stop"}, {"stop"}]
 
 
