@@ -34,6 +34,12 @@ GRAD_NORM = "grad_norm"
 MAX_LISTED_DIFFERING_RANKS = 64
 """Ranks that a mismatch lists; it counts all of them."""
 
+RANK_VALUE_SIGNALS = frozenset({"step_time", "loss", GRAD_NORM, PARTIAL_GRAD_NORM})
+"""Signals of which the value of each rank is stored, to find the rank that is slow or wrong."""
+
+MAX_RANKS_WITH_VALUES = 64
+"""Ranks above which only their spread is stored."""
+
 NORM_RELATIVE_TOLERANCE = 1e-5
 """Relative difference that float32 norms may have if they are summed in another order."""
 
@@ -118,9 +124,10 @@ def _combine_signals(tables: Sequence[RankValues]) -> tuple[dict[str, float], di
     spreads: dict[str, Spread] = {}
     for name, ranks, column in _signal_columns(_column_blocks(tables)):
         rule = get_combine_rule(name)
-        spread = _compute_spread(ranks, column)
+        has_values = name in RANK_VALUE_SIGNALS and 1 < len(ranks) <= MAX_RANKS_WITH_VALUES
+        spread = compute_spread(ranks, column, keep_values=has_values)
         if _must_match_across_ranks(name):
-            spread = _with_mismatch(spread, ranks, column)
+            spread = with_mismatch(spread, ranks, column)
         spreads[name] = spread
         if spread.bad_ranks:
             values[name] = sum_nonfinite(column)
@@ -189,9 +196,12 @@ def _combine_partial_norms(
         spread[GRAD_NORM] = spread.pop(PARTIAL_GRAD_NORM)
 
 
-def _compute_spread(ranks: Sequence[int], values: Sequence[float]) -> Spread:
+def compute_spread(
+    ranks: Sequence[int], values: Sequence[float], *, keep_values: bool = False
+) -> Spread:
     """The spread of the values of these ranks, which are in order."""
     bad: tuple[int, ...] = ()
+    kept = (tuple(ranks), tuple(values)) if keep_values else ((), ())
     total = safe_sum(values)
     # The sum of finite values may overflow.
     if not isfinite(total) and not all(map(isfinite, values)):
@@ -201,7 +211,7 @@ def _compute_spread(ranks: Sequence[int], values: Sequence[float]) -> Spread:
         values = [value for value in values if isfinite(value)]
         total = safe_sum(values)
     if not values:
-        return Spread(0, nan, nan, nan, nan, nan, WHOLE_RUN, WHOLE_RUN, bad)
+        return Spread(0, nan, nan, nan, nan, nan, WHOLE_RUN, WHOLE_RUN, bad, None, *kept)
     count = len(values)
     mean = total / count
     # `dist` scales its terms; a sum of squares would overflow long before the values do.
@@ -209,10 +219,10 @@ def _compute_spread(ranks: Sequence[int], values: Sequence[float]) -> Spread:
     # Of equal values the lowest rank is named, so that the result is stable.
     minimum, maximum = min(values), max(values)
     min_rank, max_rank = ranks[values.index(minimum)], ranks[values.index(maximum)]
-    return Spread(count, mean, minimum, maximum, total, std, min_rank, max_rank, bad)
+    return Spread(count, mean, minimum, maximum, total, std, min_rank, max_rank, bad, None, *kept)
 
 
-def _with_mismatch(spread: Spread, ranks: Sequence[int], values: Sequence[float]) -> Spread:
+def with_mismatch(spread: Spread, ranks: Sequence[int], values: Sequence[float]) -> Spread:
     """The spread, with the ranks whose value differs from that of the majority, or of one half."""
     if spread.count < 3 or spread.min == spread.max:
         return spread

@@ -57,7 +57,8 @@ class Spread:
 
     `count` ranks have a finite value; `mean`, `min`, `max`, `sum` and `std` (population) are over
     these. `bad_ranks` have NaN or infinity. `mismatch` is None if all values are equal, if they
-    need not be, or if no value is shared by half of the ranks.
+    need not be, or if no value is shared by half of the ranks. `rank_values` are the values of
+    `ranks`, for the few signals of which those are stored.
     """
 
     count: int
@@ -70,6 +71,8 @@ class Spread:
     max_rank: int
     bad_ranks: tuple[int, ...] = ()
     mismatch: RankMismatch | None = None
+    ranks: tuple[int, ...] = field(default=(), compare=False)
+    rank_values: tuple[float, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True, slots=True)

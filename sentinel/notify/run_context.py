@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,11 +11,16 @@ from urllib.parse import quote
 
 from sentinel.live.node.node_metrics import output_dir
 from sentinel.model.notification import Notification, RunContext
+from sentinel.store.record_rows import layout_from_json
 
 MAX_LOOKUP_SECONDS = 0.5
 """How long a notification waits for the file system of the checkpoints, which can hang."""
 
-_SAVE_SQL = "select attributes from step where event = 'save' and step = ? order by id desc limit 1"
+_SAVE_SQL = """
+select body from layout where id = (
+    select layout from step where event <> 'step' and event = 'save' and step = ?
+    order by id desc limit 1)
+"""
 _CHECKPOINT_NAMES = {
     "transformers": "checkpoint-{step}",
     "trl": "checkpoint-{step}",
@@ -63,7 +67,7 @@ class RunContextReader:
 
     def _saved_path(self, step: int) -> Path | None:
         row = self.connection.execute(_SAVE_SQL, [step]).fetchone()
-        path = json.loads(row[0]).get("path", "") if row is not None else ""
+        path = "" if row is None else dict(layout_from_json(row[0]).attributes).get("path", "")
         return Path(path) if path.startswith("/") and "\0" not in path else None
 
     def _exists(self, path: Path) -> bool:

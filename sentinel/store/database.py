@@ -27,10 +27,22 @@ create table if not exists journal(
     id integer primary key, records blob not null);
 create table if not exists snapshot(
     id integer primary key check(id = 1), state text not null);
+create table if not exists layout(
+    id integer primary key, body text not null unique);
 create table if not exists step(
     id integer primary key, attempt integer not null, step integer not null, time real not null,
-    event text not null, vals text not null, spread text not null, attributes text not null);
-create index if not exists step_by_step on step(step);
+    event text not null, layout integer not null, vals blob not null);
+create index if not exists step_by_event on step(event, step) where event <> 'step';
+create index if not exists step_by_layout on step(layout);
+create table if not exists block(
+    id integer primary key, level integer not null, attempt integer not null,
+    event text not null, count integer not null, first_id integer not null,
+    first_step integer not null, step integer not null, first_time real not null,
+    time real not null, layout integer not null, vals blob not null);
+create index if not exists block_by_level on block(level);
+create index if not exists block_by_layout on block(layout);
+create table if not exists thinning(
+    id integer primary key check(id = 1), next_id integer not null);
 create table if not exists metadata(
     key text not null, rank integer not null, text text, number real,
     attempt integer not null, step integer not null, time real not null,
@@ -86,6 +98,7 @@ create table if not exists cluster(
 MIGRATIONS: tuple[Callable[[sqlite3.Connection], None], ...] = (
     migrations.migrate_from_0_1_0,
     migrations.migrate_to_coalesced_outbox,
+    migrations.migrate_to_packed_history,
 )
 """Migration n, counted from 1, takes a database from schema version 8 + n to 9 + n."""
 
@@ -93,6 +106,13 @@ FIRST_SCHEMA_VERSION = 9
 """`pragma user_version` of a database of 0.1.0, the first release."""
 
 SCHEMA_VERSION = FIRST_SCHEMA_VERSION + len(MIGRATIONS)
+
+
+MAX_IDLE_WAL_BYTES = 4 << 20
+"""Size to which the write-ahead log is cut after a larger transaction."""
+
+_INCREMENTAL_VACUUM = 2
+"""Value of `pragma auto_vacuum` at which `pragma incremental_vacuum` returns pages to the disk."""
 
 
 class NewerSchemaError(RuntimeError):
@@ -111,11 +131,15 @@ def connect(path: Path) -> sqlite3.Connection:
     """
     connection = sqlite3.connect(path, timeout=10.0, isolation_level=None)
     try:
+        # Before the first page is written: later, only `vacuum` can change it.
+        connection.execute("pragma auto_vacuum=incremental")
         connection.execute("pragma journal_mode=wal")
+        connection.execute(f"pragma journal_size_limit={MAX_IDLE_WAL_BYTES}")
         connection.execute("pragma synchronous=normal")
         if _schema_version(connection) != SCHEMA_VERSION:
             with transaction(connection, mode="immediate"):
                 _create_or_migrate(connection, path)
+            _make_shrinkable(connection, path)
     except BaseException:
         connection.close()
         raise
@@ -162,6 +186,18 @@ def _create_or_migrate(connection: sqlite3.Connection, path: Path) -> None:
         if version < SCHEMA_VERSION:
             log.info("Migrated %s from schema %d to %d", path, version, SCHEMA_VERSION)
     connection.execute(f"pragma user_version={SCHEMA_VERSION}")
+
+
+def _make_shrinkable(connection: sqlite3.Connection, path: Path) -> None:
+    """Rewrite a database of an earlier version, so that it can return pages to the disk."""
+    (mode,) = connection.execute("pragma auto_vacuum").fetchone()
+    if mode == _INCREMENTAL_VACUUM:
+        return
+    try:
+        connection.execute("vacuum")
+    except sqlite3.OperationalError as error:
+        # Another process uses it, or the disk has no room for a copy.
+        log.warning("%s cannot be rewritten (%s): it will not become smaller", path, error)
 
 
 def _schema_version(connection: sqlite3.Connection) -> int:

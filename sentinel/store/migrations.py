@@ -8,8 +8,12 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import struct
 from collections.abc import Callable, Iterable
 from typing import Any
+
+from sentinel.model.record import WHOLE_RUN, Record
+from sentinel.store.record_rows import LayoutTable, RecordPacker, spread_from_json
 
 JsonObject = dict[str, Any]
 
@@ -97,6 +101,61 @@ def _rename_update_reasons(body: JsonObject) -> None:
     notification = body["notification"]
     if notification["reason"] in ("incident_added", "cause_found"):
         notification["reason"] = "updated"
+
+
+_PACKED_HISTORY_SQL = """
+create table layout(
+    id integer primary key, body text not null unique);
+drop index step_by_step;
+alter table step rename to step_11;
+create table step(
+    id integer primary key, attempt integer not null, step integer not null, time real not null,
+    event text not null, layout integer not null, vals blob not null);
+create index step_by_event on step(event, step) where event <> 'step';
+create index step_by_layout on step(layout);
+create table block(
+    id integer primary key, level integer not null, attempt integer not null,
+    event text not null, count integer not null, first_id integer not null,
+    first_step integer not null, step integer not null, first_time real not null,
+    time real not null, layout integer not null, vals blob not null);
+create index block_by_level on block(level);
+create index block_by_layout on block(layout);
+create table thinning(
+    id integer primary key check(id = 1), next_id integer not null)
+"""
+
+_STEPS_11_SQL = """
+select id, attempt, step, time, event, vals, spread, attributes from step_11 order by id
+"""
+
+
+def migrate_to_packed_history(connection: sqlite3.Connection) -> None:
+    """Schema 11 to 12: rows of the history are packed numbers instead of JSON.
+
+    Values, means, minima and maxima stay exact. Rows that hold no JSON are left out.
+    """
+    execute_script(connection, _PACKED_HISTORY_SQL)
+    packer, layouts = RecordPacker(exact=True), LayoutTable(connection)
+    for number, attempt, step, time, event, *texts in connection.execute(_STEPS_11_SQL):
+        try:
+            values, spread, attributes = map(json.loads, texts)
+            record = Record(
+                "",
+                WHOLE_RUN,
+                step,
+                time,
+                values=values,
+                spread={name: spread_from_json(row) for name, row in spread.items()},
+                attributes=attributes,
+            )
+            layout, blob = packer.pack(record)
+        except (ValueError, KeyError, TypeError, AttributeError, LookupError, struct.error):
+            continue
+        connection.execute(
+            "insert into step values(?, ?, ?, ?, ?, ?, ?)",
+            (number, attempt, step, time, event, layouts.add(layout), blob),
+        )
+    connection.execute("drop table step_11")
 
 
 def execute_script(connection: sqlite3.Connection, script: str) -> None:

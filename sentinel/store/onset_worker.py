@@ -6,7 +6,6 @@ stores and reports the onset. Neither the agent's loop nor a notification waits 
 
 from __future__ import annotations
 
-import json
 import logging
 import sqlite3
 import threading
@@ -22,7 +21,7 @@ from sentinel.model.notification import NotificationReason
 from sentinel.pipeline.engine import Result
 from sentinel.pipeline.incidents import MAX_CHECKPOINTS_PER_RUN
 from sentinel.store.database import connect
-from sentinel.store.history import load_onsets
+from sentinel.store.history import History, load_onsets
 
 log = logging.getLogger(__name__)
 
@@ -37,10 +36,10 @@ _INCIDENT_STORED_POLL_SECONDS = 0.05
 SignalPoints = Sequence[tuple[int, float]]
 OnsetEstimator = Callable[[Incident, SignalPoints, Iterable[int]], Onset | None]
 
-_RECENT_VALUES_SQL = "select step, vals from step where time <= ? order by id desc limit ?"
-_CHECKPOINT_STEPS_SQL = (
-    "select step from step where event = 'save' and time <= ? order by id desc limit ?"
-)
+_CHECKPOINT_STEPS_SQL = """
+select step from step where event <> 'step' and event = 'save' and time <= ?
+order by id desc limit ?
+"""
 
 
 class OnsetWorker:
@@ -109,9 +108,10 @@ class OnsetWorker:
             saves = connection.execute(
                 _CHECKPOINT_STEPS_SQL, (incident.opened_time, MAX_CHECKPOINTS_PER_RUN)
             ).fetchall()
-            onset = self._estimate_onset(
-                incident, _load_signal_points(connection, incident), [s for (s,) in saves[::-1]]
+            points = History(connection).recent_values(
+                incident.signal, incident.opened_time, MAX_HISTORY_ROWS, MAX_SIGNAL_POINTS
             )
+            onset = self._estimate_onset(incident, points, [s for (s,) in saves[::-1]])
             if onset is None:
                 return
             row = (incident.name, onset.step, onset.earliest, onset.latest, onset.last_good_step)
@@ -128,14 +128,3 @@ def _wait_until_stored(connection: sqlite3.Connection, incident: Incident) -> bo
             return False
         time.sleep(_INCIDENT_STORED_POLL_SECONDS)
     return True
-
-
-def _load_signal_points(connection: sqlite3.Connection, incident: Incident) -> SignalPoints:
-    points: list[tuple[int, float]] = []
-    for step, values in connection.execute(
-        _RECENT_VALUES_SQL, (incident.opened_time, MAX_HISTORY_ROWS)
-    ):
-        value = json.loads(values).get(incident.signal)
-        if value is not None and len(points) < MAX_SIGNAL_POINTS:
-            points.append((step, value))
-    return points[::-1]

@@ -15,8 +15,10 @@ from support.rank_processes import ranks, release, until
 from support.webhook_receiver import Receiver
 
 from sentinel.model.notification import NotificationReason
+from sentinel.model.record import Event
 from sentinel.notify import notification_codec
 from sentinel.store.database import connect
+from sentinel.store.history import History
 from sentinel.transport.paths import run_dir
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(1200)]
@@ -76,11 +78,11 @@ def run_with_kills(run, kills):
             release(trainer)
         assert agent.wait(300.0) == 0
     with closing(connect(run_dir(run) / "sentinel.db")) as database:
-        steps = database.execute("select step, vals from step where event = 'step'").fetchall()
+        records = [each for each in History(database).records(run) if each.event is Event.STEP]
         rows = database.execute(
             "select notification, state from outbox order by created"
         ).fetchall()
-    return [(step, json.loads(values)) for step, values in steps], rows
+    return [(record.step, dict(record.values)) for record in records], rows
 
 
 def is_agent_up(run, pid):

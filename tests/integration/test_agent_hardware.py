@@ -14,6 +14,7 @@ from sentinel.agent.main import Agent
 from sentinel.config.settings import load_settings
 from sentinel.model.record import Event
 from sentinel.store.database import connect
+from sentinel.store.history import History
 from sentinel.store.journal import Journal
 from sentinel.transport.identity import Identity
 from sentinel.transport.paths import ring_path, run_dir
@@ -84,11 +85,12 @@ def test_measurements_are_stored_with_their_heartbeat(ring):
     close(agent)
 
     with closing(connect(run_dir("live") / "sentinel.db")) as database:
-        stored = database.execute("select vals from step where event = 'heartbeat'").fetchall()
+        records = History(database).records("live")
+        stored = [each for each in records if each.event is Event.HEARTBEAT]
         journalled = Journal(database).entries_since_snapshot("live")
         assert sum("gpu_utilisation_min" in record.values for record in journalled) == 1
     assert len(stored) == 1
-    assert '"gpu_utilisation_min": 0.1' in stored[0][0]
+    assert stored[0].values["gpu_utilisation_min"] == 0.1
 
 
 def test_the_next_agent_shows_the_stored_metadata(ring):

@@ -2,13 +2,17 @@
 
 import json
 import os
-import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from support.rank_processes import until
+
+from sentinel.model.record import Event
+from sentinel.store.database import connect
+from sentinel.store.history import History
 
 ROOT = Path(__file__).parents[2]
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1"]
@@ -54,12 +58,8 @@ def test_an_example_is_recorded_to_its_end(name, environ, tmp_path):
 
     outcome = json.loads(path.read_text())
     assert (outcome["outcome"], outcome["step"]) == ("finished", steps)
-    history = sqlite3.connect(path.with_name("sentinel.db"))
-    try:
-        query = "select step, vals from step where event = 'step' order by id desc"
-        rows = history.execute(query).fetchall()
-    finally:
-        history.close()
-    assert rows[0][0] == steps
+    with closing(connect(path.with_name("sentinel.db"))) as database:
+        records = [each for each in History(database).records("") if each.event is Event.STEP]
+    assert records[-1].step == steps
     # Without clipping, the gradient norm is measured at the first two steps, then rarely.
-    assert {name for _, values in rows for name in json.loads(values)} == {*CAPTURED, logged}
+    assert {name for record in records for name in record.values} == {*CAPTURED, logged}

@@ -68,6 +68,8 @@ def fields_of(spread):
 
 
 def plain(value):
+    if isinstance(value, tuple):
+        return [*map(plain, value)]
     return "nan" if isinstance(value, float) and isnan(value) else value
 
 

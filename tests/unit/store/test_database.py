@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import math
 import sqlite3
 import threading
 from contextlib import closing, suppress
+from dataclasses import replace
 
 import pytest
 
 from sentinel.model.notification import NotificationReason
-from sentinel.model.record import Event
+from sentinel.model.record import Event, RankMismatch, Spread
 from sentinel.notify import notification_codec, outbox
 from sentinel.store import cases, commands, silences
 from sentinel.store.database import (
@@ -262,6 +264,39 @@ def test_migration_keeps_history_incidents_and_cases(migrated):
     assert cases.cases_by_incident(migrated)[NAME]["subject"] == "policy collapse"
     assert load_onsets(migrated)[NAME].step == 120
     assert [sample["completion"] for sample in SampleStore(migrated).newest()] == ["c"]
+
+
+def test_migration_to_packed_rows_keeps_every_value_exactly(path):
+    """A history of schema 11, with what float64 can hold, of one rank and of eight."""
+    values = [0.1, 1 / 3, -0.0, 5e-324, 1.7976931348623157e308, 3, math.inf, math.nan]
+    spread = [8, 1 / 3, 0.1, 0.7, 8 / 3, 0.2, 4, 6, []]
+    single, bad = [1, 0.1, 0.1, 0.1, 0.1, 0.0, 2, 2, []], [7, 1.0, 1.0, 1.0, 7.0, 0.0, 0, 0, [3]]
+    mismatch = [*bad[:8], [], [0.5, 1, [[3, 0.7]]]]
+    spreads = {"a": spread, "v0": single, "bad": bad, "rate": mismatch}
+    named = {f"v{at}": value for at, value in enumerate(values)} | {"a": 1 / 3, "bad": 1.0}
+    create_database_0_1_0(path)
+    with closing(sqlite3.connect(path)) as old:
+        row = (2, 6, NOW + 0.1, "step", json.dumps(named), json.dumps(spreads), '{"loss": "l"}')
+        insert = "insert into step(attempt, step, time, event, vals, spread, facts)"
+        old.execute(f"{insert} values(?, ?, ?, ?, ?, ?, ?)", row)
+        old.execute(f"{insert} values(0, 7, 1.0, 'step', 'no json', '', '')")
+        old.commit()
+
+    with closing(connect(path)) as connection:
+        *_, record = History(connection).records("run")
+    assert repr(dict(record.values)) == repr({name: float(v) for name, v in named.items()})
+    assert (record.attempt, record.step, record.time) == (2, 6, NOW + 0.1)
+    assert record.attributes == {"loss": "l"}
+    assert dict(record.spread) == {
+        "a": replace(record.spread["a"], count=8, mean=1 / 3, min=0.1, max=0.7, max_rank=6),
+        "v0": Spread(1, 0.1, 0.1, 0.1, 0.1, 0.0, 2, 2),
+        "bad": Spread(7, 1.0, 1.0, 1.0, 7.0, 0.0, 0, 0, (3,)),
+        "rate": Spread(7, 1.0, 1.0, 1.0, 7.0, 0.0, 0, 0, (), RankMismatch(0.5, 1, ((3, 0.7),))),
+    }
+
+
+def test_a_migrated_database_returns_pages_to_the_disk(migrated):
+    assert migrated.execute("pragma auto_vacuum").fetchone() == (2,)
 
 
 def test_migration_keeps_the_metadata_and_renames_patch_states(migrated):
