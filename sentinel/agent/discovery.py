@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import ssl
 from dataclasses import dataclass, field
-from http import HTTPStatus
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import requests
+from requests.adapters import HTTPAdapter
 
 from sentinel.config.url_policy import is_loopback
 from sentinel.transport.paths import is_agent_running, list_current_run_dirs
 
 REQUEST_TIMEOUT_SECONDS = 5.0
 """Timeout of a query."""
+
+_CERTIFICATE = re.compile(
+    r"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL | re.ASCII
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +47,16 @@ def registration_files() -> list[Path]:
     return [path for path in files if path.exists()]
 
 
-def query_agent(registration_file: Path, token: str = "") -> DiscoveredRun:
-    """Query the agent of `registration_file`, within `REQUEST_TIMEOUT_SECONDS`; never raises."""
+def query_agent(registration_file: Path) -> DiscoveredRun:
+    """Query the agent of `registration_file`, within `REQUEST_TIMEOUT_SECONDS`; never raises.
+
+    The registration holds a token for processes of this user.
+    """
     try:
         registration = json.loads(registration_file.read_text())
         run, url = str(registration["run"]), str(registration["url"])
+        token = str(registration.get("token", ""))
+        certificate_file = str(registration.get("certificate_file", ""))
     except (OSError, ValueError, KeyError, TypeError):
         return DiscoveredRun(
             _run_of(registration_file),
@@ -57,13 +69,10 @@ def query_agent(registration_file: Path, token: str = "") -> DiscoveredRun:
         remedy = f"run `ssh {node} sentinel status`"
         return DiscoveredRun(run, url, {}, f"the agent is on node {node}", remedy)
     try:
-        response = _get(f"{url}/api/run", token)
+        response = _get(f"{url}/api/run", token, certificate_file)
         state = response.json() if response.ok else {}
-    except (requests.RequestException, ValueError):
-        return _unreachable(run, url, registration_file)
-    if response.status_code == HTTPStatus.UNAUTHORIZED:
-        remedy = "set SENTINEL_TOKEN, or `token` in the settings"
-        return DiscoveredRun(run, url, {}, "the agent requires a token", remedy)
+    except (requests.RequestException, OSError, ValueError) as error:
+        return _unanswered(run, url, registration_file, error)
     # Another agent may use the port of one that was killed.
     if not isinstance(state, dict) or state.get("run") != run:
         return _unreachable(run, url, registration_file)
@@ -89,6 +98,18 @@ def _remote_node(registration: dict[str, Any], url: str) -> str:
     return node if is_remote else ""
 
 
+def _unanswered(run: str, url: str, registration_file: Path, error: Exception) -> DiscoveredRun:
+    is_refused = isinstance(error, (requests.ConnectionError, ssl.SSLError))
+    is_tls = url.startswith("https:") and is_refused and is_agent_running(registration_file.parent)
+    if not is_tls:
+        return _unreachable(run, url, registration_file)
+    remedy = (
+        f"if its web configuration requires a client certificate, open {url} in a browser that has "
+        f"one; else see {registration_file.with_name('agent.log')}"
+    )
+    return DiscoveredRun(run, url, {}, "the agent refuses the TLS connection", remedy)
+
+
 def _unreachable(run: str, url: str, registration_file: Path) -> DiscoveredRun:
     if is_agent_running(registration_file.parent):
         remedy = f"see {registration_file.with_name('agent.log')}, and try again"
@@ -97,11 +118,37 @@ def _unreachable(run: str, url: str, registration_file: Path) -> DiscoveredRun:
     return DiscoveredRun(run, url, {}, "the agent is not running", remedy)
 
 
-def _get(url: str, token: str) -> requests.Response:
+def _get(url: str, token: str, certificate_file: str) -> requests.Response:
     headers = {"authorization": f"Bearer {token}"} if token else {}
     with requests.Session() as session:
         # The agent is on this machine: do not use the proxy of the environment.
         session.trust_env = False
+        if certificate_file:
+            session.mount("https://", _PinnedAdapter(_fingerprint(Path(certificate_file))))
         return session.get(
-            url, headers=headers, timeout=REQUEST_TIMEOUT_SECONDS, allow_redirects=False
+            url,
+            headers=headers,
+            timeout=REQUEST_TIMEOUT_SECONDS,
+            allow_redirects=False,
+            # The certificate is compared as a whole, whatever its issuer and names.
+            verify=not certificate_file,
         )
+
+
+class _PinnedAdapter(HTTPAdapter):
+    """Accepts only the certificate with that SHA-256 digest."""
+
+    def __init__(self, fingerprint: str) -> None:
+        self._fingerprint = fingerprint
+        super().__init__()
+
+    def init_poolmanager(self, *args: Any, **kwargs: Any) -> None:
+        super().init_poolmanager(*args, **kwargs, assert_fingerprint=self._fingerprint)
+
+
+def _fingerprint(certificate_file: Path) -> str:
+    """SHA-256 of the first certificate of a PEM file. Raises OSError or ValueError."""
+    found = _CERTIFICATE.search(certificate_file.read_text())
+    if found is None:
+        raise ValueError(f"{certificate_file} has no certificate")
+    return sha256(ssl.PEM_cert_to_DER_cert(found[0])).hexdigest()

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from math import inf
 from pathlib import Path
+from secrets import token_urlsafe
 from threading import Event as Flag
 from typing import Protocol
 
@@ -25,6 +26,7 @@ from sentinel.cluster.agent_role import AgentRole
 from sentinel.config.settings import Settings, build_sinks
 from sentinel.live.node.node_metrics import NodeMetrics, output_dir
 from sentinel.live.rings import LiveRings, remove_stale_rings
+from sentinel.metrics.cluster_families import head_address
 from sentinel.model.counters import Counters
 from sentinel.model.record import Event, Record
 from sentinel.model.record_batch import RecordOrBatch
@@ -41,6 +43,7 @@ from sentinel.transport.identity import Identity
 from sentinel.transport.paths import DATABASE_NAME, home_dir, run_dir, write_owner_host
 from sentinel.transport.ring import ReadPosition, RingReader
 from sentinel.web.server import WebServer
+from sentinel.web.suppression_api import SuppressionApi
 
 log = logging.getLogger(__name__)
 
@@ -170,6 +173,8 @@ class Agent:
         )
         self.slack_buttons = SlackButtons(self.sinks, clock)
         self.sample_poller = self._build_sample_poller()
+        # For other processes of this user, which find it in the registration.
+        self.own_token = token_urlsafe(32)
         self.server = WebServer(
             self.processor.exposition.registry,
             self.processor.exposition.state,
@@ -179,6 +184,10 @@ class Agent:
             port=settings.port,
             port_tries=settings.port_tries,
             token=settings.secret_token(),
+            own_token=self.own_token,
+            web_config_file=settings.web_config_file,
+            public_url=settings.public_url,
+            suppression=SuppressionApi(run, database_path, self._why_not_notifying, clock),
         )
         self.processor.restore()
 
@@ -199,6 +208,15 @@ class Agent:
     def _output_dir(self) -> Path | None:
         return output_dir(self.processor.history.run_metadata.as_dict())
 
+    def _why_not_notifying(self) -> str:
+        """Why acknowledgements and silences have no effect here; empty if they have."""
+        if self.cluster_role.role != "follower":
+            return ""
+        head = head_address(self.cluster_role.status())
+        return (
+            f"The head sends the notifications: ask the agent of that node ({head or 'unknown'})."
+        )
+
     def _build_sample_poller(self) -> SamplePoller | None:
         folder, marks = self.settings.samples_dir, self.processor.samples.file_marks()
         if folder is None:
@@ -208,7 +226,9 @@ class Agent:
     def serve(self) -> None:
         """Run the loop until the run is finished or `stop_requested` is set."""
         port = self.server.start()
-        url = self.registration.register(self.settings.host, port)
+        url = self.registration.register(
+            self.settings.host, port, self.own_token, self.server.certificate_file
+        )
         self.processor.context_reader.page_url = self.settings.public_url or url
         self.processor.show_open_cases()
         log.info("Serving run %s at %s/metrics", self.run, url)

@@ -78,15 +78,25 @@ class AgentRegistration:
         while self._lock_fds:
             os.close(self._lock_fds.popitem()[1])
 
-    def register(self, host: str, port: int) -> str:
-        """Write the registration files; return the URL at which other nodes reach the agent."""
+    def register(
+        self, host: str, port: int, token: str = "", certificate_file: Path | None = None
+    ) -> str:
+        """Write the registration files; return the URL at which other nodes reach the agent.
+
+        `token` lets other processes of this user ask the agent. With a certificate, which they
+        expect it to have, the agent is reached over HTTPS.
+        """
         host = socket.gethostname() if host in WILDCARD_ADDRESSES else host
-        url = f"http://{host}:{port}"
+        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        scheme = "http" if certificate_file is None else "https"
+        url = f"{scheme}://{address}"
         node = os.uname().nodename
         registration = {"run": self.run, "node": node, "pid": os.getpid(), "port": port, "url": url}
+        registration |= {"token": token, "certificate_file": str(certificate_file or "")}
+        labels = {} if certificate_file is None else {"__scheme__": scheme}
         self._remove_stale_targets()
-        _write_json_atomically(self.run_directory / "agent.json", registration)
-        _write_json_atomically(self._target_path, [{"targets": [f"{host}:{port}"], "labels": {}}])
+        _write_json_atomically(self.run_directory / "agent.json", registration, mode=0o600)
+        _write_json_atomically(self._target_path, [{"targets": [address], "labels": labels}])
         return url
 
     def write_outcome(self, stop_record: Record) -> None:
@@ -125,9 +135,11 @@ class AgentRegistration:
         return self.targets_directory / f"{self.run}.json"
 
 
-def _write_json_atomically(path: Path, content: Any) -> None:
+def _write_json_atomically(path: Path, content: Any, mode: int = 0o644) -> None:
     """Replace the file atomically: a reader sees the old content or the new one."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.new")
+    temporary.unlink(missing_ok=True)
+    temporary.touch(mode=mode)
     temporary.write_text(json.dumps(content))
     temporary.replace(path)

@@ -40,14 +40,7 @@ def open_run_database(command: str, run: str, detector: str | None = None) -> It
 
 
 def _check_detector(command: str, detector: str) -> None:
-    from difflib import get_close_matches
+    from sentinel.config.plugins import unknown_detector_text
 
-    from sentinel.config.plugins import load_modules
-
-    detectors = sorted(load_modules("detectors"))
-    if detector not in detectors:
-        matches = get_close_matches(detector, detectors, n=1)
-        hint = f"Did you mean {matches[0]!r}? " if matches else ""
-        raise error_exit(
-            command, f"no detector {detector!r}. {hint}Detectors: {', '.join(detectors)}."
-        )
+    if text := unknown_detector_text(detector):
+        raise error_exit(command, text)

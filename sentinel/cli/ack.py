@@ -42,7 +42,8 @@ def ack(  # noqa: PLR0913, PLR0917 - each is an option
             return
         names = [] if listed else _acknowledge(connection, run, detector, reason)
         acks = silences.load_acks(connection)
-        print_items([_to_dict(acks[name]) for name in names or acks], _format, json=json)
+        items = [silences.ack_to_dict(acks[name]) for name in names or acks]
+        print_items(items, _format, json=json)
         if not names and not acks and not json:
             print(f"Run {run} has no acknowledged incidents.")
 
@@ -55,16 +56,6 @@ def _acknowledge(connection: Connection, run: str, detector: str | None, reason:
         incident = f"incident of {detector}" if detector else "incident"
         raise error_exit("ack", f"run {run} has no firing {incident}.")
     return names
-
-
-def _to_dict(acknowledgement: Any) -> dict[str, Any]:
-    return {
-        "incident": acknowledgement.incident,
-        "severity": acknowledgement.severity.value,
-        "time": acknowledgement.time,
-        "author": acknowledgement.author,
-        "comment": acknowledgement.comment,
-    }
 
 
 def _format(item: dict[str, Any]) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import getpass
 import json as jsonlib
-import re
 import time
 from typing import Annotated, Any
 
@@ -18,10 +17,6 @@ from sentinel.cli._options import (
     error_exit,
 )
 from sentinel.cli._run_database import open_run_database
-
-MAX_SILENCE_SECONDS = 30 * 86400.0
-_DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
-_SECONDS_BY_UNIT = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 def silence(  # noqa: PLR0913, PLR0917 - each is an option
@@ -73,13 +68,12 @@ def print_items(items: list[dict[str, Any]], format_item: Any, *, json: bool) ->
 
 
 def _parse_duration(text: str) -> float:
-    parts = _DURATION_PART.findall(text)
-    seconds = sum(float(number) * _SECONDS_BY_UNIT[unit] for number, unit in parts)
-    if "".join(map("".join, parts)) != text or not 0 < seconds <= MAX_SILENCE_SECONDS:
-        raise error_exit(
-            "silence", f"--for {text!r} is not a duration up to 30d. Examples: 90s, 1h30m."
-        )
-    return seconds
+    from sentinel.store.silences import parse_duration
+
+    try:
+        return parse_duration(text)
+    except ValueError as error:
+        raise error_exit("silence", f"--for {error}") from None
 
 
 def _format(item: dict[str, Any]) -> str:

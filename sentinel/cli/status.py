@@ -21,22 +21,11 @@ def status(
     from sentinel.agent.discovery import query_agent, registration_files
     from sentinel.transport.paths import home_dir
 
-    token = _load_token()
-    runs = [_to_dict(query_agent(path, token)) for path in registration_files()]
+    runs = [_to_dict(query_agent(path)) for path in registration_files()]
     for run in runs:
         print(jsonlib.dumps(run) if json else "\n".join(_format_run(run)))
     if not runs and not json:
         print(f"No run has an agent under {home_dir()}.")
-
-
-def _load_token() -> str:
-    """The token of the settings; empty if they cannot be read."""
-    from sentinel.config.settings import ConfigError, load_agent_settings
-
-    try:
-        return load_agent_settings().secret_token()
-    except ConfigError:
-        return ""
 
 
 def _to_dict(discovered: Any) -> dict[str, Any]:

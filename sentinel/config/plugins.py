@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import logging
 import pkgutil
+from difflib import get_close_matches
 from importlib.metadata import entry_points
 from types import ModuleType
 from typing import Any
@@ -37,6 +38,16 @@ def load_modules(group: str) -> dict[str, ModuleType]:
         if not (found.ispkg or found.name.startswith("_"))
     )
     return {name: importlib.import_module(f"sentinel.{group}.{name}") for name in names}
+
+
+def unknown_detector_text(detector: str) -> str:
+    """Why `detector` is not the name of a detector, and which ones there are; empty if it is."""
+    detectors = sorted(load_modules("detectors"))
+    if detector in detectors:
+        return ""
+    matches = get_close_matches(detector, detectors, n=1)
+    hint = f"Did you mean {matches[0]!r}? " if matches else ""
+    return f"no detector {detector!r}. {hint}Detectors: {', '.join(detectors)}."
 
 
 def _load_plugins(group: str) -> dict[str, Any]:

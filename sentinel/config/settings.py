@@ -40,6 +40,7 @@ from sentinel.config.config_sources import (
 )
 from sentinel.config.route import Route
 from sentinel.config.url_policy import is_loopback, url_refusal
+from sentinel.config.web_config import load_web_config
 from sentinel.model.delivery import Sink
 from sentinel.model.diagnosis import Cause
 from sentinel.model.finding import Detector, Severity
@@ -113,10 +114,11 @@ class Settings(BaseModel):
 
     The agent listens on the first free one of `port_tries` ports from `port` on, and stays
     `linger_seconds` after the run has ended. Every request to it must carry `token`, if there is
-    one. Up to `per_rank_limit` ranks have metrics of their own, and a few outliers; 0 is none. The
-    database holds the newest `max_samples` texts; `samples_dir` is a folder to which the trainer
-    writes texts. GPUs, processors, memory and disks are polled every `node_poll_seconds`; 0 is
-    never. `tier` limits how notifications of the run are sent, and `team` is who gets them. The
+    one; `web_config_file` has the TLS settings and further users. Up to `per_rank_limit` ranks have
+    metrics of their own, and a few outliers; 0 is none. The database holds the newest `max_samples`
+    texts; `samples_dir` is a folder to which the trainer writes texts. GPUs, processors, memory and
+    disks are polled every `node_poll_seconds`; 0 is never. `tier` limits how notifications of the
+    run are sent, and `team` is who gets them. The
     first one of a case waits `hold_seconds` for a cause. Above `max_notifications_per_hour` the
     further ones are summarised. `ping_url` is requested while the run is healthy. Links in
     notifications begin with `public_url`, by default the agent's own address, and contain
@@ -136,6 +138,7 @@ class Settings(BaseModel):
     port_tries: int = Field(50, ge=1, le=1000)
     linger_seconds: float = Field(900.0, ge=0, allow_inf_nan=False)
     token: SecretStr | None = Field(None, min_length=1)
+    web_config_file: Path | None = None
     per_rank_limit: int = Field(64, ge=0)
     max_samples: int = Field(2000, ge=0, le=1_000_000)
     samples_dir: Path | None = None
@@ -256,13 +259,27 @@ def _build_settings(
     settings: Settings = _validate((), TypeAdapter(Settings), tree, sources)
     settings.routes.update(routes)
     _reject_unknown(("disable",), settings.disable, plugins.load_classes("detectors"), sources)
-    if not is_loopback(settings.host) and not has_token:
+    authenticates = _has_web_authentication(settings, sources) or has_token
+    if not (authenticates or is_loopback(settings.host)):
         message = (
-            f"{sources.describe(('host',))}: others can reach this address, so it needs a token. "
-            'Set "token" or "token_file", or keep host 127.0.0.1.'
+            f"{sources.describe(('host',))}: others can reach this address, so it needs a token, "
+            'or a web configuration with users or client certificates. Set "token", "token_file" '
+            'or "web_config_file", or keep host 127.0.0.1.'
         )
         raise ConfigError(message)
     return settings
+
+
+def _has_web_authentication(settings: Settings, sources: ConfigSources) -> bool:
+    """Whether clients need a user or certificate of the web configuration, which is checked."""
+    if settings.web_config_file is None or not sources.read_secrets:
+        return settings.web_config_file is not None
+    try:
+        web_config = load_web_config(settings.web_config_file)
+        web_config.make_tls_context()
+    except ConfigError as error:
+        raise ConfigError(f"{sources.describe(('web_config_file',))}: {error}") from None
+    return web_config.authenticates
 
 
 def _cluster_settings(sources: ConfigSources) -> ConfigTree:

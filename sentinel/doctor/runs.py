@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from sentinel.agent.discovery import DiscoveredRun, query_agent, registration_files
 from sentinel.doctor.check_result import CheckResult, fail, ok, warn
 from sentinel.doctor.nodes import check_nodes
-from sentinel.doctor.settings import api_token
 from sentinel.metrics.reported_metadata import patch_state
 from sentinel.transport.paths import (
     home_dir,
@@ -26,8 +25,7 @@ VALID_VALUE_DROPS = frozenset({"pending", "busy", "too_large", "too_many_names",
 
 def check_runs() -> Iterator[CheckResult]:
     """Results for each run with live ranks or a registered agent."""
-    token = api_token()
-    answers = [query_agent(path, token) for path in registration_files()]
+    answers = [query_agent(path) for path in registration_files()]
     agents = {answer.run: answer for answer in answers}
     headers = _live_headers()
     if not agents and not headers:

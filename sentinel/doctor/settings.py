@@ -24,14 +24,6 @@ def check_settings() -> Iterator[CheckResult]:
     yield _check_port(settings)
 
 
-def api_token() -> str:
-    """The token of the agent's HTTP interface; empty if the settings are invalid."""
-    try:
-        return load_agent_settings().secret_token()
-    except ConfigError:
-        return ""
-
-
 def _check_sinks(settings: Settings) -> CheckResult:
     if not settings.sinks:
         remedy = "configure a sink, such as SENTINEL_SINKS__SLACK__URL, or alert by Alertmanager"

@@ -6,6 +6,7 @@ its severity rises. The CLI writes both to the database of the run, and the agen
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,6 +20,10 @@ from sentinel.store import cases
 
 MAX_COMMENT_CHARS = 500
 """Characters stored of an author or a comment."""
+MAX_SILENCE_SECONDS = 30 * 86400.0
+
+_DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
+_SECONDS_BY_UNIT = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +105,19 @@ class Suppression:
             "silenced": None if silence is None else silence_to_dict(silence),
             "acknowledged": None if ack is None else {**_author_fields(ack), "time": ack.time},
         }
+
+
+def parse_duration(text: str) -> float:
+    """Seconds of a duration. Raises ValueError for other text, 0, and more than 30 days.
+
+    >>> parse_duration("1h30m")
+    5400.0
+    """
+    parts = _DURATION_PART.findall(text)
+    seconds = sum(float(number) * _SECONDS_BY_UNIT[unit] for number, unit in parts)
+    if "".join(map("".join, parts)) != text or not 0 < seconds <= MAX_SILENCE_SECONDS:
+        raise ValueError(f"{text!r} is not a duration up to 30d. Examples: 90s, 1h30m.")
+    return seconds
 
 
 def add_silence(connection: sqlite3.Connection, silence: Silence) -> Silence:
@@ -194,6 +212,16 @@ def silence_to_dict(silence: Silence) -> dict[str, Any]:
         "starts_at": silence.starts_at,
         "ends_at": silence.ends_at,
         **_author_fields(silence),
+    }
+
+
+def ack_to_dict(ack: Acknowledgement) -> dict[str, Any]:
+    """An acknowledgement as JSON: incident, severity, time, author, comment."""
+    return {
+        "incident": ack.incident,
+        "severity": ack.severity.value,
+        "time": ack.time,
+        **_author_fields(ack),
     }
 
 

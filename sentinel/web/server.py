@@ -10,28 +10,35 @@ import socket
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from importlib.resources import files
+from pathlib import Path
+from secrets import token_urlsafe
+from ssl import SSLContext
 from threading import Thread
 from typing import Any
+from urllib.parse import urlsplit
 
 import uvicorn
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from sentinel.config.url_policy import is_loopback
+from sentinel.config.web_config import WebConfig, WebConfigFile
 from sentinel.model.json_safe import json_safe
-from sentinel.web.auth import HEALTH_PATH, AuthMiddleware
+from sentinel.web.auth import HEALTH_PATH, MAX_HEADER_BYTES, AuthMiddleware, peer_of
+from sentinel.web.connections import ConnectionAcceptor, TimedH11Protocol
 from sentinel.web.runbooks import runbook_index, runbook_page
+from sentinel.web.suppression_api import RequestError, SuppressionApi
 
 log = logging.getLogger(__name__)
 
-MAX_CONNECTIONS = 256
-"""Maximum number of connections at a time; further ones are answered 503."""
+_TICKS_PER_CHECK = 10
+"""Ticks of uvicorn, of 0.1 s each, between two checks of the web configuration for changes."""
 
 DEFAULT_SAMPLE_LIMIT = 20
 """Number of samples that `/api/samples` returns without `limit`."""
@@ -60,27 +67,52 @@ class WebServer:
     """HTTP server of one agent, in a daemon thread.
 
     `state`, `incidents` and `samples` (of a step, or None for all, and the maximum number) are
-    called in worker threads, several at a time. The port is the first free one of `port_tries` from
-    `port` on; port 0 lets the system choose. `hosts` are those of `AuthMiddleware`. Raises
-    ValueError if `host` is not a loopback address and there is no `token`.
+    called in worker threads, several at a time. `suppression` stores what the page asks for;
+    without it there are no such routes. The port is the first free one of `port_tries` from `port`
+    on; port 0 lets the system choose. `web_config_file` has the TLS settings and users, and
+    `public_url` is the address of the page behind a proxy. `hosts` and `own_token` are those of
+    `AuthMiddleware`. Raises ConfigError for an invalid web configuration, and ValueError if `host`
+    is not a loopback address and nobody would have to authenticate.
     """
 
     registry: CollectorRegistry
     state: StateReader
     incidents: IncidentsReader
     samples: SamplesReader = no_samples
+    suppression: SuppressionApi | None = None
     host: str = "127.0.0.1"
     port: int = 0
     port_tries: int = 100
     token: str = field(default="", repr=False)
+    own_token: str = field(default="", repr=False)
+    web_config_file: Path | None = None
+    public_url: str = ""
     hosts: Collection[str] = ()
 
     def __post_init__(self) -> None:
-        if not is_loopback(self.host) and not self.token:
+        must_authenticate = not is_loopback(self.host) and not self.token
+        self._web_config: WebConfigFile | None = None
+        if self.web_config_file is not None:
+            self._web_config = WebConfigFile(
+                self.web_config_file, must_authenticate=must_authenticate
+            )
+        if must_authenticate and not (self._web_config and self._web_config.current.authenticates):
             message = f"The web host {self.host!r} is reachable from other machines: "
-            raise ValueError(f"{message}set a token, or listen on 127.0.0.1.")
-        self._server = uvicorn.Server(_uvicorn_config(build_app(self)))
+            raise ValueError(
+                f"{message}set a token or a web configuration, or listen on 127.0.0.1."
+            )
+        self._server = _Server(_uvicorn_config(build_app(self)), self._web_config)
         self._thread: Thread | None = None
+
+    def web_config(self) -> WebConfig | None:
+        """The web configuration as last read; None without one."""
+        return None if self._web_config is None else self._web_config.current
+
+    @property
+    def certificate_file(self) -> Path | None:
+        """The certificate that clients get; None for plain HTTP."""
+        config = self.web_config()
+        return config.tls.cert_file if config is not None and config.tls is not None else None
 
     def start(self) -> int:
         """Listen, and return the port. Raises OSError if no port of the range is free."""
@@ -158,51 +190,87 @@ def build_app(server: WebServer) -> ASGIApp:
         Route("/runbooks/{name}", runbook_page),
         *(Route(path, _static_route(*file)) for path, file in _STATIC_FILES.items()),
     ]
-    return AuthMiddleware(Starlette(routes=routes), server.token, (server.host, *server.hosts))
+    public, write_token = urlsplit(server.public_url), token_urlsafe(32)
+    if server.suppression is not None:
+        routes += _write_routes(server.suppression, write_token)
+    return AuthMiddleware(
+        Starlette(routes=routes),
+        server.token,
+        [host for host in (server.host, public.hostname, *server.hosts) if host],
+        own_token=server.own_token,
+        write_token=write_token,
+        origins=[f"{public.scheme}://{public.netloc}"] if public.netloc else [],
+        web_config=server.web_config,
+    )
 
 
-class TimeoutH11Protocol(H11Protocol):
-    """HTTP/1.1 that closes a connection whose request is incomplete after `timeout_seconds`.
+def _write_routes(api: SuppressionApi, write_token: str) -> list[Route]:
+    """The routes that change something, and the one from which the page gets the token for them."""
 
-    Without it, idle connections could use up `MAX_CONNECTIONS` and lock out all other clients.
-    """
+    def answering(store: Callable[[bytes, str, str], dict[str, Any]]) -> Any:
+        async def answer(request: Request) -> Response:
+            body, user = await request.body(), request.scope["state"]["user"]
+            try:
+                stored = await run_in_threadpool(store, body, user, peer_of(request.scope))
+            except RequestError as error:
+                return _json_response({"error": str(error)}, error.status)
+            return _json_response(stored)
 
-    timeout_seconds = 10.0
-    _last_timed_cycle: Any = None
+        return answer
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Start the timeout of the first request."""
-        super().connection_made(transport)
-        self.loop.call_later(self.timeout_seconds, self._abort_if_unfinished, None)
+    return [
+        Route("/api/write-token", lambda _: _json_response({"token": write_token})),
+        Route("/api/acknowledge", answering(api.acknowledge), methods=["POST"]),
+        Route("/api/silence", answering(api.silence), methods=["POST"]),
+    ]
 
-    def data_received(self, data: bytes) -> None:
-        """Start the timeout of a later request that is still incomplete."""
-        super().data_received(data)
-        last = self.cycle
-        if last is not None and last.response_complete and last is not self._last_timed_cycle:
-            self._last_timed_cycle = last
-            self.loop.call_later(self.timeout_seconds, self._abort_if_unfinished, last)
 
-    def _abort_if_unfinished(self, last: Any) -> None:
-        # If the last cycle is the same one, no request was completed since the timeout started.
-        if self.cycle is last:
-            self.transport.abort()
+class _Server(uvicorn.Server):
+    """Accepts connections with `ConnectionAcceptor`, over TLS if there is a certificate."""
+
+    def __init__(self, config: uvicorn.Config, web_config: WebConfigFile | None) -> None:
+        super().__init__(config)
+        self._web_config = web_config
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Accept connections of `sockets`, and follow changes of the web configuration."""
+        acceptors = [
+            ConnectionAcceptor(listener, self._make_protocol, self._tls_context)
+            for listener in sockets or ()
+        ]
+        # Not asyncio servers, but with the methods that are called.
+        self.servers = acceptors  # type: ignore[assignment]
+        self.started = True
+
+    async def on_tick(self, counter: int) -> bool:
+        """Check now and then for changes of the web configuration; whether to exit."""
+        if self._web_config is not None and counter % _TICKS_PER_CHECK == 0:
+            # A file can be on a slow file system.
+            await asyncio.to_thread(self._web_config.reload)
+        return await super().on_tick(counter)
+
+    def _make_protocol(self) -> TimedH11Protocol:
+        return TimedH11Protocol(self.config, self.server_state, {})
+
+    def _tls_context(self) -> SSLContext | None:
+        return None if self._web_config is None else self._web_config.tls_context
 
 
 def _uvicorn_config(app: ASGIApp) -> uvicorn.Config:
+    # Malformed requests would fill the log.
+    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
     return uvicorn.Config(
         app,
         loop="asyncio",
-        http=TimeoutH11Protocol,
+        http=TimedH11Protocol,
         ws="none",
         lifespan="off",
         log_config=None,
         access_log=False,
         server_header=False,
         proxy_headers=False,
-        limit_concurrency=MAX_CONNECTIONS,
         timeout_graceful_shutdown=2,
-        h11_max_incomplete_event_size=16_384,
+        h11_max_incomplete_event_size=MAX_HEADER_BYTES,
     )
 
 
@@ -228,6 +296,6 @@ def _static_route(name: str, content_type: str) -> Callable[[Request], Response]
     return lambda _: Response(body, headers={"content-type": content_type})
 
 
-def _json_response(data: Any) -> Response:
+def _json_response(data: Any, status: int = 200) -> Response:
     body = json.dumps(json_safe(data), allow_nan=False)
-    return Response(body, headers={"content-type": "application/json"})
+    return Response(body, status, {"content-type": "application/json"})

@@ -16,9 +16,7 @@ from support.rank_processes import ranks, release, until
 from support.webhook_receiver import Receiver
 
 from sentinel.agent.processor import RunProcessor
-from sentinel.cli.status import _load_token
 from sentinel.config.settings import build_sinks, load_agent_settings
-from sentinel.doctor.settings import api_token
 from sentinel.model.counters import Counters
 from sentinel.model.record import WHOLE_RUN, Event, Record
 from sentinel.signals.hardware import NodeMeasurements
@@ -127,16 +125,6 @@ def test_doctor_reports_each_invalid_table_with_the_nearest_valid_name(write_set
 
     assert 'Did you mean \\"kl_blowup\\"?' in output
     assert "nonsense" in output
-
-
-@pytest.mark.parametrize("read_token", [_load_token, api_token])
-def test_agents_are_queried_with_the_token_of_settings_with_an_invalid_table(
-    write_settings, monkeypatch, read_token
-):
-    write_settings(INVALID_TABLES)
-    monkeypatch.setenv("SENTINEL_TOKEN", "s3cret")
-
-    assert read_token() == "s3cret"
 
 
 @pytest.fixture

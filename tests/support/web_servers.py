@@ -29,7 +29,8 @@ def servers() -> Iterator[Callable[..., str]]:
         } | arguments
         server = WebServer(**arguments)
         started.append(server)
-        return f"http://127.0.0.1:{server.start()}"
+        scheme = "https" if server.certificate_file else "http"
+        return f"{scheme}://127.0.0.1:{server.start()}"
 
     yield start
     for server in started:

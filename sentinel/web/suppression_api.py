@@ -1,0 +1,152 @@
+"""Requests that acknowledge or silence, stored as `sentinel ack` and `sentinel silence` do."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sqlite3
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from sentinel.config.plugins import unknown_detector_text
+from sentinel.model.clean_text import clean
+from sentinel.store import silences
+from sentinel.store.database import NewerSchemaError, connect
+
+log = logging.getLogger(__name__)
+
+MAX_AUTHOR_CHARS = 80
+DEFAULT_AUTHOR = "web page"
+
+_BOTH = {"detector": str, "author": str, "reason": str}
+_ACKNOWLEDGE_KEYS = {**_BOTH, "incident": str, "revoke": bool}
+_SILENCE_KEYS = {**_BOTH, "for": str, "end": bool}
+
+
+class RequestError(Exception):
+    """A request that is refused: HTTP status and a sentence."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+def always_notifies() -> str:
+    """An empty text: this agent sends the notifications of the run."""
+    return ""
+
+
+class SuppressionApi:
+    """Stores acknowledgements and silences of `run` in its database at `path`.
+
+    `why_not` is a sentence if another agent sends the notifications of the run; empty otherwise.
+    Every method takes the body of a request, who sent it (the authenticated user, or empty) and the
+    address it came from. Each change is a line in the log. Raises RequestError.
+    """
+
+    def __init__(
+        self,
+        run: str,
+        path: Path,
+        why_not: Callable[[], str] = always_notifies,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._run, self._path, self._why_not, self._clock = run, path, why_not, clock
+
+    def acknowledge(self, body: bytes, user: str, peer: str) -> dict[str, Any]:
+        """Acknowledge the firing incidents of `detector`, or the `incident`, or all; or `revoke`.
+
+        Returns `acknowledged`, the acknowledgements, or the number `revoked`.
+        """
+        request = _parse(body, _ACKNOWLEDGE_KEYS)
+        detector, incident = request.get("detector", ""), request.get("incident", "")
+        author, reason = _author(request, user), clean(request.get("reason", ""))
+        what = incident or detector or "all"
+        with self._connection() as connection:
+            if request.get("revoke"):
+                if incident:
+                    raise RequestError(400, "revoke takes a detector, or none for all.")
+                count = silences.withdraw_acks(connection, detector)
+                self._log(f"acknowledgement of {what} revoked ({count})", author, peer, reason)
+                return {"revoked": count}
+            names = silences.acknowledge(
+                connection, detector, self._clock(), author, reason, incident=incident
+            )
+            acks = silences.load_acks(connection)
+        if not names:
+            of = f" {clean(incident, 100)}" if incident else f" of {detector}" if detector else ""
+            raise RequestError(409, f"Run {self._run} has no firing incident{of}.")
+        self._log(f"acknowledged {', '.join(names)}", author, peer, reason)
+        return {"acknowledged": [silences.ack_to_dict(acks[name]) for name in names]}
+
+    def silence(self, body: bytes, user: str, peer: str) -> dict[str, Any]:
+        """Silence `detector`, or all, `for` a time, or `end` the active silences.
+
+        Returns the `silence`, or the number that `ended`.
+        """
+        request = _parse(body, _SILENCE_KEYS)
+        detector, duration = request.get("detector", ""), request.get("for", "")
+        author, reason = _author(request, user), clean(request.get("reason", ""))
+        if bool(duration) == bool(request.get("end")):
+            raise RequestError(400, 'Give either "for", such as "2h", or "end": true.')
+        try:
+            seconds = silences.parse_duration(duration) if duration else 0.0
+        except ValueError as error:
+            raise RequestError(400, f"for: {error}") from None
+        now, what = self._clock(), detector or "all detectors"
+        with self._connection() as connection:
+            if not duration:
+                count = silences.expire_silences(connection, detector, now)
+                self._log(f"silences of {what} ended ({count})", author, peer, reason)
+                return {"ended": count}
+            silence = silences.Silence(detector, now, now + seconds, author, reason)
+            added = silences.silence_to_dict(silences.add_silence(connection, silence))
+        until = silences.format_utc_time(now + seconds)
+        self._log(f"silenced {what} until {until}", author, peer, reason)
+        return {"silence": added}
+
+    @contextmanager
+    def _connection(self) -> Iterator[sqlite3.Connection]:
+        if reason := self._why_not():
+            raise RequestError(409, reason)
+        try:
+            with closing(connect(self._path)) as connection:
+                yield connection
+        except (NewerSchemaError, sqlite3.Error) as error:
+            log.error("A request of the web page is not stored: %s", error)  # noqa: TRY400
+            raise RequestError(503, "The database cannot be written; try again.") from None
+
+    def _log(self, what: str, author: str, peer: str, reason: str) -> None:
+        # One line each: author and reason are cleaned, and names are those of the database.
+        log.info("Run %s: %s by %s from %s: %s", self._run, what, author, peer, reason or "-")
+
+
+def _parse(body: bytes, keys: Mapping[str, type]) -> dict[str, Any]:
+    """The request as a table of known keys."""
+    try:
+        request = json.loads(body)
+    except (ValueError, RecursionError):
+        raise RequestError(400, "The body is not valid JSON.") from None
+    if not isinstance(request, dict):
+        raise RequestError(400, "The body must be a JSON object.")
+    for key, value in request.items():
+        if key not in keys:
+            matches = get_close_matches(key, keys, n=1)
+            hint = f'Did you mean "{matches[0]}"? ' if matches else ""
+            valid = ", ".join(sorted(keys))
+            raise RequestError(400, f"{clean(repr(key), 60)} is not known. {hint}Valid: {valid}.")
+        if not isinstance(value, keys[key]):
+            kind = "true or false" if keys[key] is bool else "a string"
+            raise RequestError(400, f'"{key}" must be {kind}.')
+    if (detector := request.get("detector")) and (text := unknown_detector_text(detector)):
+        raise RequestError(400, clean(text[:1].upper() + text[1:]))
+    return request
+
+
+def _author(request: Mapping[str, Any], user: str) -> str:
+    """Who is stored: the user that authenticated, else whom the request names."""
+    return clean(user or request.get("author", ""), MAX_AUTHOR_CHARS).strip() or DEFAULT_AUTHOR
