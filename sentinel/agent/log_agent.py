@@ -10,6 +10,7 @@ from sentinel.agent.main import Agent, RecordSource
 from sentinel.agent.processor import ResultConsumer
 from sentinel.config.settings import Settings
 from sentinel.readers.follow import LogFollower
+from sentinel.store.storage_monitor import StorageMonitor
 from sentinel.transport.ring import ReadPosition
 
 
@@ -31,11 +32,13 @@ class LogAgent(Agent):
         *,
         max_steps: int = 0,
         clock: Callable[[], float] = time.time,
+        storage: StorageMonitor | None = None,
+        predecessor: Agent | None = None,
     ) -> None:
         self.path = path
         self.max_steps = max_steps
         self.on_notice = on_notice
-        super().__init__(run, settings, clock)
+        super().__init__(run, settings, clock, storage, predecessor)
         self.processor.consumers += (consumer,)
 
     def _build_source(self, positions: Mapping[str, ReadPosition]) -> RecordSource:

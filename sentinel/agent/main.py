@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sqlite3
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -17,7 +18,7 @@ from math import inf
 from pathlib import Path
 from secrets import token_urlsafe
 from threading import Event as Flag
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from sentinel.agent.processor import RunProcessor
 from sentinel.agent.registration import AgentRegistration
@@ -38,7 +39,9 @@ from sentinel.readers.sample_files import SampleFiles, SamplePoller
 from sentinel.store import database
 from sentinel.store.history import read_incidents
 from sentinel.store.journal import Journal
+from sentinel.store.recovery import open_storage
 from sentinel.store.samples import newest_samples
+from sentinel.store.storage_monitor import StorageMonitor, reading_storage
 from sentinel.transport.identity import Identity
 from sentinel.transport.paths import DATABASE_NAME, home_dir, run_dir, write_owner_host
 from sentinel.transport.ring import ReadPosition, RingReader
@@ -46,6 +49,8 @@ from sentinel.web.server import WebServer
 from sentinel.web.suppression_api import SuppressionApi
 
 log = logging.getLogger(__name__)
+
+Answer = TypeVar("Answer")
 
 POLL_INTERVAL_SECONDS = 0.05
 MULTI_NODE_POLL_INTERVAL_SECONDS = 0.2
@@ -105,19 +110,32 @@ class RecordSource(Protocol):
     def remove_rings(self) -> None:
         """Remove the rings of an ended run."""
 
+    def close(self) -> None:
+        """Release what is open, for another source of the same records."""
+
 
 class Agent:
     """Serves one run on this node until it ended, notifications are sent and `linger` is over.
 
-    Raises AlreadyServedError if another agent serves the run, OSError if no port is free.
+    `storage` collects the failures of the storage; `predecessor` is the agent of this process that
+    such a failure ended. Raises AlreadyServedError if another agent serves the run, OSError if no
+    port is free, StorageFailure if the next agent must use another storage.
     """
 
     def __init__(
-        self, run: str, settings: Settings, clock: Callable[[], float] = time.time
+        self,
+        run: str,
+        settings: Settings,
+        clock: Callable[[], float] = time.time,
+        storage: StorageMonitor | None = None,
+        predecessor: Agent | None = None,
     ) -> None:
         self.directory = directory = run_dir(run)
         database_path = directory / DATABASE_NAME
         self.run = run
+        self.counters: Counters = Counters() if predecessor is None else predecessor.counters
+        self.port: int = settings.port if predecessor is None else predecessor.port
+        self.storage = StorageMonitor() if storage is None else storage
         self.settings = settings
         self.clock = clock
         self.registration = AgentRegistration(run, directory, home_dir() / "targets")
@@ -129,8 +147,31 @@ class Agent:
         self.ended_at: float | None = None
         self.last_snapshot_at = self.started_at
         self.reported_at = 0.0
-        self.counters = Counters()
-        self.connection = database.open_or_replace(database_path, self.counters)
+        try:
+            self.connection = open_storage(database_path, self.storage, self.counters, clock)
+        except Exception as error:
+            self.registration.release()
+            self._raise_storage_failure(error)
+            raise
+        try:
+            self._build(directory, database_path, clock)
+        except BaseException as error:
+            self._release_storage()
+            self._raise_storage_failure(error)
+            raise
+        processor = self.processor
+        try:
+            with reading_storage():
+                processor.restore()
+        except BaseException as error:
+            processor.onset_worker.stop(timeout=1.0)
+            self._release_storage()
+            self._raise_storage_failure(error)
+            raise
+
+    def _build(self, directory: Path, database_path: Path, clock: Callable[[], float]) -> None:
+        """Build the components, which read what the last agent stored."""
+        run, settings = self.run, self.settings
         self.sinks = build_sinks(settings)
         self.node_metrics = NodeMetrics(
             settings.node_poll_seconds,
@@ -140,28 +181,30 @@ class Agent:
             self._rank_pids,
             clock,
         )
-        self.source: RecordSource = self._build_source(Journal(self.connection).positions())
-        self.cluster_role = AgentRole(
-            run,
-            self.connection,
-            self.counters,
-            lambda: self.source.first_identity,
-            configured_head=settings.cluster.head,
-            token=settings.cluster.secret_token(),
-            clock=clock,
-        )
-        self.processor = RunProcessor(
-            run,
-            database_path,
-            self.connection,
-            settings,
-            self.counters,
-            sinks=self.sinks,
-            read_node=self.node_metrics.latest,
-            live_rings=self.source.live_readers,
-            cluster_status=self.cluster_role.status,
-            clock=clock,
-        )
+        with reading_storage():
+            self.source: RecordSource = self._build_source(Journal(self.connection).positions())
+            self.cluster_role = AgentRole(
+                run,
+                self.connection,
+                self.counters,
+                lambda: self.source.first_identity,
+                configured_head=settings.cluster.head,
+                token=settings.cluster.secret_token(),
+                clock=clock,
+            )
+            self.processor: RunProcessor = RunProcessor(
+                run,
+                database_path,
+                self.connection,
+                settings,
+                self.counters,
+                sinks=self.sinks,
+                read_node=self.node_metrics.latest,
+                live_rings=self.source.live_readers,
+                cluster_status=self.cluster_role.status,
+                storage=self.storage,
+                clock=clock,
+            )
         self.dispatcher = Dispatcher(
             database_path,
             self.sinks,
@@ -170,6 +213,7 @@ class Agent:
             DeliveryTiming(max_per_hour=settings.max_notifications_per_hour),
             is_wanted=self.cluster_role.is_wanted,
             recipients=self.processor.recipients,
+            on_database_error=self.storage.report,
         )
         self.slack_buttons = SlackButtons(self.sinks, clock)
         self.sample_poller = self._build_sample_poller()
@@ -178,10 +222,10 @@ class Agent:
         self.server = WebServer(
             self.processor.exposition.registry,
             self.processor.exposition.state,
-            lambda: read_incidents(database_path),
-            lambda step, limit: newest_samples(database_path, step, limit),
+            lambda: self._read(lambda: read_incidents(database_path)),
+            lambda step, limit: self._read(lambda: newest_samples(database_path, step, limit)),
             host=settings.host,
-            port=settings.port,
+            port=self.port,
             port_tries=settings.port_tries,
             token=settings.secret_token(),
             own_token=self.own_token,
@@ -189,7 +233,21 @@ class Agent:
             public_url=settings.public_url,
             suppression=SuppressionApi(run, database_path, self._why_not_notifying, clock),
         )
-        self.processor.restore()
+
+    def _read(self, read: Callable[[], Answer]) -> Answer:
+        """What `read` returns, in any thread; an error of the storage is reported."""
+        try:
+            with reading_storage():
+                return read()
+        except Exception as error:
+            self.storage.report(error)
+            raise
+
+    def _raise_storage_failure(self, error: BaseException) -> None:
+        """Raise StorageFailure if that is what the error is."""
+        if isinstance(error, Exception):
+            self.storage.report(error)
+            self.storage.check()
 
     def _build_source(self, positions: Mapping[str, ReadPosition]) -> RecordSource:
         """The source of the run's records, which continues at `positions`."""
@@ -224,21 +282,14 @@ class Agent:
         return SamplePoller(SampleFiles(self.run, folder, self.counters, marks, self.clock))
 
     def serve(self) -> None:
-        """Run the loop until the run is finished or `stop_requested` is set."""
-        port = self.server.start()
-        url = self.registration.register(
-            self.settings.host, port, self.own_token, self.server.certificate_file
-        )
-        self.processor.context_reader.page_url = self.settings.public_url or url
-        self.processor.show_open_cases()
-        log.info("Serving run %s at %s/metrics", self.run, url)
-        self.dispatcher.start()
-        if self.processor.health_ping is not None:
-            self.processor.health_ping.start()
-        self.node_metrics.start()
-        remove_stale_rings(self.clock())
+        """Run the loop until the run is finished or `stop_requested` is set.
+
+        Raises StorageFailure if another agent must continue with another storage.
+        """
         try:
+            self._start()
             while not self._may_stop() and not self._is_finished():
+                self.storage.check()
                 self.run_once()
                 is_multi_node = self.cluster_role.role in ("head", "follower")
                 self.source.wait(
@@ -248,8 +299,29 @@ class Agent:
             # Not after an exception: memory then holds results that were never committed.
             with database.transaction(self.connection):
                 self.processor.snapshot()
-        finally:
+        except BaseException as error:
             self._shut_down()
+            self._raise_storage_failure(error)
+            raise
+        self._shut_down()
+        if self.source.ended:
+            self.source.remove_rings()
+            with suppress(OSError):
+                remove_shared_files(self.run)
+
+    def _start(self) -> None:
+        self.port = self.server.start()
+        url = self.registration.register(
+            self.settings.host, self.port, self.own_token, self.server.certificate_file
+        )
+        self.processor.context_reader.page_url = self.settings.public_url or url
+        self.processor.show_open_cases()
+        log.info("Serving run %s at %s/metrics", self.run, url)
+        self.dispatcher.start()
+        if self.processor.health_ping is not None:
+            self.processor.health_ping.start()
+        self.node_metrics.start()
+        remove_stale_rings(self.clock())
 
     def request_stop(self, signal_name: str) -> None:
         """Stop after that signal, once the ranks have ended or `STOP_GRACE_SECONDS` are over."""
@@ -360,10 +432,12 @@ class Agent:
             self.processor.health_ping.stop(timeout=5.0)
         self.processor.onset_worker.stop(timeout=5.0)
         self.server.stop()
-        self.connection.close()
-        if self.source.ended:
-            self.source.remove_rings()
-        self.registration.release()
-        if self.source.ended:
-            with suppress(OSError):
-                remove_shared_files(self.run)
+        self.source.close()
+        self._release_storage()
+
+    def _release_storage(self) -> None:
+        # The directory may be gone.
+        with suppress(sqlite3.Error):
+            self.connection.close()
+        with suppress(OSError):
+            self.registration.release()

@@ -46,6 +46,7 @@ from sentinel.store.history import History
 from sentinel.store.journal import Journal
 from sentinel.store.onset_worker import OnsetWorker
 from sentinel.store.samples import SampleStore
+from sentinel.store.storage_monitor import StorageMonitor
 from sentinel.transport.paths import home_dir
 from sentinel.transport.ring import RingReader
 
@@ -81,9 +82,11 @@ class RunProcessor:
         read_node: Callable[[], NodeMeasurements],
         live_rings: Callable[[], list[RingReader]],
         cluster_status: Callable[[], Mapping[str, Any]] = dict,
+        storage: StorageMonitor | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.run, self.connection, self.counters, self.clock = run, connection, counters, clock
+        self.storage = StorageMonitor() if storage is None else storage
         self.pipeline = pipeline.build(settings, counters)
         self.journal = Journal(connection)
         self.history = History(connection)
@@ -115,7 +118,9 @@ class RunProcessor:
         )
         self.notification_policy.describe_run = self._describe_run
         self.samples = SampleStore(connection, settings.max_samples)
-        self.onset_worker = OnsetWorker(path, estimate_incident_onset, self.exposition.set_onset)
+        self.onset_worker = OnsetWorker(
+            path, estimate_incident_onset, self.exposition.set_onset, self.storage.report
+        )
         self.action_planner = ActionPlanner(
             connection,
             settings.critical_actions(),

@@ -26,8 +26,10 @@ def agent(
     from sentinel.agent.main import Agent
     from sentinel.agent.output_log import OutputLog
     from sentinel.agent.registration import AlreadyServedError
+    from sentinel.agent.run_service import RunService
     from sentinel.config.settings import ConfigError, load_agent_settings
     from sentinel.store.database import NewerSchemaError
+    from sentinel.store.storage_monitor import StorageFailure
     from sentinel.transport.paths import RunIdError, describe_error
 
     logging.basicConfig(
@@ -43,21 +45,29 @@ def agent(
     # library reads this variable at the first lookup.
     os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:2")
     try:
-        agent = Agent(run, load_agent_settings(settings_environ(config)))
+        settings = load_agent_settings(settings_environ(config))
+        service = RunService(
+            lambda storage, predecessor: Agent(
+                run, settings, storage=storage, predecessor=predecessor
+            )
+        )
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(
+                number, lambda received, _: service.request_stop(signal.Signals(received).name)
+            )
+        agent = service.prepare()
     except (ConfigError, NewerSchemaError, RunIdError) as error:
         raise error_exit("agent", str(error)) from None
-    except (OSError, sqlite3.Error) as error:
+    except (OSError, sqlite3.Error, StorageFailure) as error:
         # Not status 2: the trainer starts the agent again, since this may pass.
         print(f"sentinel agent: {describe_error(error)}", file=sys.stderr)
         raise typer.Exit(1) from None
     except AlreadyServedError as error:
         print(error, file=sys.stderr)
         raise typer.Exit(0) from None
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda received, _: agent.request_stop(signal.Signals(received).name))
     output.redirect(agent.directory)
     try:
-        agent.serve()
+        service.serve()
     except Exception as error:
         output.report_failure(f"{type(error).__name__}: {error}")
         raise

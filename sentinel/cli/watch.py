@@ -17,9 +17,11 @@ from sentinel.cli._options import error_exit, read_error_text, settings_environ
 
 if TYPE_CHECKING:
     from sentinel.agent.log_agent import LogAgent
+    from sentinel.agent.main import Agent
     from sentinel.config.settings import Settings
     from sentinel.model.notification import Notification
     from sentinel.pipeline.engine import Result
+    from sentinel.store.storage_monitor import StorageMonitor
 
 _INVALID_NAME_CHARACTERS = re.compile(r"[^A-Za-z0-9._-]+")
 
@@ -44,6 +46,7 @@ def watch(
     Exit status: 0 at the end, 2 if the log, the settings or a directory cannot be used.
     """
     from sentinel.agent.registration import AlreadyServedError
+    from sentinel.agent.run_service import RunService
     from sentinel.config.settings import ConfigError, load_settings
     from sentinel.store.database import NewerSchemaError
     from sentinel.transport.paths import RunIdError, describe_error
@@ -57,15 +60,26 @@ def watch(
         settings = load_settings(
             {"node_poll_seconds": 0, "baselines": baselines}, environ=settings_environ(config)
         )
-        agent = build_log_agent(path, run or run_name_from_path(path), settings, max_steps)
+        name = run or run_name_from_path(path)
+        service = RunService(
+            lambda storage, predecessor: build_log_agent(
+                path,
+                name,
+                settings,
+                max_steps=max_steps,
+                storage=storage,
+                predecessor=predecessor,
+            )
+        )
+        agent = service.prepare()
     except (ConfigError, NewerSchemaError, RunIdError, AlreadyServedError) as error:
         raise error_exit("watch", str(error)) from None
     except (OSError, sqlite3.Error) as error:
         raise error_exit("watch", describe_error(error)) from None
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: agent.stop_requested.set())
+        signal.signal(number, lambda *_: service.request_stop(""))
     print(f"Watching {path} as run {agent.run}; Ctrl-C ends it.", flush=True)
-    agent.serve()
+    service.serve()
 
 
 def _check_log(path: Path) -> None:
@@ -93,14 +107,31 @@ def run_name_from_path(path: Path) -> str:
     return f"{_INVALID_NAME_CHARACTERS.sub('-', name).strip('-.')[:80] or 'log'}-{digest}"
 
 
-def build_log_agent(path: Path, run: str, settings: Settings, max_steps: int = 0) -> LogAgent:
+def build_log_agent(  # noqa: PLR0913 - an agent, and what it follows
+    path: Path,
+    run: str,
+    settings: Settings,
+    *,
+    max_steps: int = 0,
+    storage: StorageMonitor | None = None,
+    predecessor: Agent | None = None,
+) -> LogAgent:
     """The agent that follows the log, and prints its notifications and notices."""
     from sentinel.agent.log_agent import LogAgent
 
     def print_notice(notice: str) -> None:
         print(f"sentinel watch: {path}: {notice}.", file=sys.stderr, flush=True)
 
-    return LogAgent(run, path, settings, NotificationPrinter(), print_notice, max_steps=max_steps)
+    return LogAgent(
+        run,
+        path,
+        settings,
+        NotificationPrinter(),
+        print_notice,
+        max_steps=max_steps,
+        storage=storage,
+        predecessor=predecessor,
+    )
 
 
 class NotificationPrinter:

@@ -182,15 +182,19 @@ class LiveRings:
 
     def remove_rings(self) -> None:
         """Remove the rings, once no process writes or reads them."""
-        self.process_watch.close()
-        self.stack_sampler.close()
-        for path, rank in self.ranks.items():
-            rank.reader.close()
+        for path in self.ranks:
             mark_ring_removed(self.run, path)
             remove_channel(path)
             path.unlink(missing_ok=True)
         for directory in {path.parent for path in self.ranks}:
             remove_orphan_pages(directory)
+
+    def close(self) -> None:
+        """Stop watching the processes, and release the rings."""
+        self.process_watch.close()
+        self.stack_sampler.close()
+        for rank in self.ranks.values():
+            rank.reader.close()
 
     def heartbeat(self, now: float) -> Record:
         """The heartbeat of the newest attempt, with new measurements of the node.

@@ -38,6 +38,7 @@ class Dispatcher:
     old. It arrives twice only if the receiver accepts it without a response, or if the agent is
     killed between the response and the commit. `clock` returns seconds since the epoch. `is_wanted`
     and `recipients` are as those of SinkWorker; without recipients, every sink gets everything.
+    `on_database_error` gets the errors of the database, in the thread of a worker.
     """
 
     def __init__(  # noqa: PLR0913 - what all workers share
@@ -50,11 +51,13 @@ class Dispatcher:
         *,
         is_wanted: Callable[[Notification], bool] = lambda _: True,
         recipients: Recipients | None = None,
+        on_database_error: Callable[[Exception], None] = lambda _: None,
     ) -> None:
         self.database_path = database_path
         self.sinks = dict(sinks)
         self._counters, self._clock, self._is_wanted = counters, clock, is_wanted
         self._timing = timing or DeliveryTiming()
+        self._on_database_error = on_database_error
         self._recipients = recipients or Recipients({name: Route() for name in self.sinks})
         self._wake_events = {name: threading.Event() for name in self.sinks}
         self._stopping = threading.Event()
@@ -123,6 +126,7 @@ class Dispatcher:
                     worker.connection = connection
                     self._deliver_until_stopped(worker)
             except Exception as error:
+                self._on_database_error(error)
                 # Only the class is logged: a message can contain a secret.
                 log.error("Worker of sink %s restarts: %s", name, type(error).__name__)  # noqa: TRY400
                 self._stopping.wait(_RESTART_DELAY_SECONDS)

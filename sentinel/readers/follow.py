@@ -142,6 +142,9 @@ class LogFollower:
     def remove_rings(self) -> None:
         """Nothing: a log is never removed."""
 
+    def close(self) -> None:
+        """Nothing: each poll opens the log."""
+
     def _new_records(self) -> Iterator[Record]:
         """Records after `position`, in parts; records with one position stay together."""
         reader = self.reader or self._open_reader()

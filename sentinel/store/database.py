@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import logging
 import sqlite3
-import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Literal
 
-from sentinel.model.counters import Counters
 from sentinel.store import migrations
 
 log = logging.getLogger(__name__)
@@ -146,26 +144,6 @@ def connect(path: Path) -> sqlite3.Connection:
     return connection
 
 
-def open_or_replace(path: Path, counters: Counters) -> sqlite3.Connection:
-    """`connect`, but move an unreadable database aside, count it and create a new one.
-
-    Raises sqlite3.OperationalError if the file is locked or the disk is full: the database is
-    intact then, and a later start may succeed.
-    """
-    try:
-        return connect(path)
-    except sqlite3.OperationalError:
-        raise
-    except sqlite3.DatabaseError:
-        moved = path.with_name(f"{path.name}.corrupt-{int(time.time())}")
-        path.rename(moved)
-        for suffix in ("-wal", "-shm"):
-            path.with_name(path.name + suffix).unlink(missing_ok=True)
-        log.exception("Cannot read the database; moved it to %s and created a new one", moved)
-        counters.add("sentinel_dropped_records_total", "database_corrupt")
-        return connect(path)
-
-
 def _create_or_migrate(connection: sqlite3.Connection, path: Path) -> None:
     # Read again within the transaction: another process may have migrated the file meanwhile.
     version = _schema_version(connection)
@@ -217,6 +195,17 @@ def transaction(
     try:
         yield
     except BaseException:
-        connection.execute("rollback")
+        _roll_back(connection)
         raise
-    connection.execute("commit")
+    try:
+        connection.execute("commit")
+    except sqlite3.Error:
+        _roll_back(connection)
+        raise
+
+
+def _roll_back(connection: sqlite3.Connection) -> None:
+    # SQLite rolls back by itself after some errors; an error here must not hide the first one.
+    with suppress(sqlite3.Error):
+        if connection.in_transaction:
+            connection.execute("rollback")

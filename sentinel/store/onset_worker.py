@@ -22,6 +22,7 @@ from sentinel.pipeline.engine import Result
 from sentinel.pipeline.incidents import MAX_CHECKPOINTS_PER_RUN
 from sentinel.store.database import connect
 from sentinel.store.history import History, load_onsets
+from sentinel.store.storage_monitor import reading_storage
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +47,8 @@ class OnsetWorker:
     """Estimates onsets of incidents at warning or critical; the first one starts the thread.
 
     `estimate_onset` takes an incident, the values of its signal and the steps of checkpoints.
-    `on_onset` receives the name of an incident and its onset, from any thread.
+    `on_onset` receives the name of an incident and its onset, from any thread, and
+    `on_database_error` the errors of the database.
     """
 
     def __init__(
@@ -54,8 +56,9 @@ class OnsetWorker:
         database_path: Path,
         estimate_onset: OnsetEstimator,
         on_onset: Callable[[str, Onset], None],
+        on_database_error: Callable[[Exception], None] = lambda _: None,
     ) -> None:
-        self.database_path = database_path
+        self.database_path, self._on_database_error = database_path, on_database_error
         self._estimate_onset, self._on_onset = estimate_onset, on_onset
         self._queue: SimpleQueue[Incident | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
@@ -96,7 +99,8 @@ class OnsetWorker:
         while (incident := self._queue.get()) is not None:
             try:
                 self._find_onset(incident)
-            except Exception:
+            except Exception as error:
+                self._on_database_error(error)
                 log.exception("The onset of %s cannot be estimated", incident.name)
 
     def _find_onset(self, incident: Incident) -> None:
@@ -108,10 +112,11 @@ class OnsetWorker:
             saves = connection.execute(
                 _CHECKPOINT_STEPS_SQL, (incident.opened_time, MAX_CHECKPOINTS_PER_RUN)
             ).fetchall()
-            points = History(connection).recent_values(
-                incident.signal, incident.opened_time, MAX_HISTORY_ROWS, MAX_SIGNAL_POINTS
-            )
-            onset = self._estimate_onset(incident, points, [s for (s,) in saves[::-1]])
+            with reading_storage():
+                points = History(connection).recent_values(
+                    incident.signal, incident.opened_time, MAX_HISTORY_ROWS, MAX_SIGNAL_POINTS
+                )
+            onset = self._estimate_onset(incident, points, [step for (step,) in saves[::-1]])
             if onset is None:
                 return
             row = (incident.name, onset.step, onset.earliest, onset.latest, onset.last_good_step)
