@@ -300,7 +300,7 @@ class Agent:
             with database.transaction(self.connection):
                 self.processor.snapshot()
         except BaseException as error:
-            self._shut_down()
+            self._shut_down(onset_timeout=0.5)
             self._raise_storage_failure(error)
             raise
         self._shut_down()
@@ -421,7 +421,7 @@ class Agent:
         undelivered = outbox.count_undelivered(self.connection, self.sinks)
         return not undelivered or elapsed >= UNDELIVERED_TIMEOUT_SECONDS
 
-    def _shut_down(self) -> None:
+    def _shut_down(self, onset_timeout: float = 5.0) -> None:
         self.cluster_role.stop()
         self.node_metrics.stop()
         if self.sample_poller is not None:
@@ -430,7 +430,7 @@ class Agent:
         self.dispatcher.stop(timeout=5.0)
         if self.processor.health_ping is not None:
             self.processor.health_ping.stop(timeout=5.0)
-        self.processor.onset_worker.stop(timeout=5.0)
+        self.processor.onset_worker.stop(onset_timeout)
         self.server.stop()
         self.source.close()
         self._release_storage()

@@ -18,7 +18,7 @@ import urllib.request
 from collections.abc import Callable, Iterable
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from support.rank_processes import until
 
@@ -59,7 +59,7 @@ def serve_agent(environ: dict[str, str], log_path: str) -> None:
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
     sys.argv = ["sentinel", "agent", "--run", RUN]
-    from sentinel.cli.main import app  # noqa: PLC0415 - imported by the server already
+    from sentinel.cli.main import app
 
     app()
 
@@ -93,7 +93,7 @@ class DamagedRun:
         self.trainer: subprocess.Popen[bytes] | None = None
         self.agent: Any = None
 
-    def __enter__(self) -> DamagedRun:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -132,7 +132,7 @@ class DamagedRun:
         """`/api/run`; empty while no agent answers."""
         with suppress(OSError, ValueError):
             url = json.loads((self.directory / "agent.json").read_text())["url"]
-            with urllib.request.urlopen(f"{url}/api/run", timeout=5) as response:  # noqa: S310
+            with urllib.request.urlopen(f"{url}/api/run", timeout=5) as response:
                 found: dict[str, Any] = json.load(response)
                 return found
         return {}
@@ -168,7 +168,7 @@ class DamagedRun:
                 file.write(random_.randbytes(PAGE_SIZE))
 
     def root_page(self, name: str) -> int:
-        return int(self.query(f"select rootpage from sqlite_schema where name = '{name}'")[0][0])  # noqa: S608
+        return int(self.query(f"select rootpage from sqlite_schema where name = '{name}'")[0][0])
 
     def begin_nan(self) -> None:
         (self.folder / "nan").touch()
