@@ -182,6 +182,7 @@ class LiveRings:
 
     def remove_rings(self) -> None:
         """Remove the rings, once no process writes or reads them."""
+        self.close()
         for path in self.ranks:
             mark_ring_removed(self.run, path)
             remove_channel(path)
