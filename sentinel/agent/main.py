@@ -23,6 +23,7 @@ from typing import Protocol, TypeVar
 from sentinel.agent.processor import RunProcessor
 from sentinel.agent.registration import AgentRegistration
 from sentinel.agent.run_directory import remove_shared_files
+from sentinel.agent.turn_limit import TurnLimit
 from sentinel.cluster.agent_role import AgentRole
 from sentinel.config.settings import Settings, build_sinks
 from sentinel.live.node.node_metrics import NodeMetrics, output_dir
@@ -55,14 +56,16 @@ Answer = TypeVar("Answer")
 POLL_INTERVAL_SECONDS = 0.05
 MULTI_NODE_POLL_INTERVAL_SECONDS = 0.2
 """Poll interval of a run on several nodes, at which nodes exchange messages too."""
-SNAPSHOT_INTERVAL_SECONDS = 30.0
-"""Interval between snapshots; the next agent processes the records since the last one again."""
+SNAPSHOT_INTERVAL_SECONDS, MAX_ENTRIES_PER_SNAPSHOT = 30.0, 10_000
+"""When a snapshot is made; the next agent processes the records since the last one again."""
 REPORT_SECONDS = 1.0
 """Interval at which the head reports on the run to the other nodes."""
 FIRST_RANK_TIMEOUT_SECONDS = 120.0
 """An agent exits if no ring appears within this time."""
 STOP_GRACE_SECONDS = 2.0
 """How long an agent that is signalled to stop waits for running ranks to end."""
+DRAIN_SECONDS = 10.0
+"""How long an agent that stops still reads; schedulers kill it after 30 seconds."""
 UNDELIVERED_TIMEOUT_SECONDS = 24 * 3600.0
 """Time after the end of a run for which the agent keeps trying to deliver notifications."""
 
@@ -86,8 +89,12 @@ class RecordSource(Protocol):
     def first_identity(self) -> Identity | None:
         """Identity of the lowest rank on this node; None if there is none yet."""
 
-    def poll(self) -> list[Record]:
-        """The records since the last call; never waits."""
+    @property
+    def has_unread(self) -> bool:
+        """Whether the last `poll` reached its limit."""
+
+    def poll(self, max_records: int = ...) -> list[Record]:
+        """The records since the last call, up to about `max_records`; never waits."""
 
     def wait(self, seconds: float) -> None:
         """Wait; may return early if there may be records."""
@@ -146,6 +153,8 @@ class Agent:
         self.started_at = clock()
         self.ended_at: float | None = None
         self.last_snapshot_at = self.started_at
+        self.entries_since_snapshot = 0
+        self.turn_limit = TurnLimit()
         self.reported_at = 0.0
         try:
             self.connection = open_storage(database_path, self.storage, self.counters, clock)
@@ -291,10 +300,7 @@ class Agent:
             while not self._may_stop() and not self._is_finished():
                 self.storage.check()
                 self.run_once()
-                is_multi_node = self.cluster_role.role in ("head", "follower")
-                self.source.wait(
-                    MULTI_NODE_POLL_INTERVAL_SECONDS if is_multi_node else POLL_INTERVAL_SECONDS
-                )
+                self.source.wait(self._poll_interval())
             self._drain()
             # Not after an exception: memory then holds results that were never committed.
             with database.transaction(self.connection):
@@ -337,13 +343,21 @@ class Agent:
         waited = inf if self.stop_requested_at is None else self.clock() - self.stop_requested_at
         return not self.source.pids() or not 0.0 <= waited < STOP_GRACE_SECONDS
 
+    def _poll_interval(self) -> float:
+        """Seconds until the next turn; none while it is known that there is more to read."""
+        if self.source.has_unread:
+            return 0.0
+        is_multi_node = self.cluster_role.role in ("head", "follower")
+        return MULTI_NODE_POLL_INTERVAL_SECONDS if is_multi_node else POLL_INTERVAL_SECONDS
+
     def run_once(self) -> None:
-        """Read new records, process them, and commit records and results."""
+        """Read new records, process them, and commit records and results, all in about 0.1 s."""
+        began = time.monotonic()
         if self.processor.health_ping is not None:
             self.processor.health_ping.confirm_agent()
         if self.processor.poll_silences():
             self.dispatcher.wake()
-        local_records = self.source.poll()
+        local_records = self.source.poll(self.turn_limit.max_records)
         if self.sample_poller is not None and self.source.attempt >= 0:
             local_records += self.sample_poller.poll(self.source.attempt)
         entries = self.cluster_role.exchange(local_records)
@@ -354,6 +368,7 @@ class Agent:
         self._publish_report()
         self._serve_buttons()
         self.cluster_role.after_commit()
+        self.turn_limit.update(time.monotonic() - began, is_reached=self.source.has_unread)
 
     def _publish_report(self) -> None:
         """Let the other nodes show what the head judges, once a second."""
@@ -375,6 +390,9 @@ class Agent:
 
     def _drain(self) -> None:
         """Process records still held back: the signal that stops us may stop their ranks too."""
+        deadline = time.monotonic() + DRAIN_SECONDS
+        while self.source.has_unread and time.monotonic() < deadline:
+            self.run_once()
         has_pending = self.source.prepare_final_poll()
         if self.cluster_role.head is not None:
             self.cluster_role.head.is_shutting_down = has_pending = True
@@ -396,8 +414,12 @@ class Agent:
                 self.processor.samples.store_file_marks(self.sample_poller.pop_fingerprints())
             if any(record.event is not Event.HEARTBEAT for record in local_records):
                 self.processor.journal.store_positions(self.source.positions())
-            if self.clock() - self.last_snapshot_at >= SNAPSHOT_INTERVAL_SECONDS:
-                self.last_snapshot_at = self.clock()
+            self.entries_since_snapshot += len(entries)
+            if (
+                self.clock() - self.last_snapshot_at >= SNAPSHOT_INTERVAL_SECONDS
+                or self.entries_since_snapshot >= MAX_ENTRIES_PER_SNAPSHOT
+            ):
+                self.last_snapshot_at, self.entries_since_snapshot = self.clock(), 0
                 self.processor.snapshot()
         if any(queued):
             self.dispatcher.wake()

@@ -4,8 +4,8 @@ Ranks are aligned by attempt and step index, which only grow; the trainer's own 
 carried along and may be wrong. A step is closed when every expected rank has moved past it, when
 all have reported and `settle_seconds` passed without a further record, or `deadline_seconds` after
 the first record, in which case the missing ranks are named. Ranks of lost nodes are missing at
-once, unless the other ranks wait for them too. Steps close in order. The clock is that of the
-heartbeats.
+once, unless the other ranks wait for them too. A step whose records may be unread in a ring is
+not closed. Steps close in order. The clock is that of the heartbeats.
 """
 
 from __future__ import annotations
@@ -205,6 +205,8 @@ class Aligner:
             yield self._close_step(key)
 
     def _is_ready(self, step_index: int, pending: PendingStep) -> bool:
+        if self.membership.has_unread_records(step_index):
+            return False
         # The ranks of a slow run report as far apart as its steps are long.
         waiting_since = max(pending.first_received_at, self.membership.last_joined_at)
         if self.now - waiting_since >= max(self.deadline_seconds, 2 * self.step_seconds):

@@ -34,6 +34,8 @@ class RankMembership:
     """Started ranks that the agent of their own node reports."""
     lost: set[int] = field(default_factory=set)
     """Ranks of nodes that do not answer."""
+    unread: set[int] = field(default_factory=set)
+    """Ranks whose rings hold records that the agent has not read yet."""
     is_run_waiting: bool = False
     """Whether all other ranks wait for the lost ones, so that no later step is held up."""
     step_index_by_rank: dict[int, int] = field(default_factory=dict)
@@ -82,7 +84,9 @@ class RankMembership:
         return True
 
     def update_from_heartbeat(self, heartbeat: Record, attempt: int) -> None:
-        """Note which ranks are lost or unreachable."""
+        """Note which ranks are lost, unreachable or not read to their end."""
+        unread = heartbeat.attributes.get("unread_ranks")
+        self.unread = {int(rank) for rank in unread.split(",")} if unread else set()
         if heartbeat.attributes.get("unreachable_ranks"):
             self.last_joined_at = heartbeat.time
         self.is_run_waiting = (
@@ -128,6 +132,14 @@ class RankMembership:
             return self.step_index_by_rank[rank] <= step_index
         return not self.is_start_timed_out(now)
 
+    def has_unread_records(self, step_index: int) -> bool:
+        """Whether records of that step may still be in a ring."""
+        newest = self.step_index_by_rank
+        return any(
+            newest.get(rank, -1) <= step_index
+            for rank in self.unread - self.stop_attributes_by_rank.keys()
+        )
+
     def silent_ranks(self) -> set[int]:
         """Ranks that should report values: those that have before, and lost ones."""
         return (self.step_index_by_rank.keys() | self.lost) - self.stop_attributes_by_rank.keys()
@@ -138,6 +150,8 @@ class RankMembership:
 
     def is_start_timed_out(self, now: float) -> bool:
         """Whether a rank that has not reported by now runs without sentinel: it is not awaited."""
+        if not self.unread <= self.started:
+            return False
         return now - self.started_at >= max(self.start_timeout_seconds, self.join_seconds)
 
     def is_complete(self, now: float) -> bool:

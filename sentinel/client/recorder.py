@@ -25,7 +25,7 @@ from sentinel.client.step_clock import StepClock
 from sentinel.client.step_poller import StepPoller
 from sentinel.client.try_lock import CALL, TryLock
 from sentinel.model.record import STATE_LOADED_KEY, Event
-from sentinel.transport.record_codec import RecordEncoder
+from sentinel.transport.record_codec import RecordEncoder, names_interval
 from sentinel.transport.ring import RingWriter
 
 
@@ -50,7 +50,7 @@ class Recorder:
         self.commands = CommandExecutor(self, guard)
         self.device_copies = DeviceCopies(ring.count_drop, cuda_queue)
         self.poller = StepPoller(ring, self.clock, self.commands, on_poll, on_step)
-        encoder = RecordEncoder(ring.write, resend_after_bytes=ring.capacity // 4)
+        encoder = RecordEncoder(ring.write, resend_after_bytes=names_interval(ring.capacity))
         self._captured = CapturedValues(self.clock, encoder, self.device_copies)
         schemas = LogSchemaCache(encoder, ring.count_drop)
         self._log_writer = LogWriter(ring, self._captured, schemas, self.poller)

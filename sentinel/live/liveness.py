@@ -209,7 +209,7 @@ def _straggler_attributes(running: list[LiveRank], stopped: list[LiveRank]) -> d
 
 
 def _run_state(ranks: list[LiveRank], cause: str) -> str:
-    if not all(rank.ended for rank in ranks):
+    if not all(rank.ended and not rank.has_unread for rank in ranks):
         return "running" if any(rank.header.last_step_index > 0 for rank in ranks) else "starting"
     return ended_state(cause)
 

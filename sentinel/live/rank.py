@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -11,8 +11,8 @@ from sentinel.live.process_watch import ProcessEnd
 from sentinel.model.counters import Counters
 from sentinel.model.rank_end import RankEnd, is_connection_error
 from sentinel.model.record import COLLECTIVE_KEY, Event, Record
-from sentinel.transport.record_codec import PayloadError, RecordDecoder
-from sentinel.transport.ring import ReadPosition, RingCursor, RingReader
+from sentinel.transport.record_codec import PayloadError, RecordDecoder, names_interval
+from sentinel.transport.ring import NO_LIMIT, ReadPosition, RingCursor, RingReader
 from sentinel.transport.ring_layout import DROP_REASONS, MAX_CLIENT_ERRORS, RingHeader
 
 
@@ -22,9 +22,10 @@ class LiveRank:
 
     `last_progress_at` is when the agent last saw it advance a step, by the agent's clock, since the
     trainer's clock may be wrong. `outcome` is "" while the rank runs, and "died" if its process is
-    gone without a STOP record. `end_attributes` are those of its STOP record, with what is known of
-    the end of its process. `keep_messages` is whether messages of exceptions are stored.
-    `polled_at` is the time of the last `read`.
+    gone without a STOP record, which is known before its last records are read. `has_stopped` is
+    whether its STOP was returned, after which there are no records. `end_attributes` are those of
+    its STOP record, with what is known of the end of its process. `keep_messages` is whether
+    messages of exceptions are stored. `polled_at` is when everything written so far was last read.
     """
 
     reader: RingReader
@@ -41,6 +42,15 @@ class LiveRank:
     """When the agent last saw a sign of life outside steps, by its clock."""
     reported_drops: tuple[int, ...] = (0,) * len(DROP_REASONS)
     polled_at: float = 0.0
+    read_step_index: int = 0
+    """Step index of the last record read; 0 before the first."""
+    has_start: bool = False
+    """Whether its START was returned, or one in its place if it was overwritten."""
+    has_stopped: bool = False
+    names_searched_to: int = 0
+    """Ring position up to which names were searched, for records whose names were overwritten."""
+    has_unread: bool = False
+    """Whether the last `read` stopped at its limit."""
 
     @staticmethod
     def open(
@@ -62,7 +72,8 @@ class LiveRank:
                 stored.outcome,
                 stored.ended_at,
             )
-            rank.end_attributes = stored.end_attributes
+            rank.end_attributes, rank.has_stopped = stored.end_attributes, bool(stored.outcome)
+            rank.has_start = stored.cursor.sequence > 0
         if not rank.ended:
             rank.evidence = EndEvidence.find(header.process)
         return rank
@@ -89,9 +100,10 @@ class LiveRank:
     @property
     def position(self) -> ReadPosition:
         """What must be stored to continue after a restart of the agent."""
-        return ReadPosition(
-            self.cursor, self.decoder.schemas, self.outcome, self.ended_at, self.end_attributes
-        )
+        schemas = self.decoder.schemas
+        if not self.has_stopped:
+            return ReadPosition(self.cursor, schemas)
+        return ReadPosition(self.cursor, schemas, self.outcome, self.ended_at, self.end_attributes)
 
     @property
     def end(self) -> RankEnd:
@@ -99,14 +111,8 @@ class LiveRank:
         attributes = {**self.end_attributes, "outcome": self.outcome}
         return RankEnd((self.header.identity.rank,), self.ended_at, attributes)
 
-    def read(
-        self, now: float, counters: Counters, process_end: ProcessEnd | None
-    ) -> Iterator[Record]:
-        """New records; a STOP is added for a rank that ended without one.
-
-        `process_end` is the end of its process, known before this call, so that everything that a
-        dead process wrote is read.
-        """
+    def update(self, now: float, counters: Counters, process_end: ProcessEnd | None) -> None:
+        """Read the header, and note the end of its process, which is `process_end` if known."""
         header = self.reader.read_header()
         has_advanced = header.last_step_index != self.header.last_step_index
         if header.activity_count != self.header.activity_count:
@@ -114,21 +120,57 @@ class LiveRank:
         self.header = header
         if has_advanced or self.is_disabled:
             self.last_progress_at = now
-        result = self.reader.read(self.cursor)
-        self.cursor = result.cursor
+        self._update_counters(counters)
+        if process_end is None:
+            self.evidence.update(now)
+        else:
+            # What a dead process wrote is visible.
+            self.reader.grace_seconds = 0.0
+        if process_end is not None and header.outcome == "running" and not self.ended:
+            self._note_missing_stop(now, process_end)
+        self.has_unread = header.position > self.cursor.position
+
+    def read(
+        self,
+        now: float,
+        counters: Counters,
+        process_end: ProcessEnd | None,
+        max_frames: int = NO_LIMIT,
+    ) -> Iterator[Record]:
+        """Up to `max_frames` new records; after the last, a STOP for a rank that ended without one.
+
+        `process_end` is the end of its process, known before the last `update`, so that everything
+        that a dead process wrote is read.
+        """
+        result = self.reader.read(self.cursor, max_frames=max_frames)
+        self.cursor, self.has_unread = result.cursor, len(result.payloads) >= max_frames
         for reason, count in (("overrun", result.lost_frames), ("corrupt", result.corrupt_frames)):
             if count:
                 counters.add("sentinel_dropped_records_total", reason, count)
         for payload, sequence in zip(result.payloads, result.sequences, strict=True):
+            if not self.decoder.knows_names(payload):
+                self._search_names(result.payloads)
             record = self._decode(payload, sequence, now, counters)
             if record is not None:
+                if not self.has_start and record.event is not Event.START:
+                    yield self._lost_start()
+                self.has_start = True
+                self.read_step_index = max(self.read_step_index, record.step_index)
                 yield record
-        self._update_counters(counters)
-        if process_end is None:
-            self.evidence.update(now)
-        if not self.ended and (process_end is not None or header.outcome != "running"):
+        has_ended = self.ended or process_end is not None or self.header.outcome != "running"
+        if has_ended and not self.has_stopped and result.is_complete:
             yield self._missing_stop(now, process_end)
-        self.polled_at = now
+        if not self.has_unread:
+            self.polled_at = now
+
+    def _search_names(self, payloads: Sequence[bytes]) -> None:
+        """Learn names that follow: an overrun ring has lost those before its oldest records."""
+        if self.cursor.position < self.names_searched_to:
+            return
+        ahead = self.reader.read(self.cursor, max_bytes=2 * names_interval(self.header.capacity))
+        self.names_searched_to = ahead.cursor.position
+        for payload in (*payloads, *ahead.payloads):
+            self.decoder.learn_names(payload)
 
     def _decode(
         self, payload: bytes, sequence: int, now: float, counters: Counters
@@ -144,7 +186,7 @@ class LiveRank:
             record = replace(record, attributes=self._stop_attributes(record.attributes))
             self.outcome = record.attributes.get("outcome", "finished")
             self.ended_at = self._clamp_time(record.time, now)
-            self.end_attributes = record.attributes
+            self.end_attributes, self.has_stopped = record.attributes, True
         return record
 
     def _stop_attributes(self, attributes: Mapping[str, str]) -> dict[str, str]:
@@ -156,7 +198,7 @@ class LiveRank:
         return {name: text for name, text in attributes.items() if name not in dropped} | marks
 
     def _clamp_time(self, time: float, now: float) -> float:
-        """A time of this machine as one since the last poll, whatever its clock did."""
+        """A time of this machine as one since `polled_at`, whatever its clock did."""
         return min(now, max(time, self.polled_at))
 
     def _mark_if_gathered(self, start: Record) -> Record:
@@ -166,8 +208,43 @@ class LiveRank:
             return start
         return replace(start, attributes={**start.attributes, "via_collective": "yes"})
 
+    def _lost_start(self) -> Record:
+        """A START in place of an overwritten one, by what the header knows of the rank."""
+        identity, process = self.header.identity, self.header.process
+        sizes = {
+            "world_size": float(identity.world_size),
+            "local_world_size": float(identity.local_world_size),
+        }
+        return Record(
+            run=self.decoder.run,
+            rank=identity.rank,
+            step=0,
+            time=self.header.created_at,
+            event=Event.START,
+            values=sizes,
+            attributes={"host": identity.host, "pid": str(process.pid)},
+            attempt=identity.attempt,
+        )
+
     def _missing_stop(self, now: float, process_end: ProcessEnd | None) -> Record:
-        """A STOP for an end without one, or whose STOP was lost."""
+        """The STOP of such an end."""
+        if not self.ended:
+            self._note_missing_stop(now, process_end)
+        self.has_stopped = True
+        identity = self.header.identity
+        return Record(
+            run=self.decoder.run,
+            rank=identity.rank,
+            step=self.header.last_step,
+            time=now,
+            event=Event.STOP,
+            attributes={"outcome": self.outcome, **self.end_attributes},
+            attempt=identity.attempt,
+            step_index=self.header.last_step_index,
+        )
+
+    def _note_missing_stop(self, now: float, process_end: ProcessEnd | None) -> None:
+        """Note an end without a STOP, or whose STOP was lost."""
         outcome, known = self.header.outcome, dict[str, str]()
         if outcome == "running":
             outcome = "died"
@@ -180,17 +257,6 @@ class LiveRank:
         self.outcome = known.pop("outcome", outcome)
         self.ended_at = now if process_end is None else self._clamp_time(process_end.ended_at, now)
         self.end_attributes = self._stop_attributes(known)
-        identity = self.header.identity
-        return Record(
-            run=self.decoder.run,
-            rank=identity.rank,
-            step=self.header.last_step,
-            time=now,
-            event=Event.STOP,
-            attributes={"outcome": self.outcome, **self.end_attributes},
-            attempt=identity.attempt,
-            step_index=self.header.last_step_index,
-        )
 
     def _update_counters(self, counters: Counters) -> None:
         header, rank = self.header, str(self.header.identity.rank)

@@ -3,10 +3,15 @@
 `poll` returns the records since the last call, and twice a second a heartbeat with the time and
 the state of the ranks. A rank whose process is gone without a STOP record gets one here. Nothing in
 this package writes to a ring or accesses a trainer.
+
+If more is unread than one call may return, the rank that is read least far is always read next, so
+that no rank's records are read long before those of the others. Heartbeats and ends of processes do
+not wait for that: a heartbeat names the ranks with unread records, whose steps must not be closed.
 """
 
 from __future__ import annotations
 
+import heapq
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -24,7 +29,7 @@ from sentinel.model.record import Event, Record
 from sentinel.transport.command_page import remove_orphan_pages
 from sentinel.transport.identity import Identity
 from sentinel.transport.paths import list_rings, list_shared_rings, mark_ring_removed
-from sentinel.transport.ring import ReadPosition, RingError, RingReader, read_header
+from sentinel.transport.ring import NO_LIMIT, ReadPosition, RingError, RingReader, read_header
 from sentinel.transport.ring_layout import NORMAL_OUTCOMES
 from sentinel.transport.stack_channel import remove_channel
 
@@ -33,6 +38,8 @@ FAILURE_HEARTBEAT_INTERVAL_SECONDS = 0.1
 """Interval for `FAILURE_SETTLE_SECONDS` after a rank failed, so that it is soon reported."""
 FAILURE_SETTLE_SECONDS = 6.0
 UNREADABLE_RING_GRACE_SECONDS = 5.0
+MAX_FRAMES_PER_READ = 32
+"""Records of one rank that are read before the rank that is then furthest behind."""
 SCAN_INTERVAL_SECONDS = 0.25
 """Time between scans for new rings, and for processes that are exiting."""
 STALE_AFTER_SECONDS = 24 * 3600.0
@@ -68,8 +75,11 @@ class LiveRings:
         self.process_watch = ProcessWatch(lambda: self.clock())  # noqa: PLW0108 - tests replace the clock
         self.stack_sampler = StackSampler()
 
-    def poll(self) -> list[Record]:
-        """Everything new since the last call, in the order of each ring; never waits."""
+    def poll(self, max_records: int = NO_LIMIT) -> list[Record]:
+        """New records since the last call, in the order of each ring; never waits.
+
+        About `max_records` of the ranks; `has_unread` is whether there are more.
+        """
         now = self.clock()
         self._adjust_for_clock_rollback(now)
         scan_due = now - self.last_scan_at >= SCAN_INTERVAL_SECONDS or now < self.last_scan_at
@@ -79,11 +89,11 @@ class LiveRings:
             self.launcher_status.poll()
         # Before the rings are read, so that everything a dead process wrote is read.
         self.process_watch.update(thorough=scan_due)
-        records = self._read_ranks(now)
+        records = self._read_ranks(now, max_records)
         if any(map(_is_failure, records)):
             # A peer of a dead rank raises within milliseconds: look for the dead rank now.
             self.process_watch.update(thorough=True)
-            records += self._read_ranks(now)
+            records += self._read_ranks(now, max_records)
         running = (rank for rank in self._newest_attempt_ranks() if not rank.ended)
         self.stack_sampler.poll(ranks_with_own_process(running), now)
         launcher_records = [*self._launcher_records(now)]
@@ -107,14 +117,40 @@ class LiveRings:
         """Note that this agent received a signal to end, which the ranks may have received too."""
         self.stop_request = StopRequest(signal_name, self.clock(), "agent")
 
-    def _read_ranks(self, now: float) -> list[Record]:
+    @property
+    def has_unread(self) -> bool:
+        """Whether the last poll left records in the rings."""
+        return any(rank.has_unread for rank in self.ranks.values())
+
+    def _read_ranks(self, now: float, max_records: int) -> list[Record]:
+        """Records of all ranks, always of the one next that is read least far."""
+        unread: list[tuple[int, int, int, LiveRank]] = []
         ends = self.process_watch.ends
-        return [
-            record
-            for rank in self.ranks.values()
-            if not rank.ended
-            for record in rank.read(now, self.counters, ends.get(rank.header.process))
-        ]
+        for number, rank in enumerate(self.ranks.values()):
+            if not rank.has_stopped:
+                rank.update(now, self.counters, ends.get(rank.header.process))
+                attempt = rank.header.identity.attempt
+                unread.append((attempt, rank.read_step_index, number, rank))
+        heapq.heapify(unread)
+        records: list[Record] = []
+        while unread and len(records) < max_records:
+            attempt, _, number, rank = unread[0]
+            process_end = ends.get(rank.header.process)
+            records += rank.read(now, self.counters, process_end, MAX_FRAMES_PER_READ)
+            if rank.has_unread:
+                heapq.heapreplace(unread, (attempt, rank.read_step_index, number, rank))
+            else:
+                heapq.heappop(unread)
+        return records
+
+    def _unread_attributes(self) -> dict[str, str]:
+        """The ranks of the oldest attempt with unread records, as `unread_ranks`."""
+        unread = [rank.header.identity for rank in self.ranks.values() if rank.has_unread]
+        if not unread:
+            return {}
+        oldest = min(identity.attempt for identity in unread)
+        ranks = (str(identity.rank) for identity in unread if identity.attempt == oldest)
+        return {"unread_ranks": ",".join(ranks)}
 
     def _heartbeat_interval(self, now: float) -> float:
         failed_at = (
@@ -163,7 +199,7 @@ class LiveRings:
             return False
         current = self._newest_attempt_ranks()
         without_ranks = self.launcher_status.ended_without_ranks([*self.ranks.values()])
-        return without_ranks or (bool(current) and all(rank.ended for rank in current))
+        return without_ranks or (bool(current) and all(rank.has_stopped for rank in current))
 
     @property
     def ranks_expected(self) -> bool:
@@ -200,7 +236,8 @@ class LiveRings:
     def heartbeat(self, now: float) -> Record:
         """The heartbeat of the newest attempt, with new measurements of the node.
 
-        The attribute `final` marks the last heartbeat of the agent.
+        The attribute `final` marks the last heartbeat of the agent; `unread_ranks` are ranks whose
+        rings hold records that `poll` did not return yet.
         """
         current = self._newest_attempt_ranks()
         heartbeat = self.launcher_status.annotate_heartbeat(
@@ -218,7 +255,7 @@ class LiveRings:
         return replace(
             heartbeat,
             values={**heartbeat.values, **self.new_machine_values()},
-            attributes={**heartbeat.attributes, **final},
+            attributes={**heartbeat.attributes, **self._unread_attributes(), **final},
         )
 
     def _stop_request(self) -> StopRequest | None:

@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 HEARTBEAT_INTERVAL_SECONDS = 0.5
 MAX_RECORDS_PER_POLL = 2000
-"""Approximate number of records in one poll, whose results are stored in one transaction."""
+"""Approximate number of records in one poll by default."""
 
 INITIAL_MAX_GAP_SECONDS = 120.0
 """Gap between records that is assumed at first: TensorBoard's writers flush every 120 s."""
@@ -88,12 +88,20 @@ class LogFollower:
     def request_stop(self, signal_name: str) -> None:
         """Ignore that the agent ends: a log has no processes."""
 
-    def poll(self) -> list[Record]:
-        """New records, as of the whole run; never raises an error of the log."""
+    @property
+    def has_unread(self) -> bool:
+        """Whether the last poll reached its limit."""
+        return self.held_record is not None
+
+    def poll(self, max_records: int = MAX_RECORDS_PER_POLL) -> list[Record]:
+        """About `max_records` new records, as of the whole run; never raises an error of the log.
+
+        Records with one position in the log are returned together.
+        """
         now = self.clock()
         self.last_arrival_at = self.last_arrival_at or now
         try:
-            records = [self._normalize(record, now) for record in self._new_records()]
+            records = [self._normalize(record, now) for record in self._new_records(max_records)]
         except (OSError, ValueError) as error:
             self._reset_after_error(error)
             records = []
@@ -145,7 +153,7 @@ class LogFollower:
     def close(self) -> None:
         """Nothing: each poll opens the log."""
 
-    def _new_records(self) -> Iterator[Record]:
+    def _new_records(self, max_records: int) -> Iterator[Record]:
         """Records after `position`, in parts; records with one position stay together."""
         reader = self.reader or self._open_reader()
         count = 0
@@ -165,7 +173,7 @@ class LogFollower:
             if reader.position <= self.replay_until:
                 self.base_attempt = self.attempt - record.attempt
                 continue
-            if count >= MAX_RECORDS_PER_POLL and reader.position > self.position:
+            if count >= max_records and reader.position > self.position:
                 self.held_record = record
                 return
             self.replay_until, count = 0, count + 1

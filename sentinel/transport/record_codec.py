@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -20,6 +21,8 @@ VALUES_HEADER_FORMAT = "@cIqqd"
 _VALUES_HEADER = struct.Struct(VALUES_HEADER_FORMAT)
 RESEND_SCHEMA_AFTER_BYTES = 1 << 20
 """Bytes after which a set of names is sent again."""
+NAMES_PER_RING = 16
+"""How often a set of names that is in use is in a full ring."""
 MAX_SCHEMAS = 1024
 """Sets of names that a reader stores; the oldest are discarded beyond this number."""
 
@@ -33,6 +36,11 @@ DECODE_ERRORS = (
     struct.error,
 )
 """What decoding raises on bytes that are damaged."""
+
+
+def names_interval(capacity: int) -> int:
+    """Bytes after which names are sent again in a ring of that capacity."""
+    return capacity // NAMES_PER_RING
 
 
 class StepStamp(NamedTuple):
@@ -150,6 +158,20 @@ class RecordDecoder:
                 raise
             raise PayloadError(f"A payload of {len(payload)} bytes is damaged.") from error
         raise PayloadError(f"A payload of {len(payload)} bytes has an unknown kind.")
+
+    def knows_names(self, payload: bytes) -> bool:
+        """Whether the payload can be decoded with the names so far."""
+        if payload[:1] != VALUES_KIND or len(payload) < _VALUES_HEADER.size:
+            return True
+        return str(_VALUES_HEADER.unpack_from(payload)[1]) in self.schemas
+
+    def learn_names(self, payload: bytes) -> None:
+        """Take over the names of a later payload, if it holds any that are not known."""
+        if payload[:1] == SCHEMA_KIND:
+            with suppress(*DECODE_ERRORS):
+                number, names = json.loads(payload[1:])
+                if str(int(number)) not in self.schemas:
+                    self._add_schema([number, names])
 
     def _decode_values(self, payload: bytes) -> Record:
         _, number, step, step_index, now = _VALUES_HEADER.unpack_from(payload)

@@ -56,8 +56,10 @@ DEFAULT_CAPACITY_BYTES = 4 << 20
 """Default space for frames: about 20,000 records of twenty values."""
 MIN_CAPACITY_BYTES = 64 << 10
 """Least space for frames; a smaller ring would be overrun all the time."""
-NO_BYTE_LIMIT = 1 << 62
+NO_LIMIT = 1 << 62
 _PAGE_SIZE = 4096
+_MIN_OVERRUN_MARGIN_BYTES = 4096
+"""How far ahead of the writer an overrun reader continues; more if it is overrun again."""
 _FRAME_HEADER_SIZE = FRAME_HEADER.size
 _PROGRESS_SLICE = slice(PROGRESS_OFFSET, PROGRESS_OFFSET + PROGRESS_STRUCT.size)
 _pack_progress = PROGRESS_STRUCT.pack
@@ -101,6 +103,8 @@ class RingReadResult:
     corrupt_frames: int = 0
     sequences: Sequence[int] = ()
     """Sequence number of each payload's frame."""
+    is_complete: bool = True
+    """Whether no further frame can be read now; False at a limit or at a frame still awaited."""
 
 
 class RingWriter:
@@ -221,6 +225,7 @@ class RingReader:
     _words: memoryview = field(init=False, repr=False)
     _capacity: int = field(init=False, repr=False)
     _suspect_frame: tuple[int, float] = field(init=False, repr=False, default=(-1, 0.0))
+    _overrun_margin: int = field(init=False, repr=False, default=_MIN_OVERRUN_MARGIN_BYTES)
 
     def __post_init__(self) -> None:
         """Raises RingError with the path, FileNotFoundError."""
@@ -246,13 +251,20 @@ class RingReader:
         except ValueError as error:
             raise RingError(f"{self.path} {error}.") from error
 
-    def read(self, cursor: RingCursor, max_bytes: int = NO_BYTE_LIMIT) -> RingReadResult:
-        """Frames after `cursor`, up to about `max_bytes` of them."""
+    def read(
+        self, cursor: RingCursor, max_bytes: int = NO_LIMIT, max_frames: int = NO_LIMIT
+    ) -> RingReadResult:
+        """Frames after `cursor`, up to about `max_bytes` and at most `max_frames` of them."""
         stop = cursor.position + max_bytes
         payloads: list[bytes] = []
         sequences: list[int] = []
         lost = corrupt = 0
-        while cursor.position < min(stop, end := self._words[WORD_POSITION]):
+        is_complete = False
+        while cursor.position < stop and len(payloads) < max_frames:
+            end = self._words[WORD_POSITION]
+            if cursor.position >= end:
+                is_complete = True
+                break
             payload, after = self._read_frame(cursor.position, end)
             if after.sequence == cursor.sequence + 1:
                 payloads.append(payload)
@@ -264,11 +276,14 @@ class RingReader:
                 break
             resumed = self._find_next_frame(cursor, is_overrun=overrun)
             if resumed is None:
+                is_complete = True
                 break
             missing = resumed.sequence - cursor.sequence
             lost, corrupt = lost + missing * overrun, corrupt + missing * (not overrun)
             cursor = resumed
-        return RingReadResult(payloads, cursor, lost, corrupt, sequences)
+        if is_complete and not lost:
+            self._overrun_margin = _MIN_OVERRUN_MARGIN_BYTES
+        return RingReadResult(payloads, cursor, lost, corrupt, sequences, is_complete)
 
     def close(self) -> None:
         """Release the mapping."""
@@ -314,16 +329,21 @@ class RingReader:
         return now - self._suspect_frame[1] < self.grace_seconds
 
     def _find_next_frame(self, cursor: RingCursor, *, is_overrun: bool) -> RingCursor | None:
-        """Cursor before the next valid frame after `cursor`, or None."""
+        """Cursor before the next valid frame with a payload after `cursor`, or None.
+
+        Two equal numbers side by side in a record look like a frame without a payload:
+        `crc32(b"", n) == n`.
+        """
         end, last = self._words[WORD_POSITION], self._words[WORD_SEQUENCE]
         start = cursor.position + 8
         if is_overrun:
-            # Starts a margin ahead of the writer, which may overwrite the oldest frames meanwhile.
-            start = max(start, end - self._capacity + self._capacity // 4 & ~7)
+            # Starts a margin ahead of the writer, which overwrites the oldest frames meanwhile.
+            start = max(start, end - self._capacity + self._overrun_margin & ~7)
+            self._overrun_margin = min(2 * self._overrun_margin, self._capacity // 4)
         for position in range(start, end, 8):
-            sequence = self._read_frame(position, end)[1].sequence
-            if cursor.sequence < sequence <= last:
-                return RingCursor(position, sequence - 1)
+            payload, after = self._read_frame(position, end)
+            if payload and cursor.sequence < after.sequence <= last:
+                return RingCursor(position, after.sequence - 1)
         return None
 
 

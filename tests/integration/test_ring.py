@@ -258,3 +258,30 @@ def _damage(path: Path, at: int, content: bytes = b"\xa5") -> bytes:
         file.seek(at)
         file.write(content)
     return before
+
+
+def test_equal_numbers_in_a_record_are_not_taken_for_a_frame(ring, reader):
+    """Step and step index are usually equal, and `crc32(b"", n) == n`."""
+    for number in range(1, 5001):
+        ring.write(struct.pack("QQQ", number, number, number))
+
+    batch = reader.read(RingCursor())
+
+    assert batch.lost_frames + len(batch.payloads) == 5000
+    assert [struct.unpack("QQQ", payload)[0] for payload in batch.payloads] == [*batch.sequences]
+    assert (batch.corrupt_frames, batch.sequences[-1]) == (0, 5000)
+
+
+def test_a_reader_that_is_overrun_while_it_reads_keeps_a_growing_margin(ring):
+    """Otherwise a fast writer would overrun it again at once."""
+    reader, cursor, lost, read = RingReader(ring.path), RingCursor(), 0, 0
+    for _ in range(200):
+        for _ in range(900):
+            ring.write(b"x" * 60)
+        batch = reader.read(cursor, max_frames=100)
+        cursor, lost, read = batch.cursor, lost + batch.lost_frames, read + len(batch.payloads)
+
+    assert read == 200 * 100
+    rest = reader.read(cursor)
+    assert lost + read + rest.lost_frames + len(rest.payloads) == 200 * 900
+    reader.close()

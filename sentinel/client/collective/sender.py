@@ -17,7 +17,7 @@ from sentinel.client.collective import chunk
 from sentinel.model.record import Event
 from sentinel.transport.identity import Identity
 from sentinel.transport.record_codec import VALUES_KIND
-from sentinel.transport.ring import NO_BYTE_LIMIT, RingCursor, RingReader
+from sentinel.transport.ring import NO_LIMIT, RingCursor, RingReader
 
 IDENTITY_KIND = b"I"
 """Kind of the payload that identifies a sender, beside those of `transport.record_codec`."""
@@ -61,7 +61,7 @@ class CollectiveSender:
         """Fill the final chunk with the rest: the newest payloads, if not all fit."""
         payloads: list[bytes] = []
         if not self.is_local:
-            self._read_ring(NO_BYTE_LIMIT, is_behind=False)
+            self._read_ring(NO_LIMIT, is_behind=False)
             payloads = self._select_newest()
         chunk.encode_into(buffer, number, payloads, self.lost_records, outcome_index)
 

@@ -330,3 +330,32 @@ def test_later_signals_of_an_evaluation_are_reported_and_values_of_other_ranks_a
     assert rest.values == {"eval_reward": 0.5}
     assert process(aligner, evaluated(1, 1, eval_loss=2.2), heartbeat(150.0)) == []
     assert aligner.counters.values["sentinel_dropped_records_total", "late"] == 1.0
+
+
+def test_a_step_is_not_closed_while_records_of_it_may_be_unread():
+    """The agent was suspended: its clock is far ahead of what it has read."""
+    aligner = started(0, 1)
+
+    assert process(aligner, step(0, 1), step(0, 2), heartbeat(500.0, unread_ranks="1")) == []
+    closed = process(aligner, step(1, 1), step(1, 2), heartbeat(900.0))
+    assert [(r.step, r.attributes) for r in closed] == [(1, {}), (2, {})]
+    assert aligner.counters.values["sentinel_dropped_records_total", "late"] == 0
+
+
+def test_a_rank_whose_start_is_unread_is_awaited():
+    aligner = started(0, of=2)
+
+    assert process(aligner, step(0, 1), stop(0), heartbeat(500.0, unread_ranks="1")) == []
+    closed = process(aligner, start(1), step(1, 1), stop(1), heartbeat(501.0))
+    assert [(r.event, r.attributes.get("missing")) for r in closed] == [
+        (Event.STEP, None),
+        (Event.STOP, None),
+    ]
+
+
+def test_an_unread_rank_that_has_passed_a_step_does_not_hold_it_up():
+    aligner = started(0, 1)
+    process(aligner, step(0, 1), step(1, 1), step(1, 2))
+
+    (first,) = process(aligner, heartbeat(100.6, unread_ranks="1"), step(0, 2))
+    assert first.step == 1
