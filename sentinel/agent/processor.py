@@ -17,6 +17,8 @@ from typing import Any, Protocol
 
 from sentinel.actions.planner import ActionPlanner
 from sentinel.agent.config_alert import ConfigAlert, alert_name
+from sentinel.agent.storage_alert import StorageAlert
+from sentinel.agent.storage_alert import alert_name as storage_alert_name
 from sentinel.cluster.agent_role import NODE_LOSS_DETECTOR, AgentRole
 from sentinel.config.route import Route
 from sentinel.config.settings import Settings
@@ -101,6 +103,7 @@ class RunProcessor:
             cluster_status=cluster_status,
             readable_signals=self.pipeline.readable_signals,
             sinks=tuple(sinks),
+            storage=lambda: self.storage.state,
             clock=clock,
         )
         self.recipients = Recipients(
@@ -151,6 +154,11 @@ class RunProcessor:
         self.config_alert = ConfigAlert(
             run, settings.config_errors, was_notified=outbox.is_open(connection, alert_name(run))
         )
+        self.storage_alert = StorageAlert(
+            run,
+            lambda: self.storage.state,
+            lambda number: outbox.is_open(connection, storage_alert_name(run, number)),
+        )
         self._pending_input: list[RecordOrBatch] = []
         self._has_stated_coverage = False
         self._clock, self._deliveries_polled_at = clock, 0.0
@@ -195,7 +203,11 @@ class RunProcessor:
         notifications: list[Notification] = []
         for result in results:
             self._publish(result)
-            notifications += [*result.case_notifications, *self.config_alert.update(result.record)]
+            notifications += [
+                *result.case_notifications,
+                *self.config_alert.update(result.record),
+                *self.storage_alert.update(result.record),
+            ]
             if result.record.rank == WHOLE_RUN and result.record.event is Event.STOP:
                 self.stop_record, self.has_stopped = result.record, True
         has_changes = any(result.notifications or result.changed_incidents for result in results)
@@ -235,8 +247,9 @@ class RunProcessor:
 
     def _open_notifications(self) -> Iterator[Notification]:
         yield from self.pipeline.current_notifications()
-        if self.config_alert.opening is not None:
-            yield self.config_alert.opening
+        for alert in (self.config_alert, self.storage_alert):
+            if alert.opening is not None:
+                yield alert.opening
 
     def _describe_run(self, notification: Notification) -> RunContext:
         return self.context_reader.read(notification, self.history.run_metadata.as_dict())
@@ -301,6 +314,7 @@ class RunProcessor:
             for _ in self.pipeline.process(entry):
                 pass
         latest_records = self.history.latest_records(self.run)
+        self.storage_alert.has_started = bool(latest_records)
         for record in latest_records:
             for consumer in self.restorable_consumers:
                 consumer.update(Result(record))

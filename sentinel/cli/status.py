@@ -40,6 +40,7 @@ def _to_dict(discovered: Any) -> dict[str, Any]:
         "cases": state.get("cases", []),
         "incidents": state.get("incidents", []),
         "delivery_problems": state.get("delivery_problems", []),
+        "storage": state.get("storage", {}),
         "silences": state.get("silences", []),
         "tier": state.get("tier", "page"),
         "metadata": state.get("metadata", {}),
@@ -79,6 +80,8 @@ def _run_lines(run: dict[str, Any]) -> Iterator[str]:
     yield from (f"  {line}" for line in report_lines(run))
     for problem in run["delivery_problems"]:
         yield f"  {problem['text']} {problem['remedy']}"
+    if run["storage"].get("text"):
+        yield f"  {run['storage']['text']} {run['storage']['remedy']}"
     for case in run["cases"]:
         yield from (f"  {line}" for line in _case_lines(case, run["incidents"]))
     names = {case["name"] for case in run["cases"]}

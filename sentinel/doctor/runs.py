@@ -36,6 +36,7 @@ def check_runs() -> Iterator[CheckResult]:
             yield from _check_rank(run, header)
         if run in agents:
             yield from _check_deliveries(run, agents[run])
+            yield from _check_storage(run, agents[run])
             yield from _check_patches(run, agents[run])
             yield from check_nodes(run, agents[run].state)
 
@@ -84,6 +85,12 @@ def _check_deliveries(run: str, agent: DiscoveredRun) -> Iterator[CheckResult]:
     for problem in agent.state.get("delivery_problems", []):
         grade = fail if problem["given_up"] else warn
         yield grade(f"run {run}, notifications", problem["text"], problem["remedy"])
+
+
+def _check_storage(run: str, agent: DiscoveredRun) -> Iterator[CheckResult]:
+    storage = agent.state.get("storage", {})
+    if storage.get("text"):
+        yield warn(f"run {run}, storage", storage["text"], storage["remedy"])
 
 
 def _check_patches(run: str, agent: DiscoveredRun) -> Iterator[CheckResult]:

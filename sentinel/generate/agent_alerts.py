@@ -181,6 +181,24 @@ AGENT_ALERTS = (
         ),
     ),
     AgentAlert(
+        name="storage_degraded",
+        expr="max by (run, reason) (sentinel_storage_degraded) > 0",
+        severity="warning",
+        summary="The storage of run {{ $labels.run }} is degraded: {{ $labels.reason }}",
+        remedy="`sentinel status` shows since when, why and what to do. Monitoring continues.",
+        checks=(
+            (
+                "`replaced`: the database could not be read. It is kept beside the new one, whose "
+                "history may have gaps. Check the disk, then delete the set-aside file: the alert "
+                "ends within a minute."
+            ),
+            (
+                "`memory`: the run directory cannot be used. What is stored is lost if the node "
+                "fails. Make space, or mount the directory writable."
+            ),
+        ),
+    ),
+    AgentAlert(
         name="watchdog",
         expr="vector(1)",
         severity="none",

@@ -33,6 +33,7 @@ from sentinel.model.finding import Severity
 from sentinel.model.incident import Incident, Onset
 from sentinel.model.notification import Notification
 from sentinel.model.record_batch import RecordBatch
+from sentinel.model.storage_state import OK, STORAGE_MODES, StorageState
 from sentinel.pipeline.engine import Result
 from sentinel.signals.coverage import Coverage
 from sentinel.signals.hardware import NodeMeasurements
@@ -64,6 +65,7 @@ class Exposition(Collector):
     cluster_status: Callable[[], Mapping[str, Any]] = dict
     readable_signals: frozenset[str] = frozenset()
     sinks: Collection[str] = ()
+    storage: Callable[[], StorageState] = StorageState
     clock: Callable[[], float] = time.time
 
     def __post_init__(self) -> None:
@@ -135,6 +137,7 @@ class Exposition(Collector):
         if run_state.run:
             yield from self._case_families(run_state)
             yield self._delivery_family(run_state.run)
+            yield self._storage_family(run_state.run)
             yield from machine_families(self.machine(), run_state.run)
             isolated = is_isolated(cluster, run_state.reported.settings)
             yield from cluster_families(
@@ -145,11 +148,13 @@ class Exposition(Collector):
         """The run's state as plain data, for the web page and `sentinel status`.
 
         Keys: those of `run_state_to_dict`, delivery_problems (see `DeliveryProblem.to_dict`),
-        machine (see `machine_to_dict`), refused (number of rejected messages of other agents, by
-        reason), late_records (records too late to be combined), cluster (see `AgentRole.status`).
+        storage (see `StorageState.to_dict`), machine (see `machine_to_dict`), refused (number of
+        rejected messages of other agents, by reason), late_records (records too late to be
+        combined), cluster (see `AgentRole.status`).
         """
         return run_state_to_dict(self._copy_run_state(), self._onsets, self.clock()) | {
             "delivery_problems": [each.to_dict() for each in self._delivery_problems],
+            "storage": self.storage().to_dict(),
             "machine": machine_to_dict(self.machine()),
             "refused": rejected_messages_by_reason(self.counters.values.copy()),
             "late_records": self.counters.values.get(LATE_RECORDS, 0.0),
@@ -192,6 +197,15 @@ class Exposition(Collector):
             {(sanitize_label(sink), state): float(n) for (sink, state), n in counts.items()},
             "sink",
             "state",
+        )
+
+    def _storage_family(self, run: str) -> Metric:
+        state = self.storage()
+        return FamilyBuilder(sanitize_label(run)).gauge(
+            "sentinel_storage_degraded",
+            "1 if the run is stored in memory only, or if its damaged database was replaced.",
+            {mode: float(mode == state.mode) for mode in STORAGE_MODES if mode != OK},
+            "reason",
         )
 
     def _copy_run_state(self) -> RunState:

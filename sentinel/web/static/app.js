@@ -162,9 +162,9 @@ function showOpen(run) {
 
 let shownProblems = "";
 
-// Sinks whose receivers do not accept notifications. Rebuilt only after a change: a screen reader
-// reads it each time.
-function showDeliveryProblems(problems) {
+// Sinks whose receivers do not accept notifications, and a degraded storage. Rebuilt only after a
+// change: a screen reader reads it each time.
+function showProblems(problems) {
   const texts = JSON.stringify(problems);
   if (texts === shownProblems) return;
   shownProblems = texts;
@@ -198,7 +198,7 @@ function showRun(run) {
   showRole(run);
   at("coverage").hidden = !run.coverage;
   at("coverage").textContent = run.coverage ? `${run.coverage[0].toUpperCase()}${run.coverage.slice(1)}.` : "";
-  showDeliveryProblems(run.delivery_problems);
+  showProblems([...run.delivery_problems, ...(run.storage.text ? [run.storage] : [])]);
   showOpen(run);
   showNodes(run);
   const signals = Object.entries(run.signals).map(([name, s]) => [name, s.value, s.unit, s.min, s.max, s.worst_rank]);

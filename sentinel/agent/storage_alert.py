@@ -1,0 +1,80 @@
+"""Notifies that the storage of a run is degraded: its database was replaced, or is in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from sentinel.model.finding import Finding, Severity
+from sentinel.model.incident import Incident, IncidentKey, IncidentState
+from sentinel.model.notification import Notification, NotificationReason
+from sentinel.model.record import WHOLE_RUN, Event, Record
+from sentinel.model.storage_state import StorageState
+
+INCIDENT_LABEL = "storage"
+"""Stands in for the name of a detector in the notification."""
+
+
+def alert_name(run: str, number: int) -> str:
+    """Name of the incident of that `StorageState.number`, the same in every agent of the run."""
+    return f"{run}/{INCIDENT_LABEL}#{number}"
+
+
+class StorageAlert:
+    """Makes one warning each time the storage becomes worse.
+
+    It is resolved when the storage is complete again, or when the run stops. `is_open` is whether
+    the warning of that number was sent and not resolved.
+    """
+
+    def __init__(
+        self, run: str, state: Callable[[], StorageState], is_open: Callable[[int], bool]
+    ) -> None:
+        self.run, self._state = run, state
+        self._firing = {number for number in range(1, state().number + 1) if is_open(number)}
+        self.opening: Notification | None = None
+        """The newest warning while it applies: it may be sent late, after a silence."""
+        self.has_started = False
+        """Whether the START of the run was processed, which sets how notifications are sent."""
+
+    def update(self, record: Record) -> Iterator[Notification]:
+        """The notifications that are due at this record."""
+        if record.rank != WHOLE_RUN:
+            return
+        self.has_started |= record.event is not Event.HEARTBEAT
+        state, is_stop = self._state(), record.event is Event.STOP
+        if is_stop or not state.is_degraded:
+            for number in sorted(self._firing):
+                yield self._notification(NotificationReason.RESOLVED, state, number, record)
+            self._firing.clear()
+            self.opening = None
+        elif self.has_started and state.number not in self._firing:
+            self._firing.add(state.number)
+            self.opening = self._notification(
+                NotificationReason.OPENED, state, state.number, record
+            )
+            yield self.opening
+
+    def _notification(
+        self, reason: NotificationReason, state: StorageState, number: int, record: Record
+    ) -> Notification:
+        incident = Incident(
+            key=IncidentKey(self.run, WHOLE_RUN, INCIDENT_LABEL),
+            episode=number,
+            severity=Severity.WARNING,
+            signal="storage",
+            remedy=state.remedy,
+            finding=Finding(state.text or "The run is stored on its disk again."),
+            onset_step=record.step,
+            opened_step=record.step,
+            opened_time=record.time,
+            state=IncidentState.FIRING,
+        )
+        if reason is NotificationReason.RESOLVED:
+            incident = replace(
+                incident,
+                state=IncidentState.RESOLVED,
+                resolved_step=record.step,
+                resolved_time=record.time,
+            )
+        return Notification(reason, incident, record.step, record.time)
