@@ -1,10 +1,14 @@
 """Authentication: foreign host names and wrong tokens are rejected."""
 
 import asyncio
+import json
+import time
 from base64 import b64encode
 
 import pytest
 
+from sentinel.config.web_config import load_web_config
+from sentinel.web import auth
 from sentinel.web.auth import AuthMiddleware
 
 
@@ -15,6 +19,10 @@ async def _app(scope, receive, send):
 
 def status(middleware, path="/metrics", **headers):
     """Status of the response to one request."""
+    return asyncio.run(answer(middleware, path, **headers))
+
+
+async def answer(middleware, path="/metrics", **headers):
     sent = []
 
     async def send(message):
@@ -23,10 +31,11 @@ def status(middleware, path="/metrics", **headers):
     headers = {"host": "localhost"} | headers
     raw = [(name.encode(), text.encode("latin-1")) for name, text in headers.items()]
     scope = {"type": "http", "path": path, "method": "GET", "headers": raw}
-    asyncio.run(middleware(scope, None, send))
+    await middleware(scope, None, send)
     return sent[0]["status"]
 
 
+@pytest.mark.fault("X6")
 @pytest.mark.parametrize(
     "host",
     ["localhost", "LOCALHOST:9464", "127.0.0.1:80", "[::1]:9464", "10.0.0.7:1", "mine.lan:1"],
@@ -35,6 +44,7 @@ def test_own_names_and_all_addresses_are_accepted(host):
     assert status(AuthMiddleware(_app, hosts=["mine.lan"]), host=host) == 200
 
 
+@pytest.mark.fault("X6")
 @pytest.mark.parametrize("host", ["evil.example", "localhost.evil.example:9464", "", "127.0.0.1.x"])
 def test_foreign_names_are_rejected(host):
     """They may resolve to this machine: DNS rebinding."""
@@ -71,3 +81,102 @@ def test_with_the_token_any_host_name_is_accepted():
 
 def test_the_probe_needs_no_token_and_accepts_any_host_name():
     assert status(AuthMiddleware(_app, "s3cret"), path="/-/healthy", host="evil.example") == 200
+
+
+HASH = "$2b$04$7Wnmo2bbySeCXu8y3/skxOm4f1q9R0xEathjAV/tIHHuOgla1CAqS"
+"""Of the password "correct", at the lowest cost."""
+
+
+@pytest.fixture
+def protect(tmp_path):
+    """Returns a function that makes a middleware with the content of a web configuration."""
+
+    def make(token="", **content):
+        path = tmp_path / "web.yml"
+        path.write_text(json.dumps(content))
+        config = load_web_config(path)
+        return AuthMiddleware(_app, token, web_config=lambda: config)
+
+    return make
+
+
+@pytest.mark.fault("X4")
+@pytest.mark.parametrize(
+    ("authorization", "expected"),
+    [
+        (basic("ana:correct"), 200),
+        (basic("ana:wrong"), 401),
+        (basic("ana:"), 401),
+        (basic("ben:correct"), 401),
+        (basic(":correct"), 401),
+        (basic("ana:correct\0x"), 401),
+        (basic("ana:" + "x" * 100), 401),
+        ("Bearer correct", 401),
+        ("Basic ???", 401),
+        ("", 401),
+    ],
+)
+def test_users_need_their_password(protect, authorization, expected):
+    middleware = protect(basic_auth_users={"ana": HASH})
+
+    assert status(middleware, authorization=authorization) == expected
+    # The second time from the cache.
+    assert status(middleware, authorization=authorization) == expected
+
+
+@pytest.mark.fault("X4")
+def test_with_a_token_and_users_either_is_accepted(protect):
+    middleware = protect("s3cret", basic_auth_users={"ana": HASH})
+
+    for authorization in ("Bearer s3cret", basic("any:s3cret"), basic("ana:correct")):
+        assert status(middleware, authorization=authorization) == 200
+    assert status(middleware, authorization="Bearer correct") == 401
+
+
+@pytest.mark.fault("X4")
+def test_a_wrong_password_of_many_displaces_no_right_one(protect, monkeypatch):
+    middleware = protect(basic_auth_users={"ana": HASH})
+    assert status(middleware, authorization=basic("ana:correct")) == 200
+    checked = []
+    monkeypatch.setattr(auth, "_is_password", lambda *given: bool(checked.append(given)))
+    for number in range(500):
+        assert status(middleware, authorization=basic(f"ana:{number}")) == 401
+
+    assert len(checked) == 500
+    assert status(middleware, authorization=basic("ana:correct")) == 200
+    assert len(checked) == 500
+
+
+@pytest.mark.fault("X4")
+def test_many_passwords_at_once_are_refused(protect, monkeypatch):
+    """Each takes a core for a while; those that wait longest are bounded."""
+    middleware = protect(basic_auth_users={"ana": HASH})
+    monkeypatch.setattr(auth, "_is_password", lambda *given: bool(time.sleep(0.05)))
+
+    async def all_statuses():
+        return await asyncio.gather(
+            *(answer(middleware, authorization=basic(f"ana:{number}")) for number in range(30))
+        )
+
+    statuses = asyncio.run(all_statuses())
+    assert (statuses.count(401), statuses.count(429)) == (8, 22)
+
+
+@pytest.mark.fault("X4")
+def test_the_rate_limit_of_the_file_spares_the_probe(protect):
+    middleware = protect(rate_limit={"interval": "1h", "burst": 2})
+    statuses = [status(middleware) for _ in range(4)]
+
+    assert statuses == [200, 200, 429, 429]
+    assert status(middleware, path="/-/healthy") == 200
+
+
+@pytest.mark.fault("H3")
+@pytest.mark.parametrize("path", ["/metrics", "/-/healthy"])
+def test_too_many_headers_are_refused(path):
+    few = {f"x-{number}": "y" for number in range(90)}
+    many = {f"x-{number}": "y" for number in range(100)}
+
+    assert status(AuthMiddleware(_app), path=path, **few) == 200
+    assert status(AuthMiddleware(_app), path=path, **many) == 431
+    assert status(AuthMiddleware(_app), path=path, long="y" * 17_000) == 431

@@ -3,17 +3,23 @@
 import json
 import re
 import socket
+from contextlib import suppress
 from math import inf, nan
+from random import Random
 
 import pytest
+import requests
 from prometheus_client import CollectorRegistry
+from starlette.applications import Starlette
 from support.rank_processes import until
 from support.results import RUN, case_result, step_result
 from support.web_servers import TIMEOUT_SECONDS, get, servers
 
 from sentinel.metrics.exposition import Exposition
 from sentinel.model.counters import Counters
+from sentinel.web.connections import TimedH11Protocol
 from sentinel.web.server import WebServer, bind_free_port
+from sentinel.web.suppression_api import SuppressionApi
 
 PATHS = [
     "/metrics",
@@ -135,16 +141,36 @@ def test_every_response_has_the_security_headers(serve, get, path):
     assert headers["x-content-type-options"] == "nosniff"
 
 
-@pytest.mark.parametrize("path", [*PATHS, "/nowhere"])
-def test_every_route_but_the_probe_requires_the_token(serve, get, path):
+@pytest.fixture
+def paths_of_routes(tmp_path, monkeypatch):
+    """The path of every route of a server, as the router has them."""
+    routers = []
+    monkeypatch.setattr(
+        "sentinel.web.server.Starlette",
+        lambda routes: routers.append(routes) or Starlette(routes=routes),
+    )
+    WebServer(CollectorRegistry(), dict, list, suppression=SuppressionApi(RUN, tmp_path / "db"))
+    return [route.path.replace("{name}", "nan_or_inf") for route in routers[0]]
+
+
+@pytest.mark.fault("X3")
+def test_every_route_but_the_probe_requires_the_token(serve, get, paths_of_routes, tmp_path):
     """An unknown path requires it too, so that paths cannot be listed without it."""
-    url = serve(token="s3cret") + path
+    url = serve(token="s3cret", suppression=SuppressionApi(RUN, tmp_path / "db"))
+    assert {*PATHS, "/api/silence", "/api/acknowledge", "/api/write-token"} <= {*paths_of_routes}
 
-    assert get(url).status_code == 401
-    assert get(url, authorization="Bearer wrong").status_code == 401
-    assert get(url, authorization="Bearer s3cret").status_code in {200, 404}
+    for path in (*paths_of_routes, "/nowhere", "/-/healthy/", "//-/healthy", "/-/healthy%2f"):
+        for method in ("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS"):
+            plain = requests.request(method, url + path, timeout=TIMEOUT_SECONDS)
+            wrong = {"authorization": "Bearer wrong"}
+            refused = requests.request(method, url + path, headers=wrong, timeout=TIMEOUT_SECONDS)
+            is_probe = path == "/-/healthy"
+            assert (plain.status_code == 401) != is_probe, (method, path)
+            assert (refused.status_code == 401) != is_probe, (method, path)
+        assert get(url + path, authorization="Bearer s3cret").status_code in {200, 404, 405}
 
 
+@pytest.mark.fault("X3")
 def test_the_probe_requires_no_token(serve, get):
     assert get(serve(token="s3cret") + "/-/healthy").status_code == 200
 
@@ -160,6 +186,7 @@ def test_the_server_is_not_ready_while_the_state_cannot_be_read(serve, get):
     assert get(url + "/-/healthy").status_code == 200
 
 
+@pytest.mark.fault("H4")
 def test_a_port_in_use_is_skipped():
     with bind_free_port("127.0.0.1", 0, 1) as first:
         taken = first.getsockname()[1]
@@ -174,9 +201,12 @@ def test_the_error_without_a_free_port_names_the_range():
             bind_free_port("127.0.0.1", taken, 1)
 
 
-def test_a_reachable_host_requires_a_token():
-    with pytest.raises(ValueError, match=r"'0.0.0.0' is reachable from other machines: set a tok"):
-        WebServer(CollectorRegistry(), dict, list, host="0.0.0.0")
+@pytest.mark.fault("X3")
+def test_a_reachable_host_requires_a_token_or_a_login(tmp_path):
+    (tmp_path / "web.yml").write_text("{}")
+    for file in (None, tmp_path / "web.yml"):
+        with pytest.raises(ValueError, match=r"'0.0.0.0' is reachable from other machines: set"):
+            WebServer(CollectorRegistry(), dict, list, host="0.0.0.0", web_config_file=file)
 
 
 def test_the_repr_has_no_token():
@@ -200,6 +230,7 @@ def is_refused(port):
     return False
 
 
+@pytest.mark.fault("H3")
 @pytest.mark.parametrize(
     "data",
     [
@@ -207,8 +238,16 @@ def is_refused(port):
         b"GET /" + b"a" * 200_000 + b" HTTP/1.1\r\n\r\n",
         b"GET / HTTP/1.1\r\n" + b"a: b\r\n" * 5000 + b"\r\n",
         b"GET / HTTP/1.1\r\nhost: x\r\ncontent-length: -1\r\n\r\n",
+        b"GET / HTTP/1.1\r\nhost: x\r\nhost: y\r\n\r\n",
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"GET /metrics\0 HTTP/1.1\r\nhost: localhost\r\n\r\n",
+        b"PUT / HTTP/1.1\r\nhost: x\r\ncontent-length: 4\r\ntransfer-encoding: chunked\r\n\r\n",
+        b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n",
     ],
-    ids=["bytes", "long_path", "many_headers", "negative_length"],
+    ids=[
+        *("bytes", "long_path", "many_headers", "negative_length", "two_hosts", "no_host"),
+        *("nul_in_path", "two_lengths", "malformed_chunk"),
+    ],
 )
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_malformed_request_is_rejected_and_the_server_keeps_running(serve, get, data):
@@ -224,6 +263,29 @@ def test_a_malformed_request_is_rejected_and_the_server_keeps_running(serve, get
 
     assert not response or response.startswith(b"HTTP/1.1 4")
     assert get(url + "/-/healthy").status_code == 200
+
+
+@pytest.mark.fault("H3")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_no_bytes_stop_the_server(monkeypatch):
+    """Requests of random bytes, and valid ones with one random part."""
+    monkeypatch.setattr(TimedH11Protocol, "request_timeout", 0.05)
+    random = Random(13)
+    with servers() as start:
+        url = start()
+        port = int(url.rpartition(":")[2])
+        for _ in range(100):
+            data = bytearray(b"GET /metrics HTTP/1.1\r\nhost: localhost\r\naccept: a\r\n\r\n")
+            start_at = random.randrange(len(data))
+            data[start_at : start_at + random.randrange(20)] = random.randbytes(random.randrange(9))
+            if random.random() < 0.2:
+                data = random.randbytes(random.randrange(1, 2000))
+            peer = socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT_SECONDS)
+            with peer, suppress(ConnectionError):
+                peer.sendall(data)
+                peer.recv(1000)
+        assert get(url + "/-/healthy").status_code == 200
+        assert get(url + "/metrics").status_code == 200
 
 
 def test_samples_take_a_step_and_a_limit(serve, get):
