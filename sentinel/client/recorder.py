@@ -69,6 +69,9 @@ class Recorder:
             if holder.setdefault(CALL, began) is not began:
                 lock.defer(writer.write, (values, step, weight, now))
                 return
+            if lock.deferred and not lock.run_deferred():
+                lock.defer(writer.write, (values, step, weight, now))
+                return
             if weight is not None or not writer.write_fast(values, step, now):
                 writer.write(values, step, weight, now)
             if lock.deferred:

@@ -185,6 +185,10 @@ class RingWriter:
         """Count dropped values or records under one of `DROP_REASONS`."""
         self._words[WORD_DROPS + DROP_REASONS.index(reason)] += count
 
+    def set_drops(self, reason: str, total: int) -> None:
+        """Publish how many values or records were dropped so far under one of `DROP_REASONS`."""
+        self._words[WORD_DROPS + DROP_REASONS.index(reason)] = total
+
     def count_error(self) -> None:
         """Count a client error that was suppressed."""
         self._words[WORD_ERRORS] += 1

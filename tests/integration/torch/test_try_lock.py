@@ -1,6 +1,7 @@
 """The try-lock never makes a caller wait, and the guard never lets an error through."""
 
 import signal
+import sys
 import threading
 import time
 
@@ -8,6 +9,8 @@ import pytest
 import torch
 from support.recorders import RecordedRank
 
+from sentinel.client import try_lock
+from sentinel.client.try_lock import MAX_DEFERRED_CALLS
 from sentinel.model.record import Event
 from sentinel.transport.ring_layout import MAX_CLIENT_ERRORS
 
@@ -19,22 +22,48 @@ def rank(tmp_path):
     return RecordedRank(tmp_path / "0-0.ring")
 
 
-def test_sixteen_threads_lose_nothing(rank):
+def log_from_threads(rank, *, threads, calls):
+    """The values of each thread's records, in the order of the ring."""
+
     def work(thread):
-        for turn in range(200):
+        for turn in range(calls):
             rank.recorder.log({f"t{thread}": float(turn), "n": 1.0})
 
-    threads = [threading.Thread(target=work, args=(n,)) for n in range(16)]
-    for thread in threads:
+    running = [threading.Thread(target=work, args=(n,)) for n in range(threads)]
+    for thread in running:
         thread.start()
-    for thread in threads:
+    for thread in running:
         thread.join()
     rank.recorder.close({})
+    values = [record.values for record in rank.records() if record.event is Event.STEP]
+    return [[each[name] for each in values if (name := f"t{n}") in each] for n in range(threads)]
 
-    recorded = sum(1 for record in rank.records() if record.event is Event.STEP)
-    assert recorded + rank.drops().get("busy", 0) == 16 * 200
+
+@pytest.mark.fault("I5")
+def test_sixteen_threads_in_a_tight_loop_lose_nothing(rank):
+    """As many calls as the queue holds, in case one thread is interrupted for all that time."""
+    recorded = log_from_threads(rank, threads=16, calls=MAX_DEFERRED_CALLS // 16 // 4)
+
+    assert recorded == 16 * [[float(n) for n in range(MAX_DEFERRED_CALLS // 16 // 4)]]
+    assert rank.drops() == {}
 
 
+@pytest.mark.fault("I5")
+def test_what_does_not_fit_the_queue_is_counted_and_the_rest_stays_in_order(rank, monkeypatch):
+    monkeypatch.setattr(try_lock, "MAX_DEFERRED_CALLS", 16)
+    monkeypatch.setattr(try_lock, "MAX_CALLS_RUN", 4)
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        recorded = log_from_threads(rank, threads=16, calls=400)
+    finally:
+        sys.setswitchinterval(interval)
+
+    assert sum(map(len, recorded)) + rank.drops().get("busy", 0) == 16 * 400
+    assert all(values == sorted(set(values)) for values in recorded)
+
+
+@pytest.mark.fault("I5")
 def test_a_signal_handler_may_log_in_the_middle_of_a_log(rank):
     """The handler finds the lock held; its log is deferred until the holder releases it."""
     handled = 0
