@@ -20,6 +20,7 @@ from secrets import token_urlsafe
 from threading import Event as Flag
 from typing import Protocol, TypeVar
 
+from sentinel.agent.home_pruner import HomePruner
 from sentinel.agent.processor import RunProcessor
 from sentinel.agent.registration import AgentRegistration
 from sentinel.agent.run_directory import remove_shared_files
@@ -41,6 +42,7 @@ from sentinel.store import database
 from sentinel.store.history import read_incidents
 from sentinel.store.journal import Journal
 from sentinel.store.recovery import open_storage
+from sentinel.store.retention import HistoryRetention
 from sentinel.store.samples import newest_samples
 from sentinel.store.storage_monitor import StorageMonitor, reading_storage
 from sentinel.transport.identity import Identity
@@ -58,10 +60,14 @@ MULTI_NODE_POLL_INTERVAL_SECONDS = 0.2
 """Poll interval of a run on several nodes, at which nodes exchange messages too."""
 SNAPSHOT_INTERVAL_SECONDS, MAX_ENTRIES_PER_SNAPSHOT = 30.0, 10_000
 """When a snapshot is made; the next agent processes the records since the last one again."""
+MAX_JOURNAL_BYTES = 2 << 20
+"""Size of the journal at which a snapshot is made too."""
 REPORT_SECONDS = 1.0
 """Interval at which the head reports on the run to the other nodes."""
 FIRST_RANK_TIMEOUT_SECONDS = 120.0
 """An agent exits if no ring appears within this time."""
+MAX_FINISH_SECONDS = 2.0
+"""How long an agent that ends thins the history and returns free pages to the disk."""
 STOP_GRACE_SECONDS = 2.0
 """How long an agent that is signalled to stop waits for running ranks to end."""
 DRAIN_SECONDS = 10.0
@@ -228,6 +234,12 @@ class Agent:
         self.sample_poller = self._build_sample_poller()
         # For other processes of this user, which find it in the registration.
         self.own_token = token_urlsafe(32)
+        self.retention = HistoryRetention(
+            self.processor.history,
+            settings.history.full_steps,
+            int(settings.history.max_mb * 2**20),
+        )
+        self.home_pruner = HomePruner(home_dir(), settings.history.max_home_mb * 2**20, clock)
         self.server = WebServer(
             self.processor.exposition.registry,
             self.processor.exposition.state,
@@ -305,6 +317,7 @@ class Agent:
             # Not after an exception: memory then holds results that were never committed.
             with database.transaction(self.connection):
                 self.processor.snapshot()
+            self.retention.finish(MAX_FINISH_SECONDS)
         except BaseException as error:
             self._shut_down(onset_timeout=0.5)
             self._raise_storage_failure(error)
@@ -314,6 +327,8 @@ class Agent:
             self.source.remove_rings()
             with suppress(OSError):
                 remove_shared_files(self.run)
+            self.home_pruner.poll(has_ended=True)
+        self.home_pruner.stop(timeout=5.0)
 
     def _start(self) -> None:
         self.port = self.server.start()
@@ -369,6 +384,8 @@ class Agent:
         self._serve_buttons()
         self.cluster_role.after_commit()
         self.turn_limit.update(time.monotonic() - began, is_reached=self.source.has_unread)
+        self.retention.run_slice()
+        self.home_pruner.poll(has_ended=self.ended_at is not None)
 
     def _publish_report(self) -> None:
         """Let the other nodes show what the head judges, once a second."""
@@ -418,6 +435,7 @@ class Agent:
             if (
                 self.clock() - self.last_snapshot_at >= SNAPSHOT_INTERVAL_SECONDS
                 or self.entries_since_snapshot >= MAX_ENTRIES_PER_SNAPSHOT
+                or self.processor.journal.size >= MAX_JOURNAL_BYTES
             ):
                 self.last_snapshot_at, self.entries_since_snapshot = self.clock(), 0
                 self.processor.snapshot()

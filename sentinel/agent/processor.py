@@ -37,7 +37,7 @@ from sentinel.notify.run_context import RunContextReader
 from sentinel.pipeline import pipeline
 from sentinel.pipeline.engine import Result
 from sentinel.pipeline.incidents import ACKNOWLEDGED_KEY, LASTING_DETECTORS
-from sentinel.pipeline.onset import estimate_incident_onset
+from sentinel.pipeline.onset_process import OnsetProcess
 from sentinel.pipeline.pipeline import SKIPPED_ERRORS
 from sentinel.signals.catalogue import canonical_name
 from sentinel.signals.coverage import coverage_text
@@ -121,8 +121,13 @@ class RunProcessor:
         )
         self.notification_policy.describe_run = self._describe_run
         self.samples = SampleStore(connection, settings.max_samples)
+        onset_process = OnsetProcess()
         self.onset_worker = OnsetWorker(
-            path, estimate_incident_onset, self.exposition.set_onset, self.storage.report
+            path,
+            onset_process.estimate,
+            self.exposition.set_onset,
+            self.storage.report,
+            onset_process.kill,
         )
         self.action_planner = ActionPlanner(
             connection,

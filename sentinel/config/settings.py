@@ -109,6 +109,21 @@ class PrivacySettings(BaseModel):
     messages: bool = True
 
 
+class HistorySettings(BaseModel):
+    """How much is stored of runs, in the unit MiB.
+
+    The newest `full_steps` records of a run are stored in full, and older ones in ever coarser
+    blocks. The database of a run takes at most `max_mb`, all runs together `max_home_mb`: above it,
+    the oldest runs that ended are deleted.
+    """
+
+    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True, frozen=True)
+
+    full_steps: Annotated[int, Field(ge=1000)] = 100_000
+    max_mb: Annotated[float, Field(ge=8, allow_inf_nan=False)] = 1024.0
+    max_home_mb: Annotated[float, Field(ge=8, allow_inf_nan=False)] = 10_240.0
+
+
 class Settings(BaseModel):
     """The settings of an agent. Durations are in seconds.
 
@@ -126,7 +141,8 @@ class Settings(BaseModel):
     those in `disable` do not run. `keys` are logged keys, each with the signal that it stands for.
     With `baselines` the run starts from the trajectories of healthy runs with the same
     configuration, and stores its own. `actions` are the commands that are sent to the trainer.
-    `cluster` is for runs on several nodes, `privacy` limits which texts are stored.
+    `cluster` is for runs on several nodes, `privacy` limits which texts are stored, and `history`
+    how much is stored.
     """
 
     model_config = ConfigDict(
@@ -158,6 +174,7 @@ class Settings(BaseModel):
     actions: dict[str, list[Literal["checkpoint", "stop"]]] = Field(default_factory=dict)
     cluster: ClusterSettings = ClusterSettings(head="", token=None)
     privacy: PrivacySettings = PrivacySettings()
+    history: HistorySettings = HistorySettings()
     _config_errors: dict[str, str] = PrivateAttr(default_factory=dict)
     _routes: dict[str, Route] = PrivateAttr(default_factory=dict)
 
@@ -252,8 +269,12 @@ def _build_settings(
     )
     tree["keys"] = _check_tables("keys", _check_key, sources, detector_errors, as_tables=False)
     tree["cluster"] = _cluster_settings(sources)
-    tree["privacy"] = sources.as_table(("privacy",), tree.get("privacy", {}))
-    _reject_unknown(("privacy",), tree["privacy"], PrivacySettings.model_fields, sources)
+    for name, names in {
+        "privacy": PrivacySettings.model_fields,
+        "history": HistorySettings.model_fields,
+    }.items():
+        tree[name] = sources.as_table((name,), tree.get(name, {}))
+        _reject_unknown((name,), tree[name], names, sources)
     tree["actions"] = sources.as_table(("actions",), tree.get("actions", {}))
     _reject_unknown(("actions",), tree["actions"], ["on_critical"], sources)
     settings: Settings = _validate((), TypeAdapter(Settings), tree, sources)

@@ -4,7 +4,7 @@ A detector reports the onset that it could see at the time. The values up to the
 incident allow a better estimate: the window is cut in two where two levels, two straight lines, or
 one line with a bend fit best; the cuts that fit nearly as well are the interval. If no cut is
 clearly better than none, there is no estimate. ruptures takes seconds to import, so it is imported
-at the first estimate.
+at the first estimate; the agent estimates in another process.
 """
 
 from __future__ import annotations

@@ -134,7 +134,9 @@ def _merge_summaries(summaries: Iterable[SignalSummary]) -> SignalSummary:
     if not count:
         return SignalSummary(0, nan, nan, nan, last)
     minimum, maximum = min(each.min for each in known), max(each.max for each in known)
-    # Weights first: the sum of large values would overflow.
-    mean = fsum(each.mean * (each.count / count) for each in known)
+    try:
+        mean = fsum(each.mean * each.count for each in known) / count
+    except OverflowError:
+        mean = fsum(each.mean * (each.count / count) for each in known)
     # Rounding must not take the mean out of the range.
     return SignalSummary(count, min(max(mean, minimum), maximum), minimum, maximum, last)

@@ -24,11 +24,13 @@ from sentinel.store.record_rows import LayoutTable, RecordPacker, unpack, unpack
 from sentinel.store.run_metadata import RunMetadataStore
 
 _ROW_COLUMNS = "attempt, step, time, event, layout, vals"
-_ALL_ROWS_SQL = f"select id, {_ROW_COLUMNS} from step order by id"  # noqa: S608
-_ALL_BLOCKS_SQL = """
+_ROWS_SQL = f"""
+select id, {_ROW_COLUMNS} from step where id >= ? and id < ? order by id
+"""  # noqa: S608
+_BLOCKS_SQL = """
 select first_id, attempt, event, count, first_step, step, first_time, time, layout, vals from block
-order by first_id
 """
+_MAX_ROW_ID = 2**63 - 1
 _LATEST_STEP_SQL = f"""
 select id, {_ROW_COLUMNS} from step where event = 'step' order by id desc limit 1
 """  # noqa: S608
@@ -148,17 +150,25 @@ class History:
         Of a part of the run that was thinned, a record holds the means of several steps and is at
         the last of them.
         """
-        rows = (
-            (number, self._row_record(run, row))
-            for number, *row in self.connection.execute(_ALL_ROWS_SQL)
-        )
+        rows = self.rows(run=run)
         blocks = ((block.first_id, block.to_record(run)) for block in self.blocks())
         for _, record in merge(rows, blocks, key=itemgetter(0)):
             yield record
 
-    def blocks(self) -> Iterator[Block]:
-        """The thinned part of the history, oldest first; records around incidents are in none."""
-        for first_id, *header, layout, blob in self.connection.execute(_ALL_BLOCKS_SQL):
+    def rows(
+        self, first: int = 0, end: int = _MAX_ROW_ID, run: str = ""
+    ) -> Iterator[tuple[int, Record]]:
+        """Ids and records of the rows from `first` up to `end` that are stored in full."""
+        for number, *row in self.connection.execute(_ROWS_SQL, (first, end)):
+            yield number, self._row_record(run, row)
+
+    def blocks(self, numbers: Sequence[int] | None = None) -> Iterator[Block]:
+        """The thinned part of the history, oldest first, or the blocks with these ids."""
+        condition = ""
+        if numbers is not None:
+            condition = f"where id in ({','.join('?' * len(numbers))})"
+        query = f"{_BLOCKS_SQL} {condition} order by first_id"
+        for first_id, *header, layout, blob in self.connection.execute(query, numbers or ()):
             attempt, event, count, first_step, step, first_time, time = header
             signals = unpack_signals(self.layouts.get(layout), blob)
             yield Block(

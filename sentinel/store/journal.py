@@ -18,16 +18,20 @@ from sentinel.transport.ring import ReadPosition, RingCursor
 
 @dataclass
 class Journal:
-    """Rows of the tables `ring`, `journal` and `snapshot`, in the caller's transaction."""
+    """Rows of the tables `ring`, `journal` and `snapshot`, in the caller's transaction.
+
+    `size` is about the bytes that were appended since the last snapshot.
+    """
 
     connection: sqlite3.Connection
+    size: int = 0
 
     def append(self, entries: Sequence[RecordOrBatch]) -> None:
         """Append these entries in order."""
         if entries:
-            self.connection.execute(
-                "insert into journal(records) values(?)", (encode_standalone(entries),)
-            )
+            packed = encode_standalone(entries)
+            self.connection.execute("insert into journal(records) values(?)", (packed,))
+            self.size += len(packed)
 
     def store_positions(self, positions: Mapping[str, ReadPosition]) -> None:
         """Store how far each ring is read, by its path."""
@@ -51,6 +55,7 @@ class Journal:
         """Store the state after all input so far, and delete the journal, which it replaces."""
         self.connection.execute("insert or replace into snapshot(id, state) values(1, ?)", (state,))
         self.connection.execute("delete from journal")
+        self.size = 0
 
     def load_snapshot(self) -> str | None:
         """The stored snapshot, if there is one."""

@@ -46,9 +46,9 @@ order by id desc limit ?
 class OnsetWorker:
     """Estimates onsets of incidents at warning or critical; the first one starts the thread.
 
-    `estimate_onset` takes an incident, the values of its signal and the steps of checkpoints.
-    `on_onset` receives the name of an incident and its onset, from any thread, and
-    `on_database_error` the errors of the database.
+    `estimate_onset` takes an incident, the values of its signal and the steps of checkpoints;
+    `cancel` makes it return soon. `on_onset` receives the name of an incident and its onset, from
+    any thread, and `on_database_error` the errors of the database.
     """
 
     def __init__(
@@ -57,8 +57,10 @@ class OnsetWorker:
         estimate_onset: OnsetEstimator,
         on_onset: Callable[[str, Onset], None],
         on_database_error: Callable[[Exception], None] = lambda _: None,
+        cancel: Callable[[], None] = lambda: None,
     ) -> None:
         self.database_path, self._on_database_error = database_path, on_database_error
+        self._cancel = cancel
         self._estimate_onset, self._on_onset = estimate_onset, on_onset
         self._queue: SimpleQueue[Incident | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
@@ -84,6 +86,8 @@ class OnsetWorker:
         if self._thread is not None:
             self._queue.put(None)
             self._thread.join(timeout)
+            if self._thread.is_alive():
+                self._cancel()
 
     def _enqueue(self, incident: Incident) -> None:
         if incident.severity is Severity.INFO:

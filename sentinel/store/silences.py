@@ -20,7 +20,7 @@ from sentinel.store import cases
 
 MAX_COMMENT_CHARS = 500
 """Characters stored of an author or a comment."""
-MAX_SILENCE_SECONDS = 30 * 86400.0
+MAX_SILENCE_DAYS = 30
 
 _DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
 _SECONDS_BY_UNIT = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -107,16 +107,16 @@ class Suppression:
         }
 
 
-def parse_duration(text: str) -> float:
-    """Seconds of a duration. Raises ValueError for other text, 0, and more than 30 days.
+def parse_duration(text: str, max_days: int = MAX_SILENCE_DAYS) -> float:
+    """Seconds of a duration. Raises ValueError for other text, 0, and more than `max_days`.
 
     >>> parse_duration("1h30m")
     5400.0
     """
     parts = _DURATION_PART.findall(text)
     seconds = sum(float(number) * _SECONDS_BY_UNIT[unit] for number, unit in parts)
-    if "".join(map("".join, parts)) != text or not 0 < seconds <= MAX_SILENCE_SECONDS:
-        raise ValueError(f"{text!r} is not a duration up to 30d. Examples: 90s, 1h30m.")
+    if "".join(map("".join, parts)) != text or not 0 < seconds <= max_days * 86400.0:
+        raise ValueError(f"{text!r} is not a duration up to {max_days}d. Examples: 90s, 1h30m.")
     return seconds
 
 

@@ -1,0 +1,94 @@
+"""Estimates an onset in a process of its own, which ends with the estimate.
+
+ruptures loads scipy: in the agent, it would take 95 MB until the end of the run.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from sentinel.model.incident import Incident, Onset
+from sentinel.pipeline.incidents import last_checkpoint_before
+from sentinel.pipeline.onset import estimate_onset
+
+DEADLINE_SECONDS = 120.0
+"""A busy node takes long to import scipy; an estimate later than this is given up."""
+_SOURCE_ROOT = Path(__file__).resolve().parents[2]
+_SCRIPT = "from sentinel.pipeline.onset_process import main; main()"
+
+
+class OnsetProcessError(RuntimeError):
+    """The process failed or took too long: there is no estimate."""
+
+
+class OnsetProcess:
+    """Runs one process at a time; see `estimate`. Not for several threads."""
+
+    def __init__(self, deadline: float = DEADLINE_SECONDS) -> None:
+        self.deadline = deadline
+        self._child: subprocess.Popen[str] | None = None
+
+    def estimate(
+        self,
+        incident: Incident,
+        points: Sequence[tuple[int, float]],
+        checkpoint_steps: Iterable[int],
+    ) -> Onset | None:
+        """As `estimate_incident_onset`. Raises OnsetProcessError, OSError."""
+        if incident.finding.signal:
+            return None
+        # A new program, not a fork of this one, which has threads.
+        self._child = subprocess.Popen(  # noqa: S603 - our own command line
+            [sys.executable, "-P", "-c", _SCRIPT],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=_environment(),
+            text=True,
+        )
+        with self._child as child:
+            try:
+                output, errors = child.communicate(
+                    json.dumps([points, incident.onset_step]), self.deadline
+                )
+            except subprocess.TimeoutExpired:
+                child.kill()
+                message = f"The process took longer than {self.deadline:g} s."
+                raise OnsetProcessError(message) from None
+        if child.returncode:
+            reason = (errors.strip().splitlines() or ["no message"])[-1]
+            raise OnsetProcessError(f"The process exited with {child.returncode}: {reason}")
+        estimated = json.loads(output)
+        if estimated is None:
+            return None
+        onset = Onset(*estimated)
+        last_good_step = last_checkpoint_before(onset.earliest, checkpoint_steps)
+        return replace(onset, last_good_step=last_good_step)
+
+    def kill(self) -> None:
+        """End the process, if one runs; from any thread."""
+        child = self._child
+        if child is not None and child.returncode is None:
+            child.kill()
+
+
+def _environment() -> dict[str, str]:
+    """The environment of the process: it needs no more than one thread, and finds this package."""
+    paths = (str(_SOURCE_ROOT), os.environ.get("PYTHONPATH"))
+    threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+    python_path = os.pathsep.join(path for path in paths if path)
+    return {**os.environ, **threads, "PYTHONPATH": python_path}
+
+
+def main() -> None:
+    """Read points and the suspected step from standard input, and print the onset."""
+    points, suspected_step = json.load(sys.stdin)
+    onset = estimate_onset([(step, value) for step, value in points], suspected_step)
+    found = None if onset is None else [onset.step, onset.earliest, onset.latest]
+    sys.stdout.write(json.dumps(found))

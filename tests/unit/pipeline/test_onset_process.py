@@ -1,0 +1,74 @@
+"""Tests of the estimate of an onset in a process of its own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+from support.results import make_incident
+
+from sentinel.pipeline import onset_process
+from sentinel.pipeline.onset import estimate_incident_onset
+from sentinel.pipeline.onset_process import OnsetProcess, OnsetProcessError
+
+POINTS = [(step, 0.1 + 0.01 * (step * 7 % 5) + (step >= 120)) for step in range(160)]
+INCIDENT = make_incident()
+
+
+def test_the_estimate_is_that_of_this_process():
+    points = [*POINTS, (160, float("nan"))]
+    expected = estimate_incident_onset(INCIDENT, points[:-1], [50, 100])
+
+    assert OnsetProcess().estimate(INCIDENT, POINTS, [50, 100]) == expected
+    assert expected is not None
+    assert expected.last_good_step == 100
+
+
+def test_a_process_that_fails_gives_an_error_without_a_traceback(monkeypatch):
+    monkeypatch.setattr(onset_process, "_SCRIPT", "raise MemoryError('no room')")
+
+    with pytest.raises(OnsetProcessError, match="exited with 1: MemoryError: no room"):
+        OnsetProcess().estimate(INCIDENT, POINTS, [])
+
+
+def test_a_process_that_hangs_is_killed_at_the_deadline(monkeypatch):
+    monkeypatch.setattr(onset_process, "_SCRIPT", "import time; time.sleep(600)")
+    process = OnsetProcess(deadline=0.2)
+
+    with pytest.raises(OnsetProcessError, match="longer than"):
+        process.estimate(INCIDENT, POINTS, [])
+    assert process._child.returncode == -9
+
+
+def test_a_process_is_killed_on_request(monkeypatch):
+    monkeypatch.setattr(onset_process, "_SCRIPT", "import time; time.sleep(600)")
+    process = OnsetProcess()
+
+    def kill():
+        while process._child is None:
+            time.sleep(0.01)
+        process.kill()
+
+    thread = threading.Thread(target=kill)
+    thread.start()
+    with pytest.raises(OnsetProcessError, match="exited with -9"):
+        process.estimate(INCIDENT, POINTS, [])
+    thread.join()
+
+
+@pytest.mark.fault("S9")
+def test_the_agent_imports_no_numerical_library():
+    """They would take more memory than the agent itself."""
+    code = (
+        "import sys, sentinel.agent.main, sentinel.cli.agent, sentinel.pipeline.onset_process\n"
+        "from sentinel.config.settings import load_settings\n"
+        "from sentinel.pipeline import pipeline\n"
+        "pipeline.build(load_settings())\n"
+        "print({'numpy', 'scipy', 'ruptures', 'torch'} & {*sys.modules})"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert found.stdout.strip() == "set()"
