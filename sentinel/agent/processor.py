@@ -114,7 +114,7 @@ class RunProcessor:
             settings.team,
         )
         self.context_reader = RunContextReader(
-            connection, settings.public_url, settings.dashboard_url
+            connection, settings.public_url, settings.dashboard_url, is_drill=settings.drill
         )
         self.notification_policy = NotificationPolicy(
             connection, self.recipients, RunTier(settings.tier), clock

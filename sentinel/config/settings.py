@@ -75,6 +75,14 @@ _SIGNAL_EXAMPLES = (
     "kl_ref",
     "entropy",
 )
+_DRILL_SETTINGS = {
+    "baselines": False,
+    "linger_seconds": 60.0,
+    "ping_url": None,
+    "port": 0,
+    "samples_dir": None,
+}
+"""What a drill must not touch: baselines, samples, the port and the check of a real run."""
 _HEAD_ADDRESS_PATTERN = (
     r"^([^\s:\[\]]*|\[[^\s\[\]]+\])(:\d{1,5})?$"  # host, or host:port, or [address]:port
     r"|^[\da-fA-F.]*:[\da-fA-F.]*:[\da-fA-F.:]*(%\S+)?$"  # an address with colons of its own
@@ -142,7 +150,7 @@ class Settings(BaseModel):
     With `baselines` the run starts from the trajectories of healthy runs with the same
     configuration, and stores its own. `actions` are the commands that are sent to the trainer.
     `cluster` is for runs on several nodes, `privacy` limits which texts are stored, and `history`
-    how much is stored.
+    how much is stored. `drill` is set by `sentinel chaos`: every notification is marked as a drill.
     """
 
     model_config = ConfigDict(
@@ -175,6 +183,7 @@ class Settings(BaseModel):
     cluster: ClusterSettings = ClusterSettings(head="", token=None)
     privacy: PrivacySettings = PrivacySettings()
     history: HistorySettings = HistorySettings()
+    drill: bool = False
     _config_errors: dict[str, str] = PrivateAttr(default_factory=dict)
     _routes: dict[str, Route] = PrivateAttr(default_factory=dict)
 
@@ -235,7 +244,7 @@ def load_agent_settings(environ: Mapping[str, str] | None = None) -> Settings:
     errors: dict[str, str] = {}
     settings = _build_settings(read_sources({}, environ, Path.cwd()), errors)
     settings.config_errors.update(errors)
-    return settings
+    return settings.model_copy(update=_DRILL_SETTINGS) if settings.drill else settings
 
 
 def load_replay_settings(

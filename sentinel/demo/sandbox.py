@@ -143,7 +143,7 @@ class Sandbox:
         with suppress(psutil.NoSuchProcess):
             if self.is_watched:
                 processes.append(psutil.Process(self.agent_info["pid"]))
-        _terminate(processes)
+        terminate(processes)
         if self.trainer:
             self.trainer.wait()
 
@@ -169,7 +169,8 @@ def training_environment(base_environ: Mapping[str, str], folder: Path) -> dict[
     }
 
 
-def _terminate(processes: list[psutil.Process]) -> None:
+def terminate(processes: list[psutil.Process]) -> None:
+    """End these processes, with SIGKILL after `STOP_TIMEOUT_SECONDS`."""
     for process in processes:
         with suppress(psutil.NoSuchProcess):
             process.terminate()

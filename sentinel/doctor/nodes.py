@@ -45,9 +45,7 @@ TROUBLE_REMEDIES = {
 READ_LOG_REMEDY = "see agent.log in the state directory of the run"
 
 FOREIGN_WRITER_REMEDY = "if it continues, a process outside of this job writes there: set a token"
-MISSING_TOKEN_REMEDY = (  # noqa: S105 - a remedy, no token
-    "set the same [cluster] token (SENTINEL_CLUSTER__TOKEN, or _FILE) on all nodes"
-)
+OPEN_HEAD_REMEDY = "set the same [cluster] token (SENTINEL_CLUSTER__TOKEN, or _FILE) on all nodes"
 SYNC_CLOCKS_REMEDY = "synchronise the clocks of all nodes (chrony, ntpd)"
 
 REFUSAL_REMEDIES = {
@@ -132,7 +130,7 @@ def _missing_token(run: str, listen_address: str) -> CheckResult:
         f"the head listens on {interface} without a token: who reaches its port and knows the job "
         "id can send records"
     )
-    return warn(f"run {run}, token", message, MISSING_TOKEN_REMEDY)
+    return warn(f"run {run}, token", message, OPEN_HEAD_REMEDY)
 
 
 def _check_node(run: str, node: Mapping[str, Any]) -> Iterator[CheckResult]:

@@ -21,6 +21,8 @@ from sentinel.model.record import WHOLE_RUN
 MAX_HEADLINE_CHARS = 200
 MAX_FACTS = 6
 MAX_ALSO = 8
+DRILL_LABEL = "DRILL"
+DRILL_NOTE = "This is a drill: `sentinel chaos` injected the fault into a run of its own."
 
 _MAX_PLACE_CHARS = 80
 _MAX_NAME_CHARS = 40
@@ -98,6 +100,7 @@ def build_message(notification: Notification, now: float | None) -> Message:
     Without `now` it does not state how long ago the problem was found.
     """
     is_resolved = notification.reason is NotificationReason.RESOLVED
+    drill_notes = (DRILL_NOTE,) if notification.context.is_drill else ()
     return Message(
         status="resolved" if is_resolved else "firing",
         severity=notification.incident.severity,
@@ -111,7 +114,7 @@ def build_message(notification: Notification, now: float | None) -> Message:
         checkpoint=_checkpoint(notification),
         links=_links(notification),
         also=tuple(_also(notification)[:MAX_ALSO]),
-        notes=tuple(clean(note, _MAX_FACT_CHARS) for note in notification.notes),
+        notes=tuple(clean(note, _MAX_FACT_CHARS) for note in (*drill_notes, *notification.notes)),
         run=_run_line(notification),
     )
 
@@ -129,6 +132,11 @@ def _title(notification: Notification) -> str:
 
 
 def _label(notification: Notification) -> str:
+    label = _state_label(notification)
+    return f"{DRILL_LABEL}, {label.lower()}" if notification.context.is_drill else label
+
+
+def _state_label(notification: Notification) -> str:
     severity = notification.incident.severity.value
     if notification.reason is NotificationReason.RESOLVED:
         return "Resolved"

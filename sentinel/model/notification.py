@@ -29,7 +29,8 @@ class RunContext:
 
     `host` is the node of rank 0, `command` the script it runs and `model` the model it trains. The
     URLs are those of the agent's page, of a dashboard and of the runbook of the notification.
-    `checkpoint_path` is the file or folder of the last checkpoint before the onset.
+    `checkpoint_path` is the file or folder of the last checkpoint before the onset. `is_drill` is
+    whether the fault was injected to test how notifications arrive.
     """
 
     host: str = ""
@@ -39,6 +40,7 @@ class RunContext:
     dashboard_url: str = ""
     runbook_url: str = ""
     checkpoint_path: str = ""
+    is_drill: bool = False
 
 
 @dataclass(frozen=True, slots=True)

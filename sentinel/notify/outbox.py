@@ -68,6 +68,17 @@ class _PendingRow:
 
 
 @dataclass(frozen=True, slots=True)
+class DeliveryRow:
+    """How far a notification for one sink is; times in epoch seconds."""
+
+    reason: str
+    state: str
+    last_error: str
+    next_at: float
+    finished_at: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class QueueRules:
     """How a notification is queued.
 
@@ -522,6 +533,16 @@ def count_undelivered(connection: sqlite3.Connection, sinks: Iterable[str]) -> i
     counts = count_by_state(connection)
     states = ("queued", "withheld", "sending")
     return sum(counts.get((sink, state), 0) for sink in sinks for state in states)
+
+
+def deliveries_of(connection: sqlite3.Connection, sink: str, incident: str) -> list[DeliveryRow]:
+    """The notifications of an incident for one sink, oldest first."""
+    rows = connection.execute(
+        "select reason, state, last_error, next_at, finished_at from outbox"
+        " where sink = ? and incident = ? order by rowid",
+        (sink, incident),
+    )
+    return [DeliveryRow(*row) for row in rows]
 
 
 def delivery_problems(connection: sqlite3.Connection) -> list[DeliveryProblem]:

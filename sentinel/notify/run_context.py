@@ -34,12 +34,13 @@ class RunContextReader:
     """Builds the context of notifications from what the agent has stored of the run.
 
     `page_url` is the address of the agent's page, which it knows once it listens; `dashboard_url`
-    that of a dashboard, in which `{run}` is replaced.
+    that of a dashboard, in which `{run}` is replaced. `is_drill` marks every notification.
     """
 
     connection: sqlite3.Connection
     page_url: str = ""
     dashboard_url: str = ""
+    is_drill: bool = False
     _lookup: Thread | None = None
 
     def read(self, notification: Notification, metadata: Mapping[str, str | float]) -> RunContext:
@@ -56,6 +57,7 @@ class RunContextReader:
             dashboard_url=self.dashboard_url.replace("{run}", run),
             runbook_url=f"{page_url}/runbooks/{quote(subject, safe='')}" if page_url else "",
             checkpoint_path=self._checkpoint_path(notification.last_good_step, metadata),
+            is_drill=self.is_drill,
         )
 
     def _checkpoint_path(self, step: int | None, metadata: Mapping[str, str | float]) -> str:

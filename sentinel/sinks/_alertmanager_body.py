@@ -17,7 +17,7 @@ from typing import Any
 from sentinel.model.clean_text import clean
 from sentinel.model.incident import Incident
 from sentinel.model.json_safe import json_safe
-from sentinel.model.message import Message, build_message
+from sentinel.model.message import DRILL_LABEL, Message, build_message
 from sentinel.model.notification import Notification, NotificationReason
 from sentinel.model.record import WHOLE_RUN
 from sentinel.model.rfc3339 import format_rfc3339
@@ -134,12 +134,13 @@ def _annotations(notification: Notification) -> dict[str, str]:
     summary = clean(notification.incident.finding.summary, _MAX_TEXT_CHARS)
     description = clean(notification.remedy, _MAX_TEXT_CHARS)
     diagnosis = notification.diagnosis
+    drill = f"{DRILL_LABEL}: " if notification.context.is_drill else ""
     if diagnosis is None:
-        return {"summary": summary, "description": description}
+        return {"summary": f"{drill}{summary}", "description": description}
     evidence = diagnosis.evidence[:_MAX_EVIDENCE]
     subject = clean(notification.subject, _MAX_TEXT_CHARS)
     return {
-        "summary": f"{subject} ({diagnosis.confidence_text}): {summary}",
+        "summary": f"{drill}{subject} ({diagnosis.confidence_text}): {summary}",
         "description": description,
         "cause": clean(diagnosis.cause, _MAX_TEXT_CHARS),
         "confidence": f"{diagnosis.confidence:.2f}",

@@ -10,8 +10,8 @@ from support.notifications import CONTEXT, NOW, make_notification, with_diagnosi
 
 from sentinel.model.diagnosis import Evidence
 from sentinel.model.incident import Resolution
-from sentinel.model.message import Link, build_message
-from sentinel.model.notification import NotificationReason
+from sentinel.model.message import DRILL_NOTE, Link, build_message
+from sentinel.model.notification import NotificationReason, RunContext
 
 
 def test_the_headline_names_the_finding_and_the_run():
@@ -172,3 +172,12 @@ def test_the_headline_is_cut_within_the_finding():
 
     assert build_message(long, NOW).cut_headline(60).endswith("…, run grpo-7b")
     assert len(build_message(long, NOW).cut_headline(60)) == 60
+
+
+def test_a_drill_is_marked_in_headline_and_notes():
+    drill = replace(make_notification(), context=RunContext(is_drill=True), notes=("Late.",))
+    message = build_message(drill, None)
+
+    assert message.headline.startswith("DRILL, critical: ")
+    assert message.notes == (DRILL_NOTE, "Late.")
+    assert DRILL_NOTE not in build_message(make_notification(), None).notes
