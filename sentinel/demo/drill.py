@@ -186,12 +186,12 @@ class Drill:
 
     # Processes
 
-    def _start_ranks(self) -> None:
+    def _start_ranks(self, last_step: int = 0) -> None:
         for rank in range(NUM_RANKS):
             node = self.nodes[rank % len(self.nodes)]
             with (node.folder / "output").open("ab") as output:
                 node.ranks[rank] = subprocess.Popen(  # noqa: S603 - our own command line
-                    [sys.executable, "-P", str(self.folder / _SCRIPT_NAME)],
+                    [sys.executable, "-P", str(self.folder / _SCRIPT_NAME), str(last_step)],
                     env=self._environment(node, rank),
                     stdin=subprocess.PIPE,
                     stdout=output,
@@ -244,13 +244,14 @@ class Drill:
     def _recover(self) -> None:
         self._fault_time = time.time()
         if self.fault.restarts:
+            last_step = self._step()
             self._tell(0, "lost_peer")
             for rank in self._ranks():
                 with suppress(subprocess.TimeoutExpired):
                     rank.wait(STOP_TIMEOUT_SECONDS)
                 rank.kill()
                 rank.wait()
-            self._start_ranks()
+            self._start_ranks(last_step)
         else:
             self._tell(0, "recover")
             self._tell(1, "recover")
@@ -276,7 +277,7 @@ class Drill:
         registration = self.nodes[0].run_directory / "agent.json"
         if not registration.exists():
             return 0
-        state = query_agent(registration, self.settings.secret_token()).state
+        state = query_agent(registration).state
         is_complete = len(self.nodes) == 1 or len(state.get("cluster", {}).get("nodes", ())) > 1
         return int(state.get("step") or 0) if is_complete else 0
 

@@ -59,7 +59,7 @@ FAULTS = {
         ),
         DrillFault(
             "node_lost", "the node of rank 1 is lost with its agent; needs torch", "node_lost",
-            seconds=15.0, kills="node", peer_command="wait", restarts=True, nodes=2,
+            seconds=15.0, kills="node", peer_command="lost_peer", restarts=True, nodes=2,
         ),
     )
 }  # fmt: skip

@@ -1,5 +1,7 @@
 """One rank of a drill: it logs steps without a model, and fails as its parent says.
 
+The argument is the number of the last step, after which it continues.
+
 Standard input has one command per line. `nan` and `kl_blowup` change what is logged, `recover` ends
 that. `exception` raises, and `lost_peer` does so as a rank whose peer is gone. `hang` and `wait`
 complete no step until the next command; `end` returns.
@@ -14,19 +16,18 @@ import os
 import random
 import select
 import sys
-import time
 
 import sentinel
 
 STEP_SECONDS = 0.02
 
 
-def train() -> None:
-    """Log a step every `STEP_SECONDS` until the command `end`."""
+def train(step: int) -> None:
+    """Log a step every `STEP_SECONDS` after `step`, until the command `end`."""
     rng = random.Random(int(os.environ["RANK"]))  # noqa: S311 - noise
-    fault, step = "", 0
+    fault = ""
     while True:
-        command = _read_command(STEP_SECONDS)
+        command = read_command(STEP_SECONDS)
         if command == "hang":
             command = load_batch()
         elif command == "wait":
@@ -56,27 +57,21 @@ def train() -> None:
 
 def load_batch() -> str:
     """Stands for a data source that does not answer; returns the next command."""
-    return _read_command(None)
+    return sys.stdin.readline().strip() or "end"
 
 
 def all_reduce() -> str:
     """Stands for a collective that waits for another rank; returns the next command."""
-    return _read_command(None)
+    return sys.stdin.readline().strip() or "end"
 
 
-def _read_command(timeout: float | None) -> str:
+def read_command(timeout: float) -> str:
     """The next command; empty if there is none within `timeout` seconds."""
-    began = time.monotonic()
     ready, _, _ = select.select([sys.stdin], [], [], timeout)
-    if not ready:
-        return ""
-    command = sys.stdin.readline().strip()
-    if timeout is not None:
-        time.sleep(max(0.0, timeout - (time.monotonic() - began)))
-    # The end of the file: the parent is gone.
-    return command or "end"
+    # An empty line is the end of the file: the parent is gone.
+    return (sys.stdin.readline().strip() or "end") if ready else ""
 
 
 if __name__ == "__main__":
     with sentinel.monitor():
-        train()
+        train(int(sys.argv[1]))

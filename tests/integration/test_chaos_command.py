@@ -11,7 +11,6 @@ from contextlib import ExitStack
 
 import psutil
 import pytest
-from support.rank_processes import until
 from support.webhook_receiver import Receiver, status
 
 from sentinel.demo.drill_faults import FAULTS
@@ -157,9 +156,10 @@ def test_an_ended_drill_leaves_no_process(environ, receivers, tmp_path):
     drill = subprocess.Popen(
         command("--fault", "hang"), env=environ, cwd=tmp_path, stdout=subprocess.PIPE, text=True
     )
-    assert drill.stdout is not None
-    until(lambda: "fault: " in drill.stdout.readline(), TIMEOUT_SECONDS, "the fault is injected")
-    drill.send_signal(signal.SIGTERM)
-
-    assert drill.wait(TIMEOUT_SECONDS) == 128 + signal.SIGTERM
+    with drill:
+        assert drill.stdout is not None
+        while "fault: " not in drill.stdout.readline():
+            assert drill.poll() is None
+        drill.send_signal(signal.SIGTERM)
+        assert drill.wait(TIMEOUT_SECONDS) == 128 + signal.SIGTERM
     assert_nothing_left(tmp_path)
