@@ -13,8 +13,8 @@ help: ## Show this
 demo: ready-demo ## Train for real, inject faults, and see which alerts are sent (2 minutes)
 	@.venv/bin/sentinel demo
 
-# Tests run in two processes per call of pytest; a file stays in one process.
-pytest = $(PY) -m pytest -n 2 --dist loadfile --durations=10
+# Three processes on two cores, because many tests wait; a file stays in one process.
+pytest = $(PY) -m pytest -n 3 --dist loadfile --durations=10
 
 # Every stage runs, so that one call reports everything that is wrong.
 static = wrong=; \

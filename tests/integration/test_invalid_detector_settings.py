@@ -121,7 +121,7 @@ def test_the_run_is_monitored_and_the_error_is_reported_once(write_settings, rec
 
 def test_doctor_reports_each_invalid_table_with_the_nearest_valid_name(write_settings):
     write_settings(INVALID_TABLES)
-    output = sentinel("doctor", "--json").stdout
+    output = sentinel("doctor", "--quick", "--json").stdout
 
     assert 'Did you mean \\"kl_blowup\\"?' in output
     assert "nonsense" in output
