@@ -40,6 +40,7 @@ def random_modes(random_, requests):
     return random_.choices(list(modes), list(modes.values()), k=requests)
 
 
+@pytest.mark.fault("D4", "D9", "D10")
 @pytest.mark.chaos
 @pytest.mark.timeout(1200)
 def test_nothing_is_lost_and_every_repeat_has_a_reason(tmp_path):
@@ -97,6 +98,7 @@ UPDATE_KILLS = KILLS // 3
 CASES = 3 * UPDATE_KILLS
 
 
+@pytest.mark.fault("D10")
 @pytest.mark.chaos
 @pytest.mark.timeout(1200)
 def test_the_message_of_each_case_gets_its_newest_update(tmp_path):

@@ -126,6 +126,7 @@ def is_queued(run, name):
     return name in run.notifications()
 
 
+@pytest.mark.fault("D13")
 def test_a_flapping_incident_is_sent_once_after_kills(receiver):
     with ranks() as start_rank:
         run = MonitoredRun(start_rank, "flapping", FLAPPING)

@@ -49,6 +49,7 @@ def test_a_wrong_setting_is_an_error_with_the_nearest_name(tmp_path):
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.fault("X10")
 def test_a_run_id_that_is_a_path_is_rejected():
     done = sentinel("agent", "--run", "../live")
 

@@ -74,6 +74,7 @@ def pings(receiver):
     return [request.path.partition("/X")[2] for request in list(receiver.requests)]
 
 
+@pytest.mark.fault("D5")
 def test_each_receiver_gets_its_notifications_and_a_revoked_one_loses_none(receivers):
     with ranks() as start_rank:
         trainer = start_rank(

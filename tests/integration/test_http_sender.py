@@ -55,6 +55,7 @@ def test_the_response_is_returned():
     assert receiver.requests[0].headers["accept-encoding"] == "identity"
 
 
+@pytest.mark.fault("D8")
 @pytest.mark.parametrize(
     "mode", [webhook_receiver.hang, webhook_receiver.drip_header, webhook_receiver.drip_body]
 )
@@ -70,6 +71,7 @@ def test_the_deadline_bounds_the_whole_exchange(mode):
     assert DEADLINE_SECONDS <= elapsed < TIMEOUT_SECONDS < webhook_receiver.MAX_HANG_SECONDS
 
 
+@pytest.mark.fault("D8")
 def test_the_body_is_read_up_to_the_limit():
     with Receiver(webhook_receiver.endless()) as receiver:
         response = send(make_request(receiver.url))
@@ -78,6 +80,7 @@ def test_the_body_is_read_up_to_the_limit():
     assert (response.status, len(response.body)) == (200, MAX_RESPONSE_BYTES)
 
 
+@pytest.mark.fault("D8")
 def test_a_compressed_body_is_not_decompressed():
     """A small body could become gigabytes."""
     bomb = gzip.compress(bytes(10_000_000))
@@ -88,6 +91,7 @@ def test_a_compressed_body_is_not_decompressed():
     assert len(response.body) <= len(bomb) < MAX_RESPONSE_BYTES
 
 
+@pytest.mark.fault("D7")
 @pytest.mark.parametrize("code", [301, 302, 303, 307, 308])
 def test_a_redirect_is_not_followed(code):
     with Receiver() as target, Receiver(webhook_receiver.redirect(target.url, code)) as receiver:
@@ -97,6 +101,7 @@ def test_a_redirect_is_not_followed(code):
     assert target.requests == []
 
 
+@pytest.mark.fault("D7")
 def test_the_body_of_a_redirect_is_read_up_to_the_limit():
     with Receiver(webhook_receiver.endless(302, Location="http://127.0.0.1:9/")) as receiver:
         response = send(make_request(receiver.url), deadline=TIMEOUT_SECONDS)
@@ -114,6 +119,7 @@ def test_an_invalid_response_is_an_error_named_by_its_class(mode):
     assert response.error.isidentifier()
 
 
+@pytest.mark.fault("D1")
 def test_a_refused_connection_is_an_error_named_by_its_class():
     with Receiver() as receiver:
         url = receiver.url
@@ -123,6 +129,7 @@ def test_a_refused_connection_is_an_error_named_by_its_class():
     assert "services" not in repr(response)
 
 
+@pytest.mark.fault("D1")
 def test_an_unknown_host_is_an_error_named_by_its_class(monkeypatch):
     def fail(*_, **__):
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
@@ -131,6 +138,7 @@ def test_an_unknown_host_is_an_error_named_by_its_class(monkeypatch):
     assert send(make_request("https://receiver.invalid/services/X")).error == "gaierror"
 
 
+@pytest.mark.fault("X2")
 @pytest.mark.parametrize(
     "url", ["http://example.org/x", "https://user:pw@example.org/", "nonsense"]
 )
@@ -138,6 +146,7 @@ def test_an_unsafe_url_is_refused_before_name_resolution(url):
     assert send(make_request(url)).error == "AddressRefusedError"
 
 
+@pytest.mark.fault("D15")
 def test_a_request_to_this_machine_bypasses_the_proxy(monkeypatch):
     with Receiver() as receiver, Receiver() as proxy:
         monkeypatch.setenv("http_proxy", proxy.url)
@@ -146,6 +155,7 @@ def test_a_request_to_this_machine_bypasses_the_proxy(monkeypatch):
         assert proxy.requests == []
 
 
+@pytest.mark.fault("D15")
 def test_a_request_to_another_machine_uses_the_proxy(monkeypatch):
     with Receiver() as proxy:
         monkeypatch.setenv("http_proxy", proxy.url)
@@ -156,6 +166,7 @@ def test_a_request_to_another_machine_uses_the_proxy(monkeypatch):
     assert proxy.requests[0].path == "http://receiver.invalid/hook"
 
 
+@pytest.mark.fault("D8", "D15")
 def test_the_deadline_applies_through_a_proxy(monkeypatch):
     with Receiver(webhook_receiver.drip_header()) as proxy:
         monkeypatch.setenv("http_proxy", proxy.url)
@@ -169,6 +180,7 @@ def test_the_deadline_applies_through_a_proxy(monkeypatch):
     assert response.error == "DeadlineExceededError"
 
 
+@pytest.mark.fault("X1")
 def test_no_credentials_of_netrc_are_sent(monkeypatch, tmp_path):
     (tmp_path / "netrc").write_text("machine receiver.invalid login me password pw\n")
     (tmp_path / "netrc").chmod(0o600)
@@ -191,6 +203,7 @@ def tls(certificate):
     return server_context(certificate)
 
 
+@pytest.mark.fault("D2")
 def test_a_self_signed_certificate_is_refused(tls):
     with Receiver(tls=tls) as receiver:
         response = send(make_request(receiver.url))
@@ -198,6 +211,7 @@ def test_a_self_signed_certificate_is_refused(tls):
     assert (response.error, receiver.requests) == ("SSLCertVerificationError", [])
 
 
+@pytest.mark.fault("D2")
 def test_a_certificate_of_another_host_is_refused(tls, certificate, monkeypatch):
     """The certificate is trusted, and is that of an address, not of a name."""
     monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(certificate))
@@ -207,6 +221,7 @@ def test_a_certificate_of_another_host_is_refused(tls, certificate, monkeypatch)
     assert (response.error, receiver.requests) == ("SSLCertVerificationError", [])
 
 
+@pytest.mark.fault("D2")
 def test_an_expired_certificate_is_refused(tmp_path, monkeypatch):
     expired = make_certificate(tmp_path, is_expired=True)
     monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(expired))
@@ -216,6 +231,7 @@ def test_an_expired_certificate_is_refused(tmp_path, monkeypatch):
     assert (response.error, receiver.requests) == ("SSLCertVerificationError", [])
 
 
+@pytest.mark.fault("D2")
 def test_an_old_version_of_tls_is_refused(certificate, monkeypatch):
     monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(certificate))
     old = server_context(certificate)
@@ -230,12 +246,14 @@ def test_an_old_version_of_tls_is_refused(certificate, monkeypatch):
     assert receiver.requests == []
 
 
+@pytest.mark.fault("D2")
 def test_a_custom_certificate_authority_is_accepted(tls, certificate, monkeypatch):
     monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(certificate))
     with Receiver(tls=tls) as receiver:
         assert send(make_request(receiver.url)).status == 200
 
 
+@pytest.mark.fault("D8")
 @pytest.mark.parametrize(
     "mode", [webhook_receiver.hang, webhook_receiver.drip_header, webhook_receiver.drip_body]
 )
@@ -259,6 +277,7 @@ class Peer:
         return (self.address, 80)
 
 
+@pytest.mark.fault("X2")
 def test_the_address_of_the_peer_is_checked():
     """A metadata service, or a "localhost" on another machine, is refused."""
     with pytest.raises(AddressRefusedError):
@@ -268,6 +287,7 @@ def test_the_address_of_the_peer_is_checked():
     check_peer_address(Peer("10.0.0.1"), "hooks.example.org", is_plaintext=False)
 
 
+@pytest.mark.fault("X2")
 def test_nothing_is_sent_to_a_refused_peer(monkeypatch):
     """The check follows the connection and precedes the first byte."""
     monkeypatch.setattr(
@@ -293,6 +313,7 @@ def test_a_connection_opened_after_the_deadline_is_not_used():
         connection.close()
 
 
+@pytest.mark.fault("X1")
 def test_http_libraries_log_no_url(caplog, capfd, monkeypatch):
     """Neither their loggers nor `debuglevel` of `http.client` expose it."""
     monkeypatch.setattr(HTTPConnection, "debuglevel", 1)

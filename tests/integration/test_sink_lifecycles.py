@@ -106,6 +106,7 @@ def test_a_deleted_message_of_slack_is_sent_anew(slack, slack_bot):
     assert titles(slack.posts) == [":white_check_mark: Resolved"]
 
 
+@pytest.mark.fault("D6")
 @pytest.mark.parametrize(
     ("error", "reason", "delay"),
     [
@@ -228,6 +229,7 @@ def test_the_mails_of_a_case_are_one_thread(security, certificate, monkeypatch):
     assert "What to do:\nRaise the KL coefficient." in mails[0].get_content().replace("\r\n", "\n")
 
 
+@pytest.mark.fault("X8")
 def test_a_hostile_name_adds_no_recipient():
     from support.notifications import RUN
 

@@ -40,6 +40,7 @@ def add(store, *records):
         store.update(Result(record))
 
 
+@pytest.mark.fault("X16")
 def test_only_the_newest_texts_are_stored(store):
     add(store, *(sample(step, f"text {step}") for step in range(12)))
 
@@ -165,6 +166,7 @@ def test_an_agent_that_takes_over_stores_no_text_twice(make_agent, trainer):
     assert len(second.processor.pipeline.samples.texts_by_step[0, 1].texts) == 3
 
 
+@pytest.mark.fault("X16")
 def test_texts_do_not_reach_notifications_metrics_and_logs(make_agent, trainer, caplog, capfd):
     """They may be confidential."""
     caplog.set_level(logging.DEBUG)
@@ -193,6 +195,7 @@ def test_texts_do_not_reach_notifications_metrics_and_logs(make_agent, trainer, 
     assert "right" not in f"{dict(agent.counters.values)}"
 
 
+@pytest.mark.fault("X16")
 def test_the_run_directory_is_accessible_to_its_owner_only(make_agent):
     make_agent()
     assert run_dir("live").stat().st_mode & 0o077 == 0

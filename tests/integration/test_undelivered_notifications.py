@@ -47,6 +47,7 @@ def sentinel(*arguments):
     return done.exit_code, done.stdout
 
 
+@pytest.mark.fault("D5", "D14")
 def test_a_rejected_notification_is_shown_everywhere(agent_url):
     def problems():
         return requests.get(f"{agent_url}/api/run", timeout=60).json()["delivery_problems"]

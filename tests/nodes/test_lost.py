@@ -38,6 +38,7 @@ def wait_until_all_ended(hosts):
     )
 
 
+@pytest.mark.fault("A10")
 def test_a_dead_node_is_notified_once_and_the_run_continues(site, add_receiver, tmp_path):
     hosts = site.add_hosts(3)
     receiver = add_receiver(hosts[0])
@@ -101,6 +102,7 @@ def test_a_dead_node_and_the_failures_it_causes_are_one_notification(
     assert len(receiver.accepted) == 1
 
 
+@pytest.mark.fault("A10")
 @pytest.mark.nodes
 def test_the_deputy_notifies_a_dead_head_and_the_failures_it_causes(
     loopback, add_receiver, tmp_path
@@ -146,6 +148,7 @@ def test_a_killed_agent_is_restarted_without_loss_or_notification(site, add_rece
     wait_until_all_ended(hosts)
 
 
+@pytest.mark.fault("A11")
 @pytest.mark.nodes
 @pytest.mark.parametrize("seconds", [3.0, 7.0, 25.0])
 def test_records_behind_a_cut_link_arrive_once_it_is_restored(
@@ -213,6 +216,7 @@ def test_records_of_a_node_without_a_link_are_counted_if_the_others_go_on(
     wait_until_all_ended(hosts)
 
 
+@pytest.mark.fault("A11")
 @pytest.mark.nodes
 def test_a_cut_link_of_the_head_is_one_notification(cluster, add_receiver, tmp_path):
     """The deputy reports the head; what the head could not send meanwhile, it takes back."""
@@ -287,6 +291,7 @@ def test_ranks_of_a_node_that_never_reached_the_head_are_named(cluster, add_rece
     assert "Nothing was ever received from ranks 2-3: check their nodes first." in summary
 
 
+@pytest.mark.fault("A11")
 @pytest.mark.nodes
 def test_records_spooled_without_a_head_arrive_later(loopback, add_receiver, tmp_path):
     hosts = loopback.add_hosts(2)

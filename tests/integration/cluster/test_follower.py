@@ -21,6 +21,7 @@ def harness(tmp_path):
     return FollowerHarness(tmp_path / "sentinel.db")
 
 
+@pytest.mark.fault("A11")
 def test_records_are_sent_in_order_and_deleted_once_acknowledged(harness):
     harness.client.accept()
     harness.forward(*harness.next_records(2))
@@ -67,6 +68,7 @@ def test_records_read_before_there_is_a_head_are_spooled(harness):
     assert steps(harness.client.receive()) == [1] * 10
 
 
+@pytest.mark.fault("A11")
 def test_unacknowledged_rows_are_sent_again_in_a_new_session(harness):
     harness.client.accept()
     harness.forward(*harness.next_records(2))

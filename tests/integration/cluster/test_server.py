@@ -129,6 +129,7 @@ def test_the_keys_of_a_dropped_slot_are_deleted(server, outsider):
     assert accepts_new_node(server, outsider)
 
 
+@pytest.mark.fault("X11")
 @pytest.mark.parametrize(
     ("authenticator", "message", "reason"),
     [

@@ -62,6 +62,7 @@ def test_prompt_completion_and_rewards_are_shown(store):
     assert "  why?\ncompletion:\n  because\n  it is so\n" in done.stdout
 
 
+@pytest.mark.fault("X9")
 def test_a_text_cannot_control_the_terminal(store):
     store(CONTROL_TEXT, prompt=CONTROL_TEXT, **{f"reward/{CONTROL_TEXT}": 1.0})
 

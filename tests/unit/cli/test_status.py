@@ -95,6 +95,7 @@ def test_a_state_without_cases_is_supported():
     assert list(_format_run(_to_dict(found)))[1:] == ["  info: It."]
 
 
+@pytest.mark.fault("X9")
 @pytest.mark.parametrize("text", ["\x1b[31mred", "a\nb", "\u202eevil", "\r\x00"])
 def test_unprintable_characters_are_escaped(text):
     incident = replace(make_incident(), finding=Finding(text, {}))

@@ -95,6 +95,7 @@ def test_a_hanging_sink_does_not_delay_another(connection, start_dispatcher):
         assert len(hanging.requests) == 1
 
 
+@pytest.mark.fault("D10")
 def test_an_interrupted_delivery_is_repeated_after_a_restart(connection, start_dispatcher):
     outbox.enqueue(connection, make_notification(), ["webhook"], NOW)
     outbox.claim(connection, "webhook", NOW)
@@ -116,6 +117,7 @@ def test_a_restart_repeats_no_delivery(connection, start_dispatcher):
     assert len(receiver.requests) == 1
 
 
+@pytest.mark.fault("D9")
 def test_a_repeat_after_a_missing_response_has_the_same_key(connection, start_dispatcher):
     """The repeat is unavoidable, so the receiver must be able to detect it."""
     hanging = Receiver(script=[webhook_receiver.accept_then_hang()])

@@ -87,6 +87,7 @@ def test_a_run_that_ends_otherwise_than_well_is_a_failure(receiver, start, outco
     expect(receiver, expected)
 
 
+@pytest.mark.fault("A10")
 def test_a_healthy_run_pings_regularly_and_a_critical_case_stops_that(receiver, start):
     ping = start(FAST)
     ping.update(record(Event.START))

@@ -7,6 +7,7 @@ from sentinel.notify.transports.http import MAX_RETRY_AFTER_SECONDS, parse_retry
 NOW = 784_111_777.0  # Sun, 06 Nov 1994 08:49:37 GMT
 
 
+@pytest.mark.fault("D3")
 @pytest.mark.parametrize(
     ("header", "delay"),
     [
@@ -27,6 +28,7 @@ def test_a_valid_header_gives_a_delay(header, delay):
     assert parse_retry_after(header, NOW) == delay
 
 
+@pytest.mark.fault("D3")
 @pytest.mark.parametrize(
     "header",
     [

@@ -26,6 +26,7 @@ def test_a_notification_is_delivered_once(fixture):
     assert fixture.outcomes() == {"slack:delivered": 1}
 
 
+@pytest.mark.fault("D4")
 @pytest.mark.parametrize(
     ("mode", "error"),
     [
@@ -56,6 +57,7 @@ def test_a_temporary_failure_is_retried(fixture, mode, error):
     assert fixture.outcomes() == {"slack:retry": 1, "slack:delivered": 1}
 
 
+@pytest.mark.fault("D5")
 @pytest.mark.parametrize("code", [400, 401, 403, 404, 410, 422])
 def test_a_permanent_failure_is_given_up_at_once(fixture, code):
     fixture.receiver.default = webhook_receiver.status(code)
@@ -69,6 +71,7 @@ def test_a_permanent_failure_is_given_up_at_once(fixture, code):
     assert fixture.outcomes() == {"slack:dead": 1}
 
 
+@pytest.mark.fault("D5")
 @pytest.mark.parametrize("response", [(413, b""), (400, b"msg_blocks_too_long")])
 def test_a_notification_that_is_too_long_is_shortened(fixture, response):
     fixture.receiver.script = [webhook_receiver.status(*response), webhook_receiver.status(500)]
@@ -130,6 +133,7 @@ class AcceptingSlack(Slack):
         return True
 
 
+@pytest.mark.fault("D9")
 def test_a_missing_response_is_never_accepted(fixture):
     fixture.worker.sink = AcceptingSlack(url=fixture.receiver.url)
     fixture.receiver.script = [webhook_receiver.hang()]
@@ -139,6 +143,7 @@ def test_a_missing_response_is_never_accepted(fixture):
     assert fixture.row()[0] == "queued"
 
 
+@pytest.mark.fault("X1")
 def test_the_log_names_sink_and_status_only(fixture, caplog):
     caplog.set_level(logging.DEBUG, "sentinel")
     fixture.receiver.script = [webhook_receiver.status(500, b"body of the response")]

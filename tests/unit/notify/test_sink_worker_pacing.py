@@ -20,6 +20,7 @@ def fixture(tmp_path):
         yield fixture
 
 
+@pytest.mark.fault("D2")
 def test_a_configuration_error_is_retried_every_five_minutes(fixture):
     """The URL is HTTPS and the receiver has no TLS."""
     fixture.worker.sink = Slack(url=fixture.receiver.url.replace("http:", "https:"))
@@ -30,6 +31,7 @@ def test_a_configuration_error_is_retried_every_five_minutes(fixture):
     assert (state, tries, delay, error[:3]) == ("queued", 1, 300.0, "SSL")
 
 
+@pytest.mark.fault("D3")
 @pytest.mark.parametrize(
     ("header", "delay"),
     [("30", 30.5), ("2.5", 3.0), ("garbage", 1.0), ("1" + "0" * 20, 3600.5), ("-4", 1.0)],
@@ -51,6 +53,7 @@ def test_retry_after_delays_every_notification(fixture, header, delay):
     assert fixture.row()[0] == "delivered"
 
 
+@pytest.mark.fault("D3")
 def test_retry_after_applies_after_a_restart(fixture):
     fixture.receiver.script = [webhook_receiver.status(429, Retry_After="30")]
     fixture.enqueue(make_notification(), make_notification(episode=2))
@@ -61,6 +64,7 @@ def test_retry_after_applies_after_a_restart(fixture):
     assert len(fixture.receiver.requests) == 1
 
 
+@pytest.mark.fault("D1")
 def test_delays_grow_to_five_minutes(fixture):
     fixture.receiver.default = webhook_receiver.status(500)
     fixture.enqueue(make_notification())
@@ -72,6 +76,7 @@ def test_delays_grow_to_five_minutes(fixture):
     assert delays == [1, 2, 4, 8, 16, 32, 64, 128, 150, 150, 150, 150]
 
 
+@pytest.mark.fault("D1")
 @pytest.mark.parametrize(
     ("severity", "max_age"),
     [
@@ -90,6 +95,7 @@ def test_a_notification_is_given_up_at_its_maximum_age(fixture, severity, max_ag
     assert fixture.row()[0] == "dead"
 
 
+@pytest.mark.fault("D11")
 def test_requests_are_at_least_a_second_apart(fixture):
     """Slack allows one message per second."""
     fixture.enqueue(*(make_notification(episode=n) for n in range(1, 5)))
@@ -112,6 +118,7 @@ def test_a_clock_set_back_does_not_stop_the_worker(fixture):
     assert fixture.row()[0] == "delivered"
 
 
+@pytest.mark.fault("D11")
 def test_after_an_outage_the_most_severe_is_first_and_incidents_in_order(fixture):
     warning = make_notification(detector="loss_plateau", severity=Severity.WARNING)
     fixture.receiver.default = webhook_receiver.status(500)

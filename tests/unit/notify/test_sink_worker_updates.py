@@ -89,6 +89,7 @@ def test_a_message_that_was_deleted_is_sent_again(updating):
     assert bodies(updating)[-1]["changes"] == bodies(updating)[1]["id"]
 
 
+@pytest.mark.fault("D11")
 def test_after_an_outage_a_case_is_one_message(updating):
     updating.receiver.default = webhook_receiver.status(500)
     updating.enqueue(WARNING)
@@ -139,6 +140,7 @@ def test_a_follow_up_is_sent_after_an_accepted_request_only(updating):
     assert paths == ["X", "X", "follow"]
 
 
+@pytest.mark.fault("D5")
 def test_what_a_receiver_rejects_goes_to_the_next_sink(fixture):
     passed_on = []
     fixture.worker = replace(
@@ -211,6 +213,7 @@ def texts(fixture):
     return [request.body.decode() for request in fixture.receiver.accepted]
 
 
+@pytest.mark.fault("D12")
 def test_a_storm_is_a_few_messages_and_a_digest_with_the_exact_number(fixture):
     limited(fixture, 20)
     for episode in range(1, 301):
@@ -227,6 +230,7 @@ def test_a_storm_is_a_few_messages_and_a_digest_with_the_exact_number(fixture):
     assert "2 further notifications are summarised here" in texts(fixture)[-1]
 
 
+@pytest.mark.fault("D12")
 def test_nothing_critical_is_lost_in_a_storm(fixture):
     """It passes up to twice the limit; what exceeds that is named in the digest."""
     limited(fixture, 5)
@@ -295,6 +299,7 @@ def test_updates_and_ends_of_cases_in_a_digest_are_no_new_messages(updating):
     assert len(bodies(updating)) == 3 + 2 * 2
 
 
+@pytest.mark.fault("D11")
 def test_cases_that_opened_and_ended_in_an_outage_are_new_messages_and_limited(updating):
     limited(updating, 2)
     for episode in range(1, 11):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+import pytest
+
 from sentinel.model.finding import Clear, Finding, Severity
 from sentinel.model.incident import Incident, IncidentKey, IncidentState
 from sentinel.model.notification import Notification, NotificationReason
@@ -126,6 +128,7 @@ def test_the_onset_is_that_of_the_finding():
     assert (notification.incident.onset_step, notification.incident.opened_step) == (2, 3)
 
 
+@pytest.mark.fault("D13")
 def test_an_incident_that_flaps_is_one_episode():
     """It is notified once when it opens, and once when it stays resolved."""
     book = IncidentBook(clears_to_resolve=2, cooldown_records=4)

@@ -172,6 +172,7 @@ HOSTILE = [
 ]
 
 
+@pytest.mark.fault("X8")
 @pytest.mark.parametrize("text", HOSTILE)
 def test_untrusted_text_has_no_effect(text):
     """Untrusted are names of runs, detectors and evidence, summaries and causes."""
@@ -188,6 +189,7 @@ def test_untrusted_text_has_no_effect(text):
     assert hidden == []
 
 
+@pytest.mark.fault("X8")
 def test_an_escape_is_never_cut():
     shown = texts(make_notification(summary="&" * 5000))[0]
     escapes = shown.removeprefix(":red_circle: Critical: ").removesuffix("…, run grpo-7b")
@@ -208,6 +210,7 @@ def test_a_link_is_quoted_and_an_address_of_another_scheme_left_out():
     )
 
 
+@pytest.mark.fault("D6")
 @pytest.mark.parametrize(
     ("status", "body", "is_accepted"),
     [
