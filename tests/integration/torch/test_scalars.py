@@ -129,7 +129,7 @@ def test_a_log_that_is_not_a_dict_is_dropped(rank):
     assert rank.drops() == {"type": 5}
 
 
-@pytest.mark.fault("X13")
+@pytest.mark.fault("H5", "X13")
 def test_the_number_of_names_is_limited(rank):
     for number in range(MAX_NAMES + 10):
         rank.recorder.log({f"name {number}": 1.0})
