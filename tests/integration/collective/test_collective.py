@@ -206,7 +206,7 @@ ENDINGS = {"return": 0, "destroy": 0, "raise": 1, "exit": 3, "term": -signal.SIG
 
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_exit_codes_do_not_change(tmp_path, ending):
-    """A few runs; `benchmarks/collective_exits.py` makes a thousand."""
+    """A few runs; `benchmarks/exits.py` makes a thousand."""
     plan = {"ending": ending, "steps": 120, "constants": SHORT_TIMES}
     with job(tmp_path, (0, 1, 2), **plan) as running:
         assert running.wait() == [ENDINGS[ending]] * 3, [running.output(r) for r in range(3)]
