@@ -2,10 +2,10 @@
 
     python benchmarks/unresponsive_agent.py [--logs 5000] [--pause 0.002]
 
-One process pauses before each log, so that other processes take its caches. Its agent is first left alone, then stopped with SIGSTOP,
-then killed whenever it is back; `absent` is a run with `agent=False`. Times are CPU time of the
-calling thread in microseconds; `waits` is how often the thread gave up the CPU inside `log()`.
-Prints and writes results/unresponsive_agent.json.
+One process pauses before each log, so that other processes take its caches. Its agent is first left
+alone, then stopped with SIGSTOP, then killed whenever it is back; `absent` is a run with
+`agent=False`. Times are CPU time of the calling thread in microseconds; `waits` is how often the
+thread gave up the CPU inside `log()`. Prints and writes results/unresponsive_agent.json.
 """
 
 from __future__ import annotations
