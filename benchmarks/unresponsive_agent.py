@@ -45,6 +45,7 @@ def main() -> None:
                 "SENTINEL_HOME": f"{folder}/home",
                 "SENTINEL_RUNTIME_DIR": f"{folder}/rings",
                 "SENTINEL_LINGER_SECONDS": "0",
+                "SENTINEL_RUN_ID": "figures",
             }
             command = [sys.executable, __file__, "--child", child, "--logs", str(args.logs)]
             command += ["--pause", str(args.pause)]
@@ -72,12 +73,13 @@ def train(child: str, logs: int, pause: float) -> None:
             os.kill(json.loads(registration.read_text())["pid"], number)
 
     results = {}
-    with sentinel.monitor(run="figures", agent=child == "served"):
+    with sentinel.monitor(agent=child == "served"):
         if child == "absent":
             results["absent"] = time_logs(sentinel.log, logs, 0, pause)
         else:
             deadline = time.monotonic() + 60.0
-            while not registration.exists() and time.monotonic() < deadline:
+            while not registration.exists():
+                assert time.monotonic() < deadline, "the agent does not serve"
                 time.sleep(0.05)
             results["running"] = time_logs(sentinel.log, logs, 0, pause)
             signal_agent(signal.SIGSTOP)

@@ -56,6 +56,8 @@ class Session:
 
     def open(self) -> None:
         """Record START, start the agent, and attach the integrations."""
+        # `sentinel.log` loads it: a signal handler may call that while it is being loaded.
+        import_module("sentinel.client.api")
         self.recorder.record_event(
             Event.START, None, start_attributes(self.identity, self.arguments)
         )

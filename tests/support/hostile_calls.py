@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+import traceback
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from typing import Any
 from support.recorders import Hostile, HostileFloat
 
 import sentinel
+from sentinel.client import guard as guard_module
 from sentinel.client.session import CurrentSession
 
 RUN = "hostile"
@@ -75,7 +77,11 @@ def train(calls: int, threads: int) -> None:
     import threading
 
     raised: list[str] = []
+    swallowed: list[str] = []
     handled = 0
+    guard_module.on_swallowed_error = lambda error: swallowed.extend(
+        traceback.format_exception(error)
+    )
 
     def work(number: int) -> None:
         random_ = random.Random(number)
@@ -90,7 +96,7 @@ def train(calls: int, threads: int) -> None:
         handled += 1
         sentinel.log({"handler": 1.0}, step=handled)
 
-    with sentinel.monitor(run=RUN, samples=2):
+    with sentinel.monitor(samples=2):
         signal.signal(signal.SIGALRM, handler)
         signal.setitimer(signal.ITIMER_REAL, HANDLER_INTERVAL_SECONDS, HANDLER_INTERVAL_SECONDS)
         running = [threading.Thread(target=work, args=(n,)) for n in range(1, threads)]
@@ -107,8 +113,8 @@ def train(calls: int, threads: int) -> None:
         "calls": calls // threads * threads,
         "handled": handled,
         "raised": len(raised),
-        "first": raised[:3],
         "internal_errors": guard.swallowed_errors,
+        "first": [*raised[:3], *swallowed[:20]],
     }
     print(json.dumps(result))
 
@@ -120,6 +126,7 @@ def run_hostile_calls(folder: Path, calls: int, threads: int = 4) -> dict[str, A
         "SENTINEL_HOME": str(folder / "home"),
         "SENTINEL_RUNTIME_DIR": str(folder / "rings"),
         "SENTINEL_LINGER_SECONDS": "0",
+        "SENTINEL_RUN_ID": RUN,
         "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), os.environ["PYTHONPATH"]]),
     }
     code = f"from support.hostile_calls import train; train({calls}, {threads})"
