@@ -131,21 +131,21 @@ def run_hostile_calls(folder: Path, calls: int, threads: int = 4) -> dict[str, A
     }
     code = f"from support.hostile_calls import train; train({calls}, {threads})"
     command = [sys.executable, "-X", "dev", "-W", "error", "-c", code]
-    trainer = subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, text=True)
     registration = folder / "home" / "runs" / RUN / "agent.json"
     random_, attacks = random.Random(calls), 0
-    while trainer.poll() is None:
-        time.sleep(random_.uniform(0.05, 0.5))
-        with suppress(OSError, ValueError):
-            pid = json.loads(registration.read_text())["pid"]
-            if random_.random() < 0.5:
-                os.kill(pid, signal.SIGSTOP)
-                time.sleep(random_.uniform(0.05, 0.5))
-                os.kill(pid, signal.SIGCONT)
-            else:
-                os.kill(pid, signal.SIGKILL)
-            attacks += 1
-    assert trainer.stdout is not None
-    output = trainer.stdout.read()
+    with subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, text=True) as trainer:
+        while trainer.poll() is None:
+            time.sleep(random_.uniform(0.05, 0.5))
+            with suppress(OSError, ValueError):
+                pid = json.loads(registration.read_text())["pid"]
+                if random_.random() < 0.5:
+                    os.kill(pid, signal.SIGSTOP)
+                    time.sleep(random_.uniform(0.05, 0.5))
+                    os.kill(pid, signal.SIGCONT)
+                else:
+                    os.kill(pid, signal.SIGKILL)
+                attacks += 1
+        assert trainer.stdout is not None
+        output = trainer.stdout.read()
     result = json.loads(output) if output else {}
     return {**result, "exit_code": trainer.returncode, "attacks_on_agent": attacks}
