@@ -6,16 +6,17 @@ are read as saves. Rows of one step with the same keys are duplicates.
 
 from __future__ import annotations
 
-import json
 import re
+from array import array
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from heapq import merge
 from pathlib import Path
 from typing import Any
 
 from sentinel.model.record import WHOLE_RUN, Event, Record
+from sentinel.readers.json_members import iterate_members
 from sentinel.readers.log_config import (
     config_record,
     extract_config,
@@ -31,6 +32,11 @@ from sentinel.signals.run_metadata import RunMetadata
 FORMAT_NAME = "Trainer state"
 
 FILE_NAME = "trainer_state.json"
+HISTORY_KEY = "log_history"
+MAX_ROW_KEYS = 100_000
+"""Keys of rows from which the framework is recognised."""
+MAX_KEY_SETS = 10_000
+"""Sets of keys whose last step is remembered, to find duplicate rows."""
 MAX_NUMBER = 1e18
 """Larger numbers are ignored; JSON integers may be too large for a float."""
 
@@ -70,64 +76,99 @@ def _read_once(path: Path, reader: LogReader) -> Iterator[Record]:
     file = _newest_state_file(path) if path.is_dir() else path
     if file is None:
         raise FileNotFoundError(f"{path} holds no {FILE_NAME}")
-    state = _load_state(file)
+    overview = _read_overview(file)
     run = path.resolve().name if path.is_dir() else log_stem(path)
     checkpoints = _checkpoint_steps(path) if path.is_dir() else []
     metadata = RunMetadata()
     metadata.configure_keys(reader.keys)
-    metadata.detect_framework(
-        {key for row in state["log_history"] if isinstance(row, dict) for key in row}
-    )
+    metadata.detect_framework(overview.row_keys)
     start = start_record(
         Record(run=run, rank=WHOLE_RUN, step=0, time=0.0),
         {"framework": "transformers", **metadata.metadata},
-        _config_values(state, checkpoints),
+        _config_values(overview.state, checkpoints),
     )
     yield start
-    config = _config_metadata(path, state)
+    config = _config_metadata(path, overview.state)
     if config:
         metadata.update_metadata(text_metadata(config))
         yield config_record(config, start, logs_saves=bool(checkpoints))
     saves = (_save_record(run, step) for step in checkpoints)
-    history = _history_records(RowConverter(run=run, metadata=metadata), state, reader)
+    converter = RowConverter(run=run, metadata=metadata)
+    history = _history_records(converter, _history_rows(file, overview), reader)
     yield from merge(history, saves, key=lambda record: record.step)
 
 
 def _follow(path: Path, reader: LogReader) -> Iterator[Record | None]:
     """The records that each new state adds; `reader.position` counts them.
 
-    Checkpoints that were removed remain counted. A history that became shorter belongs to a run
-    that was started over.
+    Checkpoints that were removed remain counted. A history that became shorter, or of which a row
+    changed, belongs to a run that was started over.
     """
-    attempt, last_fingerprint, yielded = 0, None, Counter[EventKey]()
+    attempt, last_fingerprint, yielded = 0, None, _YieldedRecords()
     while True:
         fingerprint = _fingerprint(path)
-        records = [] if fingerprint == last_fingerprint else _read_all_records(path, reader)
-        if not records:
+        if fingerprint is None or fingerprint == last_fingerprint:
             yield None
             continue
-        last_fingerprint, current = fingerprint, Counter(map(_event_key, records))
-        if any(event not in UNCOUNTED_EVENTS for event, _ in yielded - current):
-            attempt, yielded, reader.position = attempt + 1, Counter(), 0
-        known = yielded.copy()
-        yielded |= current
+        try:
+            state_reader = LogReader(lambda own: _read_once(path, own), keys=reader.keys)
+            for record in yielded.new_records(state_reader):
+                reader.position += record.event not in UNCOUNTED_EVENTS
+                yield replace(record, attempt=attempt) if attempt else record
+        except _StartedOverError:
+            attempt, yielded, reader.position = attempt + 1, _YieldedRecords(), 0
+            continue
+        except (OSError, ValueError):
+            # It is being written; what is missing of it is read later.
+            yield None
+            continue
+        reader.skipped, last_fingerprint = state_reader.skipped, fingerprint
+
+
+class _StartedOverError(Exception):
+    """The history does not begin with the rows that were yielded."""
+
+
+@dataclass
+class _YieldedRecords:
+    """What was yielded of a state that is followed, in eight bytes per row of the history.
+
+    `rows` are hashes of event and step, `others` counts the events that may disappear.
+    """
+
+    rows: array[int] = field(default_factory=lambda: array("q"))
+    others: Counter[EventKey] = field(default_factory=Counter)
+
+    def new_records(self, records: Iterable[Record]) -> Iterator[Record]:
+        """Those of the records that were not yielded before; they count as yielded then.
+
+        Raises _StartedOverError before the first of them.
+        """
+        known_rows, known_others = len(self.rows), self.others.copy()
+        row_count, waiting = 0, list[Record]()
         for record in records:
-            if known[_event_key(record)]:
-                known[_event_key(record)] -= 1
-                continue
-            reader.position += record.event not in UNCOUNTED_EVENTS
-            yield replace(record, attempt=attempt) if attempt else record
+            key = _event_key(record)
+            if record.event in UNCOUNTED_EVENTS:
+                if known_others[key]:
+                    known_others[key] -= 1
+                else:
+                    waiting.append(record)
+            elif row_count < known_rows:
+                if self.rows[row_count] != hash(key):
+                    raise _StartedOverError
+                row_count += 1
+            else:
+                yield from self._add(waiting)
+                self.rows.append(hash(key))
+                yield record
+        if row_count < known_rows:
+            raise _StartedOverError
+        yield from self._add(waiting)
 
-
-def _read_all_records(path: Path, reader: LogReader) -> list[Record]:
-    """All records of the current state; none if it is unreadable or still being written."""
-    state_reader = LogReader(lambda own: _read_once(path, own), keys=reader.keys)
-    try:
-        records = list(state_reader)
-    except (OSError, ValueError):
-        return []
-    reader.skipped = state_reader.skipped
-    return records
+    def _add(self, waiting: list[Record]) -> Iterator[Record]:
+        while waiting:
+            self.others[_event_key(waiting[0])] += 1
+            yield waiting.pop(0)
 
 
 def _event_key(record: Record) -> EventKey:
@@ -143,15 +184,58 @@ def _fingerprint(path: Path) -> tuple[str, int, int] | None:
     return (str(file), state.st_mtime_ns, state.st_size) if state else None
 
 
-def _load_state(file: Path) -> dict[str, Any]:
-    try:
-        with open_log_file(file) as opened:
-            state = json.loads(opened.read())
-    except RecursionError:
-        raise ValueError(f"{file} is nested too deeply") from None
-    if isinstance(state, dict) and isinstance(state.get("log_history"), list):
-        return state
-    raise ValueError(f"{file} has no list log_history")
+@dataclass
+class _Overview:
+    """A state without its rows: the other members, the keys in the rows, and where the rows are.
+
+    `list_number` counts the members `log_history`: as in any JSON object, the last one is valid.
+    """
+
+    state: dict[str, Any] = field(default_factory=dict)
+    row_keys: set[str] = field(default_factory=set)
+    list_number: int = 0
+    fingerprint: tuple[int, ...] = ()
+
+
+def _read_overview(file: Path) -> _Overview:
+    """Read the file to its end. Raises OSError, and ValueError if it is no complete state.
+
+    The rows are read again later: all of them may be more than fits into memory.
+    """
+    overview = _Overview()
+    with open_log_file(file) as opened:
+        overview.fingerprint = _open_fingerprint(file)
+        for member in iterate_members(opened, HISTORY_KEY):
+            if member.key != HISTORY_KEY:
+                overview.state[member.key] = member.value
+            elif not member.is_element:
+                overview.list_number += 1
+                overview.row_keys.clear()
+                overview.state[HISTORY_KEY] = member.value
+            elif isinstance(member.value, dict) and len(overview.row_keys) < MAX_ROW_KEYS:
+                overview.row_keys |= member.value.keys()
+    if not isinstance(overview.state.get(HISTORY_KEY), list):
+        raise ValueError(f"{file} has no list {HISTORY_KEY}")  # noqa: TRY004 - the file is wrong
+    return overview
+
+
+def _history_rows(file: Path, overview: _Overview) -> Iterator[Any]:
+    """The elements of the list of rows. Raises ValueError if the file is another one by now."""
+    list_number = 0
+    with open_log_file(file) as opened:
+        if _open_fingerprint(file) != overview.fingerprint:
+            raise ValueError(f"{file} changed while it was read; try again")
+        for member in iterate_members(opened, HISTORY_KEY):
+            if member.key != HISTORY_KEY:
+                continue
+            list_number += not member.is_element
+            if member.is_element and list_number == overview.list_number:
+                yield member.value
+
+
+def _open_fingerprint(file: Path) -> tuple[int, ...]:
+    status = file.stat()
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def _newest_state_file(folder: Path) -> Path | None:
@@ -211,10 +295,10 @@ def _save_record(run: str, step: int) -> Record:
 
 
 def _history_records(
-    converter: RowConverter, state: Mapping[str, Any], reader: LogReader
+    converter: RowConverter, rows: Iterable[Any], reader: LogReader
 ) -> Iterator[Record]:
     last_steps: dict[frozenset[str], int | None] = {}
-    for row in state["log_history"]:
+    for row in rows:
         record = converter.to_record(row) if isinstance(row, dict) else None
         if record is None:
             reader.skipped += 1
@@ -222,4 +306,6 @@ def _history_records(
         keys = frozenset(row)
         if last_steps.get(keys) != record.step:
             yield record
+        if len(last_steps) >= MAX_KEY_SETS:
+            last_steps.clear()
         last_steps[keys] = record.step

@@ -1,6 +1,8 @@
 """The trainer state of transformers, as one file or a directory of checkpoints."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 
@@ -120,3 +122,97 @@ def test_it_is_detected_by_name_and_by_content(tmp_path, folder):
     assert trainer_state.can_read(tmp_path / "copy.json", state().encode()[:4096])
     assert not trainer_state.can_read(tmp_path / "log.jsonl", b'{"step": 1}')
     assert trainer_state.can_read(folder(10), b"")
+
+
+def following(path):
+    """The records of a state that is followed, each time as far as there are any."""
+    reader = trainer_state.read(path)
+    records = reader.follow()
+
+    def new():
+        found = []
+        while (record := next(records)) is not None:
+            found.append((record.attempt, record.event.value, record.step))
+        return found, reader.position
+
+    return new
+
+
+def test_a_followed_state_yields_what_was_added(file):
+    new = following(file(state(HISTORY[:1])))
+    assert new() == ([(0, "start", 0), (0, "step", 10)], 2)
+
+    file(state(HISTORY[:2], epoch=2))
+    assert new() == ([(0, "step", 20)], 3)
+    file(state(HISTORY, epoch=3))
+    assert new() == ([(0, "eval", 20)], 4)
+    assert new() == ([], 4)
+
+
+def test_a_state_that_is_being_written_is_read_once_it_is_complete(file):
+    new = following(file(state(HISTORY[:1])))
+    new()
+    text = state(HISTORY)
+    file(text[: len(text) // 2])
+    assert new() == ([], 2)
+
+    file(text)
+    assert new() == ([(0, "step", 20), (0, "eval", 20)], 4)
+
+
+@pytest.mark.parametrize("history", [HISTORY[:1], [HISTORY[0], HISTORY[2], HISTORY[2]]])
+def test_a_history_that_is_another_one_is_the_next_attempt(file, history):
+    new = following(file(state(HISTORY)))
+    new()
+    file(state(history, epoch=4))
+    found, _ = new()
+
+    assert found[:2] == [(1, "start", 0), (1, "step", 10)]
+
+
+def test_checkpoints_are_yielded_once_although_they_disappear(folder):
+    root = folder(10)
+    new = following(root)
+    assert (0, "save", 10) in new()[0]
+    (root / "checkpoint-10").rename(root / "checkpoint-20")
+    (root / "checkpoint-20" / "trainer_state.json").write_text(state(epoch=5))
+    assert new()[0] == [(0, "save", 20)]
+    (root / "checkpoint-20").rename(root / "checkpoint-10")
+    assert new()[0] == []
+
+
+@pytest.mark.fault("X12")
+def test_the_last_of_several_histories_is_read(file):
+    text = state(HISTORY[:1])
+    again = text[:-1] + ', "log_history": ' + json.dumps(HISTORY[1:]) + "}"
+    (_, *result), _ = records(file(again))
+
+    assert [record.step for record in result] == [20, 20]
+
+
+READ_SCRIPT = """
+import resource, sys
+from pathlib import Path
+from sentinel.readers import trainer_state
+count = sum(1 for _ in trainer_state.read(Path(sys.argv[1])))
+print(count, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
+"""
+
+
+@pytest.mark.fault("X12")
+def test_a_large_state_takes_no_memory(file):
+    """A file of 96 MiB; json.loads alone would take more than twice its size."""
+    row = json.dumps({"step": 10, "loss": 1.0, "text": "x" * 100_000})
+    path = file("")
+    with path.open("w") as large:
+        large.write('{"log_history": [' + row)
+        for step in range(1, 1000):
+            large.write("," + row.replace("10,", f"{10 + step},", 1))
+        large.write('], "max_steps": 1000}')
+    command = [sys.executable, "-c", READ_SCRIPT, str(path)]
+    output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    count, megabytes = map(int, output.split())
+
+    assert path.stat().st_size > 90 << 20
+    assert count == 1001
+    assert megabytes < 100
