@@ -102,6 +102,8 @@ class ActionPlanner:
         self.actions = frozenset(actions)
         self._configured_actions, self._attempt = self.actions, -1
         self._rings, self._suppression = rings, suppression
+        self.not_before = 0.0
+        """Cases from before this time (epoch seconds) trigger nothing: they did already."""
         self._step_rate = StepRate()
         self._latest_command = commands.latest_command(connection)
         self._is_unsent = self._latest_command is not None
@@ -138,6 +140,8 @@ class ActionPlanner:
 
     def _is_command_wanted(self, notification: Notification) -> bool:
         if not self.actions or notification.incident.severity is not Severity.CRITICAL:
+            return False
+        if notification.time < self.not_before:
             return False
         incidents = notification.incidents
         if notification.reason not in _TRIGGERING_REASONS or not RUN_END_DETECTORS.isdisjoint(

@@ -165,6 +165,9 @@ class RunProcessor:
             lambda number: outbox.is_open(connection, storage_alert_name(run, number)),
         )
         self._pending_input: list[RecordOrBatch] = []
+        self._reads_again = self.storage.reads_again_until > 0.0
+        self.action_planner.not_before = self.storage.reads_again_until
+        self.samples.known_until = self.storage.reads_again_until
         self._has_stated_coverage = False
         self._clock, self._deliveries_polled_at = clock, 0.0
         self.stop_record: Record | None = None
@@ -308,8 +311,10 @@ class RunProcessor:
     def restore(self) -> None:
         """Continue from the state that the last agent stored."""
         state = self.journal.load_snapshot()
-        if state is not None and not self.pipeline.restore(state):
-            self.pipeline.engine.incident_book.last_episodes = self.history.last_episodes()
+        if state is None:
+            self._restore_episodes(can_continue=True)
+        elif not self.pipeline.restore(state):
+            self._restore_episodes(can_continue=False)
         if self.baseline_memory is not None:
             self.baseline_memory.metadata |= self.history.run_metadata.as_dict()
             self.baseline_memory.is_healthy = not self.history.has_alarms()
@@ -335,8 +340,29 @@ class RunProcessor:
         self.show_open_cases()
         self.onset_worker.restore(self.pipeline.firing_incidents())
 
+    def _restore_episodes(self, *, can_continue: bool) -> None:
+        """Number incidents as before; a detector continues its open one only if `can_continue`."""
+        found = outbox.episodes(self.connection)
+        for key, episodes in self.history.episodes().items():
+            found[key] = found.get(key, {}) | episodes
+        self.pipeline.engine.incident_book.known_episodes = {
+            key: [
+                replace(each, is_open=each.is_open and can_continue)
+                for _, each in sorted(episodes.items())
+            ]
+            for key, episodes in found.items()
+        }
+
+    def _begin_reading_again(self, record: Record) -> None:
+        """Let the records from this one on replace those that are stored."""
+        if record.rank == WHOLE_RUN and record.event is not Event.HEARTBEAT:
+            self._reads_again = False
+            self.history.delete_since(record.time)
+
     def _publish(self, result: Result) -> None:
         record = result.record
+        if self._reads_again:
+            self._begin_reading_again(record)
         # The values of one rank are only exported as metrics.
         is_rank_step = record.rank != WHOLE_RUN and record.event is Event.STEP
         for consumer in (self.exposition,) if is_rank_step else self.consumers:

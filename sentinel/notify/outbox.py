@@ -18,9 +18,10 @@ from itertools import groupby
 
 from sentinel.model.delivery_problem import DeliveryProblem
 from sentinel.model.finding import Severity
-from sentinel.model.incident import ENDS_OF_RUN
+from sentinel.model.incident import ENDS_OF_RUN, IncidentKey, IncidentState
 from sentinel.model.notification import Notification, NotificationReason
 from sentinel.notify import notification_codec
+from sentinel.pipeline.incidents import KnownEpisode
 
 MAX_RETRY_DELAY_SECONDS = 3600.0
 """Longest delay of a row. A row that is due later than that shows a clock that was set back."""
@@ -146,7 +147,7 @@ def _enqueue_for(
     rules: QueueRules,
 ) -> bool:
     key, reason = idempotency_key(notification, sink), notification.reason
-    if connection.execute("select 1 from outbox where key = ?", [key]).fetchone():
+    if _is_known(connection, sink, notification, key):
         return False
     if _is_withdrawn(connection, sink, notification.incident.name):
         # Its receiver got no message of the case, and needs none of its end.
@@ -186,6 +187,22 @@ def _enqueue_for(
             next_at=withheld_until,
         )
     return True
+
+
+def _is_known(
+    connection: sqlite3.Connection, sink: str, notification: Notification, key: str
+) -> bool:
+    """Whether the notification was queued before, or the receiver has the end of its case.
+
+    The latter is possible if the records are read again after damage to the database.
+    """
+    query = (
+        "select 1 from outbox where key = ?1 or (incident = ?2 and sink = ?3 and reason = ?4"
+        " and state = 'delivered' and ?5)"
+    )
+    is_end = notification.reason is NotificationReason.RESOLVED
+    values = (key, notification.incident.name, sink, _RESOLVED, not is_end)
+    return connection.execute(query, values).fetchone() is not None
 
 
 def _replaces_content(row: _PendingRow, reason: NotificationReason) -> bool:
@@ -301,6 +318,27 @@ def is_open(connection: sqlite3.Connection, incident: str) -> bool:
     query = "select distinct reason from outbox where incident = ?"
     reasons = connection.execute(query, [incident]).fetchall()
     return (_OPENED,) in reasons and (_RESOLVED,) not in reasons
+
+
+def episodes(connection: sqlite3.Connection) -> dict[IncidentKey, dict[int, KnownEpisode]]:
+    """The incidents of queued and sent notifications, by detector and number of the episode."""
+    found: dict[IncidentKey, dict[int, KnownEpisode]] = {}
+    rows = connection.execute("select notification from outbox where notification != ''")
+    for (text,) in rows:
+        try:
+            notification = notification_codec.decode(text)
+        except notification_codec.UnreadableNotificationError:
+            continue
+        for each in notification.incidents:
+            known = found.setdefault(each.key, {})
+            was_open = known[each.episode].is_open if each.episode in known else True
+            known[each.episode] = KnownEpisode(
+                each.episode,
+                each.opened_step,
+                each.opened_time,
+                is_open=was_open and each.state is not IncidentState.RESOLVED,
+            )
+    return found
 
 
 def sinks_of(connection: sqlite3.Connection, incident: str) -> set[str]:

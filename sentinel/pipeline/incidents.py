@@ -60,6 +60,25 @@ Metadata = Mapping[str, str | float]
 _NO_METADATA: Metadata = {}
 
 
+SAME_TIME_SECONDS = 10.0
+"""Difference in time up to which an incident at the same step is a known episode."""
+
+
+@dataclass(frozen=True, slots=True)
+class KnownEpisode:
+    """An episode that an earlier agent stored, whose records may be processed again."""
+
+    episode: int
+    opened_step: int
+    opened_time: float
+    is_open: bool
+
+    def is_at(self, record: Record) -> bool:
+        """Whether it opened at that record."""
+        is_same_time = abs(self.opened_time - record.time) <= SAME_TIME_SECONDS
+        return self.opened_step == record.step and is_same_time
+
+
 @dataclass
 class IncidentBook:
     """Open incidents by key, and the number of the last episode of each.
@@ -70,6 +89,7 @@ class IncidentBook:
     without one, which counts as a flap. Evaluations, saves and heartbeats count like steps.
     `ended_runs` are the runs that finished or were stopped, and `ended_keys` the incidents that
     another reason than their detector ended, both until the next start of the run.
+    `known_episodes` are stored ones of which this state knows nothing, the newest last.
     """
 
     findings_to_fire: int = 1
@@ -77,6 +97,7 @@ class IncidentBook:
     cooldown_records: int = 32
     open_incidents: dict[IncidentKey, Incident] = field(default_factory=dict)
     last_episodes: dict[IncidentKey, int] = field(default_factory=dict)
+    known_episodes: dict[IncidentKey, list[KnownEpisode]] = field(default_factory=dict)
     checkpoint_steps: dict[str, deque[int]] = field(default_factory=dict)
     ended_runs: set[str] = field(default_factory=set)
     ended_keys: set[IncidentKey] = field(default_factory=set)
@@ -226,7 +247,7 @@ class IncidentBook:
         detector: Detector,
         metadata: Metadata,
     ) -> Incident:
-        self.last_episodes[key] = episode = self.last_episodes.get(key, 0) + 1
+        self.last_episodes[key] = episode = self._next_episode(key, record)
         onset = record.step if finding.onset_step is None else finding.onset_step
         incident = Incident(
             key=key,
@@ -245,6 +266,21 @@ class IncidentBook:
         )
         self.open_incidents[key] = incident
         return incident
+
+    def _next_episode(self, key: IncidentKey, record: Record) -> int:
+        """The number of the episode that opens: that of a known one if it is the same."""
+        known = self.known_episodes.get(key, [])
+        same = next((each for each in known if each.is_at(record)), None)
+        if same is None and known and known[-1].is_open:
+            # Its opening is not processed again; it still fires.
+            same = known[-1]
+        if same is None:
+            highest = known[-1].episode if known else 0
+            return max(self.last_episodes.get(key, 0), highest) + 1
+        self.known_episodes[key] = [
+            replace(each, opened_step=-1, is_open=False) if each is same else each for each in known
+        ]
+        return same.episode
 
     def _last_good_step(self, run: str, onset: int) -> int | None:
         return last_checkpoint_before(onset, self.checkpoint_steps.get(run, ()))

@@ -13,9 +13,10 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from sentinel.model.incident import Incident, IncidentKey, Onset
+from sentinel.model.incident import Incident, IncidentKey, IncidentState, Onset
 from sentinel.model.record import WHOLE_RUN, Event, Record
 from sentinel.pipeline.engine import Result
+from sentinel.pipeline.incidents import KnownEpisode
 from sentinel.signals.hardware import NODE_SIGNALS
 from sentinel.store import cases
 from sentinel.store.blocks import Block, unpack_signals
@@ -72,6 +73,14 @@ class History:
         for notification in result.case_notifications:
             cases.store_case(self.connection, notification)
 
+    def delete_since(self, time: float) -> None:
+        """Delete the records from that time on (epoch seconds), which are read again.
+
+        Heartbeats are not in the rings, so they stay.
+        """
+        self.connection.execute("delete from step where time >= ? and event <> 'heartbeat'", [time])
+        self.connection.execute("delete from block where first_time >= ?", [time])
+
     @cached_property
     def layouts(self) -> LayoutTable:
         """The layouts of the rows."""
@@ -127,17 +136,22 @@ class History:
             for incident in incidents
         ]
 
-    def last_episodes(self) -> dict[IncidentKey, int]:
-        """The number of the last episode of each detector.
+    def episodes(self) -> dict[IncidentKey, dict[int, KnownEpisode]]:
+        """The stored episodes of each detector by number.
 
-        An agent without a snapshot continues from it: the outbox never sends a name again.
+        An agent without a snapshot continues from them: the outbox never sends a name again.
         """
         rows = self.connection.execute("select body from incident")
-        last: dict[IncidentKey, int] = {}
+        found: dict[IncidentKey, dict[int, KnownEpisode]] = {}
         for body in (json.loads(text) for (text,) in rows):
             key = IncidentKey(body["run"], WHOLE_RUN, body["detector"])
-            last[key] = max(body["episode"], last.get(key, 0))
-        return last
+            found.setdefault(key, {})[body["episode"]] = KnownEpisode(
+                body["episode"],
+                body["opened_step"],
+                body["opened_time"],
+                is_open=body["state"] != IncidentState.RESOLVED.value,
+            )
+        return found
 
     def has_alarms(self) -> bool:
         """Whether any incident of the run was a warning or critical."""

@@ -1,20 +1,25 @@
-"""Sets a damaged database aside, and begins a new one.
+"""Sets a damaged database aside, and begins a new one with what can be read of it.
 
 The damaged file is kept for inspection, with its write-ahead log, as `sentinel.db.corrupt-<time>`.
+`storage.json` beside it states that until the file is deleted.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 import sqlite3
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 
 from sentinel.model.counters import Counters
 from sentinel.model.storage_state import REPLACED, StorageState
 from sentinel.store import database
+from sentinel.store.salvage import Salvage, salvage
 from sentinel.store.storage_monitor import FailureKind, StorageMonitor, classify
 
 log = logging.getLogger(__name__)
@@ -38,6 +43,8 @@ def open_storage(
     cannot be used: the database is intact then, and a later start may succeed.
     """
     failure = storage.pop_failure()
+    if not storage.state.is_degraded:
+        storage.state = load_state(path)
     if failure is None or failure.kind is not FailureKind.DAMAGED:
         try:
             return database.connect(path)
@@ -57,21 +64,40 @@ def _replace(
     counters: Counters,
     clock: Callable[[], float],
 ) -> sqlite3.Connection:
+    log.error("The database is damaged (%s); a new one is begun", reason)
     moved = set_aside(path)
-    connection = database.connect(path)
-    recovered = "nothing"
-    log.error("The database is damaged (%s); kept as %s, and a new one begun", reason, moved)
+    database.connect(path).close()
+    found = Salvage() if moved is None else salvage(moved, path)
+    log.warning("The damaged database is kept as %s; in the new one: %s", moved, found.text)
     counters.add("sentinel_dropped_records_total", "database_corrupt")
+    now = clock()
+    storage.reads_again_until = 0.0 if found.has_state else now
     storage.state = StorageState(
         REPLACED,
         reason,
-        clock(),
-        "Check the disk and the file system of the run directory, then delete the set-aside file.",
+        now,
+        f"Check the disk, then delete {moved}.",
         set_aside="" if moved is None else moved.name,
-        recovered=recovered,
-        number=storage.state.number + 1,
+        recovered=found.text,
+        number=max(storage.state.number, load_state(path, is_kept=True).number) + 1,
     )
-    return connection
+    with suppress(OSError):
+        _state_path(path).write_text(json.dumps(asdict(storage.state)))
+    return database.connect(path)
+
+
+def load_state(path: Path, *, is_kept: bool = False) -> StorageState:
+    """What `storage.json` states; `ok` once the set-aside file is deleted, unless `is_kept`."""
+    try:
+        state = StorageState(**json.loads(_state_path(path).read_text()))
+        is_kept = is_kept or path.with_name(str(state.set_aside)).is_file()
+        return state if is_kept else StorageState(number=int(state.number))
+    except (OSError, ValueError, TypeError):
+        return StorageState()
+
+
+def _state_path(path: Path) -> Path:
+    return path.with_name("storage.json")
 
 
 def set_aside(path: Path) -> Path | None:
@@ -87,7 +113,7 @@ def set_aside(path: Path) -> Path | None:
         moved = None
     for suffix in _COMPANIONS:
         companion = path.with_name(path.name + suffix)
-        if moved is None:
+        if moved is None or suffix == "-shm":
             companion.unlink(missing_ok=True)
         elif companion.exists():
             companion.rename(moved.with_name(moved.name + suffix))

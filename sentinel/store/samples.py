@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sentinel.model.record import WHOLE_RUN, Event
+from sentinel.model.record import WHOLE_RUN, Event, Record
 from sentinel.pipeline.engine import Result
 from sentinel.store import database
 
@@ -35,6 +35,8 @@ class SampleStore:
 
     connection: sqlite3.Connection
     max_stored: int = 2000
+    known_until: float = 0.0
+    """Samples up to this time (epoch seconds) may be stored already."""
 
     def update(self, result: Result) -> None:
         """Store the record if it is a sample."""
@@ -43,6 +45,8 @@ class SampleStore:
             return
         # JSON, because a sample can hold surrogates, which SQLite does not accept in text.
         encoded = json.dumps(dict(record.values)), json.dumps(dict(record.attributes))
+        if record.time <= self.known_until and self._is_stored(record, encoded):
+            return
         row = self.connection.execute(
             "insert into sample(attempt, step, rank, time, vals, attributes)"
             " values(?, ?, ?, ?, ?, ?)",
@@ -50,6 +54,11 @@ class SampleStore:
         )
         newest = row.lastrowid or 0
         self.connection.execute("delete from sample where id <= ?", (newest - self.max_stored,))
+
+    def _is_stored(self, record: Record, encoded: tuple[str, str]) -> bool:
+        query = "select 1 from sample where step = ? and rank = ? and time = ? and attributes = ?"
+        row = (record.step, record.rank, record.time, encoded[1])
+        return self.connection.execute(query, row).fetchone() is not None
 
     def newest(self, step: int | None = None, limit: int = 20) -> list[dict[str, Any]]:
         """The newest `limit` samples, of one step or of all, in the order they arrived.

@@ -80,6 +80,8 @@ class StorageMonitor:
     """
 
     state: StorageState = field(default_factory=StorageState)
+    reads_again_until: float = 0.0
+    """Records up to this time (epoch seconds) are read again, since the positions were lost."""
     _failure: StorageFailure | None = field(default=None, init=False)
 
     def report(self, error: Exception) -> None:
