@@ -44,6 +44,7 @@ from sentinel.store.journal import Journal
 from sentinel.store.recovery import open_storage
 from sentinel.store.retention import HistoryRetention
 from sentinel.store.samples import newest_samples
+from sentinel.store.storage_keeper import StorageKeeper
 from sentinel.store.storage_monitor import StorageMonitor, reading_storage
 from sentinel.transport.identity import Identity
 from sentinel.transport.paths import DATABASE_NAME, home_dir, run_dir, write_owner_host
@@ -149,6 +150,7 @@ class Agent:
         self.counters: Counters = Counters() if predecessor is None else predecessor.counters
         self.port: int = settings.port if predecessor is None else predecessor.port
         self.storage = StorageMonitor() if storage is None else storage
+        self.predecessor = predecessor
         self.settings = settings
         self.clock = clock
         self.registration = AgentRegistration(run, directory, home_dir() / "targets")
@@ -230,6 +232,7 @@ class Agent:
             recipients=self.processor.recipients,
             on_database_error=self.storage.report,
         )
+        self.storage_keeper = StorageKeeper(database_path, self.storage)
         self.slack_buttons = SlackButtons(self.sinks, clock)
         self.sample_poller = self._build_sample_poller()
         # For other processes of this user, which find it in the registration.
@@ -319,7 +322,7 @@ class Agent:
                 self.processor.snapshot()
             self.retention.finish(MAX_FINISH_SECONDS)
         except BaseException as error:
-            self._shut_down(onset_timeout=0.5)
+            self._shut_down(onset_timeout=0.5, delivery_timeout=20.0)
             self._raise_storage_failure(error)
             raise
         self._shut_down()
@@ -338,7 +341,9 @@ class Agent:
         self.processor.context_reader.page_url = self.settings.public_url or url
         self.processor.show_open_cases()
         log.info("Serving run %s at %s/metrics", self.run, url)
-        self.dispatcher.start()
+        predecessor, self.predecessor = self.predecessor, None
+        self.dispatcher.start(None if predecessor is None else predecessor.dispatcher)
+        self.storage_keeper.start()
         if self.processor.health_ping is not None:
             self.processor.health_ping.start()
         self.node_metrics.start()
@@ -375,7 +380,7 @@ class Agent:
         local_records = self.source.poll(self.turn_limit.max_records)
         if self.sample_poller is not None and self.source.attempt >= 0:
             local_records += self.sample_poller.poll(self.source.attempt)
-        entries = self.cluster_role.exchange(local_records)
+        entries = self._exchange(local_records)
         if entries or self.cluster_role.has_unsaved_changes:
             self._commit(local_records, entries)
             if text := self.processor.pop_coverage_text():
@@ -386,6 +391,23 @@ class Agent:
         self.turn_limit.update(time.monotonic() - began, is_reached=self.source.has_unread)
         self.retention.run_slice()
         self.home_pruner.poll(has_ended=self.ended_at is not None)
+
+    def _exchange(self, local_records: list[Record]) -> list[RecordOrBatch]:
+        """What this agent evaluates now, with the records of other nodes.
+
+        Steps that a head reads again are left out: those of the other nodes are not read again.
+        """
+        until, first = self.storage.reads_again_until, self.source.first_identity
+        if not until or first is None or first.local_world_size == first.world_size:
+            return self.cluster_role.exchange(local_records)
+        # The first call decides the role.
+        entries = [] if self.cluster_role.role else self.cluster_role.exchange([])
+        if self.cluster_role.role == "head":
+            self.processor.keep_stored_history()
+            local_records = [
+                each for each in local_records if each.event is not Event.STEP or each.time > until
+            ]
+        return entries + self.cluster_role.exchange(local_records)
 
     def _publish_report(self) -> None:
         """Let the other nodes show what the head judges, once a second."""
@@ -461,13 +483,14 @@ class Agent:
         undelivered = outbox.count_undelivered(self.connection, self.sinks)
         return not undelivered or elapsed >= UNDELIVERED_TIMEOUT_SECONDS
 
-    def _shut_down(self, onset_timeout: float = 5.0) -> None:
+    def _shut_down(self, onset_timeout: float = 5.0, delivery_timeout: float = 5.0) -> None:
+        self.storage_keeper.stop()
         self.cluster_role.stop()
         self.node_metrics.stop()
         if self.sample_poller is not None:
             self.sample_poller.stop()
         self.slack_buttons.stop()
-        self.dispatcher.stop(timeout=5.0)
+        self.dispatcher.stop(delivery_timeout)
         if self.processor.health_ping is not None:
             self.processor.health_ping.stop(timeout=5.0)
         self.processor.onset_worker.stop(onset_timeout)

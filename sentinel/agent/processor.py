@@ -353,6 +353,10 @@ class RunProcessor:
             for key, episodes in found.items()
         }
 
+    def keep_stored_history(self) -> None:
+        """Keep what is stored, though records are read again."""
+        self._reads_again = False
+
     def _begin_reading_again(self, record: Record) -> None:
         """Let the records from this one on replace those that are stored."""
         if record.rank == WHOLE_RUN and record.event is not Event.HEARTBEAT:

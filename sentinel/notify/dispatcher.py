@@ -62,17 +62,22 @@ class Dispatcher:
         self._wake_events = {name: threading.Event() for name in self.sinks}
         self._stopping = threading.Event()
         self._threads: list[threading.Thread] = []
+        self.workers: dict[str, SinkWorker] = {}
         for name in self.sinks:
             # A counter that starts at 0 lets Prometheus see its first increase.
             for outcome in DELIVERY_OUTCOMES:
                 counters.add(DELIVERIES_METRIC, f"{name}:{outcome}", 0.0)
 
-    def start(self) -> None:
+    def start(self, predecessor: Dispatcher | None = None) -> None:
         """Start the workers; rows that an earlier agent left as `sending` are sent again.
 
-        Raises sqlite3.Error if the database cannot be opened.
+        What `predecessor` delivered and could not store is stored first. Raises sqlite3.Error if
+        the database cannot be opened.
         """
         with closing(connect(self.database_path)) as connection:
+            for worker in () if predecessor is None else predecessor.workers.values():
+                worker.connection = connection
+                worker.store_pending_outcome()
             outbox.requeue_interrupted(connection)
         self._threads = [
             threading.Thread(
@@ -122,7 +127,7 @@ class Dispatcher:
             try:
                 with closing(connect(self.database_path)) as connection:
                     # The worker survives an error: it holds an outcome that was not stored yet.
-                    worker = worker or self._new_worker(name, connection)
+                    worker = self.workers[name] = worker or self._new_worker(name, connection)
                     worker.connection = connection
                     self._deliver_until_stopped(worker)
             except Exception as error:

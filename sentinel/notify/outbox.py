@@ -270,6 +270,25 @@ def _insert(  # noqa: PLR0913 - the columns of one row
     )
 
 
+def insert_missing(connection: sqlite3.Connection, sink: str, entry: OutboxEntry) -> None:
+    """Insert the row of an entry that was claimed, if the database lost it meanwhile."""
+    connection.execute(
+        "insert or ignore into outbox(key, sink, incident, reason, notification, state, severity,"
+        " tries, created, next_at) values(?, ?, ?, ?, ?, 'sending', ?, ?, ?, ?)",
+        (
+            entry.key,
+            sink,
+            entry.incident,
+            entry.reason,
+            entry.notification_json,
+            entry.severity,
+            entry.tries,
+            entry.created,
+            entry.created,
+        ),
+    )
+
+
 def _pending_rows(connection: sqlite3.Connection, sink: str, incident: str) -> list[_PendingRow]:
     rows = connection.execute(
         "select key, reason, state, tries, unanswered, next_at from outbox"

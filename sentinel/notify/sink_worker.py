@@ -27,6 +27,7 @@ from sentinel.notify.recipients import Recipients
 from sentinel.notify.transports.abortable_connection import PostponedError
 from sentinel.notify.transports.send import send
 from sentinel.store.database import transaction
+from sentinel.store.storage_monitor import DamagedContentError, is_json
 
 log = logging.getLogger(__name__)
 
@@ -112,6 +113,7 @@ class SinkWorker:
     _last_request_time: float = field(default=0.0, init=False)
     _wait_seconds: float = field(default=0.0, init=False)
     _store_outcome: Callable[[], None] | None = field(default=None, init=False)
+    _entry: OutboxEntry | None = field(default=None, init=False)
     _sent_times: dict[str, float] = field(default_factory=dict, init=False)
 
     def deliver_next(self) -> float:
@@ -120,7 +122,7 @@ class SinkWorker:
         Raises sqlite3.Error if the outbox cannot be read or written; a repeated call continues
         without loss.
         """
-        self._store_pending_outcome()
+        self.store_pending_outcome()
         now = self.clock()
         # Relative to the last request, so that a clock set back does not stop the worker.
         if 0 <= now - self._last_request_time < self._wait_seconds:
@@ -128,6 +130,7 @@ class SinkWorker:
         entry = outbox.claim(self.connection, self.name, now)
         if entry is None:
             return self._refresh(now) or self._seconds_until_due(now)
+        self._entry = entry
         # If the limit cannot be checked, the notification is queued again.
         self._store_outcome = lambda: outbox.reschedule(
             self.connection, entry.key, now, entry.last_error
@@ -139,7 +142,9 @@ class SinkWorker:
         self._wait_seconds = self.timing.min_interval_seconds
         self._store_outcome = self._deliver(entry)
         self._last_request_time = self.clock()
-        self._store_pending_outcome()
+        self.store_pending_outcome()
+        # From here on neither a power failure nor damage to the write-ahead log repeats it.
+        self.connection.execute("pragma wal_checkpoint(passive)").fetchall()
         return self._wait_seconds
 
     def _refresh(self, now: float) -> float:
@@ -176,11 +181,15 @@ class SinkWorker:
         except notification_codec.UnreadableNotificationError:
             return False
 
-    def _store_pending_outcome(self) -> None:
-        # An outcome stays in memory until it is stored: losing it, for example because the disk is
-        # full, would send the notification again.
-        if self._store_outcome is not None:
+    def store_pending_outcome(self) -> None:
+        """Store the outcome of the last delivery, if that failed before.
+
+        It stays in memory until it is stored: losing it, for example because the disk is full,
+        would send the notification again.
+        """
+        if self._store_outcome is not None and self._entry is not None:
             with transaction(self.connection, mode="immediate"):
+                outbox.insert_missing(self.connection, self.name, self._entry)
                 self._store_outcome()
             self._store_outcome = None
 
@@ -193,6 +202,11 @@ class SinkWorker:
     def _deliver(self, entry: OutboxEntry) -> Callable[[], None]:
         try:
             response = self._send(entry)
+        except notification_codec.UnreadableNotificationError as error:
+            if is_json(entry.notification_json):
+                return self._handle_dead(entry, type(error).__name__)
+            self._store_outcome = self._handle_postponed(entry)
+            raise DamagedContentError("a queued notification is no JSON") from None
         except Exception as error:
             return self._handle_dead(entry, type(error).__name__)
         if response.error == PostponedError.__name__:

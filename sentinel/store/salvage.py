@@ -6,7 +6,6 @@ copied, and the agent reads the rings again from their start.
 
 from __future__ import annotations
 
-import json
 import logging
 import shutil
 import sqlite3
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from sentinel.store import database
+from sentinel.store.storage_monitor import is_json
 from sentinel.transport.batch_codec import decode_standalone
 
 log = logging.getLogger(__name__)
@@ -316,7 +316,7 @@ def _content_check(table: str) -> Callable[[dict[str, Any]], bool] | None:
         return _is_outbox_row
     column = _JSON_COLUMNS.get(table)
     if column is not None:
-        return lambda row: _is_text_row(row) and _is_json(row[column])
+        return lambda row: _is_text_row(row) and is_json(row[column])
     return None if table in _LAST_TABLES else _is_text_row
 
 
@@ -335,14 +335,6 @@ def _is_utf_8(value: Any) -> bool:
         return False
 
 
-def _is_json(value: Any) -> bool:
-    try:
-        json.loads(value)
-    except (ValueError, TypeError):
-        return False
-    return True
-
-
 def _is_journal_row(row: dict[str, Any]) -> bool:
     try:
         return list(decode_standalone(row["records"], "")) is not None
@@ -354,7 +346,7 @@ def _is_outbox_row(row: dict[str, Any]) -> bool:
     """Whether the row can be sent, or is sent already."""
     if not _is_text_row({name: row[name] for name in row if name != "notification"}):
         return False
-    return row["state"] not in {name.encode() for name in _UNSENT} or _is_json(row["notification"])
+    return row["state"] not in {name.encode() for name in _UNSENT} or is_json(row["notification"])
 
 
 @dataclass

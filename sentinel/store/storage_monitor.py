@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -51,6 +52,15 @@ def reading_storage() -> Iterator[None]:
     except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
         message = f"a stored value cannot be decoded ({type(error).__name__})"
         raise DamagedContentError(message) from error
+
+
+def is_json(value: str | bytes) -> bool:
+    """Whether a stored text is JSON."""
+    try:
+        json.loads(value)
+    except (ValueError, TypeError):
+        return False
+    return True
 
 
 def classify(error: BaseException) -> FailureKind | None:

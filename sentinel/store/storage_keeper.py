@@ -1,0 +1,79 @@
+"""Checks the database in the background, and makes what is committed survive a power failure."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+from contextlib import closing, suppress
+from pathlib import Path
+
+from sentinel.model.storage_state import REPLACED
+from sentinel.store.recovery import load_state
+from sentinel.store.storage_monitor import DamagedContentError, StorageMonitor
+
+SYNC_INTERVAL_SECONDS = 5.0
+"""Longest time for which committed records are not on the disk itself."""
+_LOWEST_PRIORITY = 19
+_OPERATIONS_PER_CALL = 20_000
+"""Operations of SQLite after which the check looks whether it shall end."""
+
+
+class StorageKeeper:
+    """Runs `quick_check` once, then syncs the write-ahead log; errors go to `storage`.
+
+    It has a thread and a connection of its own, so that the agent's loop waits for neither.
+    """
+
+    def __init__(self, path: Path, storage: StorageMonitor) -> None:
+        self._path, self._storage = path, storage
+        self._stopping = threading.Event()
+        self._synced: tuple[int, int] | None = None
+
+    def start(self) -> None:
+        """Start the thread."""
+        threading.Thread(target=self._run, name="storage-keeper", daemon=True).start()
+
+    def stop(self) -> None:
+        """End the thread soon, without waiting for it."""
+        self._stopping.set()
+
+    def _run(self) -> None:
+        with suppress(OSError, AttributeError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LOWEST_PRIORITY)
+        try:
+            self.check()
+            while not self._stopping.wait(SYNC_INTERVAL_SECONDS):
+                self.sync()
+                self._forget_deleted()
+        except Exception as error:
+            if not self._stopping.is_set():
+                self._storage.report(error)
+
+    def check(self) -> None:
+        """Raise DamagedContentError for what `quick_check` finds."""
+        with closing(sqlite3.connect(self._path, timeout=10.0)) as connection:
+            connection.set_progress_handler(self._stopping.is_set, _OPERATIONS_PER_CALL)
+            ((found,),) = connection.execute("pragma quick_check(1)").fetchall()
+        if found != "ok":
+            raise DamagedContentError(f"quick_check: {found}")
+
+    def sync(self) -> None:
+        """Write what is committed to the disk itself, if it changed since the last call."""
+        with suppress(FileNotFoundError):
+            descriptor = os.open(f"{self._path}-wal", os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            try:
+                status = os.fstat(descriptor)
+                version = (status.st_size, status.st_mtime_ns)
+                if version != self._synced:
+                    os.fsync(descriptor)
+                    self._synced = version
+            finally:
+                os.close(descriptor)
+
+    def _forget_deleted(self) -> None:
+        """The storage is complete again once the set-aside database is deleted."""
+        if self._storage.state.mode == REPLACED:
+            stored = load_state(self._path)
+            if not stored.is_degraded and stored.number == self._storage.state.number:
+                self._storage.state = stored
