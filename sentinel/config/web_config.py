@@ -12,6 +12,7 @@ import re
 import ssl
 from dataclasses import dataclass
 from difflib import get_close_matches
+from math import inf
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -173,6 +174,32 @@ class WebConfig:
             optional = tls.client_auth_type == "VerifyClientCertIfGiven"
             context.verify_mode = ssl.CERT_OPTIONAL if optional else ssl.CERT_REQUIRED
         return context
+
+    def certificate_expiry(self) -> float:
+        """When the certificate expires, in seconds since the epoch; infinity without TLS.
+
+        0 if it has expired, is not valid yet or is of no use for a server. Python reads the dates
+        only of the certificate of a trusted peer: of one in a handshake within memory.
+        """
+        context = self.make_tls_context()
+        if context is None or self.tls is None:
+            return inf
+        context.verify_mode = ssl.CERT_NONE
+        client_context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        client_context.check_hostname = False
+        client_context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+        client_context.load_verify_locations(self.tls.cert_file)
+        to_client, to_server = ssl.MemoryBIO(), ssl.MemoryBIO()
+        client = client_context.wrap_bio(to_client, to_server)
+        server = context.wrap_bio(to_server, to_client, server_side=True)
+        for side in (client, server, client):
+            try:
+                side.do_handshake()
+            except ssl.SSLWantReadError:
+                continue
+            except ssl.SSLError:
+                return 0.0
+        return ssl.cert_time_to_seconds(str((client.getpeercert() or {})["notAfter"]))
 
     def _load(self, keys: str, load: Any) -> None:
         try:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
 from sentinel.config.settings import ConfigError, Settings, load_agent_settings
+from sentinel.config.url_policy import is_loopback
+from sentinel.config.web_config import WebConfig, load_web_config
 from sentinel.doctor.check_result import CheckResult, fail, ok, warn
 from sentinel.web.server import bind_free_port
+
+MIN_CERTIFICATE_DAYS = 14
+"""A certificate that expires sooner is a warning."""
 
 
 def check_settings() -> Iterator[CheckResult]:
@@ -22,6 +28,7 @@ def check_settings() -> Iterator[CheckResult]:
         yield ok("settings", "valid")
     yield _check_sinks(settings)
     yield _check_port(settings)
+    yield from _check_access(settings)
 
 
 def _check_sinks(settings: Settings) -> CheckResult:
@@ -44,3 +51,27 @@ def _check_port(settings: Settings) -> CheckResult:
         remedy = "no action if another agent has it: Prometheus finds each agent by its target file"
         return warn("port", f"{address} is in use; the next agent gets {port}", remedy)
     return ok("port", f"{address} is free")
+
+
+def _check_access(settings: Settings) -> Iterator[CheckResult]:
+    """Results for TLS, or for the lack of it where others can reach the agent."""
+    path = settings.web_config_file
+    web_config = None if path is None else load_web_config(path)
+    if web_config is not None and web_config.tls is not None:
+        yield _check_certificate(web_config)
+    elif not is_loopback(settings.host):
+        remedy = "set web_config_file with tls_server_config, or trust this network"
+        message = f"{settings.host} is reached without TLS: logins and data can be read on the way"
+        yield warn("access", message, remedy)
+
+
+def _check_certificate(web_config: WebConfig) -> CheckResult:
+    file = web_config.files()[1]
+    expiry = web_config.certificate_expiry()
+    remedy = f"renew {file}; the agent reads it again by itself"
+    if not expiry:
+        return fail("certificate", f"{file} has expired or is not valid yet", remedy)
+    days = (expiry - time.time()) / 86400
+    if days < MIN_CERTIFICATE_DAYS:
+        return warn("certificate", f"{file} expires in {days:.0f} days", remedy)
+    return ok("certificate", f"{file} is valid for {days:.0f} days")
