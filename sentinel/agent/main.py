@@ -255,7 +255,9 @@ class Agent:
             own_token=self.own_token,
             web_config_file=settings.web_config_file,
             public_url=settings.public_url,
-            suppression=SuppressionApi(run, database_path, self._why_not_notifying, clock),
+            suppression=SuppressionApi(
+                run, database_path, self._why_not_notifying, self.storage.report, clock
+            ),
         )
 
     def _read(self, read: Callable[[], Answer]) -> Answer:

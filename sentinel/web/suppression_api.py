@@ -16,6 +16,7 @@ from sentinel.config.plugins import unknown_detector_text
 from sentinel.model.clean_text import clean
 from sentinel.store import silences
 from sentinel.store.database import NewerSchemaError, connect
+from sentinel.store.storage_monitor import reading_storage
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +45,7 @@ class SuppressionApi:
     """Stores acknowledgements and silences of `run` in its database at `path`.
 
     `why_not` is a sentence if another agent sends the notifications of the run; empty otherwise.
+    `report` gets the errors of the database.
     Every method takes the body of a request, who sent it (the authenticated user, or empty) and the
     address it came from. Each change is a line in the log. Raises RequestError.
     """
@@ -53,9 +55,11 @@ class SuppressionApi:
         run: str,
         path: Path,
         why_not: Callable[[], str] = always_notifies,
+        report: Callable[[Exception], object] = lambda _: None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._run, self._path, self._why_not, self._clock = run, path, why_not, clock
+        self._run, self._path, self._clock = run, path, clock
+        self._why_not, self._report = why_not, report
 
     def acknowledge(self, body: bytes, user: str, peer: str) -> dict[str, Any]:
         """Acknowledge the firing incidents of `detector`, or the `incident`, or all; or `revoke`.
@@ -114,9 +118,10 @@ class SuppressionApi:
         if reason := self._why_not():
             raise RequestError(409, reason)
         try:
-            with closing(connect(self._path)) as connection:
+            with reading_storage(), closing(connect(self._path)) as connection:
                 yield connection
         except (NewerSchemaError, sqlite3.Error) as error:
+            self._report(error)
             log.error("A request of the web page is not stored: %s", error)  # noqa: TRY400
             raise RequestError(503, "The database cannot be written; try again.") from None
 

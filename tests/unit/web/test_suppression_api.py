@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import sqlite3
 from contextlib import closing
 
 import pytest
@@ -133,7 +134,10 @@ def test_where_another_agent_sends_notifications_nothing_is_stored(path, connect
 
 def test_a_database_that_cannot_be_used_is_an_answer(tmp_path):
     (tmp_path / "sentinel.db").write_bytes(b"not a database at all" * 500)
+    errors = []
+    api = SuppressionApi(RUN, tmp_path / "sentinel.db", report=errors.append)
     with pytest.raises(RequestError, match="cannot be written") as error:
-        send(SuppressionApi(RUN, tmp_path / "sentinel.db").silence, {"for": "2h"})
+        send(api.silence, {"for": "2h"})
 
     assert error.value.status == 503
+    assert isinstance(errors[0], sqlite3.DatabaseError)
