@@ -18,6 +18,10 @@ import pytest
 from support.rank_processes import until
 from support.webhook_receiver import Receiver
 
+from sentinel.model.record import Event
+from sentinel.store.database import connect
+from sentinel.store.history import History
+
 TIMEOUT_SECONDS = 120.0
 MEMORY_CGROUPS = Path("/sys/fs/cgroup/memory")
 
@@ -27,14 +31,19 @@ import sentinel
 
 mode, marks = sys.argv[1:3]
 rank = os.environ["RANK"]
+logged = os.open(f"{marks}/logged-{rank}", os.O_WRONLY | os.O_CREAT)
 
 def end(step):
     if not os.path.exists(f"{marks}/go"):
         return
     if mode == "segfault":
         ctypes.string_at(0)
+    if mode == "abort":
+        os.abort()
     if mode == "exit":
         os._exit(3)
+    if mode == "exec":
+        os.execv(sys.executable, [sys.executable, "-c", "raise SystemExit(9)"])
     if mode == "memory":
         kept = []
         while True:
@@ -53,6 +62,7 @@ def train():
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     for step in range(1, 1_000_000):
         sentinel.log({"loss": 5.0 - step / 1000}, step=step)
+        os.write(logged, b"%d\\n" % step)
         if step == 5:
             open(f"{marks}/{rank}", "w").close()
         end(step)
@@ -127,6 +137,13 @@ class Run:
         ((detector, severity, summary),) = self.alerts()
         return detector, severity, re.sub(r"step \d+", "step N", summary)
 
+    def missing_steps(self):
+        """Steps of rank 0 that `log` returned for and that are not in the database."""
+        logged = set(map(int, (self.folder / "logged-0").read_text().split()))
+        with closing(connect(self.directory / "sentinel.db")) as database:
+            records = History(database).records(self.directory.name)
+            return logged - {record.step for record in records if record.event is Event.STEP}
+
     def wait_until_over(self):
         """Wait until the agent has ended."""
         until(
@@ -165,6 +182,32 @@ def run(tmp_path, monkeypatch):
 )
 def test_the_end_of_a_process_is_described(run, mode, text):
     assert run.start(mode).alert() == ("run_died", "critical", text)
+
+
+@pytest.mark.full
+@pytest.mark.fault("P6")
+@pytest.mark.parametrize(
+    ("mode", "status", "text"), [("abort", -signal.SIGABRT, "x"), ("exec", 9, "x")]
+)
+def test_xxx(run, mode, status, text):
+    run.start(mode)
+    assert run.processes[0].wait(TIMEOUT_SECONDS) == status
+    print(run.alert())
+    run.wait_until_over()
+    print(run.missing_steps())
+    assert 0
+
+
+@pytest.mark.full
+@pytest.mark.fault("P7")
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT])
+def test_yyy(run, number):
+    run.start("plain").signal(number)
+    assert run.processes[0].wait(TIMEOUT_SECONDS) == -number
+    run.wait_until_over()
+    print(run.alerts())
+    print(run.missing_steps())
+    assert 0
 
 
 def test_an_exception_has_message_and_location_without_secrets(run):
