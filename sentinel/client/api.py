@@ -8,9 +8,13 @@ from typing import Any
 
 from sentinel.client.capture.text_sampling import DEFAULT_SAMPLES_PER_CALL, GeneratedBatch
 from sentinel.client.control.command_executor import NO_ACTIONS
-from sentinel.client.session import CurrentSession, current_session
+from sentinel.client.session import CurrentSession, Session
 from sentinel.model.record import Event
+from sentinel.transport.ring_layout import WORD_ERRORS
 
+_EXHAUSTED = (RecursionError, MemoryError)
+"""What a call may raise even where it handles errors, because it cannot call a function any more.
+It is counted without a call."""
 _MARK_EVENTS = {"save": Event.SAVE, "eval": Event.EVAL}
 RESUME_MARK = "resume"
 
@@ -24,7 +28,10 @@ def log(values: Mapping[str, Any], step: int | None = None, weight: float | None
     """
     recorder = CurrentSession.recorder
     if recorder is not None:
-        recorder.log(values, step, weight)
+        try:
+            recorder.log(values, step, weight)
+        except _EXHAUSTED:
+            recorder.ring.words[WORD_ERRORS] += 1
 
 
 def log_samples(
@@ -40,12 +47,15 @@ def log_samples(
     flag per completion: whether the model ended it, not the length limit. Long texts are cut.
     Anything that is not a text or a number is dropped and counted. Never raises.
     """
-    session = current_session()
+    session = CurrentSession.session
     if session is not None:
         max_samples = session.arguments.samples or DEFAULT_SAMPLES_PER_CALL
-        session.recorder.record_samples(
-            GeneratedBatch(prompts, completions, rewards, finished), step, max_samples
-        )
+        try:
+            session.recorder.record_samples(
+                GeneratedBatch(prompts, completions, rewards, finished), step, max_samples
+            )
+        except _EXHAUSTED:
+            session.ring.words[WORD_ERRORS] += 1
 
 
 def mark(event: str, step: int | None = None, **attributes: Any) -> None:
@@ -56,9 +66,16 @@ def mark(event: str, step: int | None = None, **attributes: Any) -> None:
 
     Numbers among `attributes` become values of the record, as in `mark("eval", loss=0.7)`.
     """
-    session = current_session()
+    session = CurrentSession.session
     if session is None:
         return
+    try:
+        _mark(session, event, step, attributes)
+    except _EXHAUSTED:
+        session.ring.words[WORD_ERRORS] += 1
+
+
+def _mark(session: Session, event: str, step: int | None, attributes: dict[str, Any]) -> None:
     marked = _MARK_EVENTS.get(event) if type(event) is str else None
     if type(event) is str and event == RESUME_MARK:
         session.recorder.record_resume()
@@ -81,9 +98,13 @@ def requested() -> frozenset[str]:
     recorder = CurrentSession.recorder
     if recorder is None:
         return NO_ACTIONS
-    return recorder.commands.requested(
-        recorder.commands.optimizer_steps or recorder.clock.step_index
-    )
+    try:
+        return recorder.commands.requested(
+            recorder.commands.optimizer_steps or recorder.clock.step_index
+        )
+    except _EXHAUSTED:
+        recorder.ring.words[WORD_ERRORS] += 1
+        return NO_ACTIONS
 
 
 @contextmanager
@@ -99,4 +120,7 @@ def phase(name: str) -> Iterator[None]:
 def _record_phase(name: str, edge: str) -> None:
     recorder = CurrentSession.recorder
     if recorder is not None:
-        recorder.record_phase(name, edge)
+        try:
+            recorder.record_phase(name, edge)
+        except _EXHAUSTED:
+            recorder.ring.words[WORD_ERRORS] += 1

@@ -46,7 +46,7 @@ class ErrorGuard:
 
 def is_raised_by_signal_handler(error: Exception) -> bool:
     """Whether a signal handler of the trainer, which interrupted a call, raised the error."""
-    handlers = map(signal.getsignal, signal.valid_signals())
+    handlers = map(signal.getsignal, range(1, signal.NSIG))
     codes = {getattr(handler, "__code__", None) for handler in handlers}
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code not in codes:

@@ -127,7 +127,8 @@ class RingWriter:
         # Touches every page now, so that no write takes a page fault.
         for offset in range(HEADER_SIZE, len(self._map), _PAGE_SIZE):
             self._map[offset] = 0
-        self._words = memoryview(self._map)[:HEADER_SIZE].cast("Q")
+        self.words = memoryview(self._map)[:HEADER_SIZE].cast("Q")
+        """The header as numbers; see `ring_layout`."""
         self.step = self.step_index = 0
         self.time = time.time()
         self.overhead_seconds = 0.0
@@ -170,20 +171,20 @@ class RingWriter:
 
     def begin_backward(self, step_index: int) -> None:
         """Publish the step index whose backward pass has started."""
-        self._words[WORD_BACKWARD_STEP_INDEX] = step_index
+        self.words[WORD_BACKWARD_STEP_INDEX] = step_index
 
     def count_activity(self) -> None:
         """Count a sign of life outside a step, such as a fetched batch."""
-        self._words[WORD_ACTIVITY_COUNT] += 1
+        self.words[WORD_ACTIVITY_COUNT] += 1
 
     def set_activity(self, activity: str) -> None:
         """Publish what the rank does outside steps: one of `ACTIVITIES`; a sign of life itself."""
-        self._words[WORD_ACTIVITY] = ACTIVITIES.index(activity)
-        self._words[WORD_ACTIVITY_COUNT] += 1
+        self.words[WORD_ACTIVITY] = ACTIVITIES.index(activity)
+        self.words[WORD_ACTIVITY_COUNT] += 1
 
     def count_drop(self, reason: str, count: int = 1) -> None:
         """Count dropped values or records under one of `DROP_REASONS`."""
-        self._words[WORD_DROPS + DROP_REASONS.index(reason)] += count
+        self.words[WORD_DROPS + DROP_REASONS.index(reason)] += count
 
     def set_drops(self, reason: str, total: int) -> None:
         """Publish how many values or records were dropped so far under one of `DROP_REASONS`."""
@@ -191,16 +192,16 @@ class RingWriter:
 
     def count_error(self) -> None:
         """Count a client error that was suppressed."""
-        self._words[WORD_ERRORS] += 1
+        self.words[WORD_ERRORS] += 1
 
     def abandon(self) -> None:
         """Release the mapping in a forked child, which does not own the memory."""
-        self._words.release()
+        self.words.release()
         self._map.close()
 
     def close(self, outcome: str) -> None:
         """Publish the outcome (one of `OUTCOMES`) and release the mapping; the file stays."""
-        self._words[WORD_OUTCOME] = OUTCOMES.index(outcome)
+        self.words[WORD_OUTCOME] = OUTCOMES.index(outcome)
         self.publish_step(self.step, self.step_index, self.time)
         self.abandon()
 

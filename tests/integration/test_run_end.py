@@ -131,6 +131,11 @@ class Run:
             for a in alerts
         ]
 
+    def statuses(self):
+        """Detector and status of each alert."""
+        alerts = [request.json["alerts"][0] for request in self.receiver.accepted]
+        return [(alert["labels"]["detector"], alert["status"]) for alert in alerts]
+
     def alert(self):
         """The only alert, once it is received: detector, severity, and summary without steps."""
         until(self.alerts, TIMEOUT_SECONDS, "a notification")
@@ -170,6 +175,7 @@ def run(tmp_path, monkeypatch):
         run.close()
 
 
+@pytest.mark.fault("P6")
 @pytest.mark.parametrize(
     ("mode", "text"),
     [
@@ -187,29 +193,52 @@ def test_the_end_of_a_process_is_described(run, mode, text):
 @pytest.mark.full
 @pytest.mark.fault("P6")
 @pytest.mark.parametrize(
-    ("mode", "status", "text"), [("abort", -signal.SIGABRT, "x"), ("exec", 9, "x")]
+    ("mode", "status", "end"),
+    [
+        ("abort", -signal.SIGABRT, "ended by SIGABRT (abort) at step N"),
+        ("exec", 9, "ended with exit code 9 at step N without an error message"),
+    ],
 )
-def test_xxx(run, mode, status, text):
+def test_an_end_without_an_exception_loses_no_record(run, mode, status, end):
     run.start(mode)
+
     assert run.processes[0].wait(TIMEOUT_SECONDS) == status
-    print(run.alert())
+    assert run.alert() == ("run_died", "critical", f"Rank 0 {end}; no rank is left.")
     run.wait_until_over()
-    print(run.missing_steps())
-    assert 0
+    assert run.missing_steps() == set()
 
 
 @pytest.mark.full
 @pytest.mark.fault("P7")
-@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT])
-def test_yyy(run, number):
+@pytest.mark.parametrize(
+    ("number", "alerts"),
+    [
+        (signal.SIGHUP, [("run_died", "warning", "Rank 0 was stopped by SIGHUP at step N.")]),
+        (signal.SIGINT, []),
+    ],
+)
+def test_a_signal_of_the_terminal_loses_no_record(run, number, alerts):
     run.start("plain").signal(number)
+
     assert run.processes[0].wait(TIMEOUT_SECONDS) == -number
     run.wait_until_over()
-    print(run.alerts())
-    print(run.missing_steps())
-    assert 0
+    assert [(*alert[:2], re.sub(r"step \d+", "step N", alert[2])) for alert in run.alerts()] == alerts
+    assert run.missing_steps() == set()
 
 
+@pytest.mark.fault("P11")
+def test_a_run_that_is_stopped_and_continued_is_one_incident(run, monkeypatch):
+    monkeypatch.setenv("SENTINEL_DETECTORS__RUN_STALLED__FLOOR", "2")
+    run.start("plain", ranks=2).signal(signal.SIGSTOP)
+    until(run.alerts, TIMEOUT_SECONDS, "the notification arrives")
+    run.signal(signal.SIGCONT)
+    until(lambda: len(run.statuses()) > 1, TIMEOUT_SECONDS, "the incident is resolved")
+
+    assert run.statuses() == [("run_stalled", "firing"), ("run_stalled", "resolved")]
+    assert "stopped by a signal" in run.alerts()[0][2]
+
+
+@pytest.mark.fault("P4")
 def test_an_exception_has_message_and_location_without_secrets(run):
     line = SCRIPT.splitlines().index(next(x for x in SCRIPT.splitlines() if "hunter2" in x)) + 1
 
@@ -223,6 +252,7 @@ def test_an_exception_has_message_and_location_without_secrets(run):
     assert cause.encode() in run.receiver.accepted[0].body
 
 
+@pytest.mark.fault("P3")
 @pytest.mark.parametrize("mode", ["plain", "handler"])
 def test_sigterm_to_the_group_is_a_warning(run, mode):
     """As scancel sends it; torchrun, too, is ended with its ranks."""
@@ -233,6 +263,7 @@ def test_sigterm_to_the_group_is_a_warning(run, mode):
     assert summary.startswith("Ranks 0-1 were stopped by SIGTERM at step N")
 
 
+@pytest.mark.fault("P3")
 def test_sigkill_after_an_ignored_sigterm_is_a_warning(run):
     """The agent receives the SIGTERM of the scheduler too, which is how it is known."""
     run.start("ignore").signal(signal.SIGTERM)
@@ -245,6 +276,7 @@ def test_sigkill_after_an_ignored_sigterm_is_a_warning(run):
     assert summary.startswith("Rank 0 was stopped by SIGTERM at step N")
 
 
+@pytest.mark.fault("P3")
 @pytest.mark.parametrize(("mode", "to"), [("plain", "launcher"), ("ignore", "group")])
 def test_sigterm_to_sentinel_run_sends_nothing(run, mode, to):
     run.start(mode, prefix=(sys.executable, "-m", "sentinel", "run", "--run", "ends", "--"))
@@ -286,6 +318,8 @@ OOM_TEXT = (
 )
 
 
+@pytest.mark.full
+@pytest.mark.fault("P2")
 def test_the_out_of_memory_killer_is_named_with_the_limit(run):
     with memory_cgroup(1 << 29) as group:
 

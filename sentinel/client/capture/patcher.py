@@ -15,6 +15,7 @@ from typing import Any
 from sentinel.client.capture.loop import TrainingLoop
 from sentinel.client.recorder import Recorder
 from sentinel.model.record import Event
+from sentinel.transport.ring_layout import WORD_ERRORS
 
 MAX_ERRORS_PER_INTEGRATION = 3
 
@@ -82,7 +83,10 @@ class Patcher:
         try:
             body(*args, **kwargs)
         except Exception as error:
-            self.handle_error(error, getattr(body, "__name__", "patch"))
+            try:
+                self.handle_error(error, getattr(body, "__name__", "patch"))
+            except (RecursionError, MemoryError):
+                self.recorder.ring.words[WORD_ERRORS] += 1
 
     def add_missing(self, name: str) -> None:
         """Note a function that this version of the framework does not have."""
