@@ -57,6 +57,7 @@ def test_a_run_id_that_is_a_path_is_rejected():
     assert "../live" in done.stderr
 
 
+@pytest.mark.fault("A9")
 def test_a_second_agent_exits_with_the_process_id_of_the_first(running_agent):
     done = sentinel("agent", "--run", "live")
 

@@ -206,6 +206,7 @@ def has_stall_alert(receiver, text):
     )
 
 
+@pytest.mark.fault("P5")
 def test_a_healthy_run_is_recorded_completely_without_notifications(train, receiver):
     training = train(40)
     assert training.launcher.wait(TIMEOUT_SECONDS) == 0
@@ -227,6 +228,7 @@ def test_a_healthy_run_is_recorded_completely_without_notifications(train, recei
     assert received_alerts(receiver) == []
 
 
+@pytest.mark.fault("P1")
 def test_killed_ranks_are_reported_within_five_seconds(train, receiver):
     training = train(100_000)
     training.reach(20)
@@ -249,6 +251,7 @@ def test_killed_ranks_are_reported_within_five_seconds(train, receiver):
     )
 
 
+@pytest.mark.fault("P4")
 def test_an_exception_is_reported_with_its_message_and_location(train, receiver):
     training = train(30, "raise")
     assert training.launcher.wait(TIMEOUT_SECONDS) == 1
@@ -277,6 +280,7 @@ def test_messages_of_exceptions_are_not_stored_without_permission(train, receive
     assert b"shard-7" not in (training.run / "sentinel.db").read_bytes()
 
 
+@pytest.mark.fault("P5")
 def test_an_exit_code_is_stored_and_reported(train, receiver):
     training = train(30, "exit")
     training.launcher.wait(TIMEOUT_SECONDS)
@@ -289,6 +293,7 @@ def test_an_exit_code_is_stored_and_reported(train, receiver):
     assert "exited with code 3" in summary
 
 
+@pytest.mark.full
 @pytest.mark.fault("R6")
 def test_a_stopped_rank_is_named(train, receiver):
     training = train(100_000, floor=SHORT_STALL_SECONDS)
@@ -336,6 +341,7 @@ def test_a_rank_that_is_slow_before_its_backward_pass_is_named(train, receiver):
     assert "critical" not in severities
 
 
+@pytest.mark.fault("A1")
 def test_a_killed_agent_is_restarted_and_no_step_is_lost(train, receiver):
     training = train(100_000)
     training.reach(50)

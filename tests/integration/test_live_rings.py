@@ -10,6 +10,7 @@ import time
 import pytest
 from support.rank_processes import ranks
 
+from sentinel.live.memory_cgroup import MemoryCgroup
 from sentinel.live.rings import LiveRings
 from sentinel.model.counters import Counters
 from sentinel.model.record import WHOLE_RUN, Event
@@ -125,6 +126,24 @@ def test_a_killed_rank_is_reported_with_its_last_step(source, rank):
     assert records[-1].attributes["state"] == "died"
     assert records[-1].attributes["cause"] == "died"
     assert source.ended
+
+
+@pytest.mark.fault("P2")
+def test_a_kill_for_want_of_memory_is_reported_as_such(source, rank, tmp_path, monkeypatch):
+    """With files in place of a control group, which only root can create."""
+    kills, limit = tmp_path / "memory.events", tmp_path / "memory.max"
+    kills.write_text("oom_kill 0\n")
+    limit.write_text(str(1 << 29))
+    group = MemoryCgroup((tmp_path,))
+    monkeypatch.setattr(MemoryCgroup, "of_process", lambda *_: group)
+    child = rank(0)
+    poll_until(source, is_heartbeat)
+    kills.write_text("oom_kill 1\n")
+    os.kill(child.pid, signal.SIGKILL)
+
+    (stop,) = filter(is_stop, poll_until(source, is_stop))
+    assert stop.attributes["oom_kill"] == "yes"
+    assert stop.attributes["memory_limit"] == "512 MiB"
 
 
 def test_a_rank_with_a_stop_record_did_not_die(source, rank):

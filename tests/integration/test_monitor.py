@@ -77,6 +77,7 @@ def test_start_records_the_metadata_of_the_run(recorded):
     assert {"host", "script", "python", "framework"} <= start.attributes.keys()
 
 
+@pytest.mark.fault("P4")
 @pytest.mark.parametrize(
     ("error", "attributes"),
     [
@@ -112,6 +113,7 @@ def test_a_generator_closed_early_counts_as_finished():
     assert outcome_attributes(GeneratorExit()) == {"outcome": "finished"}
 
 
+@pytest.mark.fault("P5")
 @pytest.mark.parametrize("code", [0, 3])
 def test_the_exit_code_of_the_process_is_preserved(code, script, recorded):
     line = script(f"""

@@ -214,6 +214,7 @@ def test_the_capacity_fits_the_directory(tmp_path, monkeypatch):
     assert fitting_capacity(tmp_path, ring_count=8) == 0
 
 
+@pytest.mark.fault("P1")
 @pytest.mark.chaos
 def test_every_acknowledged_record_survives_a_kill(tmp_path):
     """The writer is killed at a random time; every acknowledged record is complete."""

@@ -114,6 +114,7 @@ def test_signals_are_forwarded_and_end_the_command(script, run_without_agent, nu
         assert command.wait(TIMEOUT_SECONDS) == status
 
 
+@pytest.mark.fault("P7")
 def test_an_interrupt_from_the_terminal_reaches_the_command_once(script, run_without_agent):
     """In a new terminal, Ctrl-C is pressed."""
     import pty
@@ -144,6 +145,7 @@ print("received", len(received), "in all", flush=True)
     assert os.waitstatus_to_exitcode(status) == 0
 
 
+@pytest.mark.fault("P7")
 def test_an_interrupted_run_has_no_incident(script):
     silent_train = TRAIN.replace("sys.stdout.write", "0 and ")
     with started(script(silent_train + WAITING.format(""))) as command:

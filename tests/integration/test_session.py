@@ -171,6 +171,7 @@ print(plain, *(name for name in {COLLECTIVE_MODULES} if prefix + name in sys.mod
     assert (plain, loaded) == (("False", [*COLLECTIVE_MODULES]) if argument else ("True", []))
 
 
+@pytest.mark.fault("P10")
 def test_nothing_is_printed_at_interpreter_shutdown(script):
     line = script("""
 import sentinel

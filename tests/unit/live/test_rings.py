@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import time
 
 import pytest
 from support.rank_processes import ranks
 
 from sentinel.live.rings import STALE_AFTER_SECONDS, remove_stale_rings
+from sentinel.transport.identity import Identity
 from sentinel.transport.paths import ring_path
+from sentinel.transport.process import Process
+from sentinel.transport.ring import RingWriter
 
 
 @pytest.fixture(autouse=True)
@@ -29,6 +33,16 @@ def test_only_an_old_ring_of_a_dead_process_is_removed():
         assert remove_stale_rings(time.time() + STALE_AFTER_SECONDS + 60.0) == [dead]
         assert live.exists()
         assert not dead.parent.exists()
+
+
+@pytest.mark.fault("P13")
+def test_a_ring_is_removed_although_the_pid_of_its_writer_is_used_again(monkeypatch):
+    earlier = Process(os.getpid(), Process.current().start_ticks - 1)
+    monkeypatch.setattr(Process, "current", lambda: earlier)
+    path = ring_path("dead", 0, 0)
+    RingWriter(path, Identity("dead", 0, 0)).abandon()
+
+    assert remove_stale_rings(time.time() + STALE_AFTER_SECONDS + 60.0) == [path]
 
 
 def test_a_file_that_is_not_a_ring_is_not_removed():
