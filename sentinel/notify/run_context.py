@@ -12,6 +12,7 @@ from urllib.parse import quote
 from sentinel.live.node.node_metrics import output_dir
 from sentinel.model.notification import Notification, RunContext
 from sentinel.store.record_rows import layout_from_json
+from sentinel.store.storage_monitor import reading_storage
 
 MAX_LOOKUP_SECONDS = 0.5
 """How long a notification waits for the file system of the checkpoints, which can hang."""
@@ -69,7 +70,10 @@ class RunContextReader:
 
     def _saved_path(self, step: int) -> Path | None:
         row = self.connection.execute(_SAVE_SQL, [step]).fetchone()
-        path = "" if row is None else dict(layout_from_json(row[0]).attributes).get("path", "")
+        if row is None:
+            return None
+        with reading_storage():
+            path = str(dict(layout_from_json(row[0]).attributes).get("path", ""))
         return Path(path) if path.startswith("/") and "\0" not in path else None
 
     def _exists(self, path: Path) -> bool:

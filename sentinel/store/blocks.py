@@ -106,9 +106,12 @@ def pack_block(block: Block) -> tuple[RowLayout, bytes]:
 
 
 def unpack_signals(layout: RowLayout, blob: bytes) -> dict[str, SignalSummary]:
-    """The signals of the block that `pack_block` packed."""
+    """The signals of the block that `pack_block` packed. Raises ValueError for another blob."""
     names = layout.names
-    numbers = struct.unpack(_format(len(names)), blob)
+    try:
+        numbers = struct.unpack(_format(len(names)), blob)
+    except struct.error as error:
+        raise ValueError(f"a block of the history does not fit its layout: {error}") from error
     return {
         name: SignalSummary(numbers[at], *numbers[first : first + _NUMBERS_PER_SIGNAL])
         for at, name in enumerate(names)

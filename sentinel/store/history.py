@@ -23,6 +23,7 @@ from sentinel.store.blocks import Block, unpack_signals
 from sentinel.store.database import connect
 from sentinel.store.record_rows import LayoutTable, RecordPacker, unpack, unpack_values
 from sentinel.store.run_metadata import RunMetadataStore
+from sentinel.store.storage_monitor import reading_storage
 
 _ROW_COLUMNS = "attempt, step, time, event, layout, vals"
 _ROWS_SQL = f"""
@@ -47,10 +48,11 @@ _RESTORED_EVENTS = ("start", "save", "eval", "stop")
 
 @dataclass
 class History:
-    """Rows of the tables `step`, `metadata`, `incident` and `case_history`.
+    """Rows of the tables `step`, `block`, `metadata`, `incident` and `case_history`.
 
     Records of single ranks are not stored: the combined record holds their spread. Heartbeats are
-    stored if they have values of the node, METADATA records if they change anything.
+    stored if they have values of the node, METADATA records if they change anything. A row that
+    cannot be decoded raises DamagedContentError. Make a new history after a rollback.
     """
 
     connection: sqlite3.Connection
@@ -184,10 +186,10 @@ class History:
         query = f"{_BLOCKS_SQL} {condition} order by first_id"
         for first_id, *header, layout, blob in self.connection.execute(query, numbers or ()):
             attempt, event, count, first_step, step, first_time, time = header
-            signals = unpack_signals(self.layouts.get(layout), blob)
-            yield Block(
-                attempt, Event(event), count, first_id, first_step, step, first_time, time, signals
-            )
+            with reading_storage():
+                signals = unpack_signals(self.layouts.get(layout), blob)
+                kind = Event(event)
+            yield Block(attempt, kind, count, first_id, first_step, step, first_time, time, signals)
 
     def recent_values(
         self, signal: str, until: float, max_rows: int, max_values: int
@@ -199,9 +201,10 @@ class History:
         """
         found: list[tuple[int, float]] = []
         for step, number, blob in self.connection.execute(_RECENT_VALUES_SQL, (until, max_rows)):
-            layout = self.layouts.get(number)
-            if signal in layout.names and len(found) < max_values:
-                found.append((step, unpack_values(layout, blob)[signal]))
+            with reading_storage():
+                layout = self.layouts.get(number)
+                if signal in layout.names and len(found) < max_values:
+                    found.append((step, unpack_values(layout, blob)[signal]))
         return found[::-1]
 
     def latest_records(self, run: str) -> list[Record]:
@@ -213,7 +216,8 @@ class History:
 
     def _row_record(self, run: str, row: Sequence[Any]) -> Record:
         *header, layout, blob = row
-        return unpack(run, self.layouts.get(layout), blob, header)
+        with reading_storage():
+            return unpack(run, self.layouts.get(layout), blob, header)
 
 
 def read_incidents(path: Path) -> list[dict[str, Any]]:

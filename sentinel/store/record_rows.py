@@ -53,6 +53,13 @@ class RowLayout:
         spreads = "".join([each[3] for each in self.spreads])
         return struct.Struct(f"<{len(self.names)}d{spreads}")
 
+    def unpack(self, blob: bytes) -> tuple[Any, ...]:
+        """The numbers of a row. Raises ValueError for a blob of another layout."""
+        try:
+            return self.numbers.unpack_from(blob)
+        except struct.error as error:
+            raise ValueError(f"a row of the history does not fit its layout: {error}") from error
+
     def to_json(self) -> str:
         """The layout as it is stored."""
         return json.dumps([self.names, self.attributes, self.spreads], separators=(",", ":"))
@@ -91,13 +98,13 @@ class LayoutTable:
         return known
 
     def get(self, number: int) -> RowLayout:
-        """The layout with that id. Raises LookupError, ValueError if it is missing or damaged."""
+        """The layout with that id. Raises KeyError, ValueError if it is missing or damaged."""
         known = self._layout_by_id.get(number)
         if known is None:
             query = "select body from layout where id = ?"
             row = self.connection.execute(query, [number]).fetchone()
             if row is None:
-                raise LookupError(f"The history has no layout {number}.")
+                raise KeyError(number)
             known = layout_from_json(row[0])
             self._remember(number, known)
         return known
@@ -203,9 +210,12 @@ class RecordPacker:
 
 
 def unpack(run: str, layout: RowLayout, blob: bytes, header: Sequence[Any]) -> Record:
-    """The record of a row: `header` is attempt, step, time and event."""
+    """The record of a row: `header` is attempt, step, time and event.
+
+    Raises ValueError or another error of a decoder if the row is damaged.
+    """
     attempt, step, time, event = header
-    numbers = layout.numbers.unpack_from(blob)
+    numbers = layout.unpack(blob)
     values = dict(zip(layout.names, numbers, strict=False))
     rest = blob[layout.numbers.size :]
     full = json.loads(rest) if rest else {}
@@ -234,7 +244,7 @@ def unpack(run: str, layout: RowLayout, blob: bytes, header: Sequence[Any]) -> R
 
 def unpack_values(layout: RowLayout, blob: bytes) -> dict[str, float]:
     """The values of a row, without the spreads."""
-    return dict(zip(layout.names, layout.numbers.unpack_from(blob), strict=False))
+    return dict(zip(layout.names, layout.unpack(blob), strict=False))
 
 
 def _spread_kind(spread: Spread, value: float | None, *, exact: bool) -> int:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from sentinel.model.record import Event
 from sentinel.store.blocks import Block, block_of_record, merge_blocks, pack_block
 from sentinel.store.database import transaction
+from sentinel.store.storage_monitor import reading_storage
 
 if TYPE_CHECKING:
     from sentinel.store.history import History
@@ -128,9 +129,11 @@ class HistoryRetention:
 
     def _load(self) -> None:
         row = self.connection.execute("select next_id from thinning").fetchone()
-        self._next_id = 0 if row is None else row[0]
         query = "select level, count(*) from block group by level"
-        self._blocks_by_level = dict(self.connection.execute(query))
+        counts = self.connection.execute(query).fetchall()
+        with reading_storage():
+            self._next_id = 0 if row is None else int(row[0])
+            self._blocks_by_level = {int(level): count for level, count in counts}
 
     def _next_work(self) -> Callable[[], None] | None:
         """The next short piece of work; None if there is none."""

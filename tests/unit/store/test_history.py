@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import isnan, nan
+from sqlite3 import DatabaseError
 
 import pytest
 from support.results import case_result
@@ -133,3 +134,32 @@ def test_an_incident_without_a_case_has_no_diagnosis(history):
 
     (stored,) = history.incidents()
     assert (stored["case"], stored["diagnosis"]) == (None, None)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "update step set vals = x'00'",
+        "update step set layout = 99",
+        "update step set event = 'stepp'",
+        "update layout set body = 'no json'",
+        "update layout set body = '[5]'",
+    ],
+)
+def test_a_damaged_row_is_an_error_of_the_database(history, damage):
+    """The agent sets the file aside then; any other error would end it again and again."""
+    history.update(Result(record(3, loss=1.5)))
+    history.connection.execute(damage)
+    again = History(history.connection)
+
+    with pytest.raises(DatabaseError):
+        list(again.records("run"))
+
+
+def test_a_damaged_block_is_an_error_of_the_database(history):
+    values = "1, 1, 0, 'step', 1, 1, 1, 1, 1.0, 1.0, 1, x'00'"
+    history.connection.execute(f"insert into block values({values})")
+    history.connection.execute("""insert into layout values(1, '[["loss"],[],[]]')""")
+
+    with pytest.raises(DatabaseError):
+        list(history.records("run"))

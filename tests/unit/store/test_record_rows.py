@@ -206,7 +206,7 @@ def test_unused_layouts_are_deleted(tmp_path):
         layouts.delete_unused([used, unused])
 
         assert layouts.get(used).names == ("a",)
-        with pytest.raises(LookupError):
+        with pytest.raises(KeyError):
             layouts.get(unused)
         assert layouts.add(RowLayout(("b",)))
 
