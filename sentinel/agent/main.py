@@ -9,11 +9,8 @@ twice.
 from __future__ import annotations
 
 import logging
-import os
-import sqlite3
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from math import inf
 from pathlib import Path
 from secrets import token_urlsafe
@@ -23,7 +20,7 @@ from typing import Protocol, TypeVar
 from sentinel.agent.home_pruner import HomePruner
 from sentinel.agent.processor import RunProcessor
 from sentinel.agent.registration import AgentRegistration
-from sentinel.agent.run_directory import remove_shared_files
+from sentinel.agent.run_directory import RunDirectory
 from sentinel.agent.turn_limit import TurnLimit
 from sentinel.cluster.agent_role import AgentRole
 from sentinel.config.settings import Settings, build_sinks
@@ -45,9 +42,14 @@ from sentinel.store.recovery import open_storage
 from sentinel.store.retention import HistoryRetention
 from sentinel.store.samples import newest_samples
 from sentinel.store.storage_keeper import StorageKeeper
-from sentinel.store.storage_monitor import StorageMonitor, reading_storage
+from sentinel.store.storage_monitor import (
+    FailureKind,
+    StorageMonitor,
+    classify,
+    reading_storage,
+)
 from sentinel.transport.identity import Identity
-from sentinel.transport.paths import DATABASE_NAME, home_dir, run_dir, write_owner_host
+from sentinel.transport.paths import home_dir
 from sentinel.transport.ring import ReadPosition, RingReader
 from sentinel.web.server import WebServer
 from sentinel.web.suppression_api import SuppressionApi
@@ -144,8 +146,6 @@ class Agent:
         storage: StorageMonitor | None = None,
         predecessor: Agent | None = None,
     ) -> None:
-        self.directory = directory = run_dir(run)
-        database_path = directory / DATABASE_NAME
         self.run = run
         self.counters: Counters = Counters() if predecessor is None else predecessor.counters
         self.port: int = settings.port if predecessor is None else predecessor.port
@@ -153,9 +153,8 @@ class Agent:
         self.predecessor = predecessor
         self.settings = settings
         self.clock = clock
-        self.registration = AgentRegistration(run, directory, home_dir() / "targets")
+        self.registration = AgentRegistration(run, home_dir() / "targets", settings.targets_group)
         self.registration.acquire()
-        write_owner_host(run, os.uname().nodename)
         self.stop_requested = Flag()
         self.stop_requested_at: float | None = None
         self.started_at = clock()
@@ -165,13 +164,21 @@ class Agent:
         self.turn_limit = TurnLimit()
         self.reported_at = 0.0
         try:
-            self.connection = open_storage(database_path, self.storage, self.counters, clock)
+            self.run_directory = RunDirectory(run, self.storage, self.registration, clock)
         except Exception as error:
             self.registration.release()
             self._raise_storage_failure(error)
             raise
+        database_path = self.run_directory.database_path
         try:
-            self._build(directory, database_path, clock)
+            self.connection = open_storage(database_path, self.storage, self.counters, clock)
+            self.run_directory.note_opened()
+        except Exception as error:
+            self.run_directory.close(ended=False)
+            self._raise_storage_failure(error)
+            raise
+        try:
+            self._build(database_path, clock)
         except BaseException as error:
             self._release_storage()
             self._raise_storage_failure(error)
@@ -186,14 +193,14 @@ class Agent:
             self._raise_storage_failure(error)
             raise
 
-    def _build(self, directory: Path, database_path: Path, clock: Callable[[], float]) -> None:
+    def _build(self, database_path: Path, clock: Callable[[], float]) -> None:
         """Build the components, which read what the last agent stored."""
         run, settings = self.run, self.settings
         self.sinks = build_sinks(settings)
         self.node_metrics = NodeMetrics(
             settings.node_poll_seconds,
             self.counters,
-            directory,
+            home_dir() / "runs" / run,
             self._output_dir,
             self._rank_pids,
             clock,
@@ -315,6 +322,7 @@ class Agent:
         try:
             self._start()
             while not self._may_stop() and not self._is_finished():
+                self.run_directory.check()
                 self.storage.check()
                 self.run_once()
                 self.source.wait(self._poll_interval())
@@ -322,16 +330,20 @@ class Agent:
             # Not after an exception: memory then holds results that were never committed.
             with database.transaction(self.connection):
                 self.processor.snapshot()
-            self.retention.finish(MAX_FINISH_SECONDS)
+            if self.run_directory.is_home:
+                self.retention.finish(MAX_FINISH_SECONDS)
         except BaseException as error:
+            if classify(error) is FailureKind.UNUSABLE:
+                self.run_directory.rescue(self.connection)
             self._shut_down(onset_timeout=0.5, delivery_timeout=20.0)
+            self._release_storage()
             self._raise_storage_failure(error)
             raise
         self._shut_down()
         if self.source.ended:
             self.source.remove_rings()
-            with suppress(OSError):
-                remove_shared_files(self.run)
+        self._release_storage(ended=self.source.ended)
+        if self.source.ended:
             self.home_pruner.poll(has_ended=True)
         self.home_pruner.stop(timeout=5.0)
 
@@ -340,6 +352,7 @@ class Agent:
         url = self.registration.register(
             self.settings.host, self.port, self.own_token, self.server.certificate_file
         )
+        self.run_directory.publish_target()
         self.processor.context_reader.page_url = self.settings.public_url or url
         self.processor.show_open_cases()
         log.info("Serving run %s at %s/metrics", self.run, url)
@@ -391,7 +404,9 @@ class Agent:
         self._serve_buttons()
         self.cluster_role.after_commit()
         self.turn_limit.update(time.monotonic() - began, is_reached=self.source.has_unread)
-        self.retention.run_slice()
+        if self.run_directory.is_home:
+            # The older history is not in shared memory.
+            self.retention.run_slice()
         self.home_pruner.poll(has_ended=self.ended_at is not None)
 
     def _exchange(self, local_records: list[Record]) -> list[RecordOrBatch]:
@@ -498,11 +513,7 @@ class Agent:
         self.processor.onset_worker.stop(onset_timeout)
         self.server.stop()
         self.source.close()
-        self._release_storage()
 
-    def _release_storage(self) -> None:
-        # The directory may be gone.
-        with suppress(sqlite3.Error):
-            self.connection.close()
-        with suppress(OSError):
-            self.registration.release()
+    def _release_storage(self, *, ended: bool = False) -> None:
+        self.run_directory.close_connection(self.connection)
+        self.run_directory.close(ended=ended)

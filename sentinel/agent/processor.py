@@ -49,7 +49,7 @@ from sentinel.store.journal import Journal
 from sentinel.store.onset_worker import OnsetWorker
 from sentinel.store.samples import SampleStore
 from sentinel.store.storage_monitor import StorageMonitor
-from sentinel.transport.paths import home_dir
+from sentinel.transport.paths import BASELINES_NAME, home_dir
 from sentinel.transport.ring import RingReader
 
 log = logging.getLogger(__name__)
@@ -144,7 +144,9 @@ class RunProcessor:
         )
         self.baseline_memory: BaselineMemory | None = None
         if settings.baselines:
-            store = BaselineStore(home_dir() / "baselines")
+            # A home directory that cannot be used, or may hang, is left to the run directory.
+            is_home = path.is_relative_to(home_dir())
+            store = BaselineStore((home_dir() if is_home else path.parent) / BASELINES_NAME)
             self.baseline_memory = BaselineMemory(
                 run, self.pipeline.engine, store, used=path.parent / "baseline.json"
             )

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
+import grp
 import json
 import os
 import socket
+import stat
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -13,11 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from sentinel.model.record import Record
-from sentinel.transport.paths import AGENT_LOCK, is_agent_running, ring_dir
+from sentinel.transport.paths import AGENT_LOCK, is_agent_running, ring_dir, shared_run_dir
 
 WILDCARD_ADDRESSES = ("0.0.0.0", "::")  # noqa: S104 - recognised, not bound
 """Addresses to listen at that no client can connect to; the URL has the node's name instead."""
 
+REGISTRATION_NAME = "agent.json"
 MAX_LOCK_ATTEMPTS = 5
 LOCK_RETRY_SECONDS = 0.02
 
@@ -32,29 +36,31 @@ class AgentRegistration:
 
     The lock in shared memory is that of this node; trainers look there. The one in the run
     directory excludes agents of other nodes with the same home directory. Prometheus reads
-    `targets_directory` by its file discovery.
+    `targets_directory` by its file discovery; with `targets_group`, members of that group can.
     """
 
     run: str
-    run_directory: Path
     targets_directory: Path
-    _lock_fds: dict[Path, int] = field(default_factory=dict, init=False)
+    targets_group: str = ""
+    _directory: Path | None = field(default=None, init=False)
+    _target: dict[str, Any] = field(default_factory=dict, init=False)
+    _lock_fds: list[int] = field(default_factory=list, init=False)
 
     def acquire(self) -> None:
-        """Lock the run. Raises AlreadyServedError with the process id of another agent.
+        """Lock the run on this node. Raises AlreadyServedError with the id of the other process.
 
         The kernel releases the locks when their owner dies.
         """
-        try:
-            for directory in (ring_dir(self.run), self.run_directory):
-                if directory not in self._lock_fds:
-                    self._lock_fds[directory] = self._lock(directory / AGENT_LOCK)
-        except BaseException:
-            self._unlock()
-            raise
+        self._lock(ring_dir(self.run) / AGENT_LOCK)
 
-    def _lock(self, path: Path) -> int:
+    def set_directory(self, directory: Path) -> None:
+        """Lock the run directory, for the files of this agent. Raises AlreadyServedError."""
+        self._lock(directory / AGENT_LOCK)
+        self._directory = directory
+
+    def _lock(self, path: Path) -> None:
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        owner = ""
         # `is_agent_running` in another process holds the lock briefly, and an agent that ends
         # removes the file.
         for _ in range(MAX_LOCK_ATTEMPTS):
@@ -64,7 +70,8 @@ class AgentRegistration:
                 if os.fstat(descriptor).st_nlink:
                     os.ftruncate(descriptor, 0)
                     os.pwrite(descriptor, str(os.getpid()).encode(), 0)
-                    return descriptor
+                    self._lock_fds.append(descriptor)
+                    return
             except BlockingIOError:
                 owner = os.read(descriptor, 32).decode(errors="replace").strip()
             except BaseException:
@@ -74,18 +81,15 @@ class AgentRegistration:
             time.sleep(LOCK_RETRY_SECONDS)
         raise AlreadyServedError(f"Run {self.run} is served by process {owner}.")
 
-    def _unlock(self) -> None:
-        while self._lock_fds:
-            os.close(self._lock_fds.popitem()[1])
-
     def register(
         self, host: str, port: int, token: str = "", certificate_file: Path | None = None
     ) -> str:
-        """Write the registration files; return the URL at which other nodes reach the agent.
+        """Write `agent.json`; return the URL at which other nodes reach the agent.
 
         `token` lets other processes of this user ask the agent. With a certificate, which they
         expect it to have, the agent is reached over HTTPS.
         """
+        assert self._directory is not None
         host = socket.gethostname() if host in WILDCARD_ADDRESSES else host
         address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         scheme = "http" if certificate_file is None else "https"
@@ -94,13 +98,30 @@ class AgentRegistration:
         registration = {"run": self.run, "node": node, "pid": os.getpid(), "port": port, "url": url}
         registration |= {"token": token, "certificate_file": str(certificate_file or "")}
         labels = {} if certificate_file is None else {"__scheme__": scheme}
-        self._remove_stale_targets()
-        _write_json_atomically(self.run_directory / "agent.json", registration, mode=0o600)
-        _write_json_atomically(self._target_path, [{"targets": [address], "labels": labels}])
+        self._target = {"targets": [address], "labels": labels}
+        _write_json_atomically(self._directory / REGISTRATION_NAME, registration, mode=0o600)
         return url
+
+    @property
+    def is_registered(self) -> bool:
+        """Whether `register` was called, so that there is a target."""
+        return bool(self._target)
+
+    def publish_target(self) -> None:
+        """Write the target for Prometheus. Raises OSError."""
+        directory = self.targets_directory
+        directory.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        directory.mkdir(mode=0o700, exist_ok=True)
+        self._remove_stale_targets()
+        group = _group_id(self.targets_group) if self.targets_group else None
+        if group is not None:
+            _permit_group(directory.parent, group, stat.S_IXGRP)
+            _permit_group(directory, group, stat.S_IRGRP | stat.S_IXGRP)
+        _write_json_atomically(self._target_path, [self._target], group=group)
 
     def write_outcome(self, stop_record: Record) -> None:
         """Write `outcome.json`: how the run ended, at which step, and which ranks ended it."""
+        assert self._directory is not None
         outcome = {
             "run": self.run,
             "step": stop_record.step,
@@ -108,26 +129,37 @@ class AgentRegistration:
             "attempt": stop_record.attempt,
         }
         _write_json_atomically(
-            self.run_directory / "outcome.json", {**outcome, **stop_record.attributes}
+            self._directory / "outcome.json", {**outcome, **stop_record.attributes}
         )
 
-    def release(self) -> None:
-        """Remove the registration files and release the locks."""
-        for path in (self._target_path, self.run_directory / "agent.json"):
+    def withdraw_target(self) -> None:
+        """Remove the target for Prometheus. Raises OSError."""
+        self._target_path.unlink(missing_ok=True)
+
+    def release(self, *, is_directory_usable: bool = True) -> None:
+        """Release the locks, and remove `agent.json` if the run directory can be used."""
+        directory = ring_dir(self.run)
+        paths = []
+        if self._directory is not None and is_directory_usable:
+            paths.append(self._directory / REGISTRATION_NAME)
+        if self._lock_fds:
+            # An agent that has opened the removed file sees that, and creates a new one.
+            paths.append(directory / AGENT_LOCK)
+        for path in paths:
             # The disk may have become unusable; a stale file is replaced by the next agent.
             with suppress(OSError):
                 path.unlink(missing_ok=True)
-        if self._lock_fds:
-            # An agent that has opened the removed file sees that, and creates a new one.
-            with suppress(OSError):
-                (ring_dir(self.run) / AGENT_LOCK).unlink(missing_ok=True)
-        self._unlock()
+        while self._lock_fds:
+            os.close(self._lock_fds.pop())
+        # Not empty if the run goes on, or another agent serves it.
+        with suppress(OSError):
+            directory.rmdir()
 
     def _remove_stale_targets(self) -> None:
         """Remove the targets of killed agents: this agent may listen on the port of one."""
+        runs = self.targets_directory.parent / "runs"
         for target in self.targets_directory.glob("*.json"):
-            owner = self.run_directory.parent / target.stem
-            if target != self._target_path and not is_agent_running(owner):
+            if target != self._target_path and not _is_served(runs / target.stem):
                 target.unlink(missing_ok=True)
 
     @property
@@ -135,11 +167,42 @@ class AgentRegistration:
         return self.targets_directory / f"{self.run}.json"
 
 
-def _write_json_atomically(path: Path, content: Any, mode: int = 0o644) -> None:
+def _is_served(directory: Path) -> bool:
+    """Whether the run of that directory has an agent, here or on another node."""
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        registration = json.loads((directory / REGISTRATION_NAME).read_text())
+        if registration["node"] != os.uname().nodename:
+            return True
+    return is_agent_running(directory) or is_agent_running(shared_run_dir(directory.name))
+
+
+def _group_id(name: str) -> int:
+    """The id of a group, given its name or its id. Raises OSError."""
+    try:
+        return int(name) if name.isdecimal() else grp.getgrnam(name).gr_gid
+    except KeyError:
+        message = f"targets_group: there is no group {name!r} on this machine"
+        raise OSError(errno.EINVAL, message) from None
+
+
+def _permit_group(path: Path, group: int, mode: int) -> None:
+    """Give the group these permissions on the file. Raises OSError."""
+    status = path.stat()
+    if status.st_gid != group:
+        os.chown(path, -1, group)
+    if status.st_mode & mode != mode:
+        path.chmod(stat.S_IMODE(status.st_mode) | mode)
+
+
+def _write_json_atomically(
+    path: Path, content: Any, mode: int = 0o644, group: int | None = None
+) -> None:
     """Replace the file atomically: a reader sees the old content or the new one."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.new")
     temporary.unlink(missing_ok=True)
     temporary.touch(mode=mode)
     temporary.write_text(json.dumps(content))
+    if group is not None:
+        _permit_group(temporary, group, stat.S_IRGRP)
     temporary.replace(path)

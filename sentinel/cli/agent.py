@@ -29,7 +29,7 @@ def agent(
     from sentinel.agent.run_service import RunService
     from sentinel.config.settings import ConfigError, load_agent_settings
     from sentinel.store.database import NewerSchemaError
-    from sentinel.store.storage_monitor import StorageFailure
+    from sentinel.store.storage_monitor import StorageFailure, StorageMonitor
     from sentinel.transport.paths import RunIdError, describe_error
 
     logging.basicConfig(
@@ -37,6 +37,7 @@ def agent(
     )
     # Our parent may have blocked signals, which is inherited.
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
+    _reject_mistyped(run)
     output = OutputLog(run)
     # The trainer has priority on every core.
     os.nice(10)
@@ -46,16 +47,18 @@ def agent(
     os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:2")
     try:
         settings = load_agent_settings(settings_environ(config))
-        service = RunService(
-            lambda storage, predecessor: Agent(
-                run, settings, storage=storage, predecessor=predecessor
-            )
-        )
+
+        def build(storage: StorageMonitor, predecessor: Agent | None) -> Agent:
+            agent = Agent(run, settings, storage=storage, predecessor=predecessor)
+            output.redirect(agent.run_directory.path)
+            return agent
+
+        service = RunService(build)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(
                 number, lambda received, _: service.request_stop(signal.Signals(received).name)
             )
-        agent = service.prepare()
+        service.prepare()
     except (ConfigError, NewerSchemaError, RunIdError) as error:
         raise error_exit("agent", str(error)) from None
     except (OSError, sqlite3.Error, StorageFailure) as error:
@@ -65,9 +68,28 @@ def agent(
     except AlreadyServedError as error:
         print(error, file=sys.stderr)
         raise typer.Exit(0) from None
-    output.redirect(agent.directory)
     try:
         service.serve()
     except Exception as error:
         output.report_failure(f"{type(error).__name__}: {error}")
         raise
+
+
+def _reject_mistyped(run: str) -> None:
+    """Exit with an error if there is no such run, but one with a similar id."""
+    from difflib import get_close_matches
+
+    from sentinel.transport.paths import list_runs
+
+    runs = list_runs()
+    # Beside a trainer, in a container of its own, an agent may start before the run exists.
+    if run in runs or os.environ.get("SENTINEL_RUN_ID") == run:
+        return
+    if matches := get_close_matches(run, runs, n=3, cutoff=0.7):
+        names = " or ".join(repr(match) for match in matches)
+        raise error_exit(
+            "agent",
+            f"no run {run!r}. Did you mean {names}? "
+            f"To wait for a run that is not there yet, set SENTINEL_RUN_ID={run}.",
+        )
+    logging.getLogger(__name__).warning("There is no run %s yet: waiting for its first rank", run)

@@ -149,8 +149,10 @@ class Settings(BaseModel):
     those in `disable` do not run. `keys` are logged keys, each with the signal that it stands for.
     With `baselines` the run starts from the trajectories of healthy runs with the same
     configuration, and stores its own. `actions` are the commands that are sent to the trainer.
-    `cluster` is for runs on several nodes, `privacy` limits which texts are stored, and `history`
-    how much is stored. `drill` is set by `sentinel chaos`: every notification is marked as a drill.
+    `targets_group` is the group, by name or id, of a Prometheus of another user, which may then
+    read `targets/`. `cluster` is for runs on several nodes, `privacy` limits which texts are
+    stored, and `history` how much is stored. `drill` is set by `sentinel chaos`: every notification
+    is marked as a drill.
     """
 
     model_config = ConfigDict(
@@ -179,6 +181,7 @@ class Settings(BaseModel):
     disable: list[str] = Field(default_factory=list)
     keys: dict[str, str] = Field(default_factory=dict)
     baselines: bool = True
+    targets_group: str = ""
     actions: dict[str, list[Literal["checkpoint", "stop"]]] = Field(default_factory=dict)
     cluster: ClusterSettings = ClusterSettings(head="", token=None)
     privacy: PrivacySettings = PrivacySettings()

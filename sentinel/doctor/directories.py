@@ -5,16 +5,26 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from sentinel.doctor.check_result import CheckResult, fail, ok, warn
-from sentinel.transport.paths import UnsafeDirectoryError, home_dir, ring_dir, run_dir
+from sentinel.transport.mounts import find_mount
+from sentinel.transport.paths import (
+    UnsafeDirectoryError,
+    home_dir,
+    ring_dir,
+    root_warning,
+    run_dir,
+)
 from sentinel.transport.ring import DEFAULT_CAPACITY_BYTES, fitting_capacity
 
 MIB = 2**20
 MIN_FREE_BYTES = 512 * MIB
 """Free bytes that the state directory should have: weeks of one run's history."""
+
+ANSWER_TIMEOUT_SECONDS = 2.0
 
 _PROBE_RUN_ID = "sentinel-doctor"
 """Id of no run, used to create the directories as a run does."""
@@ -45,15 +55,20 @@ def _check_directory(
     check: Callable[[Path], CheckResult],
     remedy: str,
 ) -> CheckResult:
+    if find_mount(path).is_remote and not _answers(path):
+        message = f"the file server of {path} does not answer within {ANSWER_TIMEOUT_SECONDS:.0f} s"
+        return fail(subject, message, remedy)
     try:
         directory = create()
     except UnsafeDirectoryError as error:
-        return fail(subject, "not safe to use", str(error))
+        return fail(subject, f"not safe to use: {error}", remedy)
     except OSError as error:
         return fail(subject, f"{path} cannot be used ({error.strerror})", remedy)
     try:
         with tempfile.TemporaryFile(dir=directory) as file:
             file.write(b"\0" * 4096)
+        if warning := root_warning(path):
+            return warn(subject, warning, f"run `chmod go-w {path}`, or `chmod +t {path}`")
         return check(directory)
     except OSError as error:
         return fail(subject, f"{path} is not writable ({error.strerror})", remedy)
@@ -62,9 +77,24 @@ def _check_directory(
         _remove_directory(directory)
 
 
+def _answers(path: Path) -> bool:
+    """Whether a file server answers; a thread that waits for one cannot be ended."""
+    answered = threading.Event()
+
+    def look() -> None:
+        path.exists()
+        answered.set()
+
+    threading.Thread(target=look, daemon=True).start()
+    return answered.wait(ANSWER_TIMEOUT_SECONDS)
+
+
 def _check_state_directory(directory: Path) -> CheckResult:
     free = shutil.disk_usage(directory).free
     message = f"{home_dir()} is writable, {_format_mib(free)} free"
+    mount = find_mount(home_dir())
+    if mount.is_remote:
+        message += f", on a file server ({mount.type}): runs are copied there from shared memory"
     if free < MIN_FREE_BYTES:
         remedy = "free some space, or set SENTINEL_HOME to a disk with at least "
         remedy += _format_mib(MIN_FREE_BYTES)

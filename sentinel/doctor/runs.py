@@ -14,7 +14,7 @@ from sentinel.transport.paths import (
     is_agent_running,
     is_home_remote,
     list_shared_rings,
-    ring_dir,
+    shared_run_dir,
 )
 from sentinel.transport.ring import read_header
 from sentinel.transport.ring_layout import DROP_REASONS, MAX_CLIENT_ERRORS, RingHeader
@@ -59,7 +59,7 @@ def _check_agent(run: str, agent: DiscoveredRun | None, ranks: list[RingHeader])
     if agent is not None:
         grade = fail if ranks else warn
         return grade(subject, agent.problem, agent.remedy)
-    if is_agent_running(ring_dir(run)):
+    if is_agent_running(shared_run_dir(run)):
         return ok(subject, f"{len(ranks)} ranks alive; the agent is starting")
     remedy = f"start sentinel agent --run {run}; see agent.log in the run's state directory"
     return fail(subject, f"{len(ranks)} ranks alive, but no agent monitors them", remedy)

@@ -24,6 +24,7 @@ from sentinel.store.storage_monitor import FailureKind, StorageMonitor, classify
 
 log = logging.getLogger(__name__)
 
+STATE_NAME = "storage.json"
 MAX_SET_ASIDE = 3
 """Damaged databases that are kept: the newest ones."""
 
@@ -42,10 +43,10 @@ def open_storage(
     Raises NewerSchemaError, and sqlite3.OperationalError if the file is locked or its directory
     cannot be used: the database is intact then, and a later start may succeed.
     """
-    failure = storage.pop_failure()
+    failure = storage.pop_failure(FailureKind.DAMAGED)
     if not storage.state.is_degraded:
         storage.state = load_state(path)
-    if failure is None or failure.kind is not FailureKind.DAMAGED:
+    if failure is None:
         try:
             return database.connect(path)
         except sqlite3.DatabaseError as error:
@@ -81,9 +82,14 @@ def _replace(
         recovered=found.text,
         number=max(storage.state.number, load_state(path, is_kept=True).number) + 1,
     )
-    with suppress(OSError):
-        _state_path(path).write_text(json.dumps(asdict(storage.state)))
+    save_state(path, storage.state)
     return database.connect(path)
+
+
+def save_state(path: Path, state: StorageState) -> None:
+    """Write `storage.json` beside the database, if that is possible."""
+    with suppress(OSError):
+        _state_path(path).write_text(json.dumps(asdict(state)))
 
 
 def load_state(path: Path, *, is_kept: bool = False) -> StorageState:
@@ -97,7 +103,7 @@ def load_state(path: Path, *, is_kept: bool = False) -> StorageState:
 
 
 def _state_path(path: Path) -> Path:
-    return path.with_name("storage.json")
+    return path.with_name(STATE_NAME)
 
 
 def set_aside(path: Path) -> Path | None:

@@ -28,6 +28,8 @@ class FailureKind(Enum):
     """The file cannot be read: it is set aside, and a new one begun."""
     UNUSABLE = "unusable"
     """The directory cannot be used: another one is used meanwhile."""
+    USABLE_AGAIN = "usable again"
+    """The home directory can be used again: the run moves back there. Nothing is lost."""
 
 
 class StorageFailure(Exception):  # noqa: N818 - the agent is replaced; the process continues
@@ -65,9 +67,9 @@ def is_json(value: str | bytes) -> bool:
 
 def classify(error: BaseException) -> FailureKind | None:
     """What an error of the storage requires; None if it is another error, or one that passes."""
-    if isinstance(error, sqlite3.ProgrammingError):
-        return None
-    if isinstance(error, sqlite3.Error):
+    if isinstance(error, StorageFailure):
+        return error.kind
+    if isinstance(error, sqlite3.Error) and not isinstance(error, sqlite3.ProgrammingError):
         name = str(getattr(error, "sqlite_errorname", None) or "")
         if name.startswith(_BUSY_SQLITE_ERRORS):
             return None
@@ -101,12 +103,20 @@ class StorageMonitor:
         if kind is not None and self._failure is None:
             self._failure = StorageFailure(kind, error)
 
+    def request_move(self, failure: StorageFailure) -> None:
+        """Let `check` raise, so that the next agent uses another directory."""
+        if self._failure is None:
+            self._failure = failure
+
     def check(self) -> None:
         """Raise the reported failure, if any."""
         if self._failure is not None:
             raise self._failure
 
-    def pop_failure(self) -> StorageFailure | None:
-        """The reported failure, if any, which the caller handles."""
-        failure, self._failure = self._failure, None
+    def pop_failure(self, *kinds: FailureKind) -> StorageFailure | None:
+        """The reported failure if it is of one of these kinds; the caller handles it."""
+        failure = self._failure
+        if failure is None or failure.kind not in kinds:
+            return None
+        self._failure = None
         return failure

@@ -23,6 +23,8 @@ AGENT_LOCK = "agent.lock"
 START_LOG_NAME = "agent.log"
 """File in shared memory with the output of an agent until it has found its run directory."""
 DATABASE_NAME = "sentinel.db"
+BASELINES_NAME = "baselines"
+"""Directory of the trajectories of healthy runs."""
 HOME_TIMEOUT_SECONDS = 1.0
 """Longest wait for a home directory on a file server."""
 _HANG_MEMORY_SECONDS = 30.0
@@ -67,13 +69,18 @@ def home_dir() -> Path:
 def run_dir(run_id: str) -> Path:
     """Directory of a run, created if missing. Raises RunIdError, UnsafeDirectoryError."""
     return _make_private_dir(
-        _make_private_dir(_make_dir(home_dir()) / "runs") / validate_run_id(run_id)
+        _make_private_dir(_make_root(home_dir()) / "runs") / validate_run_id(run_id)
     )
 
 
 def ring_dir(run_id: str) -> Path:
     """Shared-memory directory of a run, created if missing. Raises like `run_dir`."""
     return _make_private_dir(_shared_memory_dir(make=True) / validate_run_id(run_id))
+
+
+def shared_run_dir(run_id: str) -> Path:
+    """Path of `ring_dir`. Creates nothing. Raises RunIdError."""
+    return _shared_memory_dir(make=False) / validate_run_id(run_id)
 
 
 def fallback_run_dir(run_id: str) -> Path:
@@ -86,7 +93,7 @@ def current_run_dir(run_id: str) -> Path:
 
     That is in shared memory while its database is there, else in the home directory.
     """
-    fallback = _shared_memory_dir(make=False) / validate_run_id(run_id) / _FALLBACK_NAME
+    fallback = shared_run_dir(run_id) / _FALLBACK_NAME
     return fallback if (fallback / DATABASE_NAME).exists() else home_dir() / "runs" / run_id
 
 
@@ -121,9 +128,16 @@ def attempt_from_ring_name(name: str) -> int:
     return int(match[1]) if match else -1
 
 
+def list_runs() -> list[str]:
+    """Ids of all runs of this user that have a directory, sorted. Waits like `read_home`."""
+    shared = _list_names(_shared_memory_dir(make=False))
+    names = {*shared, *(path.name for path in _list_home_runs())}
+    return sorted(name for name in names if _RUN_ID.fullmatch(name))
+
+
 def list_rings(run_id: str) -> list[Path]:
     """Every ring of a run, by attempt, then rank. Creates nothing, and never waits for a server."""
-    directories = [_shared_memory_dir(make=False) / validate_run_id(run_id)]
+    directories = [shared_run_dir(run_id)]
     if not is_home_remote():
         directories.append(home_dir() / "runs" / run_id)
     rings: list[tuple[int, int, Path]] = []
@@ -238,7 +252,7 @@ class _HangingHome:
 
 def removed_ring_names(run_id: str) -> set[str]:
     """File names of the run's removed rings. Creates nothing. Waits like `read_home`."""
-    shared = _shared_memory_dir(make=False) / validate_run_id(run_id) / _FALLBACK_NAME
+    shared = shared_run_dir(run_id) / _FALLBACK_NAME
     names = (*_list_names(shared), *read_home(run_id).names)
     return {name.removesuffix(REMOVED_SUFFIX) for name in names if name.endswith(REMOVED_SUFFIX)}
 
@@ -286,13 +300,33 @@ def validate_run_id(run_id: str) -> str:
 def _shared_memory_dir(*, make: bool) -> Path:
     chosen = os.environ.get("SENTINEL_RUNTIME_DIR")
     if chosen:
-        return _make_dir(Path(chosen)) if make else Path(chosen)
+        return _make_root(Path(chosen)) if make else Path(chosen)
     default = Path(f"/dev/shm/sentinel-{os.geteuid()}")  # noqa: S108 - owner and mode are checked
     return _make_private_dir(default) if make else default
 
 
-def _make_dir(path: Path) -> Path:
+def root_warning(path: Path) -> str:
+    """What others could do in a root directory that is used nevertheless; "" if nothing.
+
+    They cannot read or write the files of a run, which are in directories of this user only.
+    """
+    status = path.stat()
+    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not status.st_mode & stat.S_ISVTX:
+        return f"{path} is writable by others, who could remove the directories of runs"
+    return ""
+
+
+def _make_root(path: Path) -> Path:
+    """Create the directory, or check that no other user decides what is there.
+
+    A link is followed if this user or root made it. Root may use a directory of any user, as in a
+    container.
+    """
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    owners = {path.lstat().st_uid, path.stat().st_uid}
+    if os.geteuid() and not owners <= {os.geteuid(), 0}:
+        message = f"{path} belongs to another user: choose a directory that you own."
+        raise UnsafeDirectoryError(message)
     return path
 
 

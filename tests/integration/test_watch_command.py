@@ -299,9 +299,10 @@ def test_the_run_id_is_made_from_the_path_and_is_always_the_same(tmp_path):
     assert run_name_from_path(path).startswith("a-b-log-")
 
 
-def test_an_unusable_state_directory_is_one_line_that_names_it(path, tmp_path, monkeypatch):
+def test_directories_that_are_both_unusable_are_one_line(path, tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     monkeypatch.setenv("SENTINEL_HOME", str(tmp_path / "file"))
+    monkeypatch.setenv("SENTINEL_RUNTIME_DIR", str(tmp_path / "file"))
     append_rows(path, *loss_rows(1, 4))
     result = CliRunner().invoke(app, ["watch", str(path)])
 

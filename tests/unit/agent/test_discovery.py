@@ -84,8 +84,8 @@ def test_nothing_is_sent_to_a_server_with_another_certificate(register, serve_tl
     url, _ = serve_tls()
     other = make_certificate((tmp_path / "other").mkdir() or tmp_path / "other")
     path = register(url, token="own", certificate_file=str(other))
-    registration = AgentRegistration("live", path.parent, tmp_path / "targets")
-    registration.acquire()
+    registration = AgentRegistration("live", tmp_path / "targets")
+    registration.set_directory(path.parent)
     run = query_agent(path)
     registration.release()
 
@@ -99,8 +99,8 @@ def test_an_agent_that_requires_a_client_certificate_is_not_reported_as_stopped(
     tls = {"client_auth_type": "RequireAndVerifyClientCert", "client_ca_file": str(authority)}
     url, certificate = serve_tls(**tls)
     path = register(url, token="own", certificate_file=str(certificate))
-    registration = AgentRegistration("live", path.parent, tmp_path / "targets")
-    registration.acquire()
+    registration = AgentRegistration("live", tmp_path / "targets")
+    registration.set_directory(path.parent)
     run = query_agent(path)
     registration.release()
 

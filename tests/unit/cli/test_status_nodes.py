@@ -104,8 +104,9 @@ def test_json_has_the_whole_cluster_status(monkeypatch):
 
 def test_an_agent_on_another_node_is_not_reported_as_stopped(monkeypatch):
     """Nodes may share a home directory, but 127.0.0.1 is another host on each."""
-    registration = AgentRegistration("two", run_dir("two"), home_dir() / "targets")
+    registration = AgentRegistration("two", home_dir() / "targets")
     registration.acquire()
+    registration.set_directory(run_dir("two"))
     registration.register("127.0.0.1", 9)
     try:
         (path,) = registration_files()

@@ -1,0 +1,119 @@
+"""Moves the database of a run between the home directory and shared memory.
+
+The copy in shared memory has the newest rows of the history only. Moved back, the rows that were
+added there are appended to the history, and everything else replaces what the home directory has.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+from sentinel.store import database
+from sentinel.store.recovery import set_aside
+
+HISTORY_TABLES = ("step", "sample")
+"""Tables to which rows are only appended, with a growing `id`."""
+HOME_TABLES = ("block",)
+"""Tables of the older history, which stay in the home directory."""
+MAX_HISTORY_ROWS = 5000
+"""Rows of a history table that are copied to shared memory: what the charts of the page show."""
+MAX_COPIED_BYTES = 64 << 20
+"""Largest database that is copied file by file."""
+_COMPANION_SUFFIXES = ("-wal", "-shm")
+_WITHOUT_HISTORY = "sentinel.db.begun-here"
+"""Name of the empty file beside a database that does not continue the one in the home directory."""
+
+
+def begin_in_fallback(target: Path) -> None:
+    """Note that a database at `target` will not continue the one in the home directory."""
+    (target.parent / _WITHOUT_HISTORY).touch(mode=0o600)
+
+
+def copy_to_fallback(source: sqlite3.Connection, target: Path) -> None:
+    """Copy the state, and the newest history, from an open database to a new file.
+
+    The database of `source` may be full, read-only or deleted. Raises sqlite3.Error, OSError.
+    """
+    remove_database(target)
+    database.connect(target).close()
+    source.execute("attach database ? as fallback", (str(target),))
+    try:
+        with database.transaction(source):
+            for table, columns in _shared_tables(source):
+                rows = f"select {columns} from main.{table}"  # noqa: S608
+                if table in HISTORY_TABLES:
+                    rows += f" order by id desc limit {MAX_HISTORY_ROWS}"
+                source.execute(f"delete from fallback.{table}")  # noqa: S608
+                source.execute(f"insert into fallback.{table}({columns}) {rows}")
+    except BaseException:
+        remove_database(target)
+        raise
+    finally:
+        source.execute("detach database fallback")
+
+
+def copy_files_to_fallback(source: Path, target: Path) -> None:
+    """Copy a database that no process writes, with its write-ahead log.
+
+    Raises FileNotFoundError if there is none, OSError if it is too large or cannot be copied.
+    """
+    files = {suffix: source.with_name(source.name + suffix) for suffix in ("-wal", "")}
+    files = {suffix: path for suffix, path in files.items() if path.exists()}
+    if "" not in files:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(source))
+    if sum(path.stat().st_size for path in files.values()) > MAX_COPIED_BYTES:
+        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(source))
+    remove_database(target)
+    try:
+        for suffix, path in files.items():
+            shutil.copyfile(path, target.with_name(target.name + suffix))
+    except BaseException:
+        remove_database(target)
+        raise
+
+
+def merge_into_home(fallback: Path, home: Path) -> None:
+    """Bring the database in the home directory up to date, in one transaction.
+
+    It is created if missing. The one in shared memory may be in use. Raises sqlite3.Error, OSError.
+    """
+    mark = fallback.parent / _WITHOUT_HISTORY
+    if mark.exists():
+        if home.exists():
+            set_aside(home)
+        mark.unlink()
+    with closing(database.connect(home)) as connection:
+        connection.execute("attach database ? as fallback", (str(fallback),))
+        with database.transaction(connection, mode="immediate"):
+            for table, columns in _shared_tables(connection):
+                rows = f"select {columns} from fallback.{table}"  # noqa: S608
+                if table in HISTORY_TABLES:
+                    rows += f" where id >= (select coalesce(max(id), 0) from main.{table})"  # noqa: S608
+                else:
+                    connection.execute(f"delete from main.{table}")  # noqa: S608
+                connection.execute(f"insert or replace into main.{table}({columns}) {rows}")
+
+
+def _shared_tables(connection: sqlite3.Connection) -> list[tuple[str, str]]:
+    """The tables that are in both databases, and their columns."""
+    names = connection.execute(
+        "select name from main.sqlite_master where type = 'table' and name not like 'sqlite_%'"
+    ).fetchall()
+    tables = []
+    # The names are those of our schema.
+    for (name,) in names:
+        if name not in HOME_TABLES:
+            columns = connection.execute(f"pragma main.table_info({name})").fetchall()
+            tables.append((str(name), ", ".join(f'"{column[1]}"' for column in columns)))
+    return tables
+
+
+def remove_database(path: Path) -> None:
+    """Remove a database and its companions, if they exist. Raises OSError."""
+    for suffix in (*_COMPANION_SUFFIXES, ""):
+        path.with_name(path.name + suffix).unlink(missing_ok=True)

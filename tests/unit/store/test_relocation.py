@@ -1,0 +1,111 @@
+"""The database of a run moves to shared memory and back without a lost or repeated row."""
+
+from __future__ import annotations
+
+from contextlib import closing
+
+import pytest
+
+from sentinel.store import database, relocation
+from sentinel.store.relocation import (
+    begin_in_fallback,
+    copy_files_to_fallback,
+    copy_to_fallback,
+    merge_into_home,
+)
+
+
+@pytest.fixture
+def home(tmp_path):
+    (tmp_path / "home").mkdir()
+    return tmp_path / "home" / "sentinel.db"
+
+
+@pytest.fixture
+def fallback(tmp_path):
+    (tmp_path / "shm").mkdir()
+    return tmp_path / "shm" / "sentinel.db"
+
+
+def write(path, steps, silences=()):
+    with closing(database.connect(path)) as connection:
+        for step in steps:
+            connection.execute(
+                "insert into step(attempt, step, time, event, layout, vals)"
+                " values(0, ?, 0.0, 'step', 1, x'')",
+                (step,),
+            )
+        for author in silences:
+            connection.execute(
+                "insert into silence(detector, starts_at, ends_at, author, comment)"
+                " values('x', 0.0, 1.0, ?, '')",
+                (author,),
+            )
+
+
+def steps(path):
+    with closing(database.connect(path)) as connection:
+        return [step for (step,) in connection.execute("select step from step order by id")]
+
+
+def authors(path):
+    with closing(database.connect(path)) as connection:
+        return [name for (name,) in connection.execute("select author from silence order by id")]
+
+
+def test_what_is_added_in_shared_memory_is_appended_to_the_history(home, fallback, monkeypatch):
+    monkeypatch.setattr(relocation, "MAX_HISTORY_ROWS", 2)
+    write(home, range(5), ["ana"])
+    with closing(database.connect(home)) as connection:
+        copy_to_fallback(connection, fallback)
+    assert (steps(fallback), authors(fallback)) == ([3, 4], ["ana"])
+    write(fallback, [5, 6], ["bo"])
+
+    for _ in range(2):
+        merge_into_home(fallback, home)
+        assert (steps(home), authors(home)) == (list(range(7)), ["ana", "bo"])
+
+
+def test_a_deleted_database_is_copied_from_the_open_connection(home, fallback):
+    write(home, range(3))
+    with closing(database.connect(home)) as connection:
+        for path in home.parent.iterdir():
+            path.unlink()
+        copy_to_fallback(connection, fallback)
+    assert steps(fallback) == [0, 1, 2]
+
+    merge_into_home(fallback, home)
+    assert steps(home) == [0, 1, 2]
+
+
+def test_the_write_ahead_log_of_a_killed_agent_is_copied_too(home, fallback):
+    write(home, range(2))
+    with closing(database.connect(home)) as connection:
+        connection.execute("update step set time = 7.0")
+        copy_files_to_fallback(home, fallback)
+
+    with closing(database.connect(fallback)) as connection:
+        assert connection.execute("select distinct time from step").fetchall() == [(7.0,)]
+
+
+def test_a_database_that_could_not_be_continued_is_set_aside(home, fallback):
+    write(home, [1, 2])
+    write(fallback, [8])
+    begin_in_fallback(fallback)
+
+    for _ in range(2):
+        merge_into_home(fallback, home)
+    assert steps(home) == [8]
+    (kept,) = home.parent.glob("sentinel.db.*[0-9]")
+    assert steps(kept) == [1, 2]
+
+
+def test_a_database_that_is_too_large_is_not_copied(home, fallback, monkeypatch):
+    monkeypatch.setattr(relocation, "MAX_COPIED_BYTES", 1)
+    write(home, [1])
+
+    with pytest.raises(OSError, match="too large"):
+        copy_files_to_fallback(home, fallback)
+    with pytest.raises(FileNotFoundError):
+        copy_files_to_fallback(home.with_name("missing.db"), fallback)
+    assert not fallback.exists()
