@@ -12,6 +12,7 @@ not wait for that: a heartbeat names the ranks with unread records, whose steps 
 from __future__ import annotations
 
 import heapq
+import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -32,6 +33,8 @@ from sentinel.transport.paths import list_rings, list_shared_rings, mark_ring_re
 from sentinel.transport.ring import NO_LIMIT, ReadPosition, RingError, RingReader, read_header
 from sentinel.transport.ring_layout import NORMAL_OUTCOMES
 from sentinel.transport.stack_channel import remove_channel
+
+log = logging.getLogger(__name__)
 
 HEARTBEAT_INTERVAL_SECONDS = 0.5
 FAILURE_HEARTBEAT_INTERVAL_SECONDS = 0.1
@@ -287,13 +290,14 @@ class LiveRings:
                 if not rank.ended:
                     self.process_watch.add(rank.header.process)
                 self.elastic_restart.add_rank(rank)
-            except RingError:
-                self._count_if_unreadable(path, now)
+            except RingError as error:
+                self._count_if_unreadable(path, now, error)
 
-    def _count_if_unreadable(self, path: Path, now: float) -> None:
-        """Count a ring that stays unreadable; one that is still being created does not."""
+    def _count_if_unreadable(self, path: Path, now: float, error: RingError) -> None:
+        """Count and log a ring that stays unreadable; one that is still being created does not."""
         since = self.unreadable_since.setdefault(path, now)
         if since + UNREADABLE_RING_GRACE_SECONDS <= now:
+            log.warning("A rank is not monitored: %s", error)
             self.counters.add("sentinel_dropped_records_total", "ring_refused")
             self.unreadable_since[path] = inf
 

@@ -60,10 +60,10 @@ class Trainer:
         return int.from_bytes(self._acknowledged[-8:], sys.byteorder)
 
 
-def start_agent(run: str) -> subprocess.Popen[bytes]:
+def start_agent(run: str, stderr: int = subprocess.DEVNULL) -> subprocess.Popen[bytes]:
     """The agent of that run, once it serves."""
     command = [sys.executable, "-m", "sentinel", "agent", "--run", run]
-    agent = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    agent = subprocess.Popen(command, stderr=stderr)
     deadline = time.monotonic() + TIMEOUT_SECONDS
     while _registered_pid(run) != agent.pid:
         assert agent.poll() is None, "the agent has ended"
