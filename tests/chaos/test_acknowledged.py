@@ -23,8 +23,9 @@ def environment(tmp_path, monkeypatch):
         monkeypatch.setenv(name, value)
 
 
+@pytest.mark.full
 @pytest.mark.fault("P1", "A1")
-@pytest.mark.parametrize("kill", [kill_trainers, pytest.param(kill_agents, marks=pytest.mark.full)])
+@pytest.mark.parametrize("kill", [kill_trainers, kill_agents])
 def test_no_acknowledged_step_is_lost(kill):
     result = kill("acknowledged", KILLS, random.Random(11))
 

@@ -15,6 +15,7 @@ pytestmark = [pytest.mark.chaos]
 CALLS = int(os.environ.get("CHAOS_CALLS", "20000"))
 
 
+@pytest.mark.fault("I5")
 def test_no_call_raises(tmp_path):
     result = run_hostile_calls(tmp_path, CALLS)
 

@@ -130,6 +130,7 @@ def test_invalid_settings_are_reported_once_and_the_agent_is_not_restarted(agent
     assert supervisor.next_start_at is None
 
 
+@pytest.mark.fault("A5")
 def test_an_agent_that_cannot_be_started_is_reported_once(monkeypatch, capsys):
     monkeypatch.setattr(spawn, "agent_command", lambda _: ["/no/such/program"])
     supervisor = AgentSupervisor("run")

@@ -10,6 +10,7 @@ import sys
 import time
 from contextlib import closing
 from pathlib import Path
+from threading import Event, Thread
 
 from sentinel.store.database import connect
 from sentinel.transport.paths import run_dir
@@ -37,27 +38,33 @@ class Trainer:
     """A process that logs a step every `interval` seconds, and acknowledges it afterwards."""
 
     def __init__(self, run: str, interval: float) -> None:
-        self._read, write = os.pipe()
-        self._acknowledged = b""
+        read, write = os.pipe()
+        self._last, self._has_step = 0, Event()
+        self._reader = Thread(target=self._read, args=(read,))
         self.process = subprocess.Popen(
             [sys.executable, "-c", TRAINER, str(write), str(interval), str(os.getpid())],
             env={**os.environ, "SENTINEL_RUN_ID": run},
             pass_fds=[write],
         )
         os.close(write)
+        self._reader.start()
 
     def wait_for_a_step(self) -> None:
         """Wait until a step is acknowledged."""
-        self._acknowledged += os.read(self._read, 1 << 16)
+        assert self._has_step.wait(TIMEOUT_SECONDS), "the trainer logs nothing"
 
     def kill(self) -> int:
         """Kill it; returns the last step that it acknowledged."""
         self.process.kill()
         self.process.wait()
-        while chunk := os.read(self._read, 1 << 16):
-            self._acknowledged += chunk
-        os.close(self._read)
-        return int.from_bytes(self._acknowledged[-8:], sys.byteorder)
+        self._reader.join()
+        return self._last
+
+    def _read(self, descriptor: int) -> None:
+        with os.fdopen(descriptor, "rb") as acknowledged:
+            while step := acknowledged.read(8):
+                self._last = int.from_bytes(step, sys.byteorder)
+                self._has_step.set()
 
 
 def start_agent(run: str, stderr: int = subprocess.DEVNULL) -> subprocess.Popen[bytes]:

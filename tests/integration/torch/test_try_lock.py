@@ -92,6 +92,7 @@ def test_a_signal_handler_may_log_in_the_middle_of_a_log(rank):
     assert header.sequence > logs
 
 
+@pytest.mark.fault("I5")
 def test_a_log_inside_a_log_is_written_afterwards(rank):
     class LoggingDict(dict):
         def __getitem__(self, key):

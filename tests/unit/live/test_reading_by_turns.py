@@ -96,6 +96,7 @@ def test_a_slice_is_bounded_and_no_rank_is_far_ahead(source):
         assert max(newest.values()) - min(newest.values()) <= 2 * MAX_FRAMES_PER_READ
 
 
+@pytest.mark.fault("A3")
 def test_nothing_is_late_although_a_slice_takes_longer_than_the_deadline(source):
     """As for an agent that is suspended in the middle of a slice."""
     ranks = [Rank(n, 8) for n in range(8)]
@@ -189,6 +190,7 @@ def test_a_death_is_known_before_its_last_records_are_read(source):
     assert reader.dropped() == {}
 
 
+@pytest.mark.fault("A2")
 def test_what_an_overrun_left_is_read_whole(source):
     """The reader goes on close to the writer, in every ring at about the same step."""
     ranks = [Rank(n, 2, capacity=64 << 10) for n in range(2)]
