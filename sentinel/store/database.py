@@ -129,8 +129,9 @@ def connect(path: Path) -> sqlite3.Connection:
     """
     connection = sqlite3.connect(path, timeout=10.0, isolation_level=None)
     try:
-        # Before the first page is written: later, only `vacuum` can change it.
-        connection.execute("pragma auto_vacuum=incremental")
+        if _schema_version(connection) == 0:
+            # Before the first page is written: later, only `vacuum` can change it.
+            connection.execute("pragma auto_vacuum=incremental")
         connection.execute("pragma journal_mode=wal")
         connection.execute(f"pragma journal_size_limit={MAX_IDLE_WAL_BYTES}")
         connection.execute("pragma synchronous=normal")
@@ -172,6 +173,7 @@ def _make_shrinkable(connection: sqlite3.Connection, path: Path) -> None:
     if mode == _INCREMENTAL_VACUUM:
         return
     try:
+        connection.execute("pragma auto_vacuum=incremental")
         connection.execute("vacuum")
     except sqlite3.OperationalError as error:
         # Another process uses it, or the disk has no room for a copy.

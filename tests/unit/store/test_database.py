@@ -400,3 +400,12 @@ def test_a_transaction_commits_everything_or_nothing(path):
         with transaction(connection):
             connection.execute("insert into cluster values('a', '1')")
         assert connection.execute("select count(*) from cluster").fetchone() == (1,)
+
+
+def test_opening_a_database_writes_nothing(path):
+    """The page and every command open it while the agent writes."""
+    with closing(connect(path)) as connection, transaction(connection, mode="immediate"):
+        connection.execute("insert into cluster values('a', '1')")
+        with closing(connect(path)) as other:
+            assert other.execute("select count(*) from cluster").fetchone() == (0,)
+            assert other.execute("pragma auto_vacuum").fetchone() == (2,)
