@@ -13,6 +13,7 @@ from sentinel.generate.detector_docs import detector_docs, detectors_page
 from sentinel.generate.layers import with_layers
 from sentinel.generate.metrics_reference import metrics_page
 from sentinel.generate.prometheus_rules import prometheus_rules
+from sentinel.generate.reliability import reliability_page
 from sentinel.generate.runbooks import runbook_pages
 
 ROOT = Path(__file__).parents[2]
@@ -30,6 +31,7 @@ def documents() -> dict[str, str]:
     texts["docs/metrics.md"] = metrics_page(detectors)
     texts["docs/diagnosis.md"] = diagnosis_page(causes)
     texts["docs/detectors.md"] = detectors_page(detectors)
+    texts["docs/reliability.md"] = reliability_page(ROOT)
     architecture = ROOT / "docs" / "architecture.md"
     texts["docs/architecture.md"] = with_layers(architecture.read_text(encoding="utf-8"), ROOT)
     texts |= {f"{RUNBOOK_DIR}/{name}.md": text for name, text in pages}

@@ -118,11 +118,11 @@ class Run:
     def signal(self, number):
         os.killpg(self.processes[0].pid, number)
 
-    def kill_trainer(self):
-        """Kill the child of `sentinel run` that is not its agent."""
+    def trainer(self):
+        """The child of `sentinel run` that is not its agent."""
         children = psutil.Process(self.processes[0].pid).children()
         (trainer,) = [each for each in children if "agent" not in each.cmdline()]
-        trainer.kill()
+        return trainer
 
     def alerts(self):
         alerts = [request.json["alerts"][0] for request in self.receiver.accepted]
@@ -213,7 +213,7 @@ def test_an_end_without_an_exception_loses_no_record(run, mode, status, end):
 @pytest.mark.parametrize(
     ("number", "alerts"),
     [
-        (signal.SIGHUP, [("run_died", "warning", "Rank 0 was stopped by SIGHUP at step ")]),
+        (signal.SIGHUP, [("run_died", "warning", "Rank 0 was stopped by SIGHUP at step N.")]),
         (signal.SIGINT, []),
     ],
 )
@@ -289,11 +289,23 @@ def test_sigterm_to_sentinel_run_sends_nothing(run, mode, to):
         run.signal(signal.SIGTERM)
     if mode == "ignore":
         time.sleep(0.5)
-        run.kill_trainer()
+        run.trainer().kill()
     run.processes[0].wait(TIMEOUT_SECONDS)
     run.wait_until_over()
 
     assert run.alerts() == []
+
+
+@pytest.mark.full
+@pytest.mark.fault("A1")
+def test_under_sentinel_run_a_trainer_that_is_killed_with_its_agent_is_reported(run):
+    run.start("plain", prefix=(sys.executable, "-m", "sentinel", "run", "--run", "ends", "--"))
+    trainer = run.trainer()
+    os.kill(run.agent_pid(), signal.SIGKILL)
+    trainer.kill()
+
+    text = "Rank 0 was killed by SIGKILL at step N; no rank is left."
+    assert run.alert() == ("run_died", "critical", text)
 
 
 @contextmanager
