@@ -71,6 +71,8 @@ FIRST_RANK_TIMEOUT_SECONDS = 120.0
 """An agent exits if no ring appears within this time."""
 MAX_FINISH_SECONDS = 2.0
 """How long an agent that ends thins the history and returns free pages to the disk."""
+FIRST_TRY_SECONDS = 10.0
+"""How long an agent that is signalled to stop waits for the first try of each notification."""
 STOP_GRACE_SECONDS = 2.0
 """How long an agent that is signalled to stop waits for running ranks to end."""
 DRAIN_SECONDS = 10.0
@@ -332,6 +334,8 @@ class Agent:
                 self.processor.snapshot()
             if self.run_directory.is_home:
                 self.retention.finish(MAX_FINISH_SECONDS)
+            if self.stop_requested.is_set():
+                self._await_first_tries()
         except BaseException as error:
             if classify(error) is FailureKind.UNUSABLE:
                 self.run_directory.rescue(self.connection)
@@ -454,6 +458,15 @@ class Agent:
             self.cluster_role.head.is_shutting_down = has_pending = True
         if has_pending:
             self.run_once()
+
+    def _await_first_tries(self) -> None:
+        """Wait until each notification was sent once: no other agent may follow this one."""
+        deadline = time.monotonic() + FIRST_TRY_SECONDS
+        self.dispatcher.wake()
+        while time.monotonic() < deadline and outbox.has_untried(
+            self.connection, self.sinks, self.clock() + FIRST_TRY_SECONDS
+        ):
+            time.sleep(POLL_INTERVAL_SECONDS)
 
     def _commit(self, local_records: list[Record], entries: list[RecordOrBatch]) -> None:
         """Process `entries`, and store the results and read positions in one transaction."""

@@ -24,8 +24,9 @@ def samples(
     step: Annotated[int | None, typer.Option(help="Only samples of this step.")] = None,
     limit: Annotated[int, typer.Option(min=1, max=500, help="Number of samples.")] = 8,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object per sample.")] = False,
+    delete: Annotated[bool, typer.Option("--delete", help="Delete all texts of the run.")] = False,
 ) -> None:
-    """Show the newest generated texts: prompt, completion and rewards.
+    """Show the newest generated texts: prompt, completion and rewards. --delete deletes all.
 
     Exit status: 0 on success, also without samples; 2 if the run cannot be read.
     """
@@ -33,10 +34,13 @@ def samples(
 
     from sentinel.model.json_safe import json_safe
     from sentinel.store.database import NewerSchemaError
-    from sentinel.store.samples import newest_samples
+    from sentinel.store.samples import delete_samples, newest_samples
 
     path = run_database_path("samples", run)
     try:
+        if delete:
+            _print_deleted(run, delete_samples(path), as_json=json)
+            return
         newest = newest_samples(path, step, limit)
     except (NewerSchemaError, DatabaseError) as error:
         raise error_exit("samples", f"cannot read {path}: {error}") from None
@@ -48,6 +52,12 @@ def samples(
             f"Run {run} has no samples{of_step}. "
             "Log them with sentinel.log_samples, or set samples_dir."
         )
+
+
+def _print_deleted(run: str, count: int, *, as_json: bool) -> None:
+    plural = "" if count == 1 else "s"
+    text = f"{count} text{plural} of run {run} deleted."
+    print(jsonlib.dumps({"run": run, "deleted": count}) if as_json else text)
 
 
 def _format(sample: dict[str, Any]) -> str:

@@ -1,9 +1,11 @@
-"""Checks of the settings: validity, sinks and a free port."""
+"""Checks of the settings: validity, sinks and their proxy, and a free port."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from urllib.parse import urlsplit
+from urllib.request import getproxies_environment
 
 from sentinel.config.settings import ConfigError, Settings, load_agent_settings
 from sentinel.config.url_policy import is_loopback
@@ -27,6 +29,7 @@ def check_settings() -> Iterator[CheckResult]:
     if not settings.config_errors:
         yield ok("settings", "valid")
     yield _check_sinks(settings)
+    yield from _check_proxy()
     yield _check_port(settings)
     yield from _check_access(settings)
 
@@ -37,6 +40,29 @@ def _check_sinks(settings: Settings) -> CheckResult:
         return warn("sinks", "none: no notifications are sent; alerts are on /metrics", remedy)
     names = ", ".join(sorted(settings.sinks))
     return ok("sinks", f"{names}; test them with `sentinel notify test`")
+
+
+def _check_proxy() -> Iterator[CheckResult]:
+    """The proxies of the environment, which HTTP requests of sinks use; without credentials."""
+    found = getproxies_environment()
+    proxies = [
+        f"{scheme}:// through {_address(found[scheme])}"
+        for scheme in ("http", "https", "all")
+        if found.get(scheme)
+    ]
+    if proxies:
+        exceptions = f", except {found['no']}" if found.get("no") else ""
+        yield ok("proxy", f"sinks reach {', '.join(proxies)}{exceptions}")
+
+
+def _address(proxy: str) -> str:
+    """Host and port of the URL of a proxy, which may contain a password.
+
+    >>> _address("http://user:secret@proxy.example.org:3128"), _address("proxy:3128")
+    ('proxy.example.org:3128', 'proxy:3128')
+    """
+    parts = urlsplit(proxy if "//" in proxy else f"//{proxy}")
+    return parts.netloc.rpartition("@")[2] or "an address that cannot be read"
 
 
 def _check_port(settings: Settings) -> CheckResult:

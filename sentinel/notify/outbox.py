@@ -602,6 +602,19 @@ def deliveries_of(connection: sqlite3.Connection, sink: str, incident: str) -> l
     return [DeliveryRow(*row) for row in rows]
 
 
+def has_untried(connection: sqlite3.Connection, sinks: Iterable[str], until: float) -> bool:
+    """Whether a notification of these sinks is being sent, or is due for its first try by `until`.
+
+    `until` is in epoch seconds.
+    """
+    rows = connection.execute(
+        "select distinct sink from outbox"
+        " where state = 'sending' or (state = 'queued' and tries = 0 and next_at <= ?)",
+        [until],
+    )
+    return not {sink for (sink,) in rows}.isdisjoint(sinks)
+
+
 def delivery_problems(connection: sqlite3.Connection) -> list[DeliveryProblem]:
     """The sinks whose receiver accepted nothing since it did not accept a notification."""
     rows = connection.execute(

@@ -89,6 +89,19 @@ def newest_samples(database_path: Path, step: int | None, limit: int) -> list[di
         return SampleStore(connection).newest(step, limit)
 
 
+def delete_samples(database_path: Path) -> int:
+    """Delete all stored texts, and what the file still holds of them; returns how many.
+
+    Raises sqlite3.DatabaseError, also if the database stays locked.
+    """
+    with closing(database.connect(database_path)) as connection:
+        deleted = connection.execute("delete from sample").rowcount
+        # Free pages, and pages in the write-ahead log, hold deleted texts until they are reused.
+        connection.execute("vacuum")
+        connection.execute("pragma wal_checkpoint(truncate)")
+        return deleted
+
+
 def _sample_to_dict(row: tuple[Any, ...]) -> dict[str, Any]:
     attempt, step, rank, time, values_json, attributes_json = row
     values, attributes = json.loads(values_json), json.loads(attributes_json)

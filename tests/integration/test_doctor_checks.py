@@ -239,6 +239,21 @@ def test_valid_settings_are_ok_and_no_sink_is_a_warning():
     assert found["sinks"].grade is Grade.WARN
 
 
+@pytest.mark.fault("D15", "X1")
+def test_the_proxy_is_shown_without_its_password(monkeypatch):
+    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+    assert "proxy" not in by_subject(check_settings())
+    monkeypatch.setenv("https_proxy", "http://user:CANARY@proxy.example.org:3128")
+    monkeypatch.setenv("no_proxy", "localhost,.corp")
+
+    found = by_subject(check_settings())["proxy"]
+    assert found.message == (
+        "sinks reach https:// through proxy.example.org:3128, except localhost,.corp"
+    )
+
+
 def test_invalid_settings_fail(monkeypatch):
     monkeypatch.setenv("SENTINEL_PROT", "1")
     (found,) = check_settings()

@@ -108,6 +108,22 @@ def test_step_and_limit_select_samples(store):
     assert run_samples("live", "--step", "9", "--json").stdout == ""
 
 
+@pytest.mark.fault("X16")
+def test_deleted_texts_are_gone_from_the_files_of_the_run(store):
+    for number in range(50):
+        store(f"PRIVATE-{number} " * 200)
+    result = run_samples("live", "--delete")
+
+    assert (result.exit_code, result.stdout) == (0, "50 texts of run live deleted.\n")
+    assert "no samples" in run_samples("live").stdout
+    files = [path.read_bytes() for path in run_dir("live").iterdir() if path.is_file()]
+    assert [data.count(b"PRIVATE") for data in files] == [0] * len(files)
+    assert json.loads(run_samples("live", "--delete", "--json").stdout) == {
+        "run": "live",
+        "deleted": 0,
+    }
+
+
 @pytest.mark.parametrize("name", ["absent", "../live", "", "a/b"])
 def test_an_unknown_run_is_an_error_and_is_not_created(name):
     done = run_samples(name)
