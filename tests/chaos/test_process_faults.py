@@ -22,7 +22,6 @@ from sentinel.transport import paths
 
 pytestmark = pytest.mark.chaos
 
-KILLS = int(os.environ.get("TRAINER_KILLS", "20"))
 TIMEOUT_SECONDS = 120.0
 
 TRAINER = """
@@ -92,29 +91,6 @@ def test_an_agent_that_starts_after_the_end_stores_everything(trainer, tmp_path,
     assert stored_steps() == {0: {1, 2, 3}}
     assert json.loads((directory / "outcome.json").read_text())["outcome"] == "finished"
     assert paths.list_rings("ends") == []
-
-
-@pytest.mark.full
-@pytest.mark.fault("P1")
-@pytest.mark.timeout(1200)
-def test_no_logged_step_is_lost_when_the_trainer_is_killed(trainer, tmp_path, monkeypatch):
-    """Attempts of one run, which one agent reads, each killed at a random time."""
-    monkeypatch.setenv("SENTINEL_LINGER_SECONDS", "3600")
-    random_ = random.Random(KILLS)
-    with start_agent() as agent:
-        for number in range(KILLS):
-            with trainer(number) as process:
-                until(lambda n=number: logged_steps(tmp_path, n), TIMEOUT_SECONDS, "the first step")
-                time.sleep(random_.random() * 0.2)
-                process.kill()
-        expected = {number: logged_steps(tmp_path, number) for number in range(KILLS)}
-        until(
-            lambda: all(expected[n] <= stored_steps().get(n, set()) for n in expected),
-            TIMEOUT_SECONDS,
-            "every step is stored",
-        )
-        agent.terminate()
-    print(f"{KILLS} kills, {sum(map(len, expected.values()))} steps")
 
 
 INTERRUPTED = """
