@@ -1,4 +1,4 @@
-"""Ends of real trainer processes: killed, interrupted, at shutdown, before an agent, pid reused."""
+"""Ends of real trainer processes: before an agent, interrupted, at shutdown; a pid used again."""
 
 from __future__ import annotations
 
@@ -8,12 +8,10 @@ import random
 import signal
 import subprocess
 import sys
-import time
 from contextlib import closing
 from pathlib import Path
 
 import pytest
-from support.rank_processes import until
 
 from sentinel.model.record import Event
 from sentinel.store.database import connect
@@ -24,73 +22,35 @@ pytestmark = pytest.mark.chaos
 
 TIMEOUT_SECONDS = 120.0
 
-TRAINER = """
-import os, sys, time
+SHORT = """
 import sentinel
 
-steps, pause = int(sys.argv[1]), float(sys.argv[2])
-logged = os.open(sys.argv[3], os.O_WRONLY | os.O_CREAT, 0o600)
-
-@sentinel.monitor(run="ends", agent=False)
-def train():
-    for step in range(1, steps + 1):
+with sentinel.monitor(run="short", agent=False):
+    for step in (1, 2, 3):
         sentinel.log({"loss": 5.0 - step / 1000}, step=step)
-        os.write(logged, b"%d\\n" % step)
-        time.sleep(pause)
-
-train()
 """
 
 
-@pytest.fixture
-def trainer(script, tmp_path, monkeypatch):
-    """Returns a function that starts the trainer as the next attempt of one run."""
-    monkeypatch.setenv("SENTINEL_RUN_ID", "ends")
-    line = script(TRAINER)
-
-    def start(number=0, steps=1_000_000, pause=0.002):
-        logged = tmp_path / f"logged-{number}"
-        return subprocess.Popen([*line, str(steps), str(pause), str(logged)])
-
-    return start
-
-
-def logged_steps(folder, number=0):
-    """Steps for which `log` returned."""
-    path = folder / f"logged-{number}"
-    return set(map(int, path.read_text().split())) if path.exists() else set()
-
-
-def stored_steps():
-    """Steps in the database, by attempt."""
-    found = {}
-    with closing(connect(paths.run_dir("ends") / "sentinel.db")) as database:
-        for record in History(database).records("ends"):
-            if record.event is Event.STEP:
-                found.setdefault(record.attempt, set()).add(record.step)
-    return found
-
-
-def start_agent():
-    return subprocess.Popen([sys.executable, "-m", "sentinel", "agent", "--run", "ends"])
-
-
 @pytest.mark.fault("P12", "P13", "A9")
-def test_an_agent_that_starts_after_the_end_stores_everything(trainer, tmp_path, monkeypatch):
-    """A lock file and a registration of a dead process do not keep it from starting."""
+def test_an_agent_that_starts_after_the_end_stores_everything(script, monkeypatch):
+    """Lock files and a registration of a dead process do not keep it from starting."""
+    monkeypatch.setenv("SENTINEL_RUN_ID", "short")
     monkeypatch.setenv("SENTINEL_LINGER_SECONDS", "0")
-    with trainer(steps=3) as process:
-        assert process.wait(TIMEOUT_SECONDS) == 0
-    directory = paths.run_dir("ends")
-    (directory / "agent.json").write_text(json.dumps({"pid": process.pid, "url": "http://x"}))
-    (directory / "agent.lock").write_text(f"{process.pid}\n")
+    with subprocess.Popen(script(SHORT)) as trainer:
+        assert trainer.wait(TIMEOUT_SECONDS) == 0
+    directory = paths.run_dir("short")
+    (directory / "agent.json").write_text(json.dumps({"pid": trainer.pid, "url": "http://x"}))
+    for folder in (directory, paths.ring_dir("short")):
+        (folder / "agent.lock").write_text(str(trainer.pid))
 
-    with start_agent() as agent:
-        assert agent.wait(TIMEOUT_SECONDS) == 0
+    agent = [sys.executable, "-m", "sentinel", "agent", "--run", "short"]
+    subprocess.run(agent, check=True, timeout=TIMEOUT_SECONDS)
 
-    assert stored_steps() == {0: {1, 2, 3}}
+    with closing(connect(directory / "sentinel.db")) as database:
+        records = History(database).records("short")
+        assert [each.step for each in records if each.event is Event.STEP] == [1, 2, 3]
     assert json.loads((directory / "outcome.json").read_text())["outcome"] == "finished"
-    assert paths.list_rings("ends") == []
+    assert list(Path(os.environ["SENTINEL_RUNTIME_DIR"]).iterdir()) == []
 
 
 INTERRUPTED = """

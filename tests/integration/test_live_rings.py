@@ -220,7 +220,7 @@ def test_remove_rings_removes_the_rings(source, rank):
     assert RingReader(ring).read_header().last_step == 3
 
     source.remove_rings()
-    assert not ring.parent.exists()
+    assert not ring.exists()
 
 
 def test_a_disabled_client_hides_no_stall_of_the_others_and_is_not_named(source, rank):
