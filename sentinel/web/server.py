@@ -15,7 +15,7 @@ from secrets import token_urlsafe
 from ssl import SSLContext
 from threading import Thread
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 import uvicorn
 from prometheus_client import CollectorRegistry
@@ -190,18 +190,25 @@ def build_app(server: WebServer) -> ASGIApp:
         Route("/runbooks/{name}", runbook_page),
         *(Route(path, _static_route(*file)) for path, file in _STATIC_FILES.items()),
     ]
-    public, write_token = urlsplit(server.public_url), token_urlsafe(32)
+    write_token, public_url = token_urlsafe(32), urlsplit(server.public_url)
     if server.suppression is not None:
         routes += _write_routes(server.suppression, write_token)
     return AuthMiddleware(
         Starlette(routes=routes),
         server.token,
-        [host for host in (server.host, public.hostname, *server.hosts) if host],
+        [host for host in (server.host, public_url.hostname, *server.hosts) if host],
         own_token=server.own_token,
         write_token=write_token,
-        origins=[f"{public.scheme}://{public.netloc}"] if public.netloc else [],
+        origins=[_origin(public_url)] if public_url.hostname else [],
         web_config=server.web_config,
     )
+
+
+def _origin(url: SplitResult) -> str:
+    """The `Origin` of requests from pages under `url`, as browsers write it."""
+    host = f"[{url.hostname}]" if ":" in str(url.hostname) else url.hostname
+    is_default = url.port in (None, {"http": 80, "https": 443}.get(url.scheme))
+    return f"{url.scheme}://{host}" if is_default else f"{url.scheme}://{host}:{url.port}"
 
 
 def _write_routes(api: SuppressionApi, write_token: str) -> list[Route]:

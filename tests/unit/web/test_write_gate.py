@@ -135,7 +135,7 @@ def test_the_user_of_the_web_configuration_is_the_author(serve, tmp_path):
 
 
 def test_a_page_behind_a_proxy_has_the_public_address(serve, path):
-    url = serve(public_url="https://runs.example.org/one")
+    url = serve(public_url="https://Runs.example.org:443/one")
     host = {"host": "runs.example.org"}
     token = write_token(url, **host)
 
