@@ -97,6 +97,7 @@ def test_every_scrape_of_ten_clients_is_complete(agent):
         assert {"sentinel_loss", "sentinel_run_active", "sentinel_build"} <= families
 
 
+@pytest.mark.full
 @pytest.mark.fault("H2")
 def test_400_half_requests_again_and_again_keep_nobody_out(agent):
     threads = thread_count(agent)
