@@ -1,0 +1,142 @@
+"""The files in `deploy/` keep what they promise: no root, no capabilities, nothing exposed."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from sentinel.config.settings import load_settings
+
+DEPLOY = Path(__file__).parents[3] / "deploy"
+UNITS = sorted((DEPLOY / "systemd").glob("*.service"))
+
+
+@pytest.fixture(scope="module")
+def pod():
+    return yaml.safe_load((DEPLOY / "kubernetes" / "job.yaml").read_text())["spec"]["template"][
+        "spec"
+    ]
+
+
+def unit(path):
+    """The values of each key of a unit, in their order."""
+    values = {}
+    for line in path.read_text().splitlines():
+        name, equals, value = line.partition("=")
+        if equals and not line.startswith("#"):
+            values.setdefault(name, []).append(value)
+    return values
+
+
+def environment(container):
+    return {each["name"]: each["value"] for each in container["env"]}
+
+
+@pytest.mark.fault("X15")
+def test_no_container_of_the_pod_has_rights(pod):
+    containers = [*pod["initContainers"], *pod["containers"]]
+
+    assert len(containers) == 2
+    for container in containers:
+        assert container["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        }
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["securityContext"]["runAsUser"] > 0
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert pod["automountServiceAccountToken"] is False
+    assert not pod.get("hostNetwork") and not pod.get("hostPID")
+
+
+@pytest.mark.fault("X15")
+def test_the_agent_of_the_pod_outlives_the_training_and_sees_it(pod):
+    (agent,), (training,) = pod["initContainers"], pod["containers"]
+
+    assert agent["restartPolicy"] == "Always"
+    assert pod["shareProcessNamespace"] is True
+    assert agent["volumeMounts"] == training["volumeMounts"]
+    assert environment(agent) == environment(training)
+    assert agent["args"][:3] == ["agent", "--run", environment(agent)["SENTINEL_RUN_ID"]]
+    assert training["command"][:3] == ["sentinel", "run", "--"]
+    assert pod["terminationGracePeriodSeconds"] >= 30
+
+
+@pytest.mark.fault("X15")
+def test_everything_that_is_written_is_on_a_volume(pod):
+    (agent,) = pod["initContainers"]
+    volumes = {volume["name"]: volume for volume in pod["volumes"]}
+    mounts = {mount["mountPath"]: volumes[mount["name"]] for mount in agent["volumeMounts"]}
+    written = [environment(agent)[name] for name in ("SENTINEL_HOME", "SENTINEL_RUNTIME_DIR")]
+
+    assert [any(path.startswith(f"{mount}/") for mount in mounts) for path in written] == [True] * 2
+    assert mounts["/dev/shm"]["emptyDir"]["medium"] == "Memory"
+    # A secret, since the settings may contain one.
+    assert "secret" in mounts["/etc/sentinel"]
+
+
+@pytest.mark.fault("X15")
+def test_images_are_pinned_and_ports_are_local(pod):
+    compose = yaml.safe_load((DEPLOY / "compose" / "compose.yaml").read_text())["services"]
+    images = [service["image"] for service in compose.values()]
+    images += [each["image"] for each in (*pod["initContainers"], *pod["containers"])]
+    images += re.findall(
+        r"^FROM (\S+)", (DEPLOY / "container" / "Dockerfile").read_text(), re.MULTILINE
+    )
+
+    assert [image for image in images if not re.search(r":[v\d]*\d", image)] == []
+    assert all("ports" not in service for service in compose.values())
+    assert not any(service.get("privileged") for service in compose.values())
+
+
+@pytest.mark.fault("X15")
+def test_the_image_runs_without_root():
+    lines = (DEPLOY / "container" / "Dockerfile").read_text().splitlines()
+    last_stage = lines[max(n for n, line in enumerate(lines) if line.startswith("FROM")) :]
+    (user,) = [line.split()[1] for line in last_stage if line.startswith("USER")]
+
+    assert int(user.split(":")[0]) > 0
+    assert any("--constraint" in line for line in lines)
+    assert [line for line in lines if re.match(r"ADD |.*(curl|wget) ", line)] == []
+
+
+@pytest.mark.fault("X15")
+@pytest.mark.parametrize("path", UNITS, ids=lambda path: path.stem)
+def test_a_unit_has_no_root_and_no_new_rights(path):
+    values = unit(path)
+
+    assert values["User"] == ["training"]
+    assert values["NoNewPrivileges"] == ["yes"]
+    assert values["StateDirectoryMode"] == ["0700"]
+    assert "SENTINEL_HOME=/var/lib/sentinel" in values["Environment"]
+
+
+@pytest.mark.fault("X15")
+def test_the_agent_of_a_unit_is_started_again_and_outlives_the_training():
+    agent, training = (unit(path) for path in UNITS)
+
+    assert agent["Restart"] == ["on-failure"]
+    assert agent["RestartPreventExitStatus"] == ["2"]
+    assert agent["CapabilityBoundingSet"] == [""]
+    assert agent["ProtectSystem"] == ["strict"]
+    assert int(agent["OOMScoreAdjust"][0]) < 0
+    assert training["Wants"] == ["sentinel-agent@%i.service"]
+    assert training["OOMPolicy"] == ["continue"]
+    assert "SENTINEL_RUN_ID=%i" in training["Environment"]
+
+
+@pytest.mark.fault("X15")
+def test_core_dependencies_are_few():
+    project = (DEPLOY.parent / "pyproject.toml").read_text()
+    (listed,) = re.findall(r"^dependencies = \[\n(.*?)^\]", project, re.MULTILINE | re.DOTALL)
+
+    assert len(re.findall(r'^ *"', listed, re.MULTILINE)) <= 12
+
+
+@pytest.mark.fault("X15")
+def test_the_agent_listens_on_this_machine_only_by_default(tmp_path):
+    assert load_settings({}, {}, tmp_path).host == "127.0.0.1"
