@@ -6,6 +6,7 @@ request. An answer holds functions, files and lines, never locals or arguments.
 
 from __future__ import annotations
 
+import _thread
 import os
 import sys
 import threading
@@ -13,7 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from time import sleep
-from types import FrameType
+from types import BuiltinFunctionType, FrameType
 
 from sentinel.model.rank_stack import MAX_FRAMES, Frame
 from sentinel.transport.stack_channel import (
@@ -31,6 +32,14 @@ _STOP_NUMBER = 0
 _OWN_FOLDER = f"{Path(__file__).resolve().parents[1]}{os.sep}"
 
 
+def _has_native_threads() -> bool:
+    """Whether a thread is one of the system.
+
+    gevent and eventlet replace them by coroutines: a read that waits would stop the whole process.
+    """
+    return isinstance(_thread.start_new_thread, BuiltinFunctionType)
+
+
 class StackThread:
     """Answers requests for the rank of a ring, until `close`.
 
@@ -43,6 +52,8 @@ class StackThread:
 
     def open(self) -> None:
         """Create the pipe and start the thread; without a pipe there are no stacks."""
+        if not _has_native_threads():
+            return
         path = request_path(self._ring)
         try:
             os.mkfifo(path, 0o600)

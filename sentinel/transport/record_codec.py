@@ -7,11 +7,11 @@ are sent as logged; the reader maps them to signals.
 
 from __future__ import annotations
 
-import json
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from json import dumps, loads
 from typing import Any, NamedTuple
 
 from sentinel.model.record import Event, Record
@@ -99,7 +99,7 @@ class RecordEncoder:
     def write_values(self, schema: NameSchema, stamp: StepStamp, values: Sequence[float]) -> None:
         """Send one STEP record of numbers, in the order of the schema's names."""
         if self.bytes_sent > schema.resend_at_bytes:
-            names = json.dumps([schema.number, schema.names], separators=(",", ":"))
+            names = dumps([schema.number, schema.names], separators=(",", ":"))
             self._send(SCHEMA_KIND + names.encode())
             schema.resend_at_bytes = self.bytes_sent + self.resend_after_bytes
         payload = schema.pack(VALUES_KIND, schema.number, *stamp, *values)
@@ -115,7 +115,7 @@ class RecordEncoder:
     ) -> None:
         """Send one record of any event, with attributes."""
         body = [event.value, *stamp, dict(values or {}), dict(attributes or {})]
-        self._send(EVENT_KIND + json.dumps(body, separators=(",", ":")).encode())
+        self._send(EVENT_KIND + dumps(body, separators=(",", ":")).encode())
 
     def _send(self, payload: bytes) -> None:
         self.bytes_sent += len(payload)
@@ -149,9 +149,9 @@ class RecordDecoder:
             if kind == VALUES_KIND:
                 return self._decode_values(payload)
             if kind == EVENT_KIND:
-                return self._decode_event(json.loads(payload[1:]))
+                return self._decode_event(loads(payload[1:]))
             if kind == SCHEMA_KIND:
-                self._add_schema(json.loads(payload[1:]))
+                self._add_schema(loads(payload[1:]))
                 return None
         except DECODE_ERRORS as error:
             if isinstance(error, PayloadError):
@@ -169,7 +169,7 @@ class RecordDecoder:
         """Take over the names of a later payload, if it holds any that are not known."""
         if payload[:1] == SCHEMA_KIND:
             with suppress(*DECODE_ERRORS):
-                number, names = json.loads(payload[1:])
+                number, names = loads(payload[1:])
                 if str(int(number)) not in self.schemas:
                     self._add_schema([number, names])
 

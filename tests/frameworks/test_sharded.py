@@ -117,6 +117,7 @@ def test_ddp_records_each_ranks_loss_and_the_common_norm(spread):
         assert [[v["grad_norm"]] for v in values] == mine["watched"]["norms"]
 
 
+@pytest.mark.fault("T9")
 def test_fsdp_records_the_clipped_norm_or_the_shares_of_it(spread):
     found = spread(
         2,

@@ -147,6 +147,7 @@ def test_a_healthy_run_raises_no_incident_in_any_format(tmp_path, kind):
     assert (result.steps, result.skipped) == (400 + (kind == "trainer_state"), 0)
 
 
+@pytest.mark.fault("I11")
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("seed", [SEED, 13])
 def test_a_damaged_log_of_a_healthy_run_raises_no_incident(tmp_path, damage, seed):
@@ -211,6 +212,7 @@ def test_broken_lines_are_counted_and_reported(tmp_path):
     assert f"{len(BROKEN_LINES)} lines could not be read and were skipped" in output
 
 
+@pytest.mark.fault("I11")
 @pytest.mark.parametrize("kind", [kind for kind in FORMATS if kind != "deepspeed"])
 def test_a_truncated_file_is_read_up_to_the_last_whole_row(tmp_path, kind):
     whole = FORMATS[kind](tmp_path, healthy_rows(SEED)).read_bytes()
@@ -227,6 +229,7 @@ def test_a_truncated_file_is_read_up_to_the_last_whole_row(tmp_path, kind):
         assert result.skipped <= 1
 
 
+@pytest.mark.fault("I11")
 @pytest.mark.parametrize("kind", [kind for kind in FORMATS if kind != "deepspeed"])
 def test_a_file_with_random_bytes_raises_no_exception_but_value_error(tmp_path, kind):
     whole = FORMATS[kind](tmp_path, healthy_rows(SEED, 150)).read_bytes()
@@ -247,6 +250,7 @@ def resident_bytes():
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
+@pytest.mark.fault("I11")
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs /proc")
 def test_a_million_values_are_read_in_bounded_memory(tmp_path):
     path, rows = tmp_path / "long.jsonl", 50_000

@@ -206,7 +206,7 @@ def has_stall_alert(receiver, text):
     )
 
 
-@pytest.mark.fault("P5")
+@pytest.mark.fault("P5", "T3")
 def test_a_healthy_run_is_recorded_completely_without_notifications(train, receiver):
     training = train(40)
     assert training.launcher.wait(TIMEOUT_SECONDS) == 0

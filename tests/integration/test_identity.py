@@ -13,6 +13,7 @@ from sentinel.transport import paths
 from sentinel.transport.launch_environment import first_free_attempt, identify
 
 
+@pytest.mark.fault("T5")
 def test_the_ranks_of_one_node_agree_on_the_run(script, tmp_path):
     """Two children of one parent, which differ only in the variables of a launcher."""
     line = script("""
@@ -39,6 +40,7 @@ print(json.dumps([who.run, who.rank, who.local_rank, who.world_size, who.local_w
     assert [each[1:] for each in results] == [[2, 0, 4, 2], [3, 1, 4, 2]]
 
 
+@pytest.mark.fault("T5")
 def test_a_run_of_another_parent_has_another_id():
     line = "from sentinel.transport.launch_environment import identify; print(identify('r').run)"
     ids = {subprocess.check_output([sys.executable, "-c", line], timeout=240) for _ in range(2)}
@@ -125,6 +127,7 @@ def test_an_incomplete_attempt_is_joined_though_its_first_rank_is_gone(attempt):
     assert free_attempt(1) == 0
 
 
+@pytest.mark.fault("T4")
 def test_another_world_size_is_another_attempt(attempt):
     """From four nodes to two, and back."""
     attempt.of(0, world=8)

@@ -25,6 +25,7 @@ def stop_attributes(records):
     return records[-1].attributes
 
 
+@pytest.mark.fault("I7")
 def test_name_signature_and_result_are_preserved(recorded):
     @monitored
     def train(lr: float, *, steps: int = 3) -> str:
@@ -37,6 +38,7 @@ def test_name_signature_and_result_are_preserved(recorded):
     assert stop_attributes(recorded()[0]) == {"outcome": "finished"}
 
 
+@pytest.mark.fault("T1")
 def test_bare_called_and_entered_record_the_same(monkeypatch, recorded):
     monkeypatch.setattr(session, "AgentSupervisor", lambda *_: None)
 
@@ -128,6 +130,7 @@ train()
     assert stop_attributes(recorded()[0])["outcome"] == ("exit" if code else "finished")
 
 
+@pytest.mark.fault("I7")
 def test_nested_decorated_calls_are_one_run(recorded):
     @monitored
     def inner():
@@ -148,6 +151,7 @@ def test_nested_decorated_calls_are_one_run(recorded):
     assert stop_attributes(recorded()[0]) == {"outcome": "finished"}
 
 
+@pytest.mark.fault("I7")
 def test_recursion_is_one_run(recorded):
     @monitored
     def recurse(depth):
@@ -176,6 +180,7 @@ def test_threads_share_a_run(recorded):
     assert sum(record.event is Event.STEP for record in records) == 4
 
 
+@pytest.mark.fault("I7")
 def test_a_coroutine_is_monitored_while_it_runs(recorded):
     @monitored
     async def train():
@@ -188,6 +193,7 @@ def test_a_coroutine_is_monitored_while_it_runs(recorded):
     assert [r.event for r in recorded()[0]] == [Event.START, Event.STEP, Event.STOP]
 
 
+@pytest.mark.fault("I7")
 def test_a_generator_is_monitored_while_it_runs(recorded):
     @monitored
     def train():
@@ -205,6 +211,7 @@ def test_a_generator_is_monitored_while_it_runs(recorded):
     assert recorded()[0][1].values == {"received": 7.0}
 
 
+@pytest.mark.fault("I7")
 def test_an_asynchronous_generator_is_monitored(recorded):
     @monitored
     async def train():
@@ -219,6 +226,7 @@ def test_an_asynchronous_generator_is_monitored(recorded):
     assert len(recorded()[0]) == 5
 
 
+@pytest.mark.fault("I7")
 def test_methods_partials_and_callables_are_monitored(recorded):
     class Trainer:
         @monitored

@@ -44,6 +44,7 @@ def test_every_rank_of_an_unchanged_script_is_recorded(
     assert len(found[0]) == len(found[1])
 
 
+@pytest.mark.fault("T2")
 def test_children_of_multiprocessing_are_ranks_by_their_group(
     script, recorded, run_without_agent, tmp_path
 ):
@@ -134,6 +135,7 @@ def test_a_process_without_training_has_no_ring(script, recorded, run_without_ag
     assert "no training found" in done.stderr
 
 
+@pytest.mark.fault("I6")
 def test_a_subprocess_of_a_rank_is_not_recorded(script, recorded, run_without_agent):
     inner = "import torch; torch.ones(1, requires_grad=True).sum().mul(7).backward()"
     run_to_end(
@@ -148,6 +150,7 @@ subprocess.run([sys.executable, "-c", {inner!r}], check=True)
     assert [r.event for r in recorded()[0]].count(Event.START) == 1
 
 
+@pytest.mark.fault("T10")
 def test_a_compiled_step_is_recorded(script, recorded, run_without_agent):
     done = run_to_end(
         *script("""

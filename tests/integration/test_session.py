@@ -75,6 +75,7 @@ def test_with_full_shared_memory_the_ring_is_in_the_run_directory(monkeypatch, t
     assert ring.name == "0-0.ring"
 
 
+@pytest.mark.fault("I6")
 def test_a_forked_child_records_nothing_and_is_not_killed(recorded):
     """The ring is mapped only in the parent; a child that accessed it would be killed."""
     with monitored:
@@ -95,6 +96,7 @@ def test_a_forked_child_records_nothing_and_is_not_killed(recorded):
     assert logged == [1.0, 3.0]
 
 
+@pytest.mark.fault("I6")
 def test_a_forked_child_can_have_its_own_session(recorded):
     with monitored:
         child = os.fork()

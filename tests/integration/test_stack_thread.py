@@ -97,6 +97,7 @@ def test_the_thread_ends_with_the_run_and_leaves_no_file():
     assert not send_request(ring, 1)
 
 
+@pytest.mark.fault("I6")
 def test_a_forked_child_has_no_thread_and_does_not_end_the_parents():
     with monitored:
         ring = current_session().ring.path

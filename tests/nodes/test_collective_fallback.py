@@ -70,6 +70,7 @@ def finish(job, head, receiver, ranks):
     assert receiver.accepted == []
 
 
+@pytest.mark.fault("T8")
 @pytest.mark.nodes
 def test_after_a_rank_is_stopped_each_node_has_an_agent(loopback, add_receiver, tmp_path):
     hosts, job = create_job(loopback, tmp_path)

@@ -75,6 +75,7 @@ def assert_exact(steps, sizes):
             assert record.spread["loss"].std == spread(ranks, record.step)["std"]
 
 
+@pytest.mark.fault("T4")
 @pytest.mark.parametrize("monitored_by", ["decorator"], indirect=True)
 @pytest.mark.parametrize(
     "back", [1, pytest.param(2, marks=pytest.mark.full)], ids=["the same node", "another node"]
@@ -110,6 +111,7 @@ def test_ranks_that_leave_and_return_are_one_run(loopback, tmp_path, back):
     assert not RESTART_DETECTORS & {each["detector"] for each in head.incidents()}
 
 
+@pytest.mark.fault("T4")
 @pytest.mark.nodes
 def test_torchrun_without_a_lost_node_and_after_its_return_is_one_run(
     cluster, add_receiver, tmp_path

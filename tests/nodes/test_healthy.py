@@ -68,6 +68,7 @@ def test_a_real_launcher_of_two_nodes_is_one_run(site, add_receiver, tmp_path, k
     wait_until_all_ended(hosts)
 
 
+@pytest.mark.fault("T5")
 def test_two_runs_on_the_same_hosts_are_separate(site, add_receiver, tmp_path):
     hosts = site.add_hosts(2)
     receiver = add_receiver(hosts[0])
@@ -80,6 +81,7 @@ def test_two_runs_on_the_same_hosts_are_separate(site, add_receiver, tmp_path):
     wait_until_all_ended(hosts)
 
 
+@pytest.mark.fault("T5")
 def test_a_run_at_the_port_of_a_lingering_one_is_separate(site, add_receiver, tmp_path):
     hosts = site.add_hosts(2)
     receiver = add_receiver(hosts[0])

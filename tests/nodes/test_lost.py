@@ -216,7 +216,7 @@ def test_records_of_a_node_without_a_link_are_counted_if_the_others_go_on(
     wait_until_all_ended(hosts)
 
 
-@pytest.mark.fault("A11")
+@pytest.mark.fault("A11", "T7")
 @pytest.mark.nodes
 def test_a_cut_link_of_the_head_is_one_notification(cluster, add_receiver, tmp_path):
     """The deputy reports the head; what the head could not send meanwhile, it takes back."""
@@ -291,7 +291,7 @@ def test_ranks_of_a_node_that_never_reached_the_head_are_named(cluster, add_rece
     assert "Nothing was ever received from ranks 2-3: check their nodes first." in summary
 
 
-@pytest.mark.fault("A11")
+@pytest.mark.fault("A11", "T7")
 @pytest.mark.nodes
 def test_records_spooled_without_a_head_arrive_later(loopback, add_receiver, tmp_path):
     hosts = loopback.add_hosts(2)
@@ -331,6 +331,7 @@ def test_a_run_with_an_unmonitored_node_is_evaluated_without_it(site, add_receiv
     wait_until_all_ended(hosts)
 
 
+@pytest.mark.fault("T6")
 def test_clock_skew_of_an_hour_has_no_effect(site, add_receiver, tmp_path):
     hosts = site.add_hosts(2)
     receiver = add_receiver(hosts[0])

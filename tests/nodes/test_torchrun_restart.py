@@ -12,6 +12,7 @@ from jobs import Job
 from support.rank_processes import until
 
 
+@pytest.mark.fault("T4")
 @pytest.mark.nodes
 def test_a_killed_rank_that_torchrun_restarts_is_notified(loopback, add_receiver, tmp_path):
     """Nodes may join this job, but none does: the end of its ranks was a failure."""

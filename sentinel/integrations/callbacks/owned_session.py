@@ -22,6 +22,10 @@ class OwnedSession:
         self._arguments = parse_arguments(settings)
         self._is_active = False
 
+    def __getstate__(self) -> dict[str, Any]:
+        """The state of a copy, which has started no session and ends none."""
+        return {"_arguments": self._arguments, "_is_active": False}
+
     def begin(self) -> None:
         """Start the session. Never raises."""
         if current_session() is None:

@@ -68,6 +68,7 @@ def test_a_client_and_its_head_exchange_messages():
         assert refusal_counts(head.counters) == refusal_counts(client._counters) == {}
 
 
+@pytest.mark.fault("T7")
 def test_a_client_may_start_before_its_head():
     ports = free_ports()
     with running_client(ports[0]) as client:
@@ -177,6 +178,7 @@ def test_an_unknown_address_of_the_head_is_an_error_with_a_remedy():
     client.stop(TIMEOUT_SECONDS)
 
 
+@pytest.mark.fault("T7")
 def test_a_connection_that_never_answers_is_shut_down_and_retried(monkeypatch):
     """The client of a TCPStore would wait for ever."""
     monkeypatch.setattr(module, "CALL_TIMEOUT_SECONDS", 0.5)
@@ -206,6 +208,7 @@ def is_shut_down(client, connection):
     return True
 
 
+@pytest.mark.fault("T7")
 def test_a_client_blocked_in_a_call_can_be_stopped():
     with closing(socket.create_server(("127.0.0.1", 0))) as silent:
         with running_client(silent.getsockname()[1]) as client:

@@ -219,6 +219,7 @@ def test_the_head_is_not_lost_after_a_follower_was_suspended(harness):
     assert not harness.follower.finished
 
 
+@pytest.mark.fault("T6")
 def test_the_head_is_not_lost_after_a_step_of_the_clock(harness):
     harness.client.accept()
     harness.forward(*harness.next_records())

@@ -121,6 +121,7 @@ def test_without_all_ranks_nothing_is_gathered(tmp_path):
         assert sorted(running.rings(0)) == [0]
 
 
+@pytest.mark.fault("T8")
 def test_a_silent_rank_stops_the_gather_and_training_continues(tmp_path):
     """It takes part in the collectives of the training, but not in the gather."""
     plan = {"ending": "silent", "failing_ranks": [2], "steps": 700, "constants": SHORT_TIMEOUTS}
@@ -168,6 +169,7 @@ def test_a_rank_that_raises_reports_its_own_outcome(tmp_path):
         }
 
 
+@pytest.mark.fault("T8")
 def test_a_stopped_rank_is_named_while_the_others_continue(tmp_path):
     plan = {
         "ending": "stop",

@@ -71,6 +71,7 @@ def copies(device, drops):
     return DeviceCopies(lambda reason, count: drops.append((reason, count)), device.queue)
 
 
+@pytest.mark.fault("I2")
 def test_nothing_arrives_before_its_event(copies, device):
     copies.start_copies({"loss": torch.tensor(0.5)}, NOW)
     assert list(copies.pop_arrived()) == []
@@ -145,6 +146,7 @@ def test_more_scalars_than_a_row_holds_use_another_row(copies, drops, device):
     assert not drops
 
 
+@pytest.mark.fault("T10")
 def test_nothing_is_copied_while_a_graph_is_captured(copies, monkeypatch, drops):
     monkeypatch.setattr("sentinel.client.capture.device_copy.is_capturing_graph", lambda: True)
     copies.start_copies({"loss": torch.tensor(0.5)}, NOW)

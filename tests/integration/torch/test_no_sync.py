@@ -76,6 +76,7 @@ def with_closure(net, optimizer, x):
     optimizer.step(closure)
 
 
+@pytest.mark.fault("I2")
 @pytest.mark.parametrize("body", [plain, clipped, logged, with_closure])
 def test_no_patch_waits_for_a_device(body, recorded):
     added = added_operations(loop(body), monitored)
@@ -139,6 +140,7 @@ class MetaOps(Ops):
         return super().__torch_dispatch__(func, types, args, kwargs)
 
 
+@pytest.mark.fault("I2")
 def test_no_value_of_a_meta_tensor_is_read():
     """On the meta device there is no value: reading one raises."""
     net = torch.nn.Linear(4, 1, device="meta")

@@ -69,6 +69,7 @@ BAD = [
 ]
 
 
+@pytest.mark.fault("I1", "I2")
 @pytest.mark.parametrize(("value", "read"), GOOD, ids=lambda v: type(v).__name__)
 def test_every_kind_of_number_is_read(rank, value, read):
     rank.recorder.log({"x": value})
@@ -89,6 +90,7 @@ _each_bad = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.fault("I1", "I2")
 @_each_bad
 def test_a_value_that_is_not_a_number_is_dropped_and_counted(rank, index):
     value, reason = BAD[index]
@@ -107,6 +109,7 @@ def test_an_invalid_value_is_dropped_also_after_a_valid_one(rank, index):
     assert [values.get("x") for values in rank.values()] == [1.0, None, 2.0]
 
 
+@pytest.mark.fault("I4")
 @pytest.mark.parametrize("name", ["", "x" * 300, 5, None, ("a",), b"x"])
 def test_a_name_that_is_not_a_short_text_is_dropped(rank, name):
     rank.recorder.log({name: 1.0, "good": 1.0})
@@ -115,6 +118,7 @@ def test_a_name_that_is_not_a_short_text_is_dropped(rank, name):
     assert rank.drops() == {"key": 1}
 
 
+@pytest.mark.fault("I4")
 @pytest.mark.parametrize("name", ["a/b", "\n", "\ud800", "☃", "__proto__", "x" * 256])
 def test_an_unusual_name_is_kept_unchanged(rank, name):
     rank.recorder.log({name: 1.0})
@@ -137,6 +141,7 @@ def test_the_number_of_names_is_limited(rank):
     assert rank.drops() == {"too_many_names": 10}
 
 
+@pytest.mark.fault("I2")
 def test_a_value_on_a_device_is_never_read(rank):
     """Reading it would wait for the device."""
     fake = torch.tensor(1.0, device="meta")

@@ -145,6 +145,7 @@ def test_completions_that_are_not_a_sequence_are_dropped_and_counted(rank, given
     assert rank.drops() in ({"type": 1, "shape": 1}, {"shape": 1})
 
 
+@pytest.mark.fault("I3")
 @pytest.mark.parametrize("invalid", NOT_TEXTS)
 def test_an_invalid_text_loses_only_itself(rank, invalid):
     invalid = NOT_TEXTS[invalid]

@@ -33,6 +33,7 @@ INVALID_FILES = {
 }
 
 
+@pytest.mark.fault("I11")
 @pytest.mark.parametrize("content", INVALID_FILES.values(), ids=INVALID_FILES)
 @pytest.mark.parametrize("name", ["log", "trainer_state.json", "metrics.csv", "run.wandb", "a.db"])
 def test_a_file_that_is_not_a_log_is_one_line_that_names_it(tmp_path, name, content):

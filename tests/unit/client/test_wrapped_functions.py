@@ -2,9 +2,12 @@
 
 import asyncio
 
+import pytest
+
 import sentinel
 
 
+@pytest.mark.fault("I7")
 def test_a_decorated_async_generator_forwards_send_throw_and_close():
     events = []
 
@@ -34,6 +37,7 @@ def test_a_decorated_async_generator_forwards_send_throw_and_close():
     assert events == ["sent", "thrown", "closed"]
 
 
+@pytest.mark.fault("I7")
 def test_static_and_class_methods_can_be_decorated():
     monitored = sentinel.monitor(run="t", agent=False)
 

@@ -72,6 +72,7 @@ def test_the_final_heartbeat_reports_a_death_at_once():
     assert isinstance(RunDied().update(heartbeat(0.0, running=1, **died, final="yes")), Finding)
 
 
+@pytest.mark.fault("T6")
 def test_a_clock_that_is_set_back_delays_no_death():
     detector, died = RunDied(), {"died_ranks": "1", "cause": "died"}
     found = [detector.update(heartbeat(time, running=1, **died)) for time in (3600.0, 0.0, 1.0)]
@@ -229,6 +230,7 @@ def test_a_lasting_stall_becomes_critical():
     assert late.rank is None
 
 
+@pytest.mark.fault("R12")
 def test_compilation_at_the_start_is_not_a_standstill():
     assert isinstance(RunStalled().update(heartbeat(idle=600.0)), Clear)
     assert isinstance(
@@ -236,6 +238,7 @@ def test_compilation_at_the_start_is_not_a_standstill():
     )
 
 
+@pytest.mark.fault("R12")
 def test_a_recurring_pause_raises_the_limit():
     detector = RunStalled()
     update_steps(detector, ([1.0] * 49 + [20.0]) * 4)
@@ -243,6 +246,7 @@ def test_a_recurring_pause_raises_the_limit():
     assert isinstance(detector.update(heartbeat(idle=99.0)), Clear)
 
 
+@pytest.mark.fault("R12")
 def test_no_stall_is_found_within_a_declared_phase():
     detector = RunStalled()
     update_steps(detector, [1.0] * 20)
@@ -318,6 +322,7 @@ def test_signs_of_life_are_no_hang():
     assert isinstance(detector.update(inactive_heartbeat(31.0, 300.0)), Finding)
 
 
+@pytest.mark.fault("R12")
 @pytest.mark.parametrize("activity", ["evaluation", "save", "load", "compiling", "computing"])
 def test_a_noticed_phase_has_the_patience_of_a_declared_one(activity):
     detector = stalled_detector()
@@ -328,6 +333,7 @@ def test_a_noticed_phase_has_the_patience_of_a_declared_one(activity):
     )
 
 
+@pytest.mark.fault("R5")
 def test_a_busy_rank_in_a_collective_is_no_sign_of_life():
     """A collective that spins uses the CPU too."""
     detector = stalled_detector()

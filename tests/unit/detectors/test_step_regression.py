@@ -22,6 +22,7 @@ def counted(global_steps, per_step=1, first=0):
     return steps(global_step=global_steps, optimizer_steps=counts)
 
 
+@pytest.mark.fault("R11")
 def test_a_step_that_decreases_is_reported_until_it_exceeds_its_maximum():
     found = findings(counted([8.0, 9.0, 10.0, 8.0, 9.0, 10.0, 11.0, 12.0]))
 
@@ -46,6 +47,7 @@ def test_a_regression_without_a_restart_is_critical():
     assert finding.severity is Severity.CRITICAL
 
 
+@pytest.mark.fault("R11")
 def test_a_declared_start_excuses_it():
     before, after = steps(global_step=[100.0, 101.0]), steps(global_step=[90.0, 91.0])
 

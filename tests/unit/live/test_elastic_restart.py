@@ -89,6 +89,7 @@ def restarted_ranks(attempt=1):
     return [rank(number, attempt, outcome="") for number in range(2)]
 
 
+@pytest.mark.fault("T4")
 def test_a_membership_change_raises_no_incident(node):
     assert node.findings(EXITED, 1, 60) == []
     assert node.tracker.awaiting_restart
@@ -110,6 +111,7 @@ def test_a_failure_is_reported_once_the_restarted_ranks_run(node):
     assert 40 <= findings_at[0][0] <= findings_at[-1][0] < 40 + REPORT_FAILURE_SECONDS
 
 
+@pytest.mark.fault("T4")
 def test_ranks_that_are_not_restarted_are_reported(node):
     findings_at = node.findings(EXITED, 1, RESTART_WAIT_SECONDS + 10)
 

@@ -158,7 +158,7 @@ def test_label_values_beyond_the_maximum_are_summed_as_other():
     assert shown["sentinel_nonfinite_total", "other"] == 50
 
 
-@pytest.mark.fault("H5", "X9")
+@pytest.mark.fault("H5", "I4", "X9")
 @pytest.mark.parametrize(
     "name", ['a"b\\', "new\nline", "\ud800", "x" * 9999, "\u202e\x00", "é" * 200, "{run='x'}"]
 )

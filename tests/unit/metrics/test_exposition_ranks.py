@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from support.expositions import make_exposition, samples
 from support.results import NOW, incident_result, make_incident, make_result, step_result
 
@@ -33,6 +34,7 @@ def test_outliers_have_series_beyond_the_limit_and_the_others_are_counted():
     assert shown.state()["ranks_hidden"] == 996
 
 
+@pytest.mark.fault("T4")
 def test_series_of_removed_ranks_disappear_at_once():
     """An elastic restart from four ranks to two, and back."""
     shown, counts = make_exposition(), []
