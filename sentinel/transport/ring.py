@@ -188,7 +188,7 @@ class RingWriter:
 
     def set_drops(self, reason: str, total: int) -> None:
         """Publish how many values or records were dropped so far under one of `DROP_REASONS`."""
-        self._words[WORD_DROPS + DROP_REASONS.index(reason)] = total
+        self.words[WORD_DROPS + DROP_REASONS.index(reason)] = total
 
     def count_error(self) -> None:
         """Count a client error that was suppressed."""

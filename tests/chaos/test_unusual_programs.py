@@ -153,7 +153,9 @@ PROGRAMS = {
 
 
 def run(arguments):
-    return subprocess.run(arguments, check=False, capture_output=True, text=True, timeout=TIMEOUT_SECONDS)
+    return subprocess.run(
+        arguments, check=False, capture_output=True, text=True, timeout=TIMEOUT_SECONDS
+    )
 
 
 @pytest.mark.fault("I10")
