@@ -104,8 +104,11 @@ class RecordSource(Protocol):
     def has_unread(self) -> bool:
         """Whether the last `poll` reached its limit."""
 
-    def poll(self, max_records: int = ...) -> list[Record]:
-        """The records since the last call, up to about `max_records`; never waits."""
+    def poll(self, max_records: int = ..., max_step_index: float = ...) -> list[Record]:
+        """The records since the last call, up to about `max_records`; never waits.
+
+        No further ones of ranks that are read up to `max_step_index`.
+        """
 
     def wait(self, seconds: float) -> None:
         """Wait; may return early if there may be records."""
@@ -384,7 +387,8 @@ class Agent:
 
     def _poll_interval(self) -> float:
         """Seconds until the next turn; none while it is known that there is more to read."""
-        if self.source.has_unread:
+        is_ahead = self.processor.pipeline.aligner.max_step_index < inf
+        if (self.source.has_unread and not is_ahead) or self.cluster_role.has_unread:
             return 0.0
         is_multi_node = self.cluster_role.role in ("head", "follower")
         return MULTI_NODE_POLL_INTERVAL_SECONDS if is_multi_node else POLL_INTERVAL_SECONDS
@@ -396,7 +400,9 @@ class Agent:
             self.processor.health_ping.confirm_agent()
         if self.processor.poll_silences():
             self.dispatcher.wake()
-        local_records = self.source.poll(self.turn_limit.max_records)
+        local_records = self.source.poll(
+            self.turn_limit.max_records, self.processor.pipeline.aligner.max_step_index
+        )
         if self.sample_poller is not None and self.source.attempt >= 0:
             local_records += self.sample_poller.poll(self.source.attempt)
         entries = self._exchange(local_records)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import inf
 
 from sentinel.aggregate.combine import combine_ranks, with_hosts
 from sentinel.aggregate.pending_step import ClosedSteps, PendingStep, StepKey
@@ -68,6 +69,16 @@ class Aligner:
         """Take over the keys of the settings."""
         self.keys = dict(keys)
         self.metadata.configure_keys(keys)
+
+    @property
+    def max_step_index(self) -> float:
+        """The step index up to which ranks should be read now, so that others are not overtaken.
+
+        Infinite, unless many steps wait for records that have not arrived.
+        """
+        if len(self.pending_steps) < MAX_PENDING_STEPS // 2 or not self.membership.unread:
+            return inf
+        return max(self.pending_steps)[0]
 
     def process(self, entry: RecordOrBatch) -> Iterator[Record]:
         """Add a record or batch; yield the record, then the combined records it completes."""

@@ -142,6 +142,11 @@ class AgentRole:
         return entries if self.head is None else self.head.merge(entries)
 
     @property
+    def has_unread(self) -> bool:
+        """Whether the next call of `exchange` returns more, without further records."""
+        return any(part is not None and part.has_unread for part in (self.failover, self.head))
+
+    @property
     def has_unsaved_changes(self) -> bool:
         """Whether there is anything to store, even without records to evaluate."""
         parts = (self.failover, self.head, self.follower)

@@ -8,8 +8,8 @@ from sentinel.cluster.spool import Spool
 from sentinel.model.record import Event, Record
 from sentinel.model.record_batch import RecordOrBatch
 
-CHUNK_BYTES = 4 << 20
-"""Bytes of the spool that one call of `drain` returns."""
+CHUNK_BYTES = 128 << 10
+"""Bytes of the spool that one call of `drain` returns, at least one row."""
 
 
 class Failover:
@@ -35,6 +35,11 @@ class Failover:
             record for record in local_records if record.event is not Event.HEARTBEAT
         ]
         return entries
+
+    @property
+    def has_unread(self) -> bool:
+        """Whether the next call returns more."""
+        return bool(self.spool.size_bytes)
 
     @property
     def has_unsaved_changes(self) -> bool:

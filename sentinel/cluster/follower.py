@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from sentinel.cluster.client import ClusterClient
-from sentinel.cluster.heartbeats import head_watch_heartbeat
+from sentinel.cluster.heartbeats import UNSENT_KEY, head_watch_heartbeat
 from sentinel.cluster.listening_clock import ListeningClock
 from sentinel.cluster.node_hardware import hardware_values
 from sentinel.cluster.spool import Spool
@@ -22,8 +22,8 @@ from sentinel.model.record import WHOLE_RUN, Event, Record
 from sentinel.transport.batch_codec import BatchEncoder
 from sentinel.transport.ring_layout import NORMAL_OUTCOMES
 
-TARGET_MESSAGE_BYTES = 1 << 20
-"""Approximate size of a full message."""
+TARGET_MESSAGE_BYTES = 256 << 10
+"""Approximate size of a full message, which the head processes in one turn."""
 HEARTBEAT_INTERVAL_SECONDS = 1.0
 """Interval of heartbeats to the head while there are no records."""
 HEAD_LOST_AFTER_SECONDS = 15.0
@@ -106,7 +106,9 @@ class Follower:
         )
         if self._heartbeat is not None:
             values = {**self._heartbeat.values, **self._hardware_values}
-            entries.append(replace(self._heartbeat, values=values))
+            unsent = {UNSENT_KEY: "yes"} if self.spool.last_row > max(last, first - 1) else {}
+            attributes = {**self._heartbeat.attributes, **unsent}
+            entries.append(replace(self._heartbeat, values=values, attributes=attributes))
             self._hardware_values = {}
         self._sent_at = now
         message = self._batch_encoder.encode(entries, first, last, self.clock())

@@ -28,6 +28,8 @@ from sentinel.model.record import WHOLE_RUN, Event, Record
 from sentinel.model.record_batch import RecordOrBatch, coalesce, iter_records
 from sentinel.transport.batch_codec import BatchMessageError
 
+MAX_TURN_BYTES = 256 << 10
+"""Approximate size of the messages that one call of `merge` processes."""
 PROMPT_SECONDS = 4.0
 """Age of a loss up to which it is sent without another look."""
 NODE_RETURN_SECONDS = 15.0
@@ -82,7 +84,8 @@ class Head:
     def merge(self, local_entries: Iterable[RecordOrBatch]) -> list[RecordOrBatch]:
         """The records of the run: those of the local node, and all that have arrived."""
         now = self.clock()
-        self.membership.listening_clock.advance()
+        if self.membership.listening_clock.advance():
+            self.membership.note_suspension()
         for hello in self.server.drain_hellos():
             self._register_node(hello)
         local_entries = [*local_entries]
@@ -93,12 +96,13 @@ class Head:
             if isinstance(entry, Record) and entry.event is Event.HEARTBEAT:
                 is_heartbeat_due = True
             entries += self._process_entry(self.membership.own_member, entry)
-        for slot, message in self.server.drain_messages():
+        for slot, message in self.server.drain_messages(MAX_TURN_BYTES):
             entries += self._process_message(slot, message, now)
         if is_heartbeat_due:
             self._deputy_slot = self.run_heartbeat.deputy_slot()
             self.server.run_finished = self.finished
-            entries += self.run_heartbeat.records(now, is_last=self.is_shutting_down)
+            waiting = self.server.waiting_slots()
+            entries += self.run_heartbeat.records(now, waiting, is_last=self.is_shutting_down)
         return coalesce(entries)
 
     def persist(self) -> None:
@@ -117,6 +121,11 @@ class Head:
         while self._pending_acks:
             slot, (number, row) = self._pending_acks.popitem()
             self.server.acknowledge(slot, number, row, is_deputy=slot == self._deputy_slot)
+
+    @property
+    def has_unread(self) -> bool:
+        """Whether messages have arrived that are not processed."""
+        return bool(self.server.waiting_slots())
 
     @property
     def has_unsaved_changes(self) -> bool:

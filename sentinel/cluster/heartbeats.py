@@ -30,6 +30,9 @@ HEARTBEAT_DELAY_SECONDS = 1.0
 MAX_UNDECIDED_SECONDS = 15.0
 """Limit of the time for which the origin of a failure stays undecided."""
 
+UNSENT_KEY = "has_unsent"
+"""Attribute of a heartbeat whose node has further records for the head."""
+
 _STRAGGLER_ATTRIBUTES = (
     "straggler_ranks",
     "straggler_step",
@@ -40,7 +43,9 @@ _STRAGGLER_ATTRIBUTES = (
     "stacks_pending",
 )
 
-_NODE_ATTRIBUTES = (*_STRAGGLER_ATTRIBUTES, "failure_origin", "final")
+_NODE_ATTRIBUTES = (
+    *_STRAGGLER_ATTRIBUTES, "failure_origin", "final", "unread_ranks", UNSENT_KEY
+)  # fmt: skip
 """Attributes that hold for one node only."""
 
 _RANK_LISTS = ("died_ranks", "failed_ranks")

@@ -16,8 +16,10 @@ class ListeningClock:
         self._last_advance = clock()
         self.seconds = 0.0
 
-    def advance(self) -> None:
-        """Count the time since the last call, at most MAX_INTERVAL_SECONDS."""
+    def advance(self) -> bool:
+        """Count the time since the last call, at most MAX_INTERVAL_SECONDS; whether it was more."""
         now = self._clock()
-        self.seconds += min(max(0.0, now - self._last_advance), MAX_INTERVAL_SECONDS)
+        passed = now - self._last_advance
+        self.seconds += min(max(0.0, passed), MAX_INTERVAL_SECONDS)
         self._last_advance = now
+        return passed > MAX_INTERVAL_SECONDS

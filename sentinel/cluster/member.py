@@ -48,6 +48,10 @@ class Member:
     batch_decoder: BatchDecoder = field(default_factory=lambda: BatchDecoder(""))
     last_seen_at: float = 0.0
     """When a message last arrived, by the head's listening clock."""
+    messages_to_catch_up: int = 0
+    """How many more messages must arrive until the node is known to have sent what it had."""
+    behind_since: float | None = None
+    """Since when it has had records to send, by the head's listening clock."""
     clock_skew_seconds: float = 0.0
     """What is added to times of the node to get times of the local clock."""
     was_behind: bool = True
@@ -84,6 +88,7 @@ class Member:
         """Start a session. Rows continue with the same spool, and start at 1 with another."""
         self.slot, self.host = slot, node_info.get("host", "")
         self.batch_decoder, self.step_index = BatchDecoder(run), 0
+        self.messages_to_catch_up = 1
         if node_info.get("spool_id", "") != self.spool_id:
             self.spool_id, self.last_row = node_info.get("spool_id", ""), 0
         self.has_unsaved_state = True
@@ -93,6 +98,7 @@ class Member:
     ) -> list[RecordOrBatch]:
         """The new entries of a message, with times of the local clock and attempts of the node."""
         self.has_unsaved_progress = True
+        self.messages_to_catch_up = max(0, self.messages_to_catch_up - 1)
         self._update_clock_skew(message.sender_time, now)
         if message.last_row >= message.first_row:
             if message.first_row > self.last_row + 1:

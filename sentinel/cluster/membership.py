@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from math import inf
 from struct import Struct
 from typing import Any
 
+from sentinel.cluster.heartbeats import UNSENT_KEY
 from sentinel.cluster.listening_clock import ListeningClock
 from sentinel.cluster.member import Member
 from sentinel.model.record import Event, Record, is_provisional_stop
 
 UNREACHABLE_AFTER_SECONDS = 2.0
 """Silence after which a node counts as unreachable; its agent sends a heartbeat each second."""
+MAX_BEHIND_SECONDS = 60.0
+"""How long steps wait for a node that still sends older records."""
 LOST_AFTER_SECONDS = 10.0
 """Silence after which a node whose ranks have not ended is considered lost."""
 RECONNECT_GRACE_SECONDS = 30.0
@@ -122,6 +125,41 @@ class Membership:
         if self.silent_seconds(member) <= LOST_AFTER_SECONDS:
             return False
         return member.has_unended_ranks(attempt) or member.abandoned_attempt == attempt
+
+    def note_suspension(self) -> None:
+        """Note that this process was suspended: the other nodes have records to send.
+
+        Their next messages may be of the time before.
+        """
+        for member in self.by_slot.values():
+            member.messages_to_catch_up = 2
+
+    def unread_ranks(self, attempt: int, waiting_slots: Collection[int]) -> list[int]:
+        """Ranks with records that have not arrived yet, on this node or on others.
+
+        Those of other nodes for up to MAX_BEHIND_SECONDS. `waiting_slots` are the slots with
+        messages that have arrived and are not processed.
+        """
+        ranks: list[int] = []
+        for member in self.present_members(attempt):
+            attributes = {} if member.heartbeat is None else member.heartbeat.attributes
+            unread = attributes.get("unread_ranks", "")
+            if member is self.own_member:
+                ranks += map(int, unread.split(",") if unread else ())
+                continue
+            is_behind = (
+                unread or UNSENT_KEY in attributes
+                or member.messages_to_catch_up or member.slot in waiting_slots
+            )  # fmt: skip
+            is_sending = member.slot in self.by_slot and not self.is_lost(member, attempt)
+            if not is_behind or not is_sending:
+                member.behind_since = None
+                continue
+            now = self.listening_clock.seconds
+            member.behind_since = now if member.behind_since is None else member.behind_since
+            if now - member.behind_since < MAX_BEHIND_SECONDS:
+                ranks += member.unended_ranks(attempt)
+        return ranks
 
     def unreachable_ranks(self, members: Iterable[Member], attempt: int) -> list[int]:
         """Unended ranks of these nodes, where the node is unreachable but not lost."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from sentinel.aggregate.aligner import ENDED_STATES
@@ -24,10 +24,14 @@ class RunHeartbeat:
     node_hardware: NodeHardware
     attempt_map: AttemptMap
 
-    def records(self, now: float, *, is_last: bool = False) -> Iterator[Record]:
+    def records(
+        self, now: float, waiting_slots: Collection[int] = (), *, is_last: bool = False
+    ) -> Iterator[Record]:
         """The heartbeat at `now`, in seconds since the epoch; before it, synthesized STOPs.
 
-        Its attribute `unreported_ranks` holds the ranges of ranks that have sent nothing yet.
+        Its attribute `unreported_ranks` holds the ranges of ranks that have sent nothing yet,
+        `unread_ranks` ranks with records that have not arrived; `waiting_slots` are the slots with
+        messages that are not processed.
 
         Nothing before the first heartbeat of a node. `is_last` is whether the head shuts down
         after this one, so that what is undecided stays so.
@@ -54,6 +58,8 @@ class RunHeartbeat:
         )
         values, attributes = self.node_hardware.pop_combined()
         unreachable = self.membership.unreachable_ranks(unended, attempt)
+        if unread := self.membership.unread_ranks(attempt, waiting_slots):
+            attributes["unread_ranks"] = ",".join(map(str, unread))
         attributes["unreachable_ranks"] = ",".join(map(str, unreachable))
         if unreported := self.membership.unreported_ranks(attempt, self._world_size):
             attributes["unreported_ranks"] = ",".join(format_ranges(unreported))

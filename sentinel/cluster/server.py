@@ -134,9 +134,21 @@ class ClusterServer:
         """New nodes. Acknowledge each with message number 0, or drop its slot."""
         return _drain(self._hellos)
 
-    def drain_messages(self) -> list[tuple[int, bytes]]:
-        """Received messages by slot. Acknowledge each, or drop its slot."""
-        return _drain(self._received)
+    def drain_messages(self, max_bytes: int = MAX_RECEIVED_BYTES) -> list[tuple[int, bytes]]:
+        """Received messages by slot, at least one, up to about `max_bytes`.
+
+        Acknowledge each, or drop its slot.
+        """
+        messages: list[tuple[int, bytes]] = []
+        size = 0
+        while self._received and size < max_bytes:
+            messages.append(self._received.popleft())
+            size += len(messages[-1][1])
+        return messages
+
+    def waiting_slots(self) -> set[int]:
+        """Slots with messages that are not drained."""
+        return {slot for slot, _ in [*self._received]}
 
     def acknowledge(
         self, slot: int, message_number: int, last_row: int, *, is_deputy: bool = False

@@ -38,6 +38,7 @@ _ATTRIBUTE_PATTERNS = {
     "culprit_ranks": _RANK_LIST_PATTERN,
     "following_ranks": _RANK_LIST_PATTERN,
     "straggler_ranks": _RANK_LIST_PATTERN,
+    "unread_ranks": _RANK_LIST_PATTERN,
     "straggler_progress": _PROGRESS_PATTERN,
     "failed_seconds_ago": _SECONDS_PATTERN,
 }

@@ -78,10 +78,11 @@ class LiveRings:
         self.process_watch = ProcessWatch(lambda: self.clock())  # noqa: PLW0108 - tests replace the clock
         self.stack_sampler = StackSampler()
 
-    def poll(self, max_records: int = NO_LIMIT) -> list[Record]:
+    def poll(self, max_records: int = NO_LIMIT, max_step_index: float = inf) -> list[Record]:
         """New records since the last call, in the order of each ring; never waits.
 
-        About `max_records` of the ranks; `has_unread` is whether there are more.
+        About `max_records` of the ranks, and no further ones of those that are read up to
+        `max_step_index`; `has_unread` is whether there are more.
         """
         now = self.clock()
         self._adjust_for_clock_rollback(now)
@@ -92,11 +93,11 @@ class LiveRings:
             self.launcher_status.poll()
         # Before the rings are read, so that everything a dead process wrote is read.
         self.process_watch.update(thorough=scan_due)
-        records = self._read_ranks(now, max_records)
+        records = self._read_ranks(now, max_records, max_step_index)
         if any(map(_is_failure, records)):
             # A peer of a dead rank raises within milliseconds: look for the dead rank now.
             self.process_watch.update(thorough=True)
-            records += self._read_ranks(now, max_records)
+            records += self._read_ranks(now, max_records, max_step_index)
         running = (rank for rank in self._newest_attempt_ranks() if not rank.ended)
         self.stack_sampler.poll(ranks_with_own_process(running), now)
         launcher_records = [*self._launcher_records(now)]
@@ -125,7 +126,7 @@ class LiveRings:
         """Whether the last poll left records in the rings."""
         return any(rank.has_unread for rank in self.ranks.values())
 
-    def _read_ranks(self, now: float, max_records: int) -> list[Record]:
+    def _read_ranks(self, now: float, max_records: int, max_step_index: float) -> list[Record]:
         """Records of all ranks, always of the one next that is read least far."""
         unread: list[tuple[int, int, int, LiveRank]] = []
         ends = self.process_watch.ends
@@ -136,7 +137,7 @@ class LiveRings:
                 unread.append((attempt, rank.read_step_index, number, rank))
         heapq.heapify(unread)
         records: list[Record] = []
-        while unread and len(records) < max_records:
+        while unread and len(records) < max_records and unread[0][1] < max_step_index:
             attempt, _, number, rank = unread[0]
             process_end = ends.get(rank.header.process)
             records += rank.read(now, self.counters, process_end, MAX_FRAMES_PER_READ)

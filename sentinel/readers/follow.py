@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from math import isfinite
+from math import inf, isfinite
 from pathlib import Path
 
 from sentinel.model.counters import Counters
@@ -93,10 +93,13 @@ class LogFollower:
         """Whether the last poll reached its limit."""
         return self.held_record is not None
 
-    def poll(self, max_records: int = MAX_RECORDS_PER_POLL) -> list[Record]:
+    def poll(
+        self, max_records: int = MAX_RECORDS_PER_POLL, max_step_index: float = inf  # noqa: ARG002
+    ) -> list[Record]:
         """About `max_records` new records, as of the whole run; never raises an error of the log.
 
-        Records with one position in the log are returned together.
+        Records with one position in the log are returned together. A log has no ranks that could be
+        read up to `max_step_index`.
         """
         now = self.clock()
         self.last_arrival_at = self.last_arrival_at or now

@@ -64,7 +64,7 @@ def test_records_that_could_not_be_stored_are_processed_again(monkeypatch):
 class WaitingHead:
     """A head that waits for another node before it decides why a rank died."""
 
-    is_shutting_down = has_unsaved_changes = finished = False
+    is_shutting_down = has_unsaved_changes = has_unread = finished = False
     server = SimpleNamespace(stop=lambda: None)
 
     def merge(self, records):

@@ -31,9 +31,15 @@ class FakeServer:
         drained, self.hellos = [*self.hellos], deque()
         return drained
 
-    def drain_messages(self):
-        drained, self.messages = [*self.messages], deque()
+    def drain_messages(self, max_bytes):
+        drained, size = [], 0
+        while self.messages and size < max_bytes:
+            drained.append(self.messages.popleft())
+            size += len(drained[-1][1])
         return drained
+
+    def waiting_slots(self):
+        return {slot for slot, _ in self.messages}
 
     def acknowledge(self, slot, message_number, last_row, *, is_deputy=False):
         self.acks.append((slot, message_number, last_row, is_deputy))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from math import nan
+from math import inf, nan
 
 from sentinel.aggregate.aligner import MAX_PENDING_STEPS, Aligner
 from sentinel.model.record import WHOLE_RUN, Event, Record
@@ -359,3 +359,16 @@ def test_an_unread_rank_that_has_passed_a_step_does_not_hold_it_up():
 
     (first,) = process(aligner, heartbeat(100.6, unread_ranks="1"), step(0, 2))
     assert first.step == 1
+
+
+def test_rings_are_not_read_ahead_while_many_steps_wait_for_unread_records():
+    """Otherwise the oldest steps would close without the ranks that are behind."""
+    aligner = started(0, 1)
+    process(aligner, heartbeat(100.0, unread_ranks="1"))
+    process(aligner, *(step(0, at) for at in range(1, MAX_PENDING_STEPS // 2)))
+    assert aligner.max_step_index == inf
+
+    process(aligner, step(0, 9000))
+    assert aligner.max_step_index == 9000
+    process(aligner, heartbeat(100.5))
+    assert aligner.max_step_index == inf

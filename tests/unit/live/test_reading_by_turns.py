@@ -208,3 +208,14 @@ def test_what_an_overrun_left_is_read_whole(source):
         first, *rest = [record for part in reader.slices for record in part if record.rank == n]
         assert (first.event, first.values["world_size"]) == (Event.START, 2.0)
         assert numbers(rest) == list(range(5001 - len(rest), 5001))
+
+
+def test_ranks_that_are_far_ahead_are_not_read_further(source):
+    first, second = Rank(0, 2), Rank(1, 2)
+    first.write(range(1, 301))
+    second.write(range(1, 101))
+
+    source.poll(max_step_index=150)
+    assert source.has_unread
+    ahead, behind = (rank.read_step_index for rank in source.ranks.values())
+    assert (150 <= ahead < 150 + MAX_FRAMES_PER_READ, behind) == (True, 100)
