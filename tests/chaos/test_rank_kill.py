@@ -33,7 +33,11 @@ QUIET_SECONDS = 4.0
 
 @pytest.mark.parametrize(
     ("number", "launcher", "rank"),
-    [(number, *case) for number, case in enumerate(CASES)],
+    [
+        # One of each launcher and of each rank in `make test`.
+        pytest.param(number, *case, marks=pytest.mark.full if number in (1, 2) else ())
+        for number, case in enumerate(CASES)
+    ],
     ids=[f"{number}-{launcher}-rank{rank}" for number, (launcher, rank) in enumerate(CASES)],
 )
 @pytest.mark.fault("R8")

@@ -256,7 +256,7 @@ def test_an_exception_has_message_and_location_without_secrets(run):
 
 
 @pytest.mark.fault("P3")
-@pytest.mark.parametrize("mode", ["plain", "handler"])
+@pytest.mark.parametrize("mode", ["plain", pytest.param("handler", marks=pytest.mark.full)])
 def test_sigterm_to_the_group_is_a_warning(run, mode):
     """As scancel sends it; torchrun, too, is ended with its ranks."""
     run.start(mode, ranks=2).signal(signal.SIGTERM)
@@ -280,7 +280,10 @@ def test_sigkill_after_an_ignored_sigterm_is_a_warning(run):
 
 
 @pytest.mark.fault("P3")
-@pytest.mark.parametrize(("mode", "to"), [("plain", "launcher"), ("ignore", "group")])
+@pytest.mark.parametrize(
+    ("mode", "to"),
+    [("plain", "launcher"), pytest.param("ignore", "group", marks=pytest.mark.full)],
+)
 def test_sigterm_to_sentinel_run_sends_nothing(run, mode, to):
     run.start(mode, prefix=(sys.executable, "-m", "sentinel", "run", "--run", "ends", "--"))
     if to == "launcher":

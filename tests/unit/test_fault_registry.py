@@ -16,15 +16,13 @@ NUMBERS = {"P": 13, "R": 12, "T": 11, "A": 12, "S": 9, "D": 15, "H": 8, "I": 11,
 
 
 def marks(node: ast.AST) -> Iterator[tuple[str, list[str]]]:
-    """Name and texts of each pytest.mark in an expression."""
-    called = set()
+    """Name and texts of each pytest.mark in an expression, the outermost first."""
+    texts = {}
     for each in ast.walk(node):
-        if isinstance(each, ast.Call) and ast.unparse(each.func).startswith("pytest.mark."):
-            called.add(each.func)
-            texts = [a.value for a in each.args if isinstance(a, ast.Constant)]
-            yield each.func.attr, texts
-        elif each not in called and ast.unparse(each).rpartition(".")[0] == "pytest.mark":
-            yield each.attr, []
+        if isinstance(each, ast.Call):
+            texts[each.func] = [a.value for a in each.args if isinstance(a, ast.Constant)]
+        if isinstance(each, ast.Attribute) and ast.unparse(each.value) == "pytest.mark":
+            yield each.attr, texts.get(each, [])
 
 
 def marked_tests(path: Path, source: str) -> dict[str, tuple[set[str], set[str]]]:
@@ -41,7 +39,9 @@ def marked_tests(path: Path, source: str) -> dict[str, tuple[set[str], set[str]]
         if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
             own = shared + [mark for each in node.decorator_list for mark in marks(each)]
             ids = {text for name, texts in own if name == "fault" for text in texts}
-            found[f"{path}::{node.name}"] = (ids, {name for name, _ in own})
+            # Marks of single parameters leave the others as they are.
+            direct = [next(marks(each), ("", []))[0] for each in node.decorator_list]
+            found[f"{path}::{node.name}"] = (ids, {name for name, _ in shared} | {*direct} - {""})
     return found
 
 
@@ -105,7 +105,8 @@ pytestmark = [pytest.mark.chaos, pytest.mark.fault("P1")]
 @pytest.mark.parametrize("x", [pytest.param(1, marks=pytest.mark.fault("I1"))])
 def test_one(x): ...
 
-def test_two(): ...
+@pytest.mark.parametrize("x", [1, pytest.param(2, marks=pytest.mark.full)])
+def test_two(x): ...
 """
 
     assert marked_tests(Path("t.py"), source) == {
@@ -113,7 +114,7 @@ def test_two(): ...
             {"P1", "P2", "A1", "I1"},
             {"chaos", "fault", "full", "parametrize"},
         ),
-        "t.py::test_two": ({"P1"}, {"chaos", "fault"}),
+        "t.py::test_two": ({"P1"}, {"chaos", "fault", "parametrize"}),
     }
 
 
