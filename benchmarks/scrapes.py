@@ -124,6 +124,9 @@ def measure(pairs: int, rate: float) -> dict[str, object]:
             preexec_fn=lambda: os.sched_setaffinity(0, set(cores[1:]) or set(cores)),
         )
         assert trainer.wait(120) == 0
+        # It ends with the run, and removes its files before that.
+        while Path(f"/proc/{agent['pid']}").exists():
+            time.sleep(0.1)
         steps = json.loads(steps_file.read_text())
     durations = sorted(json.loads(client.stdout))
     return {

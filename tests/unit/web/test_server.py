@@ -237,6 +237,7 @@ def is_refused(port):
         b"\x00\x01\x02\r\n\r\n",
         b"GET /" + b"a" * 200_000 + b" HTTP/1.1\r\n\r\n",
         b"GET / HTTP/1.1\r\n" + b"a: b\r\n" * 5000 + b"\r\n",
+        b"GET /-/healthy HTTP/1.1\r\nhost: localhost\r\n" + b"a: b\r\n" * 5000 + b"\r\n",
         b"GET / HTTP/1.1\r\nhost: x\r\ncontent-length: -1\r\n\r\n",
         b"GET / HTTP/1.1\r\nhost: x\r\nhost: y\r\n\r\n",
         b"GET / HTTP/1.1\r\n\r\n",
@@ -245,7 +246,15 @@ def is_refused(port):
         b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n",
     ],
     ids=[
-        *("bytes", "long_path", "many_headers", "negative_length", "two_hosts", "no_host"),
+        *(
+            "bytes",
+            "long_path",
+            "headers",
+            "many_headers",
+            "negative_length",
+            "two_hosts",
+            "no_host",
+        ),
         *("nul_in_path", "two_lengths", "malformed_chunk"),
     ],
 )
