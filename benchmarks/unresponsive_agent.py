@@ -4,7 +4,7 @@
 
 One process pauses before each log, so that other processes take its caches. Its agent is first left
 alone, then stopped with SIGSTOP, then killed whenever it is back; `absent` is a run with
-`agent=False`. Times are CPU time of the calling thread in microseconds; `waits` is how often the
+`agent=False`, `control` packs the numbers into bytes instead. Times are CPU time of the calling thread in microseconds; `waits` is how often the
 thread gave up the CPU inside `log()`. Prints and writes results/unresponsive_agent.json.
 """
 
@@ -15,6 +15,7 @@ import json
 import os
 import resource
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
@@ -24,7 +25,7 @@ from contextlib import suppress
 from pathlib import Path
 
 FOLDER = Path(__file__).parent
-STATES = ("running", "stopped", "dead", "absent")
+STATES = ("running", "stopped", "dead", "absent", "control")
 
 
 def main() -> None:
@@ -76,6 +77,7 @@ def train(child: str, logs: int, pause: float) -> None:
     with sentinel.monitor(agent=child == "served"):
         if child == "absent":
             results["absent"] = time_logs(sentinel.log, logs, 0, pause)
+            results["control"] = time_logs(pack, logs, 0, pause)
         else:
             deadline = time.monotonic() + 60.0
             while not registration.exists():
@@ -89,6 +91,11 @@ def train(child: str, logs: int, pause: float) -> None:
                 sentinel.log, logs, 2 * logs, pause, lambda: signal_agent(signal.SIGKILL)
             )
     print(json.dumps(results))
+
+
+def pack(values: dict[str, float], step: int) -> None:
+    """What no logger can do without."""
+    struct.pack("@q20d", step, *values.values())
 
 
 def time_logs(
