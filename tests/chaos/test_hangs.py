@@ -14,6 +14,7 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -166,10 +167,23 @@ def _free_port() -> int:
 
 @pytest.mark.fault("R1", "R3", "R4", "R6")
 def test_the_rank_that_hangs_is_named(tmp_path):
+    check_hangs(tmp_path, range(HANGS))
+
+
+@pytest.mark.full
+@pytest.mark.fault("R3", "R5")
+def test_a_rank_that_waits_for_a_lock_or_loops_is_named(tmp_path):
+    check_hangs(tmp_path, [KINDS.index(kind) for kind in ("lock", "spin", "queue")])
+
+
+def check_hangs(folder: Path, numbers: Iterable[int]) -> None:
+    """Hang once for each number; each time the rank that hangs is named."""
     with ThreadPoolExecutor(HANGS_AT_A_TIME) as pool:
-        trials = list(pool.map(lambda n: hang_once(n, tmp_path / str(n)), range(HANGS)))
+        trials = list(pool.map(lambda n: hang_once(n, folder / str(n)), numbers))
     delays = sorted(seconds for *_, seconds in trials)
-    print(json.dumps({"hangs": HANGS, "median": statistics.median(delays), "max": delays[-1]}))
+    print(
+        json.dumps({"hangs": len(delays), "median": statistics.median(delays), "max": delays[-1]})
+    )
     for kind, victim, summary, seconds in trials:
         print(kind, victim, f"{seconds:.1f}", summary)
     wrong = [trial for trial in trials if f": rank {trial[1]} " not in trial[2]]

@@ -9,6 +9,7 @@ import json
 import math
 import os
 import random
+import signal
 import struct
 from pathlib import Path
 from statistics import mean
@@ -62,6 +63,23 @@ time.time = lambda: real() + offset()
 time.time_ns = lambda: real_ns() + int(offset() * 1e9)
 """
 """Replaces the clock of a process: a skew of its own, and one of all that changes with a file."""
+
+ENDLESS = """
+import itertools, os, time
+import sentinel
+
+@sentinel.monitor(run="endless")
+def train():
+    for step in itertools.count(1):
+        sentinel.log({"loss": 1.0 / step}, step=step)
+        if step == 100:
+            with open(f".pid{os.environ['RANK']}", "w") as file:
+                file.write(str(os.getpid()))
+            os.replace(f".pid{os.environ['RANK']}", f"pid{os.environ['RANK']}")
+        time.sleep(0.01)
+
+train()
+"""
 
 STRANGE_STEPS = """
 import sentinel
@@ -131,15 +149,7 @@ RUN_NAME = 'evil <!channel>\n"x"} 1\x1b[2J</script>/../../etc'
 def runs(tmp_path_factory):
     """All runs of this module by name, started together."""
     folder = tmp_path_factory.mktemp("runs")
-    (folder / "site").mkdir()
-    (folder / "site" / "sitecustomize.py").write_text(CLOCK)
-    clock = folder / "clock"
-    clock.write_bytes(bytes(8))
-    skewed = {
-        "PYTHONPATH": f"{folder / 'site'}{os.pathsep}{SOURCES}",
-        "CLOCK": str(clock),
-        "AGENT_SKEW": "7200",
-    }
+    skewed = {**clock_environ(folder), "AGENT_SKEW": "7200"}
     plain = {"PYTHONPATH": str(SOURCES)}
     with jobs(folder) as start:
         yield {
@@ -160,9 +170,22 @@ def runs(tmp_path_factory):
         }
 
 
-def set_clock(job, seconds):
-    """Set the clock of all processes of that run forward by so many seconds."""
-    with (job.folder.parent / "clock").open("r+b") as file:
+def clock_environ(folder):
+    """Environment of processes whose clock is set by the file `clock` of that directory."""
+    (folder / "site").mkdir()
+    (folder / "site" / "sitecustomize.py").write_text(CLOCK)
+    (folder / "clock").write_bytes(bytes(8))
+    return {
+        "PYTHONPATH": f"{folder / 'site'}{os.pathsep}{SOURCES}",
+        "CLOCK": str(folder / "clock"),
+        "AGENT_SKEW": "0",
+        "RANK_SKEW": "0",
+    }
+
+
+def set_clock(clock, seconds):
+    """Set the clock of all processes with that file forward by so many seconds."""
+    with clock.open("r+b") as file:
         file.write(struct.pack("d", seconds))
 
 
@@ -171,7 +194,7 @@ def test_random_keys_on_ranks_with_other_clocks_are_combined_by_key_and_step(run
     job = runs["keys"]
     for rank in range(WORLD):
         job.mark(f"half{rank}")
-    set_clock(job, -7200.0)
+    set_clock(job.folder.parent / "clock", -7200.0)
     (job.folder / "go on").touch()
     assert job.wait() == 0
 
@@ -242,3 +265,18 @@ def test_strange_values_and_keys_change_nothing_and_are_shown_as_they_are(runs):
     names = ("a/b", "\n", "☃", "__proto__", "x" * 256, "</script><script>alert(1)</script>", "A/B")
     assert all(name in values for name in names)
     assert len({values[name] for name in names}) == len(names)
+
+
+@pytest.mark.full
+@pytest.mark.fault("T6")
+@pytest.mark.parametrize("seconds", [3600.0, -3600.0])
+def test_a_rank_that_stops_after_the_clock_was_set_is_found(tmp_path, seconds):
+    with jobs(tmp_path) as start:
+        limits = "[detectors.run_stalled]\nfloor = 8"
+        job = start("job", ENDLESS, world=2, settings=limits, environ=clock_environ(tmp_path))
+        pids = [int(job.mark(f"pid{rank}")) for rank in range(2)]
+        job.agent()
+        set_clock(tmp_path / "clock", seconds)
+        os.kill(pids[1], signal.SIGSTOP)
+        text = "rank 1 is stopped by a signal"
+        until(lambda: any(text in each[2] for each in job.alerts()), TIMEOUT_SECONDS, text)
