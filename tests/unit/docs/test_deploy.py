@@ -50,7 +50,7 @@ def test_no_container_of_the_pod_has_rights(pod):
     assert pod["securityContext"]["runAsUser"] > 0
     assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
     assert pod["automountServiceAccountToken"] is False
-    assert not pod.get("hostNetwork") and not pod.get("hostPID")
+    assert pod.keys().isdisjoint({"hostNetwork", "hostPID", "hostIPC"})
 
 
 @pytest.mark.fault("X15")
