@@ -4,8 +4,9 @@
 
 One process pauses before each log, so that other processes take its caches. Its agent is first left
 alone, then stopped with SIGSTOP, then killed whenever it is back; `absent` is a run with
-`agent=False`, `control` packs the numbers into bytes instead. Times are CPU time of the calling
-thread in microseconds; `waits` is how often the thread gave up the CPU inside `log()`. Prints and writes results/unresponsive_agent.json.
+`agent=False`, and `control` packs the numbers into bytes instead. Times are CPU time of the calling
+thread in microseconds; `waits` is how often the thread gave up the CPU inside `log()`. Prints and
+writes results/unresponsive_agent.json.
 """
 
 from __future__ import annotations
