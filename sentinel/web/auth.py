@@ -46,6 +46,7 @@ _SECURITY_HEADERS = {
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
     "referrer-policy": "no-referrer",
+    "cross-origin-resource-policy": "same-origin",
     "cache-control": "no-store",
 }
 

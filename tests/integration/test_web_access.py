@@ -119,6 +119,7 @@ def test_an_acknowledgement_of_the_page_is_shown_logged_and_sent(agent, sentinel
     answer = agent.post("/api/acknowledge", reason="looking", author="another")
     (events,) = agent.pagerduty.alerts.values()
 
+    assert f"https://{socket.gethostname()}:{agent.port}" in json.dumps(events[0])
     assert answer.json()["acknowledged"][0]["author"] == "ana"
     until(
         lambda: "acknowledge" in [each["event_action"] for each in events],
