@@ -94,7 +94,9 @@ class LogFollower:
         return self.held_record is not None
 
     def poll(
-        self, max_records: int = MAX_RECORDS_PER_POLL, max_step_index: float = inf  # noqa: ARG002
+        self,
+        max_records: int = MAX_RECORDS_PER_POLL,
+        max_step_index: float = inf,  # noqa: ARG002
     ) -> list[Record]:
         """About `max_records` new records, as of the whole run; never raises an error of the log.
 

@@ -54,6 +54,8 @@ def test_a_rejected_notification_is_shown_everywhere(agent_url):
 
     until(problems, TIMEOUT_SECONDS, "the problem")
     (problem,) = problems()
+    # No probe restarts an agent whose receivers fail.
+    assert requests.get(f"{agent_url}/-/healthy", timeout=60).status_code == 200
     metrics = requests.get(f"{agent_url}/metrics", timeout=60).text
 
     assert (problem["sink"], problem["given_up"], problem["last_error"]) == (

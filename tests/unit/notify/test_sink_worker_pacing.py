@@ -119,6 +119,30 @@ def test_a_clock_set_back_does_not_stop_the_worker(fixture):
 
 
 @pytest.mark.fault("D11")
+def test_after_most_of_a_day_each_case_is_one_message_at_a_limited_rate(fixture):
+    """22 hours in which 20 critical cases opened and half of them ended."""
+    fixture.receiver.default = webhook_receiver.status(503)
+    for episode in range(20):
+        fixture.enqueue(make_notification(episode=episode))
+    fixture.deliver_all(after=300, tries=20)
+    for episode in range(0, 20, 2):
+        fixture.enqueue(make_notification(NotificationReason.RESOLVED, episode=episode))
+    fixture.clock.now += 20 * HOUR_SECONDS
+    fixture.receiver.default, began = webhook_receiver.ok(), fixture.clock.now
+    while len(fixture.receiver.accepted) < 20 and fixture.clock.now < began + HOUR_SECONDS:
+        fixture.deliver_next(after=0.25)
+
+    headlines = [r.json["blocks"][0]["text"]["text"] for r in fixture.receiver.accepted]
+    assert sorted(headline.split()[1] for headline in headlines) == [
+        *["Critical:"] * 10,
+        *["Resolved:"] * 10,
+    ]
+    assert 18 <= fixture.clock.now - began < 60
+    fixture.deliver_all(tries=100)
+    assert len(fixture.receiver.accepted) == 20
+
+
+@pytest.mark.fault("D11")
 def test_after_an_outage_the_most_severe_is_first_and_incidents_in_order(fixture):
     warning = make_notification(detector="loss_plateau", severity=Severity.WARNING)
     fixture.receiver.default = webhook_receiver.status(500)

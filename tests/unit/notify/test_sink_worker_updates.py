@@ -15,6 +15,7 @@ from sentinel.model.notification import NotificationReason
 from sentinel.notify import outbox
 from sentinel.notify.recipients import Recipients
 from sentinel.notify.sink_worker import DeliveryTiming
+from sentinel.store.database import transaction
 
 WARNING = make_notification(severity=Severity.WARNING)
 ESCALATED = make_notification(NotificationReason.ESCALATED)
@@ -228,6 +229,19 @@ def test_a_storm_is_a_few_messages_and_a_digest_with_the_exact_number(fixture):
     assert len(fixture.receiver.accepted) == 21, "the next digest is an hour later"
     fixture.deliver_all(after=60, tries=70)
     assert "2 further notifications are summarised here" in texts(fixture)[-1]
+
+
+@pytest.mark.full
+@pytest.mark.fault("D12")
+def test_ten_thousand_alerts_are_twenty_messages_and_the_exact_number(fixture):
+    limited(fixture, 20)
+    with transaction(fixture.connection):
+        for episode in range(1, 10_001):
+            fixture.enqueue(make_notification(episode=episode, severity=Severity.WARNING))
+    fixture.deliver_all(tries=150)
+
+    assert len(fixture.receiver.accepted) == 21
+    assert "9980 further notifications are summarised here" in texts(fixture)[-1]
 
 
 @pytest.mark.fault("D12")

@@ -37,6 +37,7 @@ def test_a_runbook_is_served_as_a_page(url):
     assert "<h1>KL blow-up</h1>" in response.text
 
 
+@pytest.mark.fault("X10")
 @pytest.mark.parametrize("name", ["nothing", "<script>", "..%2fserver", "%2e%2e", "KL", "a" * 99])
 def test_an_unknown_name_gives_the_list_of_all(url, name):
     response = get(f"{url}/runbooks/{name}")
