@@ -176,6 +176,7 @@ def test_sockets_and_devices_are_refused(tmp_path, monkeypatch):
         (gzip.compress(b'{"step": 1, "loss": 2.0}\n'), "compressed with gzip"),
         ('{"step": 1, "loss": 2.0}\n'.encode("utf-16"), "a text in UTF-16"),
     ],
+    ids=["gzip", "utf-16"],
 )
 def test_a_log_that_has_to_be_converted_is_not_followed(tmp_path, content, kind):
     path = tmp_path / "log.jsonl"
