@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 from support.rank_processes import ranks
 
+from sentinel.agent import main
 from sentinel.agent.main import Agent
 from sentinel.causes._evidence import symptom_evidence
 from sentinel.config.settings import load_settings
@@ -174,3 +175,19 @@ def test_the_next_agent_shows_the_cause_diagnosed_by_the_last_one(monkeypatch):
     (restored,) = second.processor.exposition.state()["cases"]
     # The message states how long ago the case opened.
     assert restored | {"message": case["message"]} == case
+
+
+def test_an_agent_that_is_asked_to_stop_reads_what_the_rings_hold(monkeypatch):
+    """A scheduler ends ranks and agent together; there is no next agent."""
+    monkeypatch.setattr(main, "DRAIN_SECONDS", 600.0)
+    with ranks() as begin:
+        begin(0, world=1, steps=3000, ending="finished")
+        agent = make_agent()
+        agent.turn_limit.max_records = 100
+        agent.run_once()
+        agent.request_stop("SIGTERM")
+        agent.serve()
+
+    with closing(connect(run_dir("live") / "sentinel.db")) as database:
+        query = "select count(*) from step where event = 'step'"
+        assert database.execute(query).fetchone() == (3000,)
