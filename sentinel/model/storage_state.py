@@ -17,7 +17,8 @@ class StorageState:
 
     Mode `memory`: the run directory cannot be used, and `reason` is why. Mode `replaced`: the
     database could not be read; it is kept as `set_aside`, and a new one was begun. `recovered` is
-    what of it is in the new one. `number` counts the times at which the storage became worse.
+    what of it is in the new one. `number` counts the times at which the storage became worse,
+    `repeats` how often a database was replaced soon after the last one was.
     """
 
     mode: str = OK
@@ -27,6 +28,7 @@ class StorageState:
     set_aside: str = ""
     recovered: str = ""
     number: int = 0
+    repeats: int = 0
 
     @property
     def is_degraded(self) -> bool:

@@ -129,7 +129,10 @@ def connect(path: Path) -> sqlite3.Connection:
     """
     connection = sqlite3.connect(path, timeout=10.0, isolation_level=None)
     try:
-        if _schema_version(connection) == 0:
+        version = _schema_version(connection)
+        # Before anything is written to a file that a later version wrote.
+        _check_version(version, path)
+        if version == 0:
             # Before the first page is written: later, only `vacuum` can change it.
             connection.execute("pragma auto_vacuum=incremental")
         connection.execute("pragma journal_mode=wal")
@@ -148,12 +151,7 @@ def connect(path: Path) -> sqlite3.Connection:
 def _create_or_migrate(connection: sqlite3.Connection, path: Path) -> None:
     # Read again within the transaction: another process may have migrated the file meanwhile.
     version = _schema_version(connection)
-    if version > SCHEMA_VERSION:
-        message = (
-            f"{path} has schema version {version}; this version of sentinel supports versions up"
-            f" to {SCHEMA_VERSION}. Upgrade sentinel."
-        )
-        raise NewerSchemaError(message)
+    _check_version(version, path)
     if 0 < version < FIRST_SCHEMA_VERSION:
         message = f"{path} has schema version {version}, from before sentinel 0.1.0."
         raise UnsupportedSchemaError(message)
@@ -178,6 +176,15 @@ def _make_shrinkable(connection: sqlite3.Connection, path: Path) -> None:
     except sqlite3.OperationalError as error:
         # Another process uses it, or the disk has no room for a copy.
         log.warning("%s cannot be rewritten (%s): it will not become smaller", path, error)
+
+
+def _check_version(version: int, path: Path) -> None:
+    if version > SCHEMA_VERSION:
+        message = (
+            f"{path} has schema version {version}; this version of sentinel supports versions up"
+            f" to {SCHEMA_VERSION}. Upgrade sentinel."
+        )
+        raise NewerSchemaError(message)
 
 
 def _schema_version(connection: sqlite3.Connection) -> int:

@@ -28,8 +28,11 @@ STATE_NAME = "storage.json"
 MAX_SET_ASIDE = 3
 """Damaged databases that are kept: the newest ones."""
 
+REPEATED_WITHIN_SECONDS = 120.0
+"""Time within which the next damage is taken for the same."""
+
 _COMPANIONS = ("-wal", "-shm")
-_SET_ASIDE = re.compile(r"\.corrupt-(\d+)(?:-(\d+))?$")
+_SET_ASIDE = re.compile(r"\.corrupt-(\d+)$")
 
 
 def open_storage(
@@ -40,8 +43,9 @@ def open_storage(
 ) -> sqlite3.Connection:
     """Open the database; a damaged one is replaced, counted, and reported in `storage.state`.
 
-    Raises NewerSchemaError, and sqlite3.OperationalError if the file is locked or its directory
-    cannot be used: the database is intact then, and a later start may succeed.
+    So is one that a later version of sentinel wrote: it is set aside unchanged. Raises
+    sqlite3.OperationalError if the file is locked or its directory cannot be used: the database is
+    intact then, and a later start may succeed.
     """
     failure = storage.pop_failure(FailureKind.DAMAGED)
     if not storage.state.is_degraded:
@@ -52,6 +56,9 @@ def open_storage(
         except sqlite3.DatabaseError as error:
             if classify(error) is not FailureKind.DAMAGED:
                 raise
+            reason = str(error)
+        except (database.NewerSchemaError, UnicodeDecodeError) as error:
+            # The latter is raised for an error whose message quotes a damaged name.
             reason = str(error)
     else:
         reason = str(failure.error)
@@ -65,13 +72,18 @@ def _replace(
     counters: Counters,
     clock: Callable[[], float],
 ) -> sqlite3.Connection:
-    log.error("The database is damaged (%s); a new one is begun", reason)
+    reason = " ".join(reason.split())
+    log.error("The database cannot be read (%s); a new one is begun", reason)
+    now, last = clock(), load_state(path, is_kept=True)
     moved = set_aside(path)
     database.connect(path).close()
-    found = Salvage() if moved is None else salvage(moved, path)
-    log.warning("The damaged database is kept as %s; in the new one: %s", moved, found.text)
+    found = Salvage()
+    # What was copied may be what is damaged, so less is copied if it happens again soon.
+    repeats = last.repeats + 1 if 0 <= now - last.since < REPEATED_WITHIN_SECONDS else 0
+    if moved is not None and repeats <= 1:
+        found = salvage(moved, path, only_notifications=repeats == 1)
+    log.warning("That database is kept as %s; in the new one: %s", moved, found.text)
     counters.add("sentinel_dropped_records_total", "database_corrupt")
-    now = clock()
     storage.reads_again_until = 0.0 if found.has_state else now
     storage.state = StorageState(
         REPLACED,
@@ -80,7 +92,8 @@ def _replace(
         f"Check the disk, then delete {moved}.",
         set_aside="" if moved is None else moved.name,
         recovered=found.text,
-        number=max(storage.state.number, load_state(path, is_kept=True).number) + 1,
+        number=max(storage.state.number, last.number) + 1,
+        repeats=repeats,
     )
     save_state(path, storage.state)
     return database.connect(path)
@@ -111,18 +124,15 @@ def set_aside(path: Path) -> Path | None:
 
     Returns the new path, or None if there was no file.
     """
-    moved: Path | None = _free_name(path)
-    assert moved is not None
+    moved = _new_name(path)
+    path.with_name(f"{path.name}-shm").unlink(missing_ok=True)
     try:
         path.rename(moved)
     except FileNotFoundError:
-        moved = None
-    for suffix in _COMPANIONS:
-        companion = path.with_name(path.name + suffix)
-        if moved is None or suffix == "-shm":
-            companion.unlink(missing_ok=True)
-        elif companion.exists():
-            companion.rename(moved.with_name(moved.name + suffix))
+        path.with_name(f"{path.name}-wal").unlink(missing_ok=True)
+        return None
+    with suppress(FileNotFoundError):
+        path.with_name(f"{path.name}-wal").rename(moved.with_name(f"{moved.name}-wal"))
     for old in set_aside_files(path)[:-MAX_SET_ASIDE]:
         for suffix in ("", *_COMPANIONS):
             old.with_name(old.name + suffix).unlink(missing_ok=True)
@@ -131,15 +141,18 @@ def set_aside(path: Path) -> Path | None:
 
 def set_aside_files(path: Path) -> list[Path]:
     """The damaged databases that are kept, the newest last."""
-    found = [
-        (tuple(int(part or 0) for part in match.groups()), each)
+    return [each for _, each in _numbered(path)]
+
+
+def _numbered(path: Path) -> list[tuple[int, Path]]:
+    return sorted(
+        (int(match[1]), each)
         for each in path.parent.glob(f"{path.name}.corrupt-*")
         if (match := _SET_ASIDE.search(each.name))
-    ]
-    return [each for _, each in sorted(found)]
+    )
 
 
-def _free_name(path: Path) -> Path:
-    base = f"{path.name}.corrupt-{int(time.time())}"
-    candidates = (base if not number else f"{base}-{number}" for number in range(1000))
-    return next(found for name in candidates if not (found := path.with_name(name)).exists())
+def _new_name(path: Path) -> Path:
+    """The time in seconds, but after that of the newest one."""
+    newest = max((number for number, _ in _numbered(path)), default=0)
+    return path.with_name(f"{path.name}.corrupt-{max(int(time.time()), newest + 1)}")

@@ -16,7 +16,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from sentinel.model.record import Event
 from sentinel.store import database
+from sentinel.store.blocks import unpack_signals
+from sentinel.store.record_rows import LayoutTable, unpack
 from sentinel.store.storage_monitor import is_json
 from sentinel.transport.batch_codec import decode_standalone
 
@@ -35,6 +38,7 @@ _PAGE_COUNT_OFFSET = 28
 _STATE_TABLES = ("ring", "snapshot", "journal")
 _LAST_TABLES = ("layout", "block", "step", "sample")
 """Large tables, after all that decide what is notified."""
+_NOTIFICATION_TABLES = frozenset({"outbox", "sink_pause", "ack", "silence", "command"})
 _LABELS = {
     "outbox": "sent notifications",
     "pending_notification": "held notifications",
@@ -52,6 +56,7 @@ _LABELS = {
     "cluster": "state of the nodes",
 }
 _JSON_COLUMNS = {
+    "outbox": "notification",
     "ring": "names",
     "snapshot": "state",
     "incident": "body",
@@ -60,7 +65,17 @@ _JSON_COLUMNS = {
     "node": "state",
     "layout": "body",
 }
+_READ_ERRORS = (sqlite3.Error, UnicodeDecodeError)
+"""The latter is raised for an error whose message quotes a damaged name."""
 _UNSENT = ("queued", "withheld", "sending")
+_IS_SENT = "state in ('delivered', 'dead', 'merged', 'digested', 'withdrawn')"
+_STORED_TYPES = {
+    "integer": "'integer'",
+    "real": "'real', 'integer'",
+    "text": "'text'",
+    "blob": "'blob'",
+}
+"""Types in which SQLite stores the values of a column, by its declared type."""
 
 
 @dataclass
@@ -88,22 +103,23 @@ class Salvage:
         return found if self.has_state else f"{found}; the records in shared memory are read again"
 
 
-def salvage(damaged: Path, path: Path) -> Salvage:
+def salvage(damaged: Path, path: Path, *, only_notifications: bool = False) -> Salvage:
     """Copy the rows of `damaged` into the new database at `path`, which has none.
 
-    Never raises for what is wrong with `damaged`, which is not changed.
+    With `only_notifications`, only of the tables that decide what is notified. Never raises for
+    what is wrong with `damaged`, which is not changed.
     """
-    result = _Copy(damaged, path).run()
+    result = _Copy(damaged, path, only_notifications).run()
     if not result.rows and not result.has_state:
         with suppress(OSError), _repaired_copy(damaged, path) as repaired:
             if repaired is not None:
-                result = _Copy(repaired, path).run()
+                result = _Copy(repaired, path, only_notifications).run()
     return result
 
 
 class _Copy:
-    def __init__(self, damaged: Path, path: Path) -> None:
-        self.damaged, self.path = damaged, path
+    def __init__(self, damaged: Path, path: Path, only_notifications: bool) -> None:
+        self.damaged, self.path, self.only_notifications = damaged, path, only_notifications
         self.result = Salvage()
         self.deadline = time.monotonic() + MAX_SECONDS
 
@@ -116,7 +132,7 @@ class _Copy:
             try:
                 self.connection.execute("attach ? as damaged", [_read_only_uri(self.damaged)])
                 names = self._table_names()
-            except sqlite3.Error as error:
+            except _READ_ERRORS as error:
                 log.warning("Nothing of the damaged database can be read: %s", error)
                 return self.result
             for name in names:
@@ -132,6 +148,9 @@ class _Copy:
             for schema in ("damaged", "main")
         )
         tables = {name for name in readable & wanted if not name.startswith("sqlite_")}
+        if self.only_notifications:
+            self.result.lost_tables += sorted(tables.difference(_NOTIFICATION_TABLES))
+            tables &= _NOTIFICATION_TABLES
         return [*sorted(tables.difference(_LAST_TABLES)), *tables.intersection(_LAST_TABLES)]
 
     def _copy_table(self, name: str) -> None:
@@ -146,7 +165,7 @@ class _Copy:
             is_complete &= self._delete_unreadable(name)
             query = f"select count(*) from main.{name}"  # noqa: S608 - a name of the schema
             self.result.rows += int(self.connection.execute(query).fetchone()[0])
-        except sqlite3.DatabaseError as error:
+        except _READ_ERRORS as error:
             log.warning("Table %s cannot be read: %s", name, error)
             is_complete = False
         if not is_complete:
@@ -159,7 +178,7 @@ class _Copy:
                 "insert or ignore into main.layout(id, body)"
                 " select id, body from damaged.layout order by body"
             )
-        except sqlite3.DatabaseError:
+        except _READ_ERRORS:
             return False
         return True
 
@@ -173,7 +192,7 @@ class _Copy:
         found: dict[int, dict[str, Any]] = {}
         for names, index in columns.items():
             query = f"select rowid, {names} from damaged.outbox indexed by {index}"  # noqa: S608
-            with suppress(sqlite3.DatabaseError):
+            with suppress(*_READ_ERRORS):
                 for number, *values in self.connection.execute(query):
                     row = found.setdefault(number, {})
                     row |= zip(names.split(", "), values, strict=True)
@@ -194,23 +213,45 @@ class _Copy:
 
     def _delete_unreadable(self, name: str) -> bool:
         """Delete the rows whose content is no longer what was stored; whether there are none."""
-        is_readable = _content_check(name)
-        if is_readable is None:
-            return True
+        columns = self.connection.execute(f"pragma main.table_info({name})").fetchall()
+        wrong = " or ".join(
+            f"typeof({column}) not in ('null', {_STORED_TYPES[kind.lower()]})"
+            for _, column, kind, *_ in columns
+        )
+        deleted = self.connection.execute(f"delete from main.{name} where {wrong}").rowcount  # noqa: S608
+        is_readable = self._content_check(name)
         self.connection.text_factory = bytes
         try:
-            rows = self.connection.execute(f"select rowid, * from main.{name}")  # noqa: S608
-            columns = [str(column[0]) for column in rows.description][1:]
+            rows = self.connection.execute(f"select rowid, * from main.{name} order by 1 desc")  # noqa: S608
+            names = [str(column[0]) for column in rows.description][1:]
             unreadable = [
                 number
                 for number, *values in rows
-                if not is_readable(dict(zip(columns, values, strict=True)))
+                if time.monotonic() < self.deadline
+                and not is_readable(dict(zip(names, values, strict=True)))
             ]
         finally:
             self.connection.text_factory = str
-        query = f"delete from main.{name} where rowid = ?"  # noqa: S608
+        if name == "outbox":
+            # What was sent need not be readable, only its key.
+            query = f"update main.outbox set notification = '' where rowid = ? and {_IS_SENT}"  # noqa: S608
+            self.connection.executemany(query, [(number,) for number in unreadable])
+            query = "delete from main.outbox where rowid = ? and notification != ''"
+        else:
+            query = f"delete from main.{name} where rowid = ?"  # noqa: S608
         self.connection.executemany(query, [(number,) for number in unreadable])
-        return not unreadable
+        return not deleted and not unreadable
+
+    def _content_check(self, table: str) -> Callable[[dict[str, Any]], bool]:
+        """Whether a row of the table can be decoded; its texts are bytes."""
+        if table == "journal":
+            return _is_journal_row
+        if table in ("step", "block"):
+            layouts = LayoutTable(self.connection)
+            decode = _decode_step if table == "step" else _decode_block
+            return lambda row: _can_decode(decode, layouts, row)
+        column = _JSON_COLUMNS.get(table)
+        return lambda row: _is_text_row(row) and (column is None or is_json(row[column]))
 
     def _keep_state(self) -> bool:
         """Delete positions, snapshot and journal unless all were read; whether they were."""
@@ -281,7 +322,7 @@ class _TableCopy:
         query = f"select {function}(rowid) from damaged.{self.name}"  # noqa: S608
         try:
             (number,) = self.connection.execute(query).fetchone()
-        except sqlite3.DatabaseError:
+        except _READ_ERRORS:
             return None
         empty = 0 if function == "min" else -1
         return (empty if number is None else int(number),)
@@ -291,7 +332,7 @@ class _TableCopy:
         query = f"select max(rowid) from damaged.{self.name} where rowid <= ?"  # noqa: S608
         try:
             (found,) = self.connection.execute(query, [number]).fetchone()
-        except sqlite3.DatabaseError:
+        except _READ_ERRORS:
             return None
         return int(found or 0)
 
@@ -299,7 +340,7 @@ class _TableCopy:
         """Copy these rows, or each half of them if that fails; whether all were read."""
         try:
             self.connection.execute(self._sql, (first, last))
-        except sqlite3.DatabaseError:
+        except _READ_ERRORS:
             if first == last or time.monotonic() > self.deadline:
                 return False
             middle = (first + last) // 2
@@ -307,17 +348,6 @@ class _TableCopy:
             self._copy_range(middle + 1, last)
             return False
         return True
-
-
-def _content_check(table: str) -> Callable[[dict[str, Any]], bool] | None:
-    if table == "journal":
-        return _is_journal_row
-    if table == "outbox":
-        return _is_outbox_row
-    column = _JSON_COLUMNS.get(table)
-    if column is not None:
-        return lambda row: _is_text_row(row) and is_json(row[column])
-    return None if table in _LAST_TABLES else _is_text_row
 
 
 def _is_text_row(row: dict[str, Any]) -> bool:
@@ -342,11 +372,26 @@ def _is_journal_row(row: dict[str, Any]) -> bool:
         return False
 
 
-def _is_outbox_row(row: dict[str, Any]) -> bool:
-    """Whether the row can be sent, or is sent already."""
-    if not _is_text_row({name: row[name] for name in row if name != "notification"}):
+def _can_decode(
+    decode: Callable[[LayoutTable, dict[str, Any]], object],
+    layouts: LayoutTable,
+    row: dict[str, Any],
+) -> bool:
+    try:
+        decode(layouts, row)
+    except Exception:
         return False
-    return row["state"] not in {name.encode() for name in _UNSENT} or is_json(row["notification"])
+    return True
+
+
+def _decode_step(layouts: LayoutTable, row: dict[str, Any]) -> object:
+    header = (row["attempt"], row["step"], row["time"], row["event"].decode())
+    return unpack("", layouts.get(row["layout"]), row["vals"], header)
+
+
+def _decode_block(layouts: LayoutTable, row: dict[str, Any]) -> object:
+    Event(row["event"].decode())
+    return unpack_signals(layouts.get(row["layout"]), row["vals"])
 
 
 @dataclass

@@ -64,22 +64,33 @@ def test_a_second_agent_exits_with_the_process_id_of_the_first(running_agent):
     assert (done.returncode, str(running_agent.pid) in done.stderr) == (0, True)
 
 
-def test_a_database_of_a_later_version_is_not_changed():
+@pytest.mark.fault("A12")
+def test_a_database_of_a_later_version_is_kept_unchanged_and_the_run_is_monitored():
     with closing(sqlite3.connect(run_dir("live") / "sentinel.db")) as database:
         database.execute(f"pragma user_version={SCHEMA_VERSION + 1}")
+    content = (run_dir("live") / "sentinel.db").read_bytes()
 
-    done = sentinel("agent", "--run", "live")
-    assert (done.returncode, "Upgrade sentinel" in done.stderr) == (2, True)
+    assert set_aside_by_agent().read_bytes() == content
+    reason = json.loads((run_dir("live") / "storage.json").read_text())["reason"]
+    assert "Upgrade sentinel" in reason
 
 
-def test_a_damaged_database_is_moved_aside_and_the_run_is_monitored(tmp_path):
-    (run_dir("live") / "sentinel.db").write_bytes(b"not a database at all" * 500)
+@pytest.mark.fault("S6")
+@pytest.mark.parametrize("content", [b"not a database at all" * 500, b"\0" * 40_960, b"SQLite"])
+def test_a_damaged_database_is_moved_aside_and_the_run_is_monitored(content):
+    (run_dir("live") / "sentinel.db").write_bytes(content)
+
+    assert set_aside_by_agent().read_bytes() == content
+
+
+def set_aside_by_agent():
+    """The database that the agent of a short run set aside."""
     with ranks() as begin:
         begin(0, world=1, ending="finished")
         assert sentinel("agent", "--run", "live").returncode == 0
-
-    assert len(list(run_dir("live").glob("sentinel.db.corrupt-*"))) == 1
     assert json.loads((run_dir("live") / "outcome.json").read_text())["outcome"] == "finished"
+    (moved,) = run_dir("live").glob("sentinel.db.corrupt-*")
+    return moved
 
 
 def test_status_shows_the_state_of_a_run(running_agent):

@@ -200,6 +200,7 @@ BROKEN_LINES = [
 ]  # fmt: skip
 
 
+@pytest.mark.fault("S6")
 def test_broken_lines_are_counted_and_reported(tmp_path):
     path = FORMATS["jsonl"](tmp_path, healthy_rows(SEED))
     lines = path.read_bytes().split(b"\n")
@@ -212,7 +213,7 @@ def test_broken_lines_are_counted_and_reported(tmp_path):
     assert f"{len(BROKEN_LINES)} lines could not be read and were skipped" in output
 
 
-@pytest.mark.fault("I11")
+@pytest.mark.fault("I11", "S6")
 @pytest.mark.parametrize("kind", [kind for kind in FORMATS if kind != "deepspeed"])
 def test_a_truncated_file_is_read_up_to_the_last_whole_row(tmp_path, kind):
     whole = FORMATS[kind](tmp_path, healthy_rows(SEED)).read_bytes()
@@ -229,7 +230,7 @@ def test_a_truncated_file_is_read_up_to_the_last_whole_row(tmp_path, kind):
         assert result.skipped <= 1
 
 
-@pytest.mark.fault("I11")
+@pytest.mark.fault("I11", "S6")
 @pytest.mark.parametrize("kind", [kind for kind in FORMATS if kind != "deepspeed"])
 def test_a_file_with_random_bytes_raises_no_exception_but_value_error(tmp_path, kind):
     whole = FORMATS[kind](tmp_path, healthy_rows(SEED, 150)).read_bytes()

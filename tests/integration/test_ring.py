@@ -112,6 +112,7 @@ def test_an_overrun_reader_continues_with_most_remaining_frames(ring, reader):
     assert batch.payloads[-1].startswith(b"00009999")
 
 
+@pytest.mark.fault("S6")
 def test_a_damaged_frame_is_counted_once_and_the_next_is_read(ring, reader):
     for written in (b"first", b"second", b"third"):
         ring.write(written)
@@ -180,6 +181,7 @@ def test_a_file_that_is_not_a_ring_is_refused_by_name(tmp_path, content, complai
         RingReader(path)
 
 
+@pytest.mark.fault("S6")
 def test_a_truncated_ring_is_refused(ring):
     cut = ring.path.with_name("cut.ring")
     cut.write_bytes(ring.path.read_bytes()[:10_000])

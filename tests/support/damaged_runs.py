@@ -9,13 +9,12 @@ import json
 import multiprocessing
 import os
 import random
-import shutil
 import signal
 import sqlite3
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, Self
@@ -38,9 +37,6 @@ def train():
     while not (folder / "end").exists():
         step += 1
         loss = 2.0 + 0.01 * (step * 7919 % 13)
-        if (folder / "first").exists():
-            (folder / "first").unlink()
-            loss = float("nan")
         if (folder / "nan").exists():
             loss = float("nan")
         sentinel.log({"loss": loss, "grad_norm": 1.0 + 0.01 * (step * 31 % 7)}, step=step)
@@ -87,6 +83,8 @@ class DamagedRun:
             "SENTINEL_SINKS__WEBHOOK__URL": url,
             "SENTINEL_HOLD_SECONDS": "0",
             "SENTINEL_BASELINES": "false",
+            # The loss is flat, and only NaN shall be notified.
+            "SENTINEL_DISABLE": "loss_plateau,loss_never_moved",
             "SENTINEL_RUN_ID": RUN,
             **settings,
         }
@@ -147,6 +145,12 @@ class DamagedRun:
         until(lambda: self.step() >= start + number, seconds, f"{number} more steps")
         return self.step()
 
+    def stored_steps(self) -> int:
+        """The number of steps in the history; 0 while it cannot be read."""
+        with suppress(sqlite3.Error):
+            return int(self.query("select count(*) from step where event = 'step'")[0][0])
+        return 0
+
     def query(self, sql: str) -> list[tuple[Any, ...]]:
         with closing(sqlite3.connect(f"file:{self.database}?mode=ro", uri=True)) as connection:
             return connection.execute(sql).fetchall()
@@ -173,6 +177,9 @@ class DamagedRun:
     def begin_nan(self) -> None:
         (self.folder / "nan").touch()
 
+    def end_nan(self) -> None:
+        (self.folder / "nan").unlink()
+
     def end(self, seconds: float = 60.0) -> None:
         """End the script; wait for the agent."""
         (self.folder / "end").touch()
@@ -183,20 +190,3 @@ class DamagedRun:
 
     def agent_log(self) -> str:
         return (self.folder / "agent.log").read_text(errors="replace")
-
-
-def copy_run(source: DamagedRun, target: DamagedRun) -> None:
-    """Copy the stored state of a run whose agent is dead, with its rings."""
-    for name in ("home", "shm"):
-        shutil.copytree(source.folder / name, target.folder / name)
-
-
-def alert_names(
-    requests: Iterable[Any], reason: Callable[[Any], bool] = lambda _: True
-) -> list[str]:
-    """Names of the cases of the requests that a webhook received."""
-    return [
-        f"{body['commonLabels']['alertname']}:{body['status']}"
-        for body in (request.json for request in requests)
-        if reason(body)
-    ]

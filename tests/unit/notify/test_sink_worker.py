@@ -1,13 +1,18 @@
 """Tests of the outcome of a delivery, by the response of the receiver."""
 
 import logging
+import shutil
+import sqlite3
+from contextlib import closing
 
 import pytest
 from support import webhook_receiver
 from support.notifications import make_notification
 from support.sink_workers import sink_worker
 
+from sentinel.notify import outbox
 from sentinel.sinks.slack import Slack
+from sentinel.store.database import connect
 
 
 @pytest.fixture
@@ -166,3 +171,42 @@ def test_a_notification_that_is_not_wanted_at_present_is_sent_later(fixture):
     fixture.worker.is_wanted = lambda _: True
     fixture.deliver_next(after=1.1)
     assert fixture.outcomes() == {"slack:delivered": 1}
+
+
+def test_an_outcome_is_stored_in_the_database_that_replaces_a_damaged_one(fixture, tmp_path):
+    """Its row is inserted if it could not be copied, so that it is not sent again."""
+    fixture.enqueue(make_notification())
+    fixture.connection.execute(
+        "create trigger fail before update of finished_at on outbox"
+        " begin select raise(abort, 'malformed'); end"
+    )
+    with pytest.raises(sqlite3.DatabaseError):
+        fixture.deliver_next()
+
+    with closing(connect(tmp_path / "new.db")) as replacement:
+        fixture.worker.connection = replacement
+        fixture.worker.store_pending_outcome()
+        assert outbox.count_by_state(replacement) == {("slack", "delivered"): 1}
+        assert not outbox.enqueue(replacement, make_notification(), ["slack"])
+    assert len(fixture.receiver.requests) == 1
+
+
+def test_a_damaged_notification_is_reported_and_not_given_up(fixture):
+    fixture.enqueue(make_notification())
+    fixture.connection.execute("update outbox set notification = '{\"incident'")
+    with pytest.raises(sqlite3.DatabaseError):
+        fixture.deliver_next()
+
+    assert fixture.row()[0] == "sending"
+
+
+@pytest.mark.fault("S8")
+def test_a_delivery_survives_the_loss_of_the_write_ahead_log(fixture, tmp_path):
+    """As after a power failure; the log is written to the database before the next delivery."""
+    fixture.enqueue(make_notification())
+    fixture.deliver_next()
+    without_log = tmp_path / "copy.db"
+    shutil.copyfile(tmp_path / "sentinel.db", without_log)
+
+    with closing(connect(without_log)) as connection:
+        assert outbox.count_by_state(connection) == {("slack", "delivered"): 1}

@@ -228,6 +228,7 @@ def schema(connection):
     }
 
 
+@pytest.mark.fault("A12")
 def test_a_database_of_a_later_version_is_refused_with_a_remedy(path):
     connect(path).execute(f"pragma user_version={SCHEMA_VERSION + 1}")
 
@@ -244,6 +245,7 @@ def test_a_database_from_before_the_first_release_is_refused(path):
         connect(path)
 
 
+@pytest.mark.fault("A12")
 def test_a_migrated_database_has_the_schema_of_a_new_one(migrated, tmp_path):
     with closing(connect(tmp_path / "new.db")) as new:
         assert schema(migrated) == schema(new)
@@ -309,6 +311,7 @@ def test_migration_keeps_the_metadata_and_renames_patch_states(migrated):
     ]
 
 
+@pytest.mark.fault("A12")
 def test_migration_keeps_undelivered_and_pending_notifications(migrated):
     entry = outbox.claim(migrated, "slack", NOW)
     (pending,) = migrated.execute("select notification from pending_notification").fetchone()
@@ -356,6 +359,7 @@ def test_migration_renames_the_keys_of_the_cluster(migrated):
     }
 
 
+@pytest.mark.fault("A12")
 def test_concurrent_processes_migrate_once(path):
     create_database_0_1_0(path)
     versions, start = [], threading.Barrier(4)
@@ -374,6 +378,7 @@ def test_concurrent_processes_migrate_once(path):
     assert versions == [SCHEMA_VERSION] * 4
 
 
+@pytest.mark.fault("A12")
 def test_a_failed_migration_changes_nothing(path, monkeypatch):
     create_database_0_1_0(path)
 

@@ -1,0 +1,191 @@
+"""A damaged database ends no watch: of each page in turn, and of many at once.
+
+Each case is a run of its own: a script with the decorator, its agent, and a receiver. A NaN
+is notified and resolved before the damage; the NaN after it must be notified too, once, and the
+first one not again.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections import Counter
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
+from functools import partial
+from pathlib import Path
+
+import pytest
+from support.damaged_runs import PAGE_SIZE, DamagedRun
+from support.rank_processes import until
+from support.webhook_receiver import Receiver
+
+from sentinel.store.database import connect
+
+PARALLEL = 6
+Damage = Callable[[DamagedRun], None]
+
+
+def nan_alerts(receiver: Receiver) -> list[str]:
+    """Name and status of the received notifications of NaN, in order."""
+    return [
+        f"{body['groupKey'].partition('/')[2]} {body['status']}"
+        for body in (request.json for request in receiver.accepted)
+        if body["commonLabels"]["alertname"] == "nan_or_inf"
+    ]
+
+
+def all_alerts(receiver: Receiver) -> list[str]:
+    """Name, status and id of every notification received, in order."""
+    return [
+        f"{request.json['groupKey']} {request.json['status']} {request.headers['webhook-id'][:6]}"
+        for request in receiver.accepted
+    ]
+
+
+def watch_through(folder: Path, damage: Damage) -> str:
+    """What is wrong with the monitoring of a run that is damaged so; empty if nothing is."""
+    with Receiver() as receiver, DamagedRun(folder, receiver.url) as run:
+        try:
+            run.start_agent()
+            run.start_trainer()
+            until(lambda: run.stored_steps() > 20, 1120.0, "the first steps")
+            run.begin_nan()
+            until(lambda: "nan_or_inf#1 firing" in nan_alerts(receiver), 1120.0, "the first NaN")
+            run.end_nan()
+            until(lambda: "nan_or_inf#1 resolved" in nan_alerts(receiver), 1120.0, "its end")
+            until(lambda: delivered(run) >= 2, 120.0, "the outcomes are stored")
+            damage(run)
+            before = run.step()
+            until(lambda: run.step() > before + 40, 1120.0, "monitoring after the damage")
+            run.begin_nan()
+            until(lambda: "nan_or_inf#2 firing" in nan_alerts(receiver), 1120.0, "the NaN after it")
+            run.end()
+            assert_once(receiver)
+            assert_no_step_twice(run)
+        except AssertionError as error:
+            return f"{error}; {all_alerts(receiver)}\n{run.agent_log()[-6000:]}"
+    return ""
+
+
+def delivered(run: DamagedRun) -> int:
+    with suppress(Exception):
+        return run.query("select count(*) from outbox where state = 'delivered'")[0][0]
+    return 0
+
+
+def assert_once(receiver: Receiver) -> None:
+    counts = Counter(request.headers["webhook-id"] for request in receiver.accepted)
+    assert max(counts.values()) == 1, "a notification was sent twice"
+    firing = [each for each in nan_alerts(receiver) if each.endswith("firing")]
+    assert len(set(firing)) == len(firing) == 2, f"alerts: {firing}"
+
+
+def assert_no_step_twice(run: DamagedRun) -> None:
+    ((rows, steps),) = run.query(
+        "select count(*), count(distinct step) from step where event = 'step'"
+    )
+    assert rows == steps, f"{rows} rows of {steps} steps"
+    assert steps > 100, f"{steps} steps are stored"
+
+
+def overwrite_while_dead(pages: Callable[[DamagedRun], Iterable[int]]) -> Damage:
+    """Kill the agent, overwrite these pages, and start the next one."""
+
+    def damage(run: DamagedRun) -> None:
+        run.kill_agent()
+        run.checkpoint()
+        run.overwrite(pages(run))
+        run.start_agent()
+
+    return damage
+
+
+def overwrite_while_running(pages: Callable[[DamagedRun], Iterable[int]]) -> Damage:
+    return lambda run: run.overwrite(pages(run))
+
+
+def overwrite_log(page: int) -> Damage:
+    """Kill the agent, overwrite a page of the write-ahead log, and start the next one."""
+
+    def damage(run: DamagedRun) -> None:
+        run.kill_agent()
+        log = run.database.with_name("sentinel.db-wal")
+        pages = log.stat().st_size // PAGE_SIZE
+        run.overwrite([min(page, pages)], log)
+        run.start_agent()
+
+    return damage
+
+
+def problems(folder: Path, damages: dict[str, Damage]) -> list[str]:
+    """The cases in which monitoring did not go on, each with what was wrong."""
+    with ThreadPoolExecutor(PARALLEL) as pool:
+        found = pool.map(
+            lambda item: (item[0], watch_through(folder / item[0], item[1])), damages.items()
+        )
+        return [f"{name}: {problem}" for name, problem in found if problem]
+
+
+def root_of(name: str) -> Callable[[DamagedRun], list[int]]:
+    return lambda run: [run.root_page(name)]
+
+
+@pytest.mark.chaos
+@pytest.mark.fault("S6")
+@pytest.mark.timeout(300)
+def test_monitoring_goes_on_after_damage_to_a_few_pages(tmp_path):
+    damages = {
+        "header": overwrite_while_dead(lambda _: [1]),
+        "outbox": overwrite_while_dead(root_of("outbox")),
+        "ring": overwrite_while_dead(root_of("ring")),
+        "third": overwrite_while_dead(lambda run: range(2, run.page_count() + 1, 3)),
+        "running": overwrite_while_running(lambda run: range(1, run.page_count() + 1, 2)),
+    }
+    assert problems(tmp_path, damages) == []
+
+
+@pytest.mark.chaos
+@pytest.mark.full
+@pytest.mark.fault("S6")
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("state", ["dead", "running", "log"])
+def test_monitoring_goes_on_after_damage_to_any_page(tmp_path, state):
+    pages = int(os.environ.get("DAMAGED_PAGES", "58"))
+    kinds = {"dead": overwrite_while_dead, "running": overwrite_while_running}
+
+    def damage_of(page: int) -> Damage:
+        if state == "log":
+            return overwrite_log(page)
+        return kinds[state](partial(lambda page, run: [min(page, run.page_count())], page))
+
+    damages = {f"{state}-{page}": damage_of(page) for page in range(1, pages + 1)}
+    assert problems(tmp_path, damages) == []
+
+
+@pytest.mark.chaos
+@pytest.mark.fault("S8")
+@pytest.mark.timeout(300)
+def test_a_power_failure_leaves_a_consistent_database(tmp_path):
+    """It costs the end of the write-ahead log: whatever is left of it, a prefix is stored."""
+    with DamagedRun(tmp_path / "run", "http://127.0.0.1:9/") as run:
+        run.start_agent()
+        run.start_trainer()
+        for number in (100, 200, 300):
+            until(lambda number=number: run.stored_steps() > number, 120.0, "steps")
+        run.kill_agent()
+        log = run.database.with_name("sentinel.db-wal")
+        content, counts = log.read_bytes(), set()
+        for number in range(24):
+            copy = tmp_path / f"{number}.db"
+            copy.write_bytes(run.database.read_bytes())
+            size = random.Random(number).randrange(len(content) // 2, len(content))
+            copy.with_name(f"{copy.name}-wal").write_bytes(content[:size])
+            with closing(connect(copy)) as connection:
+                assert connection.execute("pragma integrity_check").fetchall() == [("ok",)]
+                query = "select step from step where event = 'step' order by id"
+                steps = [step for (step,) in connection.execute(query)]
+            assert steps == list(range(1, len(steps) + 1))
+            counts.add(len(steps))
+    assert len(counts) > 1
