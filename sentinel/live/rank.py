@@ -160,6 +160,8 @@ class LiveRank:
         has_ended = self.ended or process_end is not None or self.header.outcome != "running"
         if has_ended and not self.has_stopped and result.is_complete:
             yield self._missing_stop(now, process_end)
+        if self.has_stopped:
+            self.has_unread = False
         if not self.has_unread:
             self.polled_at = now
 

@@ -219,3 +219,17 @@ def test_ranks_that_are_far_ahead_are_not_read_further(source):
     assert source.has_unread
     ahead, behind = (rank.read_step_index for rank in source.ranks.values())
     assert (150 <= ahead < 150 + MAX_FRAMES_PER_READ, behind) == (True, 100)
+
+
+@pytest.mark.parametrize("steps", range(28, 34))
+def test_nothing_is_unread_after_the_last_record_of_a_rank(source, steps):
+    """Wherever a slice ends."""
+    rank = Rank(0, 1)
+    rank.write(range(1, steps + 1))
+    rank.stop()
+    records = []
+    for _ in range(3):
+        records += source.poll(MAX_FRAMES_PER_READ - 1)
+
+    assert [r.event for r in records].count(Event.STOP) == 1
+    assert (source.has_unread, source.ended) == (False, True)
