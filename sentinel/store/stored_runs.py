@@ -15,7 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from sentinel.transport.paths import AGENT_LOCK, RunIdError, list_rings, read_home
+from sentinel.transport.paths import (
+    AGENT_LOCK,
+    RunIdError,
+    current_run_dir,
+    list_rings,
+    read_home,
+)
 from sentinel.transport.ring import read_header
 
 ABANDONED_AFTER_SECONDS = 24 * 3600.0
@@ -120,7 +126,7 @@ def _read_run(directory: Path, now: float) -> StoredRun | None:
 
 def _status(directory: Path, run: StoredRun, now: float) -> RunStatus:
     """The status of a run without an agent."""
-    if _has_running_ranks(run.run):
+    if _is_in_shared_memory(run):
         return "live"
     idle = now - run.last_written
     has_outcome = (directory / "outcome.json").exists()
@@ -130,12 +136,16 @@ def _status(directory: Path, run: StoredRun, now: float) -> RunStatus:
     return "finished" if idle >= needed else "unfinished"
 
 
-def _has_running_ranks(run: str) -> bool:
+def _is_in_shared_memory(run: StoredRun) -> bool:
+    """Whether ranks of the run are alive, or an agent keeps its files in shared memory."""
     try:
-        headers = [read_header(ring) for ring in list_rings(run)]
+        headers = [read_header(ring) for ring in list_rings(run.run)]
+        is_elsewhere = current_run_dir(run.run) != run.directory
     except (RunIdError, OSError):
         return False
-    return any(header is not None and header.process.is_alive() for header in headers)
+    return is_elsewhere or any(
+        header is not None and header.process.is_alive() for header in headers
+    )
 
 
 def _owner(run: str) -> str:

@@ -57,7 +57,7 @@ def restore(record, packer=None):
 @pytest.mark.parametrize(("rank_count", "most"), [(1, 300), (8, 600)])
 def test_a_step_of_20_signals_is_small_on_disk(tmp_path, rank_count, most):
     """The whole file is measured: pages, indexes and layouts included."""
-    randomness, steps = random.Random(7), 2000
+    randomness, steps = random.Random(7), 700
     path = tmp_path / "sentinel.db"
     with closing(connect(path)) as connection:
         connection.execute("pragma wal_checkpoint(truncate)")

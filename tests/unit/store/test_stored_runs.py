@@ -11,7 +11,7 @@ import pytest
 
 from sentinel.store import stored_runs
 from sentinel.transport.identity import Identity
-from sentinel.transport.paths import AGENT_LOCK, ring_path, run_dir
+from sentinel.transport.paths import AGENT_LOCK, fallback_run_dir, ring_path, run_dir
 from sentinel.transport.ring import RingWriter
 
 NOW = 1_700_000_000.0
@@ -69,6 +69,14 @@ def test_a_run_whose_ranks_run_is_live_without_an_agent(home):
     ring = RingWriter(ring_path("ranks", 0, 0), Identity("ranks"), 1 << 16)
     assert statuses(home) == {"ranks": "live"}
     ring.close("finished")
+
+
+def test_a_run_whose_files_are_in_shared_memory_is_live(home):
+    """Its agent could not use the home directory, and may move back."""
+    make_run("moved", 9 * DAY)
+    (fallback_run_dir("moved") / "sentinel.db").touch()
+
+    assert statuses(home) == {"moved": "live"}
 
 
 def test_a_run_without_outcome_has_ended_once_nothing_was_written_for_a_day(home):
