@@ -1,6 +1,8 @@
-"""Run the tests that kill processes repeatedly for a number of minutes, and count the failures.
+"""Run the tests that kill processes again and again for a number of minutes; count the failures.
 
 python scripts/soak.py 10
+
+A round that has begun is finished. `CHAOS_KILLS` is how often a test kills in one round.
 """
 
 from __future__ import annotations
@@ -27,12 +29,14 @@ def main() -> None:
     deadline = time.monotonic() + 60 * float(sys.argv[1] if len(sys.argv) > 1 else 10)
     rounds = failed = 0
     while time.monotonic() < deadline:
+        began = time.monotonic()
         result = subprocess.run(ROUND, capture_output=True, text=True, check=False)
         rounds += 1
         if result.returncode != 0:
             failed += 1
             print(result.stdout + result.stderr)
-        print(f"soak: {rounds} rounds, {failed} failed", flush=True)
+        seconds = time.monotonic() - began
+        print(f"soak: round {rounds} took {seconds:.0f} s, {failed} failed so far", flush=True)
     sys.exit(failed > 0)
 
 
