@@ -15,6 +15,7 @@ from functools import partial
 from itertools import chain
 from math import isnan
 from pathlib import Path
+from secrets import token_urlsafe
 from typing import Annotated, Any, Literal, get_args, get_type_hints
 
 from pydantic import (
@@ -240,7 +241,8 @@ def load_settings(
 def load_agent_settings(environ: Mapping[str, str] | None = None) -> Settings:
     """As `load_settings`, but an invalid detector gets its defaults and an invalid key none.
 
-    `config_errors` of the result holds the messages: a typing error in one detector must not leave
+    With an invalid web configuration, only this machine can connect, and only with a token that
+    nobody is given. `config_errors` of the result holds the messages: a typing error must not leave
     a training run unmonitored.
     """
     environ = os.environ if environ is None else environ
@@ -263,10 +265,11 @@ def load_replay_settings(
     return _build_settings(sources)
 
 
-def _build_settings(
-    sources: ConfigSources, detector_errors: dict[str, str] | None = None
-) -> Settings:
-    """The validated settings. Invalid detector tables raise, or go to `detector_errors`."""
+def _build_settings(sources: ConfigSources, errors: dict[str, str] | None = None) -> Settings:
+    """The validated settings.
+
+    What `load_agent_settings` can do without raises if it is invalid, or goes to `errors`.
+    """
     tree = dict(sources.tree)
     has_token = bool(tree.keys() & {"token", "token_file"})
     secrets = {"token", "ping_url"}
@@ -276,10 +279,8 @@ def _build_settings(
     routes: dict[str, Route] = {}
     sinks = _check_tables("sinks", partial(_build_sink, routes), sources)
     tree["sinks"] = sinks if sources.read_secrets else {}
-    tree["detectors"] = _check_tables(
-        "detectors", _check_detector_settings, sources, detector_errors
-    )
-    tree["keys"] = _check_tables("keys", _check_key, sources, detector_errors, as_tables=False)
+    tree["detectors"] = _check_tables("detectors", _check_detector_settings, sources, errors)
+    tree["keys"] = _check_tables("keys", _check_key, sources, errors, as_tables=False)
     tree["cluster"] = _cluster_settings(sources)
     for name, names in {
         "privacy": PrivacySettings.model_fields,
@@ -292,7 +293,16 @@ def _build_settings(
     settings: Settings = _validate((), TypeAdapter(Settings), tree, sources)
     settings.routes.update(routes)
     _reject_unknown(("disable",), settings.disable, plugins.load_classes("detectors"), sources)
-    authenticates = _has_web_authentication(settings, sources) or has_token
+    try:
+        authenticates = _has_web_authentication(settings, sources) or has_token
+    except ConfigError as error:
+        if errors is None:
+            raise
+        errors["web_config_file"] = str(error)
+        # Nobody gets in without the login that was meant.
+        token = settings.token or SecretStr(token_urlsafe(32))
+        locked = {"host": "127.0.0.1", "web_config_file": None, "token": token}
+        return settings.model_copy(update=locked)
     if not (authenticates or is_loopback(settings.host)):
         message = (
             f"{sources.describe(('host',))}: others can reach this address, so it needs a token, "

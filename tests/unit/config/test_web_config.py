@@ -12,7 +12,7 @@ import pytest
 from support.certificates import make_certificate
 
 from sentinel.config.config_sources import ConfigError
-from sentinel.config.settings import load_replay_settings, load_settings
+from sentinel.config.settings import load_agent_settings, load_replay_settings, load_settings
 from sentinel.config.web_config import WebConfigFile, load_web_config
 
 HASH = "$2b$04$7Wnmo2bbySeCXu8y3/skxOm4f1q9R0xEathjAV/tIHHuOgla1CAqS"
@@ -276,6 +276,19 @@ def test_a_reachable_host_may_have_users_or_client_certificates(read, write, con
 def test_an_invalid_file_is_an_error_of_the_setting(read, write):
     with pytest.raises(ConfigError, match=r'Setting "web_config_file" \(argument\): Web config'):
         read(web_config_file=str(write({"tls": {}})), token="t")
+
+
+@pytest.mark.fault("X4")
+@pytest.mark.parametrize("token", [{}, {"SENTINEL_TOKEN": "own"}])
+def test_an_agent_with_an_invalid_file_monitors_and_lets_nobody_in(write, monkeypatch, token):
+    path = write({"tls": {}})
+    monkeypatch.chdir(path.parent)
+    environ = {"SENTINEL_HOST": "0.0.0.0", "SENTINEL_WEB_CONFIG_FILE": str(path), **token}
+    settings = load_agent_settings(environ)
+
+    assert (settings.host, settings.web_config_file) == ("127.0.0.1", None)
+    assert settings.secret_token() == "own" if token else len(settings.secret_token()) > 20
+    assert "tls is not known" in settings.config_errors["web_config_file"]
 
 
 def test_a_replay_does_not_open_the_file(tmp_path, monkeypatch):
