@@ -143,13 +143,17 @@ class Drill:
         return self
 
     def __exit__(self, *_: object) -> None:
-        processes = [psutil.Process(rank.pid) for rank in self._ranks() if rank.poll() is None]
-        agents = [agent for node in self.nodes if (agent := node.agent()) is not None]
-        terminate(processes)
-        terminate(agents)
+        # The ranks end by themselves, since an end by a signal would be notified too.
         for rank in self._ranks():
             if rank.stdin is not None:
-                rank.stdin.close()
+                with suppress(BrokenPipeError):
+                    rank.stdin.close()
+        for rank in self._ranks():
+            with suppress(subprocess.TimeoutExpired):
+                rank.wait(STOP_TIMEOUT_SECONDS)
+        terminate([agent for node in self.nodes if (agent := node.agent()) is not None])
+        for rank in self._ranks():
+            rank.kill()
             rank.wait()
         shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -181,8 +185,6 @@ class Drill:
         self._recover()
         yield self._event("recovered", "the fault is over, and training continues")
         yield from self._await_deliveries(("resolved",), self.closings)
-        self._tell(0, "end")
-        self._tell(1, "end")
 
     # Processes
 

@@ -4,7 +4,7 @@ The argument is the number of the last step, after which it continues.
 
 Standard input has one command per line. `nan` and `kl_blowup` change what is logged, `recover` ends
 that. `exception` raises, and `lost_peer` does so as a rank whose peer is gone. `hang` and `wait`
-complete no step until the next command; `end` returns.
+complete no step until the next command. The end of the input ends the training.
 
 The drill runs a copy of this file: stacks do not name code of sentinel.
 """
@@ -23,7 +23,7 @@ STEP_SECONDS = 0.02
 
 
 def train(step: int) -> None:
-    """Log a step every `STEP_SECONDS` after `step`, until the command `end`."""
+    """Log a step every `STEP_SECONDS` after `step`, until the input ends."""
     rng = random.Random(int(os.environ["RANK"]))  # noqa: S311 - noise
     fault = ""
     while True:

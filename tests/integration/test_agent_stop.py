@@ -35,7 +35,7 @@ def stop_agent(tmp_path, monkeypatch):
     def stop(receiver):
         environ = os.environ | {
             "SENTINEL_PORT": "0",
-            "SENTINEL_HOLD_SECONDS": "3",
+            "SENTINEL_HOLD_SECONDS": "2",
             "SENTINEL_NODE_POLL_SECONDS": "0",
             "SENTINEL_SINKS__WEBHOOK__URL": receiver.url,
         }
@@ -45,7 +45,6 @@ def stop_agent(tmp_path, monkeypatch):
             agent = subprocess.Popen(command, env=environ)
             try:
                 until(queued, TIMEOUT_SECONDS, "a queued notification")
-                assert receiver.requests == []
                 agent.send_signal(signal.SIGTERM)
                 return agent.wait(TIMEOUT_SECONDS)
             finally:
