@@ -19,7 +19,7 @@ from typing import Any
 from sentinel.model.record import Event
 from sentinel.store import database
 from sentinel.store.blocks import unpack_signals
-from sentinel.store.record_rows import LayoutTable, unpack
+from sentinel.store.record_rows import LayoutTable, RowLayout, unpack
 from sentinel.store.storage_monitor import is_json
 from sentinel.transport.batch_codec import decode_standalone
 
@@ -37,7 +37,7 @@ _PAGE_COUNT_OFFSET = 28
 
 _STATE_TABLES = ("ring", "snapshot", "journal")
 _LAST_TABLES = ("layout", "block", "step", "sample")
-"""Large tables, after all that decide what is notified."""
+"""Large tables, after all that decide what is notified; layouts before what needs them."""
 _NOTIFICATION_TABLES = frozenset({"outbox", "sink_pause", "ack", "silence", "command"})
 _LABELS = {
     "outbox": "sent notifications",
@@ -151,7 +151,8 @@ class _Copy:
         if self.only_notifications:
             self.result.lost_tables += sorted(tables.difference(_NOTIFICATION_TABLES))
             tables &= _NOTIFICATION_TABLES
-        return [*sorted(tables.difference(_LAST_TABLES)), *tables.intersection(_LAST_TABLES)]
+        last = [name for name in _LAST_TABLES if name in tables]
+        return [*sorted(tables.difference(last)), *last]
 
     def _copy_table(self, name: str) -> None:
         deadline = min(self.deadline, time.monotonic() + MAX_TABLE_SECONDS)
@@ -247,19 +248,36 @@ class _Copy:
         if table == "journal":
             return _is_journal_row
         if table in ("step", "block"):
-            layouts = LayoutTable(self.connection)
+            layouts = self._layouts()
             decode = _decode_step if table == "step" else _decode_block
             return lambda row: _can_decode(decode, layouts, row)
         column = _JSON_COLUMNS.get(table)
         return lambda row: _is_text_row(row) and (column is None or is_json(row[column]))
 
+    def _layouts(self) -> dict[int, RowLayout]:
+        """The layouts that can be read, by id."""
+        table, layouts = LayoutTable(self.connection), dict[int, RowLayout]()
+        for (number,) in self.connection.execute("select id from main.layout").fetchall():
+            with suppress(ValueError, KeyError, TypeError, AttributeError, IndexError):
+                layouts[number] = table.get(number)
+        return layouts
+
     def _keep_state(self) -> bool:
-        """Delete positions, snapshot and journal unless all were read; whether they were."""
-        if not set(_STATE_TABLES).intersection(self.result.lost_tables):
-            return self.connection.execute("select 1 from main.ring").fetchone() is not None
+        """Delete positions, snapshot and journal unless all were read; whether they were.
+
+        Without any history they are deleted too: the rings may have it.
+        """
+        is_read = not set(_STATE_TABLES).intersection(self.result.lost_tables)
+        is_read &= "step" not in self.result.lost_tables or self._has_rows("step")
+        if is_read:
+            return self._has_rows("ring")
         for name in _STATE_TABLES:
             self.connection.execute(f"delete from main.{name}")  # noqa: S608
         return False
+
+    def _has_rows(self, table: str) -> bool:
+        query = f"select 1 from main.{table} limit 1"  # noqa: S608
+        return self.connection.execute(query).fetchone() is not None
 
 
 def _read_only_uri(path: Path) -> str:
@@ -373,8 +391,8 @@ def _is_journal_row(row: dict[str, Any]) -> bool:
 
 
 def _can_decode(
-    decode: Callable[[LayoutTable, dict[str, Any]], object],
-    layouts: LayoutTable,
+    decode: Callable[[dict[int, RowLayout], dict[str, Any]], object],
+    layouts: dict[int, RowLayout],
     row: dict[str, Any],
 ) -> bool:
     try:
@@ -384,14 +402,14 @@ def _can_decode(
     return True
 
 
-def _decode_step(layouts: LayoutTable, row: dict[str, Any]) -> object:
+def _decode_step(layouts: dict[int, RowLayout], row: dict[str, Any]) -> object:
     header = (row["attempt"], row["step"], row["time"], row["event"].decode())
-    return unpack("", layouts.get(row["layout"]), row["vals"], header)
+    return unpack("", layouts[row["layout"]], row["vals"], header)
 
 
-def _decode_block(layouts: LayoutTable, row: dict[str, Any]) -> object:
+def _decode_block(layouts: dict[int, RowLayout], row: dict[str, Any]) -> object:
     Event(row["event"].decode())
-    return unpack_signals(layouts.get(row["layout"]), row["vals"])
+    return unpack_signals(layouts[row["layout"]], row["vals"])
 
 
 @dataclass
