@@ -169,13 +169,13 @@ def test_a_long_body_is_refused_however_it_is_sent(serve, path):
 
 def test_writes_have_a_rate_limit(serve, path):
     url = serve(token="s3cret")
-    statuses = [
-        post(url, authorization="Bearer s3cret").status_code for _ in range(WRITES_PER_MINUTE + 3)
-    ]
-    limited = post(url, authorization="Bearer s3cret")
+    written = 0
+    while (limited := post(url, authorization="Bearer s3cret")).status_code == 200:
+        written += 1
 
-    assert statuses.count(200) in {WRITES_PER_MINUTE, WRITES_PER_MINUTE + 1}
-    assert statuses[-1] == limited.status_code == 429
+    # More only if writing them took long.
+    assert written >= WRITES_PER_MINUTE
+    assert limited.status_code == 429
     assert 1 <= int(limited.headers["retry-after"]) <= 7
     assert get(url + "/api/run", authorization="Bearer s3cret").ok
 
