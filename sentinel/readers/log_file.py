@@ -185,8 +185,8 @@ class _GzipBytes(io.RawIOBase):
         self._left -= used
         if self._left < 0:
             raise ValueError(
-                f"it decompresses to more than {self._limit / 2**20:,.0f} MiB; "
-                "if it is no attack, decompress it first (gunzip -k)"
+                f"it decompresses to more than {self._limit / 2**20:,.0f} MiB, the limit for its "
+                "size; if you trust it, decompress it first (gunzip -k)"
             )
         if self._damage and not used:
             raise DamagedFileError(f"{self._damage}; what precedes is read")

@@ -22,6 +22,7 @@ TIMEOUT_SECONDS = 240.0
 
 SCRIPT = """
 import ctypes, os, sys, time
+from pathlib import Path
 
 import sentinel
 
@@ -52,7 +53,7 @@ def load():
             return index
 
     for batch in torch.utils.data.DataLoader(Data(), batch_size=None, num_workers=1):
-        step(20 + batch)
+        step(10**6 + batch)
 
 def step(number):
     sentinel.log({"loss": 1.0 / number}, step=number)
@@ -63,7 +64,10 @@ if kind == "load":
 
 @sentinel.monitor(run=kind)
 def train():
-    for number in range(1, 20):
+    registration = Path(os.environ["SENTINEL_HOME"], "runs", kind, "agent.json")
+    number = 0
+    while number < 100 or not registration.exists():
+        number += 1
         step(number)
     globals()[kind]()
 
@@ -75,7 +79,6 @@ linger_seconds = 0.2
 hold_seconds = 0
 [detectors.run_stalled]
 floor = 3
-page_after = 2
 patience_phase = 4
 [sinks.webhook]
 url = "{url}"
