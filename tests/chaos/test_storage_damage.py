@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -24,6 +23,10 @@ from support.webhook_receiver import Receiver
 from sentinel.store.database import connect
 
 PARALLEL = 6
+PAGES = 58
+"""Pages of the database of such a run; 46 of them are the roots of tables and indices."""
+STRIDES = {"dead": 2, "running": 6, "log": 12}
+"""Every which page is damaged, by what the agent does meanwhile."""
 Damage = Callable[[DamagedRun], None]
 
 
@@ -147,20 +150,48 @@ def test_monitoring_goes_on_after_damage_to_a_few_pages(tmp_path):
 
 
 @pytest.mark.chaos
+@pytest.mark.fault("S6")
+@pytest.mark.timeout(300)
+def test_a_replaced_database_is_stated_everywhere_and_notified_once(tmp_path):
+    with Receiver() as receiver, DamagedRun(tmp_path / "run", receiver.url) as run:
+        run.start_agent()
+        run.start_trainer()
+        until(lambda: run.stored_steps() > 20, 120.0, "the first steps")
+        overwrite_while_dead(root_of("step"))(run)
+        until(lambda: "live/storage#1" in str(all_alerts(receiver)), 120.0, "the warning")
+        storage = run.state()["storage"]
+        (damaged,) = run.directory.glob("sentinel.db.corrupt-*")
+        assert (storage["mode"], storage["set_aside"]) == ("replaced", damaged.name)
+        assert 'sentinel_storage_degraded{reason="replaced",run="live"} 1.0' in run.metrics()
+        assert storage["text"] in run.status()
+        steps = run.step()
+        # A kill before the outcome is stored repeats the delivery.
+        until(lambda: delivered(run) >= 1, 120.0, "the outcome is stored")
+        run.kill_agent()
+        run.start_agent()
+        until(lambda: run.step() > steps, 120.0, "the next agent")
+        assert run.state()["storage"]["text"] == storage["text"]
+        run.end()
+        firing = [each for each in all_alerts(receiver) if "storage#1 firing" in each]
+        assert len(firing) == 1
+
+
+@pytest.mark.chaos
 @pytest.mark.full
 @pytest.mark.fault("S6")
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("state", ["dead", "running", "log"])
+@pytest.mark.parametrize("state", STRIDES)
 def test_monitoring_goes_on_after_damage_to_any_page(tmp_path, state):
-    pages = int(os.environ.get("DAMAGED_PAGES", "58"))
+    """With `DAMAGED_PAGES_STRIDE=1`, of every page in each state."""
     kinds = {"dead": overwrite_while_dead, "running": overwrite_while_running}
+    stride = int(os.environ.get("DAMAGED_PAGES_STRIDE", STRIDES[state]))
 
     def damage_of(page: int) -> Damage:
         if state == "log":
             return overwrite_log(page)
-        return kinds[state](partial(lambda page, run: [min(page, run.page_count())], page))
+        return kinds[state](lambda run: [min(page, run.page_count())])
 
-    damages = {f"{state}-{page}": damage_of(page) for page in range(1, pages + 1)}
+    damages = {f"{state}-{page}": damage_of(page) for page in range(1, PAGES + 1, stride)}
     assert problems(tmp_path, damages) == []
 
 

@@ -126,13 +126,26 @@ class DamagedRun:
         os.kill(self.agent.pid, signal.SIGKILL)
         self.agent.join()
 
+    def read(self, path: str) -> str:
+        """The answer of the agent."""
+        url = json.loads((self.directory / "agent.json").read_text())["url"]
+        with urllib.request.urlopen(f"{url}{path}", timeout=30) as response:
+            return str(response.read().decode())
+
+    def metrics(self) -> str:
+        return self.read("/metrics")
+
+    def status(self) -> str:
+        """What `sentinel status` prints."""
+        command = [sys.executable, "-m", "sentinel", "status"]
+        done = subprocess.run(command, env=self.environ, capture_output=True, text=True, check=True)
+        return done.stdout
+
     def state(self) -> dict[str, Any]:
         """`/api/run`; empty while no agent answers."""
         with suppress(OSError, ValueError):
-            url = json.loads((self.directory / "agent.json").read_text())["url"]
-            with urllib.request.urlopen(f"{url}/api/run", timeout=5) as response:
-                found: dict[str, Any] = json.load(response)
-                return found
+            found: dict[str, Any] = json.loads(self.read("/api/run"))
+            return found
         return {}
 
     def step(self) -> int:
@@ -180,13 +193,13 @@ class DamagedRun:
     def end_nan(self) -> None:
         (self.folder / "nan").unlink()
 
-    def end(self, seconds: float = 60.0) -> None:
+    def end(self, seconds: float = 120.0) -> None:
         """End the script; wait for the agent."""
         (self.folder / "end").touch()
         assert self.trainer is not None
         assert self.trainer.wait(seconds) == 0
         self.agent.join(seconds)
-        assert self.agent.exitcode == 0
+        assert self.agent.exitcode == 0, self.agent_log()[-3000:]
 
     def agent_log(self) -> str:
         return (self.folder / "agent.log").read_text(errors="replace")
