@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 from time import monotonic
+from typing import Literal
 
 from sentinel.agent.registration import REGISTRATION_NAME
 from sentinel.store.relocation import merge_into_home
@@ -76,7 +77,7 @@ class HomeSync:
             self._began_at = monotonic()
             try:
                 home = self._open_home()
-                copy_to_home(self._source, home)
+                copy_to_home(self._source, home, "delete")
                 self._on_copied(home, is_last)
                 self._error = None
             except (OSError, sqlite3.Error) as error:
@@ -89,11 +90,11 @@ class HomeSync:
             self._wake.wait(SYNC_INTERVAL_SECONDS)
 
 
-def copy_to_home(source: Path, home: Path) -> None:
+def copy_to_home(source: Path, home: Path, journal_mode: Literal["wal", "delete"] = "wal") -> None:
     """Copy the database and the other files of the run directory. Raises OSError, sqlite3.Error."""
     database = source / DATABASE_NAME
     if database.exists():
-        merge_into_home(database, home / DATABASE_NAME)
+        merge_into_home(database, home / DATABASE_NAME, journal_mode)
     excluded = (DATABASE_NAME, SEED_NAME, AGENT_LOCK, REGISTRATION_NAME, ".")
     for path in source.iterdir():
         if path.is_file() and not path.name.startswith(excluded):

@@ -342,7 +342,9 @@ class Agent:
         except BaseException as error:
             if classify(error) is FailureKind.UNUSABLE:
                 self.run_directory.rescue(self.connection)
-            self._shut_down(onset_timeout=0.5, delivery_timeout=20.0)
+            # A worker that waits for a file server does not end.
+            delivery_timeout = 2.0 if self.run_directory.may_hang else 20.0
+            self._shut_down(onset_timeout=0.5, delivery_timeout=delivery_timeout)
             self._release_storage()
             self._raise_storage_failure(error)
             raise

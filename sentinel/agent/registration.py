@@ -201,8 +201,12 @@ def _write_json_atomically(
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.new")
     temporary.unlink(missing_ok=True)
-    temporary.touch(mode=mode)
-    temporary.write_text(json.dumps(content))
-    if group is not None:
-        _permit_group(temporary, group, stat.S_IRGRP)
-    temporary.replace(path)
+    try:
+        temporary.touch(mode=mode)
+        temporary.write_text(json.dumps(content))
+        if group is not None:
+            _permit_group(temporary, group, stat.S_IRGRP)
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise

@@ -155,7 +155,7 @@ class RunDirectory:
         """
         if not self.is_home:
             return
-        if not self._may_hang:
+        if not self.may_hang:
             with suppress(OSError):
                 (self.path / RESERVE_NAME).unlink(missing_ok=True)
         fallback = fallback_run_dir(self.run)
@@ -166,13 +166,13 @@ class RunDirectory:
             log.warning("The database cannot be copied to shared memory: %s", error)
 
     @property
-    def _may_hang(self) -> bool:
+    def may_hang(self) -> bool:
         """Whether an access to the home directory could wait for a file server."""
         return find_mount(home_dir()).is_remote
 
     def close_connection(self, connection: sqlite3.Connection) -> None:
         """Close the database; one that could hang is left open instead, until the process ends."""
-        if self.is_home and self._may_hang:
+        if self.is_home and self.may_hang:
             # SQLite removes the write-ahead log as it closes, also when the object is deleted.
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
         else:
@@ -182,14 +182,14 @@ class RunDirectory:
 
     def close(self, *, ended: bool) -> None:
         """Leave the directory; at the end of the run, move what is in shared memory home."""
-        if self.is_home and self._may_hang:
+        if self.is_home and self.may_hang:
             self._registration.release(is_directory_usable=False)
             return
         if self._sync is not None:
             is_copied = self._sync.finish(FINAL_COPY_SECONDS if ended else 0.0)
         else:
             is_copied = self.is_home or (ended and self._move_home())
-            if not self._may_hang:
+            if not self.may_hang:
                 with suppress(OSError):
                     self._registration.withdraw_target()
             if ended and self.is_home:
@@ -228,7 +228,7 @@ class RunDirectory:
                     with suppress(FileNotFoundError):
                         shutil.copy(home / STATE_NAME, directory)
                     copy_files_to_fallback(home / DATABASE_NAME, path)
-            except FileNotFoundError:
+            except (FileNotFoundError, NotADirectoryError):
                 log.debug("Run %s has no database to continue", self.run)
             except (OSError, sqlite3.Error) as error:
                 log.warning("The database of an earlier agent cannot be read: %s", error)
@@ -248,7 +248,7 @@ class RunDirectory:
                 with suppress(FileNotFoundError):
                     shutil.copy(home / STATE_NAME, path.parent)
                 (home / DATABASE_NAME).stat()
-                with closing(database.connect(home / DATABASE_NAME)) as connection:
+                with closing(database.connect(home / DATABASE_NAME, "delete")) as connection:
                     copy_to_fallback(connection, seed)
             except (OSError, sqlite3.Error) as error:
                 errors.append(error)
@@ -376,16 +376,16 @@ def describe_problem(error: Exception, *, is_local: bool = True) -> tuple[str, s
 
 
 def _describe_full(home: Path, *, is_local: bool) -> tuple[str, str]:
-    free = ""
+    free = "no space"
     with suppress(OSError):
         if is_local:
             # A directory that does not exist yet is on the disk of its parent.
             directory = next(path for path in (home, *home.parents) if path.exists())
             if os.statvfs(directory).f_favail == 0:
                 return f"The disk of {home} has no free inodes", "Delete files that are not needed."
-            free = f" ({_free_bytes(directory) / 2**20:,.1f} MiB free)"
+            free = f"only {_free_bytes(directory) / 2**20:,.1f} MiB"
     return (
-        f"The disk of {home} is full{free}",
+        f"The disk of {home} has {free} free",
         "Free some space there; the run is stored in memory meanwhile, and moves back by itself.",
     )
 

@@ -61,7 +61,7 @@ def _check_directory(
     try:
         directory = create()
     except UnsafeDirectoryError as error:
-        return fail(subject, f"not safe to use: {error}", remedy)
+        return fail(subject, "not safe to use", str(error))
     except OSError as error:
         return fail(subject, f"{path} cannot be used ({error.strerror})", remedy)
     try:

@@ -121,11 +121,12 @@ class UnsupportedSchemaError(sqlite3.DatabaseError):
     """A version of sentinel before 0.1.0 wrote the file; no migration exists for it."""
 
 
-def connect(path: Path) -> sqlite3.Connection:
+def connect(path: Path, journal_mode: Literal["wal", "delete"] = "wal") -> sqlite3.Connection:
     """Open the database for the calling thread, create or migrate it; autocommit until `begin`.
 
-    Raises NewerSchemaError if a later version of sentinel wrote it, and sqlite3.DatabaseError if it
-    is not a database or has no migration to the current schema.
+    The write-ahead log needs shared memory, which a file server does not have. Raises
+    NewerSchemaError if a later version of sentinel wrote it, and sqlite3.DatabaseError if it is not
+    a database or has no migration to the current schema.
     """
     connection = sqlite3.connect(path, timeout=10.0, isolation_level=None)
     try:
@@ -135,7 +136,7 @@ def connect(path: Path) -> sqlite3.Connection:
         if version == 0:
             # Before the first page is written: later, only `vacuum` can change it.
             connection.execute("pragma auto_vacuum=incremental")
-        connection.execute("pragma journal_mode=wal")
+        connection.execute(f"pragma journal_mode={journal_mode}")
         connection.execute(f"pragma journal_size_limit={MAX_IDLE_WAL_BYTES}")
         connection.execute("pragma synchronous=normal")
         if _schema_version(connection) != SCHEMA_VERSION:

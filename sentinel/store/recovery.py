@@ -106,10 +106,14 @@ def save_state(path: Path, state: StorageState) -> None:
 
 
 def load_state(path: Path, *, is_kept: bool = False) -> StorageState:
-    """What `storage.json` states; `ok` once the set-aside file is deleted, unless `is_kept`."""
+    """What `storage.json` states of a replaced database; `ok` once the set-aside file is deleted.
+
+    With `is_kept` it is what the file states, whatever that is.
+    """
     try:
         state = StorageState(**json.loads(_state_path(path).read_text()))
-        is_kept = is_kept or path.with_name(str(state.set_aside)).is_file()
+        if state.mode == REPLACED:
+            is_kept = is_kept or path.with_name(str(state.set_aside)).is_file()
         return state if is_kept else StorageState(number=int(state.number))
     except (OSError, ValueError, TypeError):
         return StorageState()

@@ -12,6 +12,7 @@ import shutil
 import sqlite3
 from contextlib import closing
 from pathlib import Path
+from typing import Literal
 
 from sentinel.store import database
 from sentinel.store.recovery import set_aside
@@ -77,7 +78,9 @@ def copy_files_to_fallback(source: Path, target: Path) -> None:
         raise
 
 
-def merge_into_home(fallback: Path, home: Path) -> None:
+def merge_into_home(
+    fallback: Path, home: Path, journal_mode: Literal["wal", "delete"] = "wal"
+) -> None:
     """Bring the database in the home directory up to date, in one transaction.
 
     It is created if missing. The one in shared memory may be in use. Raises sqlite3.Error, OSError.
@@ -87,7 +90,7 @@ def merge_into_home(fallback: Path, home: Path) -> None:
         if home.exists():
             set_aside(home)
         mark.unlink()
-    with closing(database.connect(home)) as connection:
+    with closing(database.connect(home, journal_mode)) as connection:
         connection.execute("attach database ? as fallback", (str(fallback),))
         with database.transaction(connection, mode="immediate"):
             for table, columns in _shared_tables(connection):

@@ -54,9 +54,15 @@ def find_mount(path: Path) -> Mount:
     while parts:
         part = parts.pop()
         candidate = os.path.normpath(os.path.join(current, part))  # noqa: PTH118 - text only
-        mount = _covering_mount(mounts, candidate)
-        if mount.is_remote:
-            return mount
+        if _covering_mount(mounts, candidate).is_remote:
+            # Links below are not read, but a local filesystem may be mounted there.
+            rest = os.path.normpath(os.path.join(candidate, *reversed(parts)))  # noqa: PTH118
+            mount = _covering_mount(mounts, rest)
+            if mount.is_remote:
+                return mount
+            current = mount.point
+            parts = [*reversed(Path(rest).relative_to(mount.point).parts)]
+            continue
         try:
             target = Path(os.readlink(candidate))  # noqa: PTH115 - as above
         except OSError:

@@ -207,6 +207,7 @@ def test_a_payload_that_is_too_large_is_dropped_and_counted(ring, reader):
     assert sum(reader.read_header().drop_counts) == 1
 
 
+@pytest.mark.fault("S3")
 def test_the_capacity_fits_the_directory(tmp_path, monkeypatch):
     assert fitting_capacity(tmp_path, max_capacity=1 << 20) == 1 << 20
     space = os.statvfs(tmp_path)

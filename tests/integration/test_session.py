@@ -64,6 +64,7 @@ def test_a_run_that_failed_to_start_does_not_prevent_the_next(
     assert [r.values["x"] for r in recorded()[0] if r.event is Event.STEP] == [1.0]
 
 
+@pytest.mark.fault("S3")
 def test_with_full_shared_memory_the_ring_is_in_the_run_directory(monkeypatch, tmp_path, recorded):
     fitting = session.fitting_capacity
     full = lambda directory, **more: 0 if "shm" in str(directory) else fitting(directory, **more)  # noqa: E731

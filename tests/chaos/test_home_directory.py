@@ -1,0 +1,205 @@
+"""A home directory that cannot be used costs neither the training nor its monitoring."""
+
+from __future__ import annotations
+
+import shutil
+from contextlib import ExitStack, closing
+
+import pytest
+from support.home_faults import can_mount, hanging_mount, small_disk
+from support.home_runs import database, home_run, is_served_from
+from support.rank_processes import until
+
+from sentinel.model.record import Event
+from sentinel.store.database import connect
+from sentinel.store.history import History
+
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(300)]
+
+STORAGE = "/storage"
+"""Part of the name of the incident of a degraded storage."""
+
+
+def stored_steps(home):
+    with closing(connect(database(home))) as connection:
+        records = History(connection).records("home")
+        return [record.step for record in records if record.event is Event.STEP]
+
+
+def fill(disk):
+    """Write to the disk until it is full."""
+    with (disk / "filler").open("wb", buffering=0) as file:
+        size = 1 << 20
+        while size:
+            try:
+                file.write(bytes(size))
+            except OSError:
+                size //= 2
+
+
+@pytest.mark.fault("S2", "S7")
+def test_a_run_goes_through_every_unusable_home_without_a_lost_step(tmp_path):
+    """A file in its place, then deleted, then replaced by another directory, then a NaN."""
+    home = tmp_path / "home"
+    home.write_text("a file")
+    with home_run(tmp_path) as run:
+        opened = run.until_seen(STORAGE)
+        assert "cannot be written (File exists)" in str(opened)
+        home.unlink()
+        until(is_served_from(home), 60.0, "the run moves to the home directory")
+        run.until_seen(STORAGE, "resolved")
+
+        # The file keeps the agent from making the directory again before it is reported.
+        home.rename(tmp_path / "away")
+        home.touch()
+        shutil.rmtree(tmp_path / "away")
+        run.until_seen("was deleted or replaced")
+        home.unlink()
+        until(is_served_from(home), 60.0, "the run moves back")
+
+        home.rename(tmp_path / "away")
+        home.mkdir()
+        until(is_served_from(home), 60.0, "the run moves to the new directory")
+        (tmp_path / "nan").touch()
+        run.until_seen("nan_or_inf")
+        steps = run.end()
+
+    assert stored_steps(home) == list(range(1, steps + 1))
+    assert not (tmp_path / "shm" / "home").exists(), "nothing is left in shared memory"
+
+
+@pytest.mark.fault("S1")
+@pytest.mark.full
+def test_a_full_disk_is_reported_and_nothing_is_lost(tmp_path):
+    """Where mounting is not permitted, a home directory that is a file stands in for the disk."""
+    home = tmp_path / "home"
+    home.mkdir()
+    with ExitStack() as stack:
+        if can_mount():
+            stack.enter_context(small_disk(home, "24m"))
+        run = stack.enter_context(home_run(tmp_path))
+        until(is_served_from(home), 60.0, "the run is in the home directory")
+        if can_mount():
+            assert (database(home).parent / "reserve").stat().st_size == 4 << 20
+            fill(home)
+            opened = run.until_seen(STORAGE)
+            assert " MiB free since" in str(opened)
+            assert not (database(home).parent / "reserve").exists(), "it is given up"
+        else:
+            shutil.rmtree(home)
+            home.touch()
+            run.until_seen(STORAGE)
+        (tmp_path / "nan").touch()
+        run.until_seen("nan_or_inf")
+        (home / "filler").unlink() if can_mount() else home.unlink()
+        run.until_seen(STORAGE, "resolved")
+        until(is_served_from(home), 60.0, "the run moves back")
+        assert (database(home).parent / "reserve").exists(), "it is made again"
+        steps = run.end()
+
+        assert stored_steps(home) == list(range(1, steps + 1))
+
+
+@pytest.mark.fault("S1", "S2")
+@pytest.mark.full
+@pytest.mark.parametrize(("size", "read_only"), [("100k", False), ("10m", True)])
+def test_a_disk_that_is_full_or_read_only_at_the_start(tmp_path, size, read_only):
+    """The trainer starts the agent. A file stands in where mounting is not permitted."""
+    home = tmp_path / "home"
+    with ExitStack() as stack:
+        if can_mount():
+            home.mkdir()
+            stack.enter_context(small_disk(home, size, read_only=read_only))
+        else:
+            home.touch()
+        run = stack.enter_context(home_run(tmp_path, starts_agent=True))
+        opened = run.until_seen(STORAGE)
+        if can_mount():
+            assert ("is read-only" if read_only else "MiB free") in str(opened)
+        (tmp_path / "nan").touch()
+        run.until_seen("nan_or_inf")
+        run.end()
+
+
+@pytest.mark.fault("S5", "S7")
+@pytest.mark.full
+@pytest.mark.parametrize("begins_hanging", [True, False])
+def test_a_home_directory_that_does_not_answer(tmp_path, begins_hanging):
+    """A FUSE mount without a server; where mounting is not permitted, a patched agent."""
+    home = tmp_path / "home"
+    home.mkdir()
+    with ExitStack() as stack:
+        # Unmounted first, since a process that waits for it cannot be killed.
+        mount = ExitStack()
+        if can_mount() and begins_hanging:
+            mount.enter_context(hanging_mount(home))
+        run = stack.enter_context(home_run(tmp_path, remote="" if can_mount() else "hanging"))
+        stack.enter_context(mount)
+        if can_mount() and not begins_hanging:
+            until(is_served_from(home), 60.0, "the run is in the home directory")
+            mount.enter_context(hanging_mount(home))
+        run.until_seen("does not answer")
+        (tmp_path / "nan").touch()
+        run.until_seen("nan_or_inf")
+        run.end_training()
+
+
+@pytest.mark.fault("S5")
+def test_on_a_file_server_the_run_is_in_shared_memory_and_copied(tmp_path):
+    """A local directory that the agent takes for one on a file server."""
+    home = tmp_path / "home"
+    with home_run(tmp_path, remote="working") as run:
+        until(is_served_from(home), 60.0, "the first copy")
+        assert (tmp_path / "shm" / "home" / "state" / "sentinel.db").exists()
+        assert not database(home).with_name("sentinel.db-wal").exists()
+        (tmp_path / "nan").touch()
+        run.until_seen("nan_or_inf")
+        steps = run.end()
+
+    assert stored_steps(home) == list(range(1, steps + 1))
+    assert not (tmp_path / "shm" / "home").exists()
+    assert run.find(STORAGE) is None
+
+
+@pytest.mark.fault("S3")
+@pytest.mark.full
+def test_shared_memory_that_is_too_small_for_a_ring(tmp_path):
+    """Mounting is needed; without it the run has shared memory of the usual size."""
+    (tmp_path / "shm").mkdir()
+    with ExitStack() as stack:
+        if can_mount():
+            stack.enter_context(small_disk(tmp_path / "shm", "200k"))
+        run = stack.enter_context(home_run(tmp_path))
+        (tmp_path / "nan").touch()
+        run.until_seen("nan_or_inf")
+        run.end()
+
+
+@pytest.mark.fault("S4")
+def test_a_disk_that_stalls_delays_the_agent_and_not_the_training(tmp_path):
+    """A second process holds the write lock of the database: the commit of the agent waits."""
+    home = tmp_path / "home"
+    with home_run(tmp_path) as run:
+        until(is_served_from(home), 60.0, "the run is in the home directory")
+        with closing(connect(database(home))) as connection:
+            until(lambda: stored_steps(home), 60.0, "a step is stored")
+            connection.execute("begin immediate")
+            (tmp_path / "nan").touch()
+            before = len(stored_steps(home))
+            ring = next((tmp_path / "shm" / "home").glob("*.ring"))
+            first = sequence(ring)
+            until(lambda: sequence(ring) > first + 100, 60.0, "the training continues")
+            assert len(stored_steps(home)) == before
+            connection.execute("rollback")
+        run.until_seen("nan_or_inf")
+        steps = run.end()
+
+    assert stored_steps(home) == list(range(1, steps + 1))
+
+
+def sequence(ring):
+    from sentinel.transport.ring import read_header
+
+    header = read_header(ring)
+    assert header is not None
+    return header.sequence

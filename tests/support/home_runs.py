@@ -1,0 +1,152 @@
+"""A training process and its agent, whose home directory is made unusable meanwhile."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from support.rank_processes import until
+from support.webhook_receiver import Receiver
+
+TIMEOUT_SECONDS = 60.0
+
+TRAINER = """
+import os, sys, time
+import sentinel
+
+folder, agent = sys.argv[1], sys.argv[2] == "agent"
+step = 0
+entered = time.monotonic()
+with sentinel.monitor(run="home", agent=agent):
+    print("entered", time.monotonic() - entered, flush=True)
+    while not os.path.exists(folder + "/stop"):
+        step += 1
+        broken = os.path.exists(folder + "/nan")
+        sentinel.log({"loss": float("nan") if broken else 1.0 + 1.0 / step}, step=step)
+        time.sleep(0.01)
+print("steps", step, flush=True)
+"""
+
+AGENT = """
+import json, sys, threading
+from sentinel.agent import home_sync, run_directory
+from sentinel.transport import mounts
+
+plan = json.loads(sys.argv[1])
+run_directory.CHECK_INTERVAL_SECONDS = 0.1
+run_directory.RETRY_INTERVAL_SECONDS = 0.3
+home_sync.SYNC_INTERVAL_SECONDS = 0.2
+home_sync.HANG_SECONDS = 1.0
+run_directory.SEED_TIMEOUT_SECONDS = run_directory.FINAL_COPY_SECONDS = 3.0
+if plan["remote"]:
+    # As a file server; with "hanging", one that never answers.
+    find = run_directory.find_mount
+    run_directory.find_mount = lambda path: mounts.Mount(7, str(path), "nfs4")
+if plan["remote"] == "hanging":
+    run_directory.run_dir = lambda run: threading.Event().wait()
+    run_directory.home_dir().joinpath("runs").mkdir(parents=True)
+from sentinel.cli.main import app
+sys.argv = ["sentinel", "agent", "--run", plan["run"]]
+app()
+"""
+
+
+@dataclass
+class HomeRun:
+    """A run that logs a hundred steps a second; `home` is its home directory."""
+
+    folder: Path
+    home: Path
+    receiver: Receiver
+    trainer: subprocess.Popen[str]
+    agent: subprocess.Popen[bytes] | None
+
+    def until_seen(self, text: str, status: str = "firing") -> dict[str, Any]:
+        """The first notification of that status whose headline contains the text."""
+        return until(lambda: self.find(text, status), TIMEOUT_SECONDS, f"{status} {text!r}")
+
+    def find(self, text: str, status: str = "firing") -> dict[str, Any] | None:
+        """That notification, if it has arrived."""
+        found = (each.json for each in self.receiver.accepted)
+        return next(
+            (each for each in found if each["status"] == status and text in json.dumps(each)), None
+        )
+
+    def end(self) -> int:
+        """End the training; returns its number of steps once the agent has exited."""
+        steps = self.end_training()
+        if self.agent is not None:
+            assert self.agent.wait(TIMEOUT_SECONDS) == 0
+        return steps
+
+    def end_training(self) -> int:
+        """End the training; returns its number of steps."""
+        (self.folder / "stop").touch()
+        assert self.trainer.stdout is not None
+        out = self.trainer.stdout.read()
+        assert self.trainer.wait(TIMEOUT_SECONDS) == 0, out
+        return int(out.split("steps ")[1])
+
+
+@contextmanager
+def home_run(
+    folder: Path, *, home: Path | None = None, remote: str = "", starts_agent: bool = False
+) -> Iterator[HomeRun]:
+    """Starts the training, and its agent with short intervals, or lets the training start it.
+
+    `remote` is "working" or "hanging" for a home directory on a file server.
+    """
+    home = home or folder / "home"
+    with Receiver() as receiver:
+        environ = os.environ | {
+            "SENTINEL_HOME": str(home),
+            "SENTINEL_RUNTIME_DIR": str(folder / "shm"),
+            "SENTINEL_RUN_ID": "home",
+            "SENTINEL_SINKS__WEBHOOK__URL": receiver.url,
+            "SENTINEL_LINGER_SECONDS": "0",
+            "SENTINEL_NODE_POLL_SECONDS": "0",
+            "SENTINEL_HOLD_SECONDS": "0",
+        }
+        trainer = subprocess.Popen(
+            [sys.executable, "-c", TRAINER, str(folder), "agent" if starts_agent else "none"],
+            env=environ,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        processes: list[subprocess.Popen[Any]] = [trainer]
+        try:
+            assert trainer.stdout is not None
+            assert trainer.stdout.readline().startswith("entered")
+            agent = None
+            if not starts_agent:
+                plan = json.dumps({"run": "home", "remote": remote})
+                with (folder / "output").open("wb") as output:
+                    agent = subprocess.Popen(
+                        [sys.executable, "-c", AGENT, plan],
+                        env=environ,
+                        stdout=output,
+                        stderr=output,
+                    )
+                processes.append(agent)
+            yield HomeRun(folder, home, receiver, trainer, agent)
+        finally:
+            for process in processes:
+                process.kill()
+                process.communicate()
+
+
+def database(directory: Path) -> Path:
+    """The database of the run below a home directory."""
+    return directory / "runs" / "home" / "sentinel.db"
+
+
+def is_served_from(home: Path) -> Callable[[], bool]:
+    """Whether the agent works in that home directory."""
+    return lambda: database(home).exists() and (database(home).parent / "agent.json").exists()
