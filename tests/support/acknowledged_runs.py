@@ -99,7 +99,8 @@ def kill_trainers(run: str, kills: int, random_: random.Random) -> dict[str, int
 
 def kill_agents(run: str, kills: int, random_: random.Random) -> dict[str, int]:
     """Kill that many agents, one after the other, while one trainer runs; as `kill_trainers`."""
-    trainer = Trainer(run, interval=0.005)
+    # Slow enough that the history is not thinned.
+    trainer = Trainer(run, interval=0.05)
     try:
         trainer.wait_for_a_step()
         for _ in range(kills):
