@@ -516,7 +516,9 @@ class Agent:
         if self.ended_at is None:
             self.ended_at = now
         elapsed = now - self.ended_at
-        if elapsed < self.settings.linger_seconds:
+        # A command of `sentinel run` without a training leaves nothing to show.
+        has_run = self.source.attempt >= 0 or self.processor.has_stopped
+        if has_run and elapsed < self.settings.linger_seconds:
             return False
         undelivered = outbox.count_undelivered(self.connection, self.sinks)
         return not undelivered or elapsed >= UNDELIVERED_TIMEOUT_SECONDS

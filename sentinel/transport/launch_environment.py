@@ -19,7 +19,7 @@ from sentinel.transport.launch_status import LAUNCHER_PID_VARIABLE
 from sentinel.transport.process import Process
 from sentinel.transport.rendezvous import NO_RENDEZVOUS, Rendezvous, detect_rendezvous
 from sentinel.transport.ring import read_header
-from sentinel.transport.ring_layout import HEADER_SIZE, parse_header
+from sentinel.transport.ring_layout import HEADER_SIZE, OUTCOMES, parse_header
 
 _RANK_VARIABLES = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 _LOCAL_RANK_VARIABLES = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK")
@@ -165,7 +165,7 @@ def _unless_in_use(
     own, parent = Process.current(), Process.from_pid(os.getppid())
     for path in paths.list_rings(run):
         header = read_header(path)
-        if header is None or header.outcome or header.process == own:
+        if header is None or header.outcome != OUTCOMES[0] or header.process == own:
             continue
         is_rival = header.identity.rank == rank or header.identity.world_size != world_size
         if not is_rival or not header.process.is_alive():
