@@ -37,6 +37,8 @@ DELIVERY_OUTCOMES = ("delivered", "retry", "dead")
 POSTPONED_SECONDS = 1.0
 """Delay of a notification that is not wanted at present."""
 
+_CHECKPOINT_WAIT_MS, _BUSY_WAIT_MS = 50, 10_000
+"""The agent's loop cannot write while a checkpoint waits for readers."""
 _TOO_LONG_PREFIX = "too long"
 _SHORTENED_CHARS = 300
 
@@ -143,9 +145,18 @@ class SinkWorker:
         self._store_outcome = self._deliver(entry)
         self._last_request_time = self.clock()
         self.store_pending_outcome()
-        # From here on neither a power failure nor damage to the write-ahead log repeats it.
-        self.connection.execute("pragma wal_checkpoint(passive)").fetchall()
+        self._checkpoint()
         return self._wait_seconds
+
+    def _checkpoint(self) -> None:
+        """Empty the write-ahead log, so that neither its damage nor a power failure repeats a
+        delivery. While the database is in use, that is left to the next delivery.
+        """
+        self.connection.execute(f"pragma busy_timeout={_CHECKPOINT_WAIT_MS}").fetchall()
+        try:
+            self.connection.execute("pragma wal_checkpoint(truncate)").fetchall()
+        finally:
+            self.connection.execute(f"pragma busy_timeout={_BUSY_WAIT_MS}").fetchall()
 
     def _refresh(self, now: float) -> float:
         """Send one firing case again if it is due; return the seconds until the next request."""
