@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -14,6 +15,8 @@ from typing import Any
 
 from support.rank_processes import until
 from support.webhook_receiver import Receiver
+
+from sentinel.transport.paths import is_agent_running
 
 TIMEOUT_SECONDS = 60.0
 
@@ -137,6 +140,9 @@ def home_run(
                 processes.append(agent)
             yield HomeRun(folder, home, receiver, trainer, agent)
         finally:
+            shared = folder / "shm" / "home"
+            if starts_agent and is_agent_running(shared):
+                os.kill(int((shared / "agent.lock").read_text()), signal.SIGKILL)
             for process in processes:
                 process.kill()
                 process.communicate()
