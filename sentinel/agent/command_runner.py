@@ -33,6 +33,8 @@ EXIT_NOT_FOUND = 127
 """Exit status for a command that does not exist, as in a shell."""
 EXIT_NOT_EXECUTABLE = 126
 """Exit status for a command that cannot be executed, as in a shell."""
+KILLED_WAIT_SECONDS = 1.0
+"""How long after a SIGKILL of the command an agent that exits is still started again."""
 _SI_KERNEL = 0x80
 """SI_KERNEL: `si_code` of a signal of the terminal, which the whole process group receives."""
 _PR_SET_PDEATHSIG = 1
@@ -71,7 +73,9 @@ class CommandRunner:
                 received[0].write()
 
         code = wait_for_command(pid, supervisor.poll, on_stop_signal)
-        self._publish_exit(received[0].with_exit(code, time.time()), supervisor)
+        # Whoever kills the command may kill the agent too, which then takes a moment to exit.
+        wait_seconds = KILLED_WAIT_SECONDS if code == 128 + signal.SIGKILL else 0.0
+        self._publish_exit(received[0].with_exit(code, time.time()), supervisor, wait_seconds)
         return code
 
     def _publish_launch(self) -> LaunchStatus:
@@ -81,11 +85,13 @@ class CommandRunner:
         launch.write()
         return launch
 
-    def _publish_exit(self, launch: LaunchStatus, supervisor: AgentSupervisor) -> None:
+    def _publish_exit(
+        self, launch: LaunchStatus, supervisor: AgentSupervisor, wait_seconds: float
+    ) -> None:
         try:
             has_rings = bool(list_rings(launch.run))
             launch.write()
-            supervisor.release()
+            supervisor.release(wait_seconds)
         except OSError as error:
             print_message(f"{describe_error(error)} The exit of the command is not reported.")
             return

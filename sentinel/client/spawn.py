@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from time import monotonic
+from time import monotonic, sleep
 from typing import TYPE_CHECKING
 
 from sentinel.transport.paths import START_LOG_NAME, describe_error, is_agent_running, ring_dir
@@ -23,6 +23,7 @@ MAX_RESTART_DELAY_SECONDS = 60.0
 """Maximum time between two starts of an agent that keeps failing."""
 EXIT_BAD_SETTINGS = 2
 """Exit status of an agent with invalid settings. It is not restarted."""
+_RELEASE_POLL_SECONDS = 0.02
 _SOURCE_ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -74,8 +75,14 @@ class AgentSupervisor:
         if self.next_start_at is not None and now >= self.next_start_at:
             self.start()
 
-    def release(self) -> None:
-        """Stop supervising at the end of the run. The agent continues, to send what is left."""
+    def release(self, wait_seconds: float = 0.0) -> None:
+        """Stop supervising at the end of the run. The agent continues, to send what is left.
+
+        An agent that exits within `wait_seconds` is started again.
+        """
+        deadline = monotonic() + wait_seconds
+        while self.child is not None and monotonic() < deadline and self.child.poll() is None:
+            sleep(_RELEASE_POLL_SECONDS)
         self.restart_delay, self.next_poll_at = 0.0, 0.0
         if self.next_start_at is not None:
             self.next_start_at = 0.0

@@ -303,9 +303,9 @@ def test_sigterm_to_sentinel_run_sends_nothing(run, mode, to):
 @pytest.mark.fault("A1")
 def test_under_sentinel_run_a_trainer_that_is_killed_with_its_agent_is_reported(run):
     run.start("plain", prefix=(sys.executable, "-m", "sentinel", "run", "--run", "ends", "--"))
-    trainer = run.trainer()
-    os.kill(run.agent_pid(), signal.SIGKILL)
+    trainer, agent = run.trainer(), run.agent_pid()
     trainer.kill()
+    os.kill(agent, signal.SIGKILL)
 
     text = "Rank 0 was killed by SIGKILL at step N; no rank is left."
     assert run.alert() == ("run_died", "critical", text)
