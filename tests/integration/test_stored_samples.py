@@ -25,7 +25,7 @@ from sentinel.transport.paths import ring_path, run_dir
 from sentinel.transport.ring import RingWriter
 
 CANARY = "CANARY-7c1e"
-EXPOSED_COLUMNS = {"outbox": "notification", "incident": "body", "step": "attributes"}
+EXPOSED_COLUMNS = {"outbox": "notification", "incident": "body", "layout": "body"}
 """Columns with content that is shown or sent to others."""
 
 
