@@ -1,4 +1,4 @@
-"""Run the tests that kill processes again and again for a number of minutes; count the failures.
+"""Run the tests that kill processes repeatedly for a number of minutes; count the failures.
 
 python scripts/soak.py 10
 

@@ -1,4 +1,4 @@
-"""`sentinel chaos`: inject a fault into a run of its own, and see which sink is told when."""
+"""`sentinel chaos`: inject a fault into a run of its own, and see which sinks are notified."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def _print_start(drill: Drill, *, as_json: bool) -> None:
     if as_json:
         _print_json("start", run=drill.run, fault=drill.fault.name, sinks=drill.sinks)
         return
-    print(f"Drill {drill.run}: {drill.fault.description}. Every message says that it is a drill.")
+    print(f"Drill {drill.run}: {drill.fault.description}. Every message is marked as a drill.")
     print(f"Sinks: {', '.join(drill.sinks)}.", flush=True)
 
 

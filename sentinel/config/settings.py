@@ -78,12 +78,17 @@ _SIGNAL_EXAMPLES = (
 )
 _DRILL_SETTINGS = {
     "baselines": False,
+    "host": "127.0.0.1",
     "linger_seconds": 60.0,
     "ping_url": None,
     "port": 0,
     "samples_dir": None,
+    "web_config_file": None,
 }
-"""What a drill must not touch: baselines, samples, the port and the check of a real run."""
+"""What a drill must not touch: baselines, samples, the address and the check of a real run.
+
+A drill asks its agent, which it could not if the web configuration requires client certificates.
+"""
 _HEAD_ADDRESS_PATTERN = (
     r"^([^\s:\[\]]*|\[[^\s\[\]]+\])(:\d{1,5})?$"  # host, or host:port, or [address]:port
     r"|^[\da-fA-F.]*:[\da-fA-F.]*:[\da-fA-F.:]*(%\S+)?$"  # an address with colons of its own
@@ -241,9 +246,9 @@ def load_settings(
 def load_agent_settings(environ: Mapping[str, str] | None = None) -> Settings:
     """As `load_settings`, but an invalid detector gets its defaults and an invalid key none.
 
-    With an invalid web configuration, only this machine can connect, and only with a token that
-    nobody is given. `config_errors` of the result holds the messages: a typing error must not leave
-    a training run unmonitored.
+    With an invalid web configuration, only this machine can connect, and only with a random token.
+    `config_errors` of the result holds the messages: a typing error must not leave a training run
+    unmonitored.
     """
     environ = os.environ if environ is None else environ
     errors: dict[str, str] = {}
@@ -299,7 +304,7 @@ def _build_settings(sources: ConfigSources, errors: dict[str, str] | None = None
         if errors is None:
             raise
         errors["web_config_file"] = str(error)
-        # Nobody gets in without the login that was meant.
+        # No client connects without the login that was meant.
         token = settings.token or SecretStr(token_urlsafe(32))
         locked = {"host": "127.0.0.1", "web_config_file": None, "token": token}
         return settings.model_copy(update=locked)

@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 _MAX_FILE_BYTES = 1 << 20
 _INSTALL_HINT = "pip install 'train-sentinel[web-config]'"
-_BCRYPT_HASH = r"^\$2[aby]\$\d\d\$[./A-Za-z0-9]{53}$"
+_BCRYPT_HASH = r"^\$2[aby]\$(0[4-9]|[12]\d|3[01])\$[./A-Za-z0-9]{53}$"
 _TLS_VERSIONS = {"TLS12": ssl.TLSVersion.TLSv1_2, "TLS13": ssl.TLSVersion.TLSv1_3}
 _UNSUPPORTED = {
     "tls_server_config": {
@@ -246,7 +246,7 @@ class WebConfigFile:
     """A web configuration file that is read again when it, or a file that it names, changes.
 
     An invalid new version is logged, and the last valid one stays. So does it if TLS is switched on
-    or off, which needs a new agent, or if nobody would have to authenticate any more although
+    or off, which needs a new agent, or if no client would have to authenticate any more although
     `must_authenticate`. Raises ConfigError if the first version is invalid.
     """
 

@@ -62,7 +62,7 @@ _OPENINGS = ("opened", "escalated")
 
 
 class DrillError(RuntimeError):
-    """The drill cannot be run; the message says what to do."""
+    """The drill cannot be run; the message contains the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +224,7 @@ class Drill:
     def _ranks(self) -> list[subprocess.Popen[bytes]]:
         return [process for node in self.nodes for process in node.ranks.values()]
 
-    def _tell(self, rank: int, command: str) -> None:
+    def _send_command(self, rank: int, command: str) -> None:
         process = self.nodes[rank % len(self.nodes)].ranks[rank]
         if command and process.stdin is not None:
             with suppress(BrokenPipeError):
@@ -234,20 +234,20 @@ class Drill:
     def _inject(self) -> None:
         self._fault_time = time.time()
         kills, node = self.fault.kills, self.nodes[-1]
-        self._tell(0, self.fault.peer_command)
+        self._send_command(0, self.fault.peer_command)
         if kills in ("agent", "node") and (agent := node.agent()) is not None:
             agent.kill()
         if kills in ("rank", "node", "ranks"):
             node.ranks[1].kill()
         if kills == "ranks":
             node.ranks[0].kill()
-        self._tell(1, self.fault.command)
+        self._send_command(1, self.fault.command)
 
     def _recover(self) -> None:
         self._fault_time = time.time()
         if self.fault.restarts:
             last_step = self._step()
-            self._tell(0, "lost_peer")
+            self._send_command(0, "lost_peer")
             for rank in self._ranks():
                 with suppress(subprocess.TimeoutExpired):
                     rank.wait(STOP_TIMEOUT_SECONDS)
@@ -255,10 +255,10 @@ class Drill:
                 rank.wait()
             self._start_ranks(last_step)
         else:
-            self._tell(0, "recover")
-            self._tell(1, "recover")
+            self._send_command(0, "recover")
+            self._send_command(1, "recover")
 
-    # What the agent knows
+    # State of the agent
 
     def _await_warm_up(self) -> None:
         def is_warm() -> bool:

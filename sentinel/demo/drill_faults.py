@@ -9,7 +9,7 @@ from dataclasses import dataclass
 class DrillFault:
     """A fault of a drill.
 
-    `command` is what rank 1 is told and `peer_command` what rank 0 is; an empty command is none.
+    `command` is sent to rank 1 and `peer_command` to rank 0; an empty command is none.
     `kills` is what is killed with SIGKILL: `rank` 1, all `ranks`, the `agent`, or the `node` of
     rank 1 with its agent. `detector` must find it, after about `seconds`. It ends with the command
     `recover`, or with `restarts` when all ranks are started again.

@@ -1,4 +1,4 @@
-"""One rank of a drill: it logs steps without a model, and fails as its parent says.
+"""One rank of a drill: it logs steps without a model, and fails on commands of its parent.
 
 The argument is the number of the last step, after which it continues.
 

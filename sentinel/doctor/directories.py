@@ -81,11 +81,11 @@ def _answers(path: Path) -> bool:
     """Whether a file server answers; a thread that waits for one cannot be ended."""
     answered = threading.Event()
 
-    def look() -> None:
+    def probe() -> None:
         path.exists()
         answered.set()
 
-    threading.Thread(target=look, daemon=True).start()
+    threading.Thread(target=probe, daemon=True).start()
     return answered.wait(ANSWER_TIMEOUT_SECONDS)
 
 

@@ -36,16 +36,16 @@ _PAGE_HEADER = """\
 What sentinel guarantees, and the tests behind it. Each guarantee follows from numbered faults:
 things that go wrong, each with the behaviour that is required then and tests that cause it, on
 real processes and sockets wherever that is possible. `make test` runs the tests of the tier
-"smoke", `make chaos` those of all faults, `make soak` repeats those that kill processes, and
-`make fuzz` tries hostile inputs.
+"smoke", `make chaos` those of all faults, and `make test-nodes` those with several nodes, which
+need root. `make soak` repeats those that kill processes, and `make fuzz` tries hostile inputs.
 """
 
 _NOT_PROMISED = """\
 ## What is not guaranteed
 
 - Records can be lost. If the agent is away for longer than a ring lasts, the oldest records are
-  overwritten. They are counted in `sentinel_dropped_records_total`. Values that are still on a
-  GPU when a rank is killed are lost.
+  overwritten. They are counted in `sentinel_dropped_records_total`. If a rank is killed, values
+  that are still on a GPU are lost, and calls of one thread that wait for a call of another.
 - A receiver can get a notification twice if it accepts one without an answer, or if the agent is
   killed between sending it and storing that it was sent. Both copies carry the same idempotency
   key.
@@ -53,15 +53,19 @@ _NOT_PROMISED = """\
   run has [several nodes](nodes.md), the others report it. Prometheus detects it from outside
   (`deploy/prometheus/rules.yml`), and so does a [ping](notifications.md#ping-of-a-healthy-run)
   that stops.
-- With the decorator alone, an agent and a trainer that are killed together leave nobody to report
-  it until the run is started again: the next agent reports the death that it finds. Start the
+- With the decorator alone, the end of an agent and a trainer that are killed together is not
+  reported until the run is started again: the next agent reports the death that it finds. Start the
   training with [`sentinel run`](run.md), which starts the agent again and reports the end. Let
   systemd or Kubernetes start `sentinel run` again if that can be killed too, with the same
   `SENTINEL_RUN_ID`.
 - If shared memory is too small for a ring, the ring is smaller or lies in the directory of the
   run.
-- Other users of the machine are excluded by file modes and a loopback address. root is not
-  excluded.
+- The files of a run are private by their modes; root is not excluded. Without a
+  [login](settings.md#access), every user of the machine can read the page and `/metrics` at the
+  loopback address, and acknowledge and silence.
+- The store through which the agents of [several nodes](nodes.md#without-a-token) communicate has no
+  login and no encryption. Messages have a digest, and others are refused. Who reaches its port can
+  delay messages, and without a token send and read them if the job id is known.
 - What is [not tested or not supported](limits.md).
 """
 

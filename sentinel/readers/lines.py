@@ -21,9 +21,9 @@ def read_lines(path: Path, reader: LogReader) -> Iterator[bytes | None]:
     """Lines that are not blank; None whenever a live file has no more for now.
 
     `reader.position` is the offset where the yielded line ends. A line without a newline at the end
-    of the file is yielded only if the file is not live. What
-    precedes damage in a compressed file is yielded, and `reader.notice` is set. Raises OSError and
-    ValueError as `open_log_file`, and LogRestartedError for a live file.
+    of the file is yielded only if the file is not live. What precedes damage in a compressed file
+    is yielded, and `reader.notice` is set. Raises OSError and ValueError as `open_log_file`, and
+    LogRestartedError for a live file.
     """
     with open_log_file(path, is_live=reader.is_live) as file:
         offset, in_long_line, prefix = 0, False, b""

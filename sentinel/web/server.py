@@ -72,7 +72,7 @@ class WebServer:
     on; port 0 lets the system choose. `web_config_file` has the TLS settings and users, and
     `public_url` is the address of the page behind a proxy. `hosts` and `own_token` are those of
     `AuthMiddleware`. Raises ConfigError for an invalid web configuration, and ValueError if `host`
-    is not a loopback address and nobody would have to authenticate.
+    is not a loopback address and clients would not have to authenticate.
     """
 
     registry: CollectorRegistry

@@ -117,6 +117,7 @@ def test_an_empty_file_is_plain_http_without_a_login(write):
         ({"tls_server_config": "s3cret"}, "tls_server_config: the string given is wrong"),
         ({"basic_auth_users": {"s3cret": "s3cret"}}, "each user needs the bcrypt hash of a passw"),
         ({"basic_auth_users": {"ana": HASH[:-1]}}, "each user needs the bcrypt hash"),
+        ({"basic_auth_users": {"ana": HASH.replace("$04$", "$99$")}}, "needs the bcrypt hash"),
         ({"basic_auth_users": ["s3cret"]}, "basic_auth_users: the list given is wrong"),
         ({"http_server_config": {"headers": {"X-Own": "1"}}}, "headers.X-Own is not known."),
         ({"http_server_config": {"headers": {"X-Frame-Options": "x"}}}, "X-Frame-Options: the str"),

@@ -34,7 +34,7 @@ def test_a_run_id_that_is_no_plain_name_is_refused(make, run, tmp_path):
     assert {path.name for path in tmp_path.iterdir()} <= {"home", "rings"}
 
 
-@pytest.mark.fault("X10")
+@pytest.mark.fault("S2", "X10")
 @pytest.mark.parametrize("make", [run_dir, ring_dir])
 def test_a_link_in_place_of_the_directory_of_a_run_is_refused(make, tmp_path):
     directory = make("run")
