@@ -5,8 +5,10 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
 from hypothesis import HealthCheck
 from hypothesis import settings as hypothesis_settings
@@ -61,6 +63,18 @@ def no_open_session() -> Iterator[None]:
     """Fail a test that leaves a session open."""
     yield
     assert session.current_session() is None
+
+
+@pytest.fixture(scope="session", autouse=True)
+def end_agents(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """End the agents of the tests, which otherwise try for a day to reach receivers."""
+    yield
+    folder = str(tmp_path_factory.getbasetemp())
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            is_agent = process.cmdline()[-4:-1] == ["sentinel", "agent", "--run"]
+            if is_agent and process.environ().get("SENTINEL_HOME", "").startswith(folder):
+                process.kill()
 
 
 @pytest.fixture
