@@ -137,12 +137,17 @@ def _status(directory: Path, run: StoredRun, now: float) -> RunStatus:
 
 
 def _is_in_shared_memory(run: StoredRun) -> bool:
-    """Whether ranks of the run are alive, or an agent keeps its files in shared memory."""
+    """Whether ranks of the run are alive, or an agent keeps its files in shared memory.
+
+    True if shared memory cannot be read.
+    """
     try:
         headers = [read_header(ring) for ring in list_rings(run.run)]
         is_elsewhere = current_run_dir(run.run) != run.directory
-    except (RunIdError, OSError):
+    except RunIdError:
         return False
+    except OSError:
+        return True
     return is_elsewhere or any(
         header is not None and header.process.is_alive() for header in headers
     )

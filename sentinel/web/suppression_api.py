@@ -134,6 +134,8 @@ def _parse(body: bytes, keys: Mapping[str, type]) -> dict[str, Any]:
     """The request as a table of known keys."""
     try:
         request = json.loads(body)
+        # Half of a surrogate pair is valid JSON, but no text that can be stored.
+        json.dumps(request, ensure_ascii=False).encode()
     except (ValueError, RecursionError):
         raise RequestError(400, "The body is not valid JSON.") from None
     if not isinstance(request, dict):

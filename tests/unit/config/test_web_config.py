@@ -292,6 +292,22 @@ def test_an_agent_with_an_invalid_file_monitors_and_lets_nobody_in(write, monkey
     assert "tls is not known" in settings.config_errors["web_config_file"]
 
 
+def test_a_drill_listens_on_loopback_without_the_file(write, monkeypatch):
+    """Its command has no client certificate to ask the agent."""
+    client_auth = {
+        "client_auth_type": "RequireAndVerifyClientCert",
+        "client_ca_file": "certificate.pem",
+    }
+    path = write(tls(**client_auth))
+    monkeypatch.chdir(path.parent)
+    environ = {"SENTINEL_HOST": "0.0.0.0", "SENTINEL_WEB_CONFIG_FILE": str(path)}
+    usual = load_agent_settings(environ)
+    drill = load_agent_settings({**environ, "SENTINEL_DRILL": "true"})
+
+    assert (usual.host, usual.web_config_file) == ("0.0.0.0", path)
+    assert (drill.host, drill.web_config_file) == ("127.0.0.1", None)
+
+
 def test_a_replay_does_not_open_the_file(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     environ = {"SENTINEL_HOST": "0.0.0.0", "SENTINEL_WEB_CONFIG_FILE": "/nowhere.yml"}
