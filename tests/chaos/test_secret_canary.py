@@ -49,10 +49,11 @@ ROUTES = (
     "/api/run",
     "/api/incidents",
     "/api/samples",
-    "/runbooks",
+    "/runbooks/",
     "/runbooks/nan_or_inf",
-    "/static/app.js",
+    "/app.js",
     "/-/healthy",
+    "/-/ready",
     "/nothing",
     f"/runbooks/{CANARY[:6]}",
 )

@@ -30,10 +30,10 @@ def check(tmp_path, monkeypatch):
 def web_config(tmp_path):
     """Returns a function: path of a web configuration with a certificate."""
 
-    def write(**given):
+    def write(max_version="TLS13", **given):
         make_certificate(tmp_path, **given)
         path = tmp_path / "web.yml"
-        tls = {"cert_file": "certificate.pem", "key_file": "key.pem"}
+        tls = {"cert_file": "certificate.pem", "key_file": "key.pem", "max_version": max_version}
         path.write_text(json.dumps({"tls_server_config": tls}))
         return str(path)
 
@@ -58,17 +58,19 @@ def test_with_tls_there_is_none(check, web_config):
 
 
 @pytest.mark.fault("X4")
-def test_a_certificate_that_expires_soon_is_a_warning(check, web_config):
+@pytest.mark.parametrize("version", ["TLS12", "TLS13"])
+def test_a_certificate_that_expires_soon_is_a_warning(check, web_config, version):
     """Those of the tests are valid for two days."""
-    ((grade, message),) = check("certificate", web_config_file=web_config())
+    ((grade, message),) = check("certificate", web_config_file=web_config(version))
 
     assert grade is Grade.WARN
     assert message.endswith("certificate.pem expires in 2 days")
 
 
 @pytest.mark.fault("X4")
-def test_an_expired_certificate_is_a_failure(check, web_config):
-    ((grade, message),) = check("certificate", web_config_file=web_config(is_expired=True))
+@pytest.mark.parametrize("version", ["TLS12", "TLS13"])
+def test_an_expired_certificate_is_a_failure(check, web_config, version):
+    ((grade, message),) = check("certificate", web_config_file=web_config(version, is_expired=True))
 
     assert (grade, "has expired" in message) == (Grade.FAIL, True)
 
