@@ -36,7 +36,7 @@ with sentinel.monitor():
                 break
             faults.add(word)
         step += 1
-        loss = float("nan") if "nan" in faults else 1.0
+        loss = float("nan") if "nan" in faults else 5.0 - step / 1000
         flood = {}
         if "flood" in faults:
             flood = {f"name {step} {i}": 1.0 for i in range(200)} | dict.fromkeys(HOSTILE, 1.0)
