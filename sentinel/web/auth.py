@@ -59,12 +59,13 @@ def no_web_config() -> WebConfig | None:
 class AuthMiddleware:
     """Requires a token or password, or, if there is none, a `Host` header that names this machine.
 
-    A token of `tokens` is accepted as `Authorization: Bearer <token>` and as the password of any
-    user in Basic authentication, which browsers can prompt for; so are the users of `web_config`.
-    With neither, `Host` has to name this machine: `hosts` are further names of it. That prevents
-    DNS rebinding, a foreign page whose name resolves to this machine. Such a page has no token and
-    no client certificate, so with those any host name is accepted. `own_token` is accepted as a
-    bearer token too, but does not make others need one.
+    `token` is accepted as `Authorization: Bearer <token>` and as the password of any user in Basic
+    authentication, which browsers can prompt for; so are the users of `web_config`. With neither,
+    `Host` has to name this machine: `hosts` are further names of it. That prevents DNS rebinding, a
+    foreign page whose name resolves to this machine. Such a page has no token or password, and its
+    name is not in the certificate of a server that requires client certificates, so with those any
+    host name is accepted. `own_token` is accepted as a bearer token too, but does not make others
+    need one.
 
     A request that can change something, of any method but GET and HEAD, needs more:
 
