@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import shutil
-import sqlite3
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -80,7 +79,8 @@ class HomeSync:
                 copy_to_home(self._source, home, "delete")
                 self._on_copied(home, is_last)
                 self._error = None
-            except (OSError, sqlite3.Error) as error:
+            except Exception as error:
+                # Whatever it is: a thread that ended would count as a copy that was made.
                 if self._error is None:
                     log.warning("The run directory cannot be copied to the home: %s", error)
                 self._error = error

@@ -39,6 +39,7 @@ from sentinel.store import database
 from sentinel.store.history import read_incidents
 from sentinel.store.journal import Journal
 from sentinel.store.recovery import open_storage
+from sentinel.store.relocation import trim_fallback
 from sentinel.store.retention import HistoryRetention
 from sentinel.store.samples import newest_samples
 from sentinel.store.storage_keeper import StorageKeeper
@@ -340,10 +341,14 @@ class Agent:
             if self.stop_requested.is_set():
                 self._await_first_tries()
         except BaseException as error:
-            if classify(error) is FailureKind.UNUSABLE:
-                self.run_directory.rescue(self.connection)
             # A worker that waits for a file server does not end.
             delivery_timeout = 2.0 if self.run_directory.may_hang else 20.0
+            if classify(error) is FailureKind.UNUSABLE:
+                self.run_directory.release_reserve()
+                if not self.run_directory.may_hang:
+                    # What the workers store last must be in the copy, or it is sent twice.
+                    self.dispatcher.stop(delivery_timeout)
+                self.run_directory.rescue(self.connection)
             self._shut_down(onset_timeout=0.5, delivery_timeout=delivery_timeout)
             self._release_storage()
             self._raise_storage_failure(error)
@@ -419,6 +424,8 @@ class Agent:
         if self.run_directory.is_home:
             # The older history is not in shared memory.
             self.retention.run_slice()
+        else:
+            trim_fallback(self.connection)
         self.home_pruner.poll(has_ended=self.ended_at is not None)
 
     def _exchange(self, local_records: list[Record]) -> list[RecordOrBatch]:

@@ -148,16 +148,19 @@ class RunDirectory:
                 reason = OSError(f"{home_dir()} can be used again")
                 self._storage.request_move(StorageFailure(FailureKind.USABLE_AGAIN, reason))
 
+    def release_reserve(self) -> None:
+        """Give up the reserved space, for what must still be stored on a full disk."""
+        if self.is_home and not self.may_hang:
+            with suppress(OSError):
+                (self.path / RESERVE_NAME).unlink(missing_ok=True)
+
     def rescue(self, connection: sqlite3.Connection) -> None:
         """Copy the open database to shared memory, for the next agent; it may be deleted or full.
 
-        Also gives up the reserved space.
+        What other threads store afterwards is not in the copy.
         """
         if not self.is_home:
             return
-        if not self.may_hang:
-            with suppress(OSError):
-                (self.path / RESERVE_NAME).unlink(missing_ok=True)
         fallback = fallback_run_dir(self.run)
         try:
             save_state(fallback / DATABASE_NAME, self._storage.state)

@@ -64,6 +64,7 @@ class OnsetWorker:
         self._estimate_onset, self._on_onset = estimate_onset, on_onset
         self._queue: SimpleQueue[Incident | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
+        self._is_cancelled = False
 
     def update(self, result: Result) -> None:
         """Queue the incidents that opened or worsened. Never blocks."""
@@ -82,11 +83,16 @@ class OnsetWorker:
                 self._enqueue(incident)
 
     def stop(self, timeout: float) -> None:
-        """Stop the thread; wait up to `timeout` seconds for the estimate under way."""
+        """Stop the thread; wait up to `timeout` seconds for the estimates that are queued.
+
+        After that no estimate begins: the next agent may use another file, and finds the incidents
+        without an onset again.
+        """
         if self._thread is not None:
             self._queue.put(None)
             self._thread.join(timeout)
             if self._thread.is_alive():
+                self._is_cancelled = True
                 self._cancel()
 
     def _enqueue(self, incident: Incident) -> None:
@@ -100,10 +106,12 @@ class OnsetWorker:
             self._thread.start()
 
     def _run_thread(self) -> None:
-        while (incident := self._queue.get()) is not None:
+        while (incident := self._queue.get()) is not None and not self._is_cancelled:
             try:
                 self._find_onset(incident)
             except Exception as error:
+                if self._is_cancelled:
+                    return
                 self._on_database_error(error)
                 log.exception("The onset of %s cannot be estimated", incident.name)
 

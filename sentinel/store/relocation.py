@@ -7,6 +7,7 @@ added there are appended to the history, and everything else replaces what the h
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import shutil
 import sqlite3
@@ -16,6 +17,9 @@ from typing import Literal
 
 from sentinel.store import database
 from sentinel.store.recovery import set_aside
+from sentinel.store.storage_monitor import FailureKind, classify
+
+log = logging.getLogger(__name__)
 
 HISTORY_TABLES = ("step", "sample")
 """Tables to which rows are only appended, with a growing `id`."""
@@ -23,9 +27,20 @@ HOME_TABLES = ("block",)
 """Tables of the older history, which stay in the home directory."""
 MAX_HISTORY_ROWS = 5000
 """Rows of a history table that are copied to shared memory: what the charts of the page show."""
+MAX_SHARED_ROWS = 50_000
+"""Newest records that stay in shared memory, however long the home directory cannot be used."""
+TRIMMED_AT_ONCE = 500
 MAX_COPIED_BYTES = 64 << 20
 """Largest database that is copied file by file."""
 _COMPANION_SUFFIXES = ("-wal", "-shm")
+_TRIMMED_RANGE_SQL = """
+select (select id from step where event in ('step', 'heartbeat') order by id limit 1), max(id)
+from step
+"""
+_TRIM_SQL = """
+delete from step where id in (
+    select id from step where id < ? and event in ('step', 'heartbeat') order by id limit ?)
+"""
 _WITHOUT_HISTORY = "sentinel.db.begun-here"
 """Name of the empty file beside a database that does not continue the one in the home directory."""
 
@@ -58,6 +73,17 @@ def copy_to_fallback(source: sqlite3.Connection, target: Path) -> None:
         source.execute("detach database fallback")
 
 
+def trim_fallback(connection: sqlite3.Connection) -> None:
+    """Delete the oldest steps and heartbeats in shared memory, some at each call.
+
+    A file server has copies of them, unless it hangs.
+    """
+    oldest, newest = connection.execute(_TRIMMED_RANGE_SQL).fetchone()
+    end = (newest or 0) + 1 - MAX_SHARED_ROWS
+    if oldest is not None and end - oldest >= TRIMMED_AT_ONCE:
+        connection.execute(_TRIM_SQL, (end, TRIMMED_AT_ONCE))
+
+
 def copy_files_to_fallback(source: Path, target: Path) -> None:
     """Copy a database that no process writes, with its write-ahead log.
 
@@ -83,13 +109,37 @@ def merge_into_home(
 ) -> None:
     """Bring the database in the home directory up to date, in one transaction.
 
-    It is created if missing. The one in shared memory may be in use. Raises sqlite3.Error, OSError.
+    It is created if missing; one that cannot be read is set aside, and a new one begun. The one in
+    shared memory may be in use. Raises sqlite3.Error, OSError.
     """
     mark = fallback.parent / _WITHOUT_HISTORY
     if mark.exists():
         if home.exists():
             set_aside(home)
         mark.unlink()
+    try:
+        _merge(fallback, home, journal_mode)
+    except (sqlite3.Error, database.NewerSchemaError) as error:
+        if not _is_unreadable(home, journal_mode):
+            raise
+        moved = set_aside(home)
+        log.warning("The database in the home directory cannot be read (%s): see %s", error, moved)
+        _merge(fallback, home, journal_mode)
+
+
+def _is_unreadable(path: Path, journal_mode: Literal["wal", "delete"]) -> bool:
+    """Whether the database is damaged, or a later version of sentinel wrote it."""
+    try:
+        with closing(database.connect(path, journal_mode)) as connection:
+            ((found,),) = connection.execute("pragma quick_check(1)").fetchall()
+    except database.NewerSchemaError:
+        return True
+    except sqlite3.Error as error:
+        return classify(error) is FailureKind.DAMAGED
+    return bool(found != "ok")
+
+
+def _merge(fallback: Path, home: Path, journal_mode: Literal["wal", "delete"]) -> None:
     with closing(database.connect(home, journal_mode)) as connection:
         connection.execute("attach database ? as fallback", (str(fallback),))
         with database.transaction(connection, mode="immediate"):

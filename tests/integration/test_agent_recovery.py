@@ -16,7 +16,8 @@ from sentinel.causes._evidence import symptom_evidence
 from sentinel.config.settings import load_settings
 from sentinel.model.record import Event
 from sentinel.store.database import connect
-from sentinel.transport.paths import run_dir
+from sentinel.store.storage_monitor import FailureKind, StorageFailure
+from sentinel.transport.paths import current_run_dir, run_dir
 
 LOSSES = [1.0] * 10 + [float("nan")] * 10
 
@@ -191,3 +192,26 @@ def test_an_agent_that_is_asked_to_stop_reads_what_the_rings_hold(monkeypatch):
     with closing(connect(run_dir("live") / "sentinel.db")) as database:
         query = "select count(*) from step where event = 'step'"
         assert database.execute(query).fetchone() == (3000,)
+
+
+def test_what_is_stored_until_the_sink_workers_end_moves_to_shared_memory(monkeypatch):
+    """Otherwise the next agent would send again what arrived meanwhile."""
+    agent = make_agent()
+    stop = agent.dispatcher.stop
+
+    def deliver_and_stop(timeout):
+        with closing(connect(run_dir("live") / "sentinel.db")) as database:
+            database.execute("insert into sink_pause values('webhook', 7.0)")
+        return stop(timeout)
+
+    def fail():
+        raise StorageFailure(FailureKind.UNUSABLE, OSError("gone"))
+
+    monkeypatch.setattr(agent.dispatcher, "stop", deliver_and_stop)
+    monkeypatch.setattr(agent.run_directory, "check", fail)
+    with pytest.raises(StorageFailure):
+        agent.serve()
+
+    assert current_run_dir("live") != run_dir("live")
+    with closing(connect(current_run_dir("live") / "sentinel.db")) as database:
+        assert database.execute("select until from sink_pause").fetchall() == [(7.0,)]

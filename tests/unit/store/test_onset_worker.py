@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 import threading
 from contextlib import closing
 from dataclasses import replace
@@ -136,3 +137,30 @@ def test_a_failed_estimate_does_not_affect_the_next(path):
     worker.stop(TIMEOUT_SECONDS)
 
     assert onsets == {other.name: Onset(1, 1, 1)}
+
+
+def test_no_estimate_begins_after_the_worker_was_stopped(path):
+    """The next agent may have moved the database: a queued incident would create an empty one."""
+    other = replace(INCIDENT, key=replace(INCIDENT.key, detector="loss_plateau"))
+    estimating, cancelled, reported = threading.Event(), threading.Event(), []
+
+    def estimate(*_):
+        estimating.set()
+        assert cancelled.wait(TIMEOUT_SECONDS)
+        raise sqlite3.DatabaseError
+
+    def cancel():
+        for file in path.parent.glob("sentinel.db*"):
+            file.unlink()
+        cancelled.set()
+
+    worker = OnsetWorker(path, estimate, lambda *_: None, reported.append, cancel)
+    for each in (INCIDENT, other):
+        store(path, each)
+        worker.update(opened_result(each))
+    assert estimating.wait(TIMEOUT_SECONDS)
+    worker.stop(0.0)
+    worker.stop(TIMEOUT_SECONDS)
+
+    assert not path.exists()
+    assert not reported

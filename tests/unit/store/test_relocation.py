@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from contextlib import closing
 
 import pytest
@@ -12,6 +13,7 @@ from sentinel.store.relocation import (
     copy_files_to_fallback,
     copy_to_fallback,
     merge_into_home,
+    trim_fallback,
 )
 
 
@@ -109,3 +111,55 @@ def test_a_database_that_is_too_large_is_not_copied(home, fallback, monkeypatch)
     with pytest.raises(FileNotFoundError):
         copy_files_to_fallback(home.with_name("missing.db"), fallback)
     assert not fallback.exists()
+
+
+def test_an_unreadable_database_in_the_home_directory_is_set_aside(home, fallback):
+    write(fallback, [8], ["ana"])
+    write(home, range(500))
+    with home.open("r+b") as file:
+        file.seek(4096)
+        file.write(b"x" * (home.stat().st_size - 4096))
+
+    for _ in range(2):
+        merge_into_home(fallback, home)
+    assert (steps(home), authors(home)) == ([8], ["ana"])
+    assert len([*home.parent.glob("sentinel.db.*[0-9]")]) == 1
+
+
+def test_a_database_of_a_later_version_in_the_home_directory_is_set_aside(home, fallback):
+    write(fallback, [8])
+    write(home, [1])
+    with closing(database.connect(home)) as connection:
+        connection.execute(f"pragma user_version={database.SCHEMA_VERSION + 1}")
+
+    merge_into_home(fallback, home)
+    assert steps(home) == [8]
+    assert len([*home.parent.glob("sentinel.db.*[0-9]")]) == 1
+
+
+def test_damage_in_shared_memory_leaves_the_home_directory_as_it_is(home, fallback):
+    write(home, [1], ["ana"])
+    fallback.write_bytes(b"no database")
+
+    with pytest.raises(sqlite3.DatabaseError):
+        merge_into_home(fallback, home)
+    assert (steps(home), authors(home)) == ([1], ["ana"])
+    assert not [*home.parent.glob("sentinel.db.*[0-9]")]
+
+
+def test_shared_memory_keeps_the_newest_steps_and_what_is_rare(home, fallback, monkeypatch):
+    monkeypatch.setattr(relocation, "MAX_SHARED_ROWS", 10)
+    monkeypatch.setattr(relocation, "TRIMMED_AT_ONCE", 4)
+    write(fallback, range(20))
+    with closing(database.connect(fallback)) as connection:
+        connection.execute("update step set event = 'save' where step = 0")
+        merge_into_home(fallback, home)
+        trim_fallback(connection)
+        assert steps(fallback) == [0, *range(5, 20)]
+        for _ in range(3):
+            trim_fallback(connection)
+        assert steps(fallback) == [0, *range(9, 20)]
+
+    write(fallback, [20])
+    merge_into_home(fallback, home)
+    assert steps(home) == [*range(21)]

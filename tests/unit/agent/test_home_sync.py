@@ -1,0 +1,27 @@
+"""The copies of a run directory to a home directory on a file server."""
+
+from __future__ import annotations
+
+import pytest
+
+from sentinel.agent.home_sync import HomeSync
+from sentinel.store import database
+from sentinel.transport.paths import DATABASE_NAME
+
+
+@pytest.mark.parametrize("error", [OSError("full"), RuntimeError("unexpected")])
+def test_a_copy_that_failed_is_no_last_copy(tmp_path, error):
+    """The agent deletes what is in shared memory after the last copy."""
+    source, home = tmp_path / "shm", tmp_path / "home"
+    source.mkdir()
+    home.mkdir()
+    database.connect(source / DATABASE_NAME).close()
+
+    def fail(*_):
+        raise error
+
+    sync = HomeSync(source, lambda: home, fail)
+    sync.start()
+    assert not sync.finish(60.0)
+    assert sync.error is error
+    assert not sync.is_hanging
