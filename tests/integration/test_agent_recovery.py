@@ -201,7 +201,7 @@ def test_what_is_stored_until_the_sink_workers_end_moves_to_shared_memory(monkey
 
     def deliver_and_stop(timeout):
         with closing(connect(run_dir("live") / "sentinel.db")) as database:
-            database.execute("insert into sink_pause values('webhook', 7.0)")
+            database.execute("insert or replace into sink_pause values('webhook', 7.0)")
         return stop(timeout)
 
     def fail():
