@@ -156,7 +156,6 @@ class Agent:
         self.counters: Counters = Counters() if predecessor is None else predecessor.counters
         self.port: int = settings.port if predecessor is None else predecessor.port
         self.storage = StorageMonitor() if storage is None else storage
-        self.predecessor = predecessor
         self.settings = settings
         self.clock = clock
         self.registration = AgentRegistration(run, home_dir() / "targets", settings.targets_group)
@@ -184,7 +183,7 @@ class Agent:
             self._raise_storage_failure(error)
             raise
         try:
-            self._build(database_path, clock)
+            self._build(database_path, predecessor, clock)
         except BaseException as error:
             self._release_storage()
             self._raise_storage_failure(error)
@@ -199,7 +198,9 @@ class Agent:
             self._raise_storage_failure(error)
             raise
 
-    def _build(self, database_path: Path, clock: Callable[[], float]) -> None:
+    def _build(
+        self, database_path: Path, predecessor: Agent | None, clock: Callable[[], float]
+    ) -> None:
         """Build the components, which read what the last agent stored."""
         run, settings = self.run, self.settings
         self.sinks = build_sinks(settings)
@@ -235,7 +236,7 @@ class Agent:
                 storage=self.storage,
                 clock=clock,
             )
-        self.dispatcher = Dispatcher(
+        self.dispatcher: Dispatcher = Dispatcher(
             database_path,
             self.sinks,
             self.counters,
@@ -244,6 +245,7 @@ class Agent:
             is_wanted=self.cluster_role.is_wanted,
             recipients=self.processor.recipients,
             on_database_error=self.storage.report,
+            predecessor=None if predecessor is None else predecessor.dispatcher,
         )
         self.storage_keeper = StorageKeeper(database_path, self.storage)
         self.slack_buttons = SlackButtons(self.sinks, clock)
@@ -370,8 +372,7 @@ class Agent:
         self.processor.context_reader.page_url = self.settings.public_url or url
         self.processor.show_open_cases()
         log.info("Serving run %s at %s/metrics", self.run, url)
-        predecessor, self.predecessor = self.predecessor, None
-        self.dispatcher.start(None if predecessor is None else predecessor.dispatcher)
+        self.dispatcher.start()
         self.storage_keeper.start()
         if self.processor.health_ping is not None:
             self.processor.health_ping.start()

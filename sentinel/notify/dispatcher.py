@@ -38,7 +38,8 @@ class Dispatcher:
     old. It arrives twice only if the receiver accepts it without a response, or if the agent is
     killed between the response and the commit. `clock` returns seconds since the epoch. `is_wanted`
     and `recipients` are as those of SinkWorker; without recipients, every sink gets everything.
-    `on_database_error` gets the errors of the database, in the thread of a worker.
+    `on_database_error` gets the errors of the database, in the thread of a worker. `predecessor` is
+    the dispatcher of the agent that this one replaces, which is stopped.
     """
 
     def __init__(  # noqa: PLR0913 - what all workers share
@@ -52,6 +53,7 @@ class Dispatcher:
         is_wanted: Callable[[Notification], bool] = lambda _: True,
         recipients: Recipients | None = None,
         on_database_error: Callable[[Exception], None] = lambda _: None,
+        predecessor: Dispatcher | None = None,
     ) -> None:
         self.database_path = database_path
         self.sinks = dict(sinks)
@@ -62,20 +64,22 @@ class Dispatcher:
         self._wake_events = {name: threading.Event() for name in self.sinks}
         self._stopping = threading.Event()
         self._threads: list[threading.Thread] = []
-        self.workers: dict[str, SinkWorker] = {}
+        # They may hold outcomes that are not stored; so may those of an agent before it, if that
+        # one failed before it stored them.
+        self.workers: dict[str, SinkWorker] = {} if predecessor is None else {**predecessor.workers}
         for name in self.sinks:
             # A counter that starts at 0 lets Prometheus see its first increase.
             for outcome in DELIVERY_OUTCOMES:
                 counters.add(DELIVERIES_METRIC, f"{name}:{outcome}", 0.0)
 
-    def start(self, predecessor: Dispatcher | None = None) -> None:
+    def start(self) -> None:
         """Start the workers; rows that an earlier agent left as `sending` are sent again.
 
-        What `predecessor` delivered and could not store is stored first. Raises sqlite3.Error if
+        What the predecessor delivered and could not store is stored first. Raises sqlite3.Error if
         the database cannot be opened.
         """
         with closing(connect(self.database_path)) as connection:
-            for worker in () if predecessor is None else predecessor.workers.values():
+            for worker in self.workers.values():
                 worker.connection = connection
                 worker.store_pending_outcome()
             outbox.requeue_interrupted(connection)
@@ -131,7 +135,9 @@ class Dispatcher:
                     worker.connection = connection
                     self._deliver_until_stopped(worker)
             except Exception as error:
-                self._on_database_error(error)
+                if not self._stopping.is_set():
+                    # The next agent may use another file by now.
+                    self._on_database_error(error)
                 # Only the class is logged: a message can contain a secret.
                 log.error("Worker of sink %s restarts: %s", name, type(error).__name__)  # noqa: TRY400
                 self._stopping.wait(_RESTART_DELAY_SECONDS)

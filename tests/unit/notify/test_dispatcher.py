@@ -209,3 +209,31 @@ def test_a_worker_survives_a_database_error(connection, start_dispatcher, caplog
     assert len(receiver.requests) == 1
     assert "CANARY" not in caplog.text
     assert sqlite3.IntegrityError.__name__ in caplog.text
+
+
+def test_an_outcome_that_was_not_stored_outlasts_an_agent_that_failed_at_its_start(
+    path, connection, monkeypatch
+):
+    """Otherwise the agent after that one would send the notification again."""
+
+    def fail(*_):
+        raise sqlite3.OperationalError("database or disk is full")
+
+    with Receiver() as webhook:
+        sinks = {"webhook": Webhook(url=webhook.url)}
+        first = Dispatcher(path, sinks, Counters(), timing=FAST)
+        worker = first.workers["webhook"] = first._new_worker("webhook", connection)
+        outbox.enqueue(connection, make_notification(), sinks)
+        with monkeypatch.context() as patched:
+            patched.setattr(outbox, "mark_delivered", fail)
+            with pytest.raises(sqlite3.OperationalError):
+                worker.deliver_next()
+        second = Dispatcher(path.parent / "lost" / "x.db", sinks, Counters(), predecessor=first)
+        with pytest.raises(sqlite3.OperationalError):
+            second.start()
+        third = Dispatcher(path, sinks, Counters(), timing=FAST, predecessor=second)
+        third.start()
+        assert third.drain(TIMEOUT_SECONDS) == 0
+        assert third.stop(TIMEOUT_SECONDS)
+
+    assert len(webhook.requests) == 1
