@@ -2,7 +2,7 @@
 
     python benchmarks/catching_up.py [--ranks 8] [--steps 40000] [--signals 20] [--kill]
 
-Real processes write `steps` records each into rings that nobody reads. With `--kill` one of them is
+Real processes write `steps` records each into rings that are not read. With `--kill` one of them is
 killed then. An agent starts, and its database is read every few milliseconds until it has the last
 step. `lost` are records that the rings held when the agent started, and that it did not combine;
 `overrun` are those that were overwritten before. `max_commit_gap_ms` is the longest time without a

@@ -7,8 +7,8 @@ logged each); its agent serves `/metrics`, which ten clients of another process 
 0.5 s with and without scrapes alternate in random order within each pair. The figure is the median
 over the pairs of the ratio of the mean step, once in wall time and once in processor time of the
 training thread, with the 95 % confidence interval of the median. With two cores or more, the
-trainer has the first one, and agent and clients the others, as far as nobody else uses them: on a
-busy machine the wall time says little. Prints Markdown and writes results/scrapes.json.
+trainer has the first one, and agent and clients the others. On a machine with other load the wall
+time varies too much. Prints Markdown and writes results/scrapes.json.
 """
 
 from __future__ import annotations

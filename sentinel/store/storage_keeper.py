@@ -1,10 +1,11 @@
-"""Checks the database in the background, and makes what is committed survive a power failure."""
+"""Checks the database in the background, and writes what is committed to the disk itself."""
 
 from __future__ import annotations
 
 import os
 import sqlite3
 import threading
+from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
 
@@ -41,12 +42,16 @@ class StorageKeeper:
     def _run(self) -> None:
         with suppress(OSError, AttributeError):
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LOWEST_PRIORITY)
+        self._report_errors(self.check)
+        while not self._stopping.wait(SYNC_INTERVAL_SECONDS):
+            self._report_errors(self.sync)
+            self._report_errors(self._forget_deleted)
+
+    def _report_errors(self, work: Callable[[], None]) -> None:
         try:
-            self.check()
-            while not self._stopping.wait(SYNC_INTERVAL_SECONDS):
-                self.sync()
-                self._forget_deleted()
+            work()
         except Exception as error:
+            # One that passes, such as that of a locked database, must not end the thread.
             if not self._stopping.is_set():
                 self._storage.report(error)
 

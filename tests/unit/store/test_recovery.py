@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import threading
 from contextlib import closing
 
 import pytest
@@ -10,7 +11,7 @@ from support.notifications import NOW
 from support.stored_runs import STEPS, sent_keys, write_run
 
 from sentinel.model.counters import Counters
-from sentinel.store import recovery
+from sentinel.store import recovery, storage_keeper
 from sentinel.store.database import connect
 from sentinel.store.history import History
 from sentinel.store.recovery import MAX_SET_ASIDE, load_state, open_storage, set_aside_files
@@ -162,3 +163,21 @@ def test_committed_records_are_synced_when_there_are_new_ones(path, monkeypatch)
             keeper.sync()
             assert len(synced) == number
     keeper.sync()
+
+
+def test_a_database_that_is_locked_during_the_check_is_still_synced(path, monkeypatch):
+    keeper, synced = StorageKeeper(path, StorageMonitor()), threading.Event()
+
+    def fail():
+        error = sqlite3.OperationalError("database is locked")
+        error.sqlite_errorname = "SQLITE_BUSY"
+        raise error
+
+    monkeypatch.setattr(storage_keeper, "SYNC_INTERVAL_SECONDS", 0.01)
+    monkeypatch.setattr(keeper, "check", fail)
+    monkeypatch.setattr(keeper, "sync", synced.set)
+    keeper.start()
+    try:
+        assert synced.wait(60.0)
+    finally:
+        keeper.stop()
