@@ -70,6 +70,10 @@ def agent(
         raise typer.Exit(0) from None
     try:
         service.serve()
+    except AlreadyServedError as error:
+        # Another agent started while this one waited for its storage.
+        logging.getLogger(__name__).warning("%s", error)
+        raise typer.Exit(0) from None
     except Exception as error:
         output.report_failure(f"{type(error).__name__}: {error}")
         raise

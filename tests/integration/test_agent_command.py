@@ -64,6 +64,29 @@ def test_a_second_agent_exits_with_the_process_id_of_the_first(running_agent):
     assert (done.returncode, str(running_agent.pid) in done.stderr) == (0, True)
 
 
+SERVED_MEANWHILE = """
+import sys
+from sentinel.agent.registration import AlreadyServedError
+from sentinel.agent.run_service import RunService
+from sentinel.cli.main import app
+
+def serve(self):
+    raise AlreadyServedError("Run live is served by process 7.")
+
+RunService.serve = serve
+sys.argv = ["sentinel", "agent", "--run", "live"]
+app()
+"""
+
+
+def test_an_agent_that_another_one_replaced_while_its_storage_failed_exits_without_an_error():
+    command = [sys.executable, "-c", SERVED_MEANWHILE]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+
+    assert (done.returncode, "Traceback" in done.stderr) == (0, False)
+    assert "served by process 7" in done.stderr
+
+
 @pytest.mark.fault("A12")
 def test_a_database_of_a_later_version_is_kept_unchanged_and_the_run_is_monitored():
     with closing(sqlite3.connect(run_dir("live") / "sentinel.db")) as database:
