@@ -93,6 +93,9 @@ class RunDirectory:
         self._check_at, self._retry_at = now, now + RETRY_INTERVAL_SECONDS
         failure = storage.pop_failure(FailureKind.UNUSABLE, FailureKind.USABLE_AGAIN)
         error = failure.error if failure and failure.kind is FailureKind.UNUSABLE else None
+        if storage.state.mode == MEMORY:
+            # It is shared memory that failed; the home directory may be usable again.
+            error = None
         if error is None and not self._mount.is_remote:
             try:
                 self.path = self._open_home()
