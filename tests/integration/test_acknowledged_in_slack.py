@@ -68,6 +68,9 @@ def test_an_acknowledgement_reaches_every_receiver(vendors, agent):
         run_until(agent, lambda: slack.posts and pagerduty.alerts)
         (message,), (events,) = slack.posts, pagerduty.alerts.values()
         connection = socket.connections.get(timeout=ARRIVAL_SECONDS)
+        # A person presses later than the agent stores which message Slack has accepted.
+        query = "select 1 from outbox where sink = 'slack_bot' and receipt is not null"
+        run_until(agent, lambda: agent.connection.execute(query).fetchone())
         socket.press(connection, press_of(message, ACKNOWLEDGE_ACTION))
         run_until(agent, lambda: "acknowledge" in [each["event_action"] for each in events])
         run_until(agent, lambda: "by ana" in str(slack.thread(message)))
