@@ -28,8 +28,8 @@ from sentinel.store import database
 from sentinel.store.recovery import STATE_NAME, load_state, save_state
 from sentinel.store.relocation import (
     begin_in_fallback,
-    copy_files_to_fallback,
     copy_to_fallback,
+    copy_unopened_to_fallback,
     remove_database,
 )
 from sentinel.store.storage_monitor import FailureKind, StorageFailure, StorageMonitor
@@ -233,7 +233,7 @@ class RunDirectory:
                     home = home_dir() / "runs" / self.run
                     with suppress(FileNotFoundError):
                         shutil.copy(home / STATE_NAME, directory)
-                    copy_files_to_fallback(home / DATABASE_NAME, path)
+                    copy_unopened_to_fallback(home / DATABASE_NAME, path)
             except (FileNotFoundError, NotADirectoryError):
                 log.debug("Run %s has no database to continue", self.run)
             except (OSError, sqlite3.Error) as error:

@@ -149,6 +149,19 @@ def connect(path: Path, journal_mode: Literal["wal", "delete"] = "wal") -> sqlit
     return connection
 
 
+def read_only_uri(path: Path) -> str:
+    """URI of a database that no process writes, such that closing it leaves its files as they are.
+
+    Closing a connection that may write moves the write-ahead log into the database.
+    """
+    if not path.with_name(f"{path.name}-wal").exists():
+        return f"{path.as_uri()}?immutable=1"
+    # A read-only connection cannot create the index of the log, but needs no content of it.
+    with suppress(OSError):
+        path.with_name(f"{path.name}-shm").touch()
+    return f"{path.as_uri()}?mode=ro"
+
+
 def _create_or_migrate(connection: sqlite3.Connection, path: Path) -> None:
     # Read again within the transaction: another process may have migrated the file meanwhile.
     version = _schema_version(connection)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import errno
 import logging
 import os
-import shutil
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -30,8 +29,6 @@ MAX_HISTORY_ROWS = 5000
 MAX_SHARED_ROWS = 50_000
 """Newest records that stay in shared memory, however long the home directory cannot be used."""
 TRIMMED_AT_ONCE = 500
-MAX_COPIED_BYTES = 64 << 20
-"""Largest database that is copied file by file."""
 _COMPANION_SUFFIXES = ("-wal", "-shm")
 _TRIMMED_RANGE_SQL = """
 select (select id from step where event in ('step', 'heartbeat') order by id limit 1), max(id)
@@ -84,24 +81,19 @@ def trim_fallback(connection: sqlite3.Connection) -> None:
         connection.execute(_TRIM_SQL, (end, TRIMMED_AT_ONCE))
 
 
-def copy_files_to_fallback(source: Path, target: Path) -> None:
-    """Copy a database that no process writes, with its write-ahead log.
+def copy_unopened_to_fallback(source: Path, target: Path) -> None:
+    """`copy_to_fallback` of a database that no process writes, on a full or read-only disk.
 
-    Raises FileNotFoundError if there is none, OSError if it is too large or cannot be copied.
+    Raises FileNotFoundError if there is none, else OSError or sqlite3.Error.
     """
-    files = {suffix: source.with_name(source.name + suffix) for suffix in ("-wal", "")}
-    files = {suffix: path for suffix, path in files.items() if path.exists()}
-    if "" not in files:
+    if not source.exists():
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(source))
-    if sum(path.stat().st_size for path in files.values()) > MAX_COPIED_BYTES:
-        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(source))
-    remove_database(target)
-    try:
-        for suffix, path in files.items():
-            shutil.copyfile(path, target.with_name(target.name + suffix))
-    except BaseException:
-        remove_database(target)
-        raise
+    uri = database.read_only_uri(source)
+    with closing(sqlite3.connect(uri, uri=True, isolation_level=None)) as connection:
+        (version,) = connection.execute("pragma user_version").fetchone()
+        if version != database.SCHEMA_VERSION:
+            raise database.UnsupportedSchemaError(f"{source} has schema version {version}.")
+        copy_to_fallback(connection, target)
 
 
 def merge_into_home(

@@ -130,7 +130,9 @@ class _Copy:
         ) as self.connection:
             self.connection.execute("pragma synchronous=normal")
             try:
-                self.connection.execute("attach ? as damaged", [_read_only_uri(self.damaged)])
+                self.connection.execute(
+                    "attach ? as damaged", [database.read_only_uri(self.damaged)]
+                )
                 names = self._table_names()
             except _READ_ERRORS as error:
                 log.warning("Nothing of the damaged database can be read: %s", error)
@@ -278,15 +280,6 @@ class _Copy:
     def _has_rows(self, table: str) -> bool:
         query = f"select 1 from main.{table} limit 1"  # noqa: S608
         return self.connection.execute(query).fetchone() is not None
-
-
-def _read_only_uri(path: Path) -> str:
-    """Read-only, so that closing it does not move its write-ahead log into it."""
-    if not path.with_name(f"{path.name}-wal").exists():
-        return f"{path.as_uri()}?immutable=1"
-    # A read-only connection cannot create the index of the log, but needs no content of it.
-    path.with_name(f"{path.name}-shm").touch()
-    return f"{path.as_uri()}?mode=ro"
 
 
 @dataclass

@@ -10,8 +10,8 @@ import pytest
 from sentinel.store import database, relocation
 from sentinel.store.relocation import (
     begin_in_fallback,
-    copy_files_to_fallback,
     copy_to_fallback,
+    copy_unopened_to_fallback,
     merge_into_home,
     trim_fallback,
 )
@@ -84,7 +84,7 @@ def test_the_write_ahead_log_of_a_killed_agent_is_copied_too(home, fallback):
     write(home, range(2))
     with closing(database.connect(home)) as connection:
         connection.execute("update step set time = 7.0")
-        copy_files_to_fallback(home, fallback)
+        copy_unopened_to_fallback(home, fallback)
 
     with closing(database.connect(fallback)) as connection:
         assert connection.execute("select distinct time from step").fetchall() == [(7.0,)]
@@ -102,14 +102,15 @@ def test_a_database_that_could_not_be_continued_is_set_aside(home, fallback):
     assert steps(kept) == [1, 2]
 
 
-def test_a_database_that_is_too_large_is_not_copied(home, fallback, monkeypatch):
-    monkeypatch.setattr(relocation, "MAX_COPIED_BYTES", 1)
+def test_a_database_of_another_version_is_not_copied(home, fallback):
     write(home, [1])
+    with closing(database.connect(home)) as connection:
+        connection.execute("pragma user_version = 11")
 
-    with pytest.raises(OSError, match="too large"):
-        copy_files_to_fallback(home, fallback)
+    with pytest.raises(database.UnsupportedSchemaError, match="schema version 11"):
+        copy_unopened_to_fallback(home, fallback)
     with pytest.raises(FileNotFoundError):
-        copy_files_to_fallback(home.with_name("missing.db"), fallback)
+        copy_unopened_to_fallback(home.with_name("missing.db"), fallback)
     assert not fallback.exists()
 
 
