@@ -364,7 +364,8 @@ class Drill:
             delivery.state = "delivered"
             delivery.seconds = max(0.0, (accepted[0].finished_at or 0.0) - self._fault_time)
         elif rows and not waiting:
-            row = rows[-1]
+            # What another notification replaced has the fate of that one.
+            row = next((each for each in reversed(rows) if each.state != "merged"), rows[-1])
             delivery.state = "dead" if row.state == "dead" else "held_back"
             delivery.detail = row.last_error or _held_state(row)
         elif not rows and reasons == _OPENINGS and (why := self._why_never_queued(sink)):

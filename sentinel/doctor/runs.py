@@ -10,6 +10,7 @@ from sentinel.doctor.check_result import CheckResult, fail, ok, warn
 from sentinel.doctor.nodes import check_nodes
 from sentinel.metrics.reported_metadata import patch_state
 from sentinel.transport.paths import (
+    START_LOG_NAME,
     home_dir,
     is_agent_running,
     is_home_remote,
@@ -60,9 +61,15 @@ def _check_agent(run: str, agent: DiscoveredRun | None, ranks: list[RingHeader])
         grade = fail if ranks else warn
         return grade(subject, agent.problem, agent.remedy)
     if is_agent_running(shared_run_dir(run)):
-        return ok(subject, f"{len(ranks)} ranks alive; the agent is starting")
-    remedy = f"start sentinel agent --run {run}; see agent.log in the run's state directory"
-    return fail(subject, f"{len(ranks)} ranks alive, but no agent monitors them", remedy)
+        return ok(subject, f"{_count(ranks)} alive; the agent is starting")
+    log = shared_run_dir(run) / START_LOG_NAME
+    where = f"{log}" if log.exists() else "agent.log in the run's state directory"
+    remedy = f"start sentinel agent --run {run}; see {where}"
+    return fail(subject, f"{_count(ranks)} alive, but no agent monitors them", remedy)
+
+
+def _count(ranks: list[RingHeader]) -> str:
+    return "1 rank" if len(ranks) == 1 else f"{len(ranks)} ranks"
 
 
 def _check_rank(run: str, header: RingHeader) -> Iterator[CheckResult]:

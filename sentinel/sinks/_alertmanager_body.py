@@ -91,13 +91,15 @@ def _sentinel_object(notification: Notification, idempotency_key: str) -> dict[s
         }
         for each in notification.others
     ]
+    message = build_message(notification, time.time())
     fields: dict[str, Any] = {
         "idempotency_key": idempotency_key,
         "notification": notification.name,
-        **_words(build_message(notification, time.time())),
+        **_words(message),
         "incident_name": notification.incident.name,
         **asdict(replace(notification, others=())),
         "others": others,
+        "notes": message.notes,
     }
     if notification.diagnosis is not None:
         fields["diagnosis"]["confidence_text"] = notification.diagnosis.confidence_text

@@ -79,6 +79,16 @@ def test_the_state_of_a_delivery_is_decided_by_the_outbox(  # noqa: PLR0917 - tw
     assert detail in delivery.detail
 
 
+def test_a_replaced_notification_has_the_fate_of_the_one_that_replaced_it(make_drill, monkeypatch):
+    drill, delivery = make_drill(), Delivery()
+    rejected = DeliveryRow("opened", "dead", "HTTP 400", 1.0, None)
+    rows = [rejected, DeliveryRow("escalated", "merged", "", 2.0, None)]
+    monkeypatch.setattr(drill, "_outbox", lambda _: rows)
+    drill._decide("webhook", OPENINGS, delivery, is_late=False)
+
+    assert (delivery.state, delivery.detail) == ("dead", "HTTP 400")
+
+
 def test_a_detector_that_is_switched_off_is_named(make_drill):
     drill = make_drill(SENTINEL_DISABLE="nan_or_inf")
 

@@ -13,7 +13,8 @@ from support.notifications import make_notification, with_diagnosis
 
 from sentinel.model.delivery import HttpRequest, Response
 from sentinel.model.finding import Severity
-from sentinel.model.notification import NotificationReason
+from sentinel.model.message import DRILL_NOTE
+from sentinel.model.notification import NotificationReason, RunContext
 from sentinel.sinks.webhook import Webhook
 
 URL = "https://receiver.example/hook"
@@ -91,6 +92,12 @@ def test_the_object_sentinel_contains_the_incident():
     assert (incident["state"], incident["severity"]) == ("firing", "critical")
     assert (incident["onset_step"], incident["opened_step"]) == (90, 100)
     assert incident["finding"]["evidence"] == {"kl": "nan", "limit": "inf", "why": "x", "steps": 3}
+
+
+def test_a_drill_is_stated_in_the_notes():
+    drill = replace(make_notification(), context=RunContext(is_drill=True), notes=("Late.",))
+
+    assert body(drill)["sentinel"]["notes"] == [DRILL_NOTE, "Late."]
 
 
 def test_a_cause_is_in_the_annotations_and_does_not_change_the_labels():
