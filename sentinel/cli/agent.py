@@ -30,13 +30,17 @@ def agent(
     from sentinel.config.settings import ConfigError, load_agent_settings
     from sentinel.store.database import NewerSchemaError
     from sentinel.store.storage_monitor import StorageFailure, StorageMonitor
-    from sentinel.transport.paths import RunIdError, describe_error
+    from sentinel.transport.paths import RunIdError, describe_error, validate_run_id
 
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
     # Our parent may have blocked signals, which is inherited.
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
+    try:
+        validate_run_id(run)
+    except RunIdError as error:
+        raise error_exit("agent", str(error)) from None
     _reject_mistyped(run)
     output = OutputLog(run)
     # The trainer has priority on every core.
@@ -59,7 +63,7 @@ def agent(
                 number, lambda received, _: service.request_stop(signal.Signals(received).name)
             )
         service.prepare()
-    except (ConfigError, NewerSchemaError, RunIdError) as error:
+    except (ConfigError, NewerSchemaError) as error:
         raise error_exit("agent", str(error)) from None
     except (OSError, sqlite3.Error, StorageFailure) as error:
         # Not status 2: the trainer starts the agent again, since this may pass.
