@@ -162,7 +162,7 @@ class _GzipBytes(io.RawIOBase):
         self._limit = max(MIN_DECOMPRESSED_BYTES, MAX_COMPRESSION_RATIO * size)
         self._limit = self._left = min(MAX_DECOMPRESSED_BYTES, self._limit)
         self._gzip = gzip.GzipFile(fileobj=file)
-        self._damage = ""
+        self._damage, self._is_empty = "", True
 
     def readable(self) -> bool:
         return True
@@ -181,7 +181,7 @@ class _GzipBytes(io.RawIOBase):
                 if not data:
                     break
                 view[used : used + len(data)] = data
-                used += len(data)
+                used, self._is_empty = used + len(data), False
         self._left -= used
         if self._left < 0:
             raise ValueError(
@@ -189,7 +189,8 @@ class _GzipBytes(io.RawIOBase):
                 "size; if you trust it, decompress it first (gunzip -k)"
             )
         if self._damage and not used:
-            raise DamagedFileError(f"{self._damage}; what precedes is read")
+            rest = ", before the first record" if self._is_empty else "; what precedes is read"
+            raise DamagedFileError(self._damage + rest)
         return used
 
     def close(self) -> None:

@@ -107,6 +107,15 @@ def test_what_precedes_damage_in_gzip_is_read(tmp_path, damage):
     assert "what precedes is read" in replay(path).stderr
 
 
+def test_gzip_that_ends_before_the_first_record_is_refused(tmp_path):
+    path = tmp_path / "log.jsonl.gz"
+    path.write_bytes(gzip.compress(b'{"step": 1, "loss": 2.0}\n')[:10])
+    result = replay(path)
+    assert result.exit_code == 2
+    assert "its compressed data end early, before the first record" in result.stderr
+    assert "is read" not in result.stderr
+
+
 @pytest.mark.fault("X12")
 @pytest.mark.parametrize("kind", TEXT_FORMATS)
 def test_a_file_that_decompresses_to_far_more_is_refused(tmp_path, kind, monkeypatch):
