@@ -25,7 +25,7 @@ static = wrong=; \
 	$(PY) -m sentinel.generate --check || wrong="$$wrong generated-files"
 result = test -z "$$wrong" || { echo "make $@ failed at:$$wrong"; exit 1; }
 
-check: ready-test ## Style, types, layers, generated files and unit tests (under 2 minutes)
+check: ready-test ## Style, types, layers, generated files and unit tests (about 4 minutes)
 	@$(static); \
 	$(pytest) -rfEs tests/unit sentinel || wrong="$$wrong tests"; \
 	$(result)
@@ -39,7 +39,7 @@ test: ready-test ## Everything: what make check does, and the tests that start r
 test-nodes: ready-test ## Nodes as network namespaces, as root: links cut, nodes killed
 	@$(PY) -m pytest -m nodes -rfEs tests/nodes
 
-chaos: ready-test ## Inject every fault of tests/chaos/faults.toml (15 minutes)
+chaos: ready-test ## Inject every fault of tests/chaos/faults.toml (30 minutes)
 	@$(pytest) -rfEs -m '(fault or full) and not nodes'
 
 lint: ready-test ## Style, types, layers and generated files only

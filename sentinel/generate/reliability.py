@@ -65,7 +65,7 @@ _NOT_PROMISED = """\
   `SENTINEL_RUN_ID`.
 - If shared memory is too small for a ring, the ring is smaller or lies in the directory of the
   run.
-- The files of a run are private by their modes; root is not excluded. Without a
+- The files of a run are private by the mode of their directory; root is not excluded. Without a
   [login](settings.md#access), every user of the machine can read the page and `/metrics` at the
   loopback address, and acknowledge and silence.
 - The store through which the agents of [several nodes](nodes.md#without-a-token) communicate has no
