@@ -68,8 +68,10 @@ class AgentRegistration:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 if os.fstat(descriptor).st_nlink:
-                    os.ftruncate(descriptor, 0)
-                    os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+                    # On a full file system the lock holds without the process id, which is shown.
+                    with suppress(OSError):
+                        os.ftruncate(descriptor, 0)
+                        os.pwrite(descriptor, str(os.getpid()).encode(), 0)
                     self._lock_fds.append(descriptor)
                     return
             except BlockingIOError:

@@ -59,10 +59,10 @@ _NOT_PROMISED = """\
   (`deploy/prometheus/rules.yml`), and so does a [ping](notifications.md#ping-of-a-healthy-run)
   that stops.
 - With the decorator alone, the end of an agent and a trainer that are killed together is not
-  reported until the run is started again: the next agent reports the death that it finds. Start the
-  training with [`sentinel run`](run.md), which starts the agent again and reports the end. Let
-  systemd or Kubernetes start `sentinel run` again if that can be killed too, with the same
-  `SENTINEL_RUN_ID`.
+  reported. If the training is started again with the same `SENTINEL_RUN_ID`, that is a restart of
+  the run; `sentinel agent --run` before it reports the death. Start the training with
+  [`sentinel run`](run.md), which starts the agent again and reports the end. Let systemd or
+  Kubernetes start `sentinel run` again if that can be killed too, with the same `SENTINEL_RUN_ID`.
 - If shared memory is too small for a ring, the ring is smaller or lies in the directory of the
   run.
 - The files of a run are private by the mode of their directory; root is not excluded. Without a

@@ -82,7 +82,7 @@ class Dispatcher:
             for worker in self.workers.values():
                 worker.connection = connection
                 worker.store_pending_outcome()
-            outbox.requeue_interrupted(connection)
+            outbox.requeue_interrupted(connection, self._clock(), self._recipients.hold_seconds)
         self._threads = [
             threading.Thread(
                 target=self._run_thread, args=(name,), name=f"sink-{name}", daemon=True

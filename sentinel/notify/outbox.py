@@ -366,8 +366,18 @@ def sinks_of(connection: sqlite3.Connection, incident: str) -> set[str]:
     return {sink for (sink,) in connection.execute(query, [incident])}
 
 
-def requeue_interrupted(connection: sqlite3.Connection) -> int:
-    """Queue the rows again that were being sent when the last agent was killed."""
+def requeue_interrupted(
+    connection: sqlite3.Connection, now: float = 0.0, hold_seconds: float = 0.0
+) -> int:
+    """Queue the rows again that were being sent when the last agent was killed.
+
+    A warning that was not sent yet is held again: what the last agent had not read may replace it.
+    """
+    connection.execute(
+        "update outbox set next_at = max(next_at, ?)"
+        " where state = 'queued' and tries = 0 and severity = 'warning'",
+        [now + hold_seconds],
+    )
     rows = connection.execute("select key, next_at from outbox where state = 'sending'").fetchall()
     for key, next_at in rows:
         reschedule(connection, key, next_at, "AgentKilled", is_answered=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
+import time
 from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
@@ -15,13 +16,15 @@ from sentinel.store.storage_monitor import DamagedContentError, StorageMonitor
 
 SYNC_INTERVAL_SECONDS = 5.0
 """Longest time for which committed records are not on the disk itself."""
+CHECK_INTERVAL_SECONDS, CHECK_SHARE = 30.0, 0.01
+"""Least time between two checks, and the share of the time that they may take."""
 _LOWEST_PRIORITY = 19
 _OPERATIONS_PER_CALL = 20_000
 """Operations of SQLite after which the check looks whether it shall end."""
 
 
 class StorageKeeper:
-    """Runs `quick_check` once, then syncs the write-ahead log; errors go to `storage`.
+    """Runs `quick_check` again and again, and syncs the write-ahead log; errors go to `storage`.
 
     It has a thread and a connection of its own, so that the agent's loop waits for neither.
     """
@@ -42,8 +45,15 @@ class StorageKeeper:
     def _run(self) -> None:
         with suppress(OSError, AttributeError):
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LOWEST_PRIORITY)
-        self._report_errors(self.check)
-        while not self._stopping.wait(SYNC_INTERVAL_SECONDS):
+        check_at = 0.0
+        while True:
+            began = time.monotonic()
+            if began >= check_at:
+                self._report_errors(self.check)
+                ended = time.monotonic()
+                check_at = ended + max(CHECK_INTERVAL_SECONDS, (ended - began) / CHECK_SHARE)
+            if self._stopping.wait(SYNC_INTERVAL_SECONDS):
+                return
             self._report_errors(self.sync)
             self._report_errors(self._forget_deleted)
 

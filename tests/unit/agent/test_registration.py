@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import socket
@@ -30,6 +31,17 @@ def test_a_second_agent_gets_the_process_id_of_the_first(registration, tmp_path)
     registration.acquire()
 
     with pytest.raises(AlreadyServedError, match=str(os.getpid())):
+        AgentRegistration("demo-1", tmp_path / "targets").acquire()
+
+
+def test_a_full_file_system_does_not_prevent_the_lock(registration, tmp_path, monkeypatch):
+    def refuse(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "pwrite", refuse)
+    registration.acquire()
+
+    with pytest.raises(AlreadyServedError):
         AgentRegistration("demo-1", tmp_path / "targets").acquire()
 
 

@@ -140,6 +140,15 @@ def test_an_interrupted_notification_is_queued_again(connection, tmp_path):
     restarted.close()
 
 
+def test_a_restarted_agent_holds_a_warning_again(connection):
+    warning = make_notification(severity=Severity.WARNING)
+    outbox.enqueue(connection, warning, ["slack"], NOW)
+    outbox.requeue_interrupted(connection, NOW + 5.0, hold_seconds=1.0)
+
+    assert outbox.claim(connection, "slack", NOW + 5.5) is None
+    assert outbox.claim(connection, "slack", NOW + 6.0) is not None
+
+
 def test_a_clock_set_back_delays_at_most_by_the_longest_retry_delay(connection):
     outbox.enqueue(connection, make_notification(), ["slack"], NOW)
 

@@ -8,6 +8,7 @@ from contextlib import closing
 
 import pytest
 from support.notifications import NOW
+from support.rank_processes import until
 from support.stored_runs import STEPS, sent_keys, write_run
 
 from sentinel.model.counters import Counters
@@ -16,7 +17,12 @@ from sentinel.store.database import connect
 from sentinel.store.history import History
 from sentinel.store.recovery import MAX_SET_ASIDE, load_state, open_storage, set_aside_files
 from sentinel.store.storage_keeper import StorageKeeper
-from sentinel.store.storage_monitor import DamagedContentError, StorageFailure, StorageMonitor
+from sentinel.store.storage_monitor import (
+    DamagedContentError,
+    FailureKind,
+    StorageFailure,
+    StorageMonitor,
+)
 
 
 @pytest.fixture
@@ -111,17 +117,38 @@ def test_a_disk_that_cannot_be_written_is_not_damage(path, monkeypatch):
     assert set_aside_files(path) == []
 
 
-def test_the_check_finds_a_damaged_page(path):
+def damage_outbox(path):
     with closing(sqlite3.connect(path)) as connection:
         query = "select rootpage from sqlite_schema where name = 'outbox'"
         (root,) = connection.execute(query).fetchone()
-    StorageKeeper(path, StorageMonitor()).check()
     with path.open("r+b") as file:
         file.seek((root - 1) * 4096)
         file.write(b"damage" * 100)
 
+
+def test_the_check_finds_a_damaged_page(path):
+    StorageKeeper(path, StorageMonitor()).check()
+    damage_outbox(path)
+
     with pytest.raises(sqlite3.DatabaseError):
         StorageKeeper(path, StorageMonitor()).check()
+
+
+def test_damage_while_the_agent_runs_is_found(path, monkeypatch):
+    monkeypatch.setattr(storage_keeper, "SYNC_INTERVAL_SECONDS", 0.01)
+    monkeypatch.setattr(storage_keeper, "CHECK_INTERVAL_SECONDS", 0.1)
+    storage, checked = StorageMonitor(), threading.Event()
+    keeper = StorageKeeper(path, storage)
+    check = keeper.check
+    monkeypatch.setattr(keeper, "check", lambda: (check(), checked.set()))
+    keeper.start()
+    assert checked.wait(60.0)
+    storage.check()
+    damage_outbox(path)
+    failure = until(lambda: storage.pop_failure(FailureKind.DAMAGED), 60.0, "damage is found")
+    keeper.stop()
+
+    assert failure.kind is FailureKind.DAMAGED
 
 
 @pytest.mark.parametrize(
