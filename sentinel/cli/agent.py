@@ -37,6 +37,10 @@ def agent(
     )
     # Our parent may have blocked signals, which is inherited.
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
+    # torch looks up the name of every client that connects, and the head's store is blocked
+    # meanwhile. If the DNS server does not answer, that takes longer than clients wait. The C
+    # library reads this variable at the first lookup.
+    os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:2")
     try:
         validate_run_id(run)
     except RunIdError as error:
@@ -45,10 +49,6 @@ def agent(
     output = OutputLog(run)
     # The trainer has priority on every core.
     os.nice(10)
-    # torch looks up the name of every client that connects, and the head's store is blocked
-    # meanwhile. If the DNS server does not answer, that takes longer than clients wait. The C
-    # library reads this variable at the first lookup.
-    os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:2")
     try:
         settings = load_agent_settings(settings_environ(config))
 
