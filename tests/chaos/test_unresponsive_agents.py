@@ -17,6 +17,7 @@ import urllib.request
 from contextlib import closing, contextmanager
 from itertools import pairwise
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from support.acknowledged_runs import isolated, start_agent
@@ -43,6 +44,10 @@ def environment(tmp_path, monkeypatch):
     for name, value in isolated(tmp_path).items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("SENTINEL_RUN_ID", RUN)
+    # A write to a ring on a disk waits while the kernel writes its page out.
+    with TemporaryDirectory(prefix="sentinel-test-", dir="/dev/shm") as rings:
+        monkeypatch.setenv("SENTINEL_RUNTIME_DIR", rings)
+        yield
 
 
 class Training:
