@@ -40,6 +40,7 @@ _UNITS = {
     "seconds": "s",
     "ratio": "percentunit",
     "bytes": "bytes",
+    "bytes_per_second": "Bps",
     "watts": "watt",
     "celsius": "celsius",
 }

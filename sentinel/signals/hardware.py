@@ -1,7 +1,7 @@
 """Measurements of a node's hardware, and the values that represent the whole run.
 
-Ratios are between 0 and 1, memory and disks in bytes, power in watts, temperature in degrees
-Celsius.
+Ratios are between 0 and 1, memory and disks in bytes, throughput in bytes per second, power in
+watts, temperature in degrees Celsius.
 """
 
 from __future__ import annotations

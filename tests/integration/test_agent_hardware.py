@@ -12,6 +12,7 @@ from support.fake_nvml import Card, FakeNvml
 
 from sentinel.agent.main import Agent
 from sentinel.config.settings import load_settings
+from sentinel.live.node.throughput import ThroughputReader
 from sentinel.model.record import Event
 from sentinel.store.database import connect
 from sentinel.store.history import History
@@ -71,6 +72,39 @@ def test_metadata_patches_and_gpus_are_shown(ring):
     assert state["machine"]["disks"].keys() == {"state", "output"}
     assert 'sentinel_patch_up{integration="deepspeed",run="live"} 0.0' in text
     assert 'sentinel_run_setting{name="beta",run="live"} 0.1' in text
+
+
+def test_network_and_disk_throughput_is_shown_exported_and_stored(ring, monkeypatch):
+    rates = dict.fromkeys(
+        (
+            "host_network_received",
+            "host_network_sent",
+            "host_disk_read",
+            "host_disk_written",
+        ),
+        2e6,
+    )
+    monkeypatch.setattr(ThroughputReader, "read", lambda _: rates)
+    agent = make_agent()
+    agent.run_once()
+    agent.node_metrics.pollers["io"].poll_once()
+    agent.source.last_heartbeat_at = 0.0
+    agent.run_once()
+    state = agent.processor.exposition.state()
+    text = generate_latest(agent.processor.exposition.registry).decode()
+    agent.source.last_heartbeat_at = 0.0
+    agent.run_once()
+    close(agent)
+
+    assert state["machine"]["host"] == rates
+    assert 'sentinel_host_network_sent_bytes_per_second{run="live"} 2e+06' in text
+    with closing(connect(run_dir("live") / "sentinel.db")) as database:
+        stored = [
+            each.values
+            for each in History(database).records("live")
+            if each.event is Event.HEARTBEAT
+        ]
+    assert stored[0]["host_disk_written"] == 2e6
 
 
 def test_measurements_are_stored_with_their_heartbeat(ring):

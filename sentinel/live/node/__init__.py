@@ -1,1 +1,1 @@
-"""Measurements of the node: GPUs, processors, memory and disks."""
+"""Measurements of the node: GPUs, processors, memory, network and disks."""

@@ -1,7 +1,8 @@
-"""Measurements of the node's GPUs, processors, memory and disks, taken beside the agent's loop.
+"""Measurements of the node's GPUs, processors, memory, network and disks.
 
-Each part has its own thread, since a driver or a file server may hang: only that part then becomes
-stale. The loop reads the latest results and never waits.
+They are taken beside the agent's loop. Each part has its own thread, since a driver or a file
+server may hang: only that part then becomes stale. The loop reads the latest results and never
+waits.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 from sentinel.live.node.host import HostReader, free_bytes
 from sentinel.live.node.nvml import NvmlReader
 from sentinel.live.node.poller import MetricPoller
+from sentinel.live.node.throughput import ThroughputReader
 from sentinel.model.counters import Counters
 from sentinel.signals.hardware import Gpu, NodeMeasurements, select_run_gpus
 from sentinel.transport.process import read_environ
@@ -54,6 +56,7 @@ class NodeMetrics:
     clock: Callable[[], float] = time.time
     nvml: NvmlReader = field(default_factory=NvmlReader)
     host: HostReader = field(default_factory=HostReader)
+    throughput: ThroughputReader = field(default_factory=ThroughputReader)
     _reported_read_times: Mapping[str, float] = field(default_factory=dict)
     _reported_at: float = 0.0
 
@@ -61,6 +64,7 @@ class NodeMetrics:
         readers: dict[str, Callable[[], Any]] = {
             "gpu": self._read_gpus,
             "host": self.host.read,
+            "io": self.throughput.read,
             "state": lambda: free_bytes(self.run_directory),
             "output": self._output_free_bytes,
         }
@@ -91,7 +95,8 @@ class NodeMetrics:
         gpus, ranks = fresh.get("gpu", ((), {}))
         disks = {part: fresh[part] for part in ("state", "output") if fresh.get(part) is not None}
         measured_at = {part: at for part, (at, _) in results.items()}
-        return NodeMeasurements(fresh.get("host", {}), disks, gpus, ranks, measured_at)
+        host = {**fresh.get("host", {}), **fresh.get("io", {})}
+        return NodeMeasurements(host, disks, gpus, ranks, measured_at)
 
     def new_values(self) -> dict[str, float]:
         """Values for the next heartbeat, once an interval, if there are new measurements."""
