@@ -15,6 +15,7 @@ REQUIRED = (
     ("promtool", "prometheus", "the syntax of /metrics and of the rules"),
     ("prometheus-alertmanager", "prometheus-alertmanager", "alerts through a real Alertmanager"),
     ("amtool", "prometheus-alertmanager", "the syntax of Alertmanager's configuration"),
+    ("chromium", "chromium", "the pages in a browser"),
 )
 
 

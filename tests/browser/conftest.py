@@ -1,20 +1,48 @@
-"""The agent's page in a browser."""
+"""Pages in a browser, whose problems fail the test at its end."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-
 import pytest
-from support.chromium import chromium, find_chromium
+from support.browsers import PageProblems, chromium, new_context
 from support.web_servers import servers
 
 
-@pytest.fixture(scope="session")
-def page(tmp_path_factory):
-    """The page of a browser, which the tests share."""
-    with chromium(tmp_path_factory.mktemp("browser")) as page:
-        yield page
+@pytest.fixture(scope="package")
+def browser():
+    """One browser for all tests of this folder, and for no others.
+
+    Playwright runs an event loop in this thread, so no test could start its own meanwhile.
+    """
+    with chromium() as started:
+        yield started
+
+
+@pytest.fixture
+def page_problems():
+    """What the pages of the test did that no page does; `expect` allows it."""
+    problems = PageProblems()
+    yield problems
+    problems.check()
+
+
+@pytest.fixture
+def open_context(browser, page_problems):
+    """Returns a function: a context of its own, with Playwright's options such as `viewport`."""
+    contexts = []
+
+    def start(**options):
+        contexts.append(new_context(browser, page_problems, **options))
+        return contexts[-1]
+
+    yield start
+    for context in contexts:
+        context.close()
+
+
+@pytest.fixture
+def browser_page(open_context):
+    """A page in a context of its own."""
+    return open_context().new_page()
 
 
 @pytest.fixture
@@ -24,21 +52,13 @@ def serve():
 
 
 @pytest.fixture
-def render(serve, tmp_path):
+def render(serve, browser_page):
     """Returns a function: the DOM of the page in a browser, for a state of `/api/run`."""
-    browser = find_chromium()
 
     def render_state(state):
         url = serve(state=lambda: state)
-        options = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}/it"]
-        done = subprocess.run(
-            [browser, *options, "--virtual-time-budget=4000", "--dump-dom", f"{url}/"],
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=True,
-            env=os.environ | {"HOME": str(tmp_path)},
-        )
-        return done.stdout
+        browser_page.goto(f"{url}/")
+        browser_page.wait_for_function("run => document.title.startsWith(run)", arg=state["run"])
+        return browser_page.content()
 
     return render_state

@@ -25,7 +25,7 @@ def find(*names: str) -> str:
     for name in names:
         if path := shutil.which(name):
             return path
-    missing = f"{' or '.join(names)} is not on PATH (Debian: prometheus prometheus-alertmanager)"
+    missing = f"{' or '.join(names)} is not on PATH; scripts/missing_programs.py names its package"
     if os.environ.get("SENTINEL_REQUIRE_STACK") == "1":
         pytest.fail(missing, pytrace=False)
     pytest.skip(missing)
