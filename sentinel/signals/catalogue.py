@@ -11,14 +11,16 @@ from functools import lru_cache
 from itertools import chain
 
 from sentinel.signals import machine, policy, reward, training
-from sentinel.signals.signal import CombineRule, Signal
+from sentinel.signals.signal import Better, CombineRule, Signal
 
 __all__ = [
     "SIGNALS",
     "SIGNAL_GROUPS",
     "WEIGHT_KEY",
+    "Better",
     "CombineRule",
     "Signal",
+    "better_value",
     "canonical_name",
     "eval_name",
     "get_combine_rule",
@@ -60,6 +62,14 @@ _NOT_REWARD_FUNCTIONS = frozenset(
 )
 """Suffixes of "rewards/" that are not the name of a reward function."""
 
+_BETTER_WORDS: tuple[tuple[Better, frozenset[str]], ...] = (
+    ("lower", frozenset({"loss", "error", "perplexity", "ppl", "wer", "mae", "mse", "rmse"})),
+    ("higher", frozenset({"accuracy", "acc", "f1", "bleu", "auc", "reward", "rewards", "score"})),
+)
+"""What words in the key of an unknown metric say about it; the first that matches counts."""
+_SPREAD_WORDS = frozenset({"std", "stddev", "var", "variance"})
+"""Words of keys that are a spread: neither more nor less of it is better."""
+
 
 @lru_cache(maxsize=4096)
 def canonical_name(key: str) -> str:
@@ -95,6 +105,24 @@ def eval_name(name: str) -> str:
     ['eval_loss', 'eval_loss', 'epoch', 'my_metric']
     """
     return f"eval_{name}" if name in _TRAINING_SIGNALS else name
+
+
+def better_value(name: str) -> Better:
+    """Which of two values of a signal or a logged key is better; empty if that is not known.
+
+    >>> [better_value(name) for name in ("eval/loss", "eval_reward", "my/f1", "kl_ref")]
+    ['lower', 'higher', 'higher', '']
+    """
+    signal = SIGNALS.get(name) or SIGNALS.get(canonical_name(name))
+    split = _EVAL_KEY_PATTERN.fullmatch(name)
+    if signal is None and split:
+        signal = SIGNALS.get(canonical_name(split[2]))
+    if signal is not None:
+        return signal.better
+    words = set(re.split(r"[^a-z0-9]+", name.lower()))
+    if words & _SPREAD_WORDS:
+        return ""
+    return next((better for better, known in _BETTER_WORDS if known & words), "")
 
 
 def get_combine_rule(name: str) -> CombineRule:

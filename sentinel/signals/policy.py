@@ -100,6 +100,7 @@ OBJECTIVE = (
             "losses/value_loss",
             "ppo/loss/value",
         ),
+        better="lower",
     ),
     Signal(
         "explained_variance",
@@ -111,6 +112,7 @@ OBJECTIVE = (
             "losses/explained_variance",
             "ppo/val/var_explained",
         ),
+        better="higher",
     ),
     Signal(
         "entropy",
@@ -216,12 +218,14 @@ COMPLETIONS = (
             "response_clip_ratio",
         ),
         family="completions_truncated",
+        better="lower",
     ),
     Signal(
         "sample_repetition",
         "ratio",
         _MEAN,
         "Share of four-word phrases in the sampled texts that are repetitions.",
+        better="lower",
     ),
     Signal(
         "sample_longest_run",
@@ -231,16 +235,25 @@ COMPLETIONS = (
     ),
     Signal("sample_empty", "ratio", _MEAN, "Share of sampled texts that are blank."),
     Signal(
-        "sample_truncated", "ratio", _MEAN, "Share of sampled texts that ended at the length limit."
+        "sample_truncated",
+        "ratio",
+        _MEAN,
+        "Share of sampled texts that ended at the length limit.",
+        better="lower",
     ),
     Signal(
-        "sample_distinct_1", "ratio", _MEAN, "Distinct words among all words of the sampled texts."
+        "sample_distinct_1",
+        "ratio",
+        _MEAN,
+        "Distinct words among all words of the sampled texts.",
+        better="higher",
     ),
     Signal(
         "sample_distinct_2",
         "ratio",
         _MEAN,
         "Distinct pairs of words among all pairs of the sampled texts.",
+        better="higher",
     ),
     Signal("sample_length", "characters", _MEAN, "Mean length of the sampled texts."),
 )

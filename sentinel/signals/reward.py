@@ -26,6 +26,7 @@ REWARDS = (
             "charts/episodic_return",
             "ppo/mean_scores",
         ),
+        better="higher",
     ),
     Signal(
         "reward_total",
@@ -34,6 +35,7 @@ REWARDS = (
         "Mean reward after the KL penalty, which is what is optimised.",
         ("objective/rlhf_reward", "critic/rewards/mean"),
         family="reward_penalised",
+        better="higher",
     ),
     Signal(
         "reward_std",
@@ -49,6 +51,7 @@ REWARDS = (
         "Share of groups whose completions all have the same reward, and so no advantage.",
         ("frac_reward_zero_std",),
         family="zero_std_groups",
+        better="lower",
     ),
     Signal(
         "advantage_mean",
@@ -70,6 +73,7 @@ REWARDS = (
         CombineRule.MEAN,
         "Share of pairs whose chosen answer is rewarded above the rejected one.",
         ("rewards/accuracies", "reward_accuracy"),
+        better="higher",
     ),
     Signal(
         "reward_margin",
@@ -77,6 +81,7 @@ REWARDS = (
         CombineRule.MEAN,
         "Reward of the chosen answer minus that of the rejected one.",
         ("rewards/margins",),
+        better="higher",
     ),
     Signal(
         "reward_chosen",

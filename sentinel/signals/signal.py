@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import Literal
+
+Better = Literal["", "lower", "higher"]
 
 
 class CombineRule(Enum):
@@ -27,7 +30,8 @@ class Signal:
     `unit` is a Prometheus base unit, or empty for plain numbers. `family` names the Prometheus
     family without the prefix `sentinel_`; empty means `name`. `aliases` are other names of the same
     quantity, in order of preference, in lower case and without a leading `train/`. `entity` is what
-    is measured if that is not a rank: `gpu`, `disk` or `host`.
+    is measured if that is not a rank: `gpu`, `disk` or `host`. `better` is which of two values is
+    the better one, if that does not depend on the run.
     """
 
     name: str
@@ -37,6 +41,7 @@ class Signal:
     aliases: tuple[str, ...] = ()
     family: str = ""
     entity: str = ""
+    better: Better = ""
 
     @property
     def metric(self) -> str:

@@ -23,12 +23,14 @@ LOSSES = (
             "samples/train_loss",
             "trl",
         ),
+        better="lower",
     ),
     Signal(
         "logged_loss",
         "",
         _MEAN,
         "Loss as the framework logs it: after its filter, averaged over its logging window.",
+        better="lower",
     ),
     Signal(
         "eval_loss",
@@ -44,6 +46,7 @@ LOSSES = (
             "validation/loss",
             "tel",
         ),
+        better="lower",
     ),
     Signal(
         "token_accuracy",
@@ -51,6 +54,7 @@ LOSSES = (
         _MEAN,
         "Share of tokens that the model ranks first.",
         ("mean_token_accuracy", "token_acc"),
+        better="higher",
     ),
     Signal(
         "accuracy",
@@ -58,6 +62,7 @@ LOSSES = (
         _MEAN,
         "Share or percentage of samples that the model classifies correctly, as it is logged.",
         ("acc", "train_acc", "train_accuracy"),
+        better="higher",
     ),
 )
 
@@ -128,6 +133,7 @@ OPTIMISATION = (
         _MAX,
         "Optimiser steps skipped so far because the gradient was not finite.",
         ("skipped_iterations",),
+        better="lower",
     ),
 )
 
@@ -178,6 +184,7 @@ SPEED = (
             "samples/elapsed_time_ms_step",
         ),
         family="step_duration",
+        better="lower",
     ),
     Signal(
         "data_wait",
@@ -186,6 +193,7 @@ SPEED = (
         "Time of a step spent waiting for the next batch.",
         ("data_time", "data_wait_seconds", "time/data"),
         family="data_wait",
+        better="lower",
     ),
     Signal(
         "compute_time",
@@ -193,6 +201,7 @@ SPEED = (
         _MAX,
         "Time of a step before its backward passes, without waits: no gradient is exchanged in it.",
         family="compute_duration",
+        better="lower",
     ),
     Signal(
         "generation_time",
@@ -201,6 +210,7 @@ SPEED = (
         "Time of a step spent sampling completions.",
         ("timing_s/gen", "timing/generation", "time/generate", "time/generation"),
         family="generation_duration",
+        better="lower",
     ),
     Signal(
         "weight_sync_time",
@@ -209,6 +219,7 @@ SPEED = (
         "Time of a step spent sending the weights to the sampling engine.",
         ("timing_s/update_weights", "timing/broadcast"),
         family="weight_sync_duration",
+        better="lower",
     ),
     Signal(
         "tokens_per_second",
@@ -221,6 +232,7 @@ SPEED = (
             "throughput/tokens_per_sec",
             "tokens_per_sec",
         ),
+        better="higher",
     ),
     Signal(
         "tokens_per_second_per_gpu",
@@ -228,6 +240,7 @@ SPEED = (
         _MEAN,
         "Tokens trained on per second and GPU.",
         ("perf/throughput", "throughput/device/tokens_per_sec"),
+        better="higher",
     ),
     Signal(
         "samples_per_second",
@@ -242,6 +255,7 @@ SPEED = (
             "time/fps",
             "charts/sps",
         ),
+        better="higher",
     ),
     Signal(
         "mfu",
@@ -249,5 +263,6 @@ SPEED = (
         _MEAN,
         "Share of the hardware's arithmetic that the model's own operations use.",
         ("perf/mfu", "perf/mfu/actor", "actor/mfu", "perf/mfu_wall_clock"),
+        better="higher",
     ),
 )

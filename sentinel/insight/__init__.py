@@ -1,0 +1,1 @@
+"""What is worked out from stored runs for people: reports and comparisons."""

@@ -1,0 +1,294 @@
+"""Compares runs over one axis: their curves, results, different settings and problems.
+
+The runs are aligned: steps and tokens count from the start of the training, times from the start of
+each run. Runs differ in length, so each metric is also compared at the last point that all of them
+reached.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, get_args
+
+from sentinel.model.evidence_text import label_of
+from sentinel.signals.catalogue import better_value
+
+Axis = Literal["step", "time", "tokens"]
+AXES: tuple[Axis, ...] = get_args(Axis)
+JsonObject = dict[str, Any]
+
+MAX_RUNS = 20
+"""Runs that are compared at once; more are not told apart in a chart."""
+MAX_SIGNALS = 60
+"""Signals that are compared unless they are named."""
+GROUPS = ("main", "training", "policy", "reward", "evaluation", "logged")
+"""Groups of signals that are compared unless they are named: those of the machine are not."""
+_RUN_SPECIFIC = frozenset({"pid", "run", "host", "hosts", "attempt", "local_rank", "rank"})
+"""Metadata that are no settings: two runs always differ in them, or the heading has them."""
+
+
+class SeriesReader(Protocol):
+    """What a comparison reads of a run, see `sentinel.store.run_reader.RunReader`."""
+
+    def signals(self) -> list[JsonObject]:
+        """The signals of the run with their labels, units and groups."""
+
+    def series(self, names: Sequence[str], *, points: int = ..., axis: str = ...) -> JsonObject:
+        """The decimated curves of these signals."""
+
+    def cases(self) -> list[JsonObject]:
+        """Every case of the run."""
+
+    def metadata(self) -> JsonObject:
+        """The settings of the run by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedRun:
+    """A run with the name under which it is shown, and its state as of `/api/run`."""
+
+    name: str
+    reader: SeriesReader
+    state: Mapping[str, Any]
+
+
+def compare(
+    runs: Sequence[ComparedRun],
+    *,
+    signals: Sequence[str] = (),
+    axis: Axis = "step",
+    points: int = 400,
+) -> JsonObject:
+    """The comparison as plain data, whose lists of values have one entry per run, in their order.
+
+    Keys: axis, runs (name, state, health, step, seconds, metadata of the heading, number of cases),
+    settings (name and values of those that differ), same_settings (how many are equal), metrics
+    (signal, label, unit, better, common_x, best_run and values: first, last, best, best_x,
+    at_common), series (by signal, with `x` from the start of the run if the axis is time), and
+    problems (title and, per run, its cases of that kind). Without `signals`, those of the training
+    that most runs have. Raises ValueError for an unknown axis, or more than `MAX_RUNS` runs.
+    """
+    if axis not in AXES:
+        raise ValueError(f"The axis must be one of {', '.join(AXES)}.")
+    if not 1 <= len(runs) <= MAX_RUNS:
+        raise ValueError(f"Give 1 to {MAX_RUNS} runs to compare.")
+    described = [{each["name"]: each for each in run.reader.signals()} for run in runs]
+    names = [*signals] or _common_signals(described)
+    series: dict[str, list[JsonObject | None]] = {name: [] for name in names}
+    for run, known in zip(runs, described, strict=True):
+        wanted = [name for name in names if name in known]
+        curves = run.reader.series(wanted, points=points, axis=axis)["series"] if wanted else {}
+        start = _start_of(run.state, curves) if axis == "time" else 0.0
+        for name in names:
+            curve = curves.get(name)
+            series[name].append(_shifted(curve, start) if curve and curve["x"] else None)
+    names = [name for name in names if any(series[name])]
+    differing, same = _compare_settings([run.reader.metadata() for run in runs])
+    cases = [run.reader.cases() for run in runs]
+    return {
+        "axis": axis,
+        "runs": [_summary(run, each) for run, each in zip(runs, cases, strict=True)],
+        "settings": differing,
+        "same_settings": same,
+        "metrics": [_metric(name, described, series[name]) for name in names],
+        "series": {name: series[name] for name in names},
+        "problems": _problems(cases),
+    }
+
+
+def summarize(curve: Mapping[str, Any], better: str) -> JsonObject:
+    """First, last, lowest and highest value of a curve, and the best with its `x`; None if unknown.
+
+    The last attempt counts where a run went back to a checkpoint.
+    """
+    rows = [
+        (x, mean, low, high)
+        for x, mean, low, high in zip(
+            curve["x"], curve["mean"], curve["min"], curve["max"], strict=True
+        )
+        if mean is not None and low is not None and high is not None
+    ]
+    empty = dict.fromkeys(("first", "last", "last_x", "min", "max", "best", "best_x"))
+    if not rows:
+        return empty
+    lowest, highest = min(rows, key=lambda row: row[2]), max(rows, key=lambda row: row[3])
+    best: tuple[float | None, float | None] = (None, None)
+    if better:
+        best = (lowest[2], lowest[0]) if better == "lower" else (highest[3], highest[0])
+    return {
+        "first": rows[0][1],
+        "last": rows[-1][1],
+        "last_x": rows[-1][0],
+        "min": lowest[2],
+        "max": highest[3],
+        "best": best[0],
+        "best_x": best[1],
+    }
+
+
+def health_of(state: Mapping[str, Any], cases: Iterable[Mapping[str, Any]]) -> str:
+    """`critical` or `warning` by the worst case of the run, else `ok`; `unknown` without a step."""
+    severities = {case.get("severity") for case in cases}
+    worst = next((each for each in ("critical", "warning") if each in severities), "ok")
+    return "unknown" if worst == "ok" and state.get("step") is None else worst
+
+
+def run_seconds(state: Mapping[str, Any]) -> float | None:
+    """How long the run took up to its last step; None if that is not known."""
+    started, ended = state.get("started"), state.get("ended") or state.get("last_step_time")
+    if not (isinstance(started, int | float) and isinstance(ended, int | float)):
+        return None
+    return ended - started if ended > started else None
+
+
+def _common_signals(described: Sequence[Mapping[str, JsonObject]]) -> list[str]:
+    """The signals of the training, in the order of the first run that has them.
+
+    If there are too many, those that most runs have.
+    """
+    order: dict[str, int] = {}
+    counts: Counter[str] = Counter()
+    for known in described:
+        for name, signal in known.items():
+            if signal["group"] in GROUPS:
+                order.setdefault(name, GROUPS.index(signal["group"]))
+                counts[name] += 1
+    ranked = sorted(order, key=lambda name: (-counts[name], order[name]))[:MAX_SIGNALS]
+    return sorted(ranked, key=lambda name: order[name])
+
+
+def _start_of(state: Mapping[str, Any], curves: Mapping[str, JsonObject]) -> float:
+    """When the run started, in seconds since the epoch."""
+    firsts = [curve["x"][0] for curve in curves.values() if curve["x"]]
+    started = state.get("started")
+    known = [started] if isinstance(started, int | float) else []
+    return min([*known, *firsts], default=0.0)
+
+
+def _shifted(curve: JsonObject, start: float) -> JsonObject:
+    """The curve with `x` counted from `start`."""
+    if not start:
+        return curve
+    moved = {**curve, "x": [x - start for x in curve["x"]]}
+    if curve.get("bad"):
+        moved["bad"] = [x - start for x in curve["bad"]]
+    return moved
+
+
+def _metric(
+    name: str,
+    described: Sequence[Mapping[str, JsonObject]],
+    curves: Sequence[JsonObject | None],
+) -> JsonObject:
+    """The results of one signal in every run, and which run has the best value."""
+    signal = next(known[name] for known in described if name in known)
+    better = better_value(name)
+    values = [None if curve is None else summarize(curve, better) for curve in curves]
+    ends = [each["last_x"] for each in values if each and each["last_x"] is not None]
+    common_x = min(ends, default=None)
+    for value, curve in zip(values, curves, strict=True):
+        if value is not None and curve is not None:
+            value["at_common"] = _value_at(curve, common_x)
+    best = [
+        (value["best"], index)
+        for index, value in enumerate(values)
+        if value and value["best"] is not None
+    ]
+    choose = min if better == "lower" else max
+    return {
+        "signal": name,
+        "label": signal.get("label") or name,
+        "unit": signal.get("unit", ""),
+        "group": signal["group"],
+        "better": better,
+        "common_x": common_x,
+        "values": values,
+        "best_run": choose(best)[1] if len(best) > 1 else None,
+    }
+
+
+def _value_at(curve: Mapping[str, Any], end: float | None) -> float | None:
+    """The last value of the curve up to `end`, of the last attempt that has one."""
+    if end is None:
+        return None
+    reached = [
+        mean
+        for x, mean in zip(curve["x"], curve["mean"], strict=True)
+        if x <= end and mean is not None
+    ]
+    return reached[-1] if reached else None
+
+
+def _compare_settings(settings: Sequence[Mapping[str, Any]]) -> tuple[list[JsonObject], int]:
+    """The settings in which the runs differ with the value of each run, and how many are equal."""
+    names = {name for each in settings for name in each if name not in _RUN_SPECIFIC}
+    differing, same = [], 0
+    for name in sorted(names):
+        values = [each.get(name) for each in settings]
+        if all(value == values[0] for value in values):
+            same += 1
+        else:
+            differing.append({"name": name, "values": values})
+    return differing, same
+
+
+def _summary(run: ComparedRun, cases: Sequence[JsonObject]) -> JsonObject:
+    state = run.state
+    metadata = state.get("metadata") or run.reader.metadata()
+    return {
+        "name": run.name,
+        "run": state.get("run", run.name),
+        "state": state.get("state", ""),
+        "health": health_of(state, cases),
+        "step": state.get("step"),
+        "attempt": state.get("attempt", 0),
+        "started": state.get("started"),
+        "seconds": run_seconds(state),
+        "host": state.get("host") or metadata.get("host", ""),
+        "framework": metadata.get("framework", ""),
+        "algorithm": metadata.get("algorithm", ""),
+        "model": metadata.get("model", ""),
+        "cases": len(cases),
+        "open_cases": sum(1 for case in cases if case.get("resolved_step") is None),
+    }
+
+
+def _problems(cases: Sequence[Sequence[JsonObject]]) -> list[JsonObject]:
+    """The kinds of problem that occurred, the most severe first, with the cases of each run."""
+    kinds: dict[str, JsonObject] = {}
+    for index, of_run in enumerate(cases):
+        for case in sorted(of_run, key=lambda each: each["onset_step"]):
+            diagnosis = case.get("diagnosis") or {}
+            # The name of a case is run/detector#episode.
+            detector = case.get("detector") or _detector_of(case["name"])
+            kind = diagnosis.get("cause") or detector
+            row = kinds.setdefault(
+                kind,
+                {
+                    "kind": kind,
+                    "title": diagnosis.get("title") or label_of(kind),
+                    "cells": [[] for _ in cases],
+                },
+            )
+            row["cells"][index].append(
+                {
+                    "name": case["name"],
+                    "severity": case["severity"],
+                    "onset_step": case["onset_step"],
+                    "opened_step": case["opened_step"],
+                    "resolved_step": case.get("resolved_step"),
+                }
+            )
+    return sorted(kinds.values(), key=_urgency)
+
+
+def _urgency(problem: JsonObject) -> tuple[bool, int]:
+    found = [case for cell in problem["cells"] for case in cell]
+    is_critical = any(case["severity"] == "critical" for case in found)
+    return not is_critical, min(case["onset_step"] for case in found)
+
+
+def _detector_of(case_name: str) -> str:
+    return case_name.rpartition("/")[2].partition("#")[0]

@@ -1,0 +1,238 @@
+"""The data of a run report: what the page asks an agent for, with a verdict and results by metric.
+
+The answers are those of the JSON routes of the run's page, so that the page's own sections show
+them. Curves are decimated until the report fits into its size.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from sentinel.insight.comparison import (
+    GROUPS,
+    Axis,
+    ComparedRun,
+    SeriesReader,
+    compare,
+    summarize,
+)
+from sentinel.insight.verdict import judge
+from sentinel.model.json_safe import json_safe
+from sentinel.signals.catalogue import better_value
+
+JsonObject = dict[str, Any]
+
+MAX_DATA_BYTES = 4_700_000
+"""Size of the data of all runs of a report as JSON."""
+_POINTS: Mapping[Axis, int] = {"step": 1500, "time": 400, "tokens": 400}
+"""Most points of a curve over each axis."""
+_MIN_POINTS = 50
+_COMPARED_POINTS = 300
+_GRID_COLUMNS = 160
+_MAX_INCIDENTS, _MAX_CASES, _MAX_DELIVERIES = 500, 200, 200
+_SAMPLE_STEPS, _SAMPLES_PER_STEP, _MAX_SAMPLE_CHARS = 12, 5, 6_000
+_MAX_SAMPLE_BYTES, _MAX_MEDIA_BYTES, _MAX_MEDIA = 600_000, 600_000, 40
+
+
+class ReportReader(SeriesReader, Protocol):
+    """What a report reads of a run, see `sentinel.store.run_reader.RunReader`."""
+
+    def rank_grid(self, signal: str, *, columns: int = ...) -> JsonObject:
+        """The values of one signal by rank."""
+
+    def thresholds(self, names: Sequence[str]) -> JsonObject:
+        """The thresholds of detectors over these signals."""
+
+    def timeline(self) -> JsonObject:
+        """The states of the detectors, and the events of the run."""
+
+    def incidents(self) -> list[JsonObject]:
+        """Every incident of the run."""
+
+    def samples(self, step: int | None = ..., limit: int = ...) -> list[JsonObject]:
+        """The newest samples, of one step or of all."""
+
+    def sample_steps(self) -> list[tuple[int, int]]:
+        """The steps with samples, and their numbers."""
+
+    def deliveries(self, limit: int = ...) -> list[JsonObject]:
+        """The newest notifications and their deliveries."""
+
+    def media(self, kind: str | None = ..., limit: int = ...) -> list[JsonObject]:
+        """The newest images and histograms."""
+
+    def media_body(self, media_id: int) -> tuple[str, bytes]:
+        """Content type and content of one of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReportedRun(ComparedRun):
+    """A run of a report."""
+
+    reader: ReportReader
+
+
+def collect_report(
+    runs: Sequence[ReportedRun],
+    *,
+    include_samples: bool = True,
+    max_bytes: int = MAX_DATA_BYTES,
+    now: float | None = None,
+) -> JsonObject:
+    """The data of a report of one or several runs, as JSON of at most about `max_bytes`.
+
+    Keys: generated (seconds since the epoch), runs and comparison (None for a single run). Each run
+    has name, verdict, results (label, unit, better, first, last, min, max, best, best_x by metric)
+    and answers: what the server answers, by the path of a route of the run's page. Other axes than
+    the step are in the query of `api/series`, and signals in that of `api/ranks`; the data URLs of
+    images and histograms are under `api/media-bodies` by id.
+    """
+    limit = max_bytes // max(len(runs), 1)
+    collected = [_collect(run, limit, include_samples=include_samples) for run in runs]
+    comparison = None
+    if len(runs) > 1:
+        comparison = compare(runs, points=_COMPARED_POINTS)
+    generated = time.time() if now is None else now
+    report: JsonObject = json_safe(
+        {"generated": generated, "runs": collected, "comparison": comparison}
+    )
+    return report
+
+
+def _collect(run: ReportedRun, max_bytes: int, *, include_samples: bool) -> JsonObject:
+    reader = run.reader
+    signals = reader.signals()
+    names = [signal["name"] for signal in signals]
+    cases = reader.cases()[:_MAX_CASES]
+    answers: JsonObject = {
+        "api/run": dict(run.state),
+        "api/signals": signals,
+        "api/thresholds": reader.thresholds(names),
+        "api/timeline": reader.timeline(),
+        "api/incidents": reader.incidents()[:_MAX_INCIDENTS],
+        "api/cases": cases,
+        "api/deliveries": reader.deliveries(limit=_MAX_DELIVERIES),
+        "api/sample-steps": reader.sample_steps() if include_samples else [],
+        "api/samples": _samples(reader) if include_samples else [],
+        **_rank_grids(reader),
+        **(_media(reader) if include_samples else {"api/media": []}),
+    }
+    answers |= _series(reader, names, max_bytes - _json_bytes(answers))
+    curves = answers["api/series"]["series"]
+    results = [
+        _result(signal, curves.get(signal["name"]))
+        for signal in signals
+        if signal["group"] in GROUPS
+    ]
+    return {
+        "name": run.name,
+        "verdict": judge(run.state, cases, results).to_dict(),
+        "results": results,
+        "answers": answers,
+    }
+
+
+def _result(signal: JsonObject, curve: JsonObject | None) -> JsonObject:
+    better = better_value(signal["name"])
+    empty: JsonObject = {"x": [], "mean": [], "min": [], "max": []}
+    return {
+        "signal": signal["name"],
+        "label": signal.get("label") or signal["name"],
+        "unit": signal.get("unit", ""),
+        "group": signal["group"],
+        "better": better,
+        **summarize(curve or empty, better),
+    }
+
+
+def _series(reader: ReportReader, names: Sequence[str], max_bytes: int) -> JsonObject:
+    """The curves over every axis, with as many points as fit into `max_bytes` as JSON."""
+    scale = 1.0
+    while True:
+        curves: JsonObject = {
+            "api/series" if axis == "step" else f"api/series?axis={axis}": _rounded(
+                reader.series(names, points=max(int(scale * points), _MIN_POINTS), axis=axis)
+            )
+            for axis, points in _POINTS.items()
+        }
+        excess = _json_bytes(curves) / max(max_bytes, 1)
+        if excess <= 1.0 or scale * _POINTS["step"] <= _MIN_POINTS:
+            return curves
+        scale *= min(0.9 / excess, 0.9)
+
+
+def _rank_grids(reader: ReportReader) -> JsonObject:
+    """The values by rank of every signal that is stored so."""
+    names = reader.rank_grid("", columns=1)["signals"]
+    return {
+        "api/ranks": {"signal": "", "signals": names, "ranks": [], "x": [], "values": []},
+        **{
+            f"api/ranks?signal={name}": _rounded(reader.rank_grid(name, columns=_GRID_COLUMNS))
+            for name in names
+        },
+    }
+
+
+def _samples(reader: ReportReader) -> list[JsonObject]:
+    """Samples of steps spread over the run, oldest first, with long texts cut."""
+    steps = [step for step, _ in reader.sample_steps()]
+    stride = max(1, -(-len(steps) // _SAMPLE_STEPS))
+    # The newest step is always among them.
+    chosen = sorted(set(sorted(steps)[::-1][::stride]))
+    found: list[JsonObject] = []
+    size = 0
+    for step in reversed(chosen):
+        for sample in reader.samples(step=step, limit=_SAMPLES_PER_STEP):
+            cut = {**sample, **{key: _cut(sample.get(key)) for key in ("prompt", "completion")}}
+            size += _json_bytes(cut)
+            if size > _MAX_SAMPLE_BYTES:
+                return found
+            found.append(cut)
+    return found
+
+
+def _cut(text: Any) -> Any:
+    if isinstance(text, str) and len(text) > _MAX_SAMPLE_CHARS:
+        return f"{text[:_MAX_SAMPLE_CHARS]}…"
+    return text
+
+
+def _media(reader: ReportReader) -> JsonObject:
+    """The newest images and histograms that fit, and their data URLs by id."""
+    items: list[JsonObject] = []
+    bodies: dict[str, str] = {}
+    size = 0
+    for item in reader.media(limit=_MAX_MEDIA):
+        try:
+            content_type, body = reader.media_body(item["id"])
+        except (OSError, LookupError, ValueError):
+            # Its file was moved since.
+            continue
+        size += len(body) * 4 // 3
+        if size > _MAX_MEDIA_BYTES:
+            break
+        items.append(item)
+        encoded = base64.b64encode(body).decode("ascii")
+        bodies[str(item["id"])] = f"data:{content_type};base64,{encoded}"
+    return {"api/media": items, "api/media-bodies": bodies}
+
+
+def _rounded(value: Any) -> Any:
+    """Numbers with 6 significant digits: more are not seen in a chart."""
+    if isinstance(value, float):
+        # Times since the epoch keep their milliseconds.
+        return round(value, 3) if abs(value) >= 1e5 else float(f"{value:.6g}")
+    if isinstance(value, dict):
+        return {key: _rounded(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_rounded(each) for each in value]
+    return value
+
+
+def _json_bytes(value: Any) -> int:
+    return len(json.dumps(json_safe(value), separators=(",", ":")))

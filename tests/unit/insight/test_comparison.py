@@ -1,0 +1,175 @@
+"""Tests of the comparison of runs, on curves given as plain data."""
+
+import pytest
+
+from sentinel.insight.comparison import ComparedRun, compare, health_of, summarize
+
+
+def curve(values, x=None, **fields):
+    x = list(range(len(values))) if x is None else x
+    spread = {"mean": values, "min": values, "max": values, "attempt": [0] * len(values)}
+    return {"x": x, **spread, "is_raw": True, "count": len(values), **fields}
+
+
+class PlainReader:
+    """A run of which everything is given."""
+
+    def __init__(self, curves, cases=(), metadata=None, groups=None):
+        self.curves, self.given_cases = curves, list(cases)
+        self.given_metadata, self.groups = metadata or {}, groups or {}
+        self.asked = []
+
+    def signals(self):
+        return [
+            {
+                "name": name,
+                "label": name.title(),
+                "unit": "",
+                "group": self.groups.get(name, "main"),
+            }
+            for name in self.curves
+        ]
+
+    def series(self, names, *, points=800, axis="step"):
+        self.asked.append((list(names), points, axis))
+        return {"axis": axis, "series": {name: self.curves[name] for name in names}}
+
+    def cases(self):
+        return self.given_cases
+
+    def metadata(self):
+        return self.given_metadata
+
+
+def case(detector, onset=10, severity="warning", cause=None, resolved=None, run="a"):
+    diagnosis = {"cause": cause, "title": f"The {cause}"} if cause else None
+    return {
+        "name": f"{run}/{detector}#1",
+        "detector": detector,
+        "subject": detector,
+        "severity": severity,
+        "onset_step": onset,
+        "opened_step": onset + 1,
+        "resolved_step": resolved,
+        "diagnosis": diagnosis,
+    }
+
+
+def compared(name="a", state=None, **fields):
+    curves = fields.pop("curves", {"loss": curve([3.0, 2.0, 1.0])})
+    return ComparedRun(name, PlainReader(curves, **fields), state or {"step": 2, "run": name})
+
+
+def test_the_best_run_has_the_lowest_loss_and_the_highest_reward():
+    runs = [
+        compared("a", curves={"loss": curve([3.0, 1.0]), "reward": curve([0.1, 0.2])}),
+        compared("b", curves={"loss": curve([3.0, 2.0]), "reward": curve([0.1, 0.9])}),
+    ]
+    loss, reward = compare(runs)["metrics"]
+
+    assert (loss["better"], loss["best_run"]) == ("lower", 0)
+    assert (reward["better"], reward["best_run"]) == ("higher", 1)
+
+
+def test_runs_of_different_lengths_are_compared_where_both_have_values():
+    runs = [
+        compared("a", curves={"loss": curve([5.0, 4.0, 3.0, 2.0])}),
+        compared("b", curves={"loss": curve([6.0, 5.0])}),
+    ]
+    (loss,) = compare(runs)["metrics"]
+
+    assert loss["common_x"] == 1
+    assert [value["last"] for value in loss["values"]] == [2.0, 5.0]
+    assert [value["at_common"] for value in loss["values"]] == [4.0, 5.0]
+
+
+def test_a_spike_within_a_bucket_counts_as_the_best_or_the_highest_value():
+    one = curve([3.0, 2.0]) | {"min": [3.0, 0.5], "max": [9.0, 2.0], "is_raw": False}
+
+    summary = summarize(one, "lower")
+
+    assert (summary["best"], summary["best_x"], summary["max"]) == (0.5, 1, 9.0)
+
+
+def test_values_that_are_missing_are_left_out():
+    summary = summarize(curve([None, 2.0, None]), "lower")
+
+    assert (summary["first"], summary["last"], summary["last_x"]) == (2.0, 2.0, 1)
+    assert summarize(curve([None]), "lower")["last"] is None
+
+
+def test_time_counts_from_the_start_of_each_run():
+    runs = [
+        compared("a", {"started": 90.0}, curves={"loss": curve([1.0, 2.0], x=[100.0, 110.0])}),
+        compared("b", {}, curves={"loss": curve([1.0, 2.0], x=[500.0, 520.0], bad=[520.0])}),
+    ]
+    series = compare(runs, axis="time")["series"]["loss"]
+
+    assert [each["x"] for each in series] == [[10.0, 20.0], [0.0, 20.0]]
+    assert series[1]["bad"] == [20.0]
+
+
+def test_only_different_settings_are_shown():
+    runs = [
+        compared("a", metadata={"lr": 1e-3, "batch": 8, "pid": 1.0}),
+        compared("b", metadata={"lr": 1e-4, "batch": 8.0, "pid": 2.0, "warmup": 5.0}),
+    ]
+    comparison = compare(runs)
+
+    assert comparison["settings"] == [
+        {"name": "lr", "values": [1e-3, 1e-4]},
+        {"name": "warmup", "values": [None, 5.0]},
+    ]
+    assert comparison["same_settings"] == 1
+
+
+def test_problems_stand_side_by_side_by_their_cause():
+    runs = [
+        compared("a", cases=[case("kl_blowup", 40, "critical", cause="learning_rate_too_high")]),
+        compared(
+            "b",
+            cases=[
+                case("grad_explosion", 60, "critical", cause="learning_rate_too_high", run="b"),
+                case("rank3/straggler", 5, run="b"),
+            ],
+        ),
+    ]
+    comparison = compare(runs)
+    first, second = comparison["problems"]
+
+    assert first["title"] == "The learning_rate_too_high"
+    assert [[each["onset_step"] for each in cell] for cell in first["cells"]] == [[40], [60]]
+    assert [len(cell) for cell in second["cells"]] == [0, 1]
+    assert [run["health"] for run in comparison["runs"]] == ["critical", "critical"]
+
+
+def test_a_metric_of_one_run_has_no_value_in_the_other():
+    runs = [compared("a"), compared("b", curves={"reward": curve([1.0])})]
+    metrics = {each["signal"]: each for each in compare(runs)["metrics"]}
+
+    assert metrics["loss"]["values"][1] is None
+    assert metrics["loss"]["best_run"] is None
+    assert compare(runs)["series"]["reward"][0] is None
+
+
+def test_machine_signals_are_compared_only_if_they_are_named():
+    groups = {"gpu_power": "machine"}
+    curves = {"loss": curve([1.0]), "gpu_power": curve([300.0])}
+    run = compared("a", curves=curves, groups=groups)
+
+    assert [each["signal"] for each in compare([run])["metrics"]] == ["loss"]
+    named = compare([run], signals=["gpu_power", "unknown"])["metrics"]
+    assert [each["signal"] for each in named] == ["gpu_power"]
+
+
+def test_an_unknown_axis_and_too_many_runs_are_refused():
+    with pytest.raises(ValueError, match="step, time, tokens"):
+        compare([compared()], axis="epochs")
+    with pytest.raises(ValueError, match="1 to 20"):
+        compare([compared()] * 21)
+
+
+def test_the_health_is_that_of_the_worst_case():
+    assert health_of({"step": 1}, [{"severity": "warning"}, {"severity": "critical"}]) == "critical"
+    assert health_of({"step": 1}, [{"severity": "info"}]) == "ok"
+    assert health_of({"step": None}, []) == "unknown"
