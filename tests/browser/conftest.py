@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 from support.browsers import PageProblems, chromium, new_context
+from support.live_runs import live_run as start_live_run
+from support.stored_homes import write_run
 from support.web_servers import servers
 
 
@@ -49,6 +53,19 @@ def browser_page(open_context):
 def serve():
     with servers() as start:
         yield start
+
+
+@pytest.fixture
+def stored_home(tmp_path):
+    """Returns a function that writes a run into one home, as `write_run`; returns its database."""
+    return partial(write_run, tmp_path / "home")
+
+
+@pytest.fixture(scope="module")
+def live_run(tmp_path_factory):
+    """A real run under way, with its agent, for all tests of a file."""
+    with start_live_run(tmp_path_factory.mktemp("live")) as live:
+        yield live
 
 
 @pytest.fixture
