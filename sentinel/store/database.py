@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import sqlite3
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -106,6 +107,12 @@ FIRST_SCHEMA_VERSION = 9
 SCHEMA_VERSION = FIRST_SCHEMA_VERSION + len(MIGRATIONS)
 
 
+MAX_WAIT_SECONDS = 10.0
+"""How long a statement waits for the lock of another connection."""
+
+_RETRY_SECONDS = 0.01
+"""Interval at which a locked database is opened again."""
+
 MAX_IDLE_WAL_BYTES = 4 << 20
 """Size to which the write-ahead log is cut after a larger transaction."""
 
@@ -126,9 +133,22 @@ def connect(path: Path, journal_mode: Literal["wal", "delete"] = "wal") -> sqlit
 
     The write-ahead log needs shared memory, which a file server does not have. Raises
     NewerSchemaError if a later version of sentinel wrote it, and sqlite3.DatabaseError if it is not
-    a database or has no migration to the current schema.
+    a database, has no migration to the current schema, or stays locked for `MAX_WAIT_SECONDS`.
     """
-    connection = sqlite3.connect(path, timeout=10.0, isolation_level=None)
+    deadline = time.monotonic() + MAX_WAIT_SECONDS
+    while True:
+        try:
+            return _open(path, journal_mode)
+        except sqlite3.OperationalError as error:
+            # SQLite does not wait when two connections change the journal mode at once.
+            is_busy = str(getattr(error, "sqlite_errorname", "")).startswith("SQLITE_BUSY")
+            if not is_busy or time.monotonic() >= deadline:
+                raise
+        time.sleep(_RETRY_SECONDS)
+
+
+def _open(path: Path, journal_mode: Literal["wal", "delete"]) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, timeout=MAX_WAIT_SECONDS, isolation_level=None)
     try:
         version = _schema_version(connection)
         # Before anything is written to a file that a later version wrote.

@@ -14,7 +14,7 @@ import pytest
 from sentinel.model.notification import NotificationReason
 from sentinel.model.record import Event, RankMismatch, Spread
 from sentinel.notify import notification_codec, outbox
-from sentinel.store import cases, commands, silences
+from sentinel.store import cases, commands, database, silences
 from sentinel.store.database import (
     FIRST_SCHEMA_VERSION,
     SCHEMA_VERSION,
@@ -414,3 +414,19 @@ def test_opening_a_database_writes_nothing(path):
         with closing(connect(path)) as other:
             assert other.execute("select count(*) from cluster").fetchone() == (0,)
             assert other.execute("pragma auto_vacuum").fetchone() == (2,)
+
+
+def test_opening_is_tried_again_if_another_process_opens_the_file(path, monkeypatch):
+    """SQLite does not wait when two connections change the journal mode at once."""
+    error = sqlite3.OperationalError("database is locked")
+    error.sqlite_errorname = "SQLITE_BUSY"
+    results, opens = iter([error, error]), database._open
+
+    def open_after_two_errors(*arguments):
+        for raised in results:
+            raise raised
+        return opens(*arguments)
+
+    monkeypatch.setattr(database, "_open", open_after_two_errors)
+    with closing(connect(path)) as connection:
+        assert History(connection).incidents() == []
