@@ -73,7 +73,7 @@ class CommandRunner:
                 received[0].write()
 
         code = wait_for_command(pid, supervisor.poll, on_stop_signal)
-        # Whoever kills the command may kill the agent too, which then takes a moment to exit.
+        # A signal that kills the command may kill the agent too, which then takes a moment to exit.
         wait_seconds = KILLED_WAIT_SECONDS if code == 128 + signal.SIGKILL else 0.0
         self._publish_exit(received[0].with_exit(code, time.time()), supervisor, wait_seconds)
         return code

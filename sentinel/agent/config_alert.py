@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from sentinel.model.finding import Finding, Severity
-from sentinel.model.incident import Incident, IncidentKey, IncidentState
-from sentinel.model.notification import Notification, NotificationReason
+from sentinel.agent.agent_warning import AgentWarning
+from sentinel.model.finding import Finding
+from sentinel.model.notification import Notification
 from sentinel.model.record import WHOLE_RUN, Event, Record
 
 INCIDENT_LABEL = "invalid_settings"
@@ -40,31 +40,24 @@ class ConfigAlert:
         is_stop = record.event is Event.STOP
         if self.errors and not self.is_firing and not is_stop:
             self.is_firing = True
-            self.opening = self._notification(NotificationReason.OPENED, record)
+            self.opening = self._warning.opened(record)
             yield self.opening
         elif self.is_firing and (is_stop or not self.errors):
             self.is_firing, self.opening = False, None
-            yield self._notification(NotificationReason.RESOLVED, record)
+            yield self._warning.resolved(record)
 
-    def _notification(self, reason: NotificationReason, record: Record) -> Notification:
+    @property
+    def _warning(self) -> AgentWarning:
         summary = "The settings are valid again."
         if self.errors:
             names = ", ".join(sorted(self.errors))
             summary = f"Invalid settings are replaced by their defaults: {names}."
-        incident = Incident(
-            key=IncidentKey(self.run, WHOLE_RUN, INCIDENT_LABEL),
+        return AgentWarning(
+            self.run,
+            INCIDENT_LABEL,
+            subject="settings",
             episode=1,
-            severity=Severity.WARNING,
-            signal="settings",
+            finding=Finding(summary, self.errors),
             remedy="Correct these settings; `sentinel doctor` checks them. "
             "They apply from the next start of the agent.",
-            finding=Finding(summary, self.errors),
-            onset_step=record.step,
-            opened_step=record.step,
-            opened_time=record.time,
-            state=IncidentState.FIRING,
         )
-        if reason is NotificationReason.RESOLVED:
-            incident.state = IncidentState.RESOLVED
-            incident.resolved_step, incident.resolved_time = record.step, record.time
-        return Notification(reason, incident, record.step, record.time)

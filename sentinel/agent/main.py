@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from math import inf
 from pathlib import Path
 from secrets import token_urlsafe
@@ -168,33 +169,27 @@ class Agent:
         self.entries_since_snapshot = 0
         self.turn_limit = TurnLimit()
         self.reported_at = 0.0
-        try:
+        with self._undo_on_error(self.registration.release):
             self.run_directory = RunDirectory(run, self.storage, self.registration, clock)
-        except Exception as error:
-            self.registration.release()
-            self._raise_storage_failure(error)
-            raise
         database_path = self.run_directory.database_path
-        try:
+        with self._undo_on_error(lambda: self.run_directory.close(ended=False)):
             self.connection = open_storage(database_path, self.storage, self.counters, clock)
             self.run_directory.note_opened()
-        except Exception as error:
-            self.run_directory.close(ended=False)
-            self._raise_storage_failure(error)
-            raise
-        try:
+        with self._undo_on_error(self._release_storage):
             self._build(database_path, predecessor, clock)
-        except BaseException as error:
-            self._release_storage()
-            self._raise_storage_failure(error)
-            raise
-        processor = self.processor
+            with (
+                self._undo_on_error(lambda: self.processor.onset_worker.stop(timeout=1.0)),
+                reading_storage(),
+            ):
+                self.processor.restore()
+
+    @contextmanager
+    def _undo_on_error(self, undo: Callable[[], None]) -> Iterator[None]:
+        """Call `undo` if the context raises; a failure of the storage is raised as that."""
         try:
-            with reading_storage():
-                processor.restore()
+            yield
         except BaseException as error:
-            processor.onset_worker.stop(timeout=1.0)
-            self._release_storage()
+            undo()
             self._raise_storage_failure(error)
             raise
 
@@ -213,7 +208,9 @@ class Agent:
             clock,
         )
         with reading_storage():
-            self.source: RecordSource = self._build_source(Journal(self.connection).positions())
+            positions = Journal(self.connection).positions()
+        self.source: RecordSource = self._build_source(positions)
+        with reading_storage():
             self.cluster_role = AgentRole(
                 run,
                 self.connection,
@@ -223,19 +220,19 @@ class Agent:
                 token=settings.cluster.secret_token(),
                 clock=clock,
             )
-            self.processor: RunProcessor = RunProcessor(
-                run,
-                database_path,
-                self.connection,
-                settings,
-                self.counters,
-                sinks=self.sinks,
-                read_node=self.node_metrics.latest,
-                live_rings=self.source.live_readers,
-                cluster_status=self.cluster_role.status,
-                storage=self.storage,
-                clock=clock,
-            )
+        self.processor: RunProcessor = RunProcessor(
+            run,
+            database_path,
+            self.connection,
+            settings,
+            self.counters,
+            sinks=self.sinks,
+            read_node=self.node_metrics.latest,
+            live_rings=self.source.live_readers,
+            cluster_status=self.cluster_role.status,
+            storage=self.storage,
+            clock=clock,
+        )
         self.dispatcher: Dispatcher = Dispatcher(
             database_path,
             self.sinks,

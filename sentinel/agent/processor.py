@@ -48,7 +48,7 @@ from sentinel.store.history import History
 from sentinel.store.journal import Journal
 from sentinel.store.onset_worker import OnsetWorker
 from sentinel.store.samples import SampleStore
-from sentinel.store.storage_monitor import StorageMonitor
+from sentinel.store.storage_monitor import StorageMonitor, reading_storage
 from sentinel.transport.paths import BASELINES_NAME, home_dir
 from sentinel.transport.ring import RingReader
 
@@ -129,12 +129,13 @@ class RunProcessor:
             self.storage.report,
             onset_process.kill,
         )
-        self.action_planner = ActionPlanner(
-            connection,
-            settings.critical_actions(),
-            live_rings,
-            lambda: self.notification_policy.suppression,
-        )
+        with reading_storage():
+            self.action_planner = ActionPlanner(
+                connection,
+                settings.critical_actions(),
+                live_rings,
+                lambda: self.notification_policy.suppression,
+            )
         self.restorable_consumers = (self.exposition, self.notification_policy, self.action_planner)
         self.consumers: tuple[ResultConsumer, ...] = (
             self.history,

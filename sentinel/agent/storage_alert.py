@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 
-from sentinel.model.finding import Finding, Severity
-from sentinel.model.incident import Incident, IncidentKey, IncidentState
-from sentinel.model.notification import Notification, NotificationReason
+from sentinel.agent.agent_warning import AgentWarning
+from sentinel.model.finding import Finding
+from sentinel.model.notification import Notification
 from sentinel.model.record import WHOLE_RUN, Event, Record
 from sentinel.model.storage_state import StorageState
 
@@ -45,36 +44,21 @@ class StorageAlert:
         state, is_stop = self._state(), record.event is Event.STOP
         if is_stop or not state.is_degraded:
             for number in sorted(self._firing):
-                yield self._notification(NotificationReason.RESOLVED, state, number, record)
+                yield self._warning(state, number).resolved(record)
             self._firing.clear()
             self.opening = None
         elif self.has_started and state.number not in self._firing:
             self._firing.add(state.number)
-            self.opening = self._notification(
-                NotificationReason.OPENED, state, state.number, record
-            )
+            self.opening = self._warning(state, state.number).opened(record)
             yield self.opening
 
-    def _notification(
-        self, reason: NotificationReason, state: StorageState, number: int, record: Record
-    ) -> Notification:
-        incident = Incident(
-            key=IncidentKey(self.run, WHOLE_RUN, INCIDENT_LABEL),
+    def _warning(self, state: StorageState, number: int) -> AgentWarning:
+        summary = state.text or "The run is stored on its disk again."
+        return AgentWarning(
+            self.run,
+            INCIDENT_LABEL,
+            subject="storage",
             episode=number,
-            severity=Severity.WARNING,
-            signal="storage",
+            finding=Finding(summary),
             remedy=state.remedy,
-            finding=Finding(state.text or "The run is stored on its disk again."),
-            onset_step=record.step,
-            opened_step=record.step,
-            opened_time=record.time,
-            state=IncidentState.FIRING,
         )
-        if reason is NotificationReason.RESOLVED:
-            incident = replace(
-                incident,
-                state=IncidentState.RESOLVED,
-                resolved_step=record.step,
-                resolved_time=record.time,
-            )
-        return Notification(reason, incident, record.step, record.time)

@@ -20,7 +20,7 @@ CHECK_INTERVAL_SECONDS, CHECK_SHARE = 30.0, 0.01
 """Least time between two checks, and the share of the time that they may take."""
 _LOWEST_PRIORITY = 19
 _OPERATIONS_PER_CALL = 20_000
-"""Operations of SQLite after which the check looks whether it shall end."""
+"""Operations of SQLite between two tests whether the check must end."""
 
 
 class StorageKeeper:

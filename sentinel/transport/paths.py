@@ -260,7 +260,11 @@ def removed_ring_names(run_id: str) -> set[str]:
 def write_owner_host(run_id: str, host: str) -> None:
     """Record the host that owns the run id. Raises RunIdError, OSError."""
     path = run_dir(run_id) / _OWNER_FILE
-    if read_home(run_id).owner != host:
+    try:
+        is_written = path.read_text() == host
+    except (FileNotFoundError, ValueError):
+        is_written = False
+    if not is_written:
         path.write_text(host)
 
 

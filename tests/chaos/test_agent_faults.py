@@ -116,7 +116,7 @@ class Run:
 
         until(is_there, TIMEOUT_SECONDS, f"step {minimum}")
 
-    def tell(self, word):
+    def write_command(self, word):
         self.rank.stdin.write(f"{word}\n".encode())
         self.rank.stdin.flush()
 
@@ -157,9 +157,9 @@ def test_a_raising_detector_and_a_flood_of_names_stop_nothing(receiver, tmp_path
     run = Run(tmp_path, receiver)
     try:
         run.await_step(50)
-        run.tell("flood")
+        run.write_command("flood")
         run.await_step(150)
-        run.tell("nan")
+        run.write_command("nan")
         until(lambda: nan_statuses(receiver), TIMEOUT_SECONDS, "the NaN is notified")
         exposition = run.get("/metrics")
         found = samples(exposition)
@@ -201,7 +201,7 @@ def test_an_agent_with_few_descriptors_that_is_killed_still_notifies(receiver, t
             for _ in range(2 * MAX_DESCRIPTORS):
                 with suppress(OSError):
                     stack.enter_context(socket.create_connection(address, timeout=5))
-            run.tell("nan")
+            run.write_command("nan")
             until(lambda: nan_statuses(receiver), TIMEOUT_SECONDS, "the NaN is notified")
         run.await_step(100)
         assert nan_statuses(receiver) == ["firing"]

@@ -30,7 +30,7 @@ kind, pipe = sys.argv[1:]
 
 def wait_for_disk():
     # The caller of posix_spawn is in state D until its child executes the program, and the child
-    # first opens a pipe that nobody writes.
+    # first opens a pipe without a writer.
     libc, actions = ctypes.CDLL(None), ctypes.create_string_buffer(1024)
     arguments = (ctypes.c_char_p * 2)(b"true", None)
     libc.posix_spawn_file_actions_init(actions)

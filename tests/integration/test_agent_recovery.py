@@ -15,6 +15,7 @@ from sentinel.agent.main import Agent
 from sentinel.causes._evidence import symptom_evidence
 from sentinel.config.settings import load_settings
 from sentinel.model.record import Event
+from sentinel.pipeline import pipeline
 from sentinel.store.database import connect
 from sentinel.store.storage_monitor import FailureKind, StorageFailure
 from sentinel.transport.paths import current_run_dir, run_dir
@@ -215,3 +216,15 @@ def test_what_is_stored_until_the_sink_workers_end_moves_to_shared_memory(monkey
     assert current_run_dir("live") != run_dir("live")
     with closing(connect(current_run_dir("live") / "sentinel.db")) as database:
         assert database.execute("select until from sink_pause").fetchall() == [(7.0,)]
+
+
+def test_a_detector_that_cannot_be_built_is_no_damage(monkeypatch):
+    """Its error is of the type that a decoder raises for a damaged value."""
+
+    def fail(*_):
+        raise TypeError("__init__() missing 1 required positional argument: 'limit'")
+
+    monkeypatch.setattr(pipeline, "build", fail)
+    with pytest.raises(TypeError, match="limit"):
+        make_agent()
+    assert not list(run_dir("live").glob("*.corrupt-*"))

@@ -74,7 +74,7 @@ def serve_tls(tmp_path):
 
 
 def test_the_state_is_read_over_tls(register, serve_tls):
-    """The certificate is signed by nobody that this machine trusts."""
+    """The certificate is not signed by an authority that this machine trusts."""
     url, certificate = serve_tls()
 
     assert query_agent(register(url, token="own", certificate_file=str(certificate))).state == STATE

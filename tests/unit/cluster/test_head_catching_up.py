@@ -97,6 +97,6 @@ def test_a_follower_says_that_it_has_more_to_send(tmp_path, monkeypatch):
     flags = []
     for _ in range(3):
         harness.forward(heartbeat())
-        beat = harness.client.acknowledge().entries[-1]
-        flags.append(UNSENT_KEY in beat.attributes)
+        last = harness.client.acknowledge().entries[-1]
+        flags.append(UNSENT_KEY in last.attributes)
     assert flags == [True, True, False]
