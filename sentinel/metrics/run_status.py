@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any
 
 from sentinel.metrics.run_state import RunState, worst_rank
 from sentinel.model.incident import Onset
-from sentinel.model.message import Message, build_message
-from sentinel.model.notification import Notification, NotificationReason
+from sentinel.model.notification import Notification
 from sentinel.model.rank_stack import parse_stacks
-from sentinel.model.record import WHOLE_RUN
 from sentinel.signals.catalogue import SIGNALS
 from sentinel.signals.coverage import Coverage, coverage_text
 from sentinel.signals.hardware import NodeMeasurements
-from sentinel.store.cases import case_fields, case_to_dict
+from sentinel.store.cases import case_fields, case_with_message
 from sentinel.store.history import incident_to_dict, onset_fields
 from sentinel.store.silences import silence_to_dict
 
@@ -35,7 +33,7 @@ def run_state_to_dict(
     (signals that detectors read), unmonitored (keys with their nearest signal), coverage (what is
     not monitored as text, mostly empty), liveness, stacks (while no step completes, of the ranks at
     each place), cases (the most severe first, each with the text of its notification, see
-    `message_to_dict`, its first detector and the ranks that it names), incidents (with silenced and
+    `case_with_message`), incidents (with silenced and
     acknowledged, case and diagnosis), silences, tier, ranks (those shown singly), ranks_hidden (the
     number of others). `onsets` are by incident name.
     """
@@ -44,7 +42,7 @@ def run_state_to_dict(
         alerts.open_cases,
         key=lambda each: (each.incident.severity.order, -each.incident.opened_time),
     )
-    cases = [_open_case_to_dict(notification, now) for notification in open_cases]
+    cases = [case_with_message(notification, now) for notification in open_cases]
     case_by_incident = {name: case for case in cases for name in case["incidents"]}
     return {
         "run": run_state.run,
@@ -100,11 +98,6 @@ def _case_text(case: Notification) -> str:
     return f"{cause}{case.incident.finding.summary}"[:MAX_REPORTED_CHARS]
 
 
-def message_to_dict(message: Message) -> dict[str, Any]:
-    """The parts of a message as plain data, and its headline."""
-    return asdict(message) | {"severity": message.severity.value, "headline": message.headline}
-
-
 def machine_to_dict(machine: NodeMeasurements) -> dict[str, Any]:
     """The newest measurements of the node. Keys: host, disks, gpus, seen (time by part)."""
     gpus = [
@@ -124,20 +117,6 @@ def machine_to_dict(machine: NodeMeasurements) -> dict[str, Any]:
         "disks": dict(machine.free_bytes),
         "gpus": gpus,
         "seen": dict(machine.measured_at),
-    }
-
-
-def _open_case_to_dict(notification: Notification, now: float) -> dict[str, Any]:
-    # As it opened, since "escalated" and "updated" describe a message and not the case.
-    opened = replace(notification, reason=NotificationReason.OPENED)
-    incidents = notification.incidents
-    ranks = {
-        each.key.rank if each.key.rank != WHOLE_RUN else each.finding.rank for each in incidents
-    }
-    return case_to_dict(notification) | {
-        "detector": notification.incident.key.detector,
-        "ranks": sorted(rank for rank in ranks if rank is not None),
-        "message": message_to_dict(build_message(opened, now)),
     }
 
 

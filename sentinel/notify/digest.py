@@ -16,8 +16,9 @@ from sentinel.model.finding import Finding, Severity
 from sentinel.model.incident import Incident, IncidentKey, IncidentState
 from sentinel.model.notification import Notification, NotificationReason
 from sentinel.model.record import WHOLE_RUN
-from sentinel.notify import notification_codec, outbox
+from sentinel.notify import outbox
 from sentinel.notify.outbox import OutboxEntry
+from sentinel.store import notification_codec
 from sentinel.store.database import transaction
 
 WINDOW_SECONDS = 3600.0

@@ -20,8 +20,8 @@ from sentinel.model.delivery_problem import DeliveryProblem
 from sentinel.model.finding import Severity
 from sentinel.model.incident import ENDS_OF_RUN, IncidentKey, IncidentState
 from sentinel.model.notification import Notification, NotificationReason
-from sentinel.notify import notification_codec
 from sentinel.pipeline.incidents import KnownEpisode
+from sentinel.store import notification_codec
 
 MAX_RETRY_DELAY_SECONDS = 3600.0
 """Longest delay of a row. A row that is due later than that shows a clock that was set back."""

@@ -19,10 +19,10 @@ from sentinel.model.finding import Severity
 from sentinel.model.incident import IncidentState, RunTier
 from sentinel.model.notification import Notification, NotificationReason, RunContext
 from sentinel.model.record import WHOLE_RUN, Event
-from sentinel.notify import notification_codec, outbox
+from sentinel.notify import outbox
 from sentinel.notify.recipients import Recipients
 from sentinel.pipeline.engine import Result
-from sentinel.store import commands, silences
+from sentinel.store import commands, notification_codec, silences
 from sentinel.store.silences import Acknowledgement, Suppression
 
 log = logging.getLogger(__name__)

@@ -21,11 +21,12 @@ from sentinel.model.delivery import (
     Sink,
 )
 from sentinel.model.notification import Notification
-from sentinel.notify import digest, notification_codec, outbox, retry
+from sentinel.notify import digest, outbox, retry
 from sentinel.notify.outbox import OutboxEntry
 from sentinel.notify.recipients import Recipients
 from sentinel.notify.transports.abortable_connection import PostponedError
 from sentinel.notify.transports.send import send
+from sentinel.store import notification_codec
 from sentinel.store.database import transaction
 from sentinel.store.storage_monitor import DamagedContentError, is_json
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from sentinel.model.finding import Clear, Detector, Finding, wanted_baselines
 from sentinel.model.incident import Incident, IncidentKey
@@ -27,13 +28,20 @@ MAX_CACHED_KEY_SETS = 256
 """Key sets of records for which the applicable detectors are cached."""
 
 
+class Threshold(NamedTuple):
+    """The value from which on a detector would find a problem, in the unit of its signal."""
+
+    signal: str
+    value: float
+
+
 @dataclass(frozen=True, slots=True)
 class Result:
     """What the engine concluded from one record.
 
     `notifications` are of single incidents that opened, escalated or resolved; `changed_incidents`
     changed state without a notification. `case_notifications` are those that are sent: incidents of
-    one cause as one case.
+    one cause as one case. `thresholds` are those of the detectors that stated one, by name.
     """
 
     record: Record
@@ -41,6 +49,7 @@ class Result:
     notifications: tuple[Notification, ...] = ()
     changed_incidents: tuple[Incident, ...] = ()
     case_notifications: tuple[Notification, ...] = ()
+    thresholds: Mapping[str, Threshold] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +75,7 @@ class Engine:
     """Evaluates each combined record of a run with every applicable detector.
 
     `detector_factories` build one detector per run and name. Records of single ranks are not
-    evaluated. `baselines` are those of each run, updated once per record for all detectors, and
-    `thresholds` the newest value at which a detector would find a problem, in its signal's unit.
+    evaluated. `baselines` are those of each run, updated once per record for all detectors.
     `priors` are the trajectories that a run starts from, in place of the general ones.
     """
 
@@ -77,7 +85,6 @@ class Engine:
     detectors: dict[IncidentKey, Detector] = field(default_factory=dict)
     error_counts: dict[str, int] = field(default_factory=dict)
     baselines: dict[str, RunBaselines] = field(default_factory=dict)
-    thresholds: dict[IncidentKey, float] = field(default_factory=dict)
     priors: dict[str, Mapping[str, TrajectoryPrior]] = field(default_factory=dict)
     _caches: dict[str, _DetectorCache] = field(default_factory=dict, repr=False)
 
@@ -86,6 +93,7 @@ class Engine:
         if record.rank != WHOLE_RUN:
             return Result(record)
         findings: dict[str, Finding] = {}
+        thresholds: dict[str, Threshold] = {}
         changes: list[Notification | Incident] = []
         with_incident = {key.detector for key in self.incident_book.open_incidents}
         applicable = self._applicable_detectors(record.run, frozenset(record.values))
@@ -100,7 +108,7 @@ class Engine:
                 if output is None:
                     continue
                 if output.threshold is not None:
-                    self.thresholds[key] = output.threshold
+                    thresholds[key.detector] = Threshold(detector.signal, output.threshold)
                 # Nearly always nothing is wrong, and then there is nothing to update.
                 if type(output) is Clear and key.detector not in with_incident:
                     continue
@@ -119,7 +127,7 @@ class Engine:
         changed = tuple(each for each in changes if isinstance(each, Incident))
         checkpoints = self.incident_book.checkpoint_steps.get(record.run, ())
         cases = self.case_book.update(record, changes, checkpoints)
-        return Result(record, findings, notifications, changed, cases)
+        return Result(record, findings, notifications, changed, cases, thresholds)
 
     def _update_baselines(
         self, record: Record, signals: frozenset[str] | None

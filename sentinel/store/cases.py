@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from sentinel.model.diagnosis import Diagnosis
+from sentinel.model.message import build_message
 from sentinel.model.notification import Notification, NotificationReason
+from sentinel.model.record import WHOLE_RUN
+from sentinel.store import notification_codec
 
 JsonObject = dict[str, Any]
 
@@ -16,13 +19,14 @@ JsonObject = dict[str, Any]
 def store_case(connection: sqlite3.Connection, notification: Notification) -> None:
     """Store the newest state of a case in the caller's transaction."""
     connection.execute(
-        "insert or replace into case_history values(?, ?, ?, ?, ?)",
+        "insert or replace into case_history values(?, ?, ?, ?, ?, ?)",
         (
             notification.incident.name,
             "resolved" if notification.reason is NotificationReason.RESOLVED else "firing",
             None if notification.diagnosis is None else notification.diagnosis.cause,
             notification.incident.opened_time,
             json.dumps(case_to_dict(notification)),
+            notification_codec.encode(notification),
         ),
     )
 
@@ -61,6 +65,30 @@ def case_to_dict(notification: Notification) -> JsonObject:
         "diagnosis": None
         if notification.diagnosis is None
         else diagnosis_to_dict(notification.diagnosis),
+    }
+
+
+def case_with_message(notification: Notification, now: float | None) -> JsonObject:
+    """A case as the page shows it: `case_to_dict`, its state and the text of its notification.
+
+    Further keys: state (`firing` or `resolved`), resolved_time, detector (the first one), ranks
+    (those that it names), and message, see `build_message`, which gets `now`.
+    """
+    is_resolved = notification.reason is NotificationReason.RESOLVED
+    # As it opened, since "escalated" and "updated" describe a message and not the case.
+    opened = replace(notification, reason=NotificationReason.OPENED)
+    message = build_message(opened, now)
+    ranks = {
+        each.key.rank if each.key.rank != WHOLE_RUN else each.finding.rank
+        for each in notification.incidents
+    }
+    return case_to_dict(notification) | {
+        "state": "resolved" if is_resolved else "firing",
+        "resolved_time": notification.incident.resolved_time if is_resolved else None,
+        "detector": notification.incident.key.detector,
+        "ranks": sorted(rank for rank in ranks if rank is not None),
+        "message": asdict(message)
+        | {"severity": message.severity.value, "headline": message.headline},
     }
 
 

@@ -40,6 +40,7 @@ create table if not exists block(
     time real not null, layout integer not null, vals blob not null);
 create index if not exists block_by_level on block(level);
 create index if not exists block_by_layout on block(layout);
+create index if not exists block_by_first_id on block(event, first_id);
 create table if not exists thinning(
     id integer primary key check(id = 1), next_id integer not null);
 create table if not exists metadata(
@@ -60,7 +61,14 @@ create table if not exists incident(
     resolved_step integer, resolved_time real, body text not null);
 create table if not exists case_history(
     name text primary key, state text not null, cause text, opened_time real not null,
-    body text not null);
+    body text not null, notification text not null default '');
+create table if not exists threshold(
+    id integer primary key, detector text not null, signal text not null,
+    attempt integer not null, step integer not null, time real not null, value real not null);
+create table if not exists media(
+    id integer primary key, name text not null, step integer not null, time real not null,
+    kind text not null, content_type text not null, width integer, height integer,
+    source text, offset integer, length integer, body blob);
 create table if not exists outbox(
     key text primary key, sink text not null, notification text not null, state text not null,
     severity text not null, tries integer not null default 0, created real not null,
@@ -98,6 +106,7 @@ MIGRATIONS: tuple[Callable[[sqlite3.Connection], None], ...] = (
     migrations.migrate_from_0_1_0,
     migrations.migrate_to_coalesced_outbox,
     migrations.migrate_to_packed_history,
+    migrations.migrate_to_run_pages,
 )
 """Migration n, counted from 1, takes a database from schema version 8 + n to 9 + n."""
 

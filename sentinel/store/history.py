@@ -24,6 +24,7 @@ from sentinel.store.database import connect
 from sentinel.store.record_rows import LayoutTable, RecordPacker, unpack, unpack_values
 from sentinel.store.run_metadata import RunMetadataStore
 from sentinel.store.storage_monitor import reading_storage
+from sentinel.store.thresholds import ThresholdStore
 
 _ROW_COLUMNS = "attempt, step, time, event, layout, vals"
 _ROWS_SQL = f"""
@@ -48,7 +49,7 @@ _RESTORED_EVENTS = ("start", "save", "eval", "stop")
 
 @dataclass
 class History:
-    """Rows of the tables `step`, `block`, `metadata`, `incident` and `case_history`.
+    """Rows of the tables `step`, `block`, `metadata`, `incident`, `case_history`, `threshold`.
 
     Records of single ranks are not stored: the combined record holds their spread. Heartbeats are
     stored if they have values of the node, METADATA records if they change anything. A row that
@@ -74,6 +75,8 @@ class History:
             self._store_incident(incident)
         for notification in result.case_notifications:
             cases.store_case(self.connection, notification)
+        if result.thresholds:
+            self.thresholds.update(record, result.thresholds)
 
     def delete_since(self, time: float) -> None:
         """Delete the records from that time on (epoch seconds), which are read again.
@@ -82,11 +85,17 @@ class History:
         """
         self.connection.execute("delete from step where time >= ? and event <> 'heartbeat'", [time])
         self.connection.execute("delete from block where first_time >= ?", [time])
+        self.thresholds.delete_since(time)
 
     @cached_property
     def layouts(self) -> LayoutTable:
         """The layouts of the rows."""
         return LayoutTable(self.connection)
+
+    @cached_property
+    def thresholds(self) -> ThresholdStore:
+        """The thresholds of the detectors."""
+        return ThresholdStore(self.connection)
 
     @cached_property
     def run_metadata(self) -> RunMetadataStore:

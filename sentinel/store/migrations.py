@@ -158,6 +158,30 @@ def migrate_to_packed_history(connection: sqlite3.Connection) -> None:
     connection.execute("drop table step_11")
 
 
+_RUN_PAGES_SQL = """
+alter table case_history add column notification text not null default '';
+create table threshold(
+    id integer primary key, detector text not null, signal text not null,
+    attempt integer not null, step integer not null, time real not null, value real not null);
+create table media(
+    id integer primary key, name text not null, step integer not null, time real not null,
+    kind text not null, content_type text not null, width integer, height integer,
+    source text, offset integer, length integer, body blob);
+create index block_by_first_id on block(event, first_id);
+update case_history set notification = coalesce((
+    select notification from outbox where incident = case_history.name and notification <> ''
+    order by created desc, rowid desc limit 1), '')
+"""
+
+
+def migrate_to_run_pages(connection: sqlite3.Connection) -> None:
+    """Schema 12 to 13: cases have their notification; thresholds of detectors; logged media.
+
+    The notification of a stored case is the newest one in the outbox.
+    """
+    execute_script(connection, _RUN_PAGES_SQL)
+
+
 def execute_script(connection: sqlite3.Connection, script: str) -> None:
     """Execute the statements of a script, none of which contains a semicolon.
 

@@ -36,7 +36,7 @@ PAGE_SIZE = 4096
 _PAGE_COUNT_OFFSET = 28
 
 _STATE_TABLES = ("ring", "snapshot", "journal")
-_LAST_TABLES = ("layout", "block", "step", "sample")
+_LAST_TABLES = ("layout", "threshold", "block", "step", "sample", "media")
 """Large tables, after all that decide what is notified; layouts before what needs them."""
 _NOTIFICATION_TABLES = frozenset({"outbox", "sink_pause", "ack", "silence", "command"})
 _LABELS = {
@@ -51,6 +51,8 @@ _LABELS = {
     "block": "history",
     "step": "history",
     "sample": "generated texts",
+    "threshold": "history",
+    "media": "logged images",
     "spool": "records for the head",
     "node": "state of the nodes",
     "cluster": "state of the nodes",
@@ -253,6 +255,8 @@ class _Copy:
             layouts = self._layouts()
             decode = _decode_step if table == "step" else _decode_block
             return lambda row: _can_decode(decode, layouts, row)
+        if table == "media":
+            return lambda row: _is_text_row(row | {"body": None})
         column = _JSON_COLUMNS.get(table)
         return lambda row: _is_text_row(row) and (column is None or is_json(row[column]))
 

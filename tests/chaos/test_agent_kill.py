@@ -16,7 +16,7 @@ from support.webhook_receiver import Receiver
 
 from sentinel.model.notification import NotificationReason
 from sentinel.model.record import Event
-from sentinel.notify import notification_codec
+from sentinel.store import notification_codec
 from sentinel.store.database import connect
 from sentinel.store.history import History
 from sentinel.transport.paths import run_dir

@@ -13,8 +13,7 @@ import pytest
 from support.rank_processes import ranks, release, until
 from support.webhook_receiver import Receiver
 
-from sentinel.notify import notification_codec
-from sentinel.store import silences
+from sentinel.store import notification_codec, silences
 from sentinel.store.database import connect
 from sentinel.store.silences import Silence
 from sentinel.transport.paths import run_dir

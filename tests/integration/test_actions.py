@@ -11,7 +11,7 @@ import pytest
 from support.rank_processes import until
 from support.webhook_receiver import Receiver
 
-from sentinel.notify import notification_codec
+from sentinel.store import notification_codec
 from sentinel.store.database import connect
 from sentinel.store.history import History
 from sentinel.transport.paths import is_agent_running, ring_dir, run_dir

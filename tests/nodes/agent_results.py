@@ -16,7 +16,7 @@ from support.rank_processes import until
 
 from sentinel.model.notification import Notification
 from sentinel.model.record import Event, Record
-from sentinel.notify import notification_codec
+from sentinel.store import notification_codec
 from sentinel.store.database import connect
 from sentinel.store.history import History
 

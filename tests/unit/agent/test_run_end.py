@@ -11,9 +11,8 @@ from sentinel.agent.processor import RunProcessor
 from sentinel.config.settings import build_sinks, load_settings
 from sentinel.model.counters import Counters
 from sentinel.model.record import WHOLE_RUN, Event, Record
-from sentinel.notify import notification_codec
 from sentinel.signals.hardware import NodeMeasurements
-from sentinel.store import silences
+from sentinel.store import notification_codec, silences
 from sentinel.store.database import connect
 
 SINKS = {

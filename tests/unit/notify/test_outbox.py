@@ -10,10 +10,10 @@ from sentinel.model.finding import Severity
 from sentinel.model.incident import Resolution
 from sentinel.model.notification import NotificationReason
 from sentinel.notify import outbox
-from sentinel.notify.notification_codec import decode
 from sentinel.notify.outbox import DeliveryProblem, QueueRules
 from sentinel.notify.recipients import Recipients
 from sentinel.store.database import connect
+from sentinel.store.notification_codec import decode
 
 ALL = QueueRules(updatable=["slack"])
 

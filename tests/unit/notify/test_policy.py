@@ -14,11 +14,11 @@ from sentinel.model.finding import Severity
 from sentinel.model.incident import IncidentState, Resolution, RunTier
 from sentinel.model.notification import Notification, NotificationReason
 from sentinel.model.record import WHOLE_RUN, Event, Record
-from sentinel.notify import notification_codec, outbox
+from sentinel.notify import outbox
 from sentinel.notify.policy import NotificationPolicy
 from sentinel.notify.recipients import Recipients
 from sentinel.pipeline.engine import Result
-from sentinel.store import commands, silences
+from sentinel.store import commands, notification_codec, silences
 from sentinel.store.database import connect
 from sentinel.store.history import History
 from sentinel.store.silences import Acknowledgement, Silence, Suppression

@@ -32,12 +32,11 @@ class Follower:
 
 def test_two_detectors_share_one_baseline():
     engine = Engine({"one": Follower, "two": Follower})
-    for record in steps(kl_ref=[0.1] * 20, loss=[1.0] * 20):
-        engine.process(record)
+    results = [engine.process(record) for record in steps(kl_ref=[0.1] * 20, loss=[1.0] * 20)]
 
     assert engine.baselines["run"].by_signal["kl_ref"].count == 20
     assert [detector.count for detector in engine.detectors.values()] == [20, 20]
-    assert set(engine.thresholds.values()) == {2.5}
+    assert results[-1].thresholds == {"one": ("kl_ref", 2.5), "two": ("kl_ref", 2.5)}
 
 
 def test_a_record_without_the_signal_leaves_its_baseline():

@@ -12,7 +12,7 @@ from support.notifications import make_notification, with_diagnosis
 from sentinel.config import plugins
 from sentinel.model.delivery import Response
 from sentinel.model.notification import NotificationReason
-from sentinel.notify import notification_codec
+from sentinel.store import notification_codec
 from sentinel.testing import REFUSALS, check_sink
 
 SINKS = plugins.load_classes("sinks")

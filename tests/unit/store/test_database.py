@@ -13,8 +13,8 @@ import pytest
 
 from sentinel.model.notification import NotificationReason
 from sentinel.model.record import Event, RankMismatch, Spread
-from sentinel.notify import notification_codec, outbox
-from sentinel.store import cases, commands, database, silences
+from sentinel.notify import outbox
+from sentinel.store import cases, commands, database, notification_codec, silences
 from sentinel.store.database import (
     FIRST_SCHEMA_VERSION,
     SCHEMA_VERSION,

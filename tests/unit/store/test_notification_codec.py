@@ -9,7 +9,7 @@ from support.notifications import make_notification, with_diagnosis
 
 from sentinel.model.finding import Severity
 from sentinel.model.notification import NotificationReason
-from sentinel.notify.notification_codec import UnreadableNotificationError, decode, encode
+from sentinel.store.notification_codec import UnreadableNotificationError, decode, encode
 
 
 @pytest.mark.parametrize("reason", list(NotificationReason))
