@@ -1,0 +1,23 @@
+// Modal dialogs. The browser keeps the focus inside, and Escape closes them.
+import { container, element, setAttributes } from "./dom.js";
+
+let dialogCount = 0;
+
+// Show a dialog with this title and content; it is removed when it closes, and the element that had
+// the focus gets it again.
+export function openDialog(title, content, className = "") {
+  const heading = element("h2", title);
+  heading.id = `dialog-${++dialogCount}`;
+  const dialog = setAttributes(container("dialog", className, heading, content), { "aria-labelledby": heading.id });
+  const before = document.activeElement;
+  dialog.addEventListener("close", () => {
+    dialog.remove();
+    if (before?.isConnected) before.focus();
+  });
+  dialog.addEventListener("click", (event) => {
+    if (event.target === dialog) dialog.close();
+  });
+  document.body.append(dialog);
+  dialog.showModal();
+  return dialog;
+}

@@ -1,0 +1,87 @@
+// The page of one run. A section is { id, title, element, update(run), urgency(run) }, and may have
+// note(run), a few words beside its title, isShown(run), and isClosed if it is collapsed at first.
+import { container, element, emptyState } from "./dom.js";
+import { createFrame, revealNode } from "./frame.js";
+import { installKeyboard, openHelpDialog, openSearchDialog } from "./keyboard.js";
+import { getJson, source, subscribe } from "./source.js";
+import { createToolbar } from "./toolbar.js";
+import { createView } from "./view.js";
+import { caseAnchor, createHeader } from "./sections/header.js";
+import { createCases } from "./sections/cases.js";
+import { createSignals } from "./sections/signals.js";
+import { createRanks } from "./sections/ranks.js";
+import { createNodes } from "./sections/nodes.js";
+import { createMachine } from "./sections/machine.js";
+import { createIncidents } from "./sections/incidents.js";
+import { createSamples } from "./sections/samples.js";
+import { createMedia } from "./sections/media.js";
+import { createDeliveries } from "./sections/deliveries.js";
+import { createCoverage } from "./sections/coverage.js";
+import { createSettings } from "./sections/settings.js";
+
+const SECTIONS = [
+  createCases, createSignals, createRanks, createNodes, createMachine, createSamples, createMedia, createIncidents,
+  createDeliveries, createCoverage, createSettings,
+];
+
+function startPage() {
+  const page = {
+    source,
+    view: createView(),
+    run: null,
+    runbookUrl: (name) => (source.isReport ? "" : `../../runbooks/${encodeURIComponent(name)}`),
+  };
+  const header = createHeader(page);
+  const frame = createFrame(SECTIONS.map((create) => create(page)));
+  page.frame = frame;
+  page.reveal = frame.reveal;
+  page.toolbar = createToolbar(page, openHelpDialog, () => openSearchDialog(page));
+  page.searchTargets = () => searchTargets(page);
+  document.getElementById("topbar").append(header.bar, page.toolbar.toggle, page.toolbar.element);
+  document.getElementById("page").replaceChildren(header.element, frame.element);
+  installKeyboard(page);
+  document.addEventListener("click", followAnchor);
+
+  const show = (run) => {
+    const isFirst = page.run === null;
+    page.run = run;
+    header.update(run);
+    page.toolbar.update(run);
+    frame.update(run);
+    if (isFirst && location.hash) openAnchor(location.hash);
+  };
+  const refresh = async () => {
+    try {
+      show(await getJson("api/run"));
+    } catch (error) {
+      header.setConnection("unreachable");
+      if (!page.run && error.status) header.element.prepend(emptyState(error.message));
+    }
+  };
+  refresh();
+  subscribe({ run: show, reset: refresh, connection: header.setConnection });
+}
+
+// Links to cases and sections open what they lead to.
+function followAnchor(event) {
+  const link = event.target.closest?.("a[href^='#']");
+  if (link && openAnchor(new URL(link.href).hash)) event.preventDefault();
+}
+
+function openAnchor(hash) {
+  const node = document.getElementById(decodeURIComponent(hash.slice(1)));
+  if (node) revealNode(node);
+  return Boolean(node);
+}
+
+function searchTargets({ frame, run }) {
+  const sections = frame.items.filter(({ details }) => !details.hidden).map(({ section, details }) =>
+    ({ text: section.title, kind: "section", open: () => revealNode(details) }));
+  const cases = (run?.cases ?? []).map(({ name, message }) =>
+    ({ text: message.subject, kind: "case", open: () => revealNode(document.getElementById(caseAnchor(name))) }));
+  const signals = [...document.querySelectorAll("[data-signal]")].map((node) =>
+    ({ text: node.dataset.signal, kind: node.dataset.kind ?? "signal", open: () => revealNode(node) }));
+  return [...cases, ...sections, ...signals];
+}
+
+startPage();

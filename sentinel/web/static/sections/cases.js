@@ -1,0 +1,268 @@
+// Open cases, as their notifications tell them, and those that are resolved.
+import {
+  button, container, createChangeCheck, element, emptyState, formatCount, formatDate, formatRanks, isNumber,
+  severityClass, textWithCode,
+} from "../dom.js";
+import { caseAnchor } from "./header.js";
+import { openAcknowledgeDialog, openSilenceDialog, sendSuppression } from "./suppression.js";
+
+const MAX_RESOLVED_SHOWN = 50;
+const STEPS_AROUND_CASE = 0.35;
+
+export function createCases(page) {
+  const open = element("div");
+  const silences = element("div", "", "health");
+  const resolved = element("div");
+  const root = container("div", "", silences, open, resolved);
+  const isOpenNew = createChangeCheck();
+  const areSilencesNew = createChangeCheck();
+  let resolvedKey = "";
+  return {
+    id: "cases",
+    title: "Cases",
+    element: root,
+    note: (run) => (run.cases.length ? `${run.cases.length} open` : "none open"),
+    update(run) {
+      // Rebuilt only after a change, so that the user can select and copy text. How long ago a case
+      // was found changes all the time.
+      const facts = JSON.stringify([run.cases, run.incidents, run.state], (key, value) => (key === "since" ? undefined : value));
+      if (isOpenNew(facts)) replaceKeepingFocus(open, openElements(page, run));
+      for (const each of run.cases) {
+        const since = document.getElementById(caseAnchor(each.name))?.querySelector(".since");
+        if (since && since.textContent !== each.message.since) since.textContent = each.message.since;
+      }
+      if (areSilencesNew(run.silences)) silences.replaceChildren(...(run.silences ?? []).map((each) => silenceBanner(page, each)));
+      silences.hidden = !run.silences?.length;
+      const key = JSON.stringify(run.cases.map(({ name }) => name));
+      if (key !== resolvedKey) {
+        resolvedKey = key;
+        showResolved(page, resolved, run);
+      }
+    },
+    urgency(run) {
+      if (run.cases.some(({ severity }) => severity === "critical")) return 100;
+      return run.cases.length || run.incidents.length ? 90 : 0;
+    },
+  };
+}
+
+function openElements(page, run) {
+  const isFollower = run.cluster?.role === "follower";
+  const none = isFollower ? "None on this node; the head shows the incidents of the run."
+    : ["running", "starting", "stalled"].includes(run.state)
+      ? "None. A case opens when a detector fires, and its notification is shown here."
+      : "None was open when the run ended.";
+  const cases = run.cases.map((each) =>
+    caseCard(page, each, run.incidents.filter((incident) => incident.case === each.name)));
+  const single = run.incidents.filter((incident) => !incident.case).map((incident) => incidentCard(page, incident));
+  return cases.length + single.length ? [...cases, ...single] : [emptyState(none)];
+}
+
+// A button that had the focus gets it again after the cards are rebuilt.
+function replaceKeepingFocus(parent, children) {
+  const focused = parent.contains(document.activeElement) ? document.activeElement : null;
+  const card = focused?.closest(".card")?.id;
+  const text = focused?.textContent;
+  parent.replaceChildren(...children);
+  if (!focused) return;
+  const place = card ? document.getElementById(card) : parent;
+  ([...(place?.querySelectorAll("button, a, summary") ?? [])].find((node) => node.textContent === text) ?? place)?.focus();
+}
+
+// A case: the parts of its notification, its incidents, and what can be done about it.
+function caseCard(page, openCase, incidents) {
+  const { detector, diagnosis, message, ranks } = openCase;
+  const notes = [...message.also.map((text) => `Also: ${text}`), ...message.notes];
+  const card = container("article", `card case ${severityClass(openCase)}`,
+    container("div", "top", element("span", openCase.severity, "pill"), element("h3", message.subject),
+      diagnosis && confidenceBar(diagnosis)),
+    element("p", message.since, "soft since"),
+    container("p", "facts-line",
+      ranks?.length > 0 && element("span", `rank${ranks.length > 1 ? "s" : ""} ${formatRanks(ranks)}`),
+      message.checkpoint && element("span", `Last good checkpoint: ${message.checkpoint}`, "good")),
+    diagnosis ? evidenceList(diagnosis.evidence) : factList(message.facts),
+    message.remedy && container("div", "remedy", element("h4", "What to do"), textWithCode("p", message.remedy)),
+    ...suppressionLines(incidents),
+    ...notes.map((text) => element("p", text, "soft")),
+    caseActions(page, openCase, incidents, diagnosis ? diagnosis.cause : detector),
+    incidents.length > 0 && memberList(openCase, incidents),
+  );
+  card.id = caseAnchor(openCase.name);
+  card.tabIndex = -1;
+  return card;
+}
+
+function incidentCard(page, incident) {
+  const rank = incident.rank === null ? "" : `, rank ${incident.rank}`;
+  const notes = incidentNotes(incident);
+  const card = container("article", `card ${severityClass(incident)}`,
+    container("div", "top", element("span", incident.severity, "pill"), element("h3", incident.summary)),
+    element("p", `${incident.detector}${rank}, since step ${incident.onset_step}`, "soft"),
+    ...stackLines(incident),
+    textWithCode("p", incident.remedy),
+    notes && element("p", notes, "soft"),
+    caseActions(page, { ...incident, name: incident.name }, [incident], incident.detector),
+  );
+  card.id = caseAnchor(incident.name);
+  card.tabIndex = -1;
+  return card;
+}
+
+function caseActions(page, openCase, incidents, runbook) {
+  const { source, view } = page;
+  const firing = incidents.filter(({ state }) => state === "firing");
+  const isAcknowledged = incidents.some(({ acknowledged }) => acknowledged);
+  const detectors = [...new Set([openCase.detector, ...incidents.map(({ detector }) => detector)].filter(Boolean))];
+  const canChange = !source.isReport && page.canSuppress !== false;
+  return container("div", "actions",
+    canChange && firing.length > 0 && !isAcknowledged && button("Acknowledge", () =>
+      openAcknowledgeDialog(source, openCase.message?.subject ?? openCase.summary, firing[0].name), "primary"),
+    canChange && isAcknowledged && button("Revoke acknowledgement", () => {
+      const names = incidents.filter(({ acknowledged }) => acknowledged).map(({ detector }) => detector);
+      sendSuppression(source, "api/acknowledge", { detector: names[0], revoke: true }, "The acknowledgement is revoked.");
+    }),
+    canChange && detectors.length > 0 && button("Silence", () => openSilenceDialog(source, detectors)),
+    runbookLink(page, runbook),
+    isNumber(openCase.onset_step) && button("Show in charts", () => {
+      view.set({ axis: "step", range: rangeAround(openCase, page.run) });
+      page.reveal("curves");
+    }, "quiet"),
+  );
+}
+
+function runbookLink(page, name, className = "") {
+  const url = name && page.runbookUrl(name);
+  if (!url) return null;
+  const link = element("a", "Runbook", `button ${className}`.trim());
+  link.href = url;
+  return link;
+}
+
+// The steps of a case, with some before and after it.
+function rangeAround({ onset_step: onset, opened_step: opened, resolved_step: resolved }, run) {
+  const end = resolved ?? Math.max(opened ?? onset, run?.step ?? onset);
+  const margin = Math.max(10, Math.round(STEPS_AROUND_CASE * Math.max(end - onset, 20)));
+  return [Math.max(0, onset - margin), end + margin];
+}
+
+// Where ranks of a run without progress are: innermost function first.
+function stackLines(incident) {
+  const stacks = Object.entries(incident.evidence ?? {}).filter(([name]) => name.startsWith("stack_of_"));
+  return stacks.map(([name, frames]) => container("p", "soft",
+    element("span", `${name.replaceAll("_", " ")}: `), element("code", frames)));
+}
+
+function factList(facts) {
+  return facts.length > 0 && container("ul", "", ...facts.map((fact) => element("li", fact)));
+}
+
+function confidenceBar(diagnosis) {
+  const bar = element("progress", diagnosis.confidence_text);
+  bar.value = diagnosis.confidence;
+  bar.setAttribute("aria-label", "Confidence");
+  return container("span", "confidence", bar, element("span", diagnosis.confidence_text));
+}
+
+// Evidence in the order of its steps; settings have no step and come last.
+function evidenceList(evidence) {
+  const items = evidence.map((item, index) => {
+    const hasStep = item.step !== null;
+    const next = evidence[index + 1];
+    const hasSuccessor = next && next.step !== null;
+    return container("li", hasStep ? (hasSuccessor ? "connected" : "") : "setting",
+      element("span", hasStep ? `step ${item.step}` : "setting", "when"), element("span", item.text));
+  });
+  return container("ol", "evidence", ...items);
+}
+
+// Whether the user expanded or collapsed the incidents of a case, by its name.
+const expandedCases = new Map();
+
+function memberList(openCase, incidents) {
+  const items = incidents.map((incident) => container("li", severityClass(incident),
+    container("div", "", element("strong", incident.detector), element("span", ` since step ${incident.onset_step}`, "soft")),
+    element("div", incident.summary),
+    ...stackLines(incident),
+    incidentNotes(incident) && element("div", incidentNotes(incident), "soft")));
+  const names = incidents.map((incident) => incident.detector).join(", ");
+  const details = container("details", "",
+    element("summary", `${formatCount(incidents.length, "incident")}: ${names}`),
+    container("ul", "members", ...items));
+  details.open = expandedCases.get(openCase.name) ?? (!openCase.diagnosis && incidents.length > 1);
+  details.addEventListener("toggle", () => expandedCases.set(openCase.name, details.open));
+  return details;
+}
+
+function authorText(entry) {
+  return `${entry.author ? ` by ${entry.author}` : ""}${entry.comment ? `: ${entry.comment}` : ""}`;
+}
+
+// Onset, checkpoint, acknowledgement and silence of an incident.
+export function incidentNotes(incident) {
+  const { acknowledged, silenced, flaps, onset } = incident;
+  const bounds = onset && onset.earliest !== onset.latest
+    ? `, between ${onset.earliest} and ${onset.latest}` : "";
+  const goodStep = onset ? onset.last_good_step : incident.last_good_step;
+  return [
+    onset ? `Began at step ${onset.step}${bounds}` : "",
+    flaps ? `Fired again ${flaps > 1 ? `${flaps} times` : "once"}` : "",
+    isNumber(goodStep) ? `Last checkpoint before: step ${goodStep}` : "",
+    acknowledged ? `Acknowledged${authorText(acknowledged)}` : "",
+    silenced ? `Silenced until ${formatDate(silenced.ends_at)}${authorText(silenced)}` : "",
+  ].filter(Boolean).join(". ");
+}
+
+// Who acknowledged or silenced a case, beside its text.
+function suppressionLines(incidents) {
+  const acknowledged = incidents.find((each) => each.acknowledged)?.acknowledged;
+  const silenced = incidents.find((each) => each.silenced)?.silenced;
+  return [
+    acknowledged && element("p", `Acknowledged${authorText(acknowledged)} (${formatDate(acknowledged.time)})`, "good"),
+    silenced && element("p", `Silenced until ${formatDate(silenced.ends_at)}${authorText(silenced)}`, "warn"),
+  ];
+}
+
+function silenceBanner(page, silence) {
+  const what = silence.detector || "all detectors";
+  const text = `Notifications of ${what} are silenced until ${formatDate(silence.ends_at)}${authorText(silence)}.`;
+  return container("div", "banner warning", container("div", "row", element("span", text),
+    !page.source.isReport && button("End silence", () => sendSuppression(page.source, "api/silence",
+      { detector: silence.detector, end: true }, `The silence of ${what} is ended.`), "small end")));
+}
+
+// Cases that are over, newest first, each with its text on demand.
+async function showResolved(page, parent, run) {
+  let all;
+  try {
+    all = await page.source.getJson("api/cases");
+  } catch {
+    return;
+  }
+  const open = new Set(run.cases.map(({ name }) => name));
+  const over = all.filter(({ name }) => !open.has(name)).slice(0, MAX_RESOLVED_SHOWN);
+  parent.replaceChildren(...(over.length
+    ? [element("h3", "Resolved", "group"), ...over.map((each) => resolvedCase(page, each))] : []));
+}
+
+function resolvedCase(page, { severity, subject, message, ...rest }) {
+  const end = isNumber(rest.resolved_step) ? `–${rest.resolved_step}` : "";
+  const details = container("details", severityClass({ severity }),
+    container("summary", "", element("span", severity, "pill"), " ", element("strong", message?.subject || subject),
+      element("span", ` steps ${rest.onset_step}${end}${rest.resolution ? `, resolved by ${rest.resolution}` : ""}`, "soft")));
+  details.className = `resolved ${details.className}`;
+  details.id = caseAnchor(rest.name);
+  details.addEventListener("toggle", () => {
+    if (!details.open || details.childElementCount > 1) return;
+    details.append(container("div", "card",
+      message?.since && element("p", message.since, "soft"),
+      rest.diagnosis ? evidenceList(rest.diagnosis.evidence) : factList(message?.facts ?? []),
+      (message?.remedy || rest.remedy) && container("div", "remedy", element("h4", "What to do"), textWithCode("p", message?.remedy || rest.remedy)),
+      element("p", `Incidents: ${rest.incidents.join(", ")}`, "soft"),
+      container("div", "actions", runbookLink(page, rest.diagnosis?.cause ?? rest.detector, "small"),
+        button("Show in charts", () => {
+          page.view.set({ axis: "step", range: rangeAround(rest, page.run) });
+          page.reveal("curves");
+        }, "small quiet"))));
+  });
+  return details;
+}

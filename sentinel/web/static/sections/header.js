@@ -1,0 +1,253 @@
+// Health of the run: its state, the worst open case in one line, and how far and how fast it is.
+import {
+  capitalize, container, createChangeCheck, element, formatCount, formatDate, formatDuration, formatNumber, formatRanks,
+  isNumber, setAttributes, setText, severityClass, textWithCode,
+} from "../dom.js";
+
+const STATE_CLASSES = { running: "ok", finished: "ok", starting: "info", stalled: "warning" };
+const MAX_STEP_TIMES = 50;
+
+// Elements for the bar (`bar`) and below it (`element`).
+export function createHeader(page) {
+  const name = element("h1", "sentinel");
+  const state = setAttributes(element("span", "connecting", "badge info"), { role: "status" });
+  const bar = container("div", "name", name, state);
+  const verdict = element("a", "", "verdict info");
+  const tiles = element("dl", "", "tiles");
+  const connection = element("div", "", "banner warning");
+  connection.hidden = true;
+  const banners = setAttributes(container("div", "health"), { role: "alert" });
+  banners.hidden = true;
+  const root = container("section", "health", connection, banners, verdict, tiles);
+  root.setAttribute("aria-label", "Health of the run");
+  const areProblemsNew = createChangeCheck();
+  const pace = createPace();
+  let run = null;
+
+  const showTiles = () => run && fillTiles(tiles, tilesOf(run, pace, page.source));
+  setInterval(showTiles, 1000);
+
+  return {
+    id: "health",
+    bar,
+    element: root,
+    update(newRun) {
+      run = newRun;
+      pace.update(run);
+      document.title = titleOf(run);
+      setText(name, run.run || "sentinel");
+      name.title = run.run || "";
+      setText(state, run.tier && run.tier !== "page" ? `${run.state}, ${run.tier}` : run.state);
+      state.className = `badge ${STATE_CLASSES[run.state] ?? "critical"}`;
+      showVerdict(verdict, run);
+      showTiles();
+      const problems = problemsOf(run);
+      if (!areProblemsNew(problems)) return;
+      banners.hidden = !problems.length;
+      banners.replaceChildren(...problems.map(problemBanner));
+    },
+    setConnection(status) {
+      const texts = connectionTexts(run);
+      connection.hidden = !(status in texts);
+      if (status in texts) setText(connection, texts[status]);
+    },
+  };
+}
+
+function connectionTexts(run) {
+  const age = run ? "The page shows the last state that it got." : "";
+  return {
+    unreachable: `The agent does not answer. ${age} It tries again every few seconds.`,
+    reconnecting: run ? "" : "Connecting to the agent.",
+  };
+}
+
+function titleOf(run) {
+  const worst = (run.cases ?? [])[0];
+  const mark = worst ? `${worst.severity === "critical" ? "‼" : "!"} ` : "";
+  return `${mark}${run.run || "sentinel"}: ${run.state}`;
+}
+
+export function caseAnchor(name) {
+  return `case-${name}`;
+}
+
+// The state in one line: the worst open case, else the state of the run.
+function showVerdict(node, run) {
+  const open = run.cases ?? [];
+  const [worst] = open;
+  const [className, title, detail] = worst
+    ? [severityClass(worst), worst.message.subject,
+      [worst.message.since, open.length > 1 ? `${formatCount(open.length - 1, "other case")} open.` : ""]
+        .filter(Boolean).join(" ")]
+    : verdictWithoutCase(run);
+  node.className = `verdict ${className}`;
+  setAttributes(node, { href: worst ? `#${encodeURIComponent(caseAnchor(worst.name))}` : null });
+  const isNew = node.dataset.title !== `${className}${title}`;
+  if (isNew) {
+    node.dataset.title = `${className}${title}`;
+    node.replaceChildren(...[worst && element("span", worst.severity, "pill"), element("strong", title),
+      element("span", "", "soft")].filter(Boolean));
+  }
+  setText(node.lastElementChild, detail);
+}
+
+function verdictWithoutCase(run) {
+  const { state, monitored = [], incidents = [] } = run;
+  if (["failed", "died"].includes(state)) return ["critical", `The run ${state}.`, "No case explains it."];
+  if (run.cluster?.role === "follower") return ["info", "Cases are shown by the head.", ""];
+  if (incidents.length) return ["warning", `${formatCount(incidents.length, "incident")} without a case.`, ""];
+  if (state === "finished") return ["ok", "The run finished and no case is open.", ""];
+  if (state === "starting") return ["info", "Waiting for the first step.", ""];
+  if (run.step === null) return ["info", "No step yet.", ""];
+  const names = monitored.length ? `${formatCount(monitored.length, "outcome")} monitored: ${monitored.join(", ")}.` : "";
+  return run.coverage && !monitored.length
+    ? ["warning", "No case is open, but no outcome of this run is monitored.", ""]
+    : ["ok", "No case is open.", names];
+}
+
+// Sinks whose receivers do not accept notifications, a degraded storage, and the role of this agent.
+function problemsOf(run) {
+  const problems = (run.delivery_problems ?? []).map(({ text, remedy }) => ({ text, remedy, severity: "critical" }));
+  if (run.storage?.text) problems.push({ text: run.storage.text, remedy: run.storage.remedy, severity: "critical" });
+  const role = roleText(run);
+  if (role) problems.push(role);
+  return problems;
+}
+
+function problemBanner({ text, remedy, severity }) {
+  return container("div", `banner ${severity}`,
+    container("p", "", element("strong", text), " ", remedy && textWithCode("span", remedy)));
+}
+
+function roleText(run) {
+  const { role, head, connected, error, silent_seconds: silent, spooled_bytes: waiting } = run.cluster ?? {};
+  const { world_size: ranks, local_world_size: localRanks } = run.metadata ?? {};
+  if (role === "single" && localRanks > 0 && localRanks < ranks) {
+    return { severity: "warning", text: "No head reached: this page covers the ranks of this node only." };
+  }
+  if (role !== "follower") return null;
+  if (connected) {
+    return { severity: "info", text: `The head at ${head} processes this node's records; incidents are shown there.` };
+  }
+  const spooled = `${((waiting ?? 0) / 1e6).toFixed(1)} MB of records wait to be sent.`;
+  const at = head ? ` at ${head}` : "";
+  return {
+    severity: "warning",
+    text: `The head${at} has not been reached for ${formatDuration(silent)}: ${error} ${spooled}`,
+  };
+}
+
+// Seconds a step takes: the mean over the last steps that the page saw, else the last measured.
+function createPace() {
+  const seen = [];
+  return {
+    update({ step, last_step_time: time, attempt }) {
+      const last = seen[seen.length - 1];
+      if (!isNumber(step) || !isNumber(time)) return;
+      if (last && (step < last.step || attempt !== last.attempt)) seen.length = 0;
+      if (!last || step > last.step) seen.push({ step, time, attempt });
+      if (seen.length > MAX_STEP_TIMES) seen.shift();
+    },
+    secondsPerStep(run) {
+      const [first, last] = [seen[0], seen[seen.length - 1]];
+      if (last && last.step > first.step && last.time - first.time > 5) {
+        return (last.time - first.time) / (last.step - first.step);
+      }
+      const measured = run.signals?.step_time?.value;
+      return isNumber(measured) && measured > 0 ? measured : null;
+    },
+  };
+}
+
+function tilesOf(run, pace, source) {
+  const { metadata = {}, signals = {} } = run;
+  const seconds = pace.secondsPerStep(run);
+  const total = isNumber(metadata.max_steps) && metadata.max_steps > 0 ? metadata.max_steps : null;
+  const isActive = ["running", "starting", "stalled"].includes(run.state);
+  const left = total && isNumber(run.step) ? Math.max(0, total - run.step) : null;
+  const age = isNumber(run.last_step_time) ? Math.max(0, source.now() - run.last_step_time) : null;
+  const tokens = signals.tokens_per_second?.value;
+  return [
+    {
+      label: "Step", text: run.step === null || run.step === undefined ? "none yet" : formatNumber(run.step),
+      note: total ? `of ${formatNumber(total)}` : "", share: total && isNumber(run.step) ? run.step / total : null,
+    },
+    {
+      label: "Speed", text: seconds === null ? "not measured" : speedText(seconds),
+      note: isNumber(tokens) ? `${formatNumber(tokens)} tokens/s` : seconds === null ? "" : `${formatDuration(seconds)} a step`,
+    },
+    {
+      label: "Last step", text: age === null ? "none yet" : ageText(age, source),
+      note: isNumber(run.last_step_time) ? formatDate(run.last_step_time) : "",
+    },
+    isActive && {
+      label: "Time left", text: left !== null && seconds !== null ? formatDuration(left * seconds) : "not known",
+      note: left !== null && seconds !== null ? `until ${formatDate(source.now() + left * seconds)}`
+        : total ? "" : "the run does not state its last step",
+    },
+    !isActive && isNumber(run.started) && isNumber(run.ended) && {
+      label: "Duration", text: formatDuration(run.ended - run.started), note: `ended ${formatDate(run.ended)}`,
+    },
+    ranksTile(run),
+    isNumber(run.last_checkpoint_time) && {
+      label: "Last checkpoint", text: `${formatDuration(source.now() - run.last_checkpoint_time)} ago`,
+      note: `${formatCount(run.checkpoints, "checkpoint")} saved`,
+    },
+    (metadata.framework || metadata.algorithm) && {
+      label: "Framework", isText: true, text: [metadata.framework, metadata.framework_version].filter(Boolean).join(" ") || metadata.algorithm,
+      note: [metadata.framework && metadata.algorithm, metadata.model].filter(Boolean).join(", "),
+    },
+    (run.host || metadata.host) && {
+      label: "Host", isText: true, text: run.host || metadata.host,
+      note: isNumber(run.started) ? `since ${formatDate(run.started)}` : "",
+    },
+    run.attempt > 0 && { label: "Restarts", text: formatNumber(run.attempt), note: `attempt ${run.attempt + 1}` },
+    (run.project || run.tags?.length) && {
+      label: "Project", isText: true, text: run.project || "none", note: (run.tags ?? []).join(", "),
+    },
+  ].filter(Boolean);
+}
+
+function speedText(seconds) {
+  return seconds <= 1 ? `${formatNumber(Number((1 / seconds).toPrecision(3)))} steps/s` : `${formatNumber(Number(seconds.toPrecision(3)))} s/step`;
+}
+
+function ageText(seconds, source) {
+  if (source.isReport) return formatDuration(seconds) + " ago";
+  return seconds < 2 ? "just now" : `${formatDuration(Math.floor(seconds))} ago`;
+}
+
+function ranksTile(run) {
+  const ranks = Object.entries(run.ranks ?? {});
+  const world = run.metadata?.world_size;
+  if (!ranks.length && !isNumber(world)) return null;
+  const down = ranks.filter(([, { up }]) => !up).map(([rank]) => Number(rank));
+  const count = isNumber(world) ? world : ranks.length + (run.ranks_hidden ?? 0);
+  const isOver = ["finished", "failed", "died"].includes(run.state);
+  const text = down.length && !isOver ? `${formatCount(down.length, "rank")} down` : formatCount(count, "rank");
+  const nodes = run.cluster?.nodes?.length;
+  const note = down.length && !isOver ? capitalize(`rank${down.length > 1 ? "s" : ""} ${formatRanks(down)}`)
+    : nodes > 1 ? `on ${nodes} nodes` : isOver ? "" : ranks.length ? "all up" : "";
+  return { label: "Ranks", text, note, className: down.length && !isOver ? "bad" : "" };
+}
+
+function fillTiles(list, tiles) {
+  while (list.children.length > tiles.length) list.lastElementChild.remove();
+  tiles.forEach((tile, index) => {
+    const node = list.children[index] ?? list.appendChild(tileElement());
+    const [label, value, note] = [node.children[0], node.children[1].children[0], node.children[1].children[2]];
+    const bar = node.children[1].children[1];
+    setText(label, tile.label);
+    setText(value, tile.text);
+    setText(note, tile.note || "");
+    node.children[1].className = [tile.isText && "text", tile.className].filter(Boolean).join(" ");
+    bar.hidden = !isNumber(tile.share);
+    if (isNumber(tile.share)) bar.value = Math.min(1, tile.share);
+  });
+}
+
+function tileElement() {
+  const bar = setAttributes(element("progress"), { max: 1, "aria-label": "Share of the steps" });
+  return container("div", "tile", element("dt"), container("dd", "", element("span"), bar, element("small")));
+}

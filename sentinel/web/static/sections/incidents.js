@@ -1,0 +1,41 @@
+// Every incident of the run, the newest first.
+import { container, createTable, element, emptyState, formatCount, severityClass } from "../dom.js";
+
+export function createIncidents(page) {
+  const table = createTable("All incidents", [{ title: "Incident", className: "key" }, "Severity", "State", { title: "Cause", className: "long" },
+    { title: "Began at step", className: "right" }, { title: "Detected at step", className: "right" },
+    { title: "Resolved at step", className: "right" }, "Because", { title: "Flaps", className: "right" }]);
+  const empty = emptyState("None. Detectors look at every step; what they find is kept here.");
+  let incidents = [];
+  let shownFor = "";
+  const show = async () => {
+    try {
+      incidents = await page.source.getJson("api/incidents");
+    } catch {
+      shownFor = "";
+      return;
+    }
+    table.setRows(incidents.map((each) => [
+      each.name.split("/").pop(), element("span", each.severity, `pill ${severityClass(each)}`), each.state,
+      each.diagnosis ? each.diagnosis.title : "", each.onset_step, each.opened_step, each.resolved_step,
+      each.resolution || "", each.flaps]));
+    table.element.hidden = !incidents.length;
+    empty.hidden = incidents.length > 0;
+    page.frame.refresh("incidents");
+  };
+  return {
+    id: "incidents",
+    title: "All incidents",
+    isClosed: true,
+    element: container("div", "", table.element, empty),
+    note: () => (incidents.length ? formatCount(incidents.length, "incident") : "none"),
+    update(run) {
+      // Asked for again only when an open one changed.
+      const key = JSON.stringify([run.state, run.incidents.map(({ name, state, severity, diagnosis }) => [name, state, severity, diagnosis?.cause])]);
+      if (key === shownFor) return;
+      shownFor = key;
+      show();
+    },
+    urgency: () => 0,
+  };
+}

@@ -1,0 +1,101 @@
+// Images and histograms of log files, by name, each with its steps.
+import { container, element, emptyState, formatCount, formatNumber, setAttributes } from "../dom.js";
+
+const SVG_NAMESPACE = "http://www.w3.org/2000/svg";
+const MEDIA_LIMIT = 500;
+
+export function createMedia(page) {
+  const gallery = element("div", "", "gallery");
+  const empty = emptyState("None. Images and histograms of TensorBoard and W&B files are shown here.");
+  let count = 0;
+  let loadedAt = 0;
+  const load = async () => {
+    let media;
+    try {
+      media = await page.source.getJson(`api/media?limit=${MEDIA_LIMIT}`);
+    } catch {
+      return;
+    }
+    if (media.length === count && count > 0) return;
+    count = media.length;
+    const names = Map.groupBy ? Map.groupBy(media, ({ name }) => name) : groupByName(media);
+    gallery.replaceChildren(...[...names].map(([name, items]) => mediaFigure(page.source, name, items)));
+    empty.hidden = count > 0;
+    page.frame.refresh("media");
+  };
+  return {
+    id: "media",
+    title: "Images and histograms",
+    isClosed: true,
+    element: container("div", "", gallery, empty),
+    note: () => formatCount(count, "item"),
+    isShown: () => count > 0,
+    update(run) {
+      const isActive = ["running", "starting", "stalled"].includes(run.state);
+      if (loadedAt && (!isActive || page.source.isReport || Date.now() - loadedAt < 30000)) return;
+      loadedAt = Date.now();
+      load();
+    },
+    urgency: () => 0,
+  };
+}
+
+function groupByName(media) {
+  const names = new Map();
+  for (const item of media) names.set(item.name, [...(names.get(item.name) ?? []), item]);
+  return names;
+}
+
+// The newest of a name, and a slider to the others.
+function mediaFigure(source, name, items) {
+  const ordered = [...items].sort((a, b) => a.step - b.step);
+  const picture = element("div");
+  const caption = element("span");
+  const show = (index) => {
+    const item = ordered[index];
+    caption.textContent = `${name}, step ${formatNumber(item.step)}`;
+    showMedia(source, picture, item);
+  };
+  const slider = setAttributes(element("input"), {
+    type: "range", min: 0, max: ordered.length - 1, value: ordered.length - 1, "aria-label": `Step of ${name}`,
+  });
+  slider.addEventListener("input", () => show(Number(slider.value)));
+  slider.hidden = ordered.length < 2;
+  show(ordered.length - 1);
+  return container("figure", "", picture, container("figcaption", "", caption, " ", slider));
+}
+
+async function showMedia(source, parent, item) {
+  parent.dataset.item = item.id;
+  if (item.kind === "image") {
+    const image = setAttributes(element("img"), { src: source.mediaUrl(item), alt: `${item.name} at step ${item.step}`, loading: "lazy" });
+    parent.replaceChildren(image);
+    return;
+  }
+  try {
+    const histogram = await source.getMediaJson(item);
+    if (parent.dataset.item === String(item.id)) parent.replaceChildren(histogramElement(item.name, histogram));
+  } catch (error) {
+    parent.replaceChildren(element("p", error.message, "soft"));
+  }
+}
+
+// Bars of { edges, counts }: one edge more than counts.
+function histogramElement(name, { edges, counts }) {
+  const svg = svgElement("svg", {
+    viewBox: "0 0 100 40", preserveAspectRatio: "none", class: "bars", role: "img",
+    "aria-label": `Histogram of ${name} from ${formatNumber(edges[0])} to ${formatNumber(edges[edges.length - 1])}`,
+  });
+  const [low, high, top] = [edges[0], edges[edges.length - 1], Math.max(...counts) || 1];
+  const place = (edge) => (high > low ? (100 * (edge - low)) / (high - low) : 0);
+  counts.forEach((count, index) => {
+    const [x, end, height] = [place(edges[index]), place(edges[index + 1]), (40 * count) / top];
+    svg.append(svgElement("rect", { x, width: Math.max(0.2, end - x - 0.15), y: 40 - height, height }));
+  });
+  return container("div", "", svg, container("div", "row soft number", element("span", formatNumber(low)),
+    element("span", formatNumber(high), "end")));
+}
+
+function svgElement(tag, attributes) {
+  return setAttributes(document.createElementNS(SVG_NAMESPACE, tag), attributes);
+}

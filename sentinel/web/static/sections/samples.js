@@ -1,0 +1,189 @@
+// Texts that the model generated: by step, searched, sorted by reward, and compared between steps.
+import {
+  button, choice, container, element, emptyState, formatCount, formatNumber, formatPercent, isNumber, setAttributes,
+} from "../dom.js";
+import { diffElements, markRepetition, textElement } from "./texts.js";
+
+const PAGE_SIZE = 20;
+const COMPARED_SAMPLES = 100;
+const SEARCH_DELAY_MS = 250;
+const REFRESH_SECONDS = 5;
+const REPEATED_SHARE = 0.2;
+
+const SORTS = [["newest", "Newest first"], ["highest", "Highest reward"], ["lowest", "Lowest reward"], ["longest", "Longest"]];
+
+export function createSamples(page) {
+  let steps = [];
+  let samples = [];
+  let isExhausted = true;
+  let chosen = "";
+  let other = "";
+  let loadedAt = 0;
+  let loadNumber = 0;
+  let searchTimer = 0;
+
+  const stepChoice = choice("Step", [], (value) => { chosen = value; load(); });
+  const older = button("‹", () => stepBy(1), "small");
+  const newer = button("›", () => stepBy(-1), "small");
+  setAttributes(older, { "aria-label": "Older step" });
+  setAttributes(newer, { "aria-label": "Newer step" });
+  const otherChoice = choice("Compare with step", [], (value) => { other = value; load(); });
+  const sort = choice("Sort", SORTS, () => show());
+  const search = setAttributes(element("input", "", "input"),
+    { type: "search", placeholder: "Search prompts and completions", "aria-label": "Search samples" });
+  search.addEventListener("input", () => {
+    clearTimeout(searchTimer);
+    searchTimer = setTimeout(load, SEARCH_DELAY_MS);
+  });
+  const list = element("div");
+  const more = button("Show more", () => load(true), "more");
+  const controls = container("div", "row sample-controls", container("span", "row", older, stepChoice, newer), otherChoice, sort, search);
+  const empty = emptyState("No text yet. Integrations with TRL and verl record samples by themselves; elsewhere call "
+    + "`sentinel.log_samples(prompts=…, completions=…, rewards=…)`.");
+  const root = container("div", "", controls, list, more, empty);
+
+  const stepBy = (direction) => {
+    const index = Math.max(0, steps.findIndex(([step]) => String(step) === chosen));
+    chosen = String(steps[Math.max(0, Math.min(steps.length - 1, index + direction))]?.[0] ?? "");
+    stepChoice.value = chosen;
+    load();
+  };
+  const fillSteps = () => {
+    const options = steps.map(([step, count]) => [String(step), `Step ${formatNumber(step)} (${count})`]);
+    replaceOptions(stepChoice, [["", "All steps"], ...options], chosen);
+    replaceOptions(otherChoice, [["", "Compare with …"], ...options], other);
+    otherChoice.hidden = steps.length < 2;
+    const index = steps.findIndex(([step]) => String(step) === chosen);
+    older.disabled = index === steps.length - 1;
+    newer.disabled = index <= 0;
+  };
+  const load = async (isMore = false) => {
+    const number = ++loadNumber;
+    try {
+      if (!isMore) {
+        const found = await page.source.getJson("api/sample-steps");
+        steps = [...found].sort(([a], [b]) => b - a);
+      }
+      const before = isMore ? samples[samples.length - 1]?.id : null;
+      const found = chosen && other ? [] : await page.source.getJson(samplesPath(chosen, search.value.trim(), before, PAGE_SIZE));
+      if (number !== loadNumber) return;
+      // The answer has the oldest first.
+      const newest = [...found].reverse();
+      samples = isMore ? [...samples, ...newest] : newest;
+      isExhausted = found.length < PAGE_SIZE || page.source.isReport || newest[newest.length - 1]?.id === undefined;
+      if (chosen && other) {
+        list.replaceChildren(...await comparedElements(page.source, Number(chosen), Number(other), search.value.trim()));
+      } else show();
+    } catch (error) {
+      if (number === loadNumber) list.replaceChildren(element("p", error.message, "bad"));
+    }
+    loadedAt = Date.now() / 1000;
+    fillSteps();
+    controls.hidden = !steps.length;
+    empty.hidden = steps.length > 0;
+    more.hidden = isExhausted || Boolean(chosen && other);
+    page.frame.refresh("samples");
+  };
+  const show = () => {
+    const sorted = sortedSamples(samples, sort.value);
+    list.replaceChildren(...(sorted.length || !steps.length
+      ? sorted.map((sample, index) => sampleElement(sample, sorted[index - 1]))
+      : [element("p", "No sample contains these words.", "soft")]));
+  };
+  return {
+    id: "samples",
+    title: "Samples",
+    element: root,
+    note: () => (steps.length ? `newest of step ${formatNumber(steps[0][0])}` : "none"),
+    update() {
+      const isFirst = loadedAt === 0;
+      const isFollowing = !page.source.isReport && !chosen && !search.value && sort.value === "newest" && samples.length <= PAGE_SIZE
+        && Date.now() / 1000 - loadedAt > REFRESH_SECONDS && root.offsetParent !== null && !isBeingRead(list);
+      if (isFirst || isFollowing) {
+        loadedAt = Date.now() / 1000;
+        load();
+      }
+    },
+    urgency: () => 0,
+  };
+}
+
+function samplesPath(step, search, before, limit) {
+  const query = new URLSearchParams({ limit });
+  if (step) query.set("step", step);
+  if (search) query.set("search", search);
+  if (isNumber(before)) query.set("before", before);
+  return `api/samples?${query}`;
+}
+
+// Whether new texts would take away what the user reads: something is selected, focused or expanded.
+function isBeingRead(list) {
+  return list.contains(document.activeElement) || list.querySelector("[aria-expanded='true']") !== null
+    || (!getSelection().isCollapsed && list.contains(getSelection().anchorNode));
+}
+
+function replaceOptions(select, options, value) {
+  const texts = options.map(([, text]) => text).join("\n");
+  if (select.dataset.texts !== texts) {
+    select.dataset.texts = texts;
+    select.replaceChildren(...options.map(([each, text]) => setAttributes(element("option", text), { value: each })));
+  }
+  select.value = value;
+}
+
+function totalReward({ rewards = {} }) {
+  const values = Object.values(rewards).filter(isNumber);
+  return isNumber(rewards[""]) ? rewards[""] : values.length ? values.reduce((sum, each) => sum + each, 0) : null;
+}
+
+function sortedSamples(samples, order) {
+  if (order === "newest") return samples;
+  const keys = {
+    highest: (sample) => -(totalReward(sample) ?? -Infinity),
+    lowest: (sample) => totalReward(sample) ?? Infinity,
+    longest: (sample) => -(sample.length ?? sample.completion.length),
+  };
+  return [...samples].sort((a, b) => keys[order](a) - keys[order](b));
+}
+
+function sampleElement(sample, previous) {
+  const isSamePrompt = previous && previous.prompt === sample.prompt;
+  return container("article", "sample", sampleFacts(sample),
+    sample.prompt && (isSamePrompt ? element("p", "Same prompt.", "soft") : textElement(sample.prompt, "prompt", 240)),
+    textElement(sample.completion, ""));
+}
+
+function sampleFacts(sample) {
+  const { share } = markRepetition(sample.completion);
+  return container("div", "row",
+    element("strong", `Step ${formatNumber(sample.step)}`),
+    element("span", `rank ${sample.rank}`, "soft"),
+    ...Object.entries(sample.rewards ?? {}).map(([name, value]) =>
+      element("span", `${name || "reward"} ${formatNumber(value)}`, "chip number")),
+    isNumber(sample.advantage) && element("span", `advantage ${formatNumber(sample.advantage)}`, "chip number"),
+    element("span", formatCount(sample.length ?? sample.completion.length, "character"), "soft"),
+    sample.finished === false && element("span", "cut off", "pill warning"),
+    share > REPEATED_SHARE && element("span", `${formatPercent(share)} repeated`, "pill warning"));
+}
+
+// For each prompt that was sampled at both steps, the completions side by side.
+async function comparedElements(source, step, other, search) {
+  const [before, after] = [Math.min(step, other), Math.max(step, other)];
+  if (before === after) return [element("p", "Choose two different steps.", "soft")];
+  const [left, right] = await Promise.all([before, after].map((each) => source.getJson(samplesPath(each, search, null, COMPARED_SAMPLES))));
+  const byPrompt = new Map();
+  for (const sample of right) byPrompt.set(sample.prompt, [...(byPrompt.get(sample.prompt) ?? []), sample]);
+  const pairs = left.flatMap((sample) => {
+    const match = byPrompt.get(sample.prompt)?.shift();
+    return match ? [[sample, match]] : [];
+  });
+  if (!pairs.length) {
+    return [emptyState(`No prompt was sampled at step ${formatNumber(before)} and at step ${formatNumber(after)}. `
+      + "Log samples of the same prompts, for example those of the evaluation, to compare them.")];
+  }
+  return pairs.map(([first, second]) => {
+    const [deleted, inserted] = diffElements(first.completion, second.completion);
+    return container("article", "sample", first.prompt && textElement(first.prompt, "prompt", 240),
+      container("div", "sides", container("div", "", sampleFacts(first), deleted), container("div", "", sampleFacts(second), inserted)));
+  });
+}

@@ -1,0 +1,101 @@
+// Dialogs that acknowledge a case or silence detectors.
+import { button, container, element, recall, remember, setAttributes, showToast } from "../dom.js";
+import { openDialog } from "../dialog.js";
+
+const SILENCE_CHOICES = [["30m", "30 minutes"], ["1h", "1 hour"], ["4h", "4 hours"], ["24h", "1 day"], ["7d", "7 days"]];
+
+// Send a request that changes the run; what went wrong is shown, too.
+export async function sendSuppression(source, path, body, done) {
+  try {
+    await source.post(path, body);
+    showToast(done);
+    return "";
+  } catch (error) {
+    showToast(error.message);
+    return error.message;
+  }
+}
+
+export function openAcknowledgeDialog(source, subject, incident) {
+  const author = authorField();
+  const comment = textField("Comment", "textarea");
+  openFormDialog({
+    title: "Acknowledge",
+    text: `${subject}. You are notified again only if it becomes more severe.`,
+    fields: [author, comment],
+    submitText: "Acknowledge",
+    submit: () => source.post("api/acknowledge", {
+      incident, author: rememberedAuthor(author), reason: comment.input.value.trim(),
+    }),
+    done: "The case is acknowledged.",
+  });
+}
+
+export function openSilenceDialog(source, detectors) {
+  const what = selectField("Notifications of", [...detectors.map((name) => [name, name]), ["", "all detectors"]]);
+  const duration = selectField("For", SILENCE_CHOICES);
+  const author = authorField();
+  const comment = textField("Comment", "textarea");
+  openFormDialog({
+    title: "Silence",
+    text: "Notifications are not sent for this time. What still fires at its end is sent then.",
+    fields: [what, duration, author, comment],
+    submitText: "Silence",
+    submit: () => source.post("api/silence", {
+      detector: what.input.value, for: duration.input.value, author: rememberedAuthor(author), reason: comment.input.value.trim(),
+    }),
+    done: "The notifications are silenced.",
+  });
+}
+
+function openFormDialog({ title, text, fields, submitText, submit, done }) {
+  const error = setAttributes(element("p", "", "error"), { role: "alert" });
+  const send = setAttributes(button(submitText, () => {}, "primary"), { type: "submit" });
+  const form = container("form", "", element("p", text, "soft"), ...fields.map((field) => field.element), error,
+    container("div", "actions", button("Cancel", () => dialog.close()), send));
+  const dialog = openDialog(title, form);
+  form.addEventListener("submit", async (event) => {
+    event.preventDefault();
+    send.disabled = true;
+    error.textContent = "";
+    try {
+      await submit();
+      dialog.close();
+      showToast(done);
+    } catch (problem) {
+      error.textContent = problem.message;
+    }
+    send.disabled = false;
+  });
+}
+
+let fieldCount = 0;
+
+function labelledField(text, input) {
+  input.id = `field-${++fieldCount}`;
+  const label = setAttributes(element("label", text), { for: input.id });
+  return { element: container("div", "field", label, input), input };
+}
+
+function textField(text, tag = "input") {
+  return labelledField(text, setAttributes(element(tag, "", "input"), { maxlength: tag === "input" ? 80 : 500 }));
+}
+
+function selectField(text, options) {
+  const input = element("select", "", "input");
+  input.append(...options.map(([value, title]) => setAttributes(element("option", title), { value })));
+  return labelledField(text, input);
+}
+
+function authorField() {
+  const field = textField("Your name");
+  field.input.value = recall("author") ?? "";
+  field.input.setAttribute("autocomplete", "name");
+  return field;
+}
+
+function rememberedAuthor(field) {
+  const author = field.input.value.trim();
+  remember("author", author || null);
+  return author;
+}

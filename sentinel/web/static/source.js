@@ -1,0 +1,220 @@
+// Where the data of the page come from: the server of the run, or, in a report, the JSON inside it.
+//
+// A report has <script type="application/json" id="embedded-data"> with an object: what the server
+// would answer, by path. A path with a query is looked up as it is and then without its query; of
+// series, thresholds and samples, what the query asks for is taken from the whole.
+
+const RETRY_DELAYS_MS = [1000, 2000, 5000, 10000, 30000];
+const POLL_INTERVAL_MS = 5000;
+const HIDDEN_POLL_INTERVAL_MS = 30000;
+const FIRST_POLL_MS = 500;
+const EVENT_NAMES = ["rows", "run", "reset", "end"];
+
+const embeddedNode = document.getElementById("embedded-data");
+const embedded = embeddedNode && JSON.parse(embeddedNode.textContent);
+
+let writeToken = "";
+let clockOffsetSeconds = 0;
+
+export const source = { getJson, post, subscribe, mediaUrl, getMediaJson, now: serverTime, isReport: Boolean(embedded) };
+
+// The answer to GET. Throws an Error whose message is for people, with `status` (0: no answer).
+export async function getJson(path) {
+  if (embedded) return embeddedAnswer(path);
+  const response = await request(path, {});
+  const sent = Date.parse(response.headers.get("date"));
+  if (Number.isFinite(sent)) clockOffsetSeconds = roundedOffset((sent - Date.now()) / 1000);
+  return response.json();
+}
+
+// POST of a change, with the token that only pages of this server can read.
+export async function post(path, body) {
+  if (embedded) throw new Error("A report cannot change the run.");
+  const isFirstTry = writeToken !== "";
+  if (!writeToken) writeToken = (await getJson("api/write-token")).token;
+  const headers = { "content-type": "application/json", "x-sentinel-write-token": writeToken };
+  try {
+    return (await request(path, { method: "POST", headers, body: JSON.stringify(body) })).json();
+  } catch (error) {
+    // The agent was restarted, and has another token.
+    if (error.status !== 403 || !isFirstTry) throw error;
+    writeToken = "";
+    return post(path, body);
+  }
+}
+
+// Seconds since the epoch by the clock of the server.
+export function serverTime() {
+  return Date.now() / 1000 + clockOffsetSeconds;
+}
+
+// The address of an image of `api/media`.
+export function mediaUrl(item) {
+  if (!embedded) return `api/media/${encodeURIComponent(item.id)}`;
+  return (embedded["api/media-bodies"] ?? {})[item.id] ?? "";
+}
+
+// A histogram of `api/media`.
+export async function getMediaJson(item) {
+  return embedded ? JSON.parse(mediaUrl(item) || "null") : getJson(mediaUrl(item));
+}
+
+// Follow the run: handlers are rows(delta), run(state), reset(), end() and connection(status), which
+// gets "live", "polling", "reconnecting", "unreachable" or "stored". All subscribers share one stream,
+// which is closed while the page is hidden: a browser has few connections to a host. The state is
+// asked for meanwhile, since the title of the page shows it. Returns a function that ends it.
+export function subscribe(handlers) {
+  if (embedded) return () => {};
+  eventHandlers.add(handlers);
+  if (eventHandlers.size === 1) openStream();
+  else handlers.connection?.(streamStatus);
+  return () => {
+    eventHandlers.delete(handlers);
+    if (!eventHandlers.size) closeStream();
+  };
+}
+
+const eventHandlers = new Set();
+let stream = null;
+let streamStatus = "reconnecting";
+let lastEventId = "";
+let failureCount = 0;
+let streamTimer = 0;
+let pollTimer = 0;
+let isEnded = false;
+
+document.addEventListener("visibilitychange", () => {
+  if (!eventHandlers.size || isEnded) return;
+  closeStream();
+  if (document.hidden) startPolling();
+  else openStream();
+});
+
+function openStream() {
+  clearTimeout(streamTimer);
+  if (typeof EventSource === "undefined") return startPolling();
+  stream = new EventSource(`api/events${lastEventId ? `?last_event_id=${encodeURIComponent(lastEventId)}` : ""}`);
+  stream.onopen = () => {
+    failureCount = 0;
+    stopPolling();
+    setStreamStatus("live");
+  };
+  stream.onerror = () => {
+    if (isEnded) return;
+    setStreamStatus("reconnecting");
+    startPolling();
+    // The browser tries again by itself, unless the answer was an error.
+    if (stream?.readyState !== EventSource.CLOSED) return;
+    closeStream();
+    streamTimer = setTimeout(openStream, RETRY_DELAYS_MS[Math.min(failureCount++, RETRY_DELAYS_MS.length - 1)]);
+    startPolling();
+  };
+  for (const name of EVENT_NAMES) stream.addEventListener(name, receiveEvent);
+}
+
+function receiveEvent(event) {
+  if (event.lastEventId) lastEventId = event.lastEventId;
+  if (event.type === "reset") lastEventId = "";
+  if (event.type === "end") {
+    isEnded = true;
+    closeStream();
+    setStreamStatus("stored");
+  }
+  notify(event.type, event.data ? JSON.parse(event.data) : undefined);
+}
+
+function closeStream() {
+  clearTimeout(streamTimer);
+  stopPolling();
+  stream?.close();
+  stream = null;
+}
+
+// Without a stream the state is asked for now and then.
+function startPolling() {
+  if (pollTimer) return;
+  const poll = async () => {
+    try {
+      notify("run", await getJson("api/run"));
+      if (!stream || stream.readyState !== EventSource.OPEN) setStreamStatus("polling");
+    } catch {
+      setStreamStatus("unreachable");
+    }
+    if (pollTimer) pollTimer = setTimeout(poll, document.hidden ? HIDDEN_POLL_INTERVAL_MS : POLL_INTERVAL_MS);
+  };
+  pollTimer = setTimeout(poll, FIRST_POLL_MS);
+}
+
+function stopPolling() {
+  clearTimeout(pollTimer);
+  pollTimer = 0;
+}
+
+function setStreamStatus(status) {
+  streamStatus = status;
+  notify("connection", status);
+}
+
+function notify(name, data) {
+  for (const handlers of [...eventHandlers]) handlers[name]?.(data);
+}
+
+async function request(path, options) {
+  let response;
+  try {
+    response = await fetch(path, { cache: "no-store", ...options });
+  } catch {
+    throw answerError("The server does not answer.", 0);
+  }
+  if (response.ok) return response;
+  const text = await response.text();
+  throw answerError(errorText(text) || `The server answered ${path} with status ${response.status}.`, response.status);
+}
+
+function answerError(message, status) {
+  return Object.assign(new Error(message), { status });
+}
+
+// The sentence of an error, which is JSON or plain text.
+function errorText(text) {
+  try {
+    return String(JSON.parse(text).error ?? "");
+  } catch {
+    return text.startsWith("<") ? "" : text.trim().slice(0, 300);
+  }
+}
+
+// The header has whole seconds; less is no difference between clocks.
+function roundedOffset(seconds) {
+  return Math.abs(seconds) < 2 ? 0 : seconds;
+}
+
+function embeddedAnswer(path) {
+  const [name, text] = path.split("?");
+  const answer = embedded[path] ?? embedded[name];
+  if (answer === undefined) throw answerError(`The report does not contain ${name}.`, 404);
+  if (path in embedded) return answer;
+  const query = new URLSearchParams(text);
+  if (name === "api/series") {
+    const series = Object.fromEntries(listOf(query, "signals").filter((key) => key in answer.series)
+      .map((key) => [key, answer.series[key]]));
+    return { ...answer, series };
+  }
+  if (name === "api/thresholds") {
+    return Object.fromEntries(listOf(query, "signals").filter((key) => key in answer).map((key) => [key, answer[key]]));
+  }
+  if (name === "api/samples") return embeddedSamples(answer, query);
+  if (name === "api/media" && query.get("kind")) return answer.filter(({ kind }) => kind === query.get("kind"));
+  return answer;
+}
+
+function listOf(query, name) {
+  return (query.get(name) ?? "").split(",").filter(Boolean);
+}
+
+function embeddedSamples(samples, query) {
+  const words = (query.get("search") ?? "").toLowerCase();
+  return samples.filter(({ step, prompt, completion }) =>
+    (!query.get("step") || step === Number(query.get("step")))
+    && (!words || `${prompt}\n${completion}`.toLowerCase().includes(words)));
+}

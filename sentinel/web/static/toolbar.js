@@ -1,0 +1,101 @@
+// Controls of the view that all charts share: axis, range, smoothing, scale and theme.
+import { button, choice, container, element, formatNumber, formatDate, setAttributes, setText, isNumber } from "./dom.js";
+
+const RANGE_CHOICES = [["all", "Whole run"], ["0.5", "Last half"], ["0.1", "Last 10 %"], ["0.01", "Last 1 %"]];
+const THEME_CHOICES = [["auto", "Auto"], ["dark", "Dark"], ["light", "Light"]];
+
+// `element` is the toolbar; `update` gets the run, because a range of the last part moves with it.
+export function createToolbar(page, openHelp, openSearch) {
+  const { view } = page;
+  let run = null;
+  let share = 0;
+
+  const axis = segmented("Axis", [["step", "Step"], ["time", "Time"], ["tokens", "Tokens"]], (value) => view.set({ axis: value }));
+  const range = choice("Range", RANGE_CHOICES, (value) => {
+    share = value === "all" ? 0 : Number(value);
+    view.set({ range: share ? lastPart(share) : null });
+  });
+  const custom = setAttributes(element("option"), { value: "custom", hidden: true });
+  range.append(custom);
+  const smoothing = setAttributes(element("input"), { type: "range", min: 0, max: 0.99, step: 0.01, "aria-label": "Smoothing" });
+  const amount = element("span", "0", "number");
+  smoothing.addEventListener("input", () => view.set({ smoothing: Number(smoothing.value) }));
+  const log = button("Log", () => view.set({ isLog: !view.isLog }), "small");
+  log.title = "Logarithmic scale (l)";
+  const theme = choice("Theme", THEME_CHOICES, (value) => view.set({ theme: value }));
+  const help = button("?", openHelp, "small");
+  setAttributes(help, { "aria-label": "Keyboard shortcuts", title: "Keyboard shortcuts (?)" });
+  const search = button("Search", openSearch, "small");
+  search.title = "Search sections, cases and signals (/)";
+
+  const root = setAttributes(container("div", "toolbar", axis.element, range,
+    container("label", "", "Smoothing", smoothing, amount), log, theme, search, help),
+  { role: "toolbar", "aria-label": "View", id: "toolbar" });
+  const toggle = button("View", () => {
+    root.classList.toggle("shown");
+    toggle.setAttribute("aria-expanded", String(root.classList.contains("shown")));
+  }, "small view-toggle");
+  setAttributes(toggle, { "aria-expanded": "false", "aria-controls": "toolbar" });
+
+  // The end of the run in the unit of the axis, and where it began.
+  const extent = () => {
+    if (!run) return null;
+    if (view.axis === "step") return isNumber(run.step) ? [0, run.step] : null;
+    if (view.axis === "time") return isNumber(run.started) && isNumber(run.last_step_time) ? [run.started, run.last_step_time] : null;
+    const tokens = run.signals?.tokens_seen?.value;
+    return isNumber(tokens) ? [0, tokens] : null;
+  };
+  const lastPart = (part) => {
+    const whole = extent();
+    return whole && [whole[1] - part * (whole[1] - whole[0]), whole[1]];
+  };
+  const show = () => {
+    axis.select(view.axis);
+    smoothing.value = view.smoothing;
+    setText(amount, view.smoothing.toFixed(2));
+    log.setAttribute("aria-pressed", String(view.isLog));
+    theme.value = view.theme;
+    custom.hidden = !view.range || share > 0;
+    setText(custom, view.range ? rangeText(view) : "");
+    range.value = !view.range ? "all" : share > 0 ? String(share) : "custom";
+  };
+  view.subscribe(({ range: shown }) => {
+    const expected = share && lastPart(share);
+    if (share && (!shown || !expected || shown[0] !== expected[0])) share = 0;
+    show();
+  });
+  show();
+  return {
+    element: root,
+    toggle,
+    update(newRun) {
+      run = newRun;
+      const part = share ? lastPart(share) : null;
+      // Not at every step, since all charts are drawn again.
+      if (part && view.range && part[1] - view.range[1] > 0.02 * (part[1] - part[0])) view.set({ range: part });
+    },
+    selectRange(index) {
+      range.selectedIndex = index;
+      range.dispatchEvent(new Event("change"));
+    },
+  };
+}
+
+function rangeText({ axis, range }) {
+  const [start, end] = axis === "time" ? range.map(formatDate) : range.map((value) => formatNumber(Math.round(value)));
+  return `${start} – ${end}`;
+}
+
+function segmented(label, options, onChange) {
+  const buttons = options.map(([value, text]) => {
+    const node = setAttributes(element("button", text), { type: "button", "data-value": value });
+    node.addEventListener("click", () => onChange(value));
+    return node;
+  });
+  return {
+    element: setAttributes(container("div", "segmented", ...buttons), { role: "group", "aria-label": label }),
+    select(value) {
+      for (const node of buttons) node.setAttribute("aria-pressed", String(node.dataset.value === value));
+    },
+  };
+}
