@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,17 @@ RULES = DEPLOY / "prometheus" / "rules.yml"
 SCRAPE_INTERVAL = "1s"
 """Interval of scrapes, and their timeout, which a busy machine sometimes exceeds."""
 SLACK_PATH, WEBHOOK_PATH = "/slack", "/webhook"
+MAX_SECTION_CHARS = 4000
+_STACK = pytest.StashKey["Stack"]()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    """Add the state of Prometheus and Alertmanager to the report of a failed test."""
+    report = yield
+    if report.failed and "stack" in item.fixturenames and _STACK in item.session.stash:
+        report.sections += item.session.stash[_STACK].sections()
+    return report
 
 
 @pytest.fixture(scope="session")
@@ -38,6 +50,20 @@ class Stack:
     prometheus: Prometheus
     receiver: Receiver
     home: Path
+    manager_url: str
+
+    def sections(self) -> Iterator[tuple[str, str]]:
+        """Titles and texts for the report of a failed test: where an alert got stuck."""
+        folder = self.home.parent
+        for log in ("prometheus.log", "alertmanager.log"):
+            yield log, (folder / log).read_text(errors="replace")[-MAX_SECTION_CHARS:]
+        api, manager_api = f"{self.prometheus.url}/api/v1", f"{self.manager_url}/api/v2"
+        urls = [f"{api}/{name}" for name in ("alerts", "alertmanagers", "targets")]
+        urls += [f"{manager_api}/{name}" for name in ("alerts", "status")]
+        for registration in self.home.glob("runs/*/agent.json"):
+            urls.append(f"{json.loads(registration.read_text())['url']}/api/run")
+        for url in urls:
+            yield url, _read(url)[:MAX_SECTION_CHARS]
 
     def alerts(self, run: str) -> list[dict]:
         """The alerts of the run that the webhook received, in order."""
@@ -60,7 +86,7 @@ class Stack:
 
 
 @pytest.fixture(scope="session")
-def stack(tmp_path_factory):
+def stack(request, tmp_path_factory):
     """Alertmanager, and a Prometheus that scrapes every agent whose `$SENTINEL_HOME` is `home`."""
     program, manager = find("prometheus"), find("alertmanager", "prometheus-alertmanager")
     folder = tmp_path_factory.mktemp("stack")
@@ -94,7 +120,9 @@ def stack(tmp_path_factory):
             prometheus = Prometheus(f"http://127.0.0.1:{ports[0]}")
             wait_for("Prometheus", lambda: prometheus.ready)
             wait_for("Alertmanager", lambda: _ready(ports[1]))
-            yield Stack(prometheus, receiver, folder / "home")
+            started = Stack(prometheus, receiver, folder / "home", f"http://127.0.0.1:{ports[1]}")
+            request.session.stash[_STACK] = started
+            yield started
 
 
 def _with_short_interval(rules: str) -> str:
@@ -130,6 +158,13 @@ def _prometheus_config(folder: Path, manager_port: int) -> dict:
         "alerting": {"alertmanagers": managers},
         "scrape_configs": [{"job_name": "sentinel", "file_sd_configs": [discovery]}],
     }
+
+
+def _read(url: str) -> str:
+    try:
+        return requests.get(url, timeout=10).text
+    except requests.RequestException as error:
+        return str(error)
 
 
 def _ready(port: int) -> bool:
