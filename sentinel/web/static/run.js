@@ -8,6 +8,10 @@ import { createToolbar } from "./toolbar.js";
 import { createView } from "./view.js";
 import { caseAnchor, createHeader } from "./sections/header.js";
 import { createCases } from "./sections/cases.js";
+import { createTimeline } from "./sections/timeline.js";
+import { createCurves } from "./sections/curves.js";
+import { createRankMap } from "./sections/rank_map.js";
+import { createMachineCurves } from "./sections/machine_curves.js";
 import { createSignals } from "./sections/signals.js";
 import { createRanks } from "./sections/ranks.js";
 import { createNodes } from "./sections/nodes.js";
@@ -20,8 +24,8 @@ import { createCoverage } from "./sections/coverage.js";
 import { createSettings } from "./sections/settings.js";
 
 const SECTIONS = [
-  createCases, createSignals, createRanks, createNodes, createMachine, createSamples, createMedia, createIncidents,
-  createDeliveries, createCoverage, createSettings,
+  createCases, createTimeline, createCurves, createRankMap, createMachineCurves, createSignals, createRanks, createNodes,
+  createMachine, createSamples, createMedia, createIncidents, createDeliveries, createCoverage, createSettings,
 ];
 
 function startPage() {

@@ -1,0 +1,405 @@
+// One chart: a card with the name of a signal, its latest value, its curve, and a table on request.
+import { container, element, severityClass } from "../dom.js";
+import { PLOT_MARGIN, plotDraw, plotFade, plotLayout, plotText, plotValue, plotX } from "./plot.js";
+import { seriesSmooth } from "./series.js";
+import { sparkline } from "./sparkline.js";
+import { chartNumber, chartPosition, chartUnit } from "./units.js";
+
+const CHART_TABLE_ROWS = 50;
+const CHART_LEGEND_LIMIT = 8;
+// A threshold further away than this many heights of the curve would flatten it.
+const CHART_THRESHOLD_REACH = 2;
+
+// The first and the last index of points that matter for `range`: one beyond each end.
+function chartWindow(points, range) {
+  const inside = [];
+  const { x } = points;
+  for (let index = 0; index < x.length; index += 1) {
+    const isIn = x[index] >= range[0] && x[index] <= range[1];
+    const isNeighbour = !isIn && ((x[index + 1] >= range[0] && x[index] < range[0]) || (x[index - 1] <= range[1] && x[index] > range[1]));
+    if (isIn || isNeighbour) inside.push(index);
+  }
+  return inside;
+}
+
+// Smallest and largest of the values that are numbers, or null.
+function chartExtent(values, known = null) {
+  let [low, high] = known || [Infinity, -Infinity];
+  for (const value of values) {
+    if (value === null || value === undefined) continue;
+    if (value < low) low = value;
+    if (value > high) high = value;
+  }
+  return low <= high ? [low, high] : null;
+}
+
+export class Chart {
+  // `signals` are entries of api/signals: one, or the same quantity of several devices.
+  constructor(context, signals, { title = signals[0].label || signals[0].name, onPin = null } = {}) {
+    this.context = context;
+    this.signals = signals;
+    this.names = signals.map(({ name }) => name);
+    this.title = title;
+    this.isBuilt = false;
+    this.isTable = false;
+    this.unit = chartUnit(signals[0].unit, 0);
+    this.#makeCard(onPin);
+  }
+
+  #makeCard(onPin) {
+    const signal = this.signals[0];
+    this.unitLabel = element("span", this.unit.name, "unit");
+    this.latest = element("output", "", "latest");
+    this.status = element("span", "", "status");
+    const table = element("button", "Table", "button quiet small");
+    table.type = "button";
+    table.setAttribute("aria-pressed", "false");
+    table.setAttribute("aria-label", `Show ${this.title} as a table`);
+    table.addEventListener("click", () => {
+      this.isTable = !this.isTable;
+      table.setAttribute("aria-pressed", String(this.isTable));
+      this.context.redraw([this]);
+    });
+    this.pin = element("button", "Pin", "button quiet small");
+    this.pin.type = "button";
+    this.pin.setAttribute("aria-label", `Pin ${this.title}`);
+    this.pin.addEventListener("click", () => onPin(this));
+    this.plot = element("div", "", "plot");
+    this.plot.setAttribute("role", "img");
+    this.plot.setAttribute("aria-label", this.title);
+    this.legend = element("div", "", "legend");
+    this.legend.hidden = this.signals.length < 2;
+    const heading = element("h4", this.title);
+    if (signal.help) heading.title = signal.help;
+    this.element = container("article", "chart",
+      container("header", "", heading, this.unitLabel, this.status,
+        container("span", "tools", onPin && this.pin, table), this.latest),
+      this.plot, this.legend);
+    // The search of the page finds charts by this.
+    this.element.dataset.signal = this.title;
+    this.element.dataset.kind = "chart";
+    this.element.dataset.chart = this.names[0];
+    this.element.tabIndex = -1;
+  }
+
+  setPinned(isPinned) {
+    this.pin.setAttribute("aria-pressed", String(isPinned));
+  }
+
+  // The severity of the signal's open incidents; the curve itself names them.
+  setIncidents(incidents) {
+    const worst = incidents.find(({ severity }) => severity === "critical") || incidents.find(({ severity }) => severity === "warning") || incidents[0];
+    const text = worst ? worst.severity : "";
+    if (this.status.textContent === text) return;
+    this.status.textContent = text;
+    this.status.title = incidents.map(({ detector }) => detector).join(", ");
+    this.status.className = "status";
+    this.element.className = `chart ${worst ? `open ${severityClass(worst)}` : ""}`;
+  }
+
+  // Draw what is known of the signals over the shown range.
+  draw(plotly) {
+    const { store, view } = this.context;
+    const range = this.context.shownRange();
+    const all = this.names.map((name) => ({ name, points: store.points(name, view.range) })).filter(({ points }) => points && points.x.length);
+    if (!all.length || !range) return this.#drawEmpty(plotly);
+    const windows = all.map(({ name, points }) => ({ name, points, inside: chartWindow(points, range) }));
+    this.#describe(all, windows);
+    if (this.isTable) this.#drawTable(plotly, windows);
+    else if (plotly) this.#drawPlot(plotly, windows, range);
+    else this.#drawSparkline(windows, range);
+    this.isBuilt = true;
+  }
+
+  destroy(plotly) {
+    if (!this.isBuilt) return;
+    if (plotly && this.plot.classList.contains("js-plotly-plot")) plotly.purge(this.plot);
+    this.plot.replaceChildren();
+    this.isListening = false;
+    this.isBuilt = false;
+  }
+
+  #drawEmpty(plotly) {
+    if (!this.names.every((name) => this.context.store.overview.has(name))) return;
+    this.destroy(plotly);
+    this.plot.replaceChildren(element("p", "No value yet.", "soft"));
+    this.isBuilt = true;
+  }
+
+  // Unit, latest value and the text for those who do not see the curve.
+  #describe(all, windows) {
+    const { axis } = this.context.store;
+    let extent = null;
+    for (const { points, inside } of windows) {
+      extent = chartExtent(inside.map((index) => points.min[index]), extent);
+      extent = chartExtent(inside.map((index) => points.max[index]), extent);
+    }
+    const [low, high] = extent || [0, 0];
+    this.unit = chartUnit(this.signals[0].unit, Math.max(Math.abs(low), Math.abs(high)));
+    if (this.unitLabel.textContent !== this.unit.name) this.unitLabel.textContent = this.unit.name;
+    const number = (value) => chartNumber(value * this.unit.factor);
+    const latest = all.map(({ points }) => points.mean.findLast((value) => value !== null)).filter((value) => value !== undefined);
+    const [lowest, highest] = chartExtent(latest) || [null, null];
+    const text = lowest === null ? "" : lowest === highest ? number(lowest) : `${number(lowest)} – ${number(highest)}`;
+    if (this.latest.textContent !== text) this.latest.textContent = text;
+    const last = all[0].points.x[all[0].points.x.length - 1];
+    const unit = this.unit.name ? ` ${this.unit.name}` : "";
+    const label = extent === null ? `${this.title}: no value`
+      : `${this.title}: latest ${text}${unit} at ${chartPosition(last, axis)}, minimum ${number(low)}${unit}, maximum ${number(high)}${unit}`;
+    if (this.plot.getAttribute("aria-label") !== label) this.plot.setAttribute("aria-label", label);
+  }
+
+  #drawTable(plotly, windows) {
+    this.destroy(plotly);
+    const { axis } = this.context.store;
+    const number = (value) => (value === null ? "" : chartNumber(value * this.unit.factor));
+    const titles = [axis, ...(windows.length > 1 ? ["device"] : []), "mean", "min", "max", "lowest rank", "highest rank", "worst rank"];
+    const rows = windows.flatMap(({ name, points, inside }) => {
+      const step = Math.ceil(inside.length / (CHART_TABLE_ROWS / windows.length));
+      return inside.filter((_, index) => (inside.length - 1 - index) % step === 0).reverse().map((index) => [
+        chartPosition(points.x[index], axis).replace(/^\D+ /, ""), ...(windows.length > 1 ? [name.split("/")[1] || name] : []),
+        number(points.mean[index]), number(points.min[index]), number(points.max[index]),
+        number(points.rank_min[index]), number(points.rank_max[index]), points.worst_rank[index] ?? ""]);
+    });
+    const row = (cells, tag) => container("tr", "", ...cells.map((cell) => element(tag, String(cell))));
+    const table = container("table", "", container("thead", "", row(titles, "th")), container("tbody", "", ...rows.map((cells) => row(cells, "td"))));
+    const region = container("div", "table", table);
+    region.tabIndex = 0;
+    region.setAttribute("role", "region");
+    region.setAttribute("aria-label", `${this.title} as a table`);
+    this.plot.setAttribute("role", "group");
+    this.plot.replaceChildren(region);
+    this.legend.replaceChildren();
+  }
+
+  #drawSparkline(windows, range) {
+    this.plot.setAttribute("role", "img");
+    const { points, inside } = windows[0];
+    const pick = (values) => inside.map((index) => values[index]);
+    const smoothed = seriesSmooth(points, this.context.view.smoothing, range[1] - range[0]);
+    const extent = chartExtent(pick(points.max), chartExtent(pick(points.min))) || [0, 0];
+    const [low, high] = extent.map((value) => chartNumber(Number((value * this.unit.factor).toPrecision(3))));
+    const { axis } = this.context.store;
+    this.plot.replaceChildren(
+      container("div", "spark", container("span", "limits", element("span", high, "nowrap"), element("span", low, "nowrap")),
+        sparkline(pick(smoothed), { width: 320, height: 120, low: pick(points.min), high: pick(points.max) })),
+      container("div", "ends", element("span", chartPosition(range[0], axis)), element("span", chartPosition(range[1], axis))));
+  }
+
+  #drawPlot(plotly, windows, range) {
+    const { context } = this;
+    const { axis } = context.store;
+    const colors = context.colors;
+    this.plot.setAttribute("role", "img");
+    if (!this.plot.classList.contains("js-plotly-plot")) this.plot.replaceChildren();
+    const isSingle = windows.length === 1;
+    const traces = [];
+    let extent = null;
+    windows.forEach((window, index) => {
+      const curve = this.#curve(window, range, colors.series[isSingle ? 0 : index % colors.series.length], isSingle);
+      traces.push(...curve.traces);
+      extent = chartExtent(curve.extent || [], extent);
+    });
+    const thresholds = this.#thresholds(range, extent, colors);
+    traces.push(...thresholds.traces);
+    extent = chartExtent(thresholds.limits, extent) || [0, 1];
+    const bad = this.#nonFinite(windows, range, colors);
+    const marks = context.marks.shapes(this.names, axis, range, colors);
+    const layout = plotLayout({
+      width: this.plot.clientWidth, height: this.plot.clientHeight, axis, range, colors,
+      yaxis: this.#yaxis(extent, windows), shapes: [...marks.shapes, ...bad],
+    });
+    layout.annotations = [...marks.annotations, ...this.#thresholdLabels(thresholds.labels, layout.yaxis, colors)];
+    this.drawnWidth = layout.width;
+    plotDraw(plotly, this.plot, traces, layout);
+    if (!this.isListening) this.#listen();
+    this.#drawLegend(windows, colors);
+  }
+
+  // The traces of one signal: the range of ranks or of the records of a point, the values, and
+  // the smoothed values before them.
+  #curve({ name, points, inside }, range, color, isSingle) {
+    const { view, store } = this.context;
+    const { factor } = this.unit;
+    const scale = (value) => (value === null || value === undefined ? null : value * factor);
+    const [x, mean, low, high, texts] = [[], [], [], [], []];
+    const smoothed = view.smoothing > 0 ? seriesSmooth(points, view.smoothing, range[1] - range[0]) : null;
+    const smooth = [];
+    const band = this.#bandFields(points, inside);
+    inside.forEach((index, position) => {
+      if (position && points.attempt[index] !== points.attempt[inside[position - 1]]) {
+        for (const values of [x, mean, low, high, texts, smooth]) values.push(null);
+      }
+      x.push(plotX(points.x[index], store.axis));
+      mean.push(scale(points.mean[index]));
+      low.push(scale(points[band[0]][index] ?? points.min[index]));
+      high.push(scale(points[band[1]][index] ?? points.max[index]));
+      texts.push(this.#hoverText(points, index));
+      if (smoothed) smooth.push(scale(smoothed[index]));
+    });
+    const line = { type: "scatter", mode: x.length > 1 ? "lines" : "markers", marker: { color, size: 6 }, connectgaps: false };
+    const label = isSingle ? plotText(this.title) : plotText(name.split("/")[1] || name);
+    const hover = `%{y:.4~g}${this.unit.name && isSingle ? ` ${this.unit.name}` : ""}`;
+    const main = {
+      ...line, x, y: smoothed ? smooth : mean, line: { color, width: isSingle ? 1.6 : 1.2 }, name: label,
+      hovertemplate: isSingle ? `${hover}%{text}<extra></extra>` : `${label}: ${hover}<extra></extra>`,
+      ...(isSingle && { text: texts }),
+    };
+    const traces = [];
+    if (isSingle && x.length > 1 && low.some((value, index) => value !== high[index])) {
+      traces.push({
+        ...line, ...plotBand(x, low, high), fill: "toself", fillcolor: plotFade(color, 0.17), hoverinfo: "skip",
+        // The outline shows a spike of a single point, which has no width.
+        line: { color: plotFade(color, 0.4), width: 0.6 },
+      });
+    }
+    if (smoothed) traces.push({ ...line, x, y: mean, line: { color: plotFade(color, 0.35), width: 1 }, hoverinfo: "skip" });
+    const extent = isSingle ? chartExtent(high, chartExtent(low)) : chartExtent(mean);
+    return { traces: [...traces, main], extent };
+  }
+
+  // The range of ranks, unless it is of another kind than the value: a sum over ranks is above it.
+  #bandFields(points, inside) {
+    const known = inside.filter((index) => points.rank_max[index] !== null && points.mean[index] !== null);
+    const around = known.filter((index) => points.mean[index] <= points.rank_max[index] && points.mean[index] >= points.rank_min[index]);
+    return known.length && around.length > known.length / 2 ? ["rank_min", "rank_max"] : ["min", "max"];
+  }
+
+  #hoverText(points, index) {
+    const number = (value) => chartNumber(value * this.unit.factor);
+    const isRange = points.max[index] !== points.min[index] && points.min[index] !== null;
+    const range = isRange ? `<br>${number(points.min[index])} to ${number(points.max[index])} in this interval` : "";
+    if (points.rank_max[index] === null) return range;
+    const ranks = `<br>ranks ${number(points.rank_min[index])} to ${number(points.rank_max[index])}`;
+    return `${range}${ranks}${points.worst_rank[index] === null ? "" : `<br>worst rank ${points.worst_rank[index]}`}`;
+  }
+
+  // Dashed lines of the detectors' thresholds, and those values that the y axis should reach.
+  #thresholds(range, extent, colors) {
+    const { store, marks } = this.context;
+    const lines = store.axis === "step" ? this.names.flatMap((name) => marks.thresholds.get(name) || []) : [];
+    const reach = extent ? (extent[1] - extent[0] || Math.abs(extent[1]) || 1) * CHART_THRESHOLD_REACH : 0;
+    const limits = [];
+    const labels = [];
+    const traces = lines.map(({ detector, x, value }) => {
+      const y = value.map((each) => (each === null ? null : each * this.unit.factor));
+      // A threshold holds until it changes.
+      const [ends, values] = [[...x, Math.max(range[1], x[x.length - 1] ?? 0)], [...y, y[y.length - 1] ?? null]];
+      const shown = values.filter((each, index) => each !== null && (ends[index] <= range[1] && (ends[index + 1] ?? Infinity) >= range[0]));
+      limits.push(...shown.filter((each) => extent && each >= extent[0] - reach && each <= extent[1] + reach));
+      if (shown.length) labels.push({ detector, y: shown[shown.length - 1] });
+      return {
+        type: "scatter", mode: "lines", x: ends, y: values, name: plotText(detector), line: { color: colors.threshold, width: 1.2, dash: "dash", shape: "hv" },
+        hovertemplate: `threshold of ${plotText(detector)} %{y:.4~g}<extra></extra>`,
+      };
+    });
+    return { traces, limits, labels };
+  }
+
+  // Names at the right end of thresholds; those beyond the axis get none.
+  #thresholdLabels(labels, yaxis, colors) {
+    const shown = labels.map(({ detector, y }) => ({ detector, y: yaxis.type === "log" ? Math.log10(y) : y }))
+      .filter(({ y }) => y >= yaxis.range[0] && y <= yaxis.range[1]);
+    const height = yaxis.range[1] - yaxis.range[0];
+    return shown.map(({ detector, y }) => ({
+      x: 1, xref: "paper", xanchor: "right", y, showarrow: false, text: `threshold of ${plotText(detector)}`,
+      yanchor: yaxis.range[1] - y > 0.15 * height ? "bottom" : "top", font: { color: colors.threshold, size: 10 },
+      bgcolor: plotFade(colors.surface, 0.7), borderpad: 0,
+    }));
+  }
+
+  // Values that are not finite have no height: a line through the chart marks them.
+  #nonFinite(windows, range, colors) {
+    const { axis } = this.context.store;
+    const shown = windows.flatMap(({ points }) => points.bad || []).filter((x) => x >= range[0] && x <= range[1]).slice(-100);
+    return shown.map((x) => ({
+      type: "line", yref: "paper", y0: 0, y1: 1, x0: plotX(x, axis), x1: plotX(x, axis),
+      line: { color: colors.critical, width: 1 }, label: { text: "NaN", font: { size: 9, color: colors.critical }, textposition: "start", textangle: 0 },
+    })).map((shape, index, all) => (index === all.length - 1 ? shape : { ...shape, label: undefined }));
+  }
+
+  #yaxis([low, high], windows) {
+    const isPositive = windows.every(({ points, inside }) => inside.every((index) => points.min[index] === null || points.min[index] > 0));
+    const largest = Math.max(Math.abs(low), Math.abs(high));
+    const format = { exponentformat: largest < 1e-3 ? "e" : "SI", minexponent: 4, separatethousands: true };
+    if (this.context.view.isLog && isPositive && low > 0) {
+      const [bottom, top] = [Math.log10(low), Math.log10(high)];
+      const pad = (top - bottom || 0.5) * 0.06;
+      return { ...format, type: "log", range: [bottom - pad, top + pad], dtick: top - bottom > 1.5 ? Math.ceil((top - bottom) / 4) : "D2" };
+    }
+    const pad = (high - low || Math.abs(high) * 0.1 || 1) * 0.06;
+    const isAtZero = low >= 0 && low < 0.15 * high;
+    return { ...format, type: "linear", range: [isAtZero ? -0.02 * high : low - pad, high + pad] };
+  }
+
+  #drawLegend(windows, colors) {
+    const entries = windows.length > 1 && windows.length <= CHART_LEGEND_LIMIT
+      ? windows.map(({ name }, index) => [name.split("/")[1] || name, colors.series[index % colors.series.length]]) : [];
+    const key = JSON.stringify(entries);
+    if (key === this.shownLegend) return;
+    this.shownLegend = key;
+    this.legend.replaceChildren(...entries.map(([text, color]) => {
+      const swatch = element("i");
+      swatch.style.setProperty("color", color);
+      return container("span", "", swatch, element("span", text));
+    }));
+  }
+
+  // A line at the position at which another chart is looked at; null for none.
+  showCursor(position) {
+    if (position === null || position === undefined || !this.isListening || this.isTable) {
+      this.cursor?.remove();
+      return;
+    }
+    const range = this.context.shownRange();
+    const share = (position - range[0]) / (range[1] - range[0]);
+    const width = this.plot.clientWidth - PLOT_MARGIN.l - PLOT_MARGIN.r;
+    this.cursor ??= element("div", "", "cursor");
+    this.cursor.style.transform = `translateX(${PLOT_MARGIN.l + share * width}px)`;
+    if (share < 0 || share > 1) this.cursor.remove();
+    else if (!this.cursor.isConnected) this.plot.append(this.cursor);
+  }
+
+  #listen() {
+    this.isListening = true;
+    this.plot.on("plotly_relayout", (changes) => {
+      const [start, end] = [changes["xaxis.range[0]"], changes["xaxis.range[1]"]];
+      if (start === undefined || end === undefined) return;
+      const { axis } = this.context.store;
+      this.context.zoom([plotValue(start, axis), plotValue(end, axis)], this);
+    });
+    this.plot.on("plotly_doubleclick", () => this.context.zoom(null, this));
+    this.plot.on("plotly_hover", ({ points }) =>
+      this.context.showCursor(points.length ? plotValue(points[0].x, this.context.store.axis) : null, this));
+    this.plot.on("plotly_unhover", () => this.context.showCursor(null, this));
+  }
+}
+
+// The outline of the range between two curves, one polygon for each part without gaps.
+function plotBand(x, low, high) {
+  const outline = { x: [], y: [] };
+  let part = [];
+  const close = () => {
+    if (part.length > 1) {
+      if (outline.x.length) {
+        outline.x.push(null);
+        outline.y.push(null);
+      }
+      for (const index of part) {
+        outline.x.push(x[index]);
+        outline.y.push(high[index]);
+      }
+      for (const index of part.toReversed()) {
+        outline.x.push(x[index]);
+        outline.y.push(low[index]);
+      }
+    }
+    part = [];
+  };
+  for (let index = 0; index < x.length; index += 1) {
+    if (x[index] === null || low[index] === null || high[index] === null) close();
+    else part.push(index);
+  }
+  close();
+  return outline;
+}

@@ -1,0 +1,272 @@
+// What the charts of a page share: data, marks, the shown range, and the order in which they draw.
+import { Marks } from "./marks.js";
+import { loadPlotly, plotColors } from "./plot.js";
+import { SeriesStore } from "./series.js";
+
+// Drawing stops for a frame after this time, so that the page answers in between.
+const CONTEXT_FRAME_MS = 40;
+// Charts that are out of view keep their curves up to this number.
+const CONTEXT_MAX_BUILT = 40;
+// Detail that comes within this time replaces drawing the overview first.
+const CONTEXT_DETAIL_WAIT_MS = 80;
+// Live rows have no values of single ranks; they are fetched with the whole curve now and then.
+const CONTEXT_REFRESH_MS = 30000;
+
+const contextOfPage = new WeakMap();
+
+// The one context of a page.
+export function chartContext(page) {
+  if (!contextOfPage.has(page)) contextOfPage.set(page, new ChartContext(page));
+  return contextOfPage.get(page);
+}
+
+// Report the time of an action to the browser's performance timeline; only the last one is kept.
+function contextMeasure(name, start) {
+  // After the frame is painted.
+  requestAnimationFrame(() => setTimeout(() => {
+    performance.clearMeasures(name);
+    performance.measure(name, { start, end: performance.now() });
+  }));
+}
+
+export class ChartContext {
+  constructor({ source, view }) {
+    this.source = source;
+    this.view = view;
+    this.store = new SeriesStore(source);
+    this.store.clear(view.axis);
+    this.marks = new Marks(source);
+    this.colors = plotColors();
+    this.plotly = undefined;
+    this.charts = new Map();
+    this.visible = new Set();
+    this.built = new Set();
+    this.dirty = new Set();
+    this.wanted = new Set();
+    this.listeners = new Set();
+    this.observer = new IntersectionObserver((entries) => this.#observe(entries), { rootMargin: "150px 0px" });
+    this.resizes = new ResizeObserver((entries) => this.#resize(entries));
+    this.rows = [];
+    this.zoomed = null;
+    this.shown = { range: view.range, axis: view.axis };
+    view.subscribe(() => this.#changeView());
+    this.marks.listeners.add(() => this.redraw());
+    this.marks.refresh();
+    source.subscribe({
+      rows: (rows) => this.#receive(rows),
+      run: () => this.marks.refresh(),
+      reset: () => this.#reload(),
+      end: () => this.marks.refresh(),
+    });
+    setInterval(() => this.#refreshRanks(), CONTEXT_REFRESH_MS);
+  }
+
+  // Show a chart whenever its element comes into view.
+  add(chart) {
+    this.charts.set(chart.element, chart);
+    this.observer.observe(chart.element);
+    this.resizes.observe(chart.plot);
+  }
+
+  remove(chart) {
+    this.charts.delete(chart.element);
+    this.observer.unobserve(chart.element);
+    this.resizes.unobserve(chart.plot);
+    this.visible.delete(chart);
+    this.dirty.delete(chart);
+    this.built.delete(chart);
+    chart.destroy(this.plotly);
+  }
+
+  // Start and end of the x axis of all charts; null without any value.
+  shownRange() {
+    if (this.view.range) return this.view.range;
+    const { domain } = this.store;
+    return domain && (domain[0] === domain[1] ? [domain[0] - 0.5, domain[1] + 0.5] : domain);
+  }
+
+  // Draw charts again, those in view only.
+  redraw(charts = this.visible) {
+    for (const chart of charts) if (this.visible.has(chart)) this.dirty.add(chart);
+    this.#schedule();
+  }
+
+  // Show another range, first in the chart in hand.
+  zoom(range, chart = null) {
+    this.zoomed = { chart, start: performance.now() };
+    this.view.set({ range: range && range[1] > range[0] ? range : null });
+  }
+
+  // A line at the same position of all charts in view; null for none.
+  showCursor(position, hovered) {
+    for (const chart of this.visible) {
+      if (chart !== hovered && chart.showCursor) chart.showCursor(position);
+    }
+  }
+
+  #changeView() {
+    const { axis, range } = this.view;
+    this.colors = plotColors();
+    if (axis !== this.store.axis) {
+      this.store.clear(axis);
+      this.wanted.clear();
+    }
+    const isSameRange = JSON.stringify([axis, range]) === JSON.stringify([this.shown.axis, this.shown.range]);
+    this.shown = { axis, range };
+    for (const listener of this.listeners) listener();
+    if (isSameRange && this.visible.size && [...this.visible].every((chart) => chart.names.every((name) => this.store.overview.has(name)))) {
+      this.redraw();
+      return;
+    }
+    this.#loadRange();
+  }
+
+  // The chart in hand comes first, and then the others in view.
+  async #loadRange() {
+    const { range } = this.view;
+    const zoomed = this.zoomed;
+    const start = zoomed ? zoomed.start : performance.now();
+    this.zoomed = null;
+    const inHand = zoomed && zoomed.chart && this.visible.has(zoomed.chart) ? [zoomed.chart] : [];
+    const others = [...this.visible].filter((chart) => !inHand.includes(chart));
+    const isCurrent = () => this.view.range === range;
+    const late = setTimeout(() => isCurrent() && this.redraw(), CONTEXT_DETAIL_WAIT_MS);
+    const load = async (charts, measure) => {
+      const arrived = await this.#fetch(charts.flatMap(({ names }) => names), range);
+      if (!arrived || !isCurrent()) return;
+      for (const chart of charts) if (this.visible.has(chart)) this.dirty.add(chart);
+      if (charts === inHand) this.#drawNow(inHand);
+      else {
+        clearTimeout(late);
+        await this.#schedule();
+      }
+      contextMeasure(measure, start);
+    };
+    const first = inHand.length ? load(inHand, "sentinel-zoom-chart") : null;
+    await load(others, "sentinel-zoom-all");
+    await first;
+  }
+
+  async #fetch(names, range = this.view.range) {
+    try {
+      return await this.store.fetch(names, range);
+    } catch {
+      // The page shows that the server does not answer; the curves stay as they are.
+      return false;
+    }
+  }
+
+  #observe(entries) {
+    for (const { target, isIntersecting } of entries) {
+      const chart = this.charts.get(target);
+      if (!chart) continue;
+      if (isIntersecting) {
+        this.visible.add(chart);
+        this.dirty.add(chart);
+        this.built.delete(chart);
+        this.built.add(chart);
+      } else {
+        this.visible.delete(chart);
+        this.dirty.delete(chart);
+      }
+    }
+    this.#prune();
+    this.#loadVisible();
+  }
+
+  // Destroy the charts that have been out of view for longest.
+  #prune() {
+    let excess = this.built.size - Math.max(CONTEXT_MAX_BUILT, this.visible.size);
+    for (const chart of this.built) {
+      if (excess <= 0) return;
+      if (this.visible.has(chart)) continue;
+      chart.destroy(this.plotly);
+      this.built.delete(chart);
+      excess -= 1;
+    }
+  }
+
+  // Load what the charts in view need, in one request, and draw.
+  async #loadVisible() {
+    const names = [...this.visible].flatMap((chart) => chart.names);
+    const missing = names.filter((name) => !this.store.has(name, this.view.range) && !this.wanted.has(name));
+    for (const name of missing) this.wanted.add(name);
+    if (!this.visible.size) return;
+    this.marks.loadThresholds(names).then((isNew) => isNew && this.redraw());
+    const [, plotly] = await Promise.all([missing.length ? this.#fetch(missing) : null, this.#library()]);
+    for (const name of missing) this.wanted.delete(name);
+    this.plotly = plotly;
+    this.redraw();
+    if (!this.isStarted && this.visible.size) {
+      this.isStarted = true;
+      await this.#schedule();
+      contextMeasure("sentinel-first-charts", 0);
+    }
+  }
+
+  async #library() {
+    if (this.plotly === undefined) this.plotly = await loadPlotly();
+    return this.plotly;
+  }
+
+  // Draw what is dirty, in frames; the promise is of the last of them.
+  #schedule() {
+    this.drawing ??= new Promise((resolve) => {
+      const frame = () => {
+        const end = performance.now() + CONTEXT_FRAME_MS;
+        while (this.dirty.size && performance.now() < end) this.#drawNow([this.dirty.values().next().value]);
+        if (this.dirty.size) requestAnimationFrame(frame);
+        else {
+          this.drawing = null;
+          resolve();
+        }
+      };
+      requestAnimationFrame(frame);
+    });
+    return this.drawing;
+  }
+
+  #drawNow(charts) {
+    for (const chart of charts) {
+      this.dirty.delete(chart);
+      if (this.plotly !== undefined && this.visible.has(chart)) chart.draw(this.plotly);
+    }
+  }
+
+  #resize(entries) {
+    for (const { target } of entries) {
+      const chart = this.charts.get(target.closest(".chart"));
+      if (chart && chart.isBuilt && chart.plot.clientWidth !== chart.drawnWidth) this.redraw([chart]);
+    }
+  }
+
+  // Live rows are collected and drawn once per frame.
+  #receive(rows) {
+    this.rows.push(rows);
+    if (this.rows.length > 1) return;
+    const start = performance.now();
+    requestAnimationFrame(async () => {
+      const domain = this.store.domain;
+      const changed = new Set(this.rows.splice(0).flatMap((each) => this.store.append(each)));
+      const isMoved = !this.view.range && domain !== this.store.domain;
+      this.redraw([...this.visible].filter((chart) => isMoved || chart.names.some((name) => changed.has(name))));
+      for (const listener of this.listeners) listener();
+      await this.#schedule();
+      contextMeasure("sentinel-live", start);
+    });
+  }
+
+  async #refreshRanks() {
+    if (document.hidden || this.view.range) return;
+    const names = [...this.visible].flatMap((chart) => chart.names).filter((name) => this.store.isStale(name));
+    if (!names.length) return;
+    if (await this.store.refresh(names).catch(() => false)) this.redraw();
+  }
+
+  #reload() {
+    this.store.clear(this.view.axis);
+    this.wanted.clear();
+    this.marks.refresh();
+    this.#loadVisible();
+  }
+}

@@ -1,0 +1,113 @@
+// A grid of charts: groups, those of open incidents first, pinned charts, and a filter by name.
+import { container, element, emptyState, recall, remember } from "../dom.js";
+import { Chart } from "./chart.js";
+
+const GRID_PINNED = "Pinned";
+const GRID_URGENT = "In open incidents";
+
+export class ChartGrid {
+  // `id` names the grid in what the browser remembers.
+  constructor(context, id) {
+    this.context = context;
+    this.key = `pinned-charts-${id}`;
+    this.charts = new Map();
+    this.pinned = new Set(JSON.parse(recall(this.key) || "[]"));
+    this.urgent = new Map();
+    this.filter = "";
+    this.groups = new Map();
+    this.element = element("div", "", "chart-groups");
+    this.none = emptyState("No chart has this name.");
+  }
+
+  // Show charts: [{ group, title, signals }], in their order.
+  setCharts(entries) {
+    const keys = new Set(entries.map(({ signals }) => signals[0].name));
+    for (const [key, chart] of this.charts) {
+      if (!keys.has(key) || entries.find(({ signals }) => signals[0].name === key).signals.length !== chart.signals.length) {
+        this.context.remove(chart);
+        chart.element.remove();
+        this.charts.delete(key);
+      }
+    }
+    this.order = entries.map(({ group, title, signals }) => {
+      const key = signals[0].name;
+      if (!this.charts.has(key)) {
+        const chart = new Chart(this.context, signals, { title, onPin: () => this.#pin(key) });
+        chart.setPinned(this.pinned.has(key));
+        this.charts.set(key, chart);
+        this.context.add(chart);
+      }
+      return { key, group, chart: this.charts.get(key) };
+    });
+    this.#markUrgent();
+    this.arrange();
+  }
+
+  // Mark the charts of open incidents: { detector, severity, signal }.
+  setIncidents(incidents) {
+    this.urgent = new Map();
+    for (const incident of incidents) {
+      if (incident.signal) this.urgent.set(incident.signal, [...(this.urgent.get(incident.signal) || []), incident]);
+    }
+    this.#markUrgent();
+    this.arrange();
+  }
+
+  #markUrgent() {
+    for (const { chart } of this.order || []) {
+      chart.setIncidents(chart.names.flatMap((name) => this.urgent.get(name) || []));
+    }
+  }
+
+  setFilter(text) {
+    this.filter = text.trim().toLowerCase();
+    this.arrange();
+  }
+
+  #pin(key) {
+    if (!this.pinned.delete(key)) this.pinned.add(key);
+    this.charts.get(key).setPinned(this.pinned.has(key));
+    remember(this.key, JSON.stringify([...this.pinned]));
+    this.arrange();
+  }
+
+  #matches(chart) {
+    const words = this.filter.split(/\s+/).filter(Boolean);
+    const text = `${chart.title} ${chart.names.join(" ")}`.toLowerCase();
+    return words.every((word) => text.includes(word));
+  }
+
+  // Put each chart into its group; elements that stay where they are keep their curves.
+  arrange() {
+    const byGroup = new Map([[GRID_PINNED, []], [GRID_URGENT, []]]);
+    for (const { key, group, chart } of this.order || []) {
+      if (!this.#matches(chart)) continue;
+      const shown = this.pinned.has(key) ? GRID_PINNED : chart.names.some((name) => this.urgent.has(name)) ? GRID_URGENT : group;
+      byGroup.set(shown, [...(byGroup.get(shown) || []), chart]);
+    }
+    const shown = [...byGroup].filter(([, charts]) => charts.length);
+    for (const [name, charts] of shown) {
+      const group = this.#group(name);
+      const elements = charts.map((chart) => chart.element);
+      const old = [...group.grid.children];
+      if (old.length !== elements.length || old.some((each, index) => each !== elements[index])) group.grid.replaceChildren(...elements);
+      group.count.textContent = String(charts.length);
+    }
+    const groups = shown.map(([name]) => this.groups.get(name).element);
+    if (!groups.length && this.filter) groups.push(this.none);
+    const old = [...this.element.children];
+    if (old.length !== groups.length || old.some((each, index) => each !== groups[index])) this.element.replaceChildren(...groups);
+    this.shownCount = shown.reduce((sum, [, charts]) => sum + charts.length, 0);
+  }
+
+  #group(name) {
+    if (!this.groups.has(name)) {
+      const grid = element("div", "", "charts");
+      const count = element("span", "", "soft");
+      const heading = container("h3", "group", element("span", name), " ", count);
+      heading.hidden = !name;
+      this.groups.set(name, { element: container("section", "", heading, grid), grid, count });
+    }
+    return this.groups.get(name);
+  }
+}

@@ -1,0 +1,147 @@
+// What charts mark of a run: incidents as bands, their onsets, checkpoints, restarts and thresholds.
+import { plotFade, plotText, plotX } from "./plot.js";
+
+const MARK_SEVERITIES = ["critical", "warning", "info"];
+// More labels than this would cover each other.
+const MARK_MAX_LABELS = 4;
+const MARK_MAX_SAVES = 80;
+const MARK_MIN_DELAY_MS = 1000;
+
+export class Marks {
+  constructor(source) {
+    this.source = source;
+    this.listeners = new Set();
+    this.intervals = [];
+    this.events = [];
+    this.detectors = [];
+    this.thresholds = new Map();
+    this.isLoaded = false;
+    this.requested = 0;
+    this.timer = null;
+  }
+
+  // Load the timeline and the incidents, soon after an earlier call at the latest.
+  refresh() {
+    if (this.timer) return;
+    const delay = Math.max(0, this.requested + MARK_MIN_DELAY_MS - performance.now());
+    this.timer = setTimeout(() => this.#load(), this.requested ? delay : 0);
+  }
+
+  async #load() {
+    this.requested = performance.now();
+    try {
+      const [timeline, incidents] = await Promise.all([
+        this.source.getJson("api/timeline"), this.source.getJson("api/incidents")]);
+      const incidentOf = new Map(incidents.map((incident) => [incident.name, incident]));
+      this.detectors = timeline.detectors;
+      this.events = timeline.events;
+      this.intervals = timeline.detectors.flatMap(({ detector, intervals }) => intervals.map((interval) => {
+        const incident = incidentOf.get(interval.incident) || {};
+        const onset = incident.onset ? incident.onset.step : incident.onset_step;
+        return { ...interval, detector, signal: incident.signal, summary: incident.summary || "", onset_step: onset ?? interval.from_step };
+      }));
+      this.isLoaded = true;
+      for (const listener of this.listeners) listener();
+    } catch {
+      // The page shows that the server does not answer; the marks stay as they are.
+    } finally {
+      this.timer = null;
+    }
+  }
+
+  // Load the thresholds of signals that are shown for the first time.
+  async loadThresholds(names) {
+    const missing = names.filter((name) => !this.thresholds.has(name));
+    if (!missing.length) return false;
+    for (const name of missing) this.thresholds.set(name, []);
+    try {
+      const found = await this.source.getJson(`api/thresholds?${new URLSearchParams({ signals: missing.join(",") })}`);
+      for (const [name, lines] of Object.entries(found)) this.thresholds.set(name, lines);
+      return Object.values(found).some((lines) => lines.length);
+    } catch {
+      return false;
+    }
+  }
+
+  // The first interval of each incident, by the step at which it was found.
+  incidents() {
+    const found = new Map();
+    for (const interval of this.intervals) {
+      const known = found.get(interval.incident);
+      if (!known) found.set(interval.incident, { ...interval });
+      else {
+        known.from_step = Math.min(known.from_step, interval.from_step);
+        known.from_time = Math.min(known.from_time, interval.from_time);
+        known.to_step = known.to_step === null || interval.to_step === null ? null : Math.max(known.to_step, interval.to_step);
+        known.to_time = known.to_time === null || interval.to_time === null ? null : Math.max(known.to_time, interval.to_time);
+      }
+    }
+    return [...found.values()].sort((a, b) => a.from_step - b.from_step);
+  }
+
+  // Shapes of a chart of these signals over `range`. Positions in tokens are not known.
+  shapes(signals, axis, range, colors) {
+    if (axis === "tokens") return { shapes: [], annotations: [] };
+    const [start, end] = range;
+    const at = (value) => plotX(value, axis);
+    const shapes = [];
+    const labels = new Map();
+    // The worst comes last, and is on top.
+    const order = (interval) => -MARK_SEVERITIES.indexOf(markSeverity(interval));
+    for (const interval of this.intervals.toSorted((a, b) => order(a) - order(b))) {
+      if (interval.state === "resolved") continue;
+      const from = interval[`from_${axis}`];
+      const to = interval[`to_${axis}`] ?? end;
+      if (from > end || to < start) continue;
+      const isOwn = signals.includes(interval.signal);
+      const severity = markSeverity(interval);
+      const color = colors[severity];
+      const [x0, x1] = [at(Math.max(from, start)), at(Math.min(to, end))];
+      if (isOwn || severity === "critical") {
+        shapes.push({ type: "rect", layer: "below", yref: "paper", y0: 0, y1: 1, x0, x1, fillcolor: plotFade(color, isOwn ? 0.15 : 0.06), line: { width: 0 } });
+      }
+      // A cap, so that short incidents and those of other charts are seen.
+      shapes.push({
+        type: "line", yref: "paper", y0: 1, y1: 1, x0, x1,
+        line: { color: plotFade(color, isOwn ? 1 : 0.6), width: isOwn ? 5 : 2, dash: severity === "critical" ? "solid" : "dot" },
+      });
+      if (!isOwn) continue;
+      const onset = interval.onset_step;
+      if (!labels.has(interval.incident) && axis === "step" && onset >= start && onset <= end) {
+        shapes.push({ type: "line", yref: "paper", y0: 0, y1: 1, x0: onset, x1: onset, line: { color, width: 1, dash: "dashdot" } });
+      }
+      if (!labels.has(interval.incident)) labels.set(interval.incident, { x: Math.max(from, start), text: `${interval.detector}, ${severity}`, color });
+    }
+    shapes.push(...this.#eventShapes(axis, range, colors));
+    return { shapes, annotations: [...labels.values()].slice(-MARK_MAX_LABELS).map(({ x, text, color }, index) => ({
+      x: at(x), y: 1, yref: "paper", text: plotText(text), showarrow: false, yshift: -4 - 12 * index, yanchor: "top",
+      xanchor: x > start + 0.6 * (end - start) ? "right" : "left", xshift: x > start + 0.6 * (end - start) ? -3 : 3,
+      font: { color, size: 10 }, bgcolor: plotFade(colors.surface, 0.75), borderpad: 0,
+    })) };
+  }
+
+  #eventShapes(axis, [start, end], colors) {
+    const inRange = (kind) => this.events.filter((event) =>
+      event.event === kind && event[axis] >= start && event[axis] <= end).map((event) => plotX(event[axis], axis));
+    const path = (positions, top) => positions.map((x) => `M${plotPathX(x, axis)},0L${plotPathX(x, axis)},${top}`).join("");
+    const saves = inRange("save");
+    const step = Math.ceil(saves.length / MARK_MAX_SAVES);
+    const shown = saves.filter((_, index) => (saves.length - 1 - index) % step === 0);
+    const restarts = inRange("start").filter((x) => x > plotX(start, axis) + 0.001 * (end - start));
+    const shapes = [];
+    if (shown.length) shapes.push({ type: "path", yref: "paper", path: path(shown, 0.05), line: { color: colors.save, width: 2 } });
+    if (restarts.length) {
+      shapes.push({ type: "path", layer: "below", yref: "paper", path: path(restarts, 1), line: { color: colors.soft, width: 1, dash: "dot" } });
+    }
+    return shapes;
+  }
+}
+
+function markSeverity({ severity }) {
+  return MARK_SEVERITIES.includes(severity) ? severity : "info";
+}
+
+// A position inside the path of a shape: dates are written out, with _ instead of the space.
+function plotPathX(x, axis) {
+  return axis === "time" ? new Date(x).toISOString().slice(0, -1).replace("T", "_") : x;
+}

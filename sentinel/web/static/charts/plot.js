@@ -1,0 +1,96 @@
+// Loads plotly.js, and draws with the colours of the page.
+
+const PLOT_CONFIG = { displayModeBar: false, doubleClick: false, showTips: false, responsive: false };
+export const PLOT_MARGIN = { l: 52, r: 12, t: 8, b: 24, pad: 0 };
+
+let plotLoading = null;
+
+// The library, once it is loaded; null if the server does not have it.
+export function loadPlotly() {
+  plotLoading ??= globalThis.Plotly ? Promise.resolve(globalThis.Plotly) : plotLoad();
+  return plotLoading;
+}
+
+// plotly.js adds its rules to the style sheet with this id. In an element of its own the content
+// security policy would refuse them; rules that a script inserts into an existing sheet are allowed.
+// Other style elements, which are for maps, are dropped.
+function plotLoad() {
+  document.querySelector("link[rel=stylesheet], style").id = "plotly.js-style-global";
+  const script = document.createElement("script");
+  script.src = new URL("plotly.min.js", document.querySelector("script[type=module][src]").src).href;
+  const { head } = document;
+  return new Promise((resolve) => {
+    const finish = () => {
+      delete head.appendChild;
+      resolve(globalThis.Plotly || null);
+    };
+    script.addEventListener("load", finish);
+    script.addEventListener("error", finish);
+    head.appendChild(script);
+    head.appendChild = (node) =>
+      (document.currentScript === script && node instanceof HTMLStyleElement ? node : Node.prototype.appendChild.call(head, node));
+  });
+}
+
+// The colours of charts, from the design tokens of the page's style sheet.
+export function plotColors() {
+  const style = getComputedStyle(document.documentElement);
+  const token = (name) => style.getPropertyValue(`--${name}`).trim();
+  return {
+    series: [1, 2, 3, 4, 5, 6, 7, 8].map((number) => token(`series-${number}`)),
+    text: token("text"), soft: token("soft"), edge: token("line"), grid: token("grid"), surface: token("surface"),
+    threshold: token("series-2"), save: token("good"),
+    critical: token("bad"), warning: token("warn"), info: token("info"),
+  };
+}
+
+// A colour of the form #rrggbb with an opacity.
+export function plotFade(color, opacity) {
+  const value = parseInt(color.slice(1), 16);
+  return `rgba(${value >> 16},${(value >> 8) & 255},${value & 255},${opacity})`;
+}
+
+// Names come from training code; plotly.js reads some HTML in its texts.
+export function plotText(text) {
+  return String(text).replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;").replaceAll("%{", "% {");
+}
+
+// plotly.js shows times in UTC: the position at which it writes the local time.
+export function plotX(value, axis) {
+  if (axis !== "time") return value;
+  return value * 1000 - new Date(value * 1000).getTimezoneOffset() * 60000;
+}
+
+// The inverse of `plotX`, for what plotly.js reports of a zoom.
+export function plotValue(position, axis) {
+  if (axis !== "time") return Number(position);
+  const written = typeof position === "number" ? position : Date.parse(`${position.replace(" ", "T")}Z`);
+  return (written + new Date(written).getTimezoneOffset() * 60000) / 1000;
+}
+
+// The layout of a chart over `range` of an axis; values of `axes` replace its own.
+export function plotLayout({ width, height, axis, range, colors, yaxis, shapes = [] }) {
+  const font = { color: colors.soft, size: 11, family: "system-ui, sans-serif" };
+  const span = range[1] - range[0];
+  const line = { gridcolor: colors.grid, zeroline: false, showline: false, ticks: "", automargin: false };
+  const isShort = axis !== "time" && span < 6;
+  return {
+    width, height, shapes, font,
+    margin: PLOT_MARGIN, autosize: false, showlegend: false,
+    paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
+    hovermode: "x unified",
+    hoverlabel: { bgcolor: colors.surface, bordercolor: colors.edge, font: { ...font, color: colors.text }, align: "left", namelength: -1 },
+    dragmode: matchMedia("(pointer: coarse)").matches ? false : "zoom",
+    xaxis: {
+      ...line, showgrid: false, range: range.map((value) => plotX(value, axis)), autorange: false,
+      type: axis === "time" ? "date" : "linear", nticks: Math.max(2, Math.floor(width / 65)),
+      ...(axis === "time" ? {} : { tickformat: span > 2e6 || axis === "tokens" ? "~s" : ",d", ...(isShort && { dtick: 1 }) }),
+      showspikes: false, unifiedhovertitle: { text: axis === "time" ? "%{x|%d %b %H:%M:%S}" : `${axis === "tokens" ? "token" : "step"} %{x:,d}` },
+    },
+    yaxis: { ...line, fixedrange: true, nticks: 5, ...yaxis },
+  };
+}
+
+export function plotDraw(plotly, element, traces, layout) {
+  return plotly.react(element, traces, layout, PLOT_CONFIG);
+}

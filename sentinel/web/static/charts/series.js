@@ -1,0 +1,191 @@
+// The points of signals that charts show: an overview of the whole run, and detail of the shown range.
+
+const SERIES_FIELDS = ["x", "mean", "min", "max", "rank_min", "rank_max", "worst_rank", "attempt"];
+// A chart has a point for each pixel of about 400: spikes stay visible as the range of a point.
+export const SERIES_POINTS = 400;
+const SERIES_MAX_POINTS = 2 * SERIES_POINTS;
+// How far detail reaches beyond the shown range, so that lines go on to the edge.
+const SERIES_MARGIN = 0.02;
+const SERIES_NAMES_PER_REQUEST = 40;
+
+// The points of a reply, all fields filled.
+function seriesPoints(reply) {
+  const fill = (values, other) => values || reply.x.map(other);
+  return {
+    x: reply.x, mean: reply.mean, min: reply.min || reply.mean, max: reply.max || reply.mean,
+    rank_min: fill(reply.rank_min, () => null), rank_max: fill(reply.rank_max, () => null),
+    worst_rank: fill(reply.worst_rank, () => null), attempt: fill(reply.attempt, () => 0),
+    weight: reply.x.map(() => Math.max(1, (reply.count || 0) / reply.x.length)),
+    bad: reply.bad || [], isRaw: Boolean(reply.is_raw), count: reply.count ?? reply.x.length,
+  };
+}
+
+// Points merged into buckets of equal width, when live rows have made them too many.
+function seriesThin(points) {
+  const first = points.x[0];
+  const width = (points.x[points.x.length - 1] - first) / SERIES_POINTS || 1;
+  const thin = { ...points, isRaw: false, weight: [] };
+  for (const field of SERIES_FIELDS) thin[field] = [];
+  const lower = (a, b) => (a === null ? b : b === null ? a : Math.min(a, b));
+  const higher = (a, b) => (a === null ? b : b === null ? a : Math.max(a, b));
+  let bucket = null;
+  for (let index = 0; index < points.x.length; index += 1) {
+    const last = thin.x.length - 1;
+    const own = `${points.attempt[index]}:${Math.floor((points.x[index] - first) / width)}`;
+    if (own !== bucket) {
+      for (const field of SERIES_FIELDS) thin[field].push(points[field][index]);
+      thin.weight.push(points.weight[index]);
+      bucket = own;
+      continue;
+    }
+    const weight = thin.weight[last] + points.weight[index];
+    if (points.rank_max[index] !== null && higher(thin.rank_max[last], points.rank_max[index]) !== thin.rank_max[last]) {
+      thin.worst_rank[last] = points.worst_rank[index];
+    }
+    if (points.mean[index] !== null) {
+      thin.mean[last] = thin.mean[last] === null
+        ? points.mean[index] : thin.mean[last] + ((points.mean[index] - thin.mean[last]) * points.weight[index]) / weight;
+    }
+    thin.min[last] = lower(thin.min[last], points.min[index]);
+    thin.max[last] = higher(thin.max[last], points.max[index]);
+    thin.rank_min[last] = lower(thin.rank_min[last], points.rank_min[index]);
+    thin.rank_max[last] = higher(thin.rank_max[last], points.rank_max[index]);
+    thin.weight[last] = weight;
+  }
+  return thin;
+}
+
+// Exponential smoothing. The weight is that of a point in a chart of 400 points, whatever their
+// real number, so that a curve looks the same with more detail. Each attempt starts anew.
+export function seriesSmooth(points, smoothing, span) {
+  let sum = 0;
+  let weight = 0;
+  return points.mean.map((value, index) => {
+    if (index && points.attempt[index] !== points.attempt[index - 1]) sum = weight = 0;
+    if (value === null) return null;
+    const distance = index ? Math.abs(points.x[index] - points.x[index - 1]) : 0;
+    const kept = smoothing ** Math.min(SERIES_POINTS, Math.max(0.05, (distance / (span || 1)) * SERIES_POINTS));
+    sum = kept * sum + (1 - kept) * value;
+    weight = kept * weight + (1 - kept);
+    return sum / weight;
+  });
+}
+
+export class SeriesStore {
+  constructor(source) {
+    this.source = source;
+    this.clear("step");
+  }
+
+  clear(axis) {
+    this.axis = axis;
+    this.overview = new Map();
+    this.detail = new Map();
+    this.range = null;
+    this.lastRow = 0;
+    this.domain = null;
+    this.generation = (this.generation || 0) + 1;
+  }
+
+  // Whether the points of a signal for `range` are here. Points that are records need no detail.
+  has(name, range) {
+    const overview = this.overview.get(name);
+    if (!overview || !range || overview.isRaw) return Boolean(overview);
+    const detail = this.detail.get(name);
+    return Boolean(detail) && detail.start === range[0] && detail.end === range[1];
+  }
+
+  points(name, range) {
+    const detail = this.detail.get(name);
+    return range && detail && detail.start <= range[0] && detail.end >= range[1] ? detail.points : this.overview.get(name);
+  }
+
+  // Fetch what is missing of the signals; the names that arrived, or none if the range or the axis
+  // has changed meanwhile.
+  async fetch(names, range) {
+    const { generation, axis } = this;
+    const missing = names.filter((name) => !this.overview.has(name));
+    const zoomed = range ? names.filter((name) => !missing.includes(name) && !this.has(name, range)) : [];
+    await Promise.all([this.#fetchAll(missing, null, generation, axis), this.#fetchAll(zoomed, range, generation, axis)]);
+    return generation === this.generation;
+  }
+
+  // Whether live rows without values of ranks were appended to a signal that has such values.
+  isStale(name) {
+    const points = this.overview.get(name);
+    const last = points ? points.x.length - 1 : -1;
+    return last > 0 && points.rank_max[last] === null && points.rank_max[0] !== null;
+  }
+
+  // Fetch the whole curves of signals again.
+  async refresh(names) {
+    const { generation, axis } = this;
+    await this.#fetchAll(names, null, generation, axis);
+    return generation === this.generation;
+  }
+
+  async #fetchAll(names, range, generation, axis) {
+    for (let first = 0; first < names.length; first += SERIES_NAMES_PER_REQUEST) {
+      const some = names.slice(first, first + SERIES_NAMES_PER_REQUEST);
+      const query = new URLSearchParams({ signals: some.join(","), points: SERIES_POINTS, axis });
+      if (range) {
+        const margin = (range[1] - range[0]) * SERIES_MARGIN;
+        query.set("from", range[0] - margin);
+        query.set("to", range[1] + margin);
+      }
+      const reply = await this.source.getJson(`api/series?${query}`);
+      if (generation !== this.generation) return;
+      for (const [name, series] of Object.entries(reply.series)) {
+        const points = seriesPoints(series);
+        if (range) this.detail.set(name, { start: range[0], end: range[1], points });
+        else this.#addOverview(name, points);
+      }
+    }
+  }
+
+  #addOverview(name, points) {
+    this.overview.set(name, points);
+    for (const x of points.x) this.#extend(x);
+  }
+
+  #extend(x) {
+    if (typeof x !== "number") return;
+    if (!this.domain) this.domain = [x, x];
+    else if (x < this.domain[0]) this.domain = [x, this.domain[1]];
+    else if (x > this.domain[1]) this.domain = [this.domain[0], x];
+  }
+
+  // Append live rows; the names of signals that have new points.
+  append(rows) {
+    const positions = rows[this.axis];
+    if (!positions) return [];
+    const changed = [];
+    for (const [name, values] of Object.entries(rows.values)) {
+      const points = this.overview.get(name);
+      const added = points && this.#appendValues(points, positions, values, rows.attempt);
+      if (added) changed.push(name);
+      if (added && points.x.length > SERIES_MAX_POINTS) this.overview.set(name, seriesThin(points));
+    }
+    return changed;
+  }
+
+  #appendValues(points, positions, values, attempts) {
+    let added = 0;
+    for (let index = 0; index < values.length; index += 1) {
+      const [x, value, attempt] = [positions[index], values[index], attempts ? attempts[index] : 0];
+      const last = points.x.length - 1;
+      if (value === null || x === null) continue;
+      // The first rows of a connection can be among the points that were fetched.
+      if (last >= 0 && (attempt < points.attempt[last] || (attempt === points.attempt[last] && x <= points.x[last]))) continue;
+      for (const field of ["mean", "min", "max"]) points[field].push(value);
+      for (const field of ["rank_min", "rank_max", "worst_rank"]) points[field].push(null);
+      points.x.push(x);
+      points.attempt.push(attempt);
+      points.weight.push(1);
+      points.count += 1;
+      this.#extend(x);
+      added += 1;
+    }
+    return added;
+  }
+}

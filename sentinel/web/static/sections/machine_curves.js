@@ -1,0 +1,54 @@
+// Curves of the machines: GPUs, processors, memory, network and disks.
+import { container, emptyState } from "../dom.js";
+import { chartContext } from "../charts/context.js";
+import { ChartGrid } from "../charts/grid.js";
+
+const MACHINE_REFRESH_MS = 15000;
+const MACHINE_GROUPS = [["gpu", "GPU"], ["host_cpu", "Processor"], ["host_memory", "Memory"], ["network", "Network"], ["disk", "Disk"]];
+
+export function createMachineCurves(page) {
+  const context = chartContext(page);
+  const grid = new ChartGrid(context, "nodes");
+  const empty = emptyState("No measurement of a machine yet. The agent measures its node every few seconds; log files have no such values.");
+  const body = container("div", "", grid.element, empty);
+  let loaded = 0;
+  const load = async () => {
+    loaded = performance.now();
+    try {
+      const signals = (await page.source.getJson("api/signals")).filter((signal) => signal.group === "machine" && signal.count > 0);
+      grid.setCharts(machineCharts(signals));
+      empty.hidden = Boolean(signals.length);
+    } catch {
+      // The page shows that the server does not answer.
+    }
+  };
+  load();
+  return {
+    id: "machine-curves",
+    title: "Machine curves",
+    element: body,
+    update(run) {
+      grid.setIncidents((run.incidents || []).filter(({ state }) => state !== "resolved"));
+      if (performance.now() - loaded > MACHINE_REFRESH_MS) load();
+    },
+    urgency: () => 0,
+  };
+}
+
+// One chart for each quantity, with a curve per device: gpu_power/0 and gpu_power/1 are one chart.
+function machineCharts(signals) {
+  const byQuantity = new Map();
+  for (const signal of signals) {
+    const quantity = signal.name.split("/")[0];
+    byQuantity.set(quantity, [...(byQuantity.get(quantity) || []), signal]);
+  }
+  const groupOf = (quantity) => MACHINE_GROUPS.find(([prefix]) => quantity.startsWith(prefix))?.[1] || "Other";
+  const order = [...MACHINE_GROUPS.map(([, title]) => title), "Other"];
+  return [...byQuantity].map(([quantity, devices]) => ({
+    group: "", order: order.indexOf(groupOf(quantity)), title: machineTitle(devices[0].label || quantity), signals: devices,
+  })).sort((a, b) => a.order - b.order);
+}
+
+function machineTitle(label) {
+  return label.split("/")[0].trim();
+}

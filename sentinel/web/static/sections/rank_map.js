@@ -1,0 +1,166 @@
+// Heat map of ranks: one row per rank, one column per part of the run.
+import { choice, container, element, emptyState, setText } from "../dom.js";
+import { chartContext } from "../charts/context.js";
+import { plotDraw, plotLayout, plotText, plotValue } from "../charts/plot.js";
+import { chartNumber, chartUnit } from "../charts/units.js";
+
+const RANK_MAP_COLUMNS = 240;
+const RANK_MAP_REFRESH_MS = 10000;
+const RANK_MAP_SIGNALS = ["step_time", "grad_norm", "loss"];
+const RANK_MAP_UNITS = { step_time: "seconds", data_time: "seconds" };
+// Cividis: even in lightness, and the same for people who see few colours.
+const RANK_MAP_SCALE = [[0, "#00224e"], [0.25, "#35456c"], [0.5, "#7c7b78"], [0.75, "#bcae6c"], [1, "#fee838"]];
+
+export function createRankMap(page) {
+  const context = chartContext(page);
+  const map = new RankMap(page, context);
+  context.add(map);
+  context.listeners.add(() => map.refresh());
+  return { id: "rank-map", title: "Heat map of ranks", element: map.element, update: () => map.refresh(), urgency: () => 0 };
+}
+
+// Behaves as a chart of the context, with data of its own.
+class RankMap {
+  constructor(page, context) {
+    this.page = page;
+    this.context = context;
+    this.names = [];
+    this.signal = RANK_MAP_SIGNALS[0];
+    this.isBuilt = false;
+    this.loaded = -Infinity;
+    this.select = choice("Signal of the ranks", [], (signal) => {
+      this.signal = signal;
+      this.loaded = -Infinity;
+      this.refresh();
+    });
+    this.summary = element("p", "", "soft summary");
+    this.low = element("span");
+    this.high = element("span");
+    this.scale = container("span", "scale soft", this.low, element("i"), this.high);
+    this.plot = element("div", "", "plot");
+    this.plot.setAttribute("role", "img");
+    this.plot.setAttribute("aria-label", "Heat map of ranks");
+    this.empty = emptyState("This run has one rank. With several, this map shows which of them is slow or differs.");
+    this.controls = container("div", "row", this.select, this.scale);
+    this.card = container("div", "chart rank-map", this.controls, this.summary, this.plot);
+    this.element = container("div", "", this.card, this.empty);
+    this.card.hidden = true;
+    this.empty.hidden = true;
+  }
+
+  // Fetch the map again if the range has changed, or after a while of a live run.
+  refresh() {
+    const { range, axis } = this.page.view;
+    const shown = axis === "step" ? range : null;
+    const key = JSON.stringify([shown, this.signal]);
+    const isNew = key !== this.key || this.loaded === -Infinity;
+    if (!this.context.visible.has(this) || (!isNew && performance.now() - this.loaded < RANK_MAP_REFRESH_MS)) return;
+    this.key = key;
+    this.loaded = performance.now();
+    this.#load(shown, key);
+  }
+
+  async #load(range, key) {
+    const query = new URLSearchParams({ signal: this.signal, columns: RANK_MAP_COLUMNS });
+    if (range) {
+      query.set("from", range[0]);
+      query.set("to", range[1]);
+    }
+    try {
+      const grid = await this.page.source.getJson(`api/ranks?${query}`);
+      if (key !== this.key) return;
+      this.grid = grid;
+      this.context.redraw([this]);
+    } catch {
+      // The page shows that the server does not answer.
+    }
+  }
+
+  draw(plotly) {
+    if (!this.grid) {
+      this.refresh();
+      return;
+    }
+    const { ranks, signals } = this.grid;
+    const isShown = ranks.length > 1;
+    this.card.hidden = !isShown;
+    this.empty.hidden = isShown;
+    if (!isShown) return;
+    this.#showChoices(signals);
+    this.#summarise();
+    if (!plotly) {
+      this.plot.hidden = true;
+      return;
+    }
+    this.#drawPlot(plotly);
+    this.isBuilt = true;
+  }
+
+  destroy(plotly) {
+    if (plotly && this.isBuilt) plotly.purge(this.plot);
+    this.isBuilt = false;
+    this.isListening = false;
+  }
+
+  #showChoices(signals) {
+    const names = [...RANK_MAP_SIGNALS.filter((name) => signals.includes(name)), ...signals.filter((name) => !RANK_MAP_SIGNALS.includes(name))];
+    const text = names.join();
+    if (text === this.shownNames) return;
+    this.shownNames = text;
+    this.select.replaceChildren(...names.map((name) => {
+      const option = element("option", name.replaceAll("_", " "));
+      option.value = name;
+      return option;
+    }));
+    this.select.value = this.signal;
+  }
+
+  // The rank that differs most, in words.
+  #summarise() {
+    const { ranks, values, signal } = this.grid;
+    const known = values.map((row) => row.filter((value) => value !== null));
+    const all = known.flat().sort((a, b) => a - b);
+    const median = all[Math.floor(all.length / 2)] ?? 0;
+    this.limits = [all[Math.floor(all.length * 0.01)] ?? 0, all[Math.ceil(all.length * 0.995) - 1] ?? 1];
+    this.unit = chartUnit(RANK_MAP_UNITS[signal], Math.abs(this.limits[1]));
+    const number = (value) => `${chartNumber(value * this.unit.factor)}${this.unit.name ? ` ${this.unit.name}` : ""}`;
+    const means = known.map((row) => (row.length ? row.reduce((sum, value) => sum + value, 0) / row.length : median));
+    const worst = means.reduce((best, mean, index) => (Math.abs(mean - median) > Math.abs(means[best] - median) ? index : best), 0);
+    const text = `Rank ${ranks[worst]} differs most: ${number(means[worst])} on average, median of all ranks ${number(median)}.`;
+    setText(this.summary, text);
+    setText(this.low, number(this.limits[0]));
+    setText(this.high, number(this.limits[1]));
+    this.plot.setAttribute("aria-label", `Heat map of ${signal.replaceAll("_", " ")} of ${ranks.length} ranks. ${text}`);
+  }
+
+  #drawPlot(plotly) {
+    const { x, ranks, values } = this.grid;
+    const { factor, name } = this.unit;
+    const [low, high] = this.limits.map((value) => value * factor);
+    const trace = {
+      type: "heatmap", x, y: ranks, z: values.map((row) => row.map((value) => (value === null ? null : value * factor))),
+      zmin: low, zmax: high > low ? high : low + 1, colorscale: RANK_MAP_SCALE, showscale: false,
+      // Without a gap plotly.js scales a small image with an inline style, which the policy refuses.
+      ygap: ranks.length <= 32 ? 1 : 0.2, xgap: 0.01,
+      hovertemplate: `<b>rank %{y}</b><br>step %{x:,d}<br>%{z:.4~g} ${plotText(name)}<extra></extra>`,
+    };
+    const range = this.page.view.axis === "step" && this.page.view.range ? this.page.view.range : [x[0], x[x.length - 1]];
+    const layout = plotLayout({
+      width: this.plot.clientWidth, height: this.plot.clientHeight, axis: "step", range, colors: this.context.colors,
+      yaxis: { autorange: false, range: [ranks.length - 0.5, -0.5], showgrid: false, tickformat: "d", nticks: 8, },
+    });
+    layout.hovermode = "closest";
+    layout.plot_bgcolor = RANK_MAP_SCALE[0][1];
+    layout.yaxis.tickvals = ranks.filter((_, index) => index % Math.ceil(ranks.length / 8) === 0);
+    this.drawnWidth = layout.width;
+    plotDraw(plotly, this.plot, [trace], layout);
+    if (this.isListening) return;
+    this.isListening = true;
+    this.plot.on("plotly_relayout", (changes) => {
+      const [start, end] = [changes["xaxis.range[0]"], changes["xaxis.range[1]"]];
+      if (start === undefined || end === undefined || this.page.view.axis !== "step") return;
+      this.context.zoom([plotValue(start, "step"), plotValue(end, "step")]);
+    });
+    this.plot.on("plotly_doubleclick", () => this.context.zoom(null));
+  }
+}

@@ -1,0 +1,132 @@
+// Which detectors fired when: one row per detector that had incidents.
+import { container, element, emptyState } from "../dom.js";
+import { chartContext } from "../charts/context.js";
+import { chartNumber } from "../charts/units.js";
+
+const TIMELINE_TICKS = 5;
+const TIMELINE_SECONDS = [1, 5, 15, 60, 300, 900, 3600, 3 * 3600, 6 * 3600, 12 * 3600, 86400, 7 * 86400];
+const TIMELINE_MIN_PERCENT = 0.4;
+
+export function createTimeline(page) {
+  const context = chartContext(page);
+  const rows = element("div", "", "timeline");
+  rows.setAttribute("role", "table");
+  rows.setAttribute("aria-label", "Incidents of each detector");
+  const empty = emptyState("No detector has fired. Each one that does gets a row here.");
+  const key = container("p", "timeline-key soft",
+    ...[["critical", "critical"], ["warning", "warning"], ["info", "info"]].map(([name, text]) => container("span", "", element("i", "", `state ${name} firing`), text)),
+    ...["acknowledged", "silenced", "resolved"].map((state) => container("span", "", element("i", "", `state info ${state}`), state)),
+    container("span", "", element("i", "", "event save"), "checkpoint"));
+  const body = container("div", "", empty, rows, key);
+  let shown = "";
+
+  const draw = () => {
+    const { axis } = page.view;
+    const place = axis === "time" ? "time" : "step";
+    const detectors = context.marks.detectors.filter(({ intervals }) => intervals.length);
+    empty.hidden = detectors.length > 0 || !context.marks.isLoaded;
+    rows.hidden = key.hidden = !detectors.length;
+    if (!detectors.length) return;
+    const range = timelineRange(page, context, place, detectors);
+    const text = JSON.stringify([place, range, detectors, context.marks.events.length]);
+    if (text === shown) return;
+    shown = text;
+    const focused = rows.contains(document.activeElement) ? document.activeElement.dataset.interval : "";
+    const saves = context.marks.events.filter(({ event }) => event === "save").map((event) => timelineShare(event[place], range)).filter((share) => share >= 0 && share <= 1);
+    rows.replaceChildren(
+      ...detectors.map((detector) => timelineRow(detector, place, range, page, context)),
+      timelineAxis(place, range, saves));
+    if (focused) [...rows.querySelectorAll("button")].find((each) => each.dataset.interval === focused)?.focus();
+  };
+  context.marks.listeners.add(draw);
+  context.listeners.add(draw);
+
+  return {
+    id: "timeline",
+    title: "Timeline of detectors",
+    element: body,
+    update: draw,
+    urgency: (run) => ((run.incidents || []).some(({ state }) => state === "firing") ? 1 : 0),
+  };
+}
+
+// What is shown: the range of the charts, else from the start of the run to its end.
+function timelineRange({ view }, { store, marks }, place, detectors) {
+  if (view.range && view.axis === place) return view.range;
+  const ends = [
+    ...detectors.flatMap(({ intervals }) => intervals.flatMap((each) => [each[`from_${place}`], each[`to_${place}`]])),
+    ...marks.events.map((event) => event[place]), ...(store.axis === place && store.domain ? store.domain : []),
+  ].filter((value) => typeof value === "number");
+  let [first, last] = [Infinity, -Infinity];
+  for (const end of ends) [first, last] = [Math.min(first, end), Math.max(last, end)];
+  return last > first ? [first, last] : [first, first + 1];
+}
+
+function timelineShare(value, [start, end]) {
+  return (value - start) / (end - start);
+}
+
+function timelineRow({ detector, intervals }, place, range, page, context) {
+  const lane = element("div", "", "lane");
+  lane.setAttribute("role", "cell");
+  for (const interval of intervals) {
+    const from = Math.max(0, timelineShare(interval[`from_${place}`], range));
+    const to = Math.min(1, interval[`to_${place}`] === null ? 1 : timelineShare(interval[`to_${place}`], range));
+    if (from > 1 || to < 0) continue;
+    const bar = element("button", "", `state ${["critical", "warning"].includes(interval.severity) ? interval.severity : "info"} ${interval.state}`);
+    bar.type = "button";
+    bar.dataset.interval = `${interval.incident} ${interval.from_step}`;
+    const width = Math.max((to - from) * 100, TIMELINE_MIN_PERCENT);
+    bar.style.left = `${Math.min(from * 100, 100 - width)}%`;
+    bar.style.width = `${width}%`;
+    const end = interval.to_step === null ? "now" : interval.to_step;
+    bar.setAttribute("aria-label", `${detector}: ${interval.severity}, ${interval.state}, step ${interval.from_step} to ${end}`);
+    bar.title = bar.getAttribute("aria-label");
+    if (width > 12) bar.append(element("span", `${interval.severity}${interval.state === "firing" ? "" : `, ${interval.state}`}`));
+    bar.addEventListener("click", () => {
+      if (page.view.axis === "tokens") return;
+      const [first, last] = [interval[`from_${place}`], interval[`to_${place}`] ?? range[1]];
+      const margin = Math.max(last - first, place === "step" ? 20 : 60);
+      context.zoom([Math.max(first - margin, 0), last + margin]);
+    });
+    lane.append(bar);
+  }
+  const name = element("div", detector, "name");
+  name.setAttribute("role", "rowheader");
+  const row = container("div", "timeline-row", name, lane);
+  row.setAttribute("role", "row");
+  return row;
+}
+
+function timelineAxis(place, range, saves) {
+  const axis = element("div", "", "lane axis");
+  axis.setAttribute("aria-hidden", "true");
+  for (const share of saves) {
+    const mark = element("i", "", "event save");
+    mark.style.left = `${share * 100}%`;
+    axis.append(mark);
+  }
+  for (const value of timelineTicks(range, place)) {
+    const tick = element("span", place === "time" ? timelineClock(value, range) : chartNumber(value), "tick");
+    tick.style.left = `${timelineShare(value, range) * 100}%`;
+    axis.append(tick);
+  }
+  return container("div", "timeline-row", element("div", place, "name soft"), axis);
+}
+
+// Round positions of ticks.
+function timelineTicks([start, end], place) {
+  const rough = (end - start) / TIMELINE_TICKS;
+  const sizes = place === "time" ? TIMELINE_SECONDS : [1, 2, 5].map((digit) => digit * 10 ** Math.floor(Math.log10(rough)));
+  const step = [...sizes, sizes[sizes.length - 1] * 10].find((size) => size >= rough * 0.7);
+  const offset = place === "time" ? new Date(start * 1000).getTimezoneOffset() * 60 : 0;
+  const ticks = [];
+  for (let value = Math.ceil((start - offset) / step) * step + offset; value <= end; value += step) ticks.push(value);
+  return ticks;
+}
+
+function timelineClock(value, [start, end]) {
+  const date = new Date(value * 1000);
+  if (end - start > 2 * 86400) return date.toLocaleDateString([], { day: "numeric", month: "short", hour: "2-digit" });
+  return date.toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", ...(end - start < 600 && { second: "2-digit" }) });
+}
