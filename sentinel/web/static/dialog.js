@@ -1,5 +1,5 @@
 // Modal dialogs. The browser keeps the focus inside, and Escape closes them.
-import { container, element, setAttributes } from "./dom.js";
+import { button, container, element, setAttributes } from "./dom.js";
 
 let dialogCount = 0;
 
@@ -8,7 +8,8 @@ let dialogCount = 0;
 export function openDialog(title, content, className = "") {
   const heading = element("h2", title);
   heading.id = `dialog-${++dialogCount}`;
-  const dialog = setAttributes(container("dialog", className, heading, content), { "aria-labelledby": heading.id });
+  const close = setAttributes(button("×", () => dialog.close(), "quiet close"), { "aria-label": "Close" });
+  const dialog = setAttributes(container("dialog", className, container("header", "", heading, close), content), { "aria-labelledby": heading.id });
   const before = document.activeElement;
   dialog.addEventListener("close", () => {
     dialog.remove();
@@ -19,5 +20,6 @@ export function openDialog(title, content, className = "") {
   });
   document.body.append(dialog);
   dialog.showModal();
+  (dialog.querySelector("input, select, textarea") ?? dialog.querySelector("button.primary"))?.focus();
   return dialog;
 }

@@ -100,7 +100,7 @@ export function formatNumber(value) {
   if (!Number.isFinite(value)) return String(value);
   const size = Math.abs(value);
   if (Number.isInteger(value) && size < 1e9) return size < 1e4 ? String(value) : value.toLocaleString("en-US");
-  if (size !== 0 && (size < 1e-3 || size >= 1e9)) return value.toExponential(2).replace("e+", "e");
+  if (size !== 0 && (size < 1e-4 || size >= 1e9)) return Number(value.toPrecision(3)).toExponential().replace("e+", "e");
   if (size >= 1e4) return Math.round(value).toLocaleString("en-US");
   return String(Number(value.toPrecision(4)));
 }
@@ -164,6 +164,11 @@ export function capitalize(text) {
 
 export function isNumber(value) {
   return typeof value === "number" && Number.isFinite(value);
+}
+
+// Whether the run is not over.
+export function isActive({ state }) {
+  return ["running", "starting", "stalled"].includes(state);
 }
 
 // CSS class of the severity of an incident or case.

@@ -76,8 +76,13 @@ function createItem(section, index) {
 
 function updateItem(item, run) {
   item.run = run;
-  item.section.update(run);
-  describeItem(item, run);
+  try {
+    item.section.update(run);
+    describeItem(item, run);
+  } catch (error) {
+    // The other sections still show the run.
+    console.error(error);
+  }
 }
 
 // What the frame shows of a section: whether it is there, its note, and how urgent it is.

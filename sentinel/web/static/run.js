@@ -28,6 +28,11 @@ const SECTIONS = [
   createMachine, createSamples, createMedia, createIncidents, createDeliveries, createCoverage, createSettings,
 ];
 
+// A state may lack parts, such as that of a run of which only a log file is left.
+const EMPTY_RUN = {
+  run: "", state: "", step: null, cases: [], incidents: [], silences: [], signals: {}, logged: {}, metadata: {}, patches: {}, ranks: {},
+};
+
 function startPage() {
   const page = {
     source,
@@ -46,7 +51,8 @@ function startPage() {
   installKeyboard(page);
   document.addEventListener("click", followAnchor);
 
-  const show = (run) => {
+  const show = (state) => {
+    const run = { ...EMPTY_RUN, ...state };
     const isFirst = page.run === null;
     page.run = run;
     header.update(run);

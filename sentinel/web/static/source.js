@@ -93,7 +93,7 @@ document.addEventListener("visibilitychange", () => {
 function openStream() {
   clearTimeout(streamTimer);
   if (typeof EventSource === "undefined") return startPolling();
-  stream = new EventSource(`api/events${lastEventId ? `?last_event_id=${encodeURIComponent(lastEventId)}` : ""}`);
+  stream = new EventSource(`api/events${lastEventId ? `?after=${encodeURIComponent(lastEventId)}` : ""}`);
   stream.onopen = () => {
     failureCount = 0;
     stopPolling();

@@ -2,7 +2,7 @@
 import { button, choice, container, element, formatNumber, formatDate, setAttributes, setText, isNumber } from "./dom.js";
 
 const RANGE_CHOICES = [["all", "Whole run"], ["0.5", "Last half"], ["0.1", "Last 10 %"], ["0.01", "Last 1 %"]];
-const THEME_CHOICES = [["auto", "Auto"], ["dark", "Dark"], ["light", "Light"]];
+const THEME_CHOICES = [["auto", "Theme: auto"], ["dark", "Theme: dark"], ["light", "Theme: light"]];
 
 // `element` is the toolbar; `update` gets the run, because a range of the last part moves with it.
 export function createToolbar(page, openHelp, openSearch) {
@@ -20,12 +20,12 @@ export function createToolbar(page, openHelp, openSearch) {
   const smoothing = setAttributes(element("input"), { type: "range", min: 0, max: 0.99, step: 0.01, "aria-label": "Smoothing" });
   const amount = element("span", "0", "number");
   smoothing.addEventListener("input", () => view.set({ smoothing: Number(smoothing.value) }));
-  const log = button("Log", () => view.set({ isLog: !view.isLog }), "small");
+  const log = button("Log", () => view.set({ isLog: !view.isLog }));
   log.title = "Logarithmic scale (l)";
   const theme = choice("Theme", THEME_CHOICES, (value) => view.set({ theme: value }));
-  const help = button("?", openHelp, "small");
+  const help = button("?", openHelp);
   setAttributes(help, { "aria-label": "Keyboard shortcuts", title: "Keyboard shortcuts (?)" });
-  const search = button("Search", openSearch, "small");
+  const search = button("Search", openSearch);
   search.title = "Search sections, cases and signals (/)";
 
   const root = setAttributes(container("div", "toolbar", axis.element, range,

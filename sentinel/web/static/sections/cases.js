@@ -1,6 +1,6 @@
 // Open cases, as their notifications tell them, and those that are resolved.
 import {
-  button, container, createChangeCheck, element, emptyState, formatCount, formatDate, formatRanks, isNumber,
+  button, container, createChangeCheck, element, emptyState, formatCount, formatDate, formatRanks, isActive, isNumber,
   severityClass, textWithCode,
 } from "../dom.js";
 import { caseAnchor } from "./header.js";
@@ -11,7 +11,7 @@ const STEPS_AROUND_CASE = 0.35;
 
 export function createCases(page) {
   const open = element("div");
-  const silences = element("div", "", "health");
+  const silences = element("div", "", "banners silences");
   const resolved = element("div");
   const root = container("div", "", silences, open, resolved);
   const isOpenNew = createChangeCheck();
@@ -49,7 +49,7 @@ export function createCases(page) {
 function openElements(page, run) {
   const isFollower = run.cluster?.role === "follower";
   const none = isFollower ? "None on this node; the head shows the incidents of the run."
-    : ["running", "starting", "stalled"].includes(run.state)
+    : isActive(run)
       ? "None. A case opens when a detector fires, and its notification is shown here."
       : "None was open when the run ended.";
   const cases = run.cases.map((each) =>
@@ -113,7 +113,7 @@ function caseActions(page, openCase, incidents, runbook) {
   const firing = incidents.filter(({ state }) => state === "firing");
   const isAcknowledged = incidents.some(({ acknowledged }) => acknowledged);
   const detectors = [...new Set([openCase.detector, ...incidents.map(({ detector }) => detector)].filter(Boolean))];
-  const canChange = !source.isReport && page.canSuppress !== false;
+  const canChange = !source.isReport && page.run?.is_live !== false;
   return container("div", "actions",
     canChange && firing.length > 0 && !isAcknowledged && button("Acknowledge", () =>
       openAcknowledgeDialog(source, openCase.message?.subject ?? openCase.summary, firing[0].name), "primary"),
@@ -153,7 +153,7 @@ function stackLines(incident) {
 }
 
 function factList(facts) {
-  return facts.length > 0 && container("ul", "", ...facts.map((fact) => element("li", fact)));
+  return facts.length > 0 && container("ul", "", ...facts.map((fact) => textWithCode("li", fact)));
 }
 
 function confidenceBar(diagnosis) {
@@ -170,7 +170,7 @@ function evidenceList(evidence) {
     const next = evidence[index + 1];
     const hasSuccessor = next && next.step !== null;
     return container("li", hasStep ? (hasSuccessor ? "connected" : "") : "setting",
-      element("span", hasStep ? `step ${item.step}` : "setting", "when"), element("span", item.text));
+      element("span", hasStep ? `step ${item.step}` : "setting", "when"), textWithCode("span", item.text));
   });
   return container("ol", "evidence", ...items);
 }
@@ -226,7 +226,7 @@ function silenceBanner(page, silence) {
   const what = silence.detector || "all detectors";
   const text = `Notifications of ${what} are silenced until ${formatDate(silence.ends_at)}${authorText(silence)}.`;
   return container("div", "banner warning", container("div", "row", element("span", text),
-    !page.source.isReport && button("End silence", () => sendSuppression(page.source, "api/silence",
+    !page.source.isReport && page.run?.is_live !== false && button("End silence", () => sendSuppression(page.source, "api/silence",
       { detector: silence.detector, end: true }, `The silence of ${what} is ended.`), "small end")));
 }
 

@@ -26,7 +26,7 @@ export function createCoverage() {
         !monitored.length && !unmonitored.length && emptyState("Not known yet: the first steps show which keys the run logs."),
       ].filter(Boolean));
     },
-    urgency: (run) => (run.coverage ? ((run.monitored ?? []).length ? 10 : 60) : 0),
+    urgency: (run) => (run.coverage && !run.monitored?.length ? 60 : 0),
   };
 }
 

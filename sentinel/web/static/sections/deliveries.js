@@ -4,8 +4,8 @@ import { container, createTable, element, emptyState, formatCount, formatDate, f
 const STATE_CLASSES_OF_DELIVERY = { delivered: "good", dead: "bad", sending: "warn", queued: "warn", withheld: "soft" };
 
 export function createDeliveries(page) {
-  const table = createTable("Deliveries", ["Sink", "State", "Reason", "Severity", { title: "Incident", className: "key" },
-    { title: "Tries", className: "right" }, "Created", { title: "Next try or end", className: "" }, { title: "Last error", className: "long" }]);
+  const table = createTable("Deliveries", ["Sink", "State", "Reason", "Severity", "Incident",
+    { title: "Tries", className: "right" }, "Created", "Next try or end", { title: "Last error", className: "long" }]);
   const empty = emptyState("No notification was due. Sinks are set under `[sinks]` in sentinel.toml; "
     + "`sentinel notify test` sends one.");
   let rows = [];

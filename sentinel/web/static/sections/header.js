@@ -1,7 +1,7 @@
 // Health of the run: its state, the worst open case in one line, and how far and how fast it is.
 import {
   capitalize, container, createChangeCheck, element, formatCount, formatDate, formatDuration, formatNumber, formatRanks,
-  isNumber, setAttributes, setText, severityClass, textWithCode,
+  isActive, isNumber, setAttributes, setText, severityClass, textWithCode,
 } from "../dom.js";
 
 const STATE_CLASSES = { running: "ok", finished: "ok", starting: "info", stalled: "warning" };
@@ -16,9 +16,9 @@ export function createHeader(page) {
   const tiles = element("dl", "", "tiles");
   const connection = element("div", "", "banner warning");
   connection.hidden = true;
-  const banners = setAttributes(container("div", "health"), { role: "alert" });
+  const banners = setAttributes(container("div", "banners"), { role: "alert" });
   banners.hidden = true;
-  const root = container("section", "health", connection, banners, verdict, tiles);
+  const root = container("section", "health", connection, verdict, banners, tiles);
   root.setAttribute("aria-label", "Health of the run");
   const areProblemsNew = createChangeCheck();
   const pace = createPace();
@@ -34,7 +34,7 @@ export function createHeader(page) {
     update(newRun) {
       run = newRun;
       pace.update(run);
-      document.title = titleOf(run);
+      document.title = `${run.run || "sentinel"}: ${run.state}`;
       setText(name, run.run || "sentinel");
       name.title = run.run || "";
       setText(state, run.tier && run.tier !== "page" ? `${run.state}, ${run.tier}` : run.state);
@@ -62,10 +62,13 @@ function connectionTexts(run) {
   };
 }
 
-function titleOf(run) {
-  const worst = (run.cases ?? [])[0];
-  const mark = worst ? `${worst.severity === "critical" ? "‼" : "!"} ` : "";
-  return `${mark}${run.run || "sentinel"}: ${run.state}`;
+const ICON_COLORS = { ok: "#1f9d55", info: "#76808c", warning: "#c98a00", critical: "#d5303e" };
+
+// The icon of the tab has the colour of the verdict: it is seen while the page is not.
+function showIcon(className) {
+  const icon = document.querySelector("link[rel='icon']");
+  const circle = `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 16 16"><circle cx="8" cy="8" r="7" fill="${ICON_COLORS[className]}"/></svg>`;
+  icon?.setAttribute("href", `data:image/svg+xml,${encodeURIComponent(circle)}`);
 }
 
 export function caseAnchor(name) {
@@ -86,6 +89,7 @@ function showVerdict(node, run) {
   const isNew = node.dataset.title !== `${className}${title}`;
   if (isNew) {
     node.dataset.title = `${className}${title}`;
+    showIcon(className);
     node.replaceChildren(...[worst && element("span", worst.severity, "pill"), element("strong", title),
       element("span", "", "soft")].filter(Boolean));
   }
@@ -110,6 +114,10 @@ function verdictWithoutCase(run) {
 function problemsOf(run) {
   const problems = (run.delivery_problems ?? []).map(({ text, remedy }) => ({ text, remedy, severity: "critical" }));
   if (run.storage?.text) problems.push({ text: run.storage.text, remedy: run.storage.remedy, severity: "critical" });
+  if (run.is_live === false && isActive(run)) {
+    const until = isNumber(run.last_step_time) ? ` Its last step is of ${formatDate(run.last_step_time)}.` : "";
+    problems.push({ severity: "warning", text: `No agent answers for this run: the page shows what is stored.${until}` });
+  }
   const role = roleText(run);
   if (role) problems.push(role);
   return problems;
@@ -164,7 +172,6 @@ function tilesOf(run, pace, source) {
   const { metadata = {}, signals = {} } = run;
   const seconds = pace.secondsPerStep(run);
   const total = isNumber(metadata.max_steps) && metadata.max_steps > 0 ? metadata.max_steps : null;
-  const isActive = ["running", "starting", "stalled"].includes(run.state);
   const left = total && isNumber(run.step) ? Math.max(0, total - run.step) : null;
   const age = isNumber(run.last_step_time) ? Math.max(0, source.now() - run.last_step_time) : null;
   const tokens = signals.tokens_per_second?.value;
@@ -181,12 +188,12 @@ function tilesOf(run, pace, source) {
       label: "Last step", text: age === null ? "none yet" : ageText(age, source),
       note: isNumber(run.last_step_time) ? formatDate(run.last_step_time) : "",
     },
-    isActive && {
+    isActive(run) && {
       label: "Time left", text: left !== null && seconds !== null ? formatDuration(left * seconds) : "not known",
       note: left !== null && seconds !== null ? `until ${formatDate(source.now() + left * seconds)}`
         : total ? "" : "the run does not state its last step",
     },
-    !isActive && isNumber(run.started) && isNumber(run.ended) && {
+    !isActive(run) && isNumber(run.started) && isNumber(run.ended) && {
       label: "Duration", text: formatDuration(run.ended - run.started), note: `ended ${formatDate(run.ended)}`,
     },
     ranksTile(run),
@@ -195,16 +202,16 @@ function tilesOf(run, pace, source) {
       note: `${formatCount(run.checkpoints, "checkpoint")} saved`,
     },
     (metadata.framework || metadata.algorithm) && {
-      label: "Framework", isText: true, text: [metadata.framework, metadata.framework_version].filter(Boolean).join(" ") || metadata.algorithm,
+      label: "Framework", isText: true, isSecondary: true, text: [metadata.framework, metadata.framework_version].filter(Boolean).join(" ") || metadata.algorithm,
       note: [metadata.framework && metadata.algorithm, metadata.model].filter(Boolean).join(", "),
     },
     (run.host || metadata.host) && {
-      label: "Host", isText: true, text: run.host || metadata.host,
+      label: "Host", isText: true, isSecondary: true, text: run.host || metadata.host,
       note: isNumber(run.started) ? `since ${formatDate(run.started)}` : "",
     },
     run.attempt > 0 && { label: "Restarts", text: formatNumber(run.attempt), note: `attempt ${run.attempt + 1}` },
     (run.project || run.tags?.length) && {
-      label: "Project", isText: true, text: run.project || "none", note: (run.tags ?? []).join(", "),
+      label: "Project", isText: true, isSecondary: true, text: run.project || "none", note: (run.tags ?? []).join(", "),
     },
   ].filter(Boolean);
 }
@@ -224,7 +231,7 @@ function ranksTile(run) {
   if (!ranks.length && !isNumber(world)) return null;
   const down = ranks.filter(([, { up }]) => !up).map(([rank]) => Number(rank));
   const count = isNumber(world) ? world : ranks.length + (run.ranks_hidden ?? 0);
-  const isOver = ["finished", "failed", "died"].includes(run.state);
+  const isOver = !isActive(run);
   const text = down.length && !isOver ? `${formatCount(down.length, "rank")} down` : formatCount(count, "rank");
   const nodes = run.cluster?.nodes?.length;
   const note = down.length && !isOver ? capitalize(`rank${down.length > 1 ? "s" : ""} ${formatRanks(down)}`)
@@ -238,6 +245,7 @@ function fillTiles(list, tiles) {
     const node = list.children[index] ?? list.appendChild(tileElement());
     const [label, value, note] = [node.children[0], node.children[1].children[0], node.children[1].children[2]];
     const bar = node.children[1].children[1];
+    node.className = tile.isSecondary ? "tile secondary" : "tile";
     setText(label, tile.label);
     setText(value, tile.text);
     setText(note, tile.note || "");

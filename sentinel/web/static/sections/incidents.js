@@ -2,7 +2,7 @@
 import { container, createTable, element, emptyState, formatCount, severityClass } from "../dom.js";
 
 export function createIncidents(page) {
-  const table = createTable("All incidents", [{ title: "Incident", className: "key" }, "Severity", "State", { title: "Cause", className: "long" },
+  const table = createTable("All incidents", ["Incident", "Severity", "State", { title: "Cause", className: "long" },
     { title: "Began at step", className: "right" }, { title: "Detected at step", className: "right" },
     { title: "Resolved at step", className: "right" }, "Because", { title: "Flaps", className: "right" }]);
   const empty = emptyState("None. Detectors look at every step; what they find is kept here.");

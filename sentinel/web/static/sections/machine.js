@@ -1,5 +1,5 @@
 // The newest measurements of this node: its host, its disks and its GPUs.
-import { container, createTable, element, emptyState, formatBytes, formatCount, formatPercent, isNumber, setText } from "../dom.js";
+import { container, createTable, element, emptyState, formatBytes, formatCount, formatPercent, isActive, isNumber, setText } from "../dom.js";
 
 export function createMachine() {
   const host = element("p", "", "soft");
@@ -24,7 +24,7 @@ export function createMachine() {
       table.element.hidden = !gpusOf(run).length;
       empty.hidden = gpusOf(run).length > 0;
     },
-    urgency: (run) => (gpusOf(run).some(gpuProblems) ? 20 : 0),
+    urgency: (run) => (isActive(run) && gpusOf(run).some(gpuProblems) ? 20 : 0),
   };
 }
 

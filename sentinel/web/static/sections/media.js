@@ -1,5 +1,5 @@
 // Images and histograms of log files, by name, each with its steps.
-import { container, element, emptyState, formatCount, formatNumber, setAttributes } from "../dom.js";
+import { container, element, emptyState, formatCount, formatNumber, isActive, setAttributes } from "../dom.js";
 
 const SVG_NAMESPACE = "http://www.w3.org/2000/svg";
 const MEDIA_LIMIT = 500;
@@ -31,8 +31,7 @@ export function createMedia(page) {
     note: () => formatCount(count, "item"),
     isShown: () => count > 0,
     update(run) {
-      const isActive = ["running", "starting", "stalled"].includes(run.state);
-      if (loadedAt && (!isActive || page.source.isReport || Date.now() - loadedAt < 30000)) return;
+      if (loadedAt && (!isActive(run) || page.source.isReport || Date.now() - loadedAt < 30000)) return;
       loadedAt = Date.now();
       load();
     },

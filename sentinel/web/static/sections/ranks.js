@@ -1,5 +1,5 @@
 // The ranks that are shown singly: where each one is.
-import { container, createTable, element, emptyState, formatDuration, formatRanks, formatTime, isNumber } from "../dom.js";
+import { container, createTable, element, emptyState, formatDuration, formatRanks, formatTime, isActive, isNumber } from "../dom.js";
 
 export function createRanks() {
   const table = createTable("Ranks", [{ title: "Rank", className: "right" }, "Up", { title: "Step", className: "right" },
@@ -16,7 +16,7 @@ export function createRanks() {
     update(run) {
       const rows = Object.entries(run.ranks ?? {});
       table.setRows(rows.map(([rank, { up, step, step_time: seconds, last_step_time: time }]) =>
-        [rank, element("span", up ? "yes" : "no", up || isRunOver(run) ? "" : "bad"), step,
+        [rank, element("span", up ? "yes" : isActive(run) ? "no" : "ended", up || !isActive(run) ? "" : "bad"), step,
           isNumber(seconds) ? formatDuration(seconds) : "", formatTime(time)]));
       table.element.hidden = !rows.length;
       empty.hidden = rows.length > 0;
@@ -25,12 +25,8 @@ export function createRanks() {
       // Where the ranks are while no step completes.
       stacks.replaceChildren(...(run.stacks ?? []).map(stackElement));
     },
-    urgency: (run) => (downRanks(run).length && !isRunOver(run) ? 30 : 0),
+    urgency: (run) => (downRanks(run).length && isActive(run) ? 30 : 0),
   };
-}
-
-function isRunOver({ state }) {
-  return ["finished", "failed", "died"].includes(state);
 }
 
 function downRanks(run) {
@@ -41,7 +37,7 @@ function ranksNote(run) {
   const down = downRanks(run);
   const count = Object.keys(run.ranks ?? {}).length + (run.ranks_hidden ?? 0);
   if (!count) return "";
-  return down.length && !isRunOver(run) ? `${formatRanks(down)} down, of ${count}` : String(count);
+  return down.length && isActive(run) ? `${formatRanks(down)} down, of ${count}` : String(count);
 }
 
 function stackElement(stack) {

@@ -4,7 +4,7 @@ import {
 } from "../dom.js";
 import { diffElements, markRepetition, textElement } from "./texts.js";
 
-const PAGE_SIZE = 20;
+const PAGE_SIZE = 10;
 const COMPARED_SAMPLES = 100;
 const SEARCH_DELAY_MS = 250;
 const REFRESH_SECONDS = 5;

@@ -6,7 +6,7 @@ import {
 export function createSettings() {
   const filter = setAttributes(element("input", "", "input"),
     { type: "search", placeholder: "Filter by name or value", "aria-label": "Filter settings" });
-  const table = createTable("Metadata and settings", [{ title: "Name", className: "key" }, { title: "Value", className: "long" }]);
+  const table = createTable("Metadata and settings", ["Name", { title: "Value", className: "long" }]);
   const empty = emptyState("None reported. The integration of a framework reports its configuration at the start.");
   const none = element("p", "No name or value contains this.", "soft");
   const patches = createTable("Patches", ["Integration", "Status", "Ranks"]);

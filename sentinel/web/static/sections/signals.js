@@ -10,6 +10,7 @@ export function createSignals() {
   return {
     id: "signals",
     title: "Latest values",
+    isClosed: true,
     element: container("div", "", table.element, empty),
     note: (run) => formatCount(Object.keys(run.signals).length + Object.keys(run.logged).length, "value"),
     isShown: (run) => run.cluster?.role !== "follower",

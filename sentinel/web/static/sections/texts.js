@@ -1,7 +1,7 @@
 // Generated texts: repeated phrases marked, long ones collapsed, and the difference of two.
 import { button, container, element, formatNumber } from "../dom.js";
 
-const COLLAPSED_CHARS = 600;
+const COLLAPSED_CHARS = 500;
 const PHRASE_WORDS = 4;
 const MIN_REPETITIONS = 3;
 const MAX_DIFF_WORDS = 1500;
