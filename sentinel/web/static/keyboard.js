@@ -2,6 +2,7 @@
 import { container, element, recall, remember, setAttributes } from "./dom.js";
 import { openDialog } from "./dialog.js";
 import { revealNode } from "./frame.js";
+import { jumpToIncident } from "./sections/curves.js";
 
 const SEARCH_RESULTS = 40;
 const SMOOTHING_STEPS = [0, 0.6, 0.9];
@@ -11,6 +12,7 @@ const THEME_ORDER = ["auto", "dark", "light"];
 const SHORTCUTS = [
   [["/"], "search sections, cases and signals"],
   [["n", "p"], "next and previous incident"],
+  [["[", "]"], "zoom to the previous and next incident"],
   [["1", "2", "3", "4"], "whole run, last half, last 10 %, last 1 %"],
   [["0"], "reset the zoom"],
   [["a"], "axis: step, time, tokens"],
@@ -46,6 +48,8 @@ function pressKey(key, page) {
     case "?": openHelpDialog(); return true;
     case "n": focusIncident(1); return true;
     case "p": focusIncident(-1); return true;
+    case "[": jumpToIncident(page, -1); return true;
+    case "]": jumpToIncident(page, 1); return true;
     case "0": view.set({ range: null }); return true;
     case "1": case "2": case "3": case "4": page.toolbar.selectRange(Number(key) - 1); return true;
     case "a": view.set({ axis: next(AXIS_ORDER, view.axis) }); return true;

@@ -34,7 +34,7 @@ export function createHeader(page) {
     update(newRun) {
       run = newRun;
       pace.update(run);
-      document.title = `${run.run || "sentinel"}: ${run.state}`;
+      document.title = titleOf(run);
       setText(name, run.run || "sentinel");
       name.title = run.run || "";
       setText(state, run.tier && run.tier !== "page" ? `${run.state}, ${run.tier}` : run.state);
@@ -60,6 +60,12 @@ function connectionTexts(run) {
     unreachable: `The agent does not answer. ${age} It tries again every few seconds.`,
     reconnecting: run ? "" : "Connecting to the agent.",
   };
+}
+
+function titleOf(run) {
+  const [worst] = run.cases;
+  const mark = worst ? (worst.severity === "critical" ? "‼ " : "! ") : "";
+  return `${mark}${run.run || "sentinel"}: ${run.state}`;
 }
 
 const ICON_COLORS = { ok: "#1f9d55", info: "#76808c", warning: "#c98a00", critical: "#d5303e" };
