@@ -24,7 +24,7 @@ from sentinel.config.route import Route
 from sentinel.config.settings import Settings
 from sentinel.metrics.exposition import Exposition
 from sentinel.model.counters import Counters
-from sentinel.model.delivery import Sink, closes_alerts
+from sentinel.model.delivery import Sink, closes_alerts, is_record
 from sentinel.model.incident import IncidentState, RunTier
 from sentinel.model.notification import Notification, RunContext
 from sentinel.model.record import WHOLE_RUN, Event, Record
@@ -110,6 +110,7 @@ class RunProcessor:
             {name: settings.routes.get(name, Route()) for name in sinks},
             [name for name, sink in sinks.items() if sink.can_update],
             [name for name, sink in sinks.items() if closes_alerts(sink)],
+            [name for name, sink in sinks.items() if is_record(sink)],
             settings.hold_seconds,
             settings.team,
         )

@@ -141,6 +141,15 @@ def closes_alerts(sink: Sink) -> bool:
     return sink.can_update or getattr(sink, "for_programs", False)
 
 
+def is_record(sink: Sink) -> bool:
+    """Whether its receiver records incidents and notifies nobody, such as a tracker.
+
+    A class attribute `is_record`. Nothing that another sink rejected is passed on to it, and
+    nothing that it rejected to another sink.
+    """
+    return bool(getattr(sink, "is_record", False))
+
+
 @runtime_checkable
 class SignedSink(Protocol):
     """A sink whose requests are signed together with the time at which they are sent."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import Enum
 
 from sentinel.model.diagnosis import Diagnosis
@@ -30,7 +31,8 @@ class RunContext:
     `host` is the node of rank 0, `command` the script it runs and `model` the model it trains. The
     URLs are those of the agent's page, of a dashboard and of the runbook of the notification.
     `checkpoint_path` is the file or folder of the last checkpoint before the onset. `is_drill` is
-    whether the fault was injected to test how notifications arrive.
+    whether the fault was injected to test how notifications arrive. `trackers` names its runs at
+    experiment trackers by `sentinel.signals.tracker_runs`.
     """
 
     host: str = ""
@@ -41,6 +43,7 @@ class RunContext:
     runbook_url: str = ""
     checkpoint_path: str = ""
     is_drill: bool = False
+    trackers: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,13 +20,15 @@ class Recipients:
     """The sinks by name with their routes, in the order of the settings.
 
     Those in `updatable` can change a message that they have sent, and the receivers of those in
-    `closable` keep an alert open until its case is over. `hold_seconds` is the time for
-    which the first notification of a case waits for a cause. `team` is the team of the run.
+    `closable` keep an alert open until its case is over. Those in `recording` notify nobody.
+    `hold_seconds` is the time for which the first notification of a case waits for a cause. `team`
+    is the team of the run.
     """
 
     routes: Mapping[str, Route]
     updatable: Collection[str] = ()
     closable: Collection[str] = ()
+    recording: Collection[str] = ()
     hold_seconds: float = 0.0
     team: str = ""
 
@@ -62,9 +64,15 @@ class Recipients:
     def substitutes(self, notification: Notification, sink: str, now: float) -> Substitutes:
         """The sinks that may get what `sink` rejected, from the one after it in the settings on.
 
-        Only what is critical may go to a sink whose route does not permit it.
+        Only what is critical may go to a sink whose route does not permit it. A sink that notifies
+        nobody neither has substitutes nor is one.
         """
-        names = list(self.routes)
+        is_recorded = sink in self.recording
+        names = [
+            name
+            for name in self.routes
+            if name == sink or not (is_recorded or name in self.recording)
+        ]
         after = names.index(sink) + 1 if sink in names else 0
         order = [name for name in (*names[after:], *names[:after]) if name != sink]
         admitting = [name for name in order if self._permits(self.routes[name], notification)]

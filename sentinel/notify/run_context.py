@@ -11,6 +11,7 @@ from urllib.parse import quote
 
 from sentinel.live.node.node_metrics import output_dir
 from sentinel.model.notification import Notification, RunContext
+from sentinel.signals.tracker_runs import tracker_runs
 from sentinel.store.record_rows import layout_from_json
 from sentinel.store.storage_monitor import reading_storage
 
@@ -59,6 +60,7 @@ class RunContextReader:
             runbook_url=f"{page_url}/runbooks/{quote(subject, safe='')}" if page_url else "",
             checkpoint_path=self._checkpoint_path(notification.last_good_step, metadata),
             is_drill=self.is_drill,
+            trackers=tracker_runs(metadata),
         )
 
     def _checkpoint_path(self, step: int | None, metadata: Mapping[str, str | float]) -> str:

@@ -14,24 +14,17 @@ from typing import ClassVar, Literal
 from pydantic import ConfigDict, SecretStr, field_validator
 from pydantic.dataclasses import dataclass
 
-from sentinel.model.clean_text import clean, clean_url
 from sentinel.model.delivery import AppriseCall, Response
 from sentinel.model.finding import Severity
-from sentinel.model.message import Message, build_message
+from sentinel.model.message import build_message
 from sentinel.model.notification import Notification
-
-_ESCAPES = {"@": "\uff20", "<": "\u2039", ">": "\u203a", "[": "(", "]": ")", "`": "'"}
-"""Characters of mentions and links, each with one that looks similar."""
+from sentinel.sinks._plain_text import plain_headline, plain_text
 
 _KINDS: dict[Severity, Literal["info", "warning", "failure"]] = {
     Severity.CRITICAL: "failure",
     Severity.WARNING: "warning",
     Severity.INFO: "info",
 }
-_MAX_TITLE_CHARS = 200
-_MAX_LINE_CHARS = 300
-_MAX_REMEDY_CHARS = 800
-_MAX_ITEMS = 4
 
 _REMEDIES = {
     "AppriseNotInstalled": "Install the library: pip install 'train-sentinel[apprise]'.",
@@ -68,8 +61,8 @@ class Apprise:
         message = build_message(notification, time.time())
         return AppriseCall(
             self.url.get_secret_value(),
-            message.cut_headline(_MAX_TITLE_CHARS, _ESCAPES),
-            _text(message, delivery_id),
+            plain_headline(message),
+            plain_text(message, delivery_id),
             "success" if message.status == "resolved" else _KINDS[message.severity],
             self.allow_http,
         )
@@ -85,22 +78,3 @@ class Apprise:
     def receipt(self, response: Response) -> None:
         """None: apprise does not identify what it sent."""
         del response
-
-
-def _text(message: Message, delivery_id: str) -> str:
-    links = ((link.label, clean_url(link.url)) for link in message.links[:_MAX_ITEMS])
-    lines = [
-        _escape(message.since),
-        *(f"- {_escape(fact)}" for fact in message.facts[:_MAX_ITEMS]),
-        f"What to do: {_escape(message.remedy, _MAX_REMEDY_CHARS)}" if message.remedy else "",
-        f"Last good checkpoint: {_escape(message.checkpoint)}" if message.checkpoint else "",
-        *(f"Also: {_escape(each)}" for each in message.also[:_MAX_ITEMS]),
-        *(_escape(note) for note in message.notes[:_MAX_ITEMS]),
-        *(f"{_escape(label)}: {url}" for label, url in links if url),
-        f"{_escape(message.run)} ({delivery_id[:8]})",
-    ]
-    return "\n".join(filter(None, lines))
-
-
-def _escape(text: str, max_chars: int = _MAX_LINE_CHARS) -> str:
-    return clean(text, max_chars, _ESCAPES)

@@ -14,6 +14,7 @@ from manual_loop import numbered_column, train
 from support.training_loops import steps
 
 import sentinel
+from sentinel.signals.tracker_runs import tracker_runs
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.filterwarnings("ignore")]
 
@@ -56,7 +57,13 @@ def assert_values_are_recorded(read_records, losses):
     assert [value for _, value in numbered_column(read_records, "logged_loss")] == losses
 
 
-def test_wandb_is_captured_by_module_or_run_created_before_or_within(recorded):
+@pytest.fixture
+def tracker_run(reported_metadata):
+    """Returns a function: what the run reported about its runs at trackers."""
+    return lambda: tracker_runs(reported_metadata()[0])
+
+
+def test_wandb_is_captured_by_module_or_run_created_before_or_within(recorded, tracker_run):
     import wandb
     from wandb.sdk.wandb_run import Run
 
@@ -74,6 +81,9 @@ def test_wandb_is_captured_by_module_or_run_created_before_or_within(recorded):
     assert wandb.log is bound
     early.finish()
     wandb.teardown()
+    assert tracker_run()["wandb_run"].endswith(f"p/{early.id}")
+    assert tracker_run()["wandb_url"].startswith("https://")
+    assert tracker_run()["wandb_offline"] == "yes"
 
     assert_values_are_recorded(recorded, losses)
     assert [r.step for r in steps(recorded)] == [1, 2, 3, 4]
@@ -107,13 +117,13 @@ def test_nested_wandb_keys_are_joined_and_other_values_are_ignored(recorded, hea
 
 
 @pytest.mark.parametrize("package", ["torch.utils.tensorboard", "tensorboardX"])
-def test_tensorboard_key_by_key(recorded, tmp_path, package):
+def test_tensorboard_key_by_key(recorded, tracker_run, tmp_path, package):
     import importlib
 
     writers = importlib.import_module(package)
     kind = writers.SummaryWriter
     before = [vars(kind)[name] for name in ("add_scalar", "add_scalars")]
-    writer = kind(str(tmp_path / "tb"))
+    writer = kind("tb")
     with watched:
 
         def log(values, step):
@@ -126,6 +136,7 @@ def test_tensorboard_key_by_key(recorded, tmp_path, package):
         losses = train(log)
     writer.close()
     assert [vars(kind)[name] for name in ("add_scalar", "add_scalars")] == before
+    assert tracker_run() == {"tensorboard_dir": str(tmp_path / "tb")}
 
     assert [value for _, value in numbered_column(recorded, "kl")] == [0.0, 0.125, 0.25, 0.375]
     assert [value for _, value in numbered_column(recorded, "logged_loss")] == losses
@@ -134,21 +145,24 @@ def test_tensorboard_key_by_key(recorded, tmp_path, package):
     assert not any("text" in r.values or "weights" in r.values for r in steps(recorded))
 
 
-def test_trackio_in_its_local_directory(recorded):
+def test_trackio_in_its_local_directory(recorded, tracker_run):
     import trackio
     from trackio.run import Run
 
     before = vars(Run)["log"]
-    trackio.init(project="p", embed=False)
+    run = trackio.init(project="p", embed=False)
     with watched:
         losses = train(lambda values, step: trackio.log(values))
     trackio.finish()
     assert vars(Run)["log"] is before
+    named = tracker_run()
+    assert (named["trackio_project"], named["trackio_run"]) == ("p", run.name)
+    assert not named.get("trackio_server")
 
     assert_values_are_recorded(recorded, losses)
 
 
-def test_mlflow_by_its_functions_and_by_its_client(recorded):
+def test_mlflow_by_its_functions_and_by_its_client(recorded, tracker_run, tmp_path):
     import mlflow
     from mlflow.entities import Metric
     from mlflow.tracking.client import MlflowClient
@@ -164,6 +178,8 @@ def test_mlflow_by_its_functions_and_by_its_client(recorded):
 
         losses = train(log)
     assert [vars(MlflowClient)[name] for name in ("log_metric", "log_batch")] == before
+    uri = f"file:{tmp_path}/mlruns"
+    assert tracker_run() == {"mlflow_run": run.info.run_id, "mlflow_uri": uri}
 
     assert [value for _, value in numbered_column(recorded, "kl")] == [0.0, 0.125, 0.25, 0.375]
     assert [value for _, value in numbered_column(recorded, "logged_loss")] == losses

@@ -397,6 +397,16 @@ def test_a_dead_letter_goes_to_the_next_sink_that_has_not_got_it(connection):
     assert notification.name == make_notification().name
 
 
+def test_a_sink_that_records_neither_has_a_substitute_nor_is_one(connection):
+    names = ("slack", "mlflow", "mail")
+    recipients = Recipients({name: Route() for name in names}, recording=["mlflow"])
+    from_slack = reject(connection, "slack")
+    from_mlflow = reject(connection, "mlflow", episode=2)
+
+    assert outbox.fail_over(connection, from_mlflow, "mlflow", recipients.substitutes, NOW) is None
+    assert outbox.fail_over(connection, from_slack, "slack", recipients.substitutes, NOW) == "mail"
+
+
 def test_the_last_sink_fails_over_to_the_first(connection):
     entry = reject(connection, "mail")
 

@@ -37,6 +37,13 @@ def test_the_context_holds_metadata_and_links(connection):
     )
 
 
+def test_the_runs_at_trackers_are_passed_on(connection):
+    metadata = {"mlflow_run": "r", "mlflow_uri": "/mlruns", "beta": 0.1}
+    context = RunContextReader(connection).read(make_notification(), metadata)
+
+    assert context.trackers == {"mlflow_run": "r", "mlflow_uri": "/mlruns"}
+
+
 def test_what_is_not_known_is_empty(connection):
     assert RunContextReader(connection).read(with_diagnosis(), {}) == RunContext()
 

@@ -1,0 +1,74 @@
+"""W&B: an alert of the run, and a tag that shows in the table of runs.
+
+The mutations are those of W&B's client: `notifyScriptableRunAlert`, which `run.alert` sends, and
+`upsertBucket` with nothing but the tags, as the web page sends when tags are edited. Neither
+touches the history, the summary or the configuration, which the training process owns; a summary
+that another process writes is overwritten by the training. An alert is sent by e-mail or Slack as
+the user's settings at W&B say.
+Source: wandb 0.31, docs.wandb.ai "Send an alert", github.com/wandb/wandb issue 4882, read in
+November 2026.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from pydantic import ConfigDict, SecretStr, field_validator
+from pydantic.dataclasses import dataclass
+
+from sentinel.config.url_policy import url_refusal
+from sentinel.model.delivery import ProcessInput
+from sentinel.model.notification import Notification
+from sentinel.sinks._tracker import TrackerSink
+
+_RUN_PARTS = 3
+
+
+@dataclass(config=ConfigDict(extra="forbid", hide_input_in_errors=True, str_strip_whitespace=True))
+class Wandb(TrackerSink):
+    """`api_key` is by default that of WANDB_API_KEY or of ~/.netrc, as for W&B itself.
+
+    `run` is `entity/project/run-id`, by default the run that the training logs to. `base_url` is
+    the address of a server of your own, by default that of the run. `tags` is whether the run gets
+    a tag `sentinel:<cause>`. `allow_http` permits an unencrypted server.
+    """
+
+    api_key: SecretStr | None = None
+    run: str = ""
+    base_url: str = ""
+    tags: bool = True
+    allow_http: bool = False
+
+    can_update: ClassVar[bool] = False
+    for_programs: ClassVar[bool] = False
+    tracker: ClassVar[str] = "wandb"
+    title: ClassVar[str] = "W&B"
+
+    def __post_init__(self) -> None:
+        refusal = url_refusal(self.base_url, allow_http=self.allow_http) if self.base_url else ""
+        if refusal:
+            raise ValueError(f"`base_url` {refusal}; `allow_http` permits http://")
+
+    @field_validator("run")
+    @classmethod
+    def _check_run(cls, run: str) -> str:
+        if run and (run.count("/") != _RUN_PARTS - 1 or not all(run.split("/"))):
+            raise ValueError("must be entity/project/run-id")
+        return run
+
+    def render(
+        self, notification: Notification, delivery_id: str, receipt: str | None
+    ) -> ProcessInput:
+        """The alert of this notification, and the tag."""
+        del receipt
+        return self.process_input(
+            notification,
+            delivery_id,
+            {
+                "api_key": self.api_key.get_secret_value() if self.api_key else "",
+                "run": self.run,
+                "base_url": self.base_url.rstrip("/"),
+                "tags": self.tags,
+                "allow_http": self.allow_http,
+            },
+        )

@@ -1,0 +1,70 @@
+"""What the sinks of trackers pass to the process that records."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from pydantic import ValidationError
+from support.notifications import make_notification
+
+from sentinel.model.delivery import Rejection, Response
+from sentinel.model.incident import Resolution
+from sentinel.model.notification import NotificationReason, RunContext
+from sentinel.sinks.mlflow import Mlflow
+from sentinel.sinks.tensorboard import Tensorboard
+from sentinel.sinks.wandb import Wandb
+
+
+def call(sink, notification):
+    return json.loads(sink.render(notification, "ab" * 16, None).stdin)
+
+
+def test_the_runs_at_trackers_and_the_settings_are_passed_on():
+    runs = {"mlflow_run": "r"}
+    notification = replace(make_notification(), context=RunContext(trackers=runs))
+    passed = call(Mlflow(token="t"), notification)
+
+    assert (passed["runs"], passed["token"], passed["tracker"]) == (runs, "t", "mlflow")
+    assert (passed["severity"], passed["status"], passed["step"]) == ("critical", "firing", 120)
+
+
+def test_a_case_that_lasts_until_the_end_of_the_run_is_no_success():
+    resolved = make_notification(NotificationReason.RESOLVED)
+    ended = replace(
+        resolved, incident=replace(resolved.incident, resolution=Resolution.RUN_FINISHED)
+    )
+
+    assert not call(Tensorboard(), resolved)["lasts"]
+    assert call(Tensorboard(), ended)["lasts"]
+
+
+@pytest.mark.parametrize(
+    ("reason", "remedy"),
+    [
+        ("no_run", "Nothing was logged to MLflow in this run yet"),
+        ("not_installed", "pip install mlflow"),
+        ("{tracker.__class__}", ""),
+    ],
+)
+def test_the_reason_of_the_worker_is_explained(reason, remedy):
+    response = Response(65, json.dumps({"reason": reason}), protocol="exit status")
+
+    assert remedy in Mlflow().explain(response)
+    assert Mlflow().rejection(response) is Rejection.PERMANENT
+    assert Mlflow().rejection(Response(75, protocol="exit status")) is Rejection.TEMPORARY
+
+
+@pytest.mark.parametrize(
+    ("sink", "settings"),
+    [
+        (Wandb, {"run": "project/id"}),
+        (Wandb, {"base_url": "http://wandb.example"}),
+        (Tensorboard, {"directory": "relative"}),
+        (Mlflow, {"tracking_uri": "http://mlflow.example:5000"}),
+    ],
+)
+def test_a_setting_that_cannot_work_is_refused(sink, settings):
+    with pytest.raises(ValidationError):
+        sink(**settings)
