@@ -67,6 +67,7 @@ export class Chart {
     this.plot = element("div", "", "plot");
     this.plot.setAttribute("role", "img");
     this.plot.setAttribute("aria-label", this.title);
+    this.plot.addEventListener("pointerdown", () => this.context.hold(this), true);
     this.legend = element("div", "", "legend");
     this.legend.hidden = this.signals.length < 2;
     const heading = element("h4", this.title);

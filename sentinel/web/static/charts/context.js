@@ -9,6 +9,8 @@ const CONTEXT_FRAME_MS = 40;
 const CONTEXT_MAX_BUILT = 40;
 // Detail that comes within this time replaces drawing the overview first.
 const CONTEXT_DETAIL_WAIT_MS = 80;
+// The page is free for this many times the time that drawing live rows takes.
+const CONTEXT_LIVE_PAUSE = 2;
 // Live rows have no values of single ranks; they are fetched with the whole curve now and then.
 const CONTEXT_REFRESH_MS = 30000;
 
@@ -47,7 +49,9 @@ export class ChartContext {
     this.observer = new IntersectionObserver((entries) => this.#observe(entries), { rootMargin: "150px 0px" });
     this.resizes = new ResizeObserver((entries) => this.#resize(entries));
     this.rows = [];
+    this.freeAt = 0;
     this.zoomed = null;
+    this.held = null;
     this.shown = { range: view.range, axis: view.axis };
     view.subscribe(() => this.#changeView());
     this.marks.listeners.add(() => this.redraw());
@@ -58,6 +62,8 @@ export class ChartContext {
       reset: () => this.#reload(),
       end: () => this.marks.refresh(),
     });
+    addEventListener("pointerup", () => this.release(), true);
+    addEventListener("pointercancel", () => this.release(), true);
     setInterval(() => this.#refreshRanks(), CONTEXT_REFRESH_MS);
   }
 
@@ -83,6 +89,21 @@ export class ChartContext {
     if (this.view.range) return this.view.range;
     const { domain } = this.store;
     return domain && (domain[0] === domain[1] ? [domain[0] - 0.5, domain[1] + 0.5] : domain);
+  }
+
+  // Leave a chart as it is while the pointer is down in it: drawing would end the selection.
+  hold(chart) {
+    this.held = chart;
+  }
+
+  release() {
+    if (!this.held) return;
+    const charts = [this.held];
+    // plotly.js reports the selected range first.
+    setTimeout(() => {
+      this.held = null;
+      this.redraw(charts);
+    });
   }
 
   // Draw charts again, those in view only.
@@ -229,7 +250,7 @@ export class ChartContext {
   #drawNow(charts) {
     for (const chart of charts) {
       this.dirty.delete(chart);
-      if (this.plotly !== undefined && this.visible.has(chart)) chart.draw(this.plotly);
+      if (this.plotly !== undefined && this.visible.has(chart) && chart !== this.held) chart.draw(this.plotly);
     }
   }
 
@@ -240,20 +261,24 @@ export class ChartContext {
     }
   }
 
-  // Live rows are collected and drawn once per frame.
+  // Live rows are collected, and drawn at once, but not more often than the page can.
   #receive(rows) {
     this.rows.push(rows);
     if (this.rows.length > 1) return;
     const start = performance.now();
-    requestAnimationFrame(async () => {
-      const domain = this.store.domain;
-      const changed = new Set(this.rows.splice(0).flatMap((each) => this.store.append(each)));
-      const isMoved = !this.view.range && domain !== this.store.domain;
-      this.redraw([...this.visible].filter((chart) => isMoved || chart.names.some((name) => changed.has(name))));
-      for (const listener of this.listeners) listener();
-      await this.#schedule();
-      contextMeasure("sentinel-live", start);
-    });
+    setTimeout(() => requestAnimationFrame(() => this.#drawRows(start)), Math.max(0, this.freeAt - start));
+  }
+
+  async #drawRows(start) {
+    const { domain } = this.store;
+    const changed = new Set(this.rows.splice(0).flatMap((rows) => this.store.append(rows)));
+    const isMoved = !this.view.range && domain !== this.store.domain;
+    const began = performance.now();
+    this.redraw([...this.visible].filter((chart) => isMoved || chart.names.some((name) => changed.has(name))));
+    for (const listener of this.listeners) listener();
+    await this.#schedule();
+    this.freeAt = performance.now() + CONTEXT_LIVE_PAUSE * (performance.now() - began);
+    contextMeasure("sentinel-live", start);
   }
 
   async #refreshRanks() {

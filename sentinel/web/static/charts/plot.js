@@ -72,7 +72,7 @@ export function plotValue(position, axis) {
 export function plotLayout({ width, height, axis, range, colors, yaxis, shapes = [] }) {
   const font = { color: colors.soft, size: 11, family: "system-ui, sans-serif" };
   const span = range[1] - range[0];
-  const line = { gridcolor: colors.grid, zeroline: false, showline: false, ticks: "", automargin: false };
+  const line = { gridcolor: colors.grid, zeroline: false, showline: false, ticks: "", automargin: false, ticklabeloverflow: "allow" };
   const isShort = axis !== "time" && span < 6;
   return {
     width, height, shapes, font,

@@ -4,7 +4,7 @@ import { chartContext } from "../charts/context.js";
 import { ChartGrid } from "../charts/grid.js";
 
 const MACHINE_REFRESH_MS = 15000;
-const MACHINE_GROUPS = [["gpu", "GPU"], ["host_cpu", "Processor"], ["host_memory", "Memory"], ["network", "Network"], ["disk", "Disk"]];
+const MACHINE_GROUPS = [["gpu", "GPU"], ["host_cpu", "Processor"], ["host_memory", "Memory"], ["host_network", "Network"], ["network", "Network"], ["host_disk", "Disk"], ["disk", "Disk"]];
 
 export function createMachineCurves(page) {
   const context = chartContext(page);
