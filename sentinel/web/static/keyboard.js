@@ -2,7 +2,7 @@
 import { container, element, recall, remember, setAttributes } from "./dom.js";
 import { openDialog } from "./dialog.js";
 import { revealNode } from "./frame.js";
-import { jumpToIncident } from "./sections/curves.js";
+import { jumpToIncident, moveRange } from "./sections/curves.js";
 
 const SEARCH_RESULTS = 40;
 const SMOOTHING_STEPS = [0, 0.6, 0.9];
@@ -15,6 +15,8 @@ const SHORTCUTS = [
   [["[", "]"], "zoom to the previous and next incident"],
   [["1", "2", "3", "4"], "whole run, last half, last 10 %, last 1 %"],
   [["0"], "reset the zoom"],
+  [["+", "-"], "zoom in and out"],
+  [["<", ">"], "earlier and later"],
   [["a"], "axis: step, time, tokens"],
   [["s"], "smoothing"],
   [["l"], "logarithmic scale"],
@@ -52,6 +54,10 @@ function pressKey(key, page) {
     case "]": jumpToIncident(page, 1); return true;
     case "0": view.set({ range: null }); return true;
     case "1": case "2": case "3": case "4": page.toolbar.selectRange(Number(key) - 1); return true;
+    case "+": moveRange(page, 0.5, 0); return true;
+    case "-": moveRange(page, 2, 0); return true;
+    case "<": moveRange(page, 1, -0.5); return true;
+    case ">": moveRange(page, 1, 0.5); return true;
     case "a": view.set({ axis: next(AXIS_ORDER, view.axis) }); return true;
     case "s": view.set({ smoothing: next(SMOOTHING_STEPS, view.smoothing) }); return true;
     case "l": view.set({ isLog: !view.isLog }); return true;

@@ -6,7 +6,10 @@ import { sparkline } from "./sparkline.js";
 import { chartNumber, chartPosition, chartUnit } from "./units.js";
 
 const CHART_TABLE_ROWS = 50;
+const CHART_LOG_TICKS = 5;
 const CHART_LEGEND_LIMIT = 8;
+// Up to this number each value has a dot.
+const CHART_MARKED_POINTS = 40;
 // A threshold further away than this many heights of the curve would flatten it.
 const CHART_THRESHOLD_REACH = 2;
 
@@ -31,6 +34,16 @@ function chartExtent(values, known = null) {
     if (value > high) high = value;
   }
   return low <= high ? [low, high] : null;
+}
+
+// Round values between two powers of ten.
+function chartLogTicks(bottom, top) {
+  const step = Math.max(1, Math.ceil((top - bottom) / CHART_LOG_TICKS));
+  const digits = top - bottom > 2.5 ? [1] : top - bottom > 1.2 ? [1, 3] : [1, 2, 5];
+  const ticks = [];
+  for (let power = Math.floor(bottom); power <= top; power += step) ticks.push(...digits.map((digit) => digit * 10 ** power));
+  const shown = ticks.filter((tick) => Math.log10(tick) >= bottom && Math.log10(tick) <= top);
+  return shown.length > 1 ? shown : [bottom, (bottom + top) / 2, top].map((power) => Number((10 ** power).toPrecision(2)));
 }
 
 export class Chart {
@@ -238,7 +251,8 @@ export class Chart {
       texts.push(this.#hoverText(points, index));
       if (smoothed) smooth.push(scale(smoothed[index]));
     });
-    const line = { type: "scatter", mode: x.length > 1 ? "lines" : "markers", marker: { color, size: 6 }, connectgaps: false };
+    const mode = x.length === 1 ? "markers" : x.length <= CHART_MARKED_POINTS ? "lines+markers" : "lines";
+    const line = { type: "scatter", mode, marker: { color, size: x.length === 1 ? 6 : 4 }, connectgaps: false };
     const label = isSingle ? plotText(this.title) : plotText(name.split("/")[1] || name);
     const hover = `%{y:.4~g}${this.unit.name && isSingle ? ` ${this.unit.name}` : ""}`;
     const main = {
@@ -249,12 +263,12 @@ export class Chart {
     const traces = [];
     if (isSingle && x.length > 1 && low.some((value, index) => value !== high[index])) {
       traces.push({
-        ...line, ...plotBand(x, low, high), fill: "toself", fillcolor: plotFade(color, 0.17), hoverinfo: "skip",
+        type: "scatter", mode: "lines", ...plotBand(x, low, high), fill: "toself", fillcolor: plotFade(color, 0.17), hoverinfo: "skip",
         // The outline shows a spike of a single point, which has no width.
         line: { color: plotFade(color, 0.4), width: 0.6 },
       });
     }
-    if (smoothed) traces.push({ ...line, x, y: mean, line: { color: plotFade(color, 0.35), width: 1 }, hoverinfo: "skip" });
+    if (smoothed) traces.push({ type: "scatter", mode: "lines", x, y: mean, line: { color: plotFade(color, 0.35), width: 1 }, hoverinfo: "skip" });
     const extent = isSingle ? chartExtent(high, chartExtent(low)) : chartExtent(mean);
     return { traces: [...traces, main], extent };
   }
@@ -326,7 +340,8 @@ export class Chart {
     if (this.context.view.isLog && isPositive && low > 0) {
       const [bottom, top] = [Math.log10(low), Math.log10(high)];
       const pad = (top - bottom || 0.5) * 0.06;
-      return { ...format, type: "log", range: [bottom - pad, top + pad], dtick: top - bottom > 1.5 ? Math.ceil((top - bottom) / 4) : "D2" };
+      const ticks = chartLogTicks(bottom - pad, top + pad);
+      return { type: "log", range: [bottom - pad, top + pad], tickvals: ticks, ticktext: ticks.map(chartNumber) };
     }
     const pad = (high - low || Math.abs(high) * 0.1 || 1) * 0.06;
     const isAtZero = low >= 0 && low < 0.15 * high;

@@ -62,6 +62,7 @@ export class ChartContext {
       reset: () => this.#reload(),
       end: () => this.marks.refresh(),
     });
+    addEventListener("beforeprint", () => this.#drawAll());
     addEventListener("pointerup", () => this.release(), true);
     addEventListener("pointercancel", () => this.release(), true);
     setInterval(() => this.#refreshRanks(), CONTEXT_REFRESH_MS);
@@ -72,6 +73,8 @@ export class ChartContext {
     this.charts.set(chart.element, chart);
     this.observer.observe(chart.element);
     this.resizes.observe(chart.plot);
+    // A report has all data in it, and is printed with all charts.
+    if (this.source.isReport) this.#fetch(chart.names);
   }
 
   remove(chart) {
@@ -251,6 +254,13 @@ export class ChartContext {
     for (const chart of charts) {
       this.dirty.delete(chart);
       if (this.plotly !== undefined && this.visible.has(chart) && chart !== this.held) chart.draw(this.plotly);
+    }
+  }
+
+  // Charts that never came into view are printed too, if their data are here.
+  #drawAll() {
+    for (const chart of this.charts.values()) {
+      if (this.plotly !== undefined && !this.visible.has(chart) && chart.element.isConnected) chart.draw(this.plotly);
     }
   }
 

@@ -1,9 +1,11 @@
 // A grid of charts: groups, those of open incidents first, pinned charts, and a filter by name.
-import { container, element, emptyState, recall, remember } from "../dom.js";
+import { button, container, element, emptyState, recall, remember, setText } from "../dom.js";
 import { Chart } from "./chart.js";
 
 const GRID_PINNED = "Pinned";
 const GRID_URGENT = "In open incidents";
+// A group shows this many charts until asked for all.
+const GRID_FOLD = 24;
 
 export class ChartGrid {
   // `id` names the grid in what the browser remembers.
@@ -88,15 +90,15 @@ export class ChartGrid {
     const shown = [...byGroup].filter(([, charts]) => charts.length);
     for (const [name, charts] of shown) {
       const group = this.#group(name);
-      const elements = charts.map((chart) => chart.element);
-      const old = [...group.grid.children];
-      if (old.length !== elements.length || old.some((each, index) => each !== elements[index])) group.grid.replaceChildren(...elements);
-      group.count.textContent = String(charts.length);
+      const visible = group.isUnfolded ? charts : charts.slice(0, GRID_FOLD);
+      gridReplace(group.grid, visible.map((chart) => chart.element));
+      setText(group.count, charts.length);
+      group.more.hidden = visible.length === charts.length;
+      setText(group.more, `Show ${charts.length - visible.length} more`);
     }
     const groups = shown.map(([name]) => this.groups.get(name).element);
     if (!groups.length && this.filter) groups.push(this.none);
-    const old = [...this.element.children];
-    if (old.length !== groups.length || old.some((each, index) => each !== groups[index])) this.element.replaceChildren(...groups);
+    gridReplace(this.element, groups);
     this.shownCount = shown.reduce((sum, [, charts]) => sum + charts.length, 0);
   }
 
@@ -106,8 +108,18 @@ export class ChartGrid {
       const count = element("span", "", "soft");
       const heading = container("h3", "group", element("span", name), " ", count);
       heading.hidden = !name;
-      this.groups.set(name, { element: container("section", "", heading, grid), grid, count });
+      const more = button("", () => {
+        this.groups.get(name).isUnfolded = true;
+        this.arrange();
+      }, "small more");
+      this.groups.set(name, { element: container("section", "", heading, grid, more), grid, count, more, isUnfolded: false });
     }
     return this.groups.get(name);
   }
+}
+
+// Elements that are in place already keep their focus and their curves.
+function gridReplace(parent, children) {
+  const old = [...parent.children];
+  if (old.length !== children.length || old.some((each, index) => each !== children[index])) parent.replaceChildren(...children);
 }

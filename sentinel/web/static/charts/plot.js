@@ -15,9 +15,11 @@ export function loadPlotly() {
 // security policy would refuse them; rules that a script inserts into an existing sheet are allowed.
 // Other style elements, which are for maps, are dropped.
 function plotLoad() {
+  const page = document.querySelector("script[type=module][src]");
+  if (!page) return Promise.resolve(null);
   document.querySelector("link[rel=stylesheet], style").id = "plotly.js-style-global";
   const script = document.createElement("script");
-  script.src = new URL("plotly.min.js", document.querySelector("script[type=module][src]").src).href;
+  script.src = new URL("plotly.min.js", page.src).href;
   const { head } = document;
   return new Promise((resolve) => {
     const finish = () => {
@@ -68,11 +70,18 @@ export function plotValue(position, axis) {
   return (written + new Date(written).getTimezoneOffset() * 60000) / 1000;
 }
 
+// One line for each tick: plotly.js would write dates below times.
+function plotTimeFormat(seconds) {
+  if (seconds < 600) return "%H:%M:%S";
+  if (seconds < 86400) return "%H:%M";
+  return seconds < 6 * 86400 ? "%d %b %H:%M" : "%d %b";
+}
+
 // The layout of a chart over `range` of an axis; values of `axes` replace its own.
 export function plotLayout({ width, height, axis, range, colors, yaxis, shapes = [] }) {
   const font = { color: colors.soft, size: 11, family: "system-ui, sans-serif" };
   const span = range[1] - range[0];
-  const line = { gridcolor: colors.grid, zeroline: false, showline: false, ticks: "", automargin: false, ticklabeloverflow: "allow" };
+  const line = { gridcolor: colors.grid, zeroline: false, showline: false, ticks: "", automargin: false };
   const isShort = axis !== "time" && span < 6;
   return {
     width, height, shapes, font,
@@ -82,12 +91,12 @@ export function plotLayout({ width, height, axis, range, colors, yaxis, shapes =
     hoverlabel: { bgcolor: colors.surface, bordercolor: colors.edge, font: { ...font, color: colors.text }, align: "left", namelength: -1 },
     dragmode: matchMedia("(pointer: coarse)").matches ? false : "zoom",
     xaxis: {
-      ...line, showgrid: false, range: range.map((value) => plotX(value, axis)), autorange: false,
-      type: axis === "time" ? "date" : "linear", nticks: Math.max(2, Math.floor(width / 65)),
-      ...(axis === "time" ? {} : { tickformat: span > 2e6 || axis === "tokens" ? "~s" : ",d", ...(isShort && { dtick: 1 }) }),
+      ...line, ticklabeloverflow: "hide past div", showgrid: false, range: range.map((value) => plotX(value, axis)), autorange: false,
+      type: axis === "time" ? "date" : "linear", nticks: Math.max(2, Math.floor(width / (axis === "time" && span > 86400 ? 110 : 65))),
+      ...(axis === "time" ? { tickformat: plotTimeFormat(span) } : { tickformat: span > 2e6 || axis === "tokens" ? "~s" : ",d", ...(isShort && { dtick: 1 }) }),
       showspikes: false, unifiedhovertitle: { text: axis === "time" ? "%{x|%d %b %H:%M:%S}" : `${axis === "tokens" ? "token" : "step"} %{x:,d}` },
     },
-    yaxis: { ...line, fixedrange: true, nticks: 5, ...yaxis },
+    yaxis: { ...line, ticklabeloverflow: "allow", fixedrange: true, nticks: 5, ...yaxis },
   };
 }
 

@@ -163,8 +163,11 @@ export class SeriesStore {
     for (const [name, values] of Object.entries(rows.values)) {
       const points = this.overview.get(name);
       const added = points && this.#appendValues(points, positions, values, rows.attempt);
-      if (added) changed.push(name);
-      if (added && points.x.length > SERIES_MAX_POINTS) this.overview.set(name, seriesThin(points));
+      if (!added) continue;
+      changed.push(name);
+      const detail = this.detail.get(name);
+      if (detail && positions[positions.length - 1] <= detail.end) this.#appendValues(detail.points, positions, values, rows.attempt);
+      if (points.x.length > SERIES_MAX_POINTS) this.overview.set(name, seriesThin(points));
     }
     return changed;
   }

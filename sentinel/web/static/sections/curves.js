@@ -72,6 +72,17 @@ export function createCurves(page) {
   };
 }
 
+// Zoom about the middle of the shown range by a factor, and move by a share of it.
+export function moveRange(page, factor, shift) {
+  const context = chartContext(page);
+  const [shown, { domain }] = [context.shownRange(), context.store];
+  if (!shown || !domain) return;
+  const size = Math.min((shown[1] - shown[0]) * factor, domain[1] - domain[0]);
+  const middle = (shown[0] + shown[1]) / 2 + shift * size;
+  const start = Math.max(domain[0], Math.min(middle - size / 2, domain[1] - size));
+  context.zoom(size >= domain[1] - domain[0] ? null : [start, start + size]);
+}
+
 // Show the next (1) or the previous (-1) incident in all charts.
 export function jumpToIncident(page, direction) {
   const context = chartContext(page);

@@ -127,6 +127,6 @@ function timelineTicks([start, end], place) {
 
 function timelineClock(value, [start, end]) {
   const date = new Date(value * 1000);
-  if (end - start > 2 * 86400) return date.toLocaleDateString([], { day: "numeric", month: "short", hour: "2-digit" });
-  return date.toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", ...(end - start < 600 && { second: "2-digit" }) });
+  if (end - start > 2 * 86400) return date.toLocaleDateString([], { day: "numeric", month: "short", hour: "2-digit", hourCycle: "h23" });
+  return date.toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", hourCycle: "h23", ...(end - start < 600 && { second: "2-digit" }) });
 }
