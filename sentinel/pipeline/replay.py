@@ -128,6 +128,102 @@ class ReplayResult:
         return max(known) if known and len(known) == len(ends) else None
 
 
+class Replay:
+    """Processes the records of one log in order, and collects what `ReplayResult` holds.
+
+    `on_result` is called with each result before the next record is processed, and `on_onset` with
+    the name of an incident and its onset once that is estimated.
+    """
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        on_result: Callable[[Result], None] = lambda _: None,
+        on_onset: Callable[[str, Onset], None] = lambda _name, _onset: None,
+    ) -> None:
+        self._pipeline, self._on_result, self._on_onset = pipeline, on_result, on_onset
+        self._result = ReplayResult(coverage=Coverage(pipeline.readable_signals))
+        self._steps = DistinctStepCounter()
+        self._incidents: dict[str, ReplayedIncident] = {}
+        self._cases: dict[str, Notification] = {}
+        factories = pipeline.engine.detector_factories.values()
+        self._signals = RecentSignals({make().signal for make in factories})
+        self._last: RecordOrBatch | None = None
+
+    @property
+    def record_count(self) -> int:
+        """Records that were processed, one for each rank."""
+        return self._result.records
+
+    def process(self, entry: RecordOrBatch) -> None:
+        """Process one record, or those of several ranks."""
+        self._result.records += len(entry_ranks(entry))
+        self._steps.add(entry.step)
+        self._last = entry
+        self._evaluate(entry)
+
+    def end(self, outcome: str = UNKNOWN_OUTCOME) -> None:
+        """Process a STOP after the last record of a whole run, unless that is one.
+
+        At the end of a run, detectors judge what they could not exclude before.
+        """
+        last = self._last
+        if isinstance(last, Record) and last.rank == WHOLE_RUN and last.event is not Event.STOP:
+            attributes = {"outcome": outcome}
+            self._evaluate(
+                replace(last, event=Event.STOP, values={}, attributes=attributes, spread={})
+            )
+
+    def result(self, source: object = None) -> ReplayResult:
+        """What was found so far, with what the reader `source` reports of its reading."""
+        result, engine = self._result, self._pipeline.engine
+        for incident in engine.incident_book.open_incidents.values():
+            if incident.name in self._incidents:
+                self._incidents[incident.name].incident = incident
+        for name, case in self._cases.items():
+            for incident in (case.incident, *case.others):
+                self._incidents[incident.name].case_name = name
+        result.incidents, result.cases = [*self._incidents.values()], [*self._cases.values()]
+        result.steps = self._steps.count
+        result.skipped = getattr(source, "skipped", 0)
+        key = ("sentinel_dropped_records_total", "processing_failed")
+        result.dropped = round(self._pipeline.counters.values.get(key, 0.0))
+        result.notice = getattr(source, "notice", "")
+        result.failed_detectors = sorted(engine.error_counts)
+        return result
+
+    def _evaluate(self, entry: RecordOrBatch) -> None:
+        for result in self._pipeline.process(entry):
+            self._on_result(result)
+            if result.record.rank == WHOLE_RUN:
+                self._signals.update(result.record)
+                if result.record.event in (Event.STEP, Event.EVAL):
+                    self._result.coverage.update(result.record.values)
+            self._add_changes(result)
+
+    def _add_changes(self, result: Result) -> None:
+        for notification in result.notifications:
+            self._add_notification(notification)
+        for incident in result.changed_incidents:
+            replayed = self._incidents.get(incident.name)
+            # No notification is sent of a larger value at severity info.
+            if replayed is not None and incident.severity is Severity.INFO:
+                replayed.notification = replace(replayed.notification, incident=incident)
+        self._cases |= {each.incident.name: each for each in result.case_notifications}
+
+    def _add_notification(self, notification: Notification) -> None:
+        name, incidents = notification.incident.name, self._incidents
+        if notification.reason is NotificationReason.RESOLVED and name in incidents:
+            incidents[name].incident = notification.incident
+            return
+        onset = incidents[name].onset if name in incidents else None
+        if onset is None and notification.incident.severity is not Severity.INFO:
+            onset = self._signals.estimate_onset(notification.incident)
+            if onset is not None:
+                self._on_onset(name, onset)
+        incidents[name] = ReplayedIncident(notification.incident, notification, onset)
+
+
 def replay_records(
     source: Iterable[RecordOrBatch],
     pipeline: Pipeline,
@@ -137,76 +233,8 @@ def replay_records(
 
     `on_result` is called with each result before the next record is processed.
     """
-    steps = DistinctStepCounter()
-    replay = ReplayResult(coverage=Coverage(pipeline.readable_signals))
-    incidents: dict[str, ReplayedIncident] = {}
-    cases: dict[str, Notification] = {}
-    engine = pipeline.engine
-    signals = RecentSignals({make().signal for make in engine.detector_factories.values()})
-    for entry in _with_end(source, replay, steps):
-        for result in pipeline.process(entry):
-            on_result(result)
-            if result.record.rank == WHOLE_RUN:
-                signals.update(result.record)
-                if result.record.event in (Event.STEP, Event.EVAL):
-                    replay.coverage.update(result.record.values)
-            _add_changes(incidents, result, signals)
-            cases |= {each.incident.name: each for each in result.case_notifications}
-    for incident in engine.incident_book.open_incidents.values():
-        if incident.name in incidents:
-            incidents[incident.name].incident = incident
-    for name, case in cases.items():
-        for incident in (case.incident, *case.others):
-            incidents[incident.name].case_name = name
-    replay.incidents, replay.cases = list(incidents.values()), list(cases.values())
-    replay.steps = steps.count
-    replay.skipped = getattr(source, "skipped", 0)
-    replay.dropped = round(
-        pipeline.counters.values.get(("sentinel_dropped_records_total", "processing_failed"), 0.0)
-    )
-    replay.notice = getattr(source, "notice", "")
-    replay.failed_detectors = sorted(engine.error_counts)
-    return replay
-
-
-def _with_end(
-    source: Iterable[RecordOrBatch], replay: ReplayResult, steps: DistinctStepCounter
-) -> Iterator[RecordOrBatch]:
-    """The records, counted, and a STOP of unknown outcome after the last of a whole run.
-
-    At the end of a run, detectors judge what they could not exclude before.
-    """
-    last: RecordOrBatch | None = None
+    replay = Replay(pipeline, on_result)
     for entry in source:
-        replay.records += len(entry_ranks(entry))
-        steps.add(entry.step)
-        last = entry
-        yield entry
-    if isinstance(last, Record) and last.rank == WHOLE_RUN and last.event is not Event.STOP:
-        outcome = {"outcome": UNKNOWN_OUTCOME}
-        yield replace(last, event=Event.STOP, values={}, attributes=outcome, spread={})
-
-
-def _add_changes(
-    incidents: dict[str, ReplayedIncident], result: Result, signals: RecentSignals
-) -> None:
-    for notification in result.notifications:
-        _add_notification(incidents, notification, signals)
-    for incident in result.changed_incidents:
-        replayed = incidents.get(incident.name)
-        # No notification is sent of a larger value at severity info.
-        if replayed is not None and incident.severity is Severity.INFO:
-            replayed.notification = replace(replayed.notification, incident=incident)
-
-
-def _add_notification(
-    incidents: dict[str, ReplayedIncident], notification: Notification, signals: RecentSignals
-) -> None:
-    name = notification.incident.name
-    if notification.reason is NotificationReason.RESOLVED and name in incidents:
-        incidents[name].incident = notification.incident
-        return
-    onset = incidents[name].onset if name in incidents else None
-    if onset is None and notification.incident.severity is not Severity.INFO:
-        onset = signals.estimate_onset(notification.incident)
-    incidents[name] = ReplayedIncident(notification.incident, notification, onset)
+        replay.process(entry)
+    replay.end()
+    return replay.result(source)

@@ -51,6 +51,11 @@ def read(path: Path) -> LogReader:
     return row_reader(make_converter, rows)
 
 
+def log_files(folder: Path) -> list[Path]:
+    """The files in DeepSpeed's directory."""
+    return deepspeed_csv.metric_files(folder)
+
+
 def _follow_table(path: Path, reader: LogReader) -> Iterator[Row | None]:
     yielded = 0
     while True:

@@ -8,6 +8,7 @@ replaces the `tensorboard` package, which is a heavy dependency and stops at a d
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import compress
 from pathlib import Path
 from struct import Struct, unpack
 
@@ -28,11 +29,15 @@ _HEADER = Struct("<QI")
 
 @dataclass
 class EventFile:
-    """`poll` returns the payloads after `offset`; `damaged_records` counts damaged sections."""
+    """`poll` returns the payloads after `offset`; `damaged_records` counts damaged sections.
+
+    `payload_offsets` are the offsets in the file of the payloads that `poll` last returned.
+    """
 
     path: Path
     offset: int = 0
     damaged_records: int = 0
+    payload_offsets: list[int] = field(default_factory=list)
     _header_cache: dict[bytes, int] = field(default_factory=dict)
     _is_resyncing: bool = False
 
@@ -56,6 +61,7 @@ class EventFile:
     def _split_records(self, data: bytes) -> tuple[list[bytes], int]:
         """The payloads with valid checksums, and how many bytes they and skipped damage take."""
         payloads: list[bytes] = []
+        offsets: list[int] = []
         checksums: list[bytes] = []
         cache, offset, end = self._header_cache, 0, len(data)
         while end - offset >= HEADER_BYTES:
@@ -71,10 +77,11 @@ class EventFile:
             payload_end = offset + HEADER_BYTES + length
             if payload_end + FOOTER_BYTES > end:
                 break
+            offsets.append(self.offset + offset + HEADER_BYTES)
             payloads.append(data[offset + HEADER_BYTES : payload_end])
             checksums.append(data[payload_end : payload_end + FOOTER_BYTES])
             offset = payload_end + FOOTER_BYTES
-        return self._verified(payloads, b"".join(checksums)), offset
+        return self._verified(payloads, offsets, b"".join(checksums)), offset
 
     def _payload_length(self, header: bytes) -> int:
         """Length of the payload after that header; -1 if it is not a header."""
@@ -99,17 +106,20 @@ class EventFile:
                 return offset
         return len(data) - HEADER_BYTES + 1
 
-    def _verified(self, payloads: list[bytes], checksums: bytes) -> list[bytes]:
-        """The payloads with a valid checksum, and those that are too long to be verified."""
+    def _verified(self, payloads: list[bytes], offsets: list[int], checksums: bytes) -> list[bytes]:
+        """The payloads with a valid checksum, and those that are too long to be verified.
+
+        Sets their offsets.
+        """
         stored = unpack(f"<{len(payloads)}I", checksums)
         checked = [p if len(p) <= MAX_CHECKED_BYTES else b"" for p in payloads]
         computed = masked_crc32c_batch(checked)
-        valid = [
-            payload
+        is_valid = [
+            actual == expected or len(part) < len(payload)
             for payload, part, expected, actual in zip(
                 payloads, checked, stored, computed, strict=True
             )
-            if actual == expected or len(part) < len(payload)
         ]
-        self.damaged_records += len(payloads) - len(valid)
-        return valid
+        self.damaged_records += is_valid.count(False)
+        self.payload_offsets = [*compress(offsets, is_valid)]
+        return [*compress(payloads, is_valid)]

@@ -18,6 +18,7 @@ from sentinel.model.counters import Counters
 from sentinel.model.record import WHOLE_RUN, Event, Record
 from sentinel.readers.format_detection import open_log
 from sentinel.readers.log_reader import LogReader
+from sentinel.readers.media import LoggedMedia
 from sentinel.readers.rows import MAX_STEPS_KEYS, YEAR_2001
 from sentinel.transport.ring import ReadPosition, RingCursor, RingReader
 
@@ -46,7 +47,8 @@ class LogFollower:
 
     It has the interface of LiveRings. `stored_positions` are the positions of an earlier agent.
     `clock` returns seconds since the epoch. `max_steps` is the run's last step, if known; the log
-    may set it. `keys` are logged keys with their signals, from the settings.
+    may set it. `keys` are logged keys with their signals, from the settings. `on_media` is called
+    with each image and histogram, again when the log has to be read from its beginning.
     """
 
     run: str
@@ -56,6 +58,7 @@ class LogFollower:
     clock: Callable[[], float] = time.time
     max_steps: int = 0
     keys: Mapping[str, str] = field(default_factory=dict)
+    on_media: Callable[[LoggedMedia], None] = lambda _: None
     is_catching_up: bool = True
     ended: bool = False
     ranks_expected: bool = True
@@ -186,7 +189,12 @@ class LogFollower:
             yield replace(record, run=self.run, attempt=self.attempt)
 
     def _open_reader(self) -> LogReader:
-        self.reader = replace(open_log(self.path, is_live=True), clock=self.clock, keys=self.keys)
+        self.reader = replace(
+            open_log(self.path, is_live=True),
+            clock=self.clock,
+            keys=self.keys,
+            on_media=self.on_media,
+        )
         self.unread_records = self.reader.follow()
         self.has_warned = False
         # Records before the position are read again, since they decide what the keys mean.

@@ -9,6 +9,7 @@ from typing import Any
 
 from sentinel.model.record import Event, Record
 from sentinel.readers.log_config import LoggedConfig, config_record, text_metadata
+from sentinel.readers.media import LoggedMedia
 from sentinel.readers.rows import MAX_STEPS_KEYS, RowConverter, start_record
 from sentinel.signals.framework_config import ConfigMetadata
 
@@ -33,6 +34,7 @@ class LogReader:
     `position` grows once the rows that were read but may be incomplete are returned. `notice` is a
     message for the user about a choice made in reading, mostly "". `clock` returns seconds since
     the epoch. `keys` are logged keys with the signals that they stand for, from the settings.
+    `on_media` is called with each image and histogram, before the record of their row is returned.
     """
 
     iterate_records: Callable[[LogReader], Iterator[Record | None]]
@@ -43,6 +45,7 @@ class LogReader:
     clock: Callable[[], float] = time.time
     notice: str = ""
     keys: Mapping[str, str] = field(default_factory=dict)
+    on_media: Callable[[LoggedMedia], None] = lambda _: None
 
     def __iter__(self) -> Iterator[Record]:
         self._reset(is_live=False)

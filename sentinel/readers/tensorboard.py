@@ -24,6 +24,7 @@ from sentinel.readers.config_event import decode_config
 from sentinel.readers.event_file import HEADER_BYTES, EventFile
 from sentinel.readers.log_config import config_record, read_config_file, text_metadata
 from sentinel.readers.log_reader import LogReader
+from sentinel.readers.media_event import decode_media
 from sentinel.readers.rows import MAX_ROW_GAP_SECONDS, RowConverter, StepFilter, start_record
 from sentinel.readers.scalar_event import ScalarDecoder
 from sentinel.signals.framework_config import ConfigMetadata
@@ -60,6 +61,41 @@ def read(path: Path) -> LogReader:
         return TensorBoardRun(path, reader).records()
 
     return LogReader(records)
+
+
+def log_files(folder: Path) -> list[Path]:
+    """The event files of the run in a directory."""
+    return sorted(_run_files(folder))
+
+
+def is_run_folder(folder: Path) -> bool:
+    """Whether the directory itself, or its parts, hold event files."""
+    return bool(_event_files(folder)) or any(
+        (folder / part).is_dir() and _event_files(folder / part) for part in SPLIT_FOLDERS
+    )
+
+
+def is_event_file(path: Path) -> bool:
+    """Whether a file is an event file, by its name."""
+    return FILE_NAME_PART in path.name
+
+
+def is_part_name(name: str) -> bool:
+    """Whether a subdirectory of a run is part of it, by its name."""
+    return name in SPLIT_FOLDERS or _HPARAMS_FOLDER.fullmatch(name) is not None
+
+
+def is_part(folder: Path) -> bool:
+    """Whether a subdirectory of a run holds one curve of `add_scalars`, by its first tags."""
+    tags, decoder = FolderTags(folder.name), ScalarDecoder()
+    for file in _event_files(folder)[:1]:
+        try:
+            for payload in EventFile(file).poll():
+                for *_, tag, _ in decoder.decode(payload):
+                    return bool(tags[tag])
+        except (OSError, ValueError):
+            break
+    return False
 
 
 def _run_folder(path: Path) -> Path | None:
@@ -158,25 +194,24 @@ class EventLog:
         """The new complete rows; the last one once nothing was added to it for a while."""
         while payloads := self.file.poll():
             self.last_growth_at = self.reader.clock()
-            yield from self._add_payloads(payloads)
+            yield from self._add_payloads(payloads, self.file.payload_offsets)
         self._count_damage()
         idle = self.reader.clock() - self.last_growth_at
         if self.pending_row and (not self.reader.is_live or idle >= MAX_ROW_GAP_SECONDS):
             yield self._finish_row()
 
-    def _add_payloads(self, payloads: list[bytes]) -> Iterator[TimedRow]:
-        for payload in payloads:
+    def _add_payloads(self, payloads: list[bytes], offsets: list[int]) -> Iterator[TimedRow]:
+        for payload, offset in zip(payloads, offsets, strict=True):
             try:
                 scalars = self.decoder.decode(payload)
             except ValueError:
                 self.reader.skipped += 1
                 continue
-            if (
-                not scalars
-                and self.folder_tags.holds_run_config
-                and (config := decode_config(payload)) is not None
-            ):
-                self.pending_config |= config.metadata
+            if not scalars and self.folder_tags.holds_run_config:
+                if (config := decode_config(payload)) is not None:
+                    self.pending_config |= config.metadata
+                for media in decode_media(payload, self.file.path, offset):
+                    self.reader.on_media(media)
             for time, step, logged_tag, value in scalars:
                 tag, row = self.folder_tags[logged_tag], self.pending_row
                 if not tag:

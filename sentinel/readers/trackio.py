@@ -63,6 +63,15 @@ def read(path: Path, run_name: str = "") -> LogReader:
     return row_reader(lambda _: RowConverter(run=run_name or path.stem), rows)
 
 
+def run_names(path: Path) -> list[str]:
+    """Names of the runs in a file, the one that wrote last first; none if it cannot be read."""
+    try:
+        with closing(_open(path)) as connection:
+            return _run_names(connection)
+    except (sqlite3.Error, ValueError):
+        return []
+
+
 def _choose_run(names: list[str], run_name: str, reader: LogReader) -> str:
     """The run to read; if there are others, `reader.notice` names them."""
     shown = ", ".join(names[:MAX_NAMES_SHOWN]) + (", ..." if len(names) > MAX_NAMES_SHOWN else "")

@@ -72,6 +72,13 @@ def read(path: Path) -> LogReader:
     return LogReader(records)
 
 
+def log_files(folder: Path) -> list[Path]:
+    """The newest trainer state in a directory, and its checkpoints."""
+    checkpoints = [folder / f"checkpoint-{step}" for step in _checkpoint_steps(folder)]
+    file = _newest_state_file(folder)
+    return checkpoints if file is None else [file, *checkpoints]
+
+
 def _read_once(path: Path, reader: LogReader) -> Iterator[Record]:
     file = _newest_state_file(path) if path.is_dir() else path
     if file is None:

@@ -16,11 +16,18 @@ from sentinel.readers.log_reader import LogReader, Row, row_reader
 from sentinel.readers.protobuf import decode_text, fields, subfields
 from sentinel.readers.rows import RowConverter
 from sentinel.readers.wandb_file import FILE_MAGIC, read_payloads
+from sentinel.readers.wandb_media import decode_media, typed_objects
 
 FORMAT_NAME = "W&B offline"
 
 MAX_NUMBER_CHARS = 64
 """A longer value is a table, an image or a text."""
+
+MAX_MEDIA_CHARS = 2**20
+"""A longer value is neither an image nor a histogram."""
+
+_TYPE_KEY = b"_type"
+"""Part of every row with an image or a histogram."""
 
 _HISTORY, _CONFIG, _RUN, _RUN_CONFIG = 2, 5, 17, 4
 """Field numbers of the record types, and of the initial configuration in a run record."""
@@ -41,11 +48,19 @@ def read(path: Path) -> LogReader:
         config: dict[str, Any] = {}
         for payload in read_payloads(file, reader):
             row = None if payload is None else _decode_record(payload, config)
+            if payload is not None and _TYPE_KEY in payload:
+                for media in decode_media(_decode_media_row(payload), file):
+                    reader.on_media(media)
             # Files, output lines and system metrics are not rows.
             if payload is None or row is not None:
                 yield row
 
     return row_reader(lambda _: RowConverter(run=file.stem.removeprefix("run-")), rows)
+
+
+def log_files(folder: Path) -> list[Path]:
+    """The file of the run in a directory."""
+    return list(folder.glob("*.wandb"))
 
 
 def _find_file(folder: Path) -> Path | None:
@@ -61,12 +76,31 @@ def _decode_record(payload: bytes, config: dict[str, Any]) -> Row | LoggedConfig
     try:
         for number, content in fields(payload):
             if number == _HISTORY:
-                return dict(_decode_items(content, MAX_NUMBER_CHARS))
+                return _without_media(dict(_decode_items(content, MAX_NUMBER_CHARS)))
             if number in (_CONFIG, _RUN):
                 return _update_config(content, config, is_run_record=number == _RUN)
     except (ValueError, RecursionError):
         return {}
     return None
+
+
+def _without_media(row: dict[str, Any]) -> dict[str, Any]:
+    """The row without the members of images and other objects: an image's width is no metric."""
+    objects = typed_objects(row)
+    if not objects:
+        return row
+    return {key: value for key, value in row.items() if key.rpartition("/")[0] not in objects}
+
+
+def _decode_media_row(payload: bytes) -> dict[str, Any]:
+    """The row with all values; empty for any other or a damaged record."""
+    try:
+        for number, content in fields(payload):
+            if number == _HISTORY:
+                return dict(_decode_items(content, MAX_MEDIA_CHARS))
+    except (ValueError, RecursionError):
+        pass
+    return {}
 
 
 def _update_config(
