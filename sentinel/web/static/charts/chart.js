@@ -292,19 +292,21 @@ export class Chart {
   // Dashed lines of the detectors' thresholds, and those values that the y axis should reach.
   #thresholds(range, extent, colors) {
     const { store, marks } = this.context;
-    const lines = store.axis === "step" ? this.names.flatMap((name) => marks.thresholds.get(name) || []) : [];
+    const lines = this.names.flatMap((name) => marks.thresholds.get(name) || [])
+      .map((line) => ({ ...line, x: line.x.map((step) => marks.position(step, store.axis)) }))
+      .filter((line) => line.x.length && !line.x.includes(null));
     const reach = extent ? (extent[1] - extent[0] || Math.abs(extent[1]) || 1) * CHART_THRESHOLD_REACH : 0;
     const limits = [];
     const labels = [];
     const traces = lines.map(({ detector, x, value }) => {
       const y = value.map((each) => (each === null ? null : each * this.unit.factor));
       // A threshold holds until it changes.
-      const [ends, values] = [[...x, Math.max(range[1], x[x.length - 1] ?? 0)], [...y, y[y.length - 1] ?? null]];
+      const [ends, values] = [[...x, Math.max(range[1], x[x.length - 1])], [...y, y[y.length - 1]]];
       const shown = values.filter((each, index) => each !== null && (ends[index] <= range[1] && (ends[index + 1] ?? Infinity) >= range[0]));
       limits.push(...shown.filter((each) => extent && each >= extent[0] - reach && each <= extent[1] + reach));
       if (shown.length) labels.push({ detector, y: shown[shown.length - 1] });
       return {
-        type: "scatter", mode: "lines", x: ends, y: values, name: plotText(detector), line: { color: colors.threshold, width: 1.2, dash: "dash", shape: "hv" },
+        type: "scatter", mode: "lines", x: ends.map((end) => plotX(end, store.axis)), y: values, name: plotText(detector), line: { color: colors.threshold, width: 1.2, dash: "dash", shape: "hv" },
         hovertemplate: `threshold of ${plotText(detector)} %{y:.4~g}<extra></extra>`,
       };
     });

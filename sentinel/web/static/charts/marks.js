@@ -14,6 +14,7 @@ export class Marks {
     this.intervals = [];
     this.events = [];
     this.detectors = [];
+    this.clock = [];
     this.thresholds = new Map();
     this.isLoaded = false;
     this.requested = 0;
@@ -40,6 +41,9 @@ export class Marks {
         const onset = incident.onset ? incident.onset.step : incident.onset_step;
         return { ...interval, detector, signal: incident.signal, summary: incident.summary || "", onset_step: onset ?? interval.from_step };
       }));
+      const known = [...this.events, ...this.intervals.map((each) => ({ step: each.from_step, time: each.from_time }))];
+      const byStep = new Map(known.filter(({ step, time }) => step !== null && time !== null).map((event) => [event.step, event]));
+      this.clock = [...byStep.values()].sort((a, b) => a.step - b.step);
       this.isLoaded = true;
       for (const listener of this.listeners) listener();
     } catch {
@@ -79,6 +83,24 @@ export class Marks {
     return [...found.values()].sort((a, b) => a.from_step - b.from_step);
   }
 
+  // Where a step is on an axis, between events whose step and time are known; null if that is unknown.
+  position(step, axis) {
+    return axis === "step" ? step : axis === "time" ? this.#interpolate(step, "step", "time") : null;
+  }
+
+  // The step at a position of an axis.
+  step(position, axis) {
+    return axis === "step" ? position : axis === "time" ? this.#interpolate(position, "time", "step") : null;
+  }
+
+  #interpolate(value, known, wanted) {
+    if (this.clock.length < 2) return null;
+    const found = this.clock.findIndex((event) => event[known] >= value);
+    const next = Math.max(1, found === -1 ? this.clock.length - 1 : found);
+    const [from, to] = [this.clock[next - 1], this.clock[next]];
+    return from[wanted] + ((value - from[known]) / (to[known] - from[known] || 1)) * (to[wanted] - from[wanted]);
+  }
+
   // Shapes of a chart of these signals over `range`. Positions in tokens are not known.
   shapes(signals, axis, range, colors) {
     if (axis === "tokens") return { shapes: [], annotations: [] };
@@ -106,9 +128,9 @@ export class Marks {
         line: { color: plotFade(color, isOwn ? 1 : 0.6), width: isOwn ? 5 : 2, dash: severity === "critical" ? "solid" : "dot" },
       });
       if (!isOwn) continue;
-      const onset = interval.onset_step;
-      if (!labels.has(interval.incident) && axis === "step" && onset >= start && onset <= end) {
-        shapes.push({ type: "line", yref: "paper", y0: 0, y1: 1, x0: onset, x1: onset, line: { color, width: 1, dash: "dashdot" } });
+      const onset = this.position(interval.onset_step, axis);
+      if (!labels.has(interval.incident) && onset !== null && onset >= start && onset <= end) {
+        shapes.push({ type: "line", yref: "paper", y0: 0, y1: 1, x0: at(onset), x1: at(onset), line: { color, width: 1, dash: "dashdot" } });
       }
       if (!labels.has(interval.incident)) labels.set(interval.incident, { x: Math.max(from, start), text: `${interval.detector}, ${severity}`, color });
     }

@@ -50,14 +50,20 @@ class RankMap {
 
   // Fetch the map again if the range has changed, or after a while of a live run.
   refresh() {
-    const { range, axis } = this.page.view;
-    const shown = axis === "step" ? range : null;
+    const shown = this.#shownSteps();
     const key = JSON.stringify([shown, this.signal]);
     const isNew = key !== this.key || this.loaded === -Infinity;
     if (!this.context.visible.has(this) || (!isNew && performance.now() - this.loaded < RANK_MAP_REFRESH_MS)) return;
     this.key = key;
     this.loaded = performance.now();
     this.#load(shown, key);
+  }
+
+  // The range of all charts in steps, or null for the whole run.
+  #shownSteps() {
+    const { range, axis } = this.page.view;
+    const steps = range && range.map((value) => this.context.marks.step(value, axis));
+    return steps && !steps.includes(null) ? steps : null;
   }
 
   async #load(range, key) {
@@ -144,7 +150,7 @@ class RankMap {
       ygap: ranks.length <= 32 ? 1 : 0.2, xgap: 0.01,
       hovertemplate: `<b>rank %{y}</b><br>step %{x:,d}<br>%{z:.4~g} ${plotText(name)}<extra></extra>`,
     };
-    const range = this.page.view.axis === "step" && this.page.view.range ? this.page.view.range : [x[0], x[x.length - 1]];
+    const range = this.#shownSteps() ?? [x[0], x[x.length - 1]];
     const layout = plotLayout({
       width: this.plot.clientWidth, height: this.plot.clientHeight, axis: "step", range, colors: this.context.colors,
       yaxis: { autorange: false, range: [ranks.length - 0.5, -0.5], showgrid: false, tickformat: "d", nticks: 8, },
@@ -158,8 +164,9 @@ class RankMap {
     this.isListening = true;
     this.plot.on("plotly_relayout", (changes) => {
       const [start, end] = [changes["xaxis.range[0]"], changes["xaxis.range[1]"]];
-      if (start === undefined || end === undefined || this.page.view.axis !== "step") return;
-      this.context.zoom([plotValue(start, "step"), plotValue(end, "step")]);
+      if (start === undefined || end === undefined) return;
+      const range = [start, end].map((step) => this.context.marks.position(plotValue(step, "step"), this.page.view.axis));
+      if (!range.includes(null)) this.context.zoom(range);
     });
     this.plot.on("plotly_doubleclick", () => this.context.zoom(null));
   }

@@ -107,7 +107,8 @@ function timelineAxis(place, range, saves) {
     axis.append(mark);
   }
   for (const value of timelineTicks(range, place)) {
-    const tick = element("span", place === "time" ? timelineClock(value, range) : chartNumber(value), "tick");
+    const isLast = timelineShare(value, range) > 0.95;
+    const tick = element("span", place === "time" ? timelineClock(value, range) : chartNumber(value), isLast ? "tick last" : "tick");
     tick.style.left = `${timelineShare(value, range) * 100}%`;
     axis.append(tick);
   }
