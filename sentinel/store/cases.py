@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -12,6 +13,7 @@ from sentinel.model.message import build_message
 from sentinel.model.notification import Notification, NotificationReason
 from sentinel.model.record import WHOLE_RUN
 from sentinel.store import notification_codec
+from sentinel.store.storage_monitor import DamagedContentError
 
 JsonObject = dict[str, Any]
 
@@ -36,6 +38,27 @@ def cases_by_incident(connection: sqlite3.Connection) -> dict[str, JsonObject]:
     rows = connection.execute("select body from case_history order by opened_time").fetchall()
     cases = [json.loads(body) for (body,) in rows]
     return {name: case for case in cases for name in case["incidents"]}
+
+
+def all_cases(
+    connection: sqlite3.Connection, now: float, report: Callable[[Exception], object]
+) -> list[JsonObject]:
+    """Every case as `case_with_message` gives it, the newest first.
+
+    `report` gets the error of a notification that cannot be read; its case has no message. A case
+    of an earlier version may have none either.
+    """
+    query = "select state, body, notification from case_history order by opened_time desc, name"
+    found = []
+    for state, body, text in connection.execute(query):
+        case = json.loads(body)
+        if text:
+            try:
+                case |= case_with_message(notification_codec.decode(text), now)
+            except notification_codec.UnreadableNotificationError as error:
+                report(DamagedContentError(str(error)))
+        found.append({"resolved_time": None, "message": None} | case | {"state": state})
+    return found
 
 
 def case_fields(case: JsonObject | None) -> JsonObject:

@@ -27,7 +27,7 @@ create table if not exists journal(
 create table if not exists snapshot(
     id integer primary key check(id = 1), state text not null);
 create table if not exists layout(
-    id integer primary key, body text not null unique);
+    id integer primary key autoincrement, body text not null unique);
 create table if not exists step(
     id integer primary key, attempt integer not null, step integer not null, time real not null,
     event text not null, layout integer not null, vals blob not null);
@@ -125,6 +125,9 @@ _RETRY_SECONDS = 0.01
 MAX_IDLE_WAL_BYTES = 4 << 20
 """Size to which the write-ahead log is cut after a larger transaction."""
 
+_HEADER_BYTES, _READ_VERSION_OFFSET, _ROLLBACK_JOURNAL = 100, 19, b"\x01"
+"""Of the format of SQLite files: where they state their journal."""
+
 _INCREMENTAL_VACUUM = 2
 """Value of `pragma auto_vacuum` at which `pragma incremental_vacuum` returns pages to the disk."""
 
@@ -189,6 +192,31 @@ def read_only_uri(path: Path) -> str:
     with suppress(OSError):
         path.with_name(f"{path.name}-shm").touch()
     return f"{path.as_uri()}?mode=ro"
+
+
+def connect_read_only(path: Path) -> sqlite3.Connection:
+    """A connection that only reads, of any thread, and writes no file of a run that has ended.
+
+    Raises FileNotFoundError if there is no database, and NewerSchemaError if a later version wrote
+    it. One of an earlier version is migrated.
+    """
+    with path.open("rb") as file:
+        header = file.read(_HEADER_BYTES)
+    # A file without a write-ahead log may be written at any time.
+    is_logged = header[_READ_VERSION_OFFSET:][:1] != _ROLLBACK_JOURNAL
+    uri = read_only_uri(path) if is_logged else f"{path.as_uri()}?mode=ro"
+    connection = sqlite3.connect(uri, uri=True, timeout=10.0, isolation_level=None)
+    try:
+        version = _schema_version(connection)
+    except BaseException:
+        connection.close()
+        raise
+    if version != SCHEMA_VERSION:
+        connection.close()
+        _check_version(version, path)
+        connect(path).close()
+        return connect_read_only(path)
+    return connection
 
 
 def _create_or_migrate(connection: sqlite3.Connection, path: Path) -> None:

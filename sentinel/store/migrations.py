@@ -168,6 +168,11 @@ create table media(
     kind text not null, content_type text not null, width integer, height integer,
     source text, offset integer, length integer, body blob);
 create index block_by_first_id on block(event, first_id);
+alter table layout rename to layout_12;
+create table layout(
+    id integer primary key autoincrement, body text not null unique);
+insert into layout select id, body from layout_12;
+drop table layout_12;
 update case_history set notification = coalesce((
     select notification from outbox where incident = case_history.name and notification <> ''
     order by created desc, rowid desc limit 1), '')
@@ -177,7 +182,8 @@ update case_history set notification = coalesce((
 def migrate_to_run_pages(connection: sqlite3.Connection) -> None:
     """Schema 12 to 13: cases have their notification; thresholds of detectors; logged media.
 
-    The notification of a stored case is the newest one in the outbox.
+    The notification of a stored case is the newest one in the outbox. The id of a layout is never
+    given to another one, so that readers may remember layouts.
     """
     execute_script(connection, _RUN_PAGES_SQL)
 

@@ -29,8 +29,11 @@ from sentinel.model.record import WHOLE_RUN, Event, RankMismatch, Record, Spread
 MAX_CACHED_LAYOUTS = 1024
 """Layouts in memory; above it all are forgotten and read again when needed."""
 
-_SINGLE, _RANKS, _RANKS_MISMATCH, _RANGE, _RANGE_FLOAT64, _FULL = range(6)
+_SINGLE, _RANKS, _RANKS_MISMATCH, _RANGE, _RANGE_FLOAT64, FULL_SPREAD = range(6)
 """How a spread is stored; the numbers are part of the format."""
+RANK_SPREADS = frozenset({_RANKS, _RANKS_MISMATCH})
+RANGE_SPREADS = frozenset({_RANGE, _RANGE_FLOAT64})
+"""Kinds that hold the value of each rank, and a range over the ranks."""
 
 _FIELDS = tuple(f.name for f in fields(Spread) if f.compare)
 _field_values = attrgetter(*_FIELDS)
@@ -162,15 +165,15 @@ class RecordPacker:
             layout_format = ""
             if kind == _SINGLE:
                 ranks = (spread.bad_ranks or (spread.max_rank,))[:1]
-            elif kind in {_RANKS, _RANKS_MISMATCH}:
+            elif kind in RANK_SPREADS:
                 ranks, number = spread.ranks, self._rank_number(name, spread, exact=exact)
                 layout_format = f"{len(ranks)}{number}"
                 numbers += spread.rank_values
-            elif kind == _FULL:
+            elif kind == FULL_SPREAD:
                 full[name] = _spread_to_json(spread)
             else:
                 layout_format = self._add_range(numbers, name, spread, record.values, kind)
-            is_range = kind in {_RANGE, _RANGE_FLOAT64}
+            is_range = kind in RANGE_SPREADS
             spreads.append((name, kind, spread.count if is_range else 0, layout_format, ranks))
         layout = RowLayout(tuple(record.values), tuple(record.attributes.items()), tuple(spreads))
         blob = layout.numbers.pack(*numbers)
@@ -223,10 +226,10 @@ def unpack(run: str, layout: RowLayout, blob: bytes, header: Sequence[Any]) -> R
     at = len(layout.names)
     for entry in layout.spreads:
         name, kind, _, layout_format, ranks = entry
-        if kind == _FULL:
+        if kind == FULL_SPREAD:
             spread[name] = spread_from_json(full[name])
             continue
-        count = len(ranks) if kind in {_RANKS, _RANKS_MISMATCH} else _number_count(layout_format)
+        count = len(ranks) if kind in RANK_SPREADS else _number_count(layout_format)
         spread[name] = _unpack_spread(entry, values.get(name, nan), numbers[at : at + count])
         at += count
     return Record(
@@ -247,14 +250,25 @@ def unpack_values(layout: RowLayout, blob: bytes) -> dict[str, float]:
     return dict(zip(layout.names, layout.unpack(blob), strict=False))
 
 
+def rank_values(layout: RowLayout, blob: bytes, signal: str) -> list[tuple[int, float]]:
+    """Each rank and its value of the signal in a row; empty if they are not stored."""
+    offset = 8 * len(layout.names)
+    for name, kind, _, layout_format, ranks in layout.spreads:
+        if name == signal and kind in RANK_SPREADS:
+            values = struct.unpack_from(f"<{layout_format}", blob, offset)
+            return [*zip(ranks, values, strict=True)]
+        offset += struct.calcsize(f"<{layout_format}")
+    return []
+
+
 def _spread_kind(spread: Spread, value: float | None, *, exact: bool) -> int:
     if value is not None and spread.count + len(spread.bad_ranks) == 1:
         # Beyond this, a rank's value is not the run's: a weighted mean may round.
-        return _SINGLE if spread.bad_ranks or value == spread.mean else _FULL
+        return _SINGLE if spread.bad_ranks or value == spread.mean else FULL_SPREAD
     if spread.ranks:
         return _RANKS if spread.mismatch is None else _RANKS_MISMATCH
     if spread.bad_ranks or spread.mismatch is not None or spread.max_rank < 0:
-        return _FULL
+        return FULL_SPREAD
     return _RANGE_FLOAT64 if exact else _RANGE
 
 
@@ -266,7 +280,7 @@ def _unpack_spread(entry: SpreadLayout, value: float, numbers: Sequence[Any]) ->
     _, kind, count, _, ranks = entry
     if kind == _SINGLE:
         return compute_spread(ranks, (value,))
-    if kind in {_RANKS, _RANKS_MISMATCH}:
+    if kind in RANK_SPREADS:
         spread = compute_spread(ranks, numbers, keep_values=True)
         return with_mismatch(spread, ranks, numbers) if kind == _RANKS_MISMATCH else spread
     *own_mean, minimum, maximum, max_rank = numbers

@@ -10,6 +10,7 @@ import sqlite3
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,10 @@ MAX_SAMPLES_RETURNED = 500
 """Most samples of one query."""
 
 _NEWEST_SAMPLES_SQL = """
-select attempt, step, rank, time, vals, attributes from sample where (?1 is null or step = ?1)
-order by attempt desc, step desc, id desc limit ?2
+select attempt, step, rank, time, vals, attributes, id from sample
+where (?1 is null or step = ?1) and (?2 is null or (attempt, step, id) <
+    (select attempt, step, id from sample where id = ?2))
+order by attempt desc, step desc, id desc
 """
 
 
@@ -60,17 +63,30 @@ class SampleStore:
         row = (record.step, record.rank, record.time, encoded[1])
         return self.connection.execute(query, row).fetchone() is not None
 
-    def newest(self, step: int | None = None, limit: int = 20) -> list[dict[str, Any]]:
+    def newest(
+        self,
+        step: int | None = None,
+        limit: int = 20,
+        *,
+        search: str = "",
+        before: int | None = None,
+    ) -> list[dict[str, Any]]:
         """The newest `limit` samples, of one step or of all, in the order they arrived.
 
-        Keys: attempt, step, rank, time (seconds since the epoch), prompt, completion, rewards (by
-        name; a single reward has the name ""), length and prompt_length (characters before
-        truncation), advantage and finished (boolean); None if the record has no such value.
+        Only those whose prompt or completion contains `search`, in any case, and only those before
+        the sample with the id `before`. Keys: id, attempt, step, rank,
+        time (seconds since the epoch), prompt, completion, rewards (by name; a single reward has
+        the name ""), length and prompt_length (characters before truncation), advantage and
+        finished (boolean); None if the record has no such value.
         """
-        rows = self.connection.execute(
-            _NEWEST_SAMPLES_SQL, (step, max(0, min(limit, MAX_SAMPLES_RETURNED)))
-        ).fetchall()
-        return [_sample_to_dict(row) for row in reversed(rows)]
+        wanted = search.casefold()
+        limit = max(0, min(limit, MAX_SAMPLES_RETURNED))
+        found = (
+            sample
+            for row in self.connection.execute(_NEWEST_SAMPLES_SQL, (step, before))
+            if _contains(sample := _sample_to_dict(row), wanted)
+        )
+        return [*islice(found, limit)][::-1]
 
     def file_marks(self) -> dict[str, str]:
         """The sample files that were read: path to the mark of their state."""
@@ -102,11 +118,17 @@ def delete_samples(database_path: Path) -> int:
         return deleted
 
 
+def _contains(sample: Mapping[str, Any], text: str) -> bool:
+    """Whether prompt or completion contain a text in lower case."""
+    return not text or any(text in sample[name].casefold() for name in ("completion", "prompt"))
+
+
 def _sample_to_dict(row: tuple[Any, ...]) -> dict[str, Any]:
-    attempt, step, rank, time, values_json, attributes_json = row
+    attempt, step, rank, time, values_json, attributes_json, number = row
     values, attributes = json.loads(values_json), json.loads(attributes_json)
     finished = values.get("finished")
     return {
+        "id": number,
         "attempt": attempt,
         "step": step,
         "rank": rank,

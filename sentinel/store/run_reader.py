@@ -1,0 +1,248 @@
+"""Reads one run, live or past, from its database: the one source of web pages and reports.
+
+Answers are plain data that JSON can represent: a value that is not finite is None. Each call opens
+a read-only connection for a moment, so that no reader delays the commits of an agent; the series
+stay in memory, and a call reads the rows that are new.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from math import isfinite
+from pathlib import Path
+from threading import RLock
+from typing import Any, TypeVar
+
+from sentinel.store import cases, media, samples
+from sentinel.store.database import connect_read_only
+from sentinel.store.history import History
+from sentinel.store.run_metadata import RunMetadataStore
+from sentinel.store.run_series import Report, RunSeries, Window, ignore
+from sentinel.store.storage_monitor import reading_storage
+from sentinel.store.thresholds import read_thresholds
+from sentinel.store.timeline import build_timeline
+
+MAX_TIMELINE_EVENTS = 2000
+MAX_POINTS = 5000
+MAX_ROWS = 20_000
+_AXES = ("step", "time", "tokens")
+
+Answer = TypeVar("Answer")
+
+_DELIVERY_COLUMNS = (
+    "sink, reason, severity, incident, state, tries, created, next_at, finished_at, last_error"
+)
+_DELIVERIES_SQL = f"""
+select {_DELIVERY_COLUMNS} from outbox order by created desc, rowid desc limit ?
+"""  # noqa: S608
+
+
+@dataclass
+class RunReader:
+    """The database of one run at `path`, for any number of threads.
+
+    `report` gets the error of each damaged row, which is left out. Methods raise
+    FileNotFoundError if there is no database, NewerSchemaError if a later version wrote it, and
+    sqlite3.Error if it cannot be read.
+    """
+
+    path: Path
+    report: Report = ignore
+    clock: Callable[[], float] = time.time
+    _series: RunSeries = field(init=False)
+    _lock: RLock = field(default_factory=RLock, init=False)
+    _file: tuple[int, int] | None = None
+
+    def __post_init__(self) -> None:
+        self._series = RunSeries(self.report)
+
+    def signals(self) -> list[dict[str, Any]]:
+        """Every signal of the run, in the order in which a page shows them.
+
+        Keys: name, label, unit, group, help, event (`step`, `eval` or `heartbeat`), is_monitored
+        (see `describe_signal`), count (finite values) and latest (the newest value).
+        """
+        with self._refreshed():
+            return self._series.signals()
+
+    def series(
+        self,
+        names: Iterable[str],
+        *,
+        points: int = 800,
+        axis: str = "step",
+        start: float | None = None,
+        end: float | None = None,
+    ) -> dict[str, Any]:
+        """Series of these signals with at most `points` points each, between `start` and `end`.
+
+        Keys: axis (`step`, `time` in seconds since the epoch, or `tokens`; `step` if tokens are
+        not counted), last_id (the newest row) and series: by name, x, attempt, mean, min, max,
+        rank_min, rank_max, worst_rank (None without values of ranks), bad (the x of points with a
+        value that is not finite), is_raw (every point is one record) and count (finite values).
+
+        A point covers several records and is at the last of them. `attempt` counts the attempts,
+        and a step that goes back begins one: x is not sorted across them. Points at the edge of a
+        wide window may cover records outside it. Names of no signal are left out. Raises
+        ValueError for another axis.
+        """
+        if axis not in _AXES:
+            raise ValueError(f"axis must be one of {', '.join(_AXES)}.")
+        window = Window(axis, start, end, max(2, min(points, MAX_POINTS)))
+        with self._refreshed() as connection:
+            return self._series.series(connection, [*dict.fromkeys(names)], window)
+
+    def rank_grid(
+        self,
+        signal: str,
+        *,
+        columns: int = 240,
+        start: float | None = None,
+        end: float | None = None,
+    ) -> dict[str, Any]:
+        """The mean of each rank in `columns` parts of the steps between `start` and `end`.
+
+        Keys: signal, signals (those whose values are stored by rank), ranks, x (the last step of
+        each column) and values (for each rank, one per column; None if it has none).
+        """
+        window = Window("step", start, end, max(2, min(columns, MAX_POINTS)))
+        with self._refreshed() as connection:
+            return self._series.rank_grid(connection, signal, window)
+
+    def rows_since(self, row_id: int, limit: int = 5000) -> dict[str, Any]:
+        """The rows after `row_id`, oldest first.
+
+        Keys: last_id, step, time, attempt, tokens (None if they are not counted), values (by
+        signal, one per row, None if the row has none) and bad (by signal, the places in these
+        lists where its value is not finite).
+        """
+        with self._refreshed() as connection:
+            return self._series.rows_since(connection, row_id, max(1, min(limit, MAX_ROWS)))
+
+    def thresholds(self, names: Iterable[str]) -> dict[str, list[dict[str, Any]]]:
+        """The values at which detectors find a problem, by signal.
+
+        Each has detector, x (steps), time, attempt and value: it holds up to the next one.
+        """
+        with self._reading() as connection:
+            found = read_thresholds(connection, {*names})
+        keys = ("x", "time", "attempt", "value")
+        return {
+            signal: [
+                {"detector": detector}
+                | dict(zip(keys, map(list, zip(*rows, strict=True)), strict=True))
+                for detector, rows in by_detector.items()
+            ]
+            for signal, by_detector in found.items()
+        }
+
+    def timeline(self) -> dict[str, Any]:
+        """What each detector found and when, and the events of the run; see `build_timeline`."""
+        with self._refreshed() as connection:
+            return build_timeline(
+                connection, self._series.step_at, self.clock(), MAX_TIMELINE_EVENTS
+            )
+
+    def incidents(self) -> list[dict[str, Any]]:
+        """Every incident, the newest first, see `History.incidents`."""
+        with self._reading() as connection:
+            return finite(History(connection).incidents())
+
+    def cases(self) -> list[dict[str, Any]]:
+        """Every case, the newest first, see `case_with_message`."""
+        with self._reading() as connection:
+            return finite(cases.all_cases(connection, self.clock(), self.report))
+
+    def samples(
+        self,
+        step: int | None = None,
+        limit: int = 20,
+        search: str = "",
+        before: int | None = None,
+    ) -> list[dict[str, Any]]:
+        """The newest generated texts, in the order they arrived; see `SampleStore.newest`."""
+        with self._reading() as connection:
+            found = samples.SampleStore(connection).newest(
+                step, limit, search=search, before=before
+            )
+            return finite(found)
+
+    def sample_steps(self) -> list[tuple[int, int]]:
+        """Each step with generated texts, and their number, in the order of steps."""
+        with self._reading() as connection:
+            rows = connection.execute("select step, count(*) from sample group by step")
+            return [(int(step), int(count)) for step, count in rows]
+
+    def deliveries(self, limit: int = 200) -> list[dict[str, Any]]:
+        """The newest notifications and how far they are, newest first.
+
+        Keys: sink, reason, severity, incident, state, tries, created, next_at, finished_at (epoch
+        seconds) and last_error.
+        """
+        names = _DELIVERY_COLUMNS.split(", ")
+        with self._reading() as connection:
+            rows = connection.execute(_DELIVERIES_SQL, [max(0, limit)])
+            return [dict(zip(names, row, strict=True)) for row in rows]
+
+    def metadata(self) -> dict[str, Any]:
+        """The metadata of the run by name."""
+        with self._reading() as connection:
+            return finite(RunMetadataStore(connection).as_dict())
+
+    def media(self, kind: str | None = None, limit: int = 200) -> list[dict[str, Any]]:
+        """The newest logged images and histograms, see `newest_media`."""
+        with self._reading() as connection:
+            return media.newest_media(connection, kind, max(0, limit))
+
+    def media_body(self, number: int) -> tuple[str, bytes]:
+        """Content type and content of an image or histogram. Raises KeyError and OSError."""
+        with self._reading(content=False) as connection:
+            return media.media_body(connection, number)
+
+    @contextmanager
+    def _refreshed(self) -> Iterator[sqlite3.Connection]:
+        """A connection, with all rows that are stored in the series."""
+        with self._lock, self._reading() as connection:
+            file = _identity(self.path)
+            if file != self._file:
+                # Recovery, or the move to another directory, replaced the database.
+                self._series.clear()
+                self._file = file
+            self._series.refresh(connection)
+            yield connection
+
+    @contextmanager
+    def _reading(self, *, content: bool = True) -> Iterator[sqlite3.Connection]:
+        """A read-only connection; content that is damaged raises DamagedContentError."""
+        with closing(connect_read_only(self.path.absolute())) as connection:
+            if not content:
+                yield connection
+                return
+            with reading_storage():
+                yield connection
+
+
+def finite(value: Answer) -> Answer:
+    """The value with None for each number that is not finite, in nested containers too.
+
+    >>> finite({"loss": float("nan"), "steps": (1, 2)})
+    {'loss': None, 'steps': [1, 2]}
+    """
+    finite_value: Any = value
+    if isinstance(value, float):
+        finite_value = value if isfinite(value) else None
+    elif isinstance(value, dict):
+        finite_value = {key: finite(each) for key, each in value.items()}
+    elif isinstance(value, list | tuple):
+        finite_value = [finite(each) for each in value]
+    answer: Answer = finite_value
+    return answer
+
+
+def _identity(path: Path) -> tuple[int, int]:
+    status = path.stat()
+    return status.st_dev, status.st_ino

@@ -1,0 +1,492 @@
+"""The series of one run, kept in memory and continued with the rows that are new in the database.
+
+The buckets are read once. After that a read takes the new rows only, and the rows of a window that
+is too small for the buckets. Rows that are thinned meanwhile stay as they were read. If rows were
+deleted, which happens when records are read again, everything is read anew.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from heapq import merge
+from math import inf, isfinite
+from operator import itemgetter
+from typing import Any, NamedTuple
+
+from sentinel.model.record import Event
+from sentinel.store.charted_signals import CHARTED_EVENTS, describe_signal, signal_order
+from sentinel.store.record_rows import (
+    RANK_SPREADS,
+    LayoutTable,
+    layout_from_json,
+    rank_values,
+)
+from sentinel.store.series import (
+    MAX_BUCKETS,
+    BlockDecoder,
+    Found,
+    RowDecoder,
+    Span,
+    StoredRow,
+    Track,
+)
+from sentinel.store.storage_monitor import DamagedContentError
+
+MAX_DECODERS = 512
+"""Decoders in memory; above it all are forgotten and made again when needed."""
+ROWS_PER_READ = 2000
+"""Rows of one query: between two of them a writer is not hindered by any journal mode."""
+MAX_DETAIL_ROWS = 20_000
+"""Rows that are read of the database for one window; a larger one is shown in buckets."""
+
+_ROW = "id, attempt, step, time, event, layout, vals, step, time"
+_BLOCK = "first_id, attempt, step, time, event, -layout, vals, first_step, first_time"
+_NEW_ROWS_SQL = f"select {_ROW} from step where id > ? order by id limit ?"  # noqa: S608
+_OLD_ROWS_SQL = f"select {_ROW} from step where id < ? order by id"  # noqa: S608
+_BLOCKS_SQL = f"select {_BLOCK} from block order by first_id"  # noqa: S608
+_DETAIL_ROWS_SQL = f"""
+select {_ROW} from step where id between ?2 and ?3 and event = ?1 order by id
+"""  # noqa: S608
+_DETAIL_BLOCKS_SQL = f"""
+select {_BLOCK} from block where event = ?1 and first_id <= ?3 and first_id >= coalesce(
+    (select max(first_id) from block where event = ?1 and first_id <= ?2), ?2)
+order by first_id
+"""  # noqa: S608
+_ANCHOR_SQL = "select attempt, step, time, layout, vals from step where id = ?"
+_NEXT_THINNED_SQL = "select coalesce((select next_id from thinning), 0)"
+_COUNTS_SQL = """
+select (select count(*) from step), (select count(*) from step where event <> 'step'),
+    (select count(*) from block where event = 'step')
+"""
+
+Report = Callable[[Exception], object]
+
+
+def ignore(_error: Exception) -> None:
+    """Do nothing with the error."""
+
+
+@dataclass
+class RunSeries:
+    """The buckets of every signal of a run; every method takes a connection to its database.
+
+    `report` gets the error of a damaged row, which is left out. Not thread-safe.
+    """
+
+    report: Report = ignore
+    max_detail_rows: int = MAX_DETAIL_ROWS
+    tracks: dict[str, Track] = field(default_factory=dict)
+    last_id: int = 0
+    _anchor: tuple[int, tuple[Any, ...]] | None = None
+    """Id and content of the newest row of a step that was read."""
+    _newest: dict[str, StoredRow] = field(default_factory=dict)
+    _attempt: int | None = None
+    _step: int = 0
+    _segment: int = 0
+    _layouts: LayoutTable | None = None
+    _decoders: dict[tuple[int, Event, frozenset[str] | None], RowDecoder | BlockDecoder] = field(
+        default_factory=dict
+    )
+
+    def clear(self) -> None:
+        """Forget everything, for example because another file took the place of the database."""
+        self.tracks.clear()
+        self._newest.clear()
+        self._decoders.clear()
+        self._layouts, self._anchor, self._attempt = None, None, None
+        self.last_id = self._step = self._segment = 0
+
+    def refresh(self, connection: sqlite3.Connection) -> None:
+        """Read the rows that are new since the last call."""
+        self._use(connection)
+        if self.last_id and not self._continues(connection):
+            self.clear()
+            self._use(connection)
+        if not self.last_id:
+            self._load_thinned(connection)
+        while True:
+            rows = connection.execute(_NEW_ROWS_SQL, (self.last_id, ROWS_PER_READ)).fetchall()
+            self._add(rows)
+            if len(rows) < ROWS_PER_READ:
+                break
+        for track in self.tracks.values():
+            track.show_pending(self._segment)
+
+    def _use(self, connection: sqlite3.Connection) -> None:
+        """Read layouts through this connection; those in memory stay, as their ids do."""
+        if self._layouts is None:
+            self._layouts = LayoutTable(connection)
+        self._layouts.connection = connection
+
+    def _continues(self, connection: sqlite3.Connection) -> bool:
+        """Whether what was read is still there, and no row after it was thinned."""
+        ((next_thinned,),) = connection.execute(_NEXT_THINNED_SQL).fetchall()
+        if next_thinned > self.last_id + 1:
+            return False
+        if self._anchor is None:
+            return True
+        number, row = self._anchor
+        found: tuple[Any, ...] | None = connection.execute(_ANCHOR_SQL, [number]).fetchone()
+        return found == row
+
+    def _load_thinned(self, connection: sqlite3.Connection) -> None:
+        """Read the thinned part of the history, and choose the size of buckets."""
+        connection.execute("begin")
+        try:
+            total, others, blocks = connection.execute(_COUNTS_SQL).fetchone()
+            size = 1
+            while (total - others + blocks) / size > MAX_BUCKETS:
+                size *= 2
+            self._track(Event.STEP.value).size = size
+            ((next_thinned,),) = connection.execute(_NEXT_THINNED_SQL).fetchall()
+            rows = connection.execute(_OLD_ROWS_SQL, [next_thinned])
+            self._add(merge(rows, connection.execute(_BLOCKS_SQL), key=itemgetter(0)))
+            self.last_id = max(self.last_id, next_thinned - 1)
+        finally:
+            connection.execute("rollback")
+
+    def _track(self, event: str) -> Track:
+        track = self.tracks.get(event)
+        if track is None:
+            track = self.tracks[event] = Track(Event(event), self._decode)
+        return track
+
+    def _add(self, rows: Iterable[StoredRow]) -> None:
+        step_row: StoredRow | None = None
+        row: StoredRow | None = None
+        step_event = Event.STEP.value
+        for row in rows:
+            event = row[4]
+            if event == step_event:
+                if row[1] != self._attempt or row[7] < self._step:
+                    self._begin_segment(row)
+                self._step = row[2]
+                step_row = row
+            elif event not in _CHARTED:
+                continue
+            self._newest[event] = row
+            self._track(event).add(row, self._segment)
+        if row is not None:
+            self.last_id = max(self.last_id, row[0])
+        if step_row is not None and step_row[5] > 0:
+            number, attempt, step, time, _, layout, vals, *_ = step_row
+            self._anchor = number, (attempt, step, time, layout, vals)
+
+    def _begin_segment(self, row: StoredRow) -> None:
+        """A new attempt, or a step that goes back."""
+        for track in self.tracks.values():
+            track.close_bucket(self._segment)
+        self._track(Event.STEP.value).resume(row[7])
+        is_first = self._attempt is None
+        self._segment = row[1] if is_first else max(self._segment + 1, row[1])
+        self._attempt = row[1]
+
+    def _decode(
+        self,
+        number: int,
+        event: Event,
+        blobs: list[bytes],
+        found: Found,
+        wanted: frozenset[str] | None = None,
+    ) -> None:
+        """Add the summaries of rows of one layout; what cannot be decoded is reported."""
+        try:
+            decoder = self._decoder(number, event, wanted)
+        except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
+            self._report_damage(error)
+            return
+        try:
+            decoder.add(blobs, found)
+        except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
+            self._report_damage(error)
+            if len(blobs) > 1:
+                for blob in blobs:
+                    self._decode(number, event, [blob], found, wanted)
+
+    def _decoder(
+        self, number: int, event: Event, wanted: frozenset[str] | None
+    ) -> RowDecoder | BlockDecoder:
+        decoder = self._decoders.get((number, event, wanted))
+        if decoder is None:
+            if len(self._decoders) >= MAX_DECODERS:
+                self._decoders.clear()
+            if self._layouts is None:
+                raise KeyError(number)
+            layout = self._layouts.get(abs(number))
+            kind = RowDecoder if number > 0 else BlockDecoder
+            decoder = self._decoders[number, event, wanted] = kind(layout, event, wanted)
+        return decoder
+
+    def _report_damage(self, error: Exception) -> None:
+        message = f"a row of the history cannot be decoded ({type(error).__name__})"
+        self.report(DamagedContentError(message))
+
+    def find(self, name: str) -> Track | None:
+        """The track that has the signal."""
+        return next((each for each in self.tracks.values() if name in each.columns), None)
+
+    def signals(self) -> list[dict[str, Any]]:
+        """Every signal, as `RunReader.signals` returns it."""
+        found: dict[str, dict[str, Any]] = {}
+        for event, track in self.tracks.items():
+            latest: Found = {}
+            if event in self._newest:
+                _, _, _, _, _, layout, blob, *_ = self._newest[event]
+                self._decode(layout, track.event, [blob], latest)
+            for name, column in track.columns.items():
+                if name in found:
+                    continue
+                found[name] = describe_signal(name, track.event) | {
+                    "count": sum(column.counts),
+                    "latest": _latest(latest, name, column.counts, column.means),
+                }
+        return sorted(found.values(), key=signal_order)
+
+    def series(
+        self,
+        connection: sqlite3.Connection,
+        names: Sequence[str],
+        window: Window,
+    ) -> dict[str, Any]:
+        """The series of these signals, as `RunReader.series` returns them."""
+        if window.axis == "tokens" and not self._counts_tokens():
+            window = window._replace(axis="step", start=None, end=None)
+        found: dict[str, Any] = {}
+        for track in self.tracks.values():
+            of_track = [name for name in names if name in track.columns and name not in found]
+            if not of_track:
+                continue
+            buckets = window.select(self._extents(track, window.axis))
+            shown = self._detail(connection, track, buckets, of_track, window)
+            if shown is None:
+                shown = track
+            else:
+                buckets = window.select(self._extents(shown, window.axis))
+            extents, groups = (
+                self._extents(shown, window.axis),
+                shown.groups(buckets, window.points),
+            )
+            xs = [extents[last - 1][1] for _, last in groups]
+            for name in of_track:
+                if name in shown.columns:
+                    found[name] = shown.points(name, groups, xs)
+        return {
+            "axis": window.axis,
+            "last_id": self.last_id,
+            "series": {name: found[name] for name in names if name in found},
+        }
+
+    def step_at(self, time: float) -> int | None:
+        """The step of the run at that time, in seconds since the epoch; None before the first.
+
+        Of a long run, that of the bucket of the time.
+        """
+        spans = self._track(Event.STEP.value).spans
+        at = bisect_right(spans, time, key=lambda span: span.time)
+        if at < len(spans) and spans[at].first_time <= time:
+            return spans[at].first_step
+        return spans[at - 1].step if at else None
+
+    def rows_since(self, connection: sqlite3.Connection, row_id: int, limit: int) -> dict[str, Any]:
+        """The rows after `row_id`, as `RunReader.rows_since` returns them."""
+        rows = connection.execute(_NEW_ROWS_SQL, (row_id, limit)).fetchall()
+        charted = [row for row in rows if row[4] in _CHARTED]
+        values: dict[str, list[float | None]] = {}
+        bad: dict[str, list[int]] = {}
+        for at, row in enumerate(charted):
+            found: Found = {}
+            self._decode(row[5], Event(row[4]), [row[6]], found)
+            for name, summaries in found.items():
+                summary = summaries[0]
+                column = values.setdefault(name, [None] * len(charted))
+                column[at] = summary.mean if summary.number else None
+                if summary.is_bad:
+                    bad.setdefault(name, []).append(at)
+        tokens = None
+        if self._counts_tokens():
+            spans = self._track(Event.STEP.value).spans
+            places = (
+                min(bisect_left(spans, row[0], key=lambda span: span.last_id), len(spans) - 1)
+                for row in charted
+            )
+            tokens = [spans[at].tokens for at in places]
+        return {
+            "last_id": rows[-1][0] if rows else row_id,
+            "step": [row[2] for row in charted],
+            "time": [row[3] for row in charted],
+            "attempt": [row[1] for row in charted],
+            "tokens": tokens,
+            "values": values,
+            "bad": bad,
+        }
+
+    def rank_grid(
+        self, connection: sqlite3.Connection, signal: str, window: Window
+    ) -> dict[str, Any]:
+        """The values of ranks, as `RunReader.rank_grid` returns them."""
+        signals = [*self._rank_signals(connection)]
+        empty = {"signal": signal, "signals": signals, "ranks": [], "x": [], "values": []}
+        if signal not in signals:
+            return empty
+        track = self._track(Event.STEP.value)
+        buckets = window.select(self._extents(track, "step"))
+        groups = track.groups(buckets, window.points)
+        xs: list[int] = []
+        sums: list[dict[int, tuple[float, int]]] = []
+        for first, end in groups:
+            query = ("step", track.spans[first].first_id, track.spans[end - 1].last_id)
+            of_ranks: dict[int, tuple[float, int]] = {}
+            for row in connection.execute(_DETAIL_ROWS_SQL, query):
+                if window.overlaps(row):
+                    self._add_rank_values(row, signal, of_ranks)
+            if of_ranks:
+                xs.append(track.spans[end - 1].step)
+                sums.append(of_ranks)
+        ranks = sorted(set().union(*sums))
+        return empty | {
+            "ranks": ranks,
+            "x": xs,
+            "values": [[_mean_of(each.get(rank)) for each in sums] for rank in ranks],
+        }
+
+    def _rank_signals(self, connection: sqlite3.Connection) -> list[str]:
+        names: set[str] = set()
+        for (body,) in connection.execute("select body from layout"):
+            layout = layout_from_json(body)
+            names |= {name for name, kind, *_ in layout.spreads if kind in RANK_SPREADS}
+        return sorted(names)
+
+    def _add_rank_values(
+        self, row: StoredRow, signal: str, of_ranks: dict[int, tuple[float, int]]
+    ) -> None:
+        assert self._layouts is not None
+        layout = self._layouts.get(row[5])
+        found = rank_values(layout, row[6], signal)
+        for rank, value in found:
+            if isfinite(value):
+                total, count = of_ranks.get(rank, (0.0, 0))
+                of_ranks[rank] = total + value, count + 1
+
+    def _counts_tokens(self) -> bool:
+        steps = self.tracks.get(Event.STEP.value)
+        return steps is not None and bool(steps.spans) and steps.spans[-1].tokens > 0.0
+
+    def _extents(self, track: Track, axis: str) -> list[tuple[float, float]]:
+        """Where on the axis each bucket begins and ends."""
+        if axis == "time":
+            return [(span.first_time, span.time) for span in track.spans]
+        if axis == "step":
+            return [(span.first_step, span.step) for span in track.spans]
+        steps = self._track(Event.STEP.value).spans
+        if track.event is Event.STEP:
+            last = [span.tokens for span in track.spans]
+        else:
+            # Of the steps that were before.
+            ids = [span.last_id for span in steps]
+            places = [bisect_right(ids, span.last_id) for span in track.spans]
+            last = [steps[at - 1].tokens if at else 0.0 for at in places]
+        first = self._tokens_before(steps, track)
+        return [(min(low, high), high) for low, high in zip([first, *last], last, strict=False)]
+
+    @staticmethod
+    def _tokens_before(steps: Sequence[Span], track: Track) -> float:
+        """Tokens of the run before the first bucket of a track."""
+        if not track.spans or not steps:
+            return 0.0
+        at = bisect_left([span.last_id for span in steps], track.spans[0].first_id)
+        return steps[at - 1].tokens if at else 0.0
+
+    def _detail(
+        self,
+        connection: sqlite3.Connection,
+        track: Track,
+        buckets: Sequence[int],
+        names: Sequence[str],
+        window: Window,
+    ) -> Track | None:
+        """The rows of a window in smaller buckets, if those of the track are too few for it."""
+        rows = len(buckets) * track.size
+        if track.size == 1 or 2 * len(buckets) >= window.points or rows > self.max_detail_rows:
+            return None
+        wanted = frozenset({*names, "tokens", "tokens_seen"} if window.axis == "tokens" else names)
+
+        def decode(number: int, event: Event, blobs: list[bytes], found: Found) -> None:
+            self._decode(number, event, blobs, found, wanted)
+
+        detailed = Track(track.event, decode, -(-rows // window.points))
+        for first, last in _ranges(track.spans, buckets):
+            detailed.tokens = track.spans[first - 1].tokens if first else 0.0
+            segment = track.spans[first].segment
+            query = (track.event.value, track.spans[first].first_id, track.spans[last].last_id)
+            for row in merge(
+                connection.execute(_DETAIL_ROWS_SQL, query),
+                connection.execute(_DETAIL_BLOCKS_SQL, query),
+                key=itemgetter(0),
+            ):
+                if window.overlaps(row):
+                    detailed.add(row, segment)
+            detailed.close_bucket(segment)
+        return detailed
+
+
+class Window(NamedTuple):
+    """A part of an axis (`step`, `time` or `tokens`); None is no limit.
+
+    It is shown with at most `points` points.
+    """
+
+    axis: str = "step"
+    start: float | None = None
+    end: float | None = None
+    points: int = 800
+
+    def select(self, extents: Sequence[tuple[float, float]]) -> list[int]:
+        """Which of the extents overlap the window."""
+        low = -inf if self.start is None else self.start
+        high = inf if self.end is None else self.end
+        return [at for at, (first, last) in enumerate(extents) if last >= low and first <= high]
+
+    def overlaps(self, row: StoredRow) -> bool:
+        """Whether a row or block does; of tokens it is not known."""
+        if self.axis == "tokens":
+            return True
+        first, last = (row[8], row[3]) if self.axis == "time" else (row[7], row[2])
+        is_after = self.start is None or last >= self.start
+        return is_after and (self.end is None or first <= self.end)
+
+
+_CHARTED = frozenset(event.value for event in CHARTED_EVENTS)
+
+
+def _mean_of(total: tuple[float, int] | None) -> float | None:
+    return None if total is None else total[0] / total[1]
+
+
+def _latest(
+    latest: Found, name: str, counts: Sequence[int], means: Sequence[float]
+) -> float | None:
+    """The newest value, or if the newest row has none the mean of the newest bucket with one."""
+    if name in latest:
+        summary = latest[name][0]
+        return summary.mean if summary.number else None
+    filled = (mean for count, mean in zip(counts[::-1], means[::-1], strict=True) if count)
+    return next(filled, None)
+
+
+def _ranges(spans: Sequence[Span], buckets: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """First and last of the buckets that follow each other in one segment."""
+    first: int | None = None
+    previous = 0
+    for at in buckets:
+        if first is not None and (
+            at != previous + 1 or spans[at].segment != spans[previous].segment
+        ):
+            yield first, previous
+            first = None
+        first = at if first is None else first
+        previous = at
+    if first is not None:
+        yield first, previous

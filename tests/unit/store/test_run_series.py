@@ -1,0 +1,378 @@
+"""Series of charts: few points, no hidden extreme or NaN, the same as from all records."""
+
+from __future__ import annotations
+
+import random
+import threading
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from math import fsum, inf, isclose, isfinite, nan
+
+import pytest
+from hypothesis import given
+from hypothesis import settings as budget
+from hypothesis import strategies as st
+from support.run_databases import NOW, step_record, write_records
+
+from sentinel.model.record import Event
+from sentinel.pipeline.engine import Result
+from sentinel.store import run_series, series
+from sentinel.store.database import connect, transaction
+from sentinel.store.history import History
+from sentinel.store.retention import HistoryRetention
+from sentinel.store.run_reader import RunReader
+
+NUMBERS = st.one_of(
+    st.floats(-1e6, 1e6), st.sampled_from([nan, inf, -inf, 0.0, 1e308, -1e308, 5e-324])
+)
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "sentinel.db"
+
+
+@contextmanager
+def limited_buckets(count=32):
+    """Buckets merge at once, so that short runs are as long ones."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(series, "MAX_BUCKETS", count)
+        patch.setattr(series, "MIN_BUCKETS", 8)
+        patch.setattr(run_series, "MAX_BUCKETS", count)
+        yield
+
+
+@pytest.fixture
+def few_buckets():
+    with limited_buckets():
+        yield
+
+
+def records_of(path):
+    with closing(connect(path)) as connection:
+        return [*History(connection).records("run")]
+
+
+def check_series(path, name, shown, start=-inf, end=inf):
+    """The points of a series against all records of the window: nothing hidden, nothing made up."""
+    records = [
+        each
+        for each in records_of(path)
+        if each.event is Event.STEP and name in each.values and start <= each.step <= end
+    ]
+    values = [each.values[name] for each in records]
+    finite = [value for value in values if isfinite(value)]
+    assert shown["count"] == len(finite)
+    assert len(shown["x"]) == len(shown["mean"]) == len(shown["min"]) == len(shown["attempt"])
+    assert shown["x"] == sorted(shown["x"])
+    assert bool(shown["bad"]) == (len(finite) < len(values))
+    assert set(shown["bad"]) <= set(shown["x"])
+    at = 0
+    for x, mean, low, high in zip(
+        shown["x"], shown["mean"], shown["min"], shown["max"], strict=True
+    ):
+        of_point = []
+        while at < len(records) and records[at].step <= x:
+            of_point.append(values[at])
+            at += 1
+        numbers = [value for value in of_point if isfinite(value)]
+        assert (x in shown["bad"]) == (len(numbers) < len(of_point))
+        if numbers:
+            assert (low, high) == (min(numbers), max(numbers))
+            assert isclose(
+                mean, fsum(v / len(numbers) for v in numbers), rel_tol=1e-9, abs_tol=1e-9
+            )
+        else:
+            assert (mean, low, high) == (None, None, None)
+    assert at == len(records)
+
+
+@budget(max_examples=40, deadline=None)
+@given(
+    values=st.lists(st.one_of(st.none(), NUMBERS), min_size=1, max_size=150),
+    points=st.integers(2, 40),
+    pieces=st.integers(1, 4),
+)
+def test_no_extreme_and_no_nan_is_hidden(tmp_path_factory, values, points, pieces):
+    path = tmp_path_factory.mktemp("run") / "sentinel.db"
+    records = [
+        replace(step_record(step, {}), values={"other": 1.0} | ({} if v is None else {"loss": v}))
+        for step, v in enumerate(values, start=1)
+    ]
+    reader, size = RunReader(path), -(-len(records) // pieces)
+    for at in range(0, len(records), size):
+        write_records(path, records[at : at + size])
+        with limited_buckets():
+            shown = reader.series(["loss", "other"], points=points)["series"]
+        assert all(len(each["x"]) <= max(points, 2) for each in shown.values())
+        if "loss" in shown:
+            check_series(path, "loss", shown["loss"])
+        check_series(path, "other", shown["other"])
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_every_window_equals_the_records_in_it(path, few_buckets, seed):
+    source = random.Random(seed)
+    values = [nan if source.random() < 0.01 else source.gauss(0, 1) for _ in range(700)]
+    records = [
+        replace(step_record(step, {"loss": 1.0}, ranks=3), values={"loss": value})
+        for step, value in enumerate(values, start=1)
+    ]
+    write_records(path, records)
+    reader = RunReader(path)
+
+    for _ in range(20):
+        start = source.randint(1, 700)
+        end = start + source.choice([0, 3, 30, 150])
+        shown = reader.series(["loss"], points=40, start=start, end=end)["series"]
+        check_series(path, "loss", shown["loss"], start, end)
+
+
+def test_ranks_keep_their_extremes_and_the_worst_rank(path, few_buckets):
+    records = [step_record(step, {"loss": 1.0, "kl_ref": 0.1}, ranks=8) for step in range(1, 301)]
+    write_records(path, records)
+
+    for name in ("loss", "kl_ref"):
+        shown = RunReader(path).series([name], points=10)["series"][name]
+        at = 0
+        ranges = zip(
+            shown["x"], shown["rank_min"], shown["rank_max"], shown["worst_rank"], strict=True
+        )
+        for x, low, high, worst in ranges:
+            spreads = [each.spread[name] for each in records[at : int(x)]]
+            at = int(x)
+            # Of signals whose ranks are not stored singly, the range is stored as float32.
+            assert isclose(low, min(each.min for each in spreads), rel_tol=1e-6)
+            assert isclose(high, max(each.max for each in spreads), rel_tol=1e-6)
+            assert worst in {each.max_rank for each in spreads}
+
+
+def test_a_short_run_is_shown_record_by_record(path):
+    write_records(path, [step_record(step, {"loss": step / 7}) for step in range(1, 101)])
+
+    shown = RunReader(path).series(["loss"])["series"]["loss"]
+    assert shown["is_raw"]
+    assert shown["x"] == [*range(1, 101)]
+    assert shown["mean"] == shown["min"] == shown["max"] == [step / 7 for step in range(1, 101)]
+    assert shown["rank_min"] is None
+
+
+def test_new_rows_continue_a_series(path):
+    reader = RunReader(path)
+    for first in (1, 31, 61):
+        write_records(path, [step_record(s, {"loss": float(s)}) for s in range(first, first + 30)])
+        answer = reader.series(["loss"])
+        assert answer["last_id"] == first + 29
+        assert answer["series"]["loss"]["x"] == [*range(1, first + 30)]
+    write_records(path, [step_record(91, {"reward": 1.0})])
+    assert reader.series(["reward"])["series"]["reward"]["x"] == [91]
+
+
+def test_a_restart_and_a_step_that_goes_back_begin_attempts(path, few_buckets):
+    records = [step_record(step, {"loss": 1.0, "tokens": 10.0}) for step in range(1, 101)]
+    records += [
+        step_record(step, {"loss": 2.0, "tokens": 10.0}, attempt=1, time=NOW + 200 + step)
+        for step in range(51, 151)
+    ]
+    records += [
+        step_record(step, {"loss": 3.0, "tokens": 10.0}, attempt=1, time=NOW + 400 + step)
+        for step in range(101, 201)
+    ]
+    write_records(path, records)
+    reader = RunReader(path)
+
+    shown = reader.series(["loss"], points=30)["series"]["loss"]
+    by_attempt = {}
+    for x, attempt, mean in zip(shown["x"], shown["attempt"], shown["mean"], strict=True):
+        by_attempt.setdefault(attempt, []).append((x, mean))
+    assert [mean for each in by_attempt.values() for _, mean in each] == [
+        float(at + 1) for at, each in enumerate(by_attempt.values()) for _ in each
+    ]
+    assert [each[-1][0] for each in by_attempt.values()] == [100, 150, 200]
+    tokens = reader.series(["loss"], points=30, axis="tokens")
+    assert tokens["axis"] == "tokens"
+    assert max(tokens["series"]["loss"]["x"]) == pytest.approx(2000, rel=0.05)
+
+
+def test_tokens_are_the_axis_only_if_they_are_counted(path):
+    write_records(path, [step_record(step, {"loss": 1.0}) for step in range(1, 11)])
+
+    answer = RunReader(path).series(["loss"], axis="tokens", start=5.0)
+    assert (answer["axis"], len(answer["series"]["loss"]["x"])) == ("step", 10)
+
+
+def test_time_is_an_axis(path):
+    write_records(path, [step_record(step, {"loss": 1.0}) for step in range(1, 101)])
+
+    shown = RunReader(path).series(["loss"], axis="time", start=NOW + 20.0, end=NOW + 30.0)
+    assert shown["series"]["loss"]["x"] == [NOW + step for step in range(20, 31)]
+
+
+def test_another_axis_is_refused(path):
+    write_records(path, [step_record(1, {"loss": 1.0})])
+
+    with pytest.raises(ValueError, match="axis must be one of"):
+        RunReader(path).series(["loss"], axis="epoch")
+
+
+def test_evaluations_and_the_node_have_series_of_their_own(path):
+    records = [step_record(step, {"loss": 1.0}) for step in range(1, 21)]
+    records.insert(10, replace(step_record(10, {"eval_loss": 0.5}), event=Event.EVAL))
+    heartbeat = {
+        "gpu_utilisation": 0.5,
+        "gpu_utilisation_min": 0.25,
+        "gpu_utilisation_max": 0.75,
+        "disk_free_output": 1e9,
+        "idle_seconds": 3.0,
+    }
+    records.append(replace(step_record(20, {}), event=Event.HEARTBEAT, values=heartbeat))
+    write_records(path, records)
+    reader = RunReader(path)
+
+    signals = {each["name"]: each for each in reader.signals()}
+    assert [*signals] == ["loss", "eval/loss", "gpu_utilisation", "disk_free/output"]
+    assert [each["group"] for each in signals.values()] == [
+        "main", "evaluation", "machine", "machine",
+    ]  # fmt: skip
+    assert signals["eval/loss"]["is_monitored"]
+    assert signals["gpu_utilisation"]["unit"] == "ratio"
+    shown = reader.series([*signals])["series"]
+    assert (shown["eval/loss"]["x"], shown["eval/loss"]["mean"]) == ([10], [0.5])
+    assert (shown["gpu_utilisation"]["rank_min"], shown["gpu_utilisation"]["rank_max"]) == (
+        [0.25], [0.75],
+    )  # fmt: skip
+    assert [each["latest"] for each in signals.values()] == [
+        pytest.approx(1.0, rel=0.1), 0.5, 0.5, 1e9,
+    ]  # fmt: skip
+
+
+def test_a_logged_signal_is_not_monitored_and_in_the_last_group(path):
+    write_records(path, [step_record(1, {"my/thing": 1.0, "loss": 1.0})])
+
+    *_, logged = RunReader(path).signals()
+    assert (logged["name"], logged["group"], logged["is_monitored"]) == (
+        "my/thing", "logged", False,
+    )  # fmt: skip
+
+
+def thin(path, full_steps=1000):
+    with closing(connect(path)) as connection:
+        thinner = HistoryRetention(History(connection), full_steps, 1 << 40)
+        while thinner.run_slice(1.0):
+            pass
+
+
+@pytest.mark.parametrize("is_cached", [True, False], ids=["cached", "read after"])
+def test_a_thinned_history_keeps_its_extremes(path, few_buckets, is_cached):
+    source = random.Random(1)
+    values = [source.gauss(0, 1) for _ in range(3000)]
+    values[77], values[2900] = 50.0, -60.0
+    records = [
+        replace(step_record(step, {}), values={"loss": value})
+        for step, value in enumerate(values, start=1)
+    ]
+    write_records(path, records)
+    reader = RunReader(path)
+    if is_cached:
+        reader.series(["loss"])
+    thin(path)
+    if not is_cached:
+        reader = RunReader(path)
+
+    for points in (20, 5000):
+        shown = reader.series(["loss"], points=points)["series"]["loss"]
+        assert (max(shown["max"]), min(shown["min"])) == (50.0, -60.0)
+        assert shown["count"] == 3000
+    near = reader.series(["loss"], points=20, start=60, end=100)["series"]["loss"]
+    assert max(near["max"]) == 50.0
+
+
+def test_rows_that_were_thinned_before_they_were_read_are_read_as_blocks(path):
+    write_records(path, [step_record(step, {"loss": 1.0}) for step in range(1, 11)])
+    reader = RunReader(path)
+    reader.series(["loss"])
+    write_records(path, [step_record(step, {"loss": 2.0}) for step in range(11, 2001)])
+    thin(path)
+
+    shown = reader.series(["loss"])["series"]["loss"]
+    assert shown["count"] == 2000
+    assert shown["x"][-1] == 2000
+
+
+def test_records_that_are_read_again_replace_those_that_were_shown(path):
+    write_records(path, [step_record(step, {"loss": 1.0}) for step in range(1, 101)])
+    reader = RunReader(path)
+    reader.series(["loss"])
+    with closing(connect(path)) as connection:
+        History(connection).delete_since(NOW + 51)
+    write_records(path, [step_record(step, {"loss": 5.0}) for step in range(51, 120)])
+
+    shown = reader.series(["loss"])["series"]["loss"]
+    assert shown["x"] == [*range(1, 120)]
+    assert min(shown["mean"][50:]) >= 5.0
+
+
+def test_a_replaced_database_is_read_anew(path, tmp_path):
+    write_records(path, [step_record(step, {"loss": 1.0}) for step in range(1, 101)])
+    reader = RunReader(path)
+    reader.series(["loss"])
+    other = tmp_path / "other.db"
+    write_records(other, [step_record(step, {"loss": 9.0}) for step in range(1, 101)])
+    other.rename(path)
+
+    assert min(reader.series(["loss"])["series"]["loss"]["mean"]) >= 9.0
+
+
+def test_a_damaged_row_is_reported_and_left_out(path):
+    write_records(path, [step_record(step, {"loss": float(step)}) for step in range(1, 21)])
+    with closing(connect(path)) as connection:
+        connection.execute("update step set vals = x'0102' where step = 7")
+        connection.execute("update step set layout = 99 where step = 9")
+    reported = []
+
+    shown = RunReader(path, reported.append).series(["loss"])["series"]["loss"]
+    assert shown["x"] == [step for step in range(1, 21) if step not in {7, 9}]
+    assert len(reported) == 2
+    assert "history" in str(reported[0])
+
+
+def test_reading_never_delays_a_writer(path):
+    """A writer with the default timeout commits while a reader reads again and again."""
+    write_records(path, [step_record(step, {"loss": 1.0}, ranks=4) for step in range(1, 2001)])
+    reader, errors = RunReader(path), []
+    is_done = threading.Event()
+
+    def read():
+        try:
+            while not is_done.is_set():
+                shown = reader.series(["loss"])["series"]["loss"]
+                assert shown["x"] == sorted(shown["x"])
+        except Exception as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=read) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    with closing(connect(path)) as connection:
+        connection.execute("pragma busy_timeout=0")
+        history = History(connection)
+        for step in range(2001, 2301):
+            with transaction(connection, mode="immediate"):
+                history.update(Result(step_record(step, {"loss": 1.0}, ranks=4)))
+    is_done.set()
+    for thread in threads:
+        thread.join()
+
+    assert errors == []
+    assert reader.series(["loss"], points=5000)["series"]["loss"]["count"] == 2300
+
+
+def test_memory_is_bounded_however_often_the_run_restarts(path, few_buckets):
+    records = [
+        step_record(1 + at % 3, {"loss": 1.0}, attempt=at // 3, time=NOW + at) for at in range(900)
+    ]
+    write_records(path, records)
+    reader = RunReader(path)
+
+    assert reader.series(["loss"], points=5000)["series"]["loss"]["count"] == 900
+    assert all(len(track.spans) <= 33 for track in reader._series.tracks.values())
