@@ -14,6 +14,7 @@ from prometheus_client import generate_latest
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from support.results import make_result, make_spread, step_result
+from support.web_servers import make_site
 
 from sentinel.metrics.exposition import Exposition
 from sentinel.model.counters import Counters
@@ -60,7 +61,7 @@ def update_cost(times: int = 20_000) -> str:
 def load_test(clients: int = 10, scrapes_per_client: int = 50) -> str:
     """Wall time of scrapes by several clients at once."""
     exposed = exposition(8)
-    server = WebServer(exposed.registry, exposed.state, list)
+    server = WebServer(make_site(exposed.state, registry=exposed.registry))
     url = f"http://127.0.0.1:{server.start()}/metrics"
     durations: list[float] = []
 

@@ -47,8 +47,8 @@ def registration_files() -> list[Path]:
     return [path for path in files if path.exists()]
 
 
-def query_agent(registration_file: Path) -> DiscoveredRun:
-    """Query the agent of `registration_file`, within `REQUEST_TIMEOUT_SECONDS`; never raises.
+def query_agent(registration_file: Path, timeout: float = REQUEST_TIMEOUT_SECONDS) -> DiscoveredRun:
+    """Query the agent of `registration_file`, within `timeout` seconds; never raises.
 
     The registration holds a token for processes of this user.
     """
@@ -69,7 +69,7 @@ def query_agent(registration_file: Path) -> DiscoveredRun:
         remedy = f"run `ssh {node} sentinel status`"
         return DiscoveredRun(run, url, {}, f"the agent is on node {node}", remedy)
     try:
-        response = _get(f"{url}/api/run", token, certificate_file)
+        response = _get(f"{url}/api/run", token, certificate_file, timeout)
         state = response.json() if response.ok else {}
     except (requests.RequestException, OSError, ValueError) as error:
         return _unanswered(run, url, registration_file, error)
@@ -118,7 +118,7 @@ def _unreachable(run: str, url: str, registration_file: Path) -> DiscoveredRun:
     return DiscoveredRun(run, url, {}, "the agent is not running", remedy)
 
 
-def _get(url: str, token: str, certificate_file: str) -> requests.Response:
+def _get(url: str, token: str, certificate_file: str, timeout: float) -> requests.Response:
     headers = {"authorization": f"Bearer {token}"} if token else {}
     with requests.Session() as session:
         # The agent is on this machine: do not use the proxy of the environment.
@@ -128,7 +128,7 @@ def _get(url: str, token: str, certificate_file: str) -> requests.Response:
         return session.get(
             url,
             headers=headers,
-            timeout=REQUEST_TIMEOUT_SECONDS,
+            timeout=timeout,
             allow_redirects=False,
             # The certificate is compared as a whole, whatever its issuer and names.
             verify=not certificate_file,

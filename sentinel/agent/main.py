@@ -16,7 +16,7 @@ from math import inf
 from pathlib import Path
 from secrets import token_urlsafe
 from threading import Event as Flag
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 from sentinel.agent.home_pruner import HomePruner
 from sentinel.agent.processor import RunProcessor
@@ -37,12 +37,10 @@ from sentinel.notify.sink_worker import DeliveryTiming
 from sentinel.notify.slack_buttons import SlackButtons
 from sentinel.readers.sample_files import SampleFiles, SamplePoller
 from sentinel.store import database
-from sentinel.store.history import read_incidents
 from sentinel.store.journal import Journal
 from sentinel.store.recovery import open_storage
 from sentinel.store.relocation import trim_fallback
 from sentinel.store.retention import HistoryRetention
-from sentinel.store.samples import newest_samples
 from sentinel.store.storage_keeper import StorageKeeper
 from sentinel.store.storage_monitor import (
     FailureKind,
@@ -53,12 +51,13 @@ from sentinel.store.storage_monitor import (
 from sentinel.transport.identity import Identity
 from sentinel.transport.paths import home_dir
 from sentinel.transport.ring import ReadPosition, RingReader
+from sentinel.web.agent_site import AgentSite
+from sentinel.web.run_routes import RunView
 from sentinel.web.server import WebServer
+from sentinel.web.stand_in_reader import StandInReader
 from sentinel.web.suppression_api import SuppressionApi
 
 log = logging.getLogger(__name__)
-
-Answer = TypeVar("Answer")
 
 POLL_INTERVAL_SECONDS = 0.05
 MULTI_NODE_POLL_INTERVAL_SECONDS = 0.2
@@ -255,11 +254,16 @@ class Agent:
             int(settings.history.max_mb * 2**20),
         )
         self.home_pruner = HomePruner(home_dir(), settings.history.max_home_mb * 2**20, clock)
-        self.server = WebServer(
-            self.processor.exposition.registry,
+        view = RunView(
+            run,
+            StandInReader(database_path),
             self.processor.exposition.state,
-            lambda: self._read(lambda: read_incidents(database_path)),
-            lambda step, limit: self._read(lambda: newest_samples(database_path, step, limit)),
+            database_path,
+            SuppressionApi(run, database_path, self._why_not_notifying, self.storage.report, clock),
+            self.storage.report,
+        )
+        self.server = WebServer(
+            AgentSite(self.processor.exposition.registry, view),
             host=settings.host,
             port=self.port,
             port_tries=settings.port_tries,
@@ -267,19 +271,7 @@ class Agent:
             own_token=self.own_token,
             web_config_file=settings.web_config_file,
             public_url=settings.public_url,
-            suppression=SuppressionApi(
-                run, database_path, self._why_not_notifying, self.storage.report, clock
-            ),
         )
-
-    def _read(self, read: Callable[[], Answer]) -> Answer:
-        """What `read` returns, in any thread; an error of the storage is reported."""
-        try:
-            with reading_storage():
-                return read()
-        except Exception as error:
-            self.storage.report(error)
-            raise
 
     def _raise_storage_failure(self, error: BaseException) -> None:
         """Raise StorageFailure if that is what the error is."""

@@ -42,6 +42,7 @@ from sentinel.pipeline.pipeline import SKIPPED_ERRORS
 from sentinel.signals.catalogue import canonical_name
 from sentinel.signals.coverage import coverage_text
 from sentinel.signals.hardware import NODE_SIGNALS, NodeMeasurements
+from sentinel.signals.run_metadata import PROJECT_KEY, TAGS_KEY, join_tags
 from sentinel.store import database
 from sentinel.store.baselines import BaselineMemory, BaselineStore
 from sentinel.store.history import History
@@ -106,6 +107,7 @@ class RunProcessor:
             storage=lambda: self.storage.state,
             clock=clock,
         )
+        self._labels = {PROJECT_KEY: settings.project, TAGS_KEY: join_tags(settings.tags)}
         self.recipients = Recipients(
             {name: settings.routes.get(name, Route()) for name in sinks},
             [name for name, sink in sinks.items() if sink.can_update],
@@ -327,6 +329,7 @@ class RunProcessor:
             # Its consequences are stored already; only the state of the pipeline is rebuilt.
             for _ in self.pipeline.process(entry):
                 pass
+        self.exposition.set_start_time(self.history.first_time())
         latest_records = self.history.latest_records(self.run)
         self.storage_alert.has_started = bool(latest_records)
         for record in latest_records:
@@ -336,6 +339,7 @@ class RunProcessor:
             self.stop_record = record if record.event is Event.STOP else None
         for record in self.history.run_metadata.to_records(self.run):
             self.exposition.update(Result(record))
+        self._store_labels()
         if self.health_ping is not None:
             self.health_ping.restore(
                 self.pipeline.current_notifications(),
@@ -343,6 +347,17 @@ class RunProcessor:
             )
         self.show_open_cases()
         self.onset_worker.restore(self.pipeline.firing_incidents())
+
+    def _store_labels(self) -> None:
+        """Store project and tags, by which the list of runs can be grouped, with the metadata."""
+        stored = self.history.run_metadata.as_dict()
+        labels = {key: text for key, text in self._labels.items() if text or key in stored}
+        if not labels:
+            return
+        record = Record(self.run, WHOLE_RUN, 0, self._clock(), Event.METADATA, attributes=labels)
+        with database.transaction(self.connection, mode="immediate"):
+            self.history.run_metadata.update(record)
+        self.exposition.update(Result(record))
 
     def _restore_episodes(self, *, can_continue: bool) -> None:
         """Number incidents as before; a detector continues its open one only if `can_continue`."""

@@ -92,10 +92,8 @@ class AgentRegistration:
         expect it to have, the agent is reached over HTTPS.
         """
         assert self._directory is not None
-        host = socket.gethostname() if host in WILDCARD_ADDRESSES else host
-        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        scheme = "http" if certificate_file is None else "https"
-        url = f"{scheme}://{address}"
+        url = listening_url(host, port, certificate_file)
+        scheme, _, address = url.partition("://")
         node = os.uname().nodename
         registration = {"run": self.run, "node": node, "pid": os.getpid(), "port": port, "url": url}
         registration |= {"token": token, "certificate_file": str(certificate_file or "")}
@@ -167,6 +165,13 @@ class AgentRegistration:
     @property
     def _target_path(self) -> Path:
         return self.targets_directory / f"{self.run}.json"
+
+
+def listening_url(host: str, port: int, certificate_file: Path | None) -> str:
+    """The URL of a server that listens on that address, as other nodes reach it."""
+    host = socket.gethostname() if host in WILDCARD_ADDRESSES else host
+    address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return f"{'http' if certificate_file is None else 'https'}://{address}"
 
 
 def _is_served(directory: Path) -> bool:

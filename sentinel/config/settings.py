@@ -147,14 +147,15 @@ class Settings(BaseModel):
     metrics of their own, and a few outliers; 0 is none. The database holds the newest `max_samples`
     texts; `samples_dir` is a folder to which the trainer writes texts. GPUs, processors, memory and
     disks are polled every `node_poll_seconds`; 0 is never. `tier` limits how notifications of the
-    run are sent, and `team` is who gets them. The
-    first one of a case waits `hold_seconds` for a cause. Above `max_notifications_per_hour` the
-    further ones are summarised. `ping_url` is requested while the run is healthy. Links in
-    notifications begin with `public_url`, by default the agent's own address, and contain
-    `dashboard_url`, in which `{run}` is replaced. `detectors` holds the settings of each detector;
-    those in `disable` do not run. `keys` are logged keys, each with the signal that it stands for.
-    With `baselines` the run starts from the trajectories of healthy runs with the same
-    configuration, and stores its own. `actions` are the commands that are sent to the trainer.
+    run are sent, and `team` is who gets them. The list of runs is grouped by `project` and `tags`.
+    The first notification of a case waits `hold_seconds` for a cause. Above
+    `max_notifications_per_hour` the further ones are summarised. `ping_url` is requested while the
+    run is healthy. Links in notifications begin with `public_url`, by default the agent's own
+    address, and contain `dashboard_url`, in which `{run}` is replaced. `detectors` holds the
+    settings of each detector; those in `disable` do not run. `keys` are logged keys, each with the
+    signal that it stands for. With `baselines` the run starts from the trajectories of healthy runs
+    with the same configuration, and stores its own. `actions` are the commands that are sent to the
+    trainer.
     `targets_group` is the group, by name or id, of a Prometheus of another user, which may then
     read `targets/`. `cluster` is for runs on several nodes, `privacy` limits which texts are
     stored, and `history` how much is stored. `drill` is set by `sentinel chaos`: every notification
@@ -177,6 +178,10 @@ class Settings(BaseModel):
     node_poll_seconds: float = Field(5.0, ge=0, le=3600, allow_inf_nan=False)
     tier: Literal["page", "notify", "quiet"] = "page"
     team: str = ""
+    project: str = Field("", max_length=100)
+    tags: list[Annotated[str, Field(min_length=1, max_length=40)]] = Field(
+        default_factory=list, max_length=10
+    )
     hold_seconds: float = Field(1.0, ge=0, le=60, allow_inf_nan=False)
     max_notifications_per_hour: int = Field(20, ge=1, le=10_000)
     ping_url: SecretStr | None = Field(None, min_length=1)

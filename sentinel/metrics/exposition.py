@@ -108,6 +108,10 @@ class Exposition(Collector):
                 self._run_state.run = self._run_state.run or incident.key.run
                 self._run_state.alerts.open_incidents[incident.name] = incident
 
+    def set_start_time(self, time: float) -> None:
+        """Set the time of the first record of the run (epoch seconds)."""
+        self._run_state.start_time = time
+
     @property
     def coverage(self) -> Coverage:
         """What of the run is monitored; for the thread that calls `update`."""
@@ -148,11 +152,12 @@ class Exposition(Collector):
         """The run's state as plain data, for the web page and `sentinel status`.
 
         Keys: those of `run_state_to_dict`, delivery_problems (see `DeliveryProblem.to_dict`),
-        storage (see `StorageState.to_dict`), machine (see `machine_to_dict`), refused (number of
-        rejected messages of other agents, by reason), late_records (records too late to be
-        combined), cluster (see `AgentRole.status`).
+        is_live (true: an agent serves the run), storage (see `StorageState.to_dict`), machine (see
+        `machine_to_dict`), refused (number of rejected messages of other agents, by reason),
+        late_records (records too late to be combined), cluster (see `AgentRole.status`).
         """
         return run_state_to_dict(self._copy_run_state(), self._onsets, self.clock()) | {
+            "is_live": True,
             "delivery_problems": [each.to_dict() for each in self._delivery_problems],
             "storage": self.storage().to_dict(),
             "machine": machine_to_dict(self.machine()),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from math import isfinite, nan
+from math import isfinite, isnan, nan
 
 from sentinel.metrics.alert_state import AlertState
 from sentinel.metrics.label import sanitize_label
@@ -65,6 +65,10 @@ class RunState:
     checkpoint_count: int = 0
     last_step_time: float = nan
     last_checkpoint_time: float = nan
+    start_time: float = nan
+    """Time of the first record of the run."""
+    end_time: float = nan
+    """Time at which the newest attempt ended; NaN while it runs."""
     signals: dict[str, float] = field(default_factory=dict)
     spreads: dict[str, Spread] = field(default_factory=dict)
     logged: dict[str, float] = field(default_factory=dict)
@@ -120,6 +124,7 @@ class RunState:
             self.stacks = record.attributes.get("stacks", "")
             self._set_state(record.attributes.get("state", ""))
         elif record.event is Event.STOP:
+            self.end_time = record.time
             self._set_state(_STATE_BY_OUTCOME.get(record.attributes.get("outcome", ""), ""))
 
     def update_batch(self, batch: RecordBatch) -> None:
@@ -147,8 +152,11 @@ class RunState:
             self.last_state = state
 
     def _start_attempt(self, record: Record) -> None:
+        if isnan(self.start_time):
+            self.start_time = record.time
         if record.attempt != self.attempt:
             self.attempt, self.last_state = record.attempt, "starting"
+            self.end_time = nan
             self.rank_selection.clear()
             self.reported.patches.clear()
             self.reported.update(record)

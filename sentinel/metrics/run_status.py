@@ -13,6 +13,7 @@ from sentinel.model.rank_stack import parse_stacks
 from sentinel.signals.catalogue import SIGNALS
 from sentinel.signals.coverage import Coverage, coverage_text
 from sentinel.signals.hardware import NodeMeasurements
+from sentinel.signals.run_metadata import PROJECT_KEY, TAGS_KEY, split_tags
 from sentinel.store.cases import case_fields, case_with_message
 from sentinel.store.history import incident_to_dict, onset_fields
 from sentinel.store.silences import silence_to_dict
@@ -27,17 +28,18 @@ def run_state_to_dict(
     """The state as plain data at the time `now`; values may be NaN or infinite.
 
     Keys: run, attempt, state, active, step, steps, checkpoints, last_step_time and
-    last_checkpoint_time (seconds since the epoch, NaN before the first), metadata (texts and
-    settings by name), patches (by integration, then by status, the ranks with that status), signals
-    (value, unit, help, metric, and over ranks min, max, mean, std, worst_rank), logged, monitored
-    (signals that detectors read), unmonitored (keys with their nearest signal), coverage (what is
-    not monitored as text, mostly empty), liveness, stacks (while no step completes, of the ranks at
-    each place), cases (the most severe first, each with the text of its notification, see
-    `case_with_message`), incidents (with silenced and
-    acknowledged, case and diagnosis), silences, tier, ranks (those shown singly), ranks_hidden (the
-    number of others). `onsets` are by incident name.
+    last_checkpoint_time (seconds since the epoch, NaN before the first), started and ended (the
+    same, NaN while it runs), host, project, tags, metadata (texts and settings by name), patches
+    (by integration, then by status, the ranks with that status), signals (value, unit, help,
+    metric, and over ranks min, max, mean, std, worst_rank), logged, monitored (signals that
+    detectors read), unmonitored (keys with their nearest signal), coverage (what is not monitored
+    as text, mostly empty), liveness, stacks (while no step completes, of the ranks at each
+    place), cases (the most severe first, each with the text of its notification, see
+    `case_with_message`), incidents (with silenced and acknowledged, case and diagnosis), silences,
+    tier, ranks (those shown singly), ranks_hidden (the number of others). `onsets` are by incident
+    name.
     """
-    alerts = run_state.alerts
+    alerts, texts = run_state.alerts, run_state.reported.texts
     open_cases = sorted(
         alerts.open_cases,
         key=lambda each: (each.incident.severity.order, -each.incident.opened_time),
@@ -54,7 +56,12 @@ def run_state_to_dict(
         "checkpoints": run_state.checkpoint_count,
         "last_step_time": run_state.last_step_time,
         "last_checkpoint_time": run_state.last_checkpoint_time,
-        "metadata": {**run_state.reported.settings, **run_state.reported.texts},
+        "started": run_state.start_time,
+        "ended": run_state.end_time,
+        "host": texts.get("host", ""),
+        "project": texts.get(PROJECT_KEY) or texts.get("project", ""),
+        "tags": split_tags(texts.get(TAGS_KEY, "")),
+        "metadata": {**run_state.reported.settings, **texts},
         "patches": _patches_to_dict(run_state.reported.patches),
         "signals": {name: _signal_to_dict(run_state, name) for name in run_state.signals},
         "logged": run_state.logged,

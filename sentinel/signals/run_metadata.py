@@ -32,6 +32,27 @@ MAX_PATCHES = 10_000
 PATCH_KEY_PREFIX = "patch/"
 """Prefix of attributes that hold the state of an integration's patch."""
 
+PROJECT_KEY, TAGS_KEY = "sentinel/project", "sentinel/tags"
+"""Metadata with the settings by which the list of runs can be grouped."""
+
+
+def join_tags(tags: Iterable[str]) -> str:
+    """The tags as one text of the metadata.
+
+    >>> join_tags(["grpo", "ablation, 2"])
+    'grpo,ablation 2'
+    """
+    return ",".join(" ".join(tag.replace(",", " ").split()) for tag in tags)
+
+
+def split_tags(text: str) -> list[str]:
+    """The tags in a text of `join_tags`.
+
+    >>> split_tags("grpo,ablation 2"), split_tags("")
+    (['grpo', 'ablation 2'], [])
+    """
+    return [tag for tag in text.split(",") if tag]
+
 
 @dataclass(slots=True)
 class RunMetadata:

@@ -9,6 +9,8 @@ from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from heapq import merge
+from itertools import islice
+from math import nan
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -44,6 +46,10 @@ select id, {_ROW_COLUMNS} from step where id =
 _RECENT_VALUES_SQL = """
 select step, layout, vals from step where time <= ? order by id desc limit ?
 """
+_FIRST_TIME_SQL = (
+    "select time from step order by id limit 1",
+    "select first_time from block order by first_id limit 1",
+)
 _RESTORED_EVENTS = ("start", "save", "eval", "stop")
 
 
@@ -163,6 +169,18 @@ class History:
                 is_open=body["state"] != IncidentState.RESOLVED.value,
             )
         return found
+
+    def first_time(self) -> float:
+        """Time of the first record in seconds since the epoch; NaN if there is none."""
+        rows = [self.connection.execute(query).fetchone() for query in _FIRST_TIME_SQL]
+        return min((float(row[0]) for row in rows if row is not None), default=nan)
+
+    def first_and_last_records(self, run: str, count: int) -> Iterator[Record]:
+        """The first and the last `count` records that are stored in full; some of them twice."""
+        (last,) = self.connection.execute("select coalesce(max(id), 0) from step").fetchone()
+        for rows in (self.rows(run=run), self.rows(last - count + 1, run=run)):
+            for _, record in islice(rows, count):
+                yield record
 
     def has_alarms(self) -> bool:
         """Whether any incident of the run was a warning or critical."""

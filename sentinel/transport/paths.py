@@ -66,6 +66,18 @@ def home_dir() -> Path:
     return (Path(state) if state else Path.home() / ".local" / "state") / "sentinel"
 
 
+def runtime_dir(*, make: bool) -> Path:
+    """`$SENTINEL_RUNTIME_DIR`, or the default one in shared memory; with `make`, it is created.
+
+    Raises UnsafeDirectoryError.
+    """
+    chosen = os.environ.get("SENTINEL_RUNTIME_DIR")
+    if chosen:
+        return _make_root(Path(chosen)) if make else Path(chosen)
+    default = Path(f"/dev/shm/sentinel-{os.geteuid()}")  # noqa: S108 - owner and mode are checked
+    return _make_private_dir(default) if make else default
+
+
 def run_dir(run_id: str) -> Path:
     """Directory of a run, created if missing. Raises RunIdError, UnsafeDirectoryError."""
     return _make_private_dir(
@@ -75,12 +87,12 @@ def run_dir(run_id: str) -> Path:
 
 def ring_dir(run_id: str) -> Path:
     """Shared-memory directory of a run, created if missing. Raises like `run_dir`."""
-    return _make_private_dir(_shared_memory_dir(make=True) / validate_run_id(run_id))
+    return _make_private_dir(runtime_dir(make=True) / validate_run_id(run_id))
 
 
 def shared_run_dir(run_id: str) -> Path:
     """Path of `ring_dir`. Creates nothing. Raises RunIdError."""
-    return _shared_memory_dir(make=False) / validate_run_id(run_id)
+    return runtime_dir(make=False) / validate_run_id(run_id)
 
 
 def fallback_run_dir(run_id: str) -> Path:
@@ -103,7 +115,7 @@ def list_current_run_dirs() -> dict[str, Path]:
     A home directory whose file server does not answer is left out, see `read_home`.
     """
     directories = {path.name: path for path in _list_home_runs()}
-    for database in _shared_memory_dir(make=False).glob(f"*/{_FALLBACK_NAME}/{DATABASE_NAME}"):
+    for database in runtime_dir(make=False).glob(f"*/{_FALLBACK_NAME}/{DATABASE_NAME}"):
         directories[database.parent.parent.name] = database.parent
     return dict(sorted(directories.items()))
 
@@ -130,7 +142,7 @@ def attempt_from_ring_name(name: str) -> int:
 
 def list_runs() -> list[str]:
     """Ids of all runs of this user that have a directory, sorted. Waits like `read_home`."""
-    shared = _list_names(_shared_memory_dir(make=False))
+    shared = _list_names(runtime_dir(make=False))
     names = {*shared, *(path.name for path in _list_home_runs())}
     return sorted(name for name in names if _RUN_ID.fullmatch(name))
 
@@ -151,7 +163,7 @@ def list_rings(run_id: str) -> list[Path]:
 
 def list_shared_rings() -> list[Path]:
     """Every ring of this user in shared memory, of all runs. Creates nothing."""
-    return sorted(_shared_memory_dir(make=False).glob("*/*.ring"))
+    return sorted(runtime_dir(make=False).glob("*/*.ring"))
 
 
 def mark_ring_removed(run_id: str, ring: Path) -> None:
@@ -299,14 +311,6 @@ def validate_run_id(run_id: str) -> str:
         )
         raise RunIdError(message)
     return run_id
-
-
-def _shared_memory_dir(*, make: bool) -> Path:
-    chosen = os.environ.get("SENTINEL_RUNTIME_DIR")
-    if chosen:
-        return _make_root(Path(chosen)) if make else Path(chosen)
-    default = Path(f"/dev/shm/sentinel-{os.geteuid()}")  # noqa: S108 - owner and mode are checked
-    return _make_private_dir(default) if make else default
 
 
 def root_warning(path: Path) -> str:

@@ -38,7 +38,7 @@ _UNKNOWN_USER_HASH = "$2b$10$YDNyBOig20PyNbysULHQH.2tYtLvZjUM7guCWbjacvKZpjoKhih
 """A hash that is checked for unknown users, so that an answer takes as long as for known ones."""
 
 _CONTENT_SECURITY_POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; "
     "connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
 )
 _SECURITY_HEADERS = {
@@ -47,8 +47,9 @@ _SECURITY_HEADERS = {
     "x-frame-options": "DENY",
     "referrer-policy": "no-referrer",
     "cross-origin-resource-policy": "same-origin",
-    "cache-control": "no-store",
 }
+_CACHE_CONTROL = ("cache-control", "no-store")
+"""Of every response that does not have its own."""
 
 
 def no_web_config() -> WebConfig | None:
@@ -112,7 +113,9 @@ class AuthMiddleware:
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                MutableHeaders(scope=message).update(extra_headers)
+                headers = MutableHeaders(scope=message)
+                headers.setdefault(*_CACHE_CONTROL)
+                headers.update(extra_headers)
             await send(message)
 
         try:

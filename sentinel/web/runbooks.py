@@ -66,7 +66,7 @@ def _page(title: str, body: str) -> str:
     return (
         "<!doctype html><html lang='en'><meta charset='utf-8'>"
         "<meta name='viewport' content='width=device-width, initial-scale=1'>"
-        f"<title>{escape(title)}</title><link rel='stylesheet' href='../style.css'>"
+        f"<title>{escape(title)}</title><link rel='stylesheet' href='../static/style.css'>"
         f"<main class='runbook'>{body}</main></html>"
     )
 

@@ -1,85 +1,64 @@
-"""HTTP server of an agent: `/metrics`, the web page and its JSON, in a thread of its own."""
+"""HTTP server of an agent, and of `sentinel serve`, in a thread of its own."""
 
 from __future__ import annotations
 
 import asyncio
 import errno
-import json
 import logging
 import socket
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
-from importlib.resources import files
 from pathlib import Path
 from secrets import token_urlsafe
 from ssl import SSLContext
 from threading import Thread
-from typing import Any
+from typing import Protocol
 from urllib.parse import SplitResult, urlsplit
 
 import uvicorn
-from prometheus_client import CollectorRegistry
-from prometheus_client.exposition import choose_encoder
 from starlette.applications import Starlette
-from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp
 
 from sentinel.config.url_policy import is_loopback
 from sentinel.config.web_config import WebConfig, WebConfigFile
-from sentinel.model.json_safe import json_safe
-from sentinel.web.auth import HEALTH_PATH, MAX_HEADER_BYTES, AuthMiddleware, peer_of
+from sentinel.web.auth import HEALTH_PATH, MAX_HEADER_BYTES, AuthMiddleware
 from sentinel.web.connections import ConnectionAcceptor, TimedH11Protocol
 from sentinel.web.runbooks import runbook_index, runbook_page
-from sentinel.web.suppression_api import RequestError, SuppressionApi
 
 log = logging.getLogger(__name__)
 
 _TICKS_PER_CHECK = 10
 """Ticks of uvicorn, of 0.1 s each, between two checks of the web configuration for changes."""
 
-DEFAULT_SAMPLE_LIMIT = 20
-"""Number of samples that `/api/samples` returns without `limit`."""
-_MAX_NUMBER_DIGITS = 18
-"""Maximum length of a number in a query: it fits into a 64-bit integer."""
 
-_STATIC_FILES = {
-    "/": ("index.html", "text/html; charset=utf-8"),
-    "/app.js": ("app.js", "text/javascript; charset=utf-8"),
-    "/nodes.js": ("nodes.js", "text/javascript; charset=utf-8"),
-    "/style.css": ("style.css", "text/css; charset=utf-8"),
-}
+class Site(Protocol):
+    """What a server serves."""
 
-StateReader = Callable[[], dict[str, Any]]
-IncidentsReader = Callable[[], list[dict[str, Any]]]
-SamplesReader = Callable[[int | None, int], list[dict[str, Any]]]
+    def routes(self, write_token: str) -> list[BaseRoute]:
+        """The routes. Requests that change something need `write_token`."""
 
+    def check(self) -> None:
+        """Raise what prevents answers; the server is not ready then."""
 
-def no_samples(_step: int | None, _limit: int) -> list[dict[str, Any]]:
-    """An empty list, for a run without stored samples."""
-    return []
+    def close(self) -> None:
+        """End the streams of events; called in the event loop."""
 
 
 @dataclass
 class WebServer:
-    """HTTP server of one agent, in a daemon thread.
+    """HTTP server of one site, in a daemon thread.
 
-    `state`, `incidents` and `samples` (of a step, or None for all, and the maximum number) are
-    called in worker threads, several at a time. `suppression` stores what the page asks for;
-    without it there are no such routes. The port is the first free one of `port_tries` from `port`
-    on; port 0 lets the system choose. `web_config_file` has the TLS settings and users, and
-    `public_url` is the address of the page behind a proxy. `hosts` and `own_token` are those of
-    `AuthMiddleware`. Raises ConfigError for an invalid web configuration, and ValueError if `host`
-    is not a loopback address and clients would not have to authenticate.
+    The port is the first free one of `port_tries` from `port` on; port 0 lets the system choose.
+    `web_config_file` has the TLS settings and users, and `public_url` is the address of the page
+    behind a proxy. `hosts` and `own_token` are those of `AuthMiddleware`. Raises ConfigError for an
+    invalid web configuration, and ValueError if `host` is not a loopback address and clients would
+    not have to authenticate.
     """
 
-    registry: CollectorRegistry
-    state: StateReader
-    incidents: IncidentsReader
-    samples: SamplesReader = no_samples
-    suppression: SuppressionApi | None = None
+    site: Site
     host: str = "127.0.0.1"
     port: int = 0
     port_tries: int = 100
@@ -101,7 +80,8 @@ class WebServer:
             raise ValueError(
                 f"{message}set a token or a web configuration, or listen on 127.0.0.1."
             )
-        self._server = _Server(_uvicorn_config(build_app(self)), self._web_config)
+        app = build_app(self)
+        self._server = _Server(_uvicorn_config(app), self._web_config, self.site.close)
         self._thread: Thread | None = None
 
     def web_config(self) -> WebConfig | None:
@@ -155,46 +135,30 @@ def bind_free_port(host: str, port: int, tries: int) -> socket.socket:
 def build_app(server: WebServer) -> ASGIApp:
     """The ASGI app with all routes, behind the authentication."""
 
-    def metrics(request: Request) -> Response:
-        body, content_type = _encode_metrics(request.headers.get("accept", ""), server.registry)
-        return Response(body, headers={"content-type": content_type})
-
     async def healthy(_: Request) -> Response:
         return PlainTextResponse("ok\n")
 
     def ready(_: Request) -> Response:
         try:
-            server.state()
+            server.site.check()
         except Exception:
-            log.exception("Cannot read the state of the run")
+            log.exception("The server is not ready")
             return PlainTextResponse("cannot read the state of the run\n", 503)
         return PlainTextResponse("ok\n")
 
-    def samples(request: Request) -> Response:
-        try:
-            step, limit = (_parse_whole_number(request, name) for name in ("step", "limit"))
-        except ValueError as error:
-            return PlainTextResponse(f"{error}\n", 400)
-        return _json_response(
-            server.samples(step, DEFAULT_SAMPLE_LIMIT if limit is None else limit)
-        )
-
+    write_token, public_url = token_urlsafe(32), urlsplit(server.public_url)
     routes = [
-        Route("/metrics", metrics),
         Route(HEALTH_PATH, healthy),
         Route("/-/ready", ready),
-        Route("/api/run", lambda _: _json_response(server.state())),
-        Route("/api/incidents", lambda _: _json_response(server.incidents())),
-        Route("/api/samples", samples),
         Route("/runbooks/", runbook_index),
         Route("/runbooks/{name}", runbook_page),
-        *(Route(path, _static_route(*file)) for path, file in _STATIC_FILES.items()),
+        *server.site.routes(write_token),
     ]
-    write_token, public_url = token_urlsafe(32), urlsplit(server.public_url)
-    if server.suppression is not None:
-        routes += _write_routes(server.suppression, write_token)
+    router = Starlette(routes=routes)
+    # The address of the redirection would be that of this server, behind a proxy too.
+    router.router.redirect_slashes = False
     return AuthMiddleware(
-        Starlette(routes=routes),
+        router,
         server.token,
         [host for host in (server.host, public_url.hostname, *server.hosts) if host],
         own_token=server.own_token,
@@ -211,33 +175,20 @@ def _origin(url: SplitResult) -> str:
     return f"{url.scheme}://{host}" if is_default else f"{url.scheme}://{host}:{url.port}"
 
 
-def _write_routes(api: SuppressionApi, write_token: str) -> list[Route]:
-    """The routes that change something, and the one from which the page gets the token for them."""
-
-    def answering(store: Callable[[bytes, str, str], dict[str, Any]]) -> Any:
-        async def answer(request: Request) -> Response:
-            body, user = await request.body(), request.scope["state"]["user"]
-            try:
-                stored = await run_in_threadpool(store, body, user, peer_of(request.scope))
-            except RequestError as error:
-                return _json_response({"error": str(error)}, error.status)
-            return _json_response(stored)
-
-        return answer
-
-    return [
-        Route("/api/write-token", lambda _: _json_response({"token": write_token})),
-        Route("/api/acknowledge", answering(api.acknowledge), methods=["POST"]),
-        Route("/api/silence", answering(api.silence), methods=["POST"]),
-    ]
-
-
 class _Server(uvicorn.Server):
-    """Accepts connections with `ConnectionAcceptor`, over TLS if there is a certificate."""
+    """Accepts connections with `ConnectionAcceptor`, over TLS if there is a certificate.
 
-    def __init__(self, config: uvicorn.Config, web_config: WebConfigFile | None) -> None:
+    `end_streams` is called before it waits for its connections to end.
+    """
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        web_config: WebConfigFile | None,
+        end_streams: Callable[[], object],
+    ) -> None:
         super().__init__(config)
-        self._web_config = web_config
+        self._web_config, self._end_streams = web_config, end_streams
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Accept connections of `sockets`, and follow changes of the web configuration."""
@@ -255,6 +206,11 @@ class _Server(uvicorn.Server):
             # A file can be on a slow file system.
             await asyncio.to_thread(self._web_config.reload)
         return await super().on_tick(counter)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """End the streams, then as every server."""
+        self._end_streams()
+        await super().shutdown(sockets)
 
     def _make_protocol(self) -> TimedH11Protocol:
         return TimedH11Protocol(self.config, self.server_state, {})
@@ -279,30 +235,3 @@ def _uvicorn_config(app: ASGIApp) -> uvicorn.Config:
         timeout_graceful_shutdown=2,
         h11_max_incomplete_event_size=MAX_HEADER_BYTES,
     )
-
-
-def _parse_whole_number(request: Request, name: str) -> int | None:
-    text = request.query_params.get(name, "")
-    if text and not (text.isdecimal() and len(text) <= _MAX_NUMBER_DIGITS):
-        raise ValueError(f"{name} must be a whole number, such as {name}=20.")
-    return int(text) if text else None
-
-
-def _encode_metrics(accept: str, registry: CollectorRegistry) -> tuple[bytes, str]:
-    try:
-        encode, content_type = choose_encoder(accept)
-        return encode(registry), content_type
-    except (TypeError, ValueError):
-        # A malformed Accept header must not fail the scrape.
-        encode, content_type = choose_encoder("")
-        return encode(registry), content_type
-
-
-def _static_route(name: str, content_type: str) -> Callable[[Request], Response]:
-    body = files("sentinel.web").joinpath("static", name).read_bytes()
-    return lambda _: Response(body, headers={"content-type": content_type})
-
-
-def _json_response(data: Any, status: int = 200) -> Response:
-    body = json.dumps(json_safe(data), allow_nan=False)
-    return Response(body, status, {"content-type": "application/json"})

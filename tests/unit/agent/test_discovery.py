@@ -6,8 +6,8 @@ import json
 from contextlib import ExitStack
 
 import pytest
-from prometheus_client import CollectorRegistry
 from support.certificates import make_certificate
+from support.web_servers import make_site
 
 from sentinel.agent.discovery import query_agent, registration_files
 from sentinel.agent.registration import AgentRegistration
@@ -33,9 +33,7 @@ def register():
 
 @pytest.fixture
 def served():
-    server = WebServer(
-        CollectorRegistry(), lambda: STATE, list, token="s3cret", own_token="of-this-agent"
-    )
+    server = WebServer(make_site(lambda: STATE), token="s3cret", own_token="of-this-agent")
     yield f"http://127.0.0.1:{server.start()}"
     server.stop()
 
@@ -64,9 +62,7 @@ def serve_tls(tmp_path):
             tls = {"cert_file": str(certificate), "key_file": str(certificate), **tls}
             config = tmp_path / "web.yml"
             config.write_text(json.dumps({"tls_server_config": tls}))
-            server = WebServer(
-                CollectorRegistry(), lambda: STATE, list, web_config_file=config, own_token="own"
-            )
+            server = WebServer(make_site(lambda: STATE), web_config_file=config, own_token="own")
             stack.callback(server.stop)
             return f"https://127.0.0.1:{server.start()}", server.certificate_file
 

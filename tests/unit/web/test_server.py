@@ -10,16 +10,16 @@ import pytest
 import requests
 from hypothesis import given
 from hypothesis.strategies import binary, builds, integers, lists, sampled_from
-from prometheus_client import CollectorRegistry
 from starlette.applications import Starlette
 from support.rank_processes import until
-from support.results import RUN, case_result, step_result
-from support.web_servers import TIMEOUT_SECONDS, get, servers
+from support.results import RUN, step_result
+from support.web_servers import TIMEOUT_SECONDS, get, make_site, servers
 
 from sentinel.metrics.exposition import Exposition
 from sentinel.model.counters import Counters
 from sentinel.web.connections import TimedH11Protocol
 from sentinel.web.server import WebServer, bind_free_port
+from sentinel.web.static_files import STATIC_DIRECTORY
 from sentinel.web.suppression_api import SuppressionApi
 
 PATHS = [
@@ -29,9 +29,10 @@ PATHS = [
     "/api/incidents",
     "/api/samples",
     "/",
-    "/app.js",
-    "/nodes.js",
-    "/style.css",
+    f"/runs/{RUN}",
+    f"/runs/{RUN}/",
+    f"/runs/{RUN}/api/run",
+    "/static/run.js",
 ]
 
 
@@ -89,48 +90,24 @@ def test_the_page_loads_nothing_from_other_servers(serve, get):
     url = serve()
     page = get(url + "/")
 
+    assert page.url == f"{url}/runs/{RUN}/"
     assert page.headers["content-type"].startswith("text/html")
-    for text in (page.text, get(url + "/app.js").text, get(url + "/style.css").text):
+    assert re.findall(r"<script[^>]*>(?!</script>)", page.text) == []
+    linked = re.findall(r'(?:src|href)="\.\./\.\./([\w./@-]+)"', page.text)
+    assert len(linked) >= 2
+    for text in (page.text, *(get(f"{url}/{path}").text for path in linked)):
         assert "http://" not in text
         assert "https://" not in text
-    assert "<script src=" in page.text
-    assert "innerHTML" not in get(url + "/app.js").text
+        assert "innerHTML" not in text
 
 
-def test_every_element_id_in_the_script_exists_in_the_page(serve, get):
-    url = serve()
-    page, script = get(url + "/").text, get(url + "/app.js").text
-    requested = set(re.findall(r'\bat\("(\w+)"\)', script))
-    requested |= set(re.findall(r'fillTable\("(\w+)"', script))
-
-    assert {"run", "state", "open", "signals", "ranks", "past", "error"} <= requested
-    assert requested <= set(re.findall(r'id="([\w-]+)"', page))
-
-
-def test_every_run_key_in_the_script_exists_in_the_state(serve, get):
-    script = get(serve() + "/app.js").text
+def test_every_run_key_in_the_scripts_exists_in_the_state():
+    scripts = "".join(path.read_text() for path in STATIC_DIRECTORY.rglob("*.js"))
     state = Exposition(Counters(), {}).state()
-    read = set(re.findall(r"\brun\.(\w+)", script))
+    arrays = {"js", "length", "push", "join"}
+    read = set(re.findall(r"\brun\.(\w+)", scripts)) - arrays
 
-    assert (
-        {"run", "state", "step", "signals", "cases", "incidents", "ranks"} <= read <= state.keys()
-    )
-
-
-def test_every_case_key_in_the_script_exists_in_the_state(serve, get):
-    """Keys of the case, its diagnosis and each piece of evidence."""
-    script = get(serve() + "/app.js").text
-    exposition = Exposition(Counters(), {})
-    exposition.update(case_result())
-    (case,) = exposition.state()["cases"]
-    for name, keys in (
-        ("openCase", case),
-        ("diagnosis", case["diagnosis"]),
-        ("item", case["diagnosis"]["evidence"][0]),
-    ):
-        read = set(re.findall(rf"\b{name}\.(\w+)", script))
-        assert read
-        assert read <= keys.keys()
+    assert {"run", "state", "step", "cases", "incidents"} <= read <= state.keys()
 
 
 @pytest.mark.parametrize("path", [*PATHS, "/-/healthy", "/nowhere"])
@@ -151,8 +128,12 @@ def paths_of_routes(tmp_path, monkeypatch):
         "sentinel.web.server.Starlette",
         lambda routes: routers.append(routes) or Starlette(routes=routes),
     )
-    WebServer(CollectorRegistry(), dict, list, suppression=SuppressionApi(RUN, tmp_path / "db"))
-    return [route.path.replace("{name}", "nan_or_inf") for route in routers[0]]
+    WebServer(make_site(suppression=SuppressionApi(RUN, tmp_path / "db")))
+    parameters = {"{name}": "nan_or_inf", "{run}": RUN, "{path:path}": "run.js", "{id:int}": "1"}
+    paths = [route.path for route in routers[0]]
+    for name, value in parameters.items():
+        paths = [path.replace(name, value) for path in paths]
+    return [path for path in paths if not path.endswith("/api/events")]
 
 
 @pytest.mark.fault("X3")
@@ -208,15 +189,15 @@ def test_a_reachable_host_requires_a_token_or_a_login(tmp_path):
     (tmp_path / "web.yml").write_text("{}")
     for file in (None, tmp_path / "web.yml"):
         with pytest.raises(ValueError, match=r"'0.0.0.0' is reachable from other machines: set"):
-            WebServer(CollectorRegistry(), dict, list, host="0.0.0.0", web_config_file=file)
+            WebServer(make_site(), host="0.0.0.0", web_config_file=file)
 
 
 def test_the_repr_has_no_token():
-    assert "s3cret" not in repr(WebServer(CollectorRegistry(), dict, list, token="s3cret"))
+    assert "s3cret" not in repr(WebServer(make_site(), token="s3cret"))
 
 
 def test_a_stopped_server_closes_its_port(serve, get):
-    server = WebServer(CollectorRegistry(), dict, list)
+    server = WebServer(make_site())
     port = server.start()
     assert get(f"http://127.0.0.1:{port}/-/healthy").status_code == 200
     server.stop()
@@ -317,15 +298,15 @@ def test_no_bytes_stop_the_server(fuzzed_url, data):
 def test_samples_take_a_step_and_a_limit(serve, get):
     requested = []
 
-    def samples(step, limit):
-        requested.append((step, limit))
+    def samples(step, limit, search, before):
+        requested.append((step, limit, search, before))
         return [{"completion": "\x1b \ud83d", "rewards": {"": nan}}]
 
     url = serve(samples=samples) + "/api/samples"
 
     assert get(url).json() == [{"completion": "\x1b \ud83d", "rewards": {"": "nan"}}]
-    assert get(f"{url}?step=7&limit=3").status_code == 200
-    assert requested == [(None, 20), (7, 3)]
+    assert get(f"{url}?step=7&limit=3&search=so&before=9").status_code == 200
+    assert requested == [(None, 20, "", None), (7, 3, "so", 9)]
 
 
 @pytest.mark.parametrize("query", ["step=x", "limit=-1", "step=1.5", "limit=" + "9" * 30, "step=²"])

@@ -1,0 +1,134 @@
+"""`sentinel serve`: the pages of all runs of this user, live and past."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import shlex
+import signal
+from collections.abc import Mapping
+from pathlib import Path
+from threading import Event
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from sentinel.cli._options import error_exit, settings_environ
+
+if TYPE_CHECKING:
+    from sentinel.config.settings import Settings
+    from sentinel.web.server import WebServer
+
+DEFAULT_PORT = 13120
+AGENT_TIMEOUT_SECONDS = 1.0
+"""An agent that does not answer in time: its run is shown from the database."""
+SSH_PORT = "22"
+
+
+def serve(
+    directory: Path | None = typer.Argument(
+        None, help="Home directory of sentinel; by default $SENTINEL_HOME."
+    ),
+    port: int = typer.Option(
+        DEFAULT_PORT, min=0, max=65535, help="Port, or the next free one; 0: any free port."
+    ),
+    host: str | None = typer.Option(
+        None, help="Address to listen on; one that others can reach needs a token or a login."
+    ),
+    config: Path | None = typer.Option(None, help="Settings file (sentinel.toml)."),
+) -> None:
+    """Serve a web page with all runs: those that train now, and those that ended.
+
+    It reads their databases, and asks the agents of live runs. The page of a run has the same path
+    as on its agent, /runs/<run>/, so links in notifications keep working after the run if both have
+    the same `public_url`.
+
+    Exit status: 0 after Ctrl-C or SIGTERM, 2 if the settings, the directory or the port cannot be
+    used.
+    """
+    from sentinel.agent.serve_registration import register_server, unregister_server
+    from sentinel.config.settings import ConfigError, load_settings
+    from sentinel.transport.paths import describe_error, home_dir
+
+    if directory is not None:
+        if not directory.is_dir():
+            raise error_exit("serve", f"there is no directory {directory}.")
+        os.environ["SENTINEL_HOME"] = str(directory.absolute())
+    try:
+        settings = load_settings({"host": host}, environ=settings_environ(config))
+        server = build_server(settings, port)
+        url = _local_url(settings, server, server.start())
+        register_server(url)
+    except (ConfigError, ValueError) as error:
+        raise error_exit("serve", str(error)) from None
+    except OSError as error:
+        raise error_exit("serve", describe_error(error)) from None
+    stopped = Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stopped.set())
+    print(f"Serving the runs of {home_dir()} at {settings.public_url or url}/", flush=True)
+    if hint := tunnel_command(os.environ, url):
+        print(f"From your own machine: {hint}", flush=True)
+    stopped.wait()
+    unregister_server()
+    server.stop()
+    # A thread that waits for a file server would not end.
+    os._exit(0)
+
+
+def build_server(settings: Settings, port: int) -> WebServer:
+    """The server of all runs of the home directory. Raises ConfigError, ValueError."""
+    from sentinel.agent.discovery import query_agent
+    from sentinel.agent.registration import REGISTRATION_NAME
+    from sentinel.web.home_runs import HomeRuns
+    from sentinel.web.home_site import HomeSite
+    from sentinel.web.server import WebServer
+
+    def ask_agent(run_directory: Path) -> dict[str, Any]:
+        registration = run_directory / REGISTRATION_NAME
+        if not registration.exists():
+            return {}
+        return query_agent(registration, AGENT_TIMEOUT_SECONDS).state
+
+    runs = HomeRuns(ask_agent)
+    runs.start()
+    return WebServer(
+        HomeSite(runs),
+        host=settings.host,
+        port=port,
+        port_tries=settings.port_tries,
+        token=settings.secret_token(),
+        web_config_file=settings.web_config_file,
+        public_url=settings.public_url,
+    )
+
+
+def tunnel_command(environ: Mapping[str, str], url: str) -> str:
+    """The command that makes the page reachable from where an SSH session came from; or "".
+
+    >>> environ = {"SSH_CONNECTION": "192.0.2.9 51000 192.0.2.1 22", "USER": "ana"}
+    >>> tunnel_command(environ, "http://127.0.0.1:13120")
+    'ssh -N -L 13120:127.0.0.1:13120 ana@192.0.2.1, then open http://127.0.0.1:13120/'
+    """
+    from urllib.parse import urlsplit
+
+    from sentinel.config.url_policy import is_loopback
+
+    parts = environ.get("SSH_CONNECTION", "").split()
+    address = urlsplit(url)
+    if len(parts) != len(("client", "its port", "server", "its port")):
+        return ""
+    if not is_loopback(address.hostname or ""):
+        return ""
+    host, port = parts[2:]
+    user = environ.get("USER") or getpass.getuser()
+    option = "" if port == SSH_PORT else f"-p {shlex.quote(port)} "
+    target = shlex.quote(f"{user}@{host}")
+    forward = f"{address.port}:{address.netloc}"
+    return f"ssh -N {option}-L {forward} {target}, then open {url}/"
+
+
+def _local_url(settings: Settings, server: WebServer, port: int) -> str:
+    from sentinel.agent.registration import listening_url
+
+    return listening_url(settings.host, port, server.certificate_file)

@@ -1,0 +1,81 @@
+"""The state of a run without an agent, restored from its database as an agent restores it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import closing
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from sentinel.config.settings import Settings
+from sentinel.metrics.exposition import Exposition
+from sentinel.metrics.run_state import ACTIVE_STATES
+from sentinel.model.counters import Counters
+from sentinel.model.finding import Severity
+from sentinel.model.record import Event
+from sentinel.pipeline import pipeline
+from sentinel.pipeline.engine import Result
+from sentinel.store.cases import all_cases
+from sentinel.store.database import connect
+from sentinel.store.history import History
+from sentinel.store.run_summary import UNFINISHED
+from sentinel.store.silences import Acknowledgement, ack_to_dict, load_acks
+
+MAX_COVERAGE_ROWS = 64
+"""Number of the first and of the last rows whose keys are judged."""
+
+
+def stored_state(
+    path: Path, run: str = "", clock: Callable[[], float] = time.time
+) -> dict[str, Any]:
+    """What `/api/run` of an agent answers, for the run whose database is at `path`.
+
+    `is_live` is false, and the state of a run without an outcome is `unfinished`. `run` is its id,
+    by default the name of the directory. Raises sqlite3.Error.
+    """
+    with closing(connect(path)) as connection:
+        history = History(connection)
+        run = run or path.parent.name
+        exposition = Exposition(Counters(), {}, run=run, readable_signals=_readable_signals())
+        exposition.set_start_time(history.first_time())
+        for record in history.latest_records(run):
+            exposition.update(Result(record))
+        for record in history.run_metadata.to_records(run):
+            exposition.update(Result(record))
+        for record in history.first_and_last_records(run, MAX_COVERAGE_ROWS):
+            if record.event in (Event.STEP, Event.EVAL):
+                exposition.coverage.update(record.values)
+        unresolved = [each for each in history.incidents() if each["state"] != "resolved"]
+        names = {each["name"] for each in unresolved}
+        every_case = all_cases(connection, clock(), _ignore)
+        acks = load_acks(connection)
+    # A case of an earlier version may have no message.
+    cases = [
+        each
+        for each in every_case
+        if each["message"] and each["state"] == "firing" and not names.isdisjoint(each["incidents"])
+    ]
+    state = exposition.state()
+    is_unfinished = state["state"] in ACTIVE_STATES
+    return state | {
+        "is_live": False,
+        "active": False,
+        "state": UNFINISHED if is_unfinished else state["state"],
+        "cases": sorted(cases, key=lambda each: Severity(each["severity"]).order),
+        "incidents": [each | _suppression_fields(acks.get(each["name"])) for each in unresolved],
+    }
+
+
+def _ignore(_: Exception) -> None:
+    """The agent that serves the run next sees the damage."""
+
+
+def _suppression_fields(ack: Acknowledgement | None) -> dict[str, Any]:
+    return {"silenced": None, "acknowledged": None if ack is None else ack_to_dict(ack)}
+
+
+@cache
+def _readable_signals() -> frozenset[str]:
+    return pipeline.build(Settings.model_validate({}), Counters()).readable_signals

@@ -1,0 +1,305 @@
+"""A small file per run with what a list of runs shows, and the index of all of them.
+
+The agent writes it while it serves the run. For a run without one it is made from the database,
+once.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import time
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from math import isfinite
+from pathlib import Path
+from sys import intern
+from typing import Any, Protocol
+
+from sentinel.model.json_safe import parse_object
+from sentinel.transport.paths import (
+    DATABASE_NAME,
+    is_agent_running,
+    list_current_run_dirs,
+    shared_run_dir,
+)
+
+log = logging.getLogger(__name__)
+
+SUMMARY_NAME = "summary.json"
+MAX_SUMMARY_BYTES = 2048
+SPARKLINE_POINTS = 64
+ACTIVE_STATES = frozenset({"starting", "running", "stalled"})
+UNFINISHED = "unfinished"
+"""State of a run that has no agent, and no outcome."""
+HEALTH_ORDER = ("critical", "warning", "ok", "unknown")
+FOREIGN_AGENT_SECONDS = 180.0
+"""An agent of another node that has written nothing for so long is taken for gone."""
+
+_MAIN_SIGNALS = ("reward", "loss", "eval_loss", "grad_norm")
+_MAX_TEXT_CHARS = 120
+_MAX_TAGS = 10
+
+JsonObject = dict[str, Any]
+
+
+def main_signal(names: Collection[str]) -> str:
+    """The signal that is shown in a list: the reward, else the loss; empty if there is none."""
+    return next((name for name in (*_MAIN_SIGNALS, *names) if name in names), "")
+
+
+def make_summary(state: Mapping[str, Any], sparkline: tuple[str, list[float | None]]) -> JsonObject:
+    """The summary of a run in that state, see `/api/run`; `sparkline` is a signal and its values.
+
+    Keys: run, state, health (`HEALTH_ORDER`), step, attempt, last_written, started and ended
+    (seconds since the epoch, or None), host, framework, algorithm, model, project, tags, worst_case
+    (subject and severity, or None) and sparkline (name and values).
+    """
+    metadata = state.get("metadata", {})
+    name, values = sparkline
+    texts = {
+        "host": state.get("host", ""),
+        "framework": metadata.get("framework", ""),
+        "algorithm": metadata.get("algorithm", ""),
+        "model": metadata.get("model", ""),
+        "project": state.get("project", ""),
+    }
+    return {
+        "run": state["run"],
+        "state": state["state"],
+        "health": _health(state),
+        "step": state.get("step"),
+        "attempt": state.get("attempt", 0),
+        "last_written": _time(state.get("last_step_time")) or _time(state.get("started")),
+        "started": _time(state.get("started")),
+        "ended": _time(state.get("ended")),
+        **{key: str(text)[:_MAX_TEXT_CHARS] for key, text in texts.items()},
+        "tags": [str(tag)[:40] for tag in state.get("tags", [])[:_MAX_TAGS]],
+        "worst_case": _worst_case(state),
+        "sparkline": {
+            "name": name[:_MAX_TEXT_CHARS],
+            "values": [_rounded(value) for value in values[-SPARKLINE_POINTS:]],
+        },
+    }
+
+
+class SeriesReader(Protocol):
+    """What the sparkline is read from: `sentinel.store.run_reader.RunReader`."""
+
+    def signals(self) -> list[JsonObject]:
+        """The signals of the run."""
+
+    def series(self, names: list[str], *, points: int = ...) -> JsonObject:
+        """Their values."""
+
+
+def read_summary(state: Mapping[str, Any], reader: SeriesReader) -> JsonObject:
+    """The summary of a run in that state, with the sparkline that `reader` reads."""
+    name = main_signal([signal["name"] for signal in reader.signals()])
+    if not name:
+        return make_summary(state, ("", []))
+    series = reader.series([name], points=SPARKLINE_POINTS)["series"]
+    return make_summary(state, (name, series.get(name, {}).get("mean", [])))
+
+
+def write_summary(directory: Path, summary: JsonObject) -> None:
+    """Replace the summary in the directory of a run. Raises OSError."""
+    body = _encode(summary)
+    if len(body) > MAX_SUMMARY_BYTES:
+        # Only texts of many bytes per character make it so long.
+        body = _encode(summary | {"tags": [], "model": "", "worst_case": None})
+    temporary = directory / f".{SUMMARY_NAME}.new"
+    temporary.write_bytes(body)
+    temporary.replace(directory / SUMMARY_NAME)
+
+
+def add_summary(directory: Path, summary: JsonObject) -> None:
+    """Write the summary of a run of long ago. Its directory stays as old as it is."""
+    times = [(path, path.stat()) for path in (directory / DATABASE_NAME, directory)]
+    write_summary(directory, summary)
+    _, written = times[0]
+    for path, status in ((directory / SUMMARY_NAME, written), (directory, times[1][1])):
+        os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+@dataclass(slots=True)
+class RunEntry:
+    """A run in the list; `body` is its summary as JSON, `search` the text that a filter sees."""
+
+    run: str
+    directory: Path
+    stamp: tuple[int, int]
+    body: bytes
+    state: str = "unknown"
+    health: str = "unknown"
+    step: int = -1
+    last_written: float = 0.0
+    started: float = 0.0
+    host: str = ""
+    framework: str = ""
+    model: str = ""
+    project: str = ""
+    tags: tuple[str, ...] = ()
+    search: str = ""
+    is_live: bool = False
+    is_complete: bool = True
+    """Whether the summary was read; else the run has none yet."""
+
+
+@dataclass
+class RunIndex:
+    """The runs of the home directory, read again when a file changed.
+
+    `summarise` makes the summary of a run without one from its database; it raises if it cannot.
+    """
+
+    summarise: Callable[[str, Path], JsonObject]
+    clock: Callable[[], float] = time.time
+    _entries: dict[str, RunEntry] = field(default_factory=dict, init=False)
+    _incomplete: list[RunEntry] = field(default_factory=list, init=False)
+    _failed: set[tuple[Path, int]] = field(default_factory=set, init=False)
+
+    def entries(self) -> list[RunEntry]:
+        """The runs as of the last `refresh`; callable from any thread."""
+        return list(self._entries.values())
+
+    def refresh(self) -> None:
+        """Read what changed. May wait for a file server."""
+        found: dict[str, RunEntry] = {}
+        for run, directory in list_current_run_dirs().items():
+            entry = self._read(run, directory, self._entries.get(run))
+            if entry is not None:
+                found[run] = entry
+        self._entries = found
+        # The newest first: it is at the top of the list.
+        self._incomplete = sorted(
+            (
+                each
+                for each in found.values()
+                if not (each.is_complete or (each.directory, each.stamp[0]) in self._failed)
+            ),
+            key=lambda each: each.last_written,
+        )
+
+    def complete_one(self) -> bool:
+        """Make the summary of one run that has none; whether there may be further ones."""
+        if not self._incomplete:
+            return False
+        entry = self._incomplete.pop()
+        try:
+            summary = self.summarise(entry.run, entry.directory / DATABASE_NAME)
+            made = _entry(entry.run, entry.directory, entry.stamp, _encode(summary))
+            made.is_live = entry.is_live
+            self._entries[entry.run] = made
+            # The home directory may be read-only.
+            with suppress(OSError):
+                if not made.is_live:
+                    add_summary(entry.directory, summary)
+        except Exception as error:
+            log.warning("Run %s cannot be summarised: %s", entry.run, error)
+            self._failed.add((entry.directory, entry.stamp[0]))
+        return True
+
+    def _read(self, run: str, directory: Path, known: RunEntry | None) -> RunEntry | None:
+        """The entry of a run; None if it has no data."""
+        path = directory / SUMMARY_NAME
+        try:
+            status = path.stat()
+            stamp = status.st_mtime_ns, status.st_size
+            if known is None or known.stamp != stamp or known.directory != directory:
+                known = _entry(run, directory, stamp, path.read_bytes())
+        except OSError:
+            known = self._without_summary(run, directory, known)
+        if known is not None and known.state in ACTIVE_STATES | {"unknown"}:
+            known.is_live = self._is_live(known)
+        elif known is not None:
+            known.is_live = is_agent_running(shared_run_dir(run))
+        return known
+
+    def _without_summary(
+        self, run: str, directory: Path, known: RunEntry | None
+    ) -> RunEntry | None:
+        try:
+            status = (directory / DATABASE_NAME).stat()
+        except OSError:
+            return None
+        stamp = status.st_mtime_ns, -1
+        if known is not None and known.directory == directory and known.stamp == stamp:
+            return known
+        written = status.st_mtime
+        body = _encode({"run": run, "state": "unknown", "last_written": written})
+        entry = _entry(run, directory, stamp, body)
+        entry.is_complete = False
+        return entry
+
+    def _is_live(self, entry: RunEntry) -> bool:
+        """Whether an agent serves the run, as far as this node can see."""
+        if is_agent_running(shared_run_dir(entry.run)) or is_agent_running(entry.directory):
+            return True
+        is_foreign = entry.host not in {"", os.uname().nodename}
+        return is_foreign and self.clock() - entry.stamp[0] / 1e9 < FOREIGN_AGENT_SECONDS
+
+
+def _entry(run: str, directory: Path, stamp: tuple[int, int], body: bytes) -> RunEntry:
+    summary = parse_object(body.decode(errors="replace"))
+    keys = ("state", "health", "host", "framework", "model", "project")
+    texts = {key: intern(str(summary.get(key) or "")) for key in keys}
+    tags = summary.get("tags")
+    names = tuple(intern(str(tag)) for tag in tags) if isinstance(tags, list) else ()
+    worst = summary.get("worst_case")
+    subject = str(worst.get("subject", "")) if isinstance(worst, dict) else ""
+    step = summary.get("step")
+    algorithm = str(summary.get("algorithm") or "")
+    return RunEntry(
+        run,
+        directory,
+        stamp,
+        body,
+        step=step if isinstance(step, int) else -1,
+        last_written=_time(summary.get("last_written")) or stamp[0] / 1e9,
+        started=_time(summary.get("started")) or 0.0,
+        state=texts["state"] or "unknown",
+        health=texts["health"] or "unknown",
+        host=texts["host"],
+        framework=texts["framework"],
+        model=texts["model"],
+        project=texts["project"],
+        tags=names,
+        search="\n".join([run, *texts.values(), algorithm, *names, subject]).lower(),
+    )
+
+
+def _health(state: Mapping[str, Any]) -> str:
+    """The severity of the worst open incident; `unknown` before the first step."""
+    open_ones = [*state.get("cases", []), *state.get("incidents", [])]
+    severities = {str(each.get("severity")) for each in open_ones}
+    for severity in HEALTH_ORDER[:2]:
+        if severity in severities:
+            return severity
+    return "ok" if state.get("step") is not None else "unknown"
+
+
+def _worst_case(state: Mapping[str, Any]) -> JsonObject | None:
+    cases = state.get("cases", [])
+    if not cases:
+        return None
+    worst = cases[0]
+    subject = worst.get("message", {}).get("subject") or worst.get("subject", "")
+    return {"subject": str(subject)[:_MAX_TEXT_CHARS], "severity": worst["severity"]}
+
+
+def _time(value: Any) -> float | None:
+    is_number = isinstance(value, int | float) and isfinite(value)
+    return round(float(value), 3) if is_number else None
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None or not isfinite(value) else float(f"{value:.4g}")
+
+
+def _encode(summary: JsonObject) -> bytes:
+    return json.dumps(summary, ensure_ascii=False, separators=(",", ":")).encode(
+        errors="backslashreplace"
+    )

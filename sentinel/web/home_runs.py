@@ -1,0 +1,173 @@
+"""The runs of the home directory, live and past, for `sentinel serve`."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from pathlib import Path
+from threading import Event as Flag
+from threading import Lock, Thread
+from time import monotonic
+from typing import Any
+
+from sentinel.metrics.cluster_families import head_address
+from sentinel.metrics.stored_state import stored_state
+from sentinel.store.run_summary import RunIndex, read_summary
+from sentinel.transport.paths import DATABASE_NAME, RunIdError, current_run_dir, validate_run_id
+from sentinel.web.run_list import RunQuery, query_runs
+from sentinel.web.run_routes import RunView
+from sentinel.web.stand_in_reader import StandInReader
+from sentinel.web.suppression_api import SuppressionApi
+
+log = logging.getLogger(__name__)
+
+MAX_VIEWS = 8
+"""Runs whose reader stays in memory: those that were viewed last, and all that are viewed."""
+REFRESH_SECONDS = 1.0
+"""The list is not read more often."""
+MAX_LIST_WAIT_SECONDS = 0.3
+"""Longest wait for the list; a home directory that takes longer is shown as it was."""
+SILENT_AGENT_SECONDS = 10.0
+"""An agent that did not answer is not asked again for so long."""
+
+AskAgent = Callable[[Path], dict[str, Any]]
+"""The answer of `/api/run` of the agent that is registered in a directory; empty without one."""
+
+
+class HomeRuns:
+    """The list of runs, read in a thread, and the views of those that are looked at.
+
+    `ask_agent` waits for at most about a second. `first_wait` is the longest wait for the first
+    list.
+    """
+
+    def __init__(
+        self, ask_agent: AskAgent, clock: Callable[[], float] = time.time, first_wait: float = 5.0
+    ) -> None:
+        self._ask_agent, self._clock = ask_agent, clock
+        self._index = RunIndex(_summarise, clock)
+        self._views: OrderedDict[str, RunView] = OrderedDict()
+        self._lock = Lock()
+        self._wanted, self._stopped = Flag(), Flag()
+        self._refreshed_at, self._first_wait = float("-inf"), first_wait
+        self._refreshed = Flag()
+        self._thread = Thread(target=self._refresh_again, name="sentinel-runs", daemon=True)
+
+    def start(self) -> None:
+        """Begin to read the list."""
+        self._wanted.set()
+        self._thread.start()
+
+    def close(self) -> None:
+        """End the thread, without waiting for it."""
+        self._stopped.set()
+        self._wanted.set()
+
+    def list_runs(self, query: RunQuery) -> dict[str, Any]:
+        """The page of the list, see `query_runs`.
+
+        With `read_seconds_ago`, None if the home directory was not read yet.
+        """
+        wait = MAX_LIST_WAIT_SECONDS
+        if self._refreshed_at == float("-inf"):
+            wait = self._first_wait
+        if monotonic() - self._refreshed_at >= REFRESH_SECONDS:
+            self._refreshed.clear()
+            self._wanted.set()
+            self._refreshed.wait(wait)
+        age = monotonic() - self._refreshed_at
+        return query_runs(self._index.entries(), query, self._clock()) | {
+            "read_seconds_ago": None if age == float("inf") else round(age, 1)
+        }
+
+    def view(self, run: str) -> RunView | None:
+        """The view of a run; None if there is none of that id. May wait for a file server."""
+        try:
+            database = current_run_dir(validate_run_id(run)) / DATABASE_NAME
+        except RunIdError:
+            return None
+        if not database.is_file():
+            with self._lock:
+                self._views.pop(run, None)
+            return None
+        with self._lock:
+            view = self._views.get(run)
+            if view is None or view.database != database:
+                view = self._views[run] = self._make_view(run, database)
+            self._views.move_to_end(run)
+            for name, each in [*self._views.items()][:-MAX_VIEWS]:
+                if each.events is None or not each.events.has_viewers:
+                    del self._views[name]
+        return view
+
+    def _make_view(self, run: str, database: Path) -> RunView:
+        source = StateSource(run, database, self._ask_agent)
+        suppression = SuppressionApi(run, database, source.why_not_notifying)
+        return RunView(run, StandInReader(database), source.read, database, suppression)
+
+    def _refresh_again(self) -> None:
+        while not self._stopped.is_set():
+            self._wanted.clear()
+            try:
+                self._index.refresh()
+                self._refreshed_at = monotonic()
+                self._refreshed.set()
+                while not (self._wanted.is_set() or self._stopped.is_set()):
+                    if not self._index.complete_one():
+                        break
+            except Exception:
+                log.exception("The runs cannot be listed")
+            self._wanted.wait()
+            time.sleep(0.01)
+
+
+class StateSource:
+    """The state of a run: its agent's answer, or what the database holds if there is no agent."""
+
+    def __init__(self, run: str, database: Path, ask_agent: AskAgent) -> None:
+        self._run, self._database, self._ask_agent = run, database, ask_agent
+        self._ask_at = 0.0
+        self._mark: object = None
+        self._stored: dict[str, Any] = {}
+        self._last: dict[str, Any] = {}
+
+    def read(self) -> dict[str, Any]:
+        """The state as `/api/run` answers it. Raises sqlite3.Error."""
+        self._last = self._live_state() or self._stored_state()
+        return self._last
+
+    def why_not_notifying(self) -> str:
+        """Why acknowledgements and silences have no effect; empty if they have."""
+        state = self._live_state()
+        if not state:
+            return f"No agent serves run {self._run}, so nothing is sent that could be suppressed."
+        cluster = state.get("cluster", {})
+        if cluster.get("role") == "follower":
+            head = head_address(cluster)
+            return f"The head sends the notifications: ask the agent of that node ({head})."
+        return ""
+
+    def _live_state(self) -> dict[str, Any]:
+        now = monotonic()
+        if now < self._ask_at:
+            return {}
+        state = self._ask_agent(self._database.parent)
+        if not state:
+            self._ask_at = now + SILENT_AGENT_SECONDS
+        return state
+
+    def _stored_state(self) -> dict[str, Any]:
+        status = [
+            (path.stat().st_mtime_ns, path.stat().st_size)
+            for path in (self._database, self._database.with_name(f"{self._database.name}-wal"))
+            if path.exists()
+        ]
+        if status != self._mark:
+            self._stored, self._mark = stored_state(self._database, self._run), status
+        return self._stored
+
+
+def _summarise(run: str, database: Path) -> dict[str, Any]:
+    return read_summary(stored_state(database, run), StandInReader(database))

@@ -1,0 +1,97 @@
+"""What `sentinel serve` serves: the list of runs, and the page and data of each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Protocol
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from sentinel.web.responses import json_response
+from sentinel.web.run_list import DEFAULT_ROWS, DEFAULT_SORT, GROUPS, MAX_ROWS, SORT_KEYS, RunQuery
+from sentinel.web.run_routes import RunRoutes, RunView, whole_number
+from sentinel.web.static_files import StaticFiles
+from sentinel.web.suppression_api import RequestError
+
+_MAX_FILTER_CHARS = 200
+
+
+class RunSource(Protocol):
+    """Where the runs come from: a home directory, or a folder of logs."""
+
+    def list_runs(self, query: RunQuery) -> dict[str, Any]:
+        """A page of the list, see `query_runs`."""
+
+    def view(self, run: str) -> RunView | None:
+        """The view of a run; None if there is none of that id."""
+
+
+class HomeSite:
+    """The list at `/`, the page of each run at `/runs/<run>/`."""
+
+    def __init__(self, runs: RunSource) -> None:
+        self._runs = runs
+        self._run_routes: RunRoutes | None = None
+
+    def routes(self, write_token: str) -> list[BaseRoute]:
+        """All routes but those of every server."""
+        static = StaticFiles()
+        run_routes = self._run_routes = RunRoutes(self._find_view, write_token, static)
+        return [
+            Route("/", static.page("runs.html")),
+            Route("/compare", static.page("compare.html")),
+            Route("/api/runs", self._answer_runs),
+            Route("/static/{path:path}", static.serve),
+            *run_routes.page_routes(),
+        ]
+
+    def check(self) -> None:
+        """It is ready as soon as it listens."""
+
+    def close(self) -> None:
+        """End the streams of events."""
+        if self._run_routes is not None:
+            self._run_routes.streams.close()
+
+    async def _answer_runs(self, request: Request) -> Response:
+        try:
+            query = _parse_query(request)
+            answer = await self._pooled(partial(self._runs.list_runs, query))
+        except RequestError as error:
+            return json_response(request, {"error": str(error)}, error.status)
+        return json_response(request, answer)
+
+    async def _find_view(self, request: Request) -> RunView:
+        run = str(request.path_params["run"])
+        view = await self._pooled(partial(self._runs.view, run))
+        if view is None:
+            raise HTTPException(404, "There is no such run. It may have been deleted.")
+        found: RunView = view
+        return found
+
+    async def _pooled(self, call: Callable[[], Any]) -> Any:
+        assert self._run_routes is not None
+        try:
+            return await self._run_routes.pool.run(call)
+        except TimeoutError:
+            raise RequestError(503, "The home directory does not answer.") from None
+
+
+def _parse_query(request: Request) -> RunQuery:
+    given = request.query_params
+    query = RunQuery(
+        filter=given.get("filter", "")[:_MAX_FILTER_CHARS],
+        sort=given.get("sort") or DEFAULT_SORT,
+        group=given.get("group", ""),
+        offset=whole_number(request, "offset", 0),
+        limit=min(whole_number(request, "limit", DEFAULT_ROWS), MAX_ROWS),
+    )
+    if query.sort.removeprefix("-") not in SORT_KEYS:
+        raise RequestError(400, f"sort must be one of {', '.join(SORT_KEYS)}, or one with - first.")
+    if query.group and query.group not in GROUPS:
+        raise RequestError(400, f"group must be one of {', '.join(GROUPS)}.")
+    return query

@@ -1,0 +1,221 @@
+"""Server-sent events of one run: new rows, and the state when it changed.
+
+One task per run reads for all its viewers. A viewer that returns with the id of the last event it
+got continues there; one that would have to read too much gets `reset` instead, and loads the page's
+data again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import Any, Protocol
+
+from sentinel.model.json_safe import json_safe
+from sentinel.web.worker_pool import WorkerPool
+
+log = logging.getLogger(__name__)
+
+MAX_VIEWERS = 100
+"""Number of streams that are open at a time, of all runs of the server."""
+POLL_SECONDS = 0.2
+STATE_SECONDS = 1.0
+COMMENT_SECONDS = 15.0
+"""Interval of the comments that keep a connection alive which has no events."""
+MAX_ROWS_PER_EVENT = 5000
+"""A viewer that lacks more rows gets `reset`."""
+MAX_QUEUED_EVENTS = 50
+"""A viewer that does not read as many events is disconnected; its browser connects again."""
+RETRY_MS = 2000
+"""Time after which a browser connects again."""
+
+
+class TooManyViewersError(Exception):
+    """`MAX_VIEWERS` streams are open."""
+
+
+class EventSource(Protocol):
+    """What the events of a run are made of."""
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing follows: no agent serves the run. Known after `state`."""
+
+    def change_mark(self) -> object:
+        """Anything that differs once there are new rows; cheap."""
+
+    def last_row(self) -> int:
+        """The id of the newest row; 0 without rows."""
+
+    def rows_since(self, row_id: int, limit: int) -> dict[str, Any]:
+        """The rows after that one, and `last_id`."""
+
+    def state(self) -> dict[str, Any]:
+        """The state of the run."""
+
+
+@dataclass(eq=False)
+class _Viewer:
+    position: int
+    """Id of the last row that it got."""
+    is_new: bool = True
+    events: asyncio.Queue[bytes | None] = field(
+        default_factory=lambda: asyncio.Queue(MAX_QUEUED_EVENTS)
+    )
+
+    def send(self, event: bytes | None) -> bool:
+        """Queue an event, None to end the stream; whether there was room."""
+        try:
+            self.events.put_nowait(event)
+        except asyncio.QueueFull:
+            return False
+        return True
+
+
+class OpenStreams:
+    """The streams of a server that are open, at most `MAX_VIEWERS`."""
+
+    def __init__(self) -> None:
+        self._events: dict[_Viewer, RunEvents] = {}
+
+    def check(self) -> None:
+        """Raise TooManyViewersError if there may be no further one."""
+        if len(self._events) >= MAX_VIEWERS:
+            raise TooManyViewersError
+
+    def add(self, viewer: _Viewer, events: RunEvents) -> None:
+        """Add the stream of a viewer."""
+        self._events[viewer] = events
+
+    def remove(self, viewer: _Viewer) -> None:
+        """Remove the stream of a viewer."""
+        self._events.pop(viewer, None)
+
+    def close(self) -> None:
+        """End all streams, so that browsers connect again."""
+        for viewer in [*self._events]:
+            viewer.send(None)
+
+
+@dataclass(eq=False)
+class RunEvents:
+    """The streams of one run. All methods run in the event loop of the server."""
+
+    source: EventSource
+    pool: WorkerPool
+    streams: OpenStreams
+    _viewers: list[_Viewer] = field(default_factory=list, init=False)
+    _task: asyncio.Task[None] | None = field(default=None, init=False)
+    _state: bytes = field(default=b"", init=False)
+
+    @property
+    def has_viewers(self) -> bool:
+        """Whether any stream is open."""
+        return bool(self._viewers)
+
+    def open(self, after: int) -> AsyncIterator[bytes]:
+        """A stream with the rows after that one. Raises TooManyViewersError."""
+        self.streams.check()
+        return self._stream(_Viewer(after))
+
+    async def _stream(self, viewer: _Viewer) -> AsyncIterator[bytes]:
+        self._viewers.append(viewer)
+        self.streams.add(viewer, self)
+        try:
+            if self._task is None or self._task.done():
+                self._task = asyncio.create_task(self._produce())
+            yield b"retry: %d\n\n" % RETRY_MS
+            while (event := await viewer.events.get()) is not None:
+                yield event
+        finally:
+            self.streams.remove(viewer)
+            if viewer in self._viewers:
+                self._viewers.remove(viewer)
+
+    async def _produce(self) -> None:
+        mark: object = None
+        state_at = comment_at = -COMMENT_SECONDS
+        while self._viewers:
+            try:
+                now = monotonic()
+                if any(each.is_new for each in self._viewers) or now - state_at >= STATE_SECONDS:
+                    state_at = now
+                    await self._send_state()
+                new_mark = await self.pool.run(self.source.change_mark)
+                if new_mark != mark or any(each.is_new for each in self._viewers):
+                    await self._send_rows()
+                    mark = new_mark
+                if now - comment_at >= COMMENT_SECONDS:
+                    comment_at = now
+                    self._send(b": alive\n\n")
+                if self.source.ended:
+                    self._send(_event("end", "{}"))
+                    for viewer in self._viewers:
+                        viewer.send(None)
+                    return
+            except Exception as error:
+                # The next try may succeed: a file server may answer again.
+                log.debug("The events of a run cannot be read: %s", error)
+                await asyncio.sleep(STATE_SECONDS)
+            await asyncio.sleep(POLL_SECONDS)
+
+    async def _send_state(self) -> None:
+        state = json.dumps(json_safe(await self.pool.run(self.source.state)))
+        event = _event("run", state)
+        for viewer in self._viewers:
+            if event != self._state or viewer.is_new:
+                self._send_to(viewer, event)
+        self._state = event
+
+    async def _send_rows(self) -> None:
+        """Send new rows; viewers that have the same rows share one reading and one event."""
+        newest = await self.pool.run(self.source.last_row)
+        answers: dict[int, tuple[int, bytes]] = {}
+        for viewer in self._viewers.copy():
+            if viewer.position not in answers:
+                answers[viewer.position] = await self._read_rows(viewer.position, newest)
+            viewer.is_new = False
+            viewer.position, event = answers[viewer.position]
+            if event:
+                self._send_to(viewer, event)
+
+    async def _read_rows(self, position: int, newest: int) -> tuple[int, bytes]:
+        """The id of the newest row after that one, and the event with all rows in between."""
+        if position == newest:
+            return newest, b""
+        # The ids of another database may be lower, after the first one was damaged.
+        if 0 <= newest - position <= MAX_ROWS_PER_EVENT:
+            rows = await self.pool.run(lambda: self.source.rows_since(position, MAX_ROWS_PER_EVENT))
+            last = int(rows["last_id"])
+            return last, _event("rows", _dump(rows), last)
+        return newest, _event("reset", _dump({"last_id": newest}), newest)
+
+    def _send(self, event: bytes) -> None:
+        for viewer in self._viewers.copy():
+            self._send_to(viewer, event)
+
+    def _send_to(self, viewer: _Viewer, event: bytes) -> None:
+        if viewer.send(event):
+            return
+        # It does not read: its queue is emptied, so that there is room for the end.
+        while not viewer.events.empty():
+            viewer.events.get_nowait()
+        viewer.send(None)
+        if viewer in self._viewers:
+            self._viewers.remove(viewer)
+
+
+def _event(name: str, data: str, number: int | None = None) -> bytes:
+    head = f"id: {number}\n" if number is not None else ""
+    return f"{head}event: {name}\ndata: {data}\n\n".encode()
+
+
+def _dump(data: Any) -> str:
+    try:
+        return json.dumps(data, allow_nan=False, separators=(",", ":"))
+    except ValueError:
+        return json.dumps(json_safe(data), allow_nan=False, separators=(",", ":"))

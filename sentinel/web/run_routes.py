@@ -1,0 +1,357 @@
+"""The page of one run and its data, for a live run and for one from long ago.
+
+The agent serves them for its run, `sentinel serve` for every run of a home directory.
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from math import isfinite
+from pathlib import Path
+from typing import Any, Protocol
+from urllib.parse import quote
+
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response, StreamingResponse
+from starlette.routing import BaseRoute, Route
+
+from sentinel.store.storage_monitor import reading_storage
+from sentinel.web.auth import peer_of
+from sentinel.web.responses import REVALIDATED, body_response, is_unchanged, json_response
+from sentinel.web.run_events import OpenStreams, RunEvents, TooManyViewersError
+from sentinel.web.static_files import StaticFiles
+from sentinel.web.suppression_api import RequestError, SuppressionApi
+from sentinel.web.worker_pool import WorkerPool
+
+log = logging.getLogger(__name__)
+
+RUN_PAGE = "run.html"
+DEFAULT_SAMPLE_LIMIT = 20
+DEFAULT_POINTS, MAX_POINTS = 800, 5000
+DEFAULT_COLUMNS, MAX_COLUMNS = 240, 1000
+DEFAULT_LIMIT, MAX_LIMIT = 200, 2000
+MAX_SIGNALS = 200
+AXES = ("step", "time", "tokens")
+_MAX_NUMBER_DIGITS = 18
+"""Maximum length of a number in a query: it fits into a 64-bit integer."""
+_MAX_SEARCH_CHARS = 200
+
+JsonObject = dict[str, Any]
+
+
+class Reader(Protocol):
+    """What the routes read of a run: `sentinel.store.run_reader.RunReader`."""
+
+    def signals(self) -> list[JsonObject]: ...
+    def series(
+        self,
+        names: list[str],
+        *,
+        points: int = ...,
+        axis: str = ...,
+        start: float | None = ...,
+        end: float | None = ...,
+    ) -> JsonObject: ...
+    def rank_grid(
+        self,
+        signal: str,
+        *,
+        columns: int = ...,
+        start: float | None = ...,
+        end: float | None = ...,
+    ) -> JsonObject: ...
+    def thresholds(self, names: list[str]) -> JsonObject: ...
+    def timeline(self) -> JsonObject: ...
+    def incidents(self) -> list[JsonObject]: ...
+    def cases(self) -> list[JsonObject]: ...
+    def samples(
+        self,
+        step: int | None = ...,
+        limit: int = ...,
+        search: str = ...,
+        before: int | None = ...,
+    ) -> list[JsonObject]: ...
+    def sample_steps(self) -> list[tuple[int, int]]: ...
+    def deliveries(self, limit: int = ...) -> list[JsonObject]: ...
+    def media(self, kind: str | None = ..., limit: int = ...) -> list[JsonObject]: ...
+    def media_body(self, media_id: int) -> tuple[str, bytes]: ...
+    def last_row(self) -> int: ...
+    def rows_since(self, row_id: int, limit: int = ...) -> JsonObject: ...
+
+
+def ignore(_: Exception) -> None:
+    """For a view whose errors concern nobody else."""
+
+
+@dataclass(eq=False)
+class RunView:
+    """One run as its page shows it.
+
+    `state` returns what `/api/run` answers. `suppression` stores acknowledgements and silences.
+    `database` is the file whose changes mean new rows. `report` gets the errors of the reader.
+    """
+
+    run: str
+    reader: Reader
+    state: Callable[[], JsonObject]
+    database: Path
+    suppression: SuppressionApi | None = None
+    report: Callable[[Exception], object] = ignore
+    events: RunEvents | None = field(default=None, init=False)
+    ended: bool = field(default=False, init=False)
+
+    def read_state(self) -> JsonObject:
+        """The state of the run."""
+        state = self.state()
+        self.ended = not state.get("is_live", True)
+        return state
+
+    def change_mark(self) -> object:
+        """Size and time of the files that change with the database."""
+        return tuple(
+            (status.st_mtime_ns, status.st_size)
+            for suffix in ("", "-wal")
+            if (status := _status(self.database.with_name(self.database.name + suffix)))
+        )
+
+
+class _ViewEvents:
+    """The view of a run as the source of its events."""
+
+    def __init__(self, view: RunView) -> None:
+        self._view = view
+        self.change_mark, self.state = view.change_mark, view.read_state
+        self.last_row, self.rows_since = view.reader.last_row, view.reader.rows_since
+
+    @property
+    def ended(self) -> bool:
+        return self._view.ended
+
+
+ViewFinder = Callable[[Request], Awaitable[RunView]]
+"""The view that a request is about. Raises HTTPException if there is no such run."""
+Answer = Callable[[RunView, Request], Any]
+
+
+class RunRoutes:
+    """The routes of the run that `find_view` returns, relative to its address."""
+
+    def __init__(self, find_view: ViewFinder, write_token: str, static: StaticFiles) -> None:
+        self._find_view, self._write_token = find_view, write_token
+        self.pool, self.streams = WorkerPool(), OpenStreams()
+        self._page = static.page(RUN_PAGE)
+
+    def page_routes(self) -> list[BaseRoute]:
+        """The page, below `runs/<run>`, and all of `routes`."""
+        return [
+            Route("/runs/{run}", _redirect_to_folder),
+            Route("/runs/{run}/", self._answer_page),
+            *self.routes("/runs/{run}"),
+        ]
+
+    def routes(self, prefix: str = "") -> list[BaseRoute]:
+        """The data below `<prefix>/api`, and what changes something."""
+        answers: dict[str, Answer] = {
+            "run": lambda view, _: view.read_state(),
+            "signals": lambda view, _: view.reader.signals(),
+            "series": _series,
+            "ranks": _ranks,
+            "thresholds": lambda view, request: view.reader.thresholds(_names(view, request)),
+            "timeline": lambda view, _: view.reader.timeline(),
+            "incidents": lambda view, _: view.reader.incidents(),
+            "cases": lambda view, _: view.reader.cases(),
+            "samples": _samples,
+            "sample-steps": lambda view, _: view.reader.sample_steps(),
+            "deliveries": lambda view, request: view.reader.deliveries(_limit(request)),
+            "media": _media,
+        }
+        changes = {"acknowledge": SuppressionApi.acknowledge, "silence": SuppressionApi.silence}
+        return [
+            *(Route(f"{prefix}/api/{name}", self._reading(read)) for name, read in answers.items()),
+            Route(f"{prefix}/api/media/{{id:int}}", self._answer_media),
+            Route(f"{prefix}/api/events", self._answer_events),
+            Route(f"{prefix}/api/write-token", self._answer_token),
+            *(
+                Route(f"{prefix}/api/{name}", self._changing(store), methods=["POST"])
+                for name, store in changes.items()
+            ),
+        ]
+
+    async def read(self, view: RunView, call: Callable[[], Any]) -> Any:
+        """What `call` returns. Raises RequestError if the storage does not answer."""
+
+        def read() -> Any:
+            with reading_storage():
+                return call()
+
+        try:
+            return await self.pool.run(read)
+        except TimeoutError:
+            raise RequestError(503, "The storage of this run does not answer.") from None
+        except (sqlite3.Error, OSError) as error:
+            view.report(error)
+            log.warning("The data of run %s cannot be read: %s", view.run, error)
+            raise RequestError(503, "The data of this run cannot be read.") from None
+
+    def _reading(self, answer: Answer) -> Callable[[Request], Awaitable[Response]]:
+        async def respond(request: Request) -> Response:
+            try:
+                view = await self._find_view(request)
+                data = await self.read(view, lambda: answer(view, request))
+            except RequestError as error:
+                return json_response(request, {"error": str(error)}, error.status)
+            return json_response(request, data)
+
+        return respond
+
+    def _changing(
+        self, store: Callable[[SuppressionApi, bytes, str, str], JsonObject]
+    ) -> Callable[[Request], Awaitable[Response]]:
+        async def respond(request: Request) -> Response:
+            body, user = await request.body(), request.scope["state"]["user"]
+            api = (await self._find_view(request)).suppression
+            if api is None:
+                return json_response(request, {"error": "No agent serves this run."}, 409)
+            try:
+                stored = await run_in_threadpool(store, api, body, user, peer_of(request.scope))
+            except RequestError as error:
+                return json_response(request, {"error": str(error)}, error.status)
+            return json_response(request, stored)
+
+        return respond
+
+    async def _answer_page(self, request: Request) -> Response:
+        await self._find_view(request)
+        return await run_in_threadpool(self._page, request)
+
+    async def _answer_token(self, request: Request) -> Response:
+        await self._find_view(request)
+        return json_response(request, {"token": self._write_token})
+
+    async def _answer_media(self, request: Request) -> Response:
+        number = request.path_params["id"]
+        etag = f'"{number}"'
+        headers = {"cache-control": REVALIDATED, "etag": etag}
+        if is_unchanged(request, etag):
+            return Response(None, 304, headers)
+        try:
+            view = await self._find_view(request)
+            kind, body = await self.read(view, lambda: view.reader.media_body(number))
+        except RequestError as error:
+            return json_response(request, {"error": str(error)}, error.status)
+        return body_response(request, body, kind, headers=headers)
+
+    async def _answer_events(self, request: Request) -> Response:
+        """The stream after the row in the query, or in the header of a browser that returns."""
+        known = request.query_params.get("last_event_id", "")
+        given = request.headers.get("last-event-id") or known
+        after = int(given) if _is_whole_number(given) else None
+        try:
+            view = await self._find_view(request)
+            if view.events is None:
+                view.events = RunEvents(_ViewEvents(view), self.pool, self.streams)
+            if after is None:
+                after = await self.read(view, view.reader.last_row)
+            stream = view.events.open(after)
+        except RequestError as error:
+            return json_response(request, {"error": str(error)}, error.status)
+        except TooManyViewersError:
+            text = "Too many pages show live values: this one has to poll."
+            return json_response(request, {"error": text}, 503)
+        headers = {"content-type": "text/event-stream", "x-accel-buffering": "no"}
+        return StreamingResponse(stream, headers=headers)
+
+
+def _redirect_to_folder(request: Request) -> Response:
+    # Relative: a proxy may serve it below another path.
+    return RedirectResponse(f"{quote(request.path_params['run'], safe='')}/", 307)
+
+
+def _series(view: RunView, request: Request) -> JsonObject:
+    axis = request.query_params.get("axis", AXES[0])
+    if axis not in AXES:
+        raise RequestError(400, f"axis must be one of {', '.join(AXES)}.")
+    points = whole_number(request, "points", DEFAULT_POINTS)
+    return view.reader.series(
+        _names(view, request),
+        points=min(max(points, 1), MAX_POINTS),
+        axis=axis,
+        start=_number(request, "from"),
+        end=_number(request, "to"),
+    )
+
+
+def _ranks(view: RunView, request: Request) -> JsonObject:
+    columns = whole_number(request, "columns", DEFAULT_COLUMNS)
+    return view.reader.rank_grid(
+        request.query_params.get("signal", ""),
+        columns=min(max(columns, 1), MAX_COLUMNS),
+        start=_number(request, "from"),
+        end=_number(request, "to"),
+    )
+
+
+def _samples(view: RunView, request: Request) -> list[JsonObject]:
+    return view.reader.samples(
+        _optional_number(request, "step"),
+        _limit(request, DEFAULT_SAMPLE_LIMIT),
+        request.query_params.get("search", "")[:_MAX_SEARCH_CHARS],
+        _optional_number(request, "before"),
+    )
+
+
+def _media(view: RunView, request: Request) -> list[JsonObject]:
+    return view.reader.media(request.query_params.get("kind") or None, _limit(request))
+
+
+def _names(view: RunView, request: Request) -> list[str]:
+    """The signals of the query, each by a parameter of its own or separated by commas."""
+    known = {signal["name"] for signal in view.reader.signals()}
+    names: list[str] = []
+    for given in request.query_params.getlist("signals"):
+        # The name of a logged key may contain a comma.
+        names += [given] if given in known else given.split(",")
+    return [name for name in dict.fromkeys(names) if name in known][:MAX_SIGNALS]
+
+
+def _limit(request: Request, default: int = DEFAULT_LIMIT) -> int:
+    return min(whole_number(request, "limit", default), MAX_LIMIT)
+
+
+def whole_number(request: Request, name: str, default: int) -> int:
+    """The number in the query, or the default. Raises RequestError."""
+    number = _optional_number(request, name)
+    return default if number is None else number
+
+
+def _optional_number(request: Request, name: str) -> int | None:
+    text = request.query_params.get(name, "")
+    if text and not _is_whole_number(text):
+        raise RequestError(400, f"{name} must be a whole number, such as {name}=20.")
+    return int(text) if text else None
+
+
+def _is_whole_number(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) <= _MAX_NUMBER_DIGITS
+
+
+def _number(request: Request, name: str) -> float | None:
+    text = request.query_params.get(name, "")
+    try:
+        number = float(text) if text else None
+    except ValueError:
+        number = float("nan")
+    if number is not None and not isfinite(number):
+        raise RequestError(400, f"{name} must be a number, such as {name}=20.")
+    return number
+
+
+def _status(path: Path) -> Any:
+    try:
+        return path.stat()
+    except OSError:
+        return None
