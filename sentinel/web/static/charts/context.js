@@ -1,4 +1,5 @@
 // What the charts of a page share: data, marks, the shown range, and the order in which they draw.
+import { showToast } from "../dom.js";
 import { Marks } from "./marks.js";
 import { loadPlotly, plotColors } from "./plot.js";
 import { SeriesStore } from "./series.js";
@@ -35,7 +36,10 @@ export class ChartContext {
   constructor({ source, view }) {
     this.source = source;
     this.view = view;
-    this.store = new SeriesStore(source);
+    this.store = new SeriesStore(source, (missing, axis) => {
+      showToast(`This run does not count ${missing}: the charts show ${axis}s.`);
+      view.set({ axis });
+    });
     this.store.clear(view.axis);
     this.marks = new Marks(source);
     this.colors = plotColors();

@@ -16,7 +16,7 @@ function seriesPoints(reply) {
     rank_min: fill(reply.rank_min, () => null), rank_max: fill(reply.rank_max, () => null),
     worst_rank: fill(reply.worst_rank, () => null), attempt: fill(reply.attempt, () => 0),
     weight: reply.x.map(() => Math.max(1, (reply.count || 0) / reply.x.length)),
-    bad: reply.bad || [], isRaw: Boolean(reply.is_raw), count: reply.count ?? reply.x.length,
+    bad: [...(reply.bad || [])], isRaw: Boolean(reply.is_raw), count: reply.count ?? reply.x.length,
   };
 }
 
@@ -72,8 +72,10 @@ export function seriesSmooth(points, smoothing, span) {
 }
 
 export class SeriesStore {
-  constructor(source) {
+  // `onMissingAxis` is called if the run has no values for an axis, with the one that it has.
+  constructor(source, onMissingAxis) {
     this.source = source;
+    this.onMissingAxis = onMissingAxis;
     this.clear("step");
   }
 
@@ -135,6 +137,10 @@ export class SeriesStore {
       }
       const reply = await this.source.getJson(`api/series?${query}`);
       if (generation !== this.generation) return;
+      if (reply.axis !== axis) {
+        this.onMissingAxis(axis, reply.axis);
+        return;
+      }
       for (const [name, series] of Object.entries(reply.series)) {
         const points = seriesPoints(series);
         if (range) this.detail.set(name, { start: range[0], end: range[1], points });
@@ -162,8 +168,11 @@ export class SeriesStore {
     const changed = [];
     for (const [name, values] of Object.entries(rows.values)) {
       const points = this.overview.get(name);
-      const added = points && this.#appendValues(points, positions, values, rows.attempt);
-      if (!added) continue;
+      if (!points) continue;
+      const bad = (rows.bad?.[name] || []).map((place) => positions[place]);
+      points.bad.push(...bad);
+      const added = this.#appendValues(points, positions, values, rows.attempt);
+      if (!added && !bad.length) continue;
       changed.push(name);
       const detail = this.detail.get(name);
       if (detail && positions[positions.length - 1] <= detail.end) this.#appendValues(detail.points, positions, values, rows.attempt);
