@@ -1,5 +1,5 @@
 // One chart: a card with the name of a signal, its latest value, its curve, and a table on request.
-import { container, element, severityClass } from "../dom.js";
+import { container, element, setText, severityClass } from "../dom.js";
 import { PLOT_MARGIN, plotDraw, plotFade, plotLayout, plotText, plotValue, plotX } from "./plot.js";
 import { seriesSmooth } from "./series.js";
 import { sparkline } from "./sparkline.js";
@@ -47,12 +47,14 @@ function chartLogTicks(bottom, top) {
 }
 
 export class Chart {
-  // `signals` are entries of api/signals: one, or the same quantity of several devices.
-  constructor(context, signals, { title = signals[0].label || signals[0].name, onPin = null } = {}) {
+  // `signals` are entries of api/signals: one, or the same quantity of several devices. `limit` is
+  // the largest possible value, if the chart should show how much of it is used.
+  constructor(context, signals, { title = signals[0].label || signals[0].name, limit = null, onPin = null } = {}) {
     this.context = context;
     this.signals = signals;
     this.names = signals.map(({ name }) => name);
     this.title = title;
+    this.limit = limit;
     this.isBuilt = false;
     this.isTable = false;
     this.unit = chartUnit(signals[0].unit, 0);
@@ -150,12 +152,12 @@ export class Chart {
     }
     const [low, high] = extent || [0, 0];
     this.unit = chartUnit(this.signals[0].unit, Math.max(Math.abs(low), Math.abs(high)));
-    if (this.unitLabel.textContent !== this.unit.name) this.unitLabel.textContent = this.unit.name;
+    setText(this.unitLabel, this.limit ? `of ${chartNumber(this.limit * this.unit.factor)} ${this.unit.name}` : this.unit.name);
     const number = (value) => chartNumber(value * this.unit.factor);
     const latest = all.map(({ points }) => points.mean.findLast((value) => value !== null)).filter((value) => value !== undefined);
     const [lowest, highest] = chartExtent(latest) || [null, null];
     const text = lowest === null ? "" : lowest === highest ? number(lowest) : `${number(lowest)} – ${number(highest)}`;
-    if (this.latest.textContent !== text) this.latest.textContent = text;
+    setText(this.latest, text);
     const last = all[0].points.x[all[0].points.x.length - 1];
     const unit = this.unit.name ? ` ${this.unit.name}` : "";
     const label = extent === null ? `${this.title}: no value`
@@ -217,6 +219,7 @@ export class Chart {
     const thresholds = this.#thresholds(range, extent, colors);
     traces.push(...thresholds.traces);
     extent = chartExtent(thresholds.limits, extent) || [0, 1];
+    if (this.limit) extent = [0, Math.max(extent[1], this.limit * this.unit.factor)];
     const bad = this.#nonFinite(windows, range, colors);
     const marks = context.marks.shapes(this.names, axis, range, colors);
     const layout = plotLayout({
@@ -293,8 +296,7 @@ export class Chart {
   #thresholds(range, extent, colors) {
     const { store, marks } = this.context;
     const lines = this.names.flatMap((name) => marks.thresholds.get(name) || [])
-      .map((line) => ({ ...line, x: line.x.map((step) => marks.position(step, store.axis)) }))
-      .filter((line) => line.x.length && !line.x.includes(null));
+      .map((line) => ({ ...line, x: { step: line.x, time: line.time }[store.axis] })).filter(({ x }) => x && x.length);
     const reach = extent ? (extent[1] - extent[0] || Math.abs(extent[1]) || 1) * CHART_THRESHOLD_REACH : 0;
     const limits = [];
     const labels = [];
@@ -345,7 +347,8 @@ export class Chart {
       const ticks = chartLogTicks(bottom - pad, top + pad);
       return { type: "log", range: [bottom - pad, top + pad], tickvals: ticks, ticktext: ticks.map(chartNumber) };
     }
-    const pad = (high - low || Math.abs(high) * 0.1 || 1) * 0.06;
+    if (low === 0 && high === 0) return { ...format, type: "linear", range: [-0.04, 1] };
+    const pad = (high - low || Math.abs(high) * 0.1) * 0.06;
     const isAtZero = low >= 0 && low < 0.15 * high;
     return { ...format, type: "linear", range: [isAtZero ? -0.02 * high : low - pad, high + pad] };
   }

@@ -31,10 +31,10 @@ export class ChartGrid {
         this.charts.delete(key);
       }
     }
-    this.order = entries.map(({ group, title, signals }) => {
+    this.order = entries.map(({ group, title, signals, limit }) => {
       const key = signals[0].name;
       if (!this.charts.has(key)) {
-        const chart = new Chart(this.context, signals, { title, onPin: () => this.#pin(key) });
+        const chart = new Chart(this.context, signals, { title, limit, onPin: () => this.#pin(key) });
         chart.setPinned(this.pinned.has(key));
         this.charts.set(key, chart);
         this.context.add(chart);

@@ -108,34 +108,36 @@ export class Marks {
     const at = (value) => plotX(value, axis);
     const shapes = [];
     const labels = new Map();
-    // The worst comes last, and is on top.
-    const order = (interval) => -MARK_SEVERITIES.indexOf(markSeverity(interval));
+    const bands = [];
+    // The worst comes first, so that others within it add no second colour.
+    const order = ({ severity }) => MARK_SEVERITIES.indexOf(markSeverity(severity));
     for (const interval of this.intervals.toSorted((a, b) => order(a) - order(b))) {
       if (interval.state === "resolved") continue;
-      const from = interval[`from_${axis}`];
-      const to = interval[`to_${axis}`] ?? end;
+      const from = Math.max(start, interval[`from_${axis}`]);
+      const to = Math.min(end, interval[`to_${axis}`] ?? end);
       if (from > end || to < start) continue;
       const isOwn = signals.includes(interval.signal);
-      const severity = markSeverity(interval);
+      const severity = markSeverity(interval.severity);
       const color = colors[severity];
-      const [x0, x1] = [at(Math.max(from, start)), at(Math.min(to, end))];
-      if (isOwn || severity === "critical") {
-        shapes.push({ type: "rect", layer: "below", yref: "paper", y0: 0, y1: 1, x0, x1, fillcolor: plotFade(color, isOwn ? 0.15 : 0.06), line: { width: 0 } });
+      const [x0, x1] = [at(from), at(to)];
+      if ((isOwn || severity === "critical") && !bands.some((band) => band.isOwn === isOwn && band.from <= from && band.to >= to)) {
+        bands.push({ isOwn, from, to });
+        shapes.push({ type: "rect", layer: "below", yref: "paper", y0: 0, y1: 1, x0, x1, fillcolor: plotFade(color, isOwn ? 0.15 : 0.05), line: { width: 0 } });
       }
-      // A cap, so that short incidents and those of other charts are seen.
-      shapes.push({
+      // A cap, so that short incidents and those of other charts are seen. The worst is on top.
+      shapes.unshift({
         type: "line", yref: "paper", y0: 1, y1: 1, x0, x1,
         line: { color: plotFade(color, isOwn ? 1 : 0.6), width: isOwn ? 5 : 2, dash: severity === "critical" ? "solid" : "dot" },
       });
-      if (!isOwn) continue;
+      if (!isOwn || labels.has(interval.incident)) continue;
+      labels.set(interval.incident, { x: from, text: `${interval.detector}, ${severity}`, color });
       const onset = this.position(interval.onset_step, axis);
-      if (!labels.has(interval.incident) && onset !== null && onset >= start && onset <= end) {
+      if (onset !== null && onset >= start && onset <= end) {
         shapes.push({ type: "line", yref: "paper", y0: 0, y1: 1, x0: at(onset), x1: at(onset), line: { color, width: 1, dash: "dashdot" } });
       }
-      if (!labels.has(interval.incident)) labels.set(interval.incident, { x: Math.max(from, start), text: `${interval.detector}, ${severity}`, color });
     }
     shapes.push(...this.#eventShapes(axis, range, colors));
-    return { shapes, annotations: [...labels.values()].slice(-MARK_MAX_LABELS).map(({ x, text, color }, index) => ({
+    return { shapes, annotations: [...labels.values()].slice(0, MARK_MAX_LABELS).map(({ x, text, color }, index) => ({
       x: at(x), y: 1, yref: "paper", text: plotText(text), showarrow: false, yshift: -4 - 12 * index, yanchor: "top",
       xanchor: x > start + 0.6 * (end - start) ? "right" : "left", xshift: x > start + 0.6 * (end - start) ? -3 : 3,
       font: { color, size: 10 }, bgcolor: plotFade(colors.surface, 0.75), borderpad: 0,
@@ -159,7 +161,7 @@ export class Marks {
   }
 }
 
-function markSeverity({ severity }) {
+function markSeverity(severity) {
   return MARK_SEVERITIES.includes(severity) ? severity : "info";
 }
 

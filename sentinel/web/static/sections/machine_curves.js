@@ -44,7 +44,11 @@ function machineCharts(signals) {
   }
   const groupOf = (quantity) => MACHINE_GROUPS.find(([prefix]) => quantity.startsWith(prefix))?.[1] || "Other";
   const order = [...MACHINE_GROUPS.map(([, title]) => title), "Other"];
-  return [...byQuantity].map(([quantity, devices]) => ({
+  // A capacity is the top of the chart of what is used of it.
+  const limitOf = (quantity) => byQuantity.get(quantity.replace(/_used$/, "_total"))?.[0].latest ?? null;
+  const isLimit = (quantity) => quantity.endsWith("_total") && byQuantity.has(quantity.replace(/_total$/, "_used"));
+  return [...byQuantity].filter(([quantity]) => !isLimit(quantity)).map(([quantity, devices]) => ({
+    limit: quantity.endsWith("_used") ? limitOf(quantity) : null,
     group: "", order: order.indexOf(groupOf(quantity)), title: machineTitle(devices[0].label || quantity), signals: devices,
   })).sort((a, b) => a.order - b.order);
 }
