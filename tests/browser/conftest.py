@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 import pytest
+from playwright.sync_api import expect
 from support.browsers import PageProblems, chromium, new_context
 from support.live_runs import live_run as start_live_run
 from support.stored_homes import write_run
@@ -69,13 +70,16 @@ def live_run(tmp_path_factory):
 
 
 @pytest.fixture
-def render(serve, browser_page):
-    """Returns a function: the DOM of the page in a browser, for a state of `/api/run`."""
+def show(serve, browser_page):
+    """Returns a function: the page of the run in a browser, for a state of `/api/run`.
 
-    def render_state(state):
-        url = serve(state=lambda: state)
+    `answers` are those of the reader, such as `incidents`.
+    """
+
+    def show_state(state, **answers):
+        url = serve(state=lambda: state, **answers)
         browser_page.goto(f"{url}/")
-        browser_page.wait_for_function("run => document.title.startsWith(run)", arg=state["run"])
-        return browser_page.content()
+        expect(browser_page.locator("h1")).to_have_text(state["run"])
+        return browser_page
 
-    return render_state
+    return show_state

@@ -6,6 +6,7 @@ import json
 from urllib.parse import quote
 
 import pytest
+from playwright.sync_api import expect
 from prometheus_client import CollectorRegistry
 from support.results import RUN, case_result, step_result
 from support.web_servers import servers
@@ -141,6 +142,52 @@ HUNG = {
 }
 
 
+MESSAGE = {"subject": "Loss spike", "since": "At step 3.", "facts": ["A fact."], "remedy": "Do."}
+STORED = {
+    "cases": [
+        {
+            "name": f"{RUN}/loss_spike#1",
+            "subject": "Loss spike",
+            "severity": "warning",
+            "message": MESSAGE,
+            "remedy": "Do.",
+            "resolution": "by itself",
+            "onset_step": 3,
+            "resolved_step": 9,
+            "incidents": [f"{RUN}/loss_spike#1"],
+            "diagnosis": None,
+            "detector": "loss_spike",
+        }
+    ],
+    "samples": [
+        {
+            "id": number,
+            "step": 3,
+            "rank": 0,
+            "prompt": "Write.",
+            "completion": "A story.",
+            "rewards": {"style": 1.0},
+            "finished": False,
+        }
+        for number in range(2)
+    ],
+    "deliveries": [
+        {
+            "sink": "slack",
+            "reason": "opened",
+            "severity": "critical",
+            "incident": "one",
+            "state": "queued",
+            "tries": 1,
+            "created": NOW,
+            "next_at": NOW,
+            "finished_at": None,
+            "last_error": "HTTP 404",
+        }
+    ],
+}
+
+
 def with_payload(value, payload, *, keys=True):
     """The value with every text in it replaced, and the names in tables too."""
     if isinstance(value, str):
@@ -159,33 +206,35 @@ def with_payload(value, payload, *, keys=True):
 
 KNOWN_KEYS = frozenset(
     ("run", "detector", "message", "subject", "role", "host", "gpu", "value", "up", "text", "cause")
-) | {"step", "author", "title", "host_cpu", "disks"}
+) | {"step", "author", "title", "host_cpu", "disks", "prompt", "sink"}
 
 
 @pytest.fixture
 def shown(browser_page):
-    """The page of a server whose state and incidents the test replaces."""
-    content = {"state": full_state(), "incidents": [HUNG]}
+    """The page of a server whose answers the test replaces."""
+    content = {"state": full_state(), "incidents": [HUNG], **STORED}
     registry = CollectorRegistry()
+    names = ("incidents", "cases", "samples", "deliveries")
     with servers() as start:
         url = start(
             registry=registry,
             state=lambda: content["state"],
-            incidents=lambda: content["incidents"],
-            samples=lambda _step, _limit: [{"prompt": each, "text": each} for each in PAYLOADS],
+            sample_steps=lambda: [(3, 2)],
+            **{name: lambda *_, name=name, **__: content[name] for name in names},
         )
         browser_page.goto(url + "/")
-        browser_page.wait_for_function("run => document.title.startsWith(run)", arg=RUN)
-        # The test refreshes it.
-        browser_page.evaluate("window.setTimeout = () => 0; 1")
+        expect(browser_page.locator("h1")).to_have_text(RUN)
         yield browser_page, url, content
+        # Before the server stops.
+        browser_page.goto("about:blank")
 
 
 COUNT_ELEMENTS = """[...document.querySelectorAll(
   "script, iframe, object, embed, img, svg, video, form, base, meta, link, style, template")].length
   + [...document.querySelectorAll("*")].flatMap((each) => [...each.attributes])
-    .filter(({ name, value }) => /^on|^style$|^src/i.test(name)
-      || (/^(xlink:)?href$|action$|^data$/i.test(name) && !value.startsWith("runbooks/")))
+    .filter(({ name, value, ownerElement }) => /^on|^style$|^src/i.test(name)
+      || (/^(xlink:)?href$|action$|^data$/i.test(name) && ownerElement.tagName !== "LINK"
+        && !value.startsWith("../../runbooks/") && !/^#(section|case)-/.test(value)))
     .length"""
 
 
@@ -197,12 +246,18 @@ def test_no_payload_in_any_field_is_interpreted(shown):
     for number, payload in enumerate(PAYLOADS):
         original = json.loads(benign)
         # With it as a name too, the entries of some tables are no longer found.
-        content["state"] = with_payload(original["state"], payload, keys=number % 2 == 0)
-        content["incidents"] = with_payload(original["incidents"], payload)
-        page.evaluate("refresh()")
+        state = with_payload(original["state"], payload, keys=number % 2 == 0)
+        content["state"] = state | {"step": 1000 + number}
+        for name in ("incidents", "cases", "samples", "deliveries"):
+            content[name] = with_payload(original[name], payload)
+        page.evaluate("window.dispatchEvent(new Event('online'))")
+        page.wait_for_function(
+            "step => document.querySelector('.tile dd span').textContent === step",
+            arg=str(1000 + number),
+        )
         assert page.evaluate(COUNT_ELEMENTS) == elements, payload
         shown_count += page.evaluate("document.body.textContent").count(payload.replace("\0", ""))
-    assert page.evaluate("document.title") != "pwned"
+    assert not page.title().startswith("pwned")
     # The texts are on the page: run, metrics, settings, stacks, incidents, nodes and others.
     assert shown_count > 10 * len(PAYLOADS)
 
@@ -215,7 +270,7 @@ def test_answers_with_payloads_are_no_pages(shown, page_problems, path):
     content["state"] = with_payload(full_state(), "".join(PAYLOADS[:8]))
     page.goto(url + path)
 
-    assert page.evaluate("document.title") != "pwned"
+    assert page.title() != "pwned"
     assert page.evaluate("document.scripts.length") == 0
 
 

@@ -51,7 +51,7 @@ ROUTES = (
     "/api/samples",
     "/runbooks/",
     "/runbooks/nan_or_inf",
-    "/app.js",
+    "/static/run.js",
     "/-/healthy",
     "/-/ready",
     "/nothing",

@@ -104,7 +104,7 @@ def test_the_wheel_installs_the_package_and_its_command(wheel, folder):
     with zipfile.ZipFile(next(wheel.parent.glob("*.whl"))) as archive:
         names = archive.namelist()
     assert "sentinel/py.typed" in names
-    assert "sentinel/web/static/index.html" in names
+    assert "sentinel/web/static/sections/cases.js" in names
     assert not [name for name in names if name.startswith(("tests", "benchmarks"))]
 
 

@@ -32,6 +32,7 @@ class StubReader:
             "rows_since": {"last_id": 0},
             "last_row": 0,
             "series": {"series": {}},
+            "timeline": {"detectors": [], "events": []},
             "media_body": ("image/png", b""),
         }
         return self._answers.get(name, lambda *_, **__: empty.get(name, []))

@@ -176,6 +176,11 @@ export function severityClass({ severity }) {
   return ["critical", "warning"].includes(severity) ? severity : "info";
 }
 
+// A name as part of an address; half of a surrogate pair, which it may have, is replaced.
+export function encodeName(name) {
+  return encodeURIComponent(String(name).replace(/\p{Surrogate}/gu, "\ufffd"));
+}
+
 // A short message at the foot of the page; screen readers read it.
 export function showToast(text) {
   const toast = element("div", text, "toast");

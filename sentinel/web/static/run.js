@@ -1,6 +1,6 @@
 // The page of one run. A section is { id, title, element, update(run), urgency(run) }, and may have
 // note(run), a few words beside its title, isShown(run), and isClosed if it is collapsed at first.
-import { container, element, emptyState } from "./dom.js";
+import { emptyState, encodeName } from "./dom.js";
 import { createFrame, revealNode } from "./frame.js";
 import { installKeyboard, openHelpDialog, openSearchDialog } from "./keyboard.js";
 import { getJson, source, subscribe } from "./source.js";
@@ -38,7 +38,7 @@ function startPage() {
     source,
     view: createView(),
     run: null,
-    runbookUrl: (name) => (source.isReport ? "" : `../../runbooks/${encodeURIComponent(name)}`),
+    runbookUrl: (name) => (source.isReport ? "" : `../../runbooks/${encodeName(name)}`),
   };
   const header = createHeader(page);
   const frame = createFrame(SECTIONS.map((create) => create(page)));
@@ -69,6 +69,7 @@ function startPage() {
     }
   };
   refresh();
+  addEventListener("online", refresh);
   subscribe({ run: show, reset: refresh, connection: header.setConnection });
 }
 
@@ -79,9 +80,17 @@ function followAnchor(event) {
 }
 
 function openAnchor(hash) {
-  const node = document.getElementById(decodeURIComponent(hash.slice(1)));
+  const node = document.getElementById(decodeName(hash.slice(1)));
   if (node) revealNode(node);
   return Boolean(node);
+}
+
+function decodeName(text) {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text;
+  }
 }
 
 function searchTargets({ frame, run }) {

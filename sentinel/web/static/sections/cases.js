@@ -3,7 +3,7 @@ import {
   button, container, createChangeCheck, element, emptyState, formatCount, formatDate, formatRanks, isActive, isNumber,
   severityClass, textWithCode,
 } from "../dom.js";
-import { caseAnchor } from "./header.js";
+import { caseAnchor, singleIncidents } from "./header.js";
 import { openAcknowledgeDialog, openSilenceDialog, sendSuppression } from "./suppression.js";
 
 const MAX_RESOLVED_SHOWN = 50;
@@ -11,7 +11,7 @@ const STEPS_AROUND_CASE = 0.35;
 
 export function createCases(page) {
   const open = element("div");
-  const silences = element("div", "", "banners silences");
+  const silences = element("div", "", "silences");
   const resolved = element("div");
   const root = container("div", "", silences, open, resolved);
   const isOpenNew = createChangeCheck();
@@ -41,7 +41,7 @@ export function createCases(page) {
     },
     urgency(run) {
       if (run.cases.some(({ severity }) => severity === "critical")) return 100;
-      return run.cases.length || run.incidents.length ? 90 : 0;
+      return run.cases.length || singleIncidents(run).length ? 90 : 0;
     },
   };
 }

@@ -1,10 +1,10 @@
 // Health of the run: its state, the worst open case in one line, and how far and how fast it is.
 import {
-  capitalize, container, createChangeCheck, element, formatCount, formatDate, formatDuration, formatNumber, formatRanks,
+  capitalize, container, createChangeCheck, element, encodeName, formatCount, formatDate, formatDuration, formatNumber, formatRanks,
   isActive, isNumber, setAttributes, setText, severityClass, textWithCode,
 } from "../dom.js";
 
-const STATE_CLASSES = { running: "ok", finished: "ok", starting: "info", stalled: "warning" };
+const STATE_CLASSES = { running: "ok", finished: "ok", starting: "info", stalled: "warning", unfinished: "warning" };
 const MAX_STEP_TIMES = 50;
 
 // Elements for the bar (`bar`) and below it (`element`).
@@ -77,6 +77,11 @@ function showIcon(className) {
   icon?.setAttribute("href", `data:image/svg+xml,${encodeURIComponent(circle)}`);
 }
 
+// Open incidents that no case contains; those that are only information are no problem.
+export function singleIncidents(run) {
+  return run.incidents.filter((incident) => !incident.case && incident.severity !== "info");
+}
+
 export function caseAnchor(name) {
   return `case-${name}`;
 }
@@ -85,13 +90,14 @@ export function caseAnchor(name) {
 function showVerdict(node, run) {
   const open = run.cases ?? [];
   const [worst] = open;
+  const target = worst ?? singleIncidents(run)[0];
   const [className, title, detail] = worst
     ? [severityClass(worst), worst.message.subject,
       [worst.message.since, open.length > 1 ? `${formatCount(open.length - 1, "other case")} open.` : ""]
         .filter(Boolean).join(" ")]
     : verdictWithoutCase(run);
   node.className = `verdict ${className}`;
-  setAttributes(node, { href: worst ? `#${encodeURIComponent(caseAnchor(worst.name))}` : null });
+  setAttributes(node, { href: target ? `#${encodeName(caseAnchor(target.name))}` : null });
   const isNew = node.dataset.title !== `${className}${title}`;
   if (isNew) {
     node.dataset.title = `${className}${title}`;
@@ -103,11 +109,13 @@ function showVerdict(node, run) {
 }
 
 function verdictWithoutCase(run) {
-  const { state, monitored = [], incidents = [] } = run;
+  const { state, monitored = [] } = run;
+  const single = singleIncidents(run);
   if (["failed", "died"].includes(state)) return ["critical", `The run ${state}.`, "No case explains it."];
   if (run.cluster?.role === "follower") return ["info", "Cases are shown by the head.", ""];
-  if (incidents.length) return ["warning", `${formatCount(incidents.length, "incident")} without a case.`, ""];
+  if (single.length) return [severityClass(single[0]), single[0].summary, `${single[0].detector}, since step ${single[0].onset_step}`];
   if (state === "finished") return ["ok", "The run finished and no case is open.", ""];
+  if (state === "unfinished") return ["warning", "The end of the run is not known.", "No case was open."];
   if (state === "starting") return ["info", "Waiting for the first step.", ""];
   if (run.step === null) return ["info", "No step yet.", ""];
   const names = monitored.length ? `${formatCount(monitored.length, "outcome")} monitored: ${monitored.join(", ")}.` : "";
@@ -120,7 +128,7 @@ function verdictWithoutCase(run) {
 function problemsOf(run) {
   const problems = (run.delivery_problems ?? []).map(({ text, remedy }) => ({ text, remedy, severity: "critical" }));
   if (run.storage?.text) problems.push({ text: run.storage.text, remedy: run.storage.remedy, severity: "critical" });
-  if (run.is_live === false && isActive(run)) {
+  if (run.is_live === false && (run.state === "unfinished" || isActive(run))) {
     const until = isNumber(run.last_step_time) ? ` Its last step is of ${formatDate(run.last_step_time)}.` : "";
     problems.push({ severity: "warning", text: `No agent answers for this run: the page shows what is stored.${until}` });
   }

@@ -80,7 +80,7 @@ export function createSamples(page) {
     loadedAt = Date.now() / 1000;
     fillSteps();
     controls.hidden = !steps.length;
-    empty.hidden = steps.length > 0;
+    empty.hidden = steps.length + samples.length > 0;
     more.hidden = isExhausted || Boolean(chosen && other);
     page.frame.refresh("samples");
   };
