@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import sqlite3
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from sentinel.readers.image_bytes import identify_image, read_image
 
 MAX_MEDIA_ROWS = 5000
 MAX_MEDIA_BYTES = 32 << 20
 """Limits of what is stored; above one of them the oldest are deleted."""
+MIN_ROWS_PER_NAME = 8
+"""Rows of one name that are stored however many names there are."""
 ROWS_BETWEEN_CHECKS = 64
 
 _OLDEST_SQL = "select id, length(body) from media order by id"
+_THIN_SQL = """
+delete from media where id in (
+    select id from (
+        select id, row_number() over (order by id) as number from media
+        where kind = ?1 and name = ?2 order by id limit ?3)
+    where number % 2 = 0)
+"""
 
 
 @dataclass
@@ -23,6 +34,8 @@ class MediaStore:
     max_rows: int = MAX_MEDIA_ROWS
     max_bytes: int = MAX_MEDIA_BYTES
     _added: int = 0
+    _counts: dict[tuple[str, str], int] = field(default_factory=dict)
+    """Rows by kind and name."""
 
     def add(  # noqa: PLR0913 - the columns of a row
         self,
@@ -60,9 +73,17 @@ class MediaStore:
                 body,
             ),
         )
+        self._thin(kind, name)
         self._added += 1
         if self._added % ROWS_BETWEEN_CHECKS == 0:
             self.delete_oldest()
+
+    def _thin(self, kind: str, name: str) -> None:
+        """Keep the past of each name: delete every second one of the older half of too many."""
+        self._counts[kind, name] = count = self._counts.get((kind, name), 0) + 1
+        if count > max(MIN_ROWS_PER_NAME, self.max_rows // len(self._counts)):
+            deleted = self.connection.execute(_THIN_SQL, (kind, name, count // 2)).rowcount
+            self._counts[kind, name] -= deleted
 
     def delete_oldest(self) -> None:
         """Delete the oldest rows above the limits."""
@@ -95,19 +116,19 @@ def newest_media(
 def media_body(connection: sqlite3.Connection, number: int) -> tuple[str, bytes]:
     """Content type and content of the row with that id.
 
-    Raises KeyError if there is no such row, and OSError if the file with it cannot be read any
-    more.
+    The type of an image is that of its bytes. Raises KeyError if there is no such row, and
+    OSError or ValueError if the file with it cannot be read any more, or holds something else.
     """
     row = connection.execute(
-        "select content_type, body, source, offset, length from media where id = ?", [number]
+        "select kind, body, source, offset, length from media where id = ?", [number]
     ).fetchone()
     if row is None:
         raise KeyError(number)
-    content_type, body, source, offset, length = row
-    if body is None:
-        with Path(source).open("rb") as file:
-            file.seek(offset)
-            body = file.read(length)
-        if len(body) < length:
-            raise FileNotFoundError(f"{source} is shorter than it was")
-    return str(content_type), bytes(body)
+    kind, body, source, offset, length = row
+    if kind == "histogram":
+        return "application/json", bytes(body)
+    data = read_image(Path(source), offset, length) if body is None else bytes(body)
+    info = identify_image(data)
+    if info is None:
+        raise ValueError("it is no image that is shown")
+    return info.content_type, data

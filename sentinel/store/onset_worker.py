@@ -131,9 +131,14 @@ class OnsetWorker:
             onset = self._estimate_onset(incident, points, [step for (step,) in saves[::-1]])
             if onset is None:
                 return
-            row = (incident.name, onset.step, onset.earliest, onset.latest, onset.last_good_step)
-            connection.execute("insert or replace into onset values(?, ?, ?, ?, ?)", row)
+            store_onset(connection, incident.name, onset)
         self._on_onset(incident.name, onset)
+
+
+def store_onset(connection: sqlite3.Connection, incident: str, onset: Onset) -> None:
+    """Store the onset of the incident of that name."""
+    row = (incident, onset.step, onset.earliest, onset.latest, onset.last_good_step)
+    connection.execute("insert or replace into onset values(?, ?, ?, ?, ?)", row)
 
 
 def _wait_until_stored(connection: sqlite3.Connection, incident: Incident) -> bool:

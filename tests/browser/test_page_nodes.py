@@ -62,7 +62,9 @@ def test_a_head_lists_its_nodes_with_the_lost_ones_first(shown):
 def test_a_follower_refers_to_the_head(shown):
     page = shown(FOLLOWER_STATUS)
 
-    expect(page.locator(".banners .banner")).to_contain_text("The head at any:14000 processes this node")
+    expect(page.locator(".banners .banner")).to_contain_text(
+        "The head at any:14000 processes this node"
+    )
     expect(page.locator("#section-cases")).to_contain_text("None on this node")
     for section in ("nodes", "signals"):
         expect(page.locator(f"#section-{section}")).to_be_hidden()
