@@ -22,6 +22,7 @@ from sentinel.agent.home_pruner import HomePruner
 from sentinel.agent.processor import RunProcessor
 from sentinel.agent.registration import AgentRegistration
 from sentinel.agent.run_directory import RunDirectory
+from sentinel.agent.summary_writer import SummaryWriter
 from sentinel.agent.turn_limit import TurnLimit
 from sentinel.cluster.agent_role import AgentRole
 from sentinel.config.settings import Settings, build_sinks
@@ -41,6 +42,7 @@ from sentinel.store.journal import Journal
 from sentinel.store.recovery import open_storage
 from sentinel.store.relocation import trim_fallback
 from sentinel.store.retention import HistoryRetention
+from sentinel.store.run_reader import RunReader
 from sentinel.store.storage_keeper import StorageKeeper
 from sentinel.store.storage_monitor import (
     FailureKind,
@@ -54,7 +56,6 @@ from sentinel.transport.ring import ReadPosition, RingReader
 from sentinel.web.agent_site import AgentSite
 from sentinel.web.run_routes import RunView
 from sentinel.web.server import WebServer
-from sentinel.web.stand_in_reader import StandInReader
 from sentinel.web.suppression_api import SuppressionApi
 
 log = logging.getLogger(__name__)
@@ -76,6 +77,8 @@ FIRST_TRY_SECONDS = 10.0
 """How long an agent that is signalled to stop waits for the first try of each notification."""
 STOP_GRACE_SECONDS = 2.0
 """How long an agent that is signalled to stop waits for running ranks to end."""
+SUMMARY_TIMEOUT_SECONDS = 2.0
+"""How long an agent that ends waits for the last summary of the run."""
 DRAIN_SECONDS = 10.0
 """How long an agent that stops still reads; schedulers kill it after 30 seconds."""
 UNDELIVERED_TIMEOUT_SECONDS = 24 * 3600.0
@@ -254,9 +257,10 @@ class Agent:
             int(settings.history.max_mb * 2**20),
         )
         self.home_pruner = HomePruner(home_dir(), settings.history.max_home_mb * 2**20, clock)
+        reader = RunReader(database_path, self.storage.report, clock)
         view = RunView(
             run,
-            StandInReader(database_path),
+            reader,
             self.processor.exposition.state,
             database_path,
             SuppressionApi(run, database_path, self._why_not_notifying, self.storage.report, clock),
@@ -271,6 +275,9 @@ class Agent:
             own_token=self.own_token,
             web_config_file=settings.web_config_file,
             public_url=settings.public_url,
+        )
+        self.summary_writer = SummaryWriter(
+            database_path.parent, self.processor.exposition.state, reader
         )
 
     def _raise_storage_failure(self, error: BaseException) -> None:
@@ -358,11 +365,12 @@ class Agent:
             self.settings.host, self.port, self.own_token, self.server.certificate_file
         )
         self.run_directory.publish_target()
-        self.processor.context_reader.page_url = self.settings.public_url or url
+        self.processor.context_reader.agent_url = url
         self.processor.show_open_cases()
         log.info("Serving run %s at %s/metrics", self.run, url)
         self.dispatcher.start()
         self.storage_keeper.start()
+        self.summary_writer.start()
         if self.processor.health_ping is not None:
             self.processor.health_ping.start()
         self.node_metrics.start()
@@ -522,6 +530,7 @@ class Agent:
 
     def _shut_down(self, onset_timeout: float = 5.0, delivery_timeout: float = 5.0) -> None:
         self.storage_keeper.stop()
+        self.summary_writer.stop(SUMMARY_TIMEOUT_SECONDS)
         self.cluster_role.stop()
         self.node_metrics.stop()
         if self.sample_poller is not None:

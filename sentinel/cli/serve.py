@@ -67,7 +67,7 @@ def serve(
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopped.set())
     print(f"Serving the runs of {home_dir()} at {settings.public_url or url}/", flush=True)
-    if hint := tunnel_command(os.environ, url):
+    if hint := tunnel_command(os.environ, f"{url}/"):
         print(f"From your own machine: {hint}", flush=True)
     stopped.wait()
     unregister_server()
@@ -107,7 +107,7 @@ def tunnel_command(environ: Mapping[str, str], url: str) -> str:
     """The command that makes the page reachable from where an SSH session came from; or "".
 
     >>> environ = {"SSH_CONNECTION": "192.0.2.9 51000 192.0.2.1 22", "USER": "ana"}
-    >>> tunnel_command(environ, "http://127.0.0.1:13120")
+    >>> tunnel_command(environ, "http://127.0.0.1:13120/")
     'ssh -N -L 13120:127.0.0.1:13120 ana@192.0.2.1, then open http://127.0.0.1:13120/'
     """
     from urllib.parse import urlsplit
@@ -125,7 +125,7 @@ def tunnel_command(environ: Mapping[str, str], url: str) -> str:
     option = "" if port == SSH_PORT else f"-p {shlex.quote(port)} "
     target = shlex.quote(f"{user}@{host}")
     forward = f"{address.port}:{address.netloc}"
-    return f"ssh -N {option}-L {forward} {target}, then open {url}/"
+    return f"ssh -N {option}-L {forward} {target}, then open {url}"
 
 
 def _local_url(settings: Settings, server: WebServer, port: int) -> str:

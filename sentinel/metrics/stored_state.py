@@ -18,7 +18,7 @@ from sentinel.model.record import Event
 from sentinel.pipeline import pipeline
 from sentinel.pipeline.engine import Result
 from sentinel.store.cases import all_cases
-from sentinel.store.database import connect
+from sentinel.store.database import connect_read_only
 from sentinel.store.history import History
 from sentinel.store.run_summary import UNFINISHED
 from sentinel.store.silences import Acknowledgement, ack_to_dict, load_acks
@@ -35,7 +35,7 @@ def stored_state(
     `is_live` is false, and the state of a run without an outcome is `unfinished`. `run` is its id,
     by default the name of the directory. Raises sqlite3.Error.
     """
-    with closing(connect(path)) as connection:
+    with closing(connect_read_only(path.absolute())) as connection:
         history = History(connection)
         run = run or path.parent.name
         exposition = Exposition(Counters(), {}, run=run, readable_signals=_readable_signals())

@@ -14,7 +14,7 @@ from sentinel.model.clean_text import clean
 from sentinel.model.evidence_text import evidence_text, label_of
 from sentinel.model.finding import Severity
 from sentinel.model.incident import ENDS_OF_RUN, Incident, Resolution
-from sentinel.model.notification import Notification, NotificationReason
+from sentinel.model.notification import Notification, NotificationReason, RunContext
 from sentinel.model.quantity_text import format_duration, format_number, format_time
 from sentinel.model.record import WHOLE_RUN
 
@@ -100,7 +100,9 @@ def build_message(notification: Notification, now: float | None) -> Message:
     Without `now` it does not state how long ago the problem was found.
     """
     is_resolved = notification.reason is NotificationReason.RESOLVED
-    drill_notes = (DRILL_NOTE,) if notification.context.is_drill else ()
+    context = notification.context
+    drill_notes = (DRILL_NOTE,) if context.is_drill else ()
+    notes = (*drill_notes, *notification.notes, *_open_note(context))
     return Message(
         status="resolved" if is_resolved else "firing",
         severity=notification.incident.severity,
@@ -114,7 +116,7 @@ def build_message(notification: Notification, now: float | None) -> Message:
         checkpoint=_checkpoint(notification),
         links=_links(notification),
         also=tuple(_also(notification)[:MAX_ALSO]),
-        notes=tuple(clean(note, _MAX_FACT_CHARS) for note in (*drill_notes, *notification.notes)),
+        notes=tuple(clean(note, _MAX_FACT_CHARS) for note in notes),
         run=_run_line(notification),
     )
 
@@ -284,6 +286,13 @@ def _links(notification: Notification) -> tuple[Link, ...]:
         Link("Runbook", context.runbook_url),
     )
     return tuple(link for link in links if link.url)
+
+
+def _open_note(context: RunContext) -> tuple[str, ...]:
+    """Where the page is once the agent, whose address the link has, ended."""
+    where = f" on {context.host}" if context.host else ""
+    command = context.open_command
+    return (f"After the run, `{command}`{where} leads to its page.",) if command else ()
 
 
 def _also(notification: Notification) -> list[str]:

@@ -29,7 +29,8 @@ class RunContext:
     """Where a run can be found, for people; a field is empty if it is not known.
 
     `host` is the node of rank 0, `command` the script it runs and `model` the model it trains. The
-    URLs are those of the agent's page, of a dashboard and of the runbook of the notification.
+    URLs are those of the run's page, of a dashboard and of the runbook of the notification.
+    `open_command` shows the page after the run, if the URL is that of an agent which ends with it.
     `checkpoint_path` is the file or folder of the last checkpoint before the onset. `is_drill` is
     whether the fault was injected to test how notifications arrive. `trackers` names its runs at
     experiment trackers by `sentinel.signals.tracker_runs`.
@@ -41,6 +42,7 @@ class RunContext:
     page_url: str = ""
     dashboard_url: str = ""
     runbook_url: str = ""
+    open_command: str = ""
     checkpoint_path: str = ""
     is_drill: bool = False
     trackers: Mapping[str, str] = field(default_factory=dict)

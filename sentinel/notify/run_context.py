@@ -35,29 +35,33 @@ _CHECKPOINT_NAMES = {
 class RunContextReader:
     """Builds the context of notifications from what the agent has stored of the run.
 
-    `page_url` is the address of the agent's page, which it knows once it listens; `dashboard_url`
-    that of a dashboard, in which `{run}` is replaced. `is_drill` marks every notification.
+    `public_url` is the address under which people reach the pages of runs; without it that is
+    `agent_url`, which the agent knows once it listens. `dashboard_url` is that of a dashboard, in
+    which `{run}` is replaced. `is_drill` marks every notification.
     """
 
     connection: sqlite3.Connection
-    page_url: str = ""
+    public_url: str = ""
     dashboard_url: str = ""
     is_drill: bool = False
+    agent_url: str = ""
     _lookup: Thread | None = None
 
     def read(self, notification: Notification, metadata: Mapping[str, str | float]) -> RunContext:
         """The context of a notification; `metadata` are those of the run."""
         diagnosis = notification.diagnosis
         subject = notification.incident.key.detector if diagnosis is None else diagnosis.cause
-        page_url = self.page_url.rstrip("/")
-        run = quote(notification.incident.key.run, safe="")
+        base = (self.public_url or self.agent_url).rstrip("/")
+        name = notification.incident.key.run
+        run = quote(name, safe="")
         return RunContext(
             host=str(metadata.get("host", "")),
             command=PurePath(str(metadata.get("script", ""))).name,
             model=str(metadata.get("model", "")),
-            page_url=page_url,
+            page_url=f"{base}/runs/{run}/" if base else "",
             dashboard_url=self.dashboard_url.replace("{run}", run),
-            runbook_url=f"{page_url}/runbooks/{quote(subject, safe='')}" if page_url else "",
+            runbook_url=f"{base}/runbooks/{quote(subject, safe='')}" if base else "",
+            open_command=f"sentinel open {name}" if base and not self.public_url else "",
             checkpoint_path=self._checkpoint_path(notification.last_good_step, metadata),
             is_drill=self.is_drill,
             trackers=tracker_runs(metadata),

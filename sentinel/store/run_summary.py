@@ -16,9 +16,10 @@ from dataclasses import dataclass, field
 from math import isfinite
 from pathlib import Path
 from sys import intern
-from typing import Any, Protocol
+from typing import Any
 
 from sentinel.model.json_safe import parse_object
+from sentinel.store.run_reader import RunReader
 from sentinel.transport.paths import (
     DATABASE_NAME,
     is_agent_running,
@@ -85,17 +86,7 @@ def make_summary(state: Mapping[str, Any], sparkline: tuple[str, list[float | No
     }
 
 
-class SeriesReader(Protocol):
-    """What the sparkline is read from: `sentinel.store.run_reader.RunReader`."""
-
-    def signals(self) -> list[JsonObject]:
-        """The signals of the run."""
-
-    def series(self, names: list[str], *, points: int = ...) -> JsonObject:
-        """Their values."""
-
-
-def read_summary(state: Mapping[str, Any], reader: SeriesReader) -> JsonObject:
+def read_summary(state: Mapping[str, Any], reader: RunReader) -> JsonObject:
     """The summary of a run in that state, with the sparkline that `reader` reads."""
     name = main_signal([signal["name"] for signal in reader.signals()])
     if not name:

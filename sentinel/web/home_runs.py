@@ -14,11 +14,11 @@ from typing import Any
 
 from sentinel.metrics.cluster_families import head_address
 from sentinel.metrics.stored_state import stored_state
+from sentinel.store.run_reader import RunReader
 from sentinel.store.run_summary import RunIndex, read_summary
 from sentinel.transport.paths import DATABASE_NAME, RunIdError, current_run_dir, validate_run_id
 from sentinel.web.run_list import RunQuery, query_runs
 from sentinel.web.run_routes import RunView
-from sentinel.web.stand_in_reader import StandInReader
 from sentinel.web.suppression_api import SuppressionApi
 
 log = logging.getLogger(__name__)
@@ -105,7 +105,7 @@ class HomeRuns:
     def _make_view(self, run: str, database: Path) -> RunView:
         source = StateSource(run, database, self._ask_agent)
         suppression = SuppressionApi(run, database, source.why_not_notifying)
-        return RunView(run, StandInReader(database), source.read, database, suppression)
+        return RunView(run, RunReader(database), source.read, database, suppression)
 
     def _refresh_again(self) -> None:
         while not self._stopped.is_set():
@@ -170,4 +170,4 @@ class StateSource:
 
 
 def _summarise(run: str, database: Path) -> dict[str, Any]:
-    return read_summary(stored_state(database, run), StandInReader(database))
+    return read_summary(stored_state(database, run), RunReader(database))

@@ -11,15 +11,17 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from math import isfinite
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import quote
 
 from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
-from sentinel.store.storage_monitor import reading_storage
+from sentinel.store.database import NewerSchemaError
+from sentinel.store.run_reader import RunReader
 from sentinel.web.auth import peer_of
 from sentinel.web.responses import REVALIDATED, body_response, is_unchanged, json_response
 from sentinel.web.run_events import OpenStreams, RunEvents, TooManyViewersError
@@ -43,46 +45,6 @@ _MAX_SEARCH_CHARS = 200
 JsonObject = dict[str, Any]
 
 
-class Reader(Protocol):
-    """What the routes read of a run: `sentinel.store.run_reader.RunReader`."""
-
-    def signals(self) -> list[JsonObject]: ...
-    def series(
-        self,
-        names: list[str],
-        *,
-        points: int = ...,
-        axis: str = ...,
-        start: float | None = ...,
-        end: float | None = ...,
-    ) -> JsonObject: ...
-    def rank_grid(
-        self,
-        signal: str,
-        *,
-        columns: int = ...,
-        start: float | None = ...,
-        end: float | None = ...,
-    ) -> JsonObject: ...
-    def thresholds(self, names: list[str]) -> JsonObject: ...
-    def timeline(self) -> JsonObject: ...
-    def incidents(self) -> list[JsonObject]: ...
-    def cases(self) -> list[JsonObject]: ...
-    def samples(
-        self,
-        step: int | None = ...,
-        limit: int = ...,
-        search: str = ...,
-        before: int | None = ...,
-    ) -> list[JsonObject]: ...
-    def sample_steps(self) -> list[tuple[int, int]]: ...
-    def deliveries(self, limit: int = ...) -> list[JsonObject]: ...
-    def media(self, kind: str | None = ..., limit: int = ...) -> list[JsonObject]: ...
-    def media_body(self, media_id: int) -> tuple[str, bytes]: ...
-    def last_row(self) -> int: ...
-    def rows_since(self, row_id: int, limit: int = ...) -> JsonObject: ...
-
-
 def ignore(_: Exception) -> None:
     """For a view whose errors concern nobody else."""
 
@@ -96,7 +58,7 @@ class RunView:
     """
 
     run: str
-    reader: Reader
+    reader: RunReader
     state: Callable[[], JsonObject]
     database: Path
     suppression: SuppressionApi | None = None
@@ -125,11 +87,14 @@ class _ViewEvents:
     def __init__(self, view: RunView) -> None:
         self._view = view
         self.change_mark, self.state = view.change_mark, view.read_state
-        self.last_row, self.rows_since = view.reader.last_row, view.reader.rows_since
+        self.rows_since = view.reader.rows_since
 
     @property
     def ended(self) -> bool:
         return self._view.ended
+
+    def last_row(self) -> int:
+        return int(self._view.reader.series([])["last_id"])
 
 
 ViewFinder = Callable[[Request], Awaitable[RunView]]
@@ -182,20 +147,17 @@ class RunRoutes:
         ]
 
     async def read(self, view: RunView, call: Callable[[], Any]) -> Any:
-        """What `call` returns. Raises RequestError if the storage does not answer."""
-
-        def read() -> Any:
-            with reading_storage():
-                return call()
-
+        """What `call` returns. Raises RequestError if the data cannot be read."""
         try:
-            return await self.pool.run(read)
+            return await self.pool.run(call)
         except TimeoutError:
             raise RequestError(503, "The storage of this run does not answer.") from None
-        except (sqlite3.Error, OSError) as error:
+        except FileNotFoundError:
+            raise RequestError(404, "The data of this run were deleted.") from None
+        except (sqlite3.Error, OSError, NewerSchemaError) as error:
             view.report(error)
             log.warning("The data of run %s cannot be read: %s", view.run, error)
-            raise RequestError(503, "The data of this run cannot be read.") from None
+            raise RequestError(503, f"The data of this run cannot be read: {error}.") from None
 
     def _reading(self, answer: Answer) -> Callable[[Request], Awaitable[Response]]:
         async def respond(request: Request) -> Response:
@@ -241,6 +203,8 @@ class RunRoutes:
         try:
             view = await self._find_view(request)
             kind, body = await self.read(view, lambda: view.reader.media_body(number))
+        except KeyError:
+            raise HTTPException(404) from None
         except RequestError as error:
             return json_response(request, {"error": str(error)}, error.status)
         return body_response(request, body, kind, headers=headers)
@@ -255,7 +219,7 @@ class RunRoutes:
             if view.events is None:
                 view.events = RunEvents(_ViewEvents(view), self.pool, self.streams)
             if after is None:
-                after = await self.read(view, view.reader.last_row)
+                after = await self.read(view, view.events.source.last_row)
             stream = view.events.open(after)
         except RequestError as error:
             return json_response(request, {"error": str(error)}, error.status)

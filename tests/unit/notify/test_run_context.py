@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from contextlib import closing
+from dataclasses import replace
 from threading import Event as Flag
 
 import pytest
 from support.notifications import make_notification, with_diagnosis
 from support.results import make_result
 
+from sentinel.model.message import build_message
 from sentinel.model.notification import RunContext
 from sentinel.model.record import Event
 from sentinel.notify import run_context
@@ -31,10 +33,21 @@ def test_the_context_holds_metadata_and_links(connection):
         host="gpu-3",
         command="train.py",
         model="Qwen/Qwen2.5-7B",
-        page_url="http://gpu-3:13130",
+        page_url="http://gpu-3:13130/runs/a%2Fb/",
         dashboard_url="https://grafana/d?var-run=a%2Fb",
         runbook_url="http://gpu-3:13130/runbooks/kl_blowup",
     )
+
+
+def test_without_a_public_address_the_message_names_the_command_for_later(connection):
+    """The address of the agent ends with the run."""
+    reader = RunContextReader(connection, agent_url="http://127.0.0.1:13130")
+    notification = make_notification(run="grpo-7b")
+    context = reader.read(notification, {"host": "gpu-3"})
+    message = build_message(replace(notification, context=context), None)
+
+    assert context.page_url == "http://127.0.0.1:13130/runs/grpo-7b/"
+    assert "After the run, `sentinel open grpo-7b` on gpu-3 leads to its page." in message.notes
 
 
 def test_the_runs_at_trackers_are_passed_on(connection):
