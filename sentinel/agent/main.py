@@ -34,6 +34,7 @@ from sentinel.model.record import Event, Record
 from sentinel.model.record_batch import RecordOrBatch
 from sentinel.notify import outbox
 from sentinel.notify.dispatcher import Dispatcher
+from sentinel.notify.report_sender import ReportSender, build_in_process
 from sentinel.notify.sink_worker import DeliveryTiming
 from sentinel.notify.slack_buttons import SlackButtons
 from sentinel.readers.sample_files import SampleFiles, SamplePoller
@@ -81,6 +82,8 @@ SUMMARY_TIMEOUT_SECONDS = 2.0
 """How long an agent that ends waits for the last summary of the run."""
 DRAIN_SECONDS = 10.0
 """How long an agent that stops still reads; schedulers kill it after 30 seconds."""
+REPORT_TIMEOUT_SECONDS = 60.0
+"""How long an agent that ends waits for reports that are being sent."""
 UNDELIVERED_TIMEOUT_SECONDS = 24 * 3600.0
 """Time after the end of a run for which the agent keeps trying to deliver notifications."""
 
@@ -235,6 +238,9 @@ class Agent:
             storage=self.storage,
             clock=clock,
         )
+        self.report_sender = ReportSender(
+            run, self.sinks, self.counters, lambda: build_in_process(database_path)
+        )
         self.dispatcher: Dispatcher = Dispatcher(
             database_path,
             self.sinks,
@@ -244,6 +250,7 @@ class Agent:
             is_wanted=self.cluster_role.is_wanted,
             recipients=self.processor.recipients,
             on_database_error=self.storage.report,
+            on_resolved=self.report_sender.enqueue,
             predecessor=None if predecessor is None else predecessor.dispatcher,
         )
         self.storage_keeper = StorageKeeper(database_path, self.storage)
@@ -351,7 +358,9 @@ class Agent:
             self._release_storage()
             self._raise_storage_failure(error)
             raise
-        self._shut_down()
+        # A scheduler that stops this agent kills it soon.
+        was_stopped = self.stop_requested.is_set()
+        self._shut_down(report_timeout=0.0 if was_stopped else REPORT_TIMEOUT_SECONDS)
         if self.source.ended:
             self.source.remove_rings()
         self._release_storage(ended=self.source.ended)
@@ -368,6 +377,7 @@ class Agent:
         self.processor.context_reader.agent_url = url
         self.processor.show_open_cases()
         log.info("Serving run %s at %s/metrics", self.run, url)
+        self.report_sender.start()
         self.dispatcher.start()
         self.storage_keeper.start()
         self.summary_writer.start()
@@ -528,7 +538,12 @@ class Agent:
         undelivered = outbox.count_undelivered(self.connection, self.sinks)
         return not undelivered or elapsed >= UNDELIVERED_TIMEOUT_SECONDS
 
-    def _shut_down(self, onset_timeout: float = 5.0, delivery_timeout: float = 5.0) -> None:
+    def _shut_down(
+        self,
+        onset_timeout: float = 5.0,
+        delivery_timeout: float = 5.0,
+        report_timeout: float = 0.0,
+    ) -> None:
         self.storage_keeper.stop()
         self.summary_writer.stop(SUMMARY_TIMEOUT_SECONDS)
         self.cluster_role.stop()
@@ -537,6 +552,7 @@ class Agent:
             self.sample_poller.stop()
         self.slack_buttons.stop()
         self.dispatcher.stop(delivery_timeout)
+        self.report_sender.stop(report_timeout)
         if self.processor.health_ping is not None:
             self.processor.health_ping.stop(timeout=5.0)
         self.processor.onset_worker.stop(onset_timeout)

@@ -30,6 +30,9 @@ COUNTER_FAMILIES = (
         "Delivery attempts of notifications by outcome.",
     ),
     CounterFamily(
+        "sentinel_sink_reports_total", "outcome", "Reports attached to the ends of cases."
+    ),
+    CounterFamily(
         "sentinel_head_connection_rejected_total",
         "reason",
         "Messages from other agents that were rejected.",

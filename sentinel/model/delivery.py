@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import ClassVar, Literal, Protocol, runtime_checkable
@@ -183,3 +183,34 @@ class RefreshedSink(Protocol):
 
     refresh_seconds: ClassVar[float]
     """Interval at which the newest delivery of a firing case is rendered and sent again."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReportFile:
+    """The report of a run as one HTML file."""
+
+    name: str
+    content: bytes = field(repr=False)
+
+
+AttachmentSteps = Generator[Delivery, Response, bool]
+"""Yields deliveries, gets the response to each, and returns whether the file arrived."""
+
+
+@runtime_checkable
+class AttachingSink(Protocol):
+    """A sink whose receiver takes files: it gets the report of the run once a case is over.
+
+    `attach_report` is a setting: whether it does.
+    """
+
+    attach_report: bool
+
+    def attach(
+        self, notification: Notification, receipt: str | None, report: ReportFile
+    ) -> AttachmentSteps:
+        """The deliveries that send the report after the notification, which was accepted.
+
+        `receipt` is that of the newest message of the case; None if there is none.
+        """
+        ...

@@ -38,8 +38,9 @@ class Dispatcher:
     old. It arrives twice only if the receiver accepts it without a response, or if the agent is
     killed between the response and the commit. `clock` returns seconds since the epoch. `is_wanted`
     and `recipients` are as those of SinkWorker; without recipients, every sink gets everything.
-    `on_database_error` gets the errors of the database, in the thread of a worker. `predecessor` is
-    the dispatcher of the agent that this one replaces, which is stopped.
+    `on_database_error` gets the errors of the database, and `on_resolved` the ends of cases that a
+    receiver accepted, in the thread of a worker. `predecessor` is the dispatcher of the agent that
+    this one replaces, which is stopped.
     """
 
     def __init__(  # noqa: PLR0913 - what all workers share
@@ -53,13 +54,14 @@ class Dispatcher:
         is_wanted: Callable[[Notification], bool] = lambda _: True,
         recipients: Recipients | None = None,
         on_database_error: Callable[[Exception], None] = lambda _: None,
+        on_resolved: Callable[[str, Notification, str | None], None] = lambda *_: None,
         predecessor: Dispatcher | None = None,
     ) -> None:
         self.database_path = database_path
         self.sinks = dict(sinks)
         self._counters, self._clock, self._is_wanted = counters, clock, is_wanted
         self._timing = timing or DeliveryTiming()
-        self._on_database_error = on_database_error
+        self._on_database_error, self._on_resolved = on_database_error, on_resolved
         self._recipients = recipients or Recipients({name: Route() for name in self.sinks})
         self._wake_events = {name: threading.Event() for name in self.sinks}
         self._stopping = threading.Event()
@@ -153,6 +155,7 @@ class Dispatcher:
             self._recipients,
             self.wake,
             self._is_wanted,
+            self._on_resolved,
         )
 
     def _deliver_until_stopped(self, worker: SinkWorker) -> None:

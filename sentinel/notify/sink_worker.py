@@ -20,7 +20,7 @@ from sentinel.model.delivery import (
     SignedSink,
     Sink,
 )
-from sentinel.model.notification import Notification
+from sentinel.model.notification import Notification, NotificationReason
 from sentinel.notify import digest, outbox, retry
 from sentinel.notify.outbox import OutboxEntry
 from sentinel.notify.recipients import Recipients
@@ -101,7 +101,8 @@ class SinkWorker:
 
     `recipients` are all sinks in the order of the settings: what this one rejects is passed on.
     `is_wanted` returns whether a notification may be sent now; it is called once the receiver is
-    reached, in a thread of its own, and again later if not.
+    reached, in a thread of its own, and again later if not. `on_resolved` gets the name of the
+    sink, the end of a case that the receiver accepted, and its receipt; it must not block.
     """
 
     name: str
@@ -113,6 +114,7 @@ class SinkWorker:
     recipients: Recipients = field(default_factory=lambda: Recipients({}))
     on_fail_over: Callable[[], None] = lambda: None
     is_wanted: Callable[[Notification], bool] = lambda _: True
+    on_resolved: Callable[[str, Notification, str | None], None] = lambda *_: None
     _last_request_time: float = field(default=0.0, init=False)
     _wait_seconds: float = field(default=0.0, init=False)
     _store_outcome: Callable[[], None] | None = field(default=None, init=False)
@@ -252,6 +254,10 @@ class SinkWorker:
         self._count("delivered")
         receipt, now = self._receipt(response), self.clock()
         self._sent_times[entry.key] = now
+        if entry.reason == NotificationReason.RESOLVED.value:
+            with suppress(Exception):
+                notification = notification_codec.decode(entry.notification_json)
+                self.on_resolved(self.name, notification, receipt or entry.receipt)
         return lambda: outbox.mark_delivered(self.connection, entry.key, now, receipt)
 
     def _receipt(self, response: Response) -> str | None:

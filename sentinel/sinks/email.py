@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from email.headerregistry import Address
 from email.message import EmailMessage
 from email.policy import SMTP
+from hashlib import sha256
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import ConfigDict, Field, SecretStr, field_validator
@@ -20,7 +21,7 @@ from pydantic.dataclasses import dataclass
 
 from sentinel.config.url_policy import is_loopback
 from sentinel.model.clean_text import clean, clean_url
-from sentinel.model.delivery import Mail, Response
+from sentinel.model.delivery import AttachmentSteps, Mail, ReportFile, Response
 from sentinel.model.message import Message, build_message
 from sentinel.model.notification import Notification, NotificationReason
 from sentinel.sinks._case_id import case_id
@@ -49,6 +50,7 @@ class Email:
 
     `security` is `starttls` (port 587), `tls` from the first byte (port 465), or `none`, for a
     server on this machine only (port 25). `username` and `password` log in, if they are given.
+    With `attach_report`, the report of the run follows in a message of its own once a case is over.
     """
 
     host: Annotated[str, Field(min_length=1)]
@@ -58,6 +60,7 @@ class Email:
     security: Literal["starttls", "tls", "none"] = "starttls"
     username: str = ""
     password: SecretStr | None = None
+    attach_report: bool = False
 
     can_update: ClassVar[bool] = False
 
@@ -81,20 +84,44 @@ class Email:
         """The message; it replies to the first one of the case unless it is that."""
         del receipt
         message = build_message(notification, time.time())
+        is_first = notification.reason is NotificationReason.OPENED
+        mail = self._new_mail(notification, message, "" if is_first else delivery_id)
+        mail.set_content(_text(message, delivery_id))
+        return self._delivery(mail)
+
+    def attach(
+        self, notification: Notification, receipt: str | None, report: ReportFile
+    ) -> AttachmentSteps:
+        """A message with the report in the thread of the case."""
+        del receipt
+        message = build_message(notification, time.time())
+        delivery_id = f"report-{sha256(report.content).hexdigest()[:32]}"
+        mail = self._new_mail(notification, message, delivery_id)
+        mail.set_content(f"{clean(message.headline)}\n\nThe report of the run is attached.\n")
+        mail.add_attachment(
+            report.content, maintype="text", subtype="html", filename=clean(report.name)
+        )
+        response = yield self._delivery(mail)
+        return self.is_accepted(response)
+
+    def _new_mail(
+        self, notification: Notification, message: Message, delivery_id: str
+    ) -> EmailMessage:
+        """A message without content; it replies to the first one of the case if it has an id."""
         mail = EmailMessage(policy=SMTP)
         mail["From"] = Address("Sentinel", addr_spec=self.sender)
         mail["To"] = [Address(addr_spec=each) for each in self.recipients]
         mail["Subject"] = clean(message.cut_headline(_MAX_SUBJECT_CHARS))
         mail["Date"] = _date(notification.time)
         first = f"<{case_id(notification)}@{_ID_DOMAIN}>"
-        if notification.reason is NotificationReason.OPENED:
-            mail["Message-ID"] = first
-        else:
-            mail["Message-ID"] = f"<{delivery_id}@{_ID_DOMAIN}>"
+        mail["Message-ID"] = f"<{delivery_id}@{_ID_DOMAIN}>" if delivery_id else first
+        if delivery_id:
             mail["In-Reply-To"] = mail["References"] = first
         mail["Auto-Submitted"] = "auto-generated"
         mail["X-Sentinel-Severity"] = message.severity.value
-        mail.set_content(_text(message, delivery_id))
+        return mail
+
+    def _delivery(self, mail: EmailMessage) -> Mail:
         return Mail(
             host=self.host,
             port=self.port or _PORTS[self.security],

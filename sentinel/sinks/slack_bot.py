@@ -8,7 +8,13 @@ Every response has status 200 and a JSON object whose `ok` is false with the rea
 except 429 with `Retry-After` (`ratelimited`) and 5xx. The limit is about one message a second and
 channel. The token begins with `xoxb-` and needs the scope `chat:write`; the bot must be a member of
 the channel, or have `chat:write.public`.
-Source: docs.slack.dev, methods `chat.postMessage` and `chat.update`, read in November 2026.
+
+A report is uploaded in three steps, since `files.upload` was shut down in November 2025:
+`files.getUploadURLExternal` returns an address and the id of the file, the address takes its
+content, and `files.completeUploadExternal` shows it in the thread. That needs the scope
+`files:write`.
+Source: docs.slack.dev, methods `chat.postMessage`, `chat.update`, `files.getUploadURLExternal` and
+`files.completeUploadExternal`, read in November 2026.
 """
 
 from __future__ import annotations
@@ -16,12 +22,19 @@ from __future__ import annotations
 import json
 import time
 from typing import Annotated, Any, ClassVar
+from urllib.parse import urlencode
 
 from pydantic import ConfigDict, Field, SecretStr, field_validator
 from pydantic.dataclasses import dataclass
 
 from sentinel.config.field_types import require_permitted_url
-from sentinel.model.delivery import HttpRequest, Rejection, Response
+from sentinel.model.delivery import (
+    AttachmentSteps,
+    HttpRequest,
+    Rejection,
+    ReportFile,
+    Response,
+)
 from sentinel.model.json_safe import parse_object
 from sentinel.model.message import Message, build_message
 from sentinel.model.notification import Notification, NotificationReason
@@ -51,7 +64,8 @@ _REMEDIES = {
     "token_expired": "The token is expired: install the app again and copy its bot token.",
     "account_inactive": "The app was removed from the workspace: install it again.",
     "not_allowed_token_type": "This is no bot token: copy the one that begins with xoxb-.",
-    "missing_scope": "Add the bot scope chat:write to the app, and install the app again.",
+    "missing_scope": "Add the bot scope chat:write to the app (and files:write, if reports are "
+    "attached), and install the app again.",
     "not_in_channel": "Invite the bot to the channel: /invite @name-of-the-app.",
     "channel_not_found": "Check the name of the channel; to a private one, invite the bot.",
     "is_archived": "The channel is archived: choose another one.",
@@ -64,13 +78,15 @@ _REMEDIES = {
 class SlackBot:
     """`token` is the bot token (`xoxb-`), `channel` the name or the id of the channel.
 
-    With `app_token` (`xapp-`), messages have the buttons Acknowledge and Silence. `api_url` is the
-    address of the Web API, which differs for GovSlack.
+    With `app_token` (`xapp-`), messages have the buttons Acknowledge and Silence. With
+    `attach_report`, the thread of a case gets the report of the run once the case is over.
+    `api_url` is the address of the Web API, which differs for GovSlack.
     """
 
     token: SecretStr
     channel: Annotated[str, Field(min_length=1)]
     app_token: SecretStr | None = None
+    attach_report: bool = False
     api_url: str = "https://slack.com/api/"
 
     can_update: ClassVar[bool] = True
@@ -140,6 +156,43 @@ class SlackBot:
         error = str(parse_object(response.body).get("error", ""))
         is_code = error.isascii() and error.replace("_", "").isalnum() and len(error) < 60
         return _REMEDIES.get(error) or (f"The error of Slack is {error}." if is_code else "")
+
+    def attach(
+        self, notification: Notification, receipt: str | None, report: ReportFile
+    ) -> AttachmentSteps:
+        """The upload of the report, as a reply in the thread of the case."""
+        del notification
+        channel, _, first = (receipt or "").partition("/")
+        if not first:
+            return False
+        wanted = {"filename": report.name, "length": len(report.content)}
+        address = yield HttpRequest(
+            f"{self.api_url}files.getUploadURLExternal",
+            urlencode(wanted).encode(),
+            {
+                "Authorization": f"Bearer {self.token.get_secret_value()}",
+                "Content-Type": "application/x-www-form-urlencoded",
+            },
+        )
+        answer = parse_object(address.body)
+        url, file_id = answer.get("upload_url"), answer.get("file_id")
+        if not (self.is_accepted(address) and isinstance(url, str) and isinstance(file_id, str)):
+            return False
+        # The address is the permission: it gets no token.
+        uploaded = yield HttpRequest(
+            url, report.content, {"Content-Type": "application/octet-stream"}
+        )
+        if uploaded.error or uploaded.status != 200:
+            return False
+        shared = yield self.api_request(
+            "files.completeUploadExternal",
+            {
+                "files": [{"id": file_id, "title": report.name}],
+                "channel_id": channel,
+                "thread_ts": first,
+            },
+        )
+        return self.is_accepted(shared)
 
     def api_request(
         self, method: str, content: dict[str, Any], follow_up: HttpRequest | None = None

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Self
 from urllib.parse import parse_qs, urlsplit
 
-from support.webhook_receiver import Handler, Mode, Receiver
+from support.webhook_receiver import Handler, Mode, Receiver, Request
 
 SLACK_TOKEN = "xoxb-1234-CANARY"
 SLACK_APP_TOKEN = "xapp-1234-CANARY"
@@ -56,6 +56,8 @@ class FakeSlack(_Vendor):
     """Errors that the next calls get instead of a treatment."""
     socket_url: str = ""
     """What `apps.connections.open` returns."""
+    files: dict[str, dict] = field(default_factory=dict)
+    """The uploaded files by id: name, length, content, and where they were shared."""
 
     @property
     def api_url(self) -> str:
@@ -87,15 +89,49 @@ class FakeSlack(_Vendor):
     def _call(self, handler: Handler) -> dict:
         request = handler.received
         method = request.path.rpartition("/")[2]
+        if request.path.startswith("/upload/"):
+            return self._store_upload(request)
+        return self._call_method(method, request)
+
+    def _call_method(self, method: str, request: Request) -> dict:
         token = SLACK_APP_TOKEN if method == "apps.connections.open" else SLACK_TOKEN
         if request.headers.get("authorization") != f"Bearer {token}":
             return {"ok": False, "error": "invalid_auth"}
         if method == "apps.connections.open":
             return {"ok": True, "url": self.socket_url}
+        if method == "files.getUploadURLExternal":
+            return self._open_upload(request)
+        if method == "files.completeUploadExternal":
+            return self._share_upload(request.json)
         content = request.json
         if error := slack_refusal(content):
             return {"ok": False, "error": error}
         return self._post(content) if method == "chat.postMessage" else self._update(content)
+
+    def _open_upload(self, request: Request) -> dict:
+        """It takes a form only, and refuses an empty file."""
+        form = {key: value[0] for key, value in parse_qs(request.body.decode()).items()}
+        if not form.get("filename") or not int(form.get("length", "0")):
+            return {"ok": False, "error": "missing_argument"}
+        file_id = f"F{next(self._numbers):010d}"
+        self.files[file_id] = {"name": form["filename"], "length": int(form["length"])}
+        return {"ok": True, "upload_url": f"{self.address}/upload/{file_id}", "file_id": file_id}
+
+    def _store_upload(self, request: Request) -> dict:
+        # The address is the permission: whoever has it needs no token.
+        assert "authorization" not in request.headers
+        self.files[request.path.rpartition("/")[2]]["content"] = request.body
+        return {}
+
+    def _share_upload(self, content: dict) -> dict:
+        (shared,) = content["files"]
+        file = self.files.get(shared["id"], {})
+        if len(file.get("content", b"")) != file.get("length"):
+            return {"ok": False, "error": "file_not_found"}
+        if content["channel_id"] != "C1" or content["thread_ts"] not in self.messages:
+            return {"ok": False, "error": "invalid_channel"}
+        file["thread_ts"] = content["thread_ts"]
+        return {"ok": True, "files": [{"id": shared["id"], "title": shared.get("title")}]}
 
     def _post(self, content: dict) -> dict:
         if content["channel"] not in {"training", "#training", "C1"}:
