@@ -18,6 +18,9 @@ from sentinel.signals.catalogue import better_value
 Axis = Literal["step", "time", "tokens"]
 AXES: tuple[Axis, ...] = get_args(Axis)
 JsonObject = dict[str, Any]
+Window = tuple[float | None, float | None]
+"""Start and end of a part of an axis; None is that of the run."""
+WHOLE: Window = (None, None)
 
 MAX_RUNS = 20
 """Runs that are compared at once; more are not told apart in a chart."""
@@ -35,8 +38,16 @@ class SeriesReader(Protocol):
     def signals(self) -> list[JsonObject]:
         """The signals of the run with their labels, units and groups."""
 
-    def series(self, names: Sequence[str], *, points: int = ..., axis: str = ...) -> JsonObject:
-        """The decimated curves of these signals."""
+    def series(
+        self,
+        names: Iterable[str],
+        *,
+        points: int = ...,
+        axis: str = ...,
+        start: float | None = ...,
+        end: float | None = ...,
+    ) -> JsonObject:
+        """The decimated curves of these signals, between two positions of the axis."""
 
     def cases(self) -> list[JsonObject]:
         """Every case of the run."""
@@ -60,6 +71,7 @@ def compare(
     signals: Sequence[str] = (),
     axis: Axis = "step",
     points: int = 400,
+    window: Window = WHOLE,
 ) -> JsonObject:
     """The comparison as plain data, whose lists of values have one entry per run, in their order.
 
@@ -68,7 +80,8 @@ def compare(
     (signal, label, unit, better, common_x, best_run and values: first, last, best, best_x,
     at_common), series (by signal, with `x` from the start of the run if the axis is time), and
     problems (title and, per run, its cases of that kind). Without `signals`, those of the training
-    that most runs have. Raises ValueError for an unknown axis, or more than `MAX_RUNS` runs.
+    that most runs have. `window` is the part of the axis that is read. Raises ValueError for an
+    unknown axis, or more than `MAX_RUNS` runs.
     """
     if axis not in AXES:
         raise ValueError(f"The axis must be one of {', '.join(AXES)}.")
@@ -79,11 +92,11 @@ def compare(
     series: dict[str, list[JsonObject | None]] = {name: [] for name in names}
     for run, known in zip(runs, described, strict=True):
         wanted = [name for name in names if name in known]
-        curves = run.reader.series(wanted, points=points, axis=axis)["series"] if wanted else {}
-        start = _start_of(run.state, curves) if axis == "time" else 0.0
+        zero = _start_time(run, wanted) if axis == "time" else 0.0
+        curves = _read_curves(run, wanted, points, axis, window, zero)
         for name in names:
             curve = curves.get(name)
-            series[name].append(_shifted(curve, start) if curve and curve["x"] else None)
+            series[name].append(_shifted(curve, zero) if curve and curve["x"] else None)
     names = [name for name in names if any(series[name])]
     differing, same = _compare_settings([run.reader.metadata() for run in runs])
     cases = [run.reader.cases() for run in runs]
@@ -98,16 +111,15 @@ def compare(
     }
 
 
-def summarize(curve: Mapping[str, Any], better: str) -> JsonObject:
+def summarize(curve: Mapping[str, Any], better: str, latest: float | None = None) -> JsonObject:
     """First, last, lowest and highest value of a curve, and the best with its `x`; None if unknown.
 
-    The last attempt counts where a run went back to a checkpoint.
+    `latest` is the last value itself, where the end of the curve is a mean over several steps.
     """
+    lows, highs = (curve.get(key) or curve["mean"] for key in ("min", "max"))
     rows = [
         (x, mean, low, high)
-        for x, mean, low, high in zip(
-            curve["x"], curve["mean"], curve["min"], curve["max"], strict=True
-        )
+        for x, mean, low, high in zip(curve["x"], curve["mean"], lows, highs, strict=True)
         if mean is not None and low is not None and high is not None
     ]
     empty = dict.fromkeys(("first", "last", "last_x", "min", "max", "best", "best_x"))
@@ -119,7 +131,7 @@ def summarize(curve: Mapping[str, Any], better: str) -> JsonObject:
         best = (lowest[2], lowest[0]) if better == "lower" else (highest[3], highest[0])
     return {
         "first": rows[0][1],
-        "last": rows[-1][1],
+        "last": rows[-1][1] if latest is None else latest,
         "last_x": rows[-1][0],
         "min": lowest[2],
         "max": highest[3],
@@ -159,11 +171,28 @@ def _common_signals(described: Sequence[Mapping[str, JsonObject]]) -> list[str]:
     return sorted(ranked, key=lambda name: order[name])
 
 
-def _start_of(state: Mapping[str, Any], curves: Mapping[str, JsonObject]) -> float:
-    """When the run started, in seconds since the epoch."""
+def _read_curves(  # noqa: PLR0913, PLR0917 - what a reader is asked for
+    run: ComparedRun,
+    names: Sequence[str],
+    points: int,
+    axis: Axis,
+    window: Window,
+    zero: float,
+) -> JsonObject:
+    if not names:
+        return {}
+    start, end = (None if each is None else each + zero for each in window)
+    read: JsonObject = run.reader.series(names, points=points, axis=axis, start=start, end=end)
+    curves: JsonObject = read["series"]
+    return curves
+
+
+def _start_time(run: ComparedRun, names: Sequence[str]) -> float:
+    """When the run started, in seconds since the epoch; the first record if that is earlier."""
+    curves = _read_curves(run, names, 2, "time", WHOLE, 0.0)
     firsts = [curve["x"][0] for curve in curves.values() if curve["x"]]
-    started = state.get("started")
-    known = [started] if isinstance(started, int | float) else []
+    started = run.state.get("started")
+    known = [float(started)] if isinstance(started, int | float) else []
     return min([*known, *firsts], default=0.0)
 
 
@@ -185,7 +214,10 @@ def _metric(
     """The results of one signal in every run, and which run has the best value."""
     signal = next(known[name] for known in described if name in known)
     better = better_value(name)
-    values = [None if curve is None else summarize(curve, better) for curve in curves]
+    values = [
+        None if curve is None else summarize(curve, better, known.get(name, {}).get("latest"))
+        for curve, known in zip(curves, described, strict=True)
+    ]
     ends = [each["last_x"] for each in values if each and each["last_x"] is not None]
     common_x = min(ends, default=None)
     for value, curve in zip(values, curves, strict=True):
@@ -268,7 +300,7 @@ def _problems(cases: Sequence[Sequence[JsonObject]]) -> list[JsonObject]:
                 kind,
                 {
                     "kind": kind,
-                    "title": diagnosis.get("title") or label_of(kind),
+                    "title": capitalized(diagnosis.get("title") or label_of(kind)),
                     "cells": [[] for _ in cases],
                 },
             )
@@ -282,6 +314,11 @@ def _problems(cases: Sequence[Sequence[JsonObject]]) -> list[JsonObject]:
                 }
             )
     return sorted(kinds.values(), key=_urgency)
+
+
+def capitalized(text: str) -> str:
+    """The text with a capital letter at its start."""
+    return text[:1].upper() + text[1:]
 
 
 def _urgency(problem: JsonObject) -> tuple[bool, int]:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import base64
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -45,7 +46,7 @@ class ReportReader(SeriesReader, Protocol):
     def rank_grid(self, signal: str, *, columns: int = ...) -> JsonObject:
         """The values of one signal by rank."""
 
-    def thresholds(self, names: Sequence[str]) -> JsonObject:
+    def thresholds(self, names: Iterable[str]) -> JsonObject:
         """The thresholds of detectors over these signals."""
 
     def timeline(self) -> JsonObject:
@@ -66,7 +67,7 @@ class ReportReader(SeriesReader, Protocol):
     def media(self, kind: str | None = ..., limit: int = ...) -> list[JsonObject]:
         """The newest images and histograms."""
 
-    def media_body(self, media_id: int) -> tuple[str, bytes]:
+    def media_body(self, number: int, /) -> tuple[str, bytes]:
         """Content type and content of one of them."""
 
 
@@ -86,17 +87,16 @@ def collect_report(
 ) -> JsonObject:
     """The data of a report of one or several runs, as JSON of at most about `max_bytes`.
 
-    Keys: generated (seconds since the epoch), runs and comparison (None for a single run). Each run
+    Keys: generated (seconds since the epoch), runs and comparison (None for a single run, else with
+    the curves over time and tokens in `other_axes`). Each run
     has name, verdict, results (label, unit, better, first, last, min, max, best, best_x by metric)
     and answers: what the server answers, by the path of a route of the run's page. Other axes than
-    the step are in the query of `api/series`, and signals in that of `api/ranks`; the data URLs of
-    images and histograms are under `api/media-bodies` by id.
+    the step are in the query of `api/series`, and signals in that of `api/ranks`; images as data
+    URLs and histograms as JSON are under `api/media-bodies` by id.
     """
     limit = max_bytes // max(len(runs), 1)
     collected = [_collect(run, limit, include_samples=include_samples) for run in runs]
-    comparison = None
-    if len(runs) > 1:
-        comparison = compare(runs, points=_COMPARED_POINTS)
+    comparison = _compare(runs) if len(runs) > 1 else None
     generated = time.time() if now is None else now
     report: JsonObject = json_safe(
         {"generated": generated, "runs": collected, "comparison": comparison}
@@ -104,11 +104,25 @@ def collect_report(
     return report
 
 
+def _compare(runs: Sequence[ReportedRun]) -> JsonObject:
+    """The comparison over steps, with the curves over the other axes in `other_axes`."""
+    comparison = compare(runs, points=_COMPARED_POINTS)
+    names = list(comparison["series"])
+    comparison["other_axes"] = {
+        axis: compare(runs, signals=names, axis=axis, points=_COMPARED_POINTS // 2)["series"]
+        for axis in _POINTS
+        if axis != comparison["axis"]
+    }
+    rounded: JsonObject = _rounded(comparison)
+    return rounded
+
+
 def _collect(run: ReportedRun, max_bytes: int, *, include_samples: bool) -> JsonObject:
     reader = run.reader
     signals = reader.signals()
     names = [signal["name"] for signal in signals]
     cases = reader.cases()[:_MAX_CASES]
+    samples = _samples(reader) if include_samples else []
     answers: JsonObject = {
         "api/run": dict(run.state),
         "api/signals": signals,
@@ -117,15 +131,15 @@ def _collect(run: ReportedRun, max_bytes: int, *, include_samples: bool) -> Json
         "api/incidents": reader.incidents()[:_MAX_INCIDENTS],
         "api/cases": cases,
         "api/deliveries": reader.deliveries(limit=_MAX_DELIVERIES),
-        "api/sample-steps": reader.sample_steps() if include_samples else [],
-        "api/samples": _samples(reader) if include_samples else [],
+        "api/samples": samples,
+        "api/sample-steps": sorted(Counter(each["step"] for each in samples).items()),
         **_rank_grids(reader),
         **(_media(reader) if include_samples else {"api/media": []}),
     }
     answers |= _series(reader, names, max_bytes - _json_bytes(answers))
     curves = answers["api/series"]["series"]
     results = [
-        _result(signal, curves.get(signal["name"]))
+        _result(signal, curves.get(signal["name"]), signal.get("latest"))
         for signal in signals
         if signal["group"] in GROUPS
     ]
@@ -137,16 +151,15 @@ def _collect(run: ReportedRun, max_bytes: int, *, include_samples: bool) -> Json
     }
 
 
-def _result(signal: JsonObject, curve: JsonObject | None) -> JsonObject:
+def _result(signal: JsonObject, curve: JsonObject | None, latest: float | None) -> JsonObject:
     better = better_value(signal["name"])
-    empty: JsonObject = {"x": [], "mean": [], "min": [], "max": []}
     return {
         "signal": signal["name"],
         "label": signal.get("label") or signal["name"],
         "unit": signal.get("unit", ""),
         "group": signal["group"],
         "better": better,
-        **summarize(curve or empty, better),
+        **summarize(curve or {"x": [], "mean": []}, better, latest),
     }
 
 
@@ -155,7 +168,7 @@ def _series(reader: ReportReader, names: Sequence[str], max_bytes: int) -> JsonO
     scale = 1.0
     while True:
         curves: JsonObject = {
-            "api/series" if axis == "step" else f"api/series?axis={axis}": _rounded(
+            "api/series" if axis == "step" else f"api/series?axis={axis}": _compact(
                 reader.series(names, points=max(int(scale * points), _MIN_POINTS), axis=axis)
             )
             for axis, points in _POINTS.items()
@@ -164,6 +177,18 @@ def _series(reader: ReportReader, names: Sequence[str], max_bytes: int) -> JsonO
         if excess <= 1.0 or scale * _POINTS["step"] <= _MIN_POINTS:
             return curves
         scale *= min(0.9 / excess, 0.9)
+
+
+def _compact(answer: JsonObject) -> JsonObject:
+    """The curves without what the page fills in: equal extremes, and a single attempt."""
+    series = {}
+    for name, curve in answer["series"].items():
+        omitted = {"min", "max"} if curve["is_raw"] else set()
+        if not any(curve.get("attempt") or ()):
+            omitted.add("attempt")
+        omitted |= {key for key, values in curve.items() if values is None}
+        series[name] = {key: each for key, each in curve.items() if key not in omitted}
+    return {**answer, "series": _rounded(series)}
 
 
 def _rank_grids(reader: ReportReader) -> JsonObject:
@@ -179,21 +204,22 @@ def _rank_grids(reader: ReportReader) -> JsonObject:
 
 
 def _samples(reader: ReportReader) -> list[JsonObject]:
-    """Samples of steps spread over the run, oldest first, with long texts cut."""
-    steps = [step for step, _ in reader.sample_steps()]
+    """Samples of steps spread over the run, oldest first, with long texts cut.
+
+    If they are too large, the oldest are left out.
+    """
+    steps = sorted(step for step, _ in reader.sample_steps())[::-1]
     stride = max(1, -(-len(steps) // _SAMPLE_STEPS))
-    # The newest step is always among them.
-    chosen = sorted(set(sorted(steps)[::-1][::stride]))
     found: list[JsonObject] = []
     size = 0
-    for step in reversed(chosen):
-        for sample in reader.samples(step=step, limit=_SAMPLES_PER_STEP):
+    for step in steps[::stride]:
+        for sample in reversed(reader.samples(step=step, limit=_SAMPLES_PER_STEP)):
             cut = {**sample, **{key: _cut(sample.get(key)) for key in ("prompt", "completion")}}
             size += _json_bytes(cut)
             if size > _MAX_SAMPLE_BYTES:
-                return found
+                return found[::-1]
             found.append(cut)
-    return found
+    return found[::-1]
 
 
 def _cut(text: Any) -> Any:
@@ -217,9 +243,15 @@ def _media(reader: ReportReader) -> JsonObject:
         if size > _MAX_MEDIA_BYTES:
             break
         items.append(item)
-        encoded = base64.b64encode(body).decode("ascii")
-        bodies[str(item["id"])] = f"data:{content_type};base64,{encoded}"
+        bodies[str(item["id"])] = _embedded(content_type, body)
     return {"api/media": items, "api/media-bodies": bodies}
+
+
+def _embedded(content_type: str, body: bytes) -> str:
+    """An image as a data URL; a histogram is JSON already."""
+    if not content_type.startswith("image/"):
+        return body.decode("utf-8", "replace")
+    return f"data:{content_type};base64,{base64.b64encode(body).decode('ascii')}"
 
 
 def _rounded(value: Any) -> Any:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from sentinel.insight.comparison import health_of, run_seconds
+from sentinel.insight.comparison import capitalized, health_of, run_seconds
 from sentinel.model.clean_text import clean
 from sentinel.model.quantity_text import format_duration, format_number
 
@@ -15,6 +15,8 @@ JsonObject = dict[str, Any]
 _MAX_RESULTS = 3
 _MAX_CHARS = 1500
 _SEVERITIES = ("critical", "warning", "info")
+_SHOWN_SIGNALS = ("loss", "reward", "eval/loss", "eval_loss", "accuracy", "eval/accuracy")
+"""The results that the verdict names."""
 _TITLES = {
     "ok": "Healthy",
     "warning": "Warnings",
@@ -139,7 +141,7 @@ def _progress(state: Mapping[str, Any], results: Sequence[JsonObject]) -> str:
     changes = [
         f"{each['label']} from {format_number(each['first'])} to {format_number(each['last'])}"
         for each in results
-        if each["better"] and each["first"] is not None and each["last"] is not None
+        if each["signal"] in _SHOWN_SIGNALS and None not in (each["first"], each["last"])
     ]
     return f"{progress} {', '.join(changes[:_MAX_RESULTS])}.".replace(" .", "").strip()
 
@@ -151,5 +153,5 @@ def _text(value: Any) -> str:
 def _sentence(text: str) -> str:
     if not text:
         return ""
-    text = text[:1].upper() + text[1:]
+    text = capitalized(text)
     return text if text.endswith((".", "!", "?")) else f"{text}."

@@ -33,7 +33,8 @@ const EMPTY_RUN = {
   run: "", state: "", step: null, cases: [], incidents: [], silences: [], signals: {}, logged: {}, metadata: {}, patches: {}, ranks: {},
 };
 
-function startPage() {
+// `extraSections` stand before the curves. Returns the header.
+export function startPage(extraSections = []) {
   const page = {
     source,
     view: createView(),
@@ -41,7 +42,7 @@ function startPage() {
     runbookUrl: (name) => (source.isReport ? "" : `../../runbooks/${encodeName(name)}`),
   };
   const header = createHeader(page);
-  const frame = createFrame(SECTIONS.map((create) => create(page)));
+  const frame = createFrame(withSections(extraSections).map((create) => create(page)));
   page.frame = frame;
   page.reveal = frame.reveal;
   page.toolbar = createToolbar(page, openHelpDialog, () => openSearchDialog(page));
@@ -71,6 +72,12 @@ function startPage() {
   refresh();
   addEventListener("online", refresh);
   subscribe({ run: show, reset: refresh, connection: header.setConnection });
+  return { header };
+}
+
+function withSections(extraSections) {
+  const place = SECTIONS.indexOf(createCurves);
+  return [...SECTIONS.slice(0, place), ...extraSections, ...SECTIONS.slice(place)];
 }
 
 // Links to cases and sections open what they lead to.
@@ -103,4 +110,4 @@ function searchTargets({ frame, run }) {
   return [...cases, ...sections, ...signals];
 }
 
-startPage();
+if (!source.isReport) startPage();

@@ -1,8 +1,8 @@
 // Where the data of the page come from: the server of the run, or, in a report, the JSON inside it.
 //
-// A report has <script type="application/json" id="embedded-data"> with an object: what the server
-// would answer, by path. A path with a query is looked up as it is and then without its query; of
-// series, thresholds and samples, what the query asks for is taken from the whole.
+// A report has <script type="application/json" id="report-data">. The answers of a run in it are what
+// the server would answer, by path. A path is looked up with its axis or its signal, and then without
+// its query; of series, thresholds and samples, what the query asks for is taken from the whole.
 
 const RETRY_DELAYS_MS = [1000, 2000, 5000, 10000, 30000];
 const POLL_INTERVAL_MS = 5000;
@@ -10,8 +10,12 @@ const HIDDEN_POLL_INTERVAL_MS = 30000;
 const FIRST_POLL_MS = 500;
 const EVENT_NAMES = ["rows", "run", "reset", "end"];
 
-const embeddedNode = document.getElementById("embedded-data");
-const embedded = embeddedNode && JSON.parse(embeddedNode.textContent);
+const reportNode = document.getElementById("report-data");
+// { generated, runs: [{ name, verdict, results, answers }], comparison }; null on a page of a server.
+export const report = reportNode && JSON.parse(reportNode.textContent);
+// The run of the report that is shown: ?run=1 is the second one.
+export const reportedRun = report && (report.runs[Number(new URLSearchParams(location.search).get("run") ?? 0)] ?? report.runs[0]);
+const embedded = reportedRun && reportedRun.answers;
 
 let writeToken = "";
 let clockOffsetSeconds = 0;
@@ -45,6 +49,7 @@ export async function post(path, body) {
 
 // Seconds since the epoch by the clock of the server.
 export function serverTime() {
+  if (report) return report.generated;
   return Date.now() / 1000 + clockOffsetSeconds;
 }
 
@@ -191,30 +196,41 @@ function roundedOffset(seconds) {
 
 function embeddedAnswer(path) {
   const [name, text] = path.split("?");
-  const answer = embedded[path] ?? embedded[name];
-  if (answer === undefined) throw answerError(`The report does not contain ${name}.`, 404);
-  if (path in embedded) return answer;
   const query = new URLSearchParams(text);
+  const key = ["axis", "signal"].filter((each) => query.has(each)).map((each) => `${name}?${each}=${query.get(each)}`)
+    .find((each) => each in embedded) ?? name;
+  const answer = embedded[key];
+  if (answer === undefined) throw answerError(`The report does not contain ${name}.`, 404);
   if (name === "api/series") {
-    const series = Object.fromEntries(listOf(query, "signals").filter((key) => key in answer.series)
-      .map((key) => [key, answer.series[key]]));
-    return { ...answer, series };
+    const series = embeddedOnly(answer.series, query.getAll("signals"));
+    return { ...answer, series: query.has("from") ? embeddedRange(series, Number(query.get("from")), Number(query.get("to"))) : series };
   }
-  if (name === "api/thresholds") {
-    return Object.fromEntries(listOf(query, "signals").filter((key) => key in answer).map((key) => [key, answer[key]]));
-  }
+  if (name === "api/thresholds") return embeddedOnly(answer, query.getAll("signals"));
   if (name === "api/samples") return embeddedSamples(answer, query);
   if (name === "api/media" && query.get("kind")) return answer.filter(({ kind }) => kind === query.get("kind"));
   return answer;
 }
 
-function listOf(query, name) {
-  return (query.get(name) ?? "").split(",").filter(Boolean);
+function embeddedOnly(answer, names) {
+  return Object.fromEntries(names.filter((name) => name in answer).map((name) => [name, answer[name]]));
 }
 
+// The points of curves between two positions, and one beyond each end.
+function embeddedRange(series, start, end) {
+  return Object.fromEntries(Object.entries(series).map(([name, curve]) => {
+    const isIn = (x) => x >= start && x <= end;
+    const kept = curve.x.map((x, index) => isIn(x) || isIn(curve.x[index - 1]) || isIn(curve.x[index + 1]));
+    const cut = Object.entries(curve).map(([field, values]) =>
+      [field, Array.isArray(values) && field !== "bad" ? values.filter((_, index) => kept[index]) : values]);
+    return [name, Object.fromEntries(cut)];
+  }));
+}
+
+// The newest samples that match, the oldest of them first.
 function embeddedSamples(samples, query) {
   const words = (query.get("search") ?? "").toLowerCase();
-  return samples.filter(({ step, prompt, completion }) =>
-    (!query.get("step") || step === Number(query.get("step")))
-    && (!words || `${prompt}\n${completion}`.toLowerCase().includes(words)));
+  const [step, before] = ["step", "before"].map((name) => (query.get(name) ? Number(query.get(name)) : null));
+  const found = samples.filter((sample) => (step === null || sample.step === step) && (before === null || sample.id < before)
+    && (!words || `${sample.prompt}\n${sample.completion}`.toLowerCase().includes(words)));
+  return found.slice(-Number(query.get("limit") ?? found.length));
 }

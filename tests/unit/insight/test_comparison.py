@@ -30,7 +30,7 @@ class PlainReader:
             for name in self.curves
         ]
 
-    def series(self, names, *, points=800, axis="step"):
+    def series(self, names, *, points=800, axis="step", start=None, end=None):
         self.asked.append((list(names), points, axis))
         return {"axis": axis, "series": {name: self.curves[name] for name in names}}
 
@@ -41,7 +41,7 @@ class PlainReader:
         return self.given_metadata
 
 
-def case(detector, onset=10, severity="warning", cause=None, resolved=None, run="a"):
+def case(detector, onset=10, severity="warning", *, cause=None, resolved=None, run="a"):
     diagnosis = {"cause": cause, "title": f"The {cause}"} if cause else None
     return {
         "name": f"{run}/{detector}#1",

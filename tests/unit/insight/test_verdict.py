@@ -3,8 +3,8 @@
 from sentinel.insight.verdict import judge
 
 RESULTS = [
-    {"label": "Loss", "better": "lower", "first": 4.0, "last": 1.25},
-    {"label": "KL", "better": "", "first": 0.0, "last": 1.0},
+    {"signal": "loss", "label": "Loss", "better": "lower", "first": 4.0, "last": 1.25},
+    {"signal": "kl_ref", "label": "KL", "better": "", "first": 0.0, "last": 1.0},
 ]
 STATE = {"run": "r", "state": "finished", "step": 1200, "started": 100.0, "ended": 7300.0}
 

@@ -2,7 +2,7 @@
 import { container, element, setText, severityClass } from "../dom.js";
 import { PLOT_MARGIN, plotDraw, plotFade, plotLayout, plotText, plotValue, plotX } from "./plot.js";
 import { seriesSmooth } from "./series.js";
-import { sparkline } from "./sparkline.js";
+import { sparkline, sparklineSet } from "./sparkline.js";
 import { chartNumber, chartPosition, chartUnit } from "./units.js";
 
 const CHART_TABLE_ROWS = 50;
@@ -47,12 +47,15 @@ function chartLogTicks(bottom, top) {
 }
 
 export class Chart {
-  // `signals` are entries of api/signals: one, or the same quantity of several devices. `limit` is
-  // the largest possible value, if the chart should show how much of it is used.
+  // `signals` are entries of api/signals: one, or the same quantity of several devices or runs, which
+  // may have a `legend`, and in `color` the number of a colour. `limit` is the largest possible value,
+  // if the chart should show how much of it is used.
   constructor(context, signals, { title = signals[0].label || signals[0].name, limit = null, onPin = null } = {}) {
     this.context = context;
     this.signals = signals;
     this.names = signals.map(({ name }) => name);
+    this.legends = new Map(signals.map(({ name, legend }) => [name, legend ?? (name.split("/")[1] || name)]));
+    this.numbers = new Map(signals.map(({ name, color }, index) => [name, color ?? index]));
     this.title = title;
     this.limit = limit;
     this.isBuilt = false;
@@ -84,7 +87,7 @@ export class Chart {
     this.plot.setAttribute("aria-label", this.title);
     this.plot.addEventListener("pointerdown", () => this.context.hold(this), true);
     this.legend = element("div", "", "legend");
-    this.legend.hidden = this.signals.length < 2;
+    this.legend.hidden = this.signals.length < 2 && !signal.legend;
     const heading = element("h4", this.title);
     if (signal.help) heading.title = signal.help;
     this.element = container("article", "chart",
@@ -135,6 +138,10 @@ export class Chart {
     this.isBuilt = false;
   }
 
+  #color(name, colors) {
+    return colors.series[this.numbers.get(name) % colors.series.length];
+  }
+
   #drawEmpty(plotly) {
     if (!this.names.every((name) => this.context.store.overview.has(name))) return;
     this.destroy(plotly);
@@ -169,11 +176,11 @@ export class Chart {
     this.destroy(plotly);
     const { axis } = this.context.store;
     const number = (value) => (value === null ? "" : chartNumber(value * this.unit.factor));
-    const titles = [axis, ...(windows.length > 1 ? ["device"] : []), "mean", "min", "max", "lowest rank", "highest rank", "worst rank"];
+    const titles = [axis, ...(windows.length > 1 ? [this.signals[0].legend ? "run" : "device"] : []), "mean", "min", "max", "lowest rank", "highest rank", "worst rank"];
     const rows = windows.flatMap(({ name, points, inside }) => {
       const step = Math.ceil(inside.length / (CHART_TABLE_ROWS / windows.length));
       return inside.filter((_, index) => (inside.length - 1 - index) % step === 0).reverse().map((index) => [
-        chartPosition(points.x[index], axis).replace(/^\D+ /, ""), ...(windows.length > 1 ? [name.split("/")[1] || name] : []),
+        chartPosition(points.x[index], axis).replace(/^\D+ /, ""), ...(windows.length > 1 ? [this.legends.get(name)] : []),
         number(points.mean[index]), number(points.min[index]), number(points.max[index]),
         number(points.rank_min[index]), number(points.rank_max[index]), points.worst_rank[index] ?? ""]);
     });
@@ -190,16 +197,24 @@ export class Chart {
 
   #drawSparkline(windows, range) {
     this.plot.setAttribute("role", "img");
-    const { points, inside } = windows[0];
-    const pick = (values) => inside.map((index) => values[index]);
-    const smoothed = seriesSmooth(points, this.context.view.smoothing, range[1] - range[0]);
-    const extent = chartExtent(pick(points.max), chartExtent(pick(points.min))) || [0, 0];
+    const isSingle = windows.length === 1 && !this.signals[0].legend;
+    const curves = windows.map(({ name, points, inside }) => {
+      const pick = (values) => inside.map((index) => values[index]);
+      const smoothed = seriesSmooth(points, this.context.view.smoothing, range[1] - range[0]);
+      return { x: pick(points.x), values: pick(smoothed), low: pick(points.min), high: pick(points.max), number: this.numbers.get(name) };
+    });
+    let extent = null;
+    for (const curve of curves) extent = chartExtent(isSingle ? [...curve.low, ...curve.high] : curve.values, extent);
+    extent ??= [0, 0];
+    const picture = isSingle ? sparkline(curves[0].values, { width: 320, height: 120, low: curves[0].low, high: curves[0].high })
+      : sparklineSet(curves, { width: 320, height: 120, range, extent });
     const [low, high] = extent.map((value) => chartNumber(Number((value * this.unit.factor).toPrecision(3))));
     const { axis } = this.context.store;
     this.plot.replaceChildren(
       container("div", "spark", container("span", "limits", element("span", high, "nowrap"), element("span", low, "nowrap")),
-        sparkline(pick(smoothed), { width: 320, height: 120, low: pick(points.min), high: pick(points.max) })),
+        picture),
       container("div", "ends", element("span", chartPosition(range[0], axis)), element("span", chartPosition(range[1], axis))));
+    this.#drawLegend(windows, this.context.colors);
   }
 
   #drawPlot(plotly, windows, range) {
@@ -208,11 +223,11 @@ export class Chart {
     const colors = context.colors;
     this.plot.setAttribute("role", "img");
     if (!this.plot.classList.contains("js-plotly-plot")) this.plot.replaceChildren();
-    const isSingle = windows.length === 1;
+    const isSingle = windows.length === 1 && !this.signals[0].legend;
     const traces = [];
     let extent = null;
-    windows.forEach((window, index) => {
-      const curve = this.#curve(window, range, colors.series[isSingle ? 0 : index % colors.series.length], isSingle);
+    windows.forEach((window) => {
+      const curve = this.#curve(window, range, this.#color(window.name, colors), isSingle);
       traces.push(...curve.traces);
       extent = chartExtent(curve.extent || [], extent);
     });
@@ -256,7 +271,7 @@ export class Chart {
     });
     const mode = x.length === 1 ? "markers" : x.length <= CHART_MARKED_POINTS ? "lines+markers" : "lines";
     const line = { type: "scatter", mode, marker: { color, size: x.length === 1 ? 6 : 4 }, connectgaps: false };
-    const label = isSingle ? plotText(this.title) : plotText(name.split("/")[1] || name);
+    const label = plotText(isSingle ? this.title : this.legends.get(name));
     const hover = `%{y:.4~g}${this.unit.name && isSingle ? ` ${this.unit.name}` : ""}`;
     const main = {
       ...line, x, y: smoothed ? smooth : mean, line: { color, width: isSingle ? 1.6 : 1.2 }, name: label,
@@ -354,8 +369,9 @@ export class Chart {
   }
 
   #drawLegend(windows, colors) {
-    const entries = windows.length > 1 && windows.length <= CHART_LEGEND_LIMIT
-      ? windows.map(({ name }, index) => [name.split("/")[1] || name, colors.series[index % colors.series.length]]) : [];
+    const isNamed = windows.length > 1 || this.signals[0].legend;
+    const entries = isNamed && windows.length <= CHART_LEGEND_LIMIT
+      ? windows.map(({ name }) => [this.legends.get(name), this.#color(name, colors)]) : [];
     const key = JSON.stringify(entries);
     if (key === this.shownLegend) return;
     this.shownLegend = key;

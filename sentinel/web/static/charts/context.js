@@ -15,6 +15,9 @@ const CONTEXT_LIVE_PAUSE = 2;
 // Live rows have no values of single ranks; they are fetched with the whole curve now and then.
 const CONTEXT_REFRESH_MS = 30000;
 
+// In a report all charts are drawn: it may be printed, or read by a program.
+const CONTEXT_REPORT_MARGIN = "100000px 0px";
+
 const contextOfPage = new WeakMap();
 
 // The one context of a page.
@@ -50,7 +53,7 @@ export class ChartContext {
     this.dirty = new Set();
     this.wanted = new Set();
     this.listeners = new Set();
-    this.observer = new IntersectionObserver((entries) => this.#observe(entries), { rootMargin: "150px 0px" });
+    this.observer = new IntersectionObserver((entries) => this.#observe(entries), { rootMargin: source.isReport ? CONTEXT_REPORT_MARGIN : "150px 0px" });
     this.resizes = new ResizeObserver((entries) => this.#resize(entries));
     this.rows = [];
     this.freeAt = 0;
@@ -66,7 +69,8 @@ export class ChartContext {
       reset: () => this.#reload(),
       end: () => this.marks.refresh(),
     });
-    addEventListener("beforeprint", () => this.#drawAll());
+    addEventListener("beforeprint", () => this.#startPrint());
+    addEventListener("afterprint", () => this.#endPrint());
     addEventListener("pointerup", () => this.release(), true);
     addEventListener("pointercancel", () => this.release(), true);
     setInterval(() => this.#refreshRanks(), CONTEXT_REFRESH_MS);
@@ -261,11 +265,30 @@ export class ChartContext {
     }
   }
 
-  // Charts that never came into view are printed too, if their data are here.
-  #drawAll() {
-    for (const chart of this.charts.values()) {
-      if (this.plotly !== undefined && !this.visible.has(chart) && chart.element.isConnected) chart.draw(this.plotly);
+  // Paper is light, and charts are as wide as their column there. Those that never came into view are
+  // printed too, if their data are here.
+  #startPrint() {
+    const root = document.documentElement;
+    this.screenTheme = root.getAttribute("data-theme");
+    root.setAttribute("data-theme", "light");
+    this.#drawAll();
+    for (const picture of document.querySelectorAll(".chart .main-svg")) {
+      const [width, height] = ["width", "height"].map((name) => parseFloat(picture.getAttribute(name)));
+      picture.setAttribute("viewBox", `0 0 ${width} ${height}`);
     }
+  }
+
+  #endPrint() {
+    const root = document.documentElement;
+    if (this.screenTheme === null) root.removeAttribute("data-theme");
+    else root.setAttribute("data-theme", this.screenTheme);
+    this.#drawAll();
+  }
+
+  #drawAll() {
+    this.colors = plotColors();
+    if (this.plotly === undefined) return;
+    for (const chart of this.charts.values()) if (chart.element.isConnected && chart.element.clientWidth) chart.draw(this.plotly);
   }
 
   #resize(entries) {

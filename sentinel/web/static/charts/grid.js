@@ -25,7 +25,8 @@ export class ChartGrid {
   setCharts(entries) {
     const keys = new Set(entries.map(({ signals }) => signals[0].name));
     for (const [key, chart] of this.charts) {
-      if (!keys.has(key) || entries.find(({ signals }) => signals[0].name === key).signals.length !== chart.signals.length) {
+      const entry = entries.find(({ signals }) => signals[0].name === key);
+      if (!keys.has(key) || entry.signals.map(({ name }) => name).join("\n") !== chart.names.join("\n")) {
         this.context.remove(chart);
         chart.element.remove();
         this.charts.delete(key);

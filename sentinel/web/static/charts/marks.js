@@ -59,7 +59,7 @@ export class Marks {
     if (!missing.length) return false;
     for (const name of missing) this.thresholds.set(name, []);
     try {
-      const found = await this.source.getJson(`api/thresholds?${new URLSearchParams({ signals: missing.join(",") })}`);
+      const found = await this.source.getJson(`api/thresholds?${new URLSearchParams(missing.map((name) => ["signals", name]))}`);
       for (const [name, lines] of Object.entries(found)) this.thresholds.set(name, lines);
       return Object.values(found).some((lines) => lines.length);
     } catch {

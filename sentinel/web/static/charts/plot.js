@@ -1,4 +1,5 @@
 // Loads plotly.js, and draws with the colours of the page.
+import { CHART_AXIS_NOUNS } from "./units.js";
 
 const PLOT_CONFIG = { displayModeBar: false, doubleClick: false, showTips: false, responsive: false };
 export const PLOT_MARGIN = { l: 52, r: 12, t: 8, b: 24, pad: 0 };
@@ -82,7 +83,8 @@ export function plotLayout({ width, height, axis, range, colors, yaxis, shapes =
   const font = { color: colors.soft, size: 11, family: "system-ui, sans-serif" };
   const span = range[1] - range[0];
   const line = { gridcolor: colors.grid, zeroline: false, showline: false, ticks: "", automargin: false };
-  const isShort = axis !== "time" && span < 6;
+  const isShort = axis !== "time" && axis !== "hours" && span < 6;
+  const format = span > 2e6 || axis === "tokens" ? "~s" : axis === "hours" ? "~g" : ",d";
   return {
     width, height, shapes, font,
     margin: PLOT_MARGIN, autosize: false, showlegend: false,
@@ -93,8 +95,8 @@ export function plotLayout({ width, height, axis, range, colors, yaxis, shapes =
     xaxis: {
       ...line, ticklabeloverflow: "hide past div", showgrid: false, range: range.map((value) => plotX(value, axis)), autorange: false,
       type: axis === "time" ? "date" : "linear", nticks: Math.max(2, Math.floor(width / (axis === "time" && span > 86400 ? 110 : 65))),
-      ...(axis === "time" ? { tickformat: plotTimeFormat(span) } : { tickformat: span > 2e6 || axis === "tokens" ? "~s" : ",d", ...(isShort && { dtick: 1 }) }),
-      showspikes: false, unifiedhovertitle: { text: axis === "time" ? "%{x|%d %b %H:%M:%S}" : `${axis === "tokens" ? "token" : "step"} %{x:,d}` },
+      ...(axis === "time" ? { tickformat: plotTimeFormat(span) } : { tickformat: format, ...(isShort && { dtick: 1 }) }),
+      showspikes: false, unifiedhovertitle: { text: axis === "time" ? "%{x|%d %b %H:%M:%S}" : `${CHART_AXIS_NOUNS[axis] ?? "step"} %{x:${axis === "hours" ? ".3~f" : ",d"}}` },
     },
     yaxis: { ...line, ticklabeloverflow: "allow", fixedrange: true, nticks: 5, ...yaxis },
   };

@@ -129,7 +129,7 @@ export class SeriesStore {
   async #fetchAll(names, range, generation, axis) {
     for (let first = 0; first < names.length; first += SERIES_NAMES_PER_REQUEST) {
       const some = names.slice(first, first + SERIES_NAMES_PER_REQUEST);
-      const query = new URLSearchParams({ signals: some.join(","), points: SERIES_POINTS, axis });
+      const query = new URLSearchParams([...some.map((name) => ["signals", name]), ["points", SERIES_POINTS], ["axis", axis]]);
       if (range) {
         const margin = (range[1] - range[0]) * SERIES_MARGIN;
         query.set("from", range[0] - margin);

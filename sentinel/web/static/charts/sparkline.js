@@ -27,3 +27,18 @@ export function sparkline(values, { width = 120, height = 28, low = null, high =
   svg.append(sparklinePart("path", { d: path, "vector-effect": "non-scaling-stroke" }));
   return svg;
 }
+
+// Several curves over one axis: each has positions in `x`, `values` and the `number` of its colour.
+export function sparklineSet(curves, { width, height, range, extent }) {
+  const svg = sparklinePart("svg", { viewBox: `0 0 ${width} ${height}`, class: "sparkline", "aria-hidden": "true", preserveAspectRatio: "none" });
+  const x = (value) => (((value - range[0]) / (range[1] - range[0] || 1)) * (width - 2) + 1).toFixed(1);
+  const y = (value) => (height - 2 - ((value - extent[0]) / (extent[1] - extent[0] || 1)) * (height - 4)).toFixed(1);
+  for (const curve of curves) {
+    const path = curve.values.map((value, index) =>
+      (typeof value === "number" ? `${typeof curve.values[index - 1] === "number" ? "L" : "M"}${x(curve.x[index])} ${y(value)}` : "")).join("");
+    const part = sparklinePart("path", { d: path, "vector-effect": "non-scaling-stroke" });
+    part.style.setProperty("stroke", `var(--series-${(curve.number % 8) + 1})`);
+    svg.append(part);
+  }
+  return svg;
+}

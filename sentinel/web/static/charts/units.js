@@ -7,6 +7,9 @@ const CHART_PREFIXES = {
 };
 const CHART_UNIT_NAMES = { ratio: "%", watts: "W", celsius: "°C", tokens_per_second: "tokens/s" };
 
+// What a position on an axis counts; runs are compared over hours from their starts.
+export const CHART_AXIS_NOUNS = { step: "step", tokens: "token", hours: "hour" };
+
 // How values of a unit are shown if the largest of them is `largest`: { factor, name }.
 export function chartUnit(unit, largest) {
   const prefixes = CHART_PREFIXES[unit];
@@ -42,5 +45,5 @@ export function chartText(value, unit) {
 // A position on the axis of charts.
 export function chartPosition(value, axis) {
   if (axis === "time") return new Date(value * 1000).toLocaleString();
-  return `${axis === "tokens" ? "token" : "step"} ${chartNumber(value)}`;
+  return `${CHART_AXIS_NOUNS[axis] ?? "step"} ${chartNumber(value)}`;
 }

@@ -264,5 +264,7 @@ function resolvedCase(page, { severity, subject, message, ...rest }) {
           page.reveal("curves");
         }, "small quiet"))));
   });
+  // A report is read from top to bottom.
+  details.open = page.source.isReport;
   return details;
 }

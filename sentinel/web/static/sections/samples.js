@@ -70,7 +70,7 @@ export function createSamples(page) {
       // The answer has the oldest first.
       const newest = [...found].reverse();
       samples = isMore ? [...samples, ...newest] : newest;
-      isExhausted = found.length < PAGE_SIZE || page.source.isReport || newest[newest.length - 1]?.id === undefined;
+      isExhausted = found.length < PAGE_SIZE || newest[newest.length - 1]?.id === undefined;
       if (chosen && other) {
         list.replaceChildren(...await comparedElements(page.source, Number(chosen), Number(other), search.value.trim()));
       } else show();

@@ -1,0 +1,125 @@
+"""The runs that a command reads: by id, by the path of their database, or by that of a log."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sentinel.cli._options import error_exit, read_error_text, settings_environ
+
+if TYPE_CHECKING:
+    from sentinel.insight.run_report import ReportedRun
+
+RUN_OR_LOG_HELP = "Run id, path of a run's database, or path of a log file or folder."
+
+
+@contextmanager
+def open_runs(
+    command: str, arguments: Sequence[str], config: Path | None = None
+) -> Iterator[list[ReportedRun]]:
+    """The runs that the arguments name; logs are replayed into temporary databases first.
+
+    A folder of logs stands for all of them. Exits with an error if one cannot be read.
+    """
+    from sqlite3 import DatabaseError
+
+    from sentinel.insight.run_report import ReportedRun
+    from sentinel.store.database import NewerSchemaError
+    from sentinel.store.run_reader import RunReader
+
+    with tempfile.TemporaryDirectory(prefix=f"sentinel-{command}-") as folder:
+        runs: list[ReportedRun] = []
+        for argument in arguments:
+            for name, path in _databases(command, argument, Path(folder), config):
+                try:
+                    state = _state(name, path)
+                except (NewerSchemaError, DatabaseError) as error:
+                    raise error_exit(command, f"cannot use {path}: {error}") from None
+                runs.append(ReportedRun(_unused_name(name, runs), RunReader(path), state))
+        if not runs:
+            raise error_exit(command, "none of the logs can be read.")
+        yield runs
+
+
+def _databases(
+    command: str, argument: str, folder: Path, config: Path | None
+) -> Iterator[tuple[str, Path]]:
+    """Name and database of each run that the argument stands for."""
+    from sentinel.transport.paths import DATABASE_NAME, RunIdError, current_run_dir, home_dir
+
+    try:
+        path = current_run_dir(argument) / DATABASE_NAME
+        if path.is_file():
+            yield argument, path
+            return
+    except RunIdError:
+        # A path is no run id.
+        pass
+    path = Path(argument)
+    database = path / DATABASE_NAME if path.is_dir() else path
+    if database.suffix == ".db" and database.is_file():
+        yield database.absolute().parent.name, database.absolute()
+    elif path.exists():
+        yield from _import_logs(command, path, folder, config)
+    else:
+        runs = home_dir() / "runs"
+        raise error_exit(
+            command,
+            f"no run {argument!r} under {home_dir()}, and no such file. `ls {runs}` lists runs.",
+        )
+
+
+def _import_logs(
+    command: str, path: Path, folder: Path, config: Path | None
+) -> Iterator[tuple[str, Path]]:
+    """The logs at or below `path`, replayed into databases in `folder`."""
+    from sentinel.config.settings import ConfigError, load_replay_settings
+    from sentinel.readers.log_folder import find_logs
+    from sentinel.store.log_import import import_log
+
+    try:
+        settings = load_replay_settings(environ=settings_environ(config))
+        logs = find_logs(path)
+    except ConfigError as error:
+        raise error_exit(command, str(error)) from None
+    except OSError as error:
+        raise error_exit(command, f"cannot read {path}: {read_error_text(error)}") from None
+    if not logs:
+        raise error_exit(command, f"there is no log at or below {path}.")
+    for log in logs:
+        database, problem = Path(tempfile.mkdtemp(dir=folder)) / "log.db", log.problem
+        if not problem:
+            try:
+                import_log(log.path, settings, database, run=log.run)
+            except (OSError, ValueError) as error:
+                problem = read_error_text(error)
+        if not problem:
+            yield log.run, database
+        elif len(logs) == 1:
+            raise error_exit(command, f"cannot read {log.path}: {problem}")
+        else:
+            print(f"sentinel {command}: cannot read {log.path}: {problem}", file=sys.stderr)
+
+
+def _state(run: str, database: Path) -> dict[str, Any]:
+    """What the agent of the run answers, or the state that its database holds."""
+    from sentinel.agent.discovery import query_agent
+    from sentinel.metrics.stored_state import stored_state
+
+    registration = database.with_name("agent.json")
+    if registration.is_file():
+        state = query_agent(registration).state
+        if state:
+            return state
+    return stored_state(database, run)
+
+
+def _unused_name(name: str, runs: Sequence[ReportedRun]) -> str:
+    """The name, numbered if another run has it."""
+    names = {run.name for run in runs}
+    numbered = (f"{name} ({number})" for number in range(2, len(runs) + 2))
+    return next(each for each in (name, *numbered) if each not in names)

@@ -1,0 +1,172 @@
+"""`sentinel compare`: runs or logs side by side, in the terminal, as JSON or as an HTML file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from sentinel.cli._options import error_exit
+from sentinel.cli._run_sources import RUN_OR_LOG_HELP, open_runs
+from sentinel.cli._terminal import escape_unprintable
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+_MIN_RUNS = 2
+_MAX_METRICS = 25
+_MAX_SETTING_CHARS = 60
+_STYLES = {"critical": "bold red", "warning": "yellow", "ok": "green"}
+
+
+def compare(  # noqa: PLR0913, PLR0917 - the options of the command
+    runs: Annotated[list[str], typer.Argument(help=RUN_OR_LOG_HELP, metavar="A B...")],
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="Write the comparison as HTML.")
+    ] = None,
+    axis: Annotated[str, typer.Option(help="Axis of the curves: step, time or tokens.")] = "step",
+    signal: Annotated[
+        list[str] | None, typer.Option(help="Signal to compare, several times; by default all.")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print the comparison as JSON.")] = False,
+    config: Annotated[
+        Path | None, typer.Option(help="Settings file (sentinel.toml), to replay logs.")
+    ] = None,
+) -> None:
+    """Compare runs: their results, the settings that differ, and their problems.
+
+    Each metric shows the last value of a run and its best one; the best run is marked. With -o, one
+    HTML file has the curves over each other and the report of each run.
+
+    Exit status: 0 on success, 2 if a run or log cannot be read or the file cannot be written.
+    """
+    from sentinel.insight.comparison import compare as compare_runs
+    from sentinel.insight.run_report import collect_report
+
+    with open_runs("compare", runs, config) as opened:
+        if len(opened) < _MIN_RUNS:
+            raise error_exit("compare", "give at least two runs or logs.")
+        try:
+            comparison = compare_runs(opened, signals=signal or (), axis=axis)  # type: ignore[arg-type]
+        except ValueError as error:
+            raise error_exit("compare", str(error)) from None
+        data = collect_report(opened) if output is not None else None
+    if data is not None and output is not None:
+        from sentinel.cli.report import write_text
+        from sentinel.web.report_page import render_report
+
+        write_text("compare", render_report(data), output)
+    if json:
+        from json import dumps
+
+        from sentinel.model.json_safe import json_safe
+
+        print(dumps(json_safe(comparison), allow_nan=False))
+    elif output is None:
+        from rich.console import Console
+
+        console = Console()
+        for table in _tables(comparison):
+            console.print(table)
+        if comparison["same_settings"]:
+            count = comparison["same_settings"]
+            console.print(f"{count} setting{'s are' if count > 1 else ' is'} equal.", style="dim")
+
+
+def _tables(comparison: dict[str, Any]) -> Iterator[Table]:
+    """The comparison as tables with a column per run."""
+    from rich.text import Text
+
+    runs = comparison["runs"]
+    names = [_clean(run["name"]) for run in runs]
+    yield _table("Runs", names, _run_rows(runs))
+    if comparison["metrics"]:
+        rows = (_metric_row(metric) for metric in comparison["metrics"][:_MAX_METRICS])
+        yield _table("Metrics: last, best", names, rows)
+    if comparison["problems"]:
+        rows = (
+            [Text(_clean(row["title"])), *(_problem_cell(cell) for cell in row["cells"])]
+            for row in comparison["problems"]
+        )
+        yield _table("Problems: step at which they began", names, rows)
+    if comparison["settings"]:
+        rows = (
+            [Text(_clean(row["name"])), *(Text(_setting(value)) for value in row["values"])]
+            for row in comparison["settings"]
+        )
+        yield _table("Settings that differ", names, rows)
+
+
+def _table(title: str, names: Sequence[str], rows: Iterator[Sequence[Any]]) -> Table:
+    from rich.box import SIMPLE
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(box=SIMPLE, title=title, title_justify="left", title_style="bold")
+    table.add_column("")
+    for name in names:
+        table.add_column(escape(name), overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def _run_rows(runs: Sequence[dict[str, Any]]) -> Iterator[Sequence[Any]]:
+    from rich.text import Text
+
+    from sentinel.model.quantity_text import format_duration
+
+    def texts(values: Sequence[Any]) -> list[Text]:
+        return [Text(_clean(str(value)) if value not in {None, ""} else "-") for value in values]
+
+    yield ["Health", *(Text(run["health"], _STYLES.get(run["health"], "")) for run in runs)]
+    yield ["State", *texts([run["state"] for run in runs])]
+    yield ["Last step", *texts([run["step"] for run in runs])]
+    if any(run["seconds"] for run in runs):
+        times = [run["seconds"] for run in runs]
+        yield ["Duration", *texts([each and format_duration(each) for each in times])]
+    for name in ("host", "framework", "algorithm", "model"):
+        if any(run[name] for run in runs):
+            yield [name.capitalize(), *texts([run[name] for run in runs])]
+
+
+def _metric_row(metric: dict[str, Any]) -> Sequence[Any]:
+    from rich.text import Text
+
+    from sentinel.insight.markdown_report import value_text
+
+    unit = f" ({metric['unit']})" if metric["unit"] else ""
+    cells = []
+    for index, value in enumerate(metric["values"]):
+        if value is None:
+            cells.append(Text("-"))
+            continue
+        text = value_text(value["last"])
+        if value["best"] is not None:
+            text += f", {value_text(value['best'])}"
+        cells.append(Text(text, "bold green" if index == metric["best_run"] else ""))
+    return [Text(f"{_clean(metric['label'])}{unit}"), *cells]
+
+
+def _problem_cell(cases: Sequence[dict[str, Any]]) -> Any:
+    from rich.text import Text
+
+    cell = Text()
+    for case in cases:
+        if cell:
+            cell.append(", ")
+        cell.append(f"{case['onset_step']:,}", _STYLES.get(case["severity"], ""))
+    return cell
+
+
+def _setting(value: Any) -> str:
+    if value is None:
+        return "-"
+    text = f"{value:g}" if isinstance(value, float) else str(value)
+    return _clean(text if len(text) <= _MAX_SETTING_CHARS else f"{text[:_MAX_SETTING_CHARS]}…")
+
+
+def _clean(text: str) -> str:
+    return escape_unprintable(text)

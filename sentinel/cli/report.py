@@ -1,0 +1,106 @@
+"""`sentinel report`: the report of runs or logs as one HTML file, Markdown, JSON or a picture."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sentinel.cli._options import error_exit
+from sentinel.cli._run_sources import RUN_OR_LOG_HELP, open_runs
+
+_DEFAULT_STEM = "report"
+_STANDARD_OUTPUT = Path("-")
+_MIN_DATA_BYTES = 1_000_000
+"""With less room for the data, the library of charts is left out."""
+
+
+def report(  # noqa: PLR0913, PLR0917 - the options of the command
+    runs: Annotated[list[str], typer.Argument(help=RUN_OR_LOG_HELP, metavar="RUN|LOG...")],
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="File to write; - is standard output.")
+    ] = None,
+    md: Annotated[
+        bool, typer.Option("--md", help="Markdown, for pull requests and chats.")
+    ] = False,
+    json: Annotated[bool, typer.Option("--json", help="The data of the report as JSON.")] = False,
+    png: Annotated[bool, typer.Option("--png", help="A picture, taken by Chromium.")] = False,
+    samples: Annotated[
+        bool, typer.Option(help="Include texts and images that the model generated.")
+    ] = True,
+    charts: Annotated[
+        bool, typer.Option(help="Include the library of interactive charts (4.8 MB).")
+    ] = True,
+    max_mb: Annotated[
+        float | None,
+        typer.Option(
+            "--max-mb", min=1.0, help="Size of the file; curves get fewer points to keep to it."
+        ),
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="Settings file (sentinel.toml), to replay logs.")
+    ] = None,
+) -> None:
+    """Write the report of a run as one HTML file that needs no server and no network.
+
+    It says whether the run was healthy, or what went wrong, when, why and what to do, and holds its
+    timeline, cases, curves, samples and settings. Several runs are compared. The default file is
+    report.html, or report.png; Markdown and JSON go to standard output.
+
+    Exit status: 0 on success, 2 if a run or log cannot be read or the file cannot be written.
+    """
+    from sentinel.insight.run_report import MAX_DATA_BYTES, collect_report
+    from sentinel.web.report_page import fixed_bytes, render_report
+
+    if md + json + png > 1:
+        raise error_exit("report", "give one of --md, --json and --png.")
+    max_bytes = MAX_DATA_BYTES
+    if max_mb is not None:
+        rest = int(max_mb * 1e6) - fixed_bytes(with_charts=charts)
+        # Small curves are worth more than charts without points.
+        charts = charts and rest > _MIN_DATA_BYTES
+        max_bytes = int(max_mb * 1e6) - fixed_bytes(with_charts=charts)
+    with open_runs("report", runs, config) as opened:
+        data = collect_report(opened, include_samples=samples, max_bytes=max_bytes)
+    if md:
+        from sentinel.insight.markdown_report import markdown_report
+
+        write_text("report", markdown_report(data), output or _STANDARD_OUTPUT)
+    elif json:
+        from json import dumps
+
+        write_text("report", dumps(data, allow_nan=False) + "\n", output or _STANDARD_OUTPUT)
+    elif png:
+        from sentinel.cli._browser_picture import PictureError, take_picture
+
+        path = output or Path(f"{_DEFAULT_STEM}.png")
+        try:
+            take_picture(render_report(data, with_charts=charts), path)
+        except PictureError as error:
+            raise error_exit("report", str(error)) from None
+        print(f"Wrote {path}.", file=sys.stderr)
+    else:
+        path = output or Path(f"{_DEFAULT_STEM}.html")
+        write_text("report", render_report(data, with_charts=charts), path)
+
+
+def write_text(command: str, text: str, path: Path) -> None:
+    """Write the text to the file, or to standard output for `-`. Exits with an error.
+
+    If that fails, an earlier file stays as it was.
+    """
+    if path == _STANDARD_OUTPUT:
+        print(text, end="")
+        return
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        partial.write_text(text, encoding="utf-8")
+        partial.replace(path)
+    except OSError as error:
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)
+        raise error_exit(command, f"cannot write {path}: {error.strerror or error}") from None
+    print(f"Wrote {path} ({len(text.encode()) / 1e6:.1f} MB).", file=sys.stderr)

@@ -1,0 +1,227 @@
+"""The report as Markdown, for pull requests and chats: a verdict and tables.
+
+Texts of the run are escaped, so that none of them becomes a link, a picture or a mention.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from sentinel.model.clean_text import clean
+from sentinel.model.quantity_text import format_duration, format_number, format_time
+
+JsonObject = Mapping[str, Any]
+
+_MAX_TEXT_CHARS, _MAX_CODE_CHARS = 600, 200
+_MAX_CASES, _MAX_INCIDENTS, _MAX_RESULTS, _MAX_SETTINGS = 20, 50, 40, 200
+_ESCAPES = {
+    **{character: f"\\{character}" for character in "\\|*[]"},
+    "<": "&lt;",
+    ">": "&gt;",
+    "&": "&amp;",
+    "@": "&#64;",
+    "#": "&#35;",
+}
+_CODE_ESCAPES = {"`": "'", "|": "\\|"}
+
+
+def markdown_report(report: JsonObject) -> str:
+    """The report for the data of `collect_report`."""
+    lines: list[str] = []
+    for run in report["runs"]:
+        lines += [*_run_lines(run), ""]
+    if report["comparison"] is not None:
+        lines += [*comparison_lines(report["comparison"]), ""]
+    lines.append(f"Report of sentinel, {format_time(report['generated'])}.")
+    return "\n".join(lines) + "\n"
+
+
+def comparison_lines(comparison: JsonObject) -> Iterator[str]:
+    """The comparison as tables, with one column per run."""
+    names = [_code(run["name"]) for run in comparison["runs"]]
+    yield "## Comparison"
+    yield ""
+    yield from _table(["", *names], _run_rows(comparison["runs"]))
+    if comparison["metrics"]:
+        yield ""
+        yield from _table(["Metric", *names], map(_metric_row, comparison["metrics"]))
+    if comparison["problems"]:
+        yield ""
+        rows = ([_text(row["title"]), *map(_cell, row["cells"])] for row in comparison["problems"])
+        yield from _table(["Problem", *names], rows)
+    if comparison["settings"]:
+        yield ""
+        rows = (
+            [_code(row["name"]), *("" if each is None else _code(each) for each in row["values"])]
+            for row in comparison["settings"]
+        )
+        yield from _table(["Setting that differs", *names], rows)
+
+
+def value_text(value: float | None, unit: str = "") -> str:
+    """A value with its unit; a dash if it is not known."""
+    if not isinstance(value, int | float):
+        return "-"
+    return f"{format_number(value)} {unit}".strip()
+
+
+def _run_lines(run: JsonObject) -> Iterator[str]:
+    state, verdict = run["answers"]["api/run"], run["verdict"]
+    yield f"# {_text(verdict['title'])}: {_code(run['name'])}"
+    yield ""
+    yield _text(verdict["text"], 4000)
+    yield ""
+    yield from _table(["", ""], _summary_rows(state))
+    cases = run["answers"]["api/cases"]
+    if cases:
+        yield ""
+        yield "## Cases"
+        for case in cases[:_MAX_CASES]:
+            yield ""
+            yield from _case_lines(case)
+    results = [each for each in run["results"] if each["last"] is not None][:_MAX_RESULTS]
+    if results:
+        yield ""
+        yield "## Metrics"
+        yield ""
+        head = ["Metric", "First", "Last", "Best", "At step", "Lowest", "Highest"]
+        yield from _table(head, map(_result_row, results))
+    incidents = run["answers"]["api/incidents"][:_MAX_INCIDENTS]
+    if incidents:
+        yield ""
+        yield "## Incidents"
+        yield ""
+        head = ["Severity", "Detector", "Began", "Found", "Resolved", "Summary"]
+        yield from _table(head, map(_incident_row, incidents))
+    undelivered = [each for each in run["answers"]["api/deliveries"] if each["state"] == "dead"]
+    if undelivered:
+        yield ""
+        yield "## Notifications that were not delivered"
+        yield ""
+        yield from _table(
+            ["Sink", "Severity", "Tries", "Error"],
+            (
+                [_code(each["sink"]), each["severity"], each["tries"], _text(each["last_error"])]
+                for each in undelivered[:_MAX_CASES]
+            ),
+        )
+    settings = sorted((state.get("metadata") or {}).items())[:_MAX_SETTINGS]
+    if settings:
+        yield ""
+        yield "<details><summary>Settings</summary>"
+        yield ""
+        yield from _table(["Setting", "Value"], ([_code(key), _code(x)] for key, x in settings))
+        yield ""
+        yield "</details>"
+
+
+def _summary_rows(state: JsonObject) -> Iterator[Sequence[Any]]:
+    metadata = state.get("metadata") or {}
+    framework = " ".join(
+        str(metadata[key]) for key in ("framework", "framework_version") if metadata.get(key)
+    )
+    started, ended = state.get("started"), state.get("ended")
+    values = {
+        "State": state.get("state"),
+        "Step": None if state.get("step") is None else f"{state['step']:,}",
+        "Attempt": state.get("attempt") or None,
+        "Started": format_time(started) if isinstance(started, int | float) else None,
+        "Ended": format_time(ended) if isinstance(ended, int | float) else None,
+        "Host": state.get("host") or metadata.get("host"),
+        "Framework": framework,
+        "Algorithm": metadata.get("algorithm"),
+        "Model": metadata.get("model"),
+        "Not monitored": state.get("coverage"),
+    }
+    yield from ([name, _text(value)] for name, value in values.items() if value)
+
+
+def _case_lines(case: JsonObject) -> Iterator[str]:
+    message = case.get("message") or {}
+    subject = message.get("subject") or case["subject"]
+    yield f"### {case['severity'].capitalize()}: {_text(subject)}"
+    yield ""
+    yield from _table(
+        ["Began", "Found", "Resolved", "Last good checkpoint"],
+        [[_step(case[key]) for key in ("onset_step", "opened_step")]
+         + [_step(case.get("resolved_step")), _step(case.get("last_good_step"))]],
+    )  # fmt: skip
+    if facts := message.get("facts"):
+        yield ""
+        yield from (f"- {_text(fact)}" for fact in facts)
+    if remedy := case.get("remedy"):
+        yield ""
+        yield f"What to do: {_text(remedy, 1500)}"
+
+
+def _result_row(result: JsonObject) -> Sequence[Any]:
+    unit = f", {result['unit']}" if result["unit"] else ""
+    values = [value_text(result[key]) for key in ("first", "last", "best")]
+    extremes = [value_text(result[key]) for key in ("min", "max")]
+    return [_text(f"{result['label']}{unit}"), *values, _step(result["best_x"]), *extremes]
+
+
+def _incident_row(incident: JsonObject) -> Sequence[Any]:
+    steps = [_step(incident[key]) for key in ("onset_step", "opened_step", "resolved_step")]
+    summary = _text(incident["summary"])
+    return [incident["severity"], _code(incident["detector"]), *steps, summary]
+
+
+def _run_rows(runs: Sequence[JsonObject]) -> Iterator[Sequence[Any]]:
+    yield ["State", *(_text(run["state"]) for run in runs)]
+    yield ["Health", *(_text(run["health"]) for run in runs)]
+    yield ["Last step", *(_step(run["step"]) for run in runs)]
+    times = [run["seconds"] for run in runs]
+    if any(times):
+        yield ["Duration", *("-" if each is None else format_duration(each) for each in times)]
+    for name in ("host", "framework", "algorithm", "model"):
+        if any(run[name] for run in runs):
+            yield [name.capitalize(), *(_text(run[name]) for run in runs)]
+
+
+def _metric_row(metric: JsonObject) -> Sequence[Any]:
+    cells = []
+    for index, value in enumerate(metric["values"]):
+        if value is None:
+            cells.append("-")
+            continue
+        text = value_text(value["last"])
+        if value["best"] is not None:
+            text += f", best {value_text(value['best'])}"
+        cells.append(f"**{text}**" if index == metric["best_run"] else text)
+    unit = f", {metric['unit']}" if metric["unit"] else ""
+    return [_text(f"{metric['label']}{unit}"), *cells]
+
+
+def _cell(cases: Sequence[JsonObject]) -> str:
+    return "; ".join(f"{case['severity']}, step {_step(case['onset_step'])}" for case in cases)
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> Iterator[str]:
+    yield f"| {' | '.join(head)} |"
+    yield f"|{'---|' * len(head)}"
+    for row in rows:
+        yield f"| {' | '.join(map(str, row))} |"
+
+
+def _step(step: float | None) -> str:
+    return "-" if step is None else f"{step:,.0f}"
+
+
+def _text(value: Any, max_chars: int = _MAX_TEXT_CHARS) -> str:
+    """A text in which names of settings are between backticks, with everything else escaped."""
+    parts = ("" if value is None else str(value)[:max_chars]).split("`")
+    if len(parts) % 2 == 0:
+        # A backtick has no partner.
+        return clean("`".join(parts), None, _ESCAPES | {"`": "\\`"}).strip()
+    return "".join(
+        _code(part) if index % 2 else clean(part, None, _ESCAPES)
+        for index, part in enumerate(parts)
+    ).strip()
+
+
+def _code(value: Any) -> str:
+    """A name or a value of the run as code."""
+    text = f"{value:g}" if isinstance(value, float) else str(value)
+    return f"`{clean(text, _MAX_CODE_CHARS, _CODE_ESCAPES).strip() or ' '}`"

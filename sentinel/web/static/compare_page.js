@@ -1,0 +1,255 @@
+// Runs side by side: their results, problems, curves over each other, and the settings that differ.
+import {
+  button, choice, container, createTable, element, emptyState, formatCount, formatDate, formatDuration, formatNumber,
+  isNumber, setAttributes, setText,
+} from "./dom.js";
+import { createFrame } from "./frame.js";
+import { report } from "./source.js";
+import { createView } from "./view.js";
+import { chartContext } from "./charts/context.js";
+import { ChartGrid } from "./charts/grid.js";
+import { chartText } from "./charts/units.js";
+
+const COMPARED_AXES = [["step", "Step"], ["hours", "Hours"], ["tokens", "Tokens"]];
+const COMPARED_GROUPS = {
+  main: "Main", training: "Training", policy: "Policy", reward: "Reward", evaluation: "Evaluation", logged: "Logged", machine: "Machine",
+};
+const COMPARED_HEALTH = { ok: "ok", warning: "warning", critical: "critical" };
+const SECONDS_PER_HOUR = 3600;
+const MAX_CELL_CHARS = 200;
+
+// Show a comparison. `load(query)` returns that of the query { axis, signals, start, end }, with the
+// curves of these signals; `runUrl(run, index)` is the address of the page of a run.
+export function startComparison(comparison, load, runUrl) {
+  const view = createView();
+  if (view.axis === "time") view.axis = "hours";
+  const hidden = new Set();
+  const page = { view, comparison, hidden, runUrl, source: comparedSource(comparison, load) };
+  const curves = createComparedCurves(page);
+  page.showRuns = () => curves.showRuns();
+  const sections = [
+    createComparedRuns(page), createComparedProblems(page), createComparedMetrics(page), curves, createComparedSettings(page),
+  ];
+  const frame = createFrame(sections);
+  page.frame = frame;
+  const title = formatCount(comparison.runs.length, "run");
+  document.title = `Comparison of ${title}: sentinel`;
+  document.getElementById("topbar").replaceChildren(container("div", "name", element("h1", `Comparison of ${title}`)), comparedBar(view));
+  document.getElementById("page").replaceChildren(frame.element);
+  frame.update(comparison);
+}
+
+// Axis, smoothing, scale and theme of all charts.
+function comparedBar(view) {
+  const axis = choice("Axis", COMPARED_AXES, (value) => view.set({ axis: value }));
+  const smoothing = setAttributes(element("input"), { type: "range", min: 0, max: 0.99, step: 0.01, "aria-label": "Smoothing" });
+  smoothing.addEventListener("input", () => view.set({ smoothing: Number(smoothing.value) }));
+  const log = button("Log", () => view.set({ isLog: !view.isLog }), "small");
+  const theme = choice("Theme", [["auto", "Auto"], ["dark", "Dark"], ["light", "Light"]], (value) => view.set({ theme: value }));
+  const whole = button("Whole runs", () => view.set({ range: null }), "small");
+  const show = () => {
+    axis.value = view.axis;
+    smoothing.value = view.smoothing;
+    log.setAttribute("aria-pressed", String(view.isLog));
+    theme.value = view.theme;
+    whole.disabled = !view.range;
+  };
+  view.subscribe(show);
+  show();
+  const bar = container("div", "toolbar shown", axis, whole, container("label", "", "Smoothing", smoothing), log, theme);
+  return setAttributes(bar, { role: "toolbar", "aria-label": "View" });
+}
+
+// The curves as the charts of a run ask for them. The name of a curve is the number of its run and
+// the name of its signal.
+function comparedSource(comparison, load) {
+  const whole = new Map([[comparison.axis, comparison.series]]);
+  const series = async (axis, names, start, end) => {
+    const asked = axis === "hours" ? "time" : axis;
+    const scale = axis === "hours" ? SECONDS_PER_HOUR : 1;
+    let found = start === null ? whole.get(asked) : null;
+    if (!found) {
+      const signals = start === null ? [] : [...new Set(names.map((name) => comparedCurve(name)[1]))];
+      found = (await load({ axis: asked, signals, start: start === null ? null : start * scale, end: end === null ? null : end * scale })).series;
+      if (start === null) whole.set(asked, found);
+    }
+    const curves = names.map((name) => {
+      const [index, signal] = comparedCurve(name);
+      return [name, found[signal]?.[index] ?? null];
+    });
+    return Object.fromEntries(curves.map(([name, curve]) => [name, scaledCurve(curve, scale)]));
+  };
+  return {
+    isReport: report !== null,
+    subscribe: () => () => {},
+    now: () => Date.now() / 1000,
+    async getJson(path) {
+      const [name, text] = path.split("?");
+      if (name === "api/timeline") return { detectors: [], events: [] };
+      if (name === "api/incidents") return [];
+      if (name === "api/thresholds") return {};
+      const query = new URLSearchParams(text);
+      const [start, end] = ["from", "to"].map((key) => (query.has(key) ? Number(query.get(key)) : null));
+      return { series: await series(query.get("axis"), query.getAll("signals"), start, end) };
+    },
+  };
+}
+
+function comparedName(index, signal) {
+  return `${index}:${signal}`;
+}
+
+function comparedCurve(name) {
+  const end = name.indexOf(":");
+  return [Number(name.slice(0, end)), name.slice(end + 1)];
+}
+
+function scaledCurve(curve, scale) {
+  if (!curve) return { x: [], mean: [], min: [], max: [], is_raw: true, count: 0 };
+  if (scale === 1) return curve;
+  return { ...curve, x: curve.x.map((x) => x / scale), bad: (curve.bad ?? []).map((x) => x / scale) };
+}
+
+// The colour of a run in all charts.
+function runSwatch(index) {
+  const swatch = element("i", "", "swatch");
+  swatch.style.setProperty("color", `var(--series-${(index % 8) + 1})`);
+  return swatch;
+}
+
+function runHeading(page, run, index) {
+  const url = page.runUrl(run, index);
+  const name = element(url ? "a" : "span", run.name);
+  if (url) name.href = url;
+  return container("span", "run-name", runSwatch(index), name);
+}
+
+// A table with a column for each run.
+function createComparedTable(page, label, first) {
+  const table = createTable(label, [{ title: first, className: "key" }, ...page.comparison.runs.map(() => ({ title: "", className: "" }))]);
+  const heads = table.element.querySelectorAll("th");
+  page.comparison.runs.forEach((run, index) => heads[index + 1].replaceChildren(runHeading(page, run, index)));
+  table.element.classList.add("compared");
+  return table;
+}
+
+function createComparedRuns(page) {
+  const { runs } = page.comparison;
+  const table = createComparedTable(page, "Runs", "");
+  const shown = runs.map((run, index) => {
+    const box = setAttributes(element("input"), { type: "checkbox", "aria-label": `Show ${run.name} in the curves` });
+    box.checked = true;
+    box.addEventListener("change", () => {
+      if (box.checked) page.hidden.delete(index);
+      else page.hidden.add(index);
+      page.showRuns();
+    });
+    const label = container("label", "row", box, "shown");
+    label.dataset.isLive = "yes";
+    return label;
+  });
+  const texts = (title, of) => [title, ...runs.map((run) => of(run) || "-")];
+  const rows = [
+    ["Health", ...runs.map((run) => element("span", run.health, `pill ${COMPARED_HEALTH[run.health] ?? "info"}`))],
+    texts("State", ({ state }) => state),
+    texts("Last step", ({ step }) => (isNumber(step) ? formatNumber(step) : "")),
+    texts("Duration", ({ seconds }) => formatDuration(seconds)),
+    texts("Started", ({ started }) => formatDate(started)),
+    texts("Host", ({ host }) => host),
+    texts("Framework", ({ framework, algorithm }) => [framework, algorithm].filter(Boolean).join(", ")),
+    texts("Model", ({ model }) => model),
+    texts("Cases", ({ cases, open_cases: open }) => (cases ? `${cases}, ${open} open` : "none")),
+  ].filter(([, ...cells]) => cells.some((cell) => cell !== "-"));
+  table.setRows([...rows, ["In the curves", ...shown]]);
+  return {
+    id: "runs", title: "Runs", element: table.element, update: () => {},
+    note: () => runs.map(({ name }) => name).join(", ").slice(0, MAX_CELL_CHARS), urgency: () => 0,
+  };
+}
+
+function createComparedProblems(page) {
+  const { problems } = page.comparison;
+  const table = createComparedTable(page, "Problems", "Problem");
+  table.setRows(problems.map(({ title, cells }) => [title, ...cells.map((cases) => container("span", "row", ...cases.map(caseChip)))]));
+  table.element.hidden = !problems.length;
+  const none = emptyState("None of these runs has a case.");
+  none.hidden = problems.length > 0;
+  return {
+    id: "problems", title: "Problems", element: container("div", "", table.element, none), update: () => {},
+    note: () => (problems.length ? formatCount(problems.length, "kind") : "none"), urgency: () => 0,
+  };
+}
+
+function caseChip({ severity, onset_step: onset, resolved_step: resolved }) {
+  const end = isNumber(resolved) ? `–${formatNumber(resolved)}` : ", open";
+  return element("span", `step ${formatNumber(onset)}${end}`, `pill ${COMPARED_HEALTH[severity] ?? "info"}`);
+}
+
+function createComparedMetrics(page) {
+  const { metrics } = page.comparison;
+  const table = createComparedTable(page, "Metrics", "Metric");
+  table.setRows(metrics.map((metric) => [metricHeading(metric), ...metric.values.map((value, index) => metricCell(metric, value, index))]));
+  return {
+    id: "metrics", title: "Metrics", element: table.element, update: () => {},
+    note: () => "last value, with the best and the one at the last common point", urgency: () => 0,
+  };
+}
+
+function metricHeading({ label, better }) {
+  return container("span", "", element("span", label), better && element("small", ` ${better} is better`, "soft nowrap"));
+}
+
+function metricCell(metric, value, index) {
+  if (!value || !isNumber(value.last)) return element("span", "-", "soft");
+  const isBest = index === metric.best_run;
+  const text = (number) => chartText(number, metric.unit);
+  const details = [
+    isNumber(value.best) && `best ${text(value.best)}`,
+    isNumber(value.at_common) && value.at_common !== value.last && `${text(value.at_common)} at the common end`,
+  ].filter(Boolean);
+  return container("span", isBest ? "best" : "", element("span", text(value.last), "number"),
+    details.length > 0 && element("small", details.join(", "), "soft"), isBest && element("span", "best", "pill ok"));
+}
+
+function createComparedCurves(page) {
+  const { metrics, runs } = page.comparison;
+  const context = chartContext(page);
+  const grid = new ChartGrid(context, "compared");
+  const showRuns = () => grid.setCharts(metrics.map((metric) => {
+    const shown = metric.values.map((value, index) => index).filter((index) => metric.values[index] && !page.hidden.has(index));
+    return {
+      group: COMPARED_GROUPS[metric.group] ?? "Logged",
+      title: metric.label,
+      signals: shown.map((index) => ({
+        name: comparedName(index, metric.signal), label: metric.label, unit: metric.unit, legend: runs[index].name, color: index,
+      })),
+    };
+  }).filter(({ signals }) => signals.length));
+  showRuns();
+  return {
+    id: "curves", title: "Curves", element: grid.element, update: () => {}, showRuns,
+    note: () => formatCount(metrics.length, "metric"), urgency: () => 0,
+  };
+}
+
+function createComparedSettings(page) {
+  const { settings, same_settings: same } = page.comparison;
+  const table = createComparedTable(page, "Settings that differ", "Setting");
+  table.setRows(settings.map(({ name, values }) => [element("code", name), ...values.map(settingCell)]));
+  table.element.hidden = !settings.length;
+  const none = emptyState("No setting differs.");
+  none.hidden = settings.length > 0;
+  const others = element("p", same ? `${formatCount(same, "setting")} ${same === 1 ? "is" : "are"} the same in all runs.` : "", "soft");
+  return {
+    id: "settings", title: "Settings that differ", element: container("div", "", table.element, none, others), update: () => {},
+    note: () => (settings.length ? formatCount(settings.length, "setting") : "none"), urgency: () => 0,
+  };
+}
+
+function settingCell(value) {
+  if (value === null || value === undefined) return element("span", "-", "soft");
+  const text = formatNumber(value);
+  const node = element("span", text.length > MAX_CELL_CHARS ? `${text.slice(0, MAX_CELL_CHARS)}…` : text);
+  node.title = text;
+  return node;
+}

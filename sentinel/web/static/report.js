@@ -1,0 +1,65 @@
+// A report: one file with the data of one or several runs. Several are compared, and each has its
+// page under ?run=<number>.
+import { button, container, element, formatDate } from "./dom.js";
+import { startComparison } from "./compare_page.js";
+import { startPage } from "./run.js";
+import { report, reportedRun } from "./source.js";
+import { createResults, verdictElement } from "./sections/results.js";
+
+const isRunChosen = new URLSearchParams(location.search).has("run");
+
+function startReport() {
+  // A prelude keeps style elements of the chart library out of the page; it is loaded now.
+  delete document.head.appendChild;
+  // Before the charts hear of it, which measure their columns.
+  preparePrint();
+  const isComparison = report.comparison !== null && !isRunChosen;
+  if (isComparison) startReportedComparison();
+  else startReportedRun();
+  document.getElementById("topbar").append(container("span", "row report-tools",
+    report.comparison && !isComparison && backLink(), button("Print", () => window.print(), "small")));
+  document.getElementById("page").append(element("p", `Report of sentinel, ${formatDate(report.generated)}`, "soft report-foot"));
+  if (location.hash === "#picture") reportHeight();
+}
+
+function startReportedComparison() {
+  const { axis: own, series, other_axes: others } = report.comparison;
+  const load = async ({ axis }) => ({ series: axis === own ? series : others[axis] ?? {} });
+  startComparison(report.comparison, load, (_run, index) => `?run=${index}`);
+}
+
+function startReportedRun() {
+  const { header } = startPage([() => createResults(reportedRun.results)]);
+  header.element.querySelector(".verdict").replaceWith(verdictElement(reportedRun.verdict));
+}
+
+function backLink() {
+  const link = element("a", "All runs", "button small");
+  link.href = location.pathname;
+  return link;
+}
+
+// On paper everything is open.
+function preparePrint() {
+  const opened = new Set();
+  addEventListener("beforeprint", () => {
+    for (const details of document.querySelectorAll("details:not([open])")) {
+      details.open = true;
+      opened.add(details);
+    }
+  });
+  addEventListener("afterprint", () => {
+    for (const details of opened) details.open = false;
+    opened.clear();
+  });
+}
+
+// Tell who takes a picture how high the page is, once its charts are drawn.
+function reportHeight() {
+  const observer = new ResizeObserver(() => {
+    document.documentElement.dataset.height = Math.ceil(document.documentElement.scrollHeight);
+  });
+  observer.observe(document.getElementById("page"));
+}
+
+startReport();
