@@ -39,6 +39,7 @@ export function startPage(extraSections = []) {
     source,
     view: createView(),
     run: null,
+    pastCases: [],
     runbookUrl: (name) => (source.isReport ? "" : `../../runbooks/${encodeName(name)}`),
   };
   const header = createHeader(page);
@@ -46,6 +47,12 @@ export function startPage(extraSections = []) {
   page.frame = frame;
   page.reveal = frame.reveal;
   page.toolbar = createToolbar(page, openHelpDialog, () => openSearchDialog(page));
+  // Those of `api/cases`, which are fetched when a case opens or ends.
+  page.setPastCases = (pastCases) => {
+    page.pastCases = pastCases;
+    header.update(page.run);
+    frame.update(page.run);
+  };
   page.searchTargets = () => searchTargets(page);
   document.getElementById("topbar").append(header.bar, page.toolbar.toggle, page.toolbar.element);
   document.getElementById("page").replaceChildren(header.element, frame.element);

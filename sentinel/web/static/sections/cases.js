@@ -3,7 +3,7 @@ import {
   button, container, createChangeCheck, element, emptyState, formatCount, formatDate, formatRanks, isActive, isNumber,
   severityClass, textWithCode,
 } from "../dom.js";
-import { caseAnchor, singleIncidents } from "./header.js";
+import { caseAnchor, lastingCases, singleIncidents } from "./header.js";
 import { openAcknowledgeDialog, openSilenceDialog, sendSuppression } from "./suppression.js";
 
 const MAX_RESOLVED_SHOWN = 50;
@@ -21,11 +21,12 @@ export function createCases(page) {
     id: "cases",
     title: "Cases",
     element: root,
-    note: (run) => (run.cases.length ? `${run.cases.length} open` : "none open"),
+    note: (run) => (run.cases.length ? `${run.cases.length} open` : lastingCases(run, page.pastCases).length
+      ? `${lastingCases(run, page.pastCases).length} open when the run ended` : "none open"),
     update(run) {
       // Rebuilt only after a change, so that the user can select and copy text. How long ago a case
       // was found changes all the time.
-      const facts = JSON.stringify([run.cases, run.incidents, run.state], (key, value) => (key === "since" ? undefined : value));
+      const facts = JSON.stringify([run.cases, run.incidents, run.state, page.pastCases.length], (key, value) => (key === "since" ? undefined : value));
       if (isOpenNew(facts)) replaceKeepingFocus(open, openElements(page, run));
       for (const each of run.cases) {
         const since = document.getElementById(caseAnchor(each.name))?.querySelector(".since");
@@ -33,7 +34,7 @@ export function createCases(page) {
       }
       if (areSilencesNew(run.silences)) silences.replaceChildren(...(run.silences ?? []).map((each) => silenceBanner(page, each)));
       silences.hidden = !run.silences?.length;
-      const key = JSON.stringify(run.cases.map(({ name }) => name));
+      const key = JSON.stringify([run.state, run.cases.map(({ name }) => name)]);
       if (key !== resolvedKey) {
         resolvedKey = key;
         showResolved(page, resolved, run);
@@ -41,7 +42,7 @@ export function createCases(page) {
     },
     urgency(run) {
       if (run.cases.some(({ severity }) => severity === "critical")) return 100;
-      return run.cases.length || singleIncidents(run).length ? 90 : 0;
+      return run.cases.length || singleIncidents(run).length || lastingCases(run, page.pastCases).length ? 90 : 0;
     },
   };
 }
@@ -52,7 +53,7 @@ function openElements(page, run) {
     : isActive(run)
       ? "None. A case opens when a detector fires, and its notification is shown here."
       : "None was open when the run ended.";
-  const cases = run.cases.map((each) =>
+  const cases = [...run.cases, ...lastingCases(run, page.pastCases)].map((each) =>
     caseCard(page, each, run.incidents.filter((incident) => incident.case === each.name)));
   const single = run.incidents.filter((incident) => !incident.case).map((incident) => incidentCard(page, incident));
   return cases.length + single.length ? [...cases, ...single] : [emptyState(none)];
@@ -85,7 +86,7 @@ function caseCard(page, openCase, incidents) {
     ...suppressionLines(incidents),
     ...notes.map((text) => element("p", text, "soft")),
     caseActions(page, openCase, incidents, diagnosis ? diagnosis.cause : detector),
-    incidents.length > 0 && memberList(openCase, incidents),
+    incidents.length > 0 ? memberList(openCase, incidents) : incidentNames(openCase),
   );
   card.id = caseAnchor(openCase.name);
   card.tabIndex = -1;
@@ -106,6 +107,12 @@ function incidentCard(page, incident) {
   card.id = caseAnchor(incident.name);
   card.tabIndex = -1;
   return card;
+}
+
+// Incidents of a case that is over; all of them are in a section of their own.
+function incidentNames({ incidents }) {
+  const names = (incidents ?? []).map((name) => name.split("/").pop());
+  return names.length > 0 && element("p", `${formatCount(names.length, "incident")}: ${names.join(", ")}`, "soft");
 }
 
 function caseActions(page, openCase, incidents, runbook) {
@@ -238,31 +245,25 @@ async function showResolved(page, parent, run) {
   } catch {
     return;
   }
-  const open = new Set(run.cases.map(({ name }) => name));
-  const over = all.filter(({ name }) => !open.has(name)).slice(0, MAX_RESOLVED_SHOWN);
+  page.setPastCases(all);
+  const shown = new Set([...run.cases, ...lastingCases(run, all)].map(({ name }) => name));
+  const over = all.filter(({ name }) => !shown.has(name)).slice(0, MAX_RESOLVED_SHOWN);
   parent.replaceChildren(...(over.length
     ? [element("h3", "Resolved", "group"), ...over.map((each) => resolvedCase(page, each))] : []));
 }
 
-function resolvedCase(page, { severity, subject, message, ...rest }) {
-  const end = isNumber(rest.resolved_step) ? `–${rest.resolved_step}` : "";
-  const details = container("details", severityClass({ severity }),
+function resolvedCase(page, pastCase) {
+  const { name, severity, message, subject, onset_step: onset, resolved_step: end, resolution } = pastCase;
+  const steps = isNumber(end) ? `steps ${onset}–${end}` : `since step ${onset}`;
+  const details = container("details", `resolved ${severityClass(pastCase)}`,
     container("summary", "", element("span", severity, "pill"), " ", element("strong", message?.subject || subject),
-      element("span", ` steps ${rest.onset_step}${end}${rest.resolution ? `, resolved by ${rest.resolution}` : ""}`, "soft")));
-  details.className = `resolved ${details.className}`;
-  details.id = caseAnchor(rest.name);
+      element("span", ` ${steps}${resolution ? `; ${resolution}` : ""}`, "soft")));
+  details.id = caseAnchor(name);
   details.addEventListener("toggle", () => {
     if (!details.open || details.childElementCount > 1) return;
-    details.append(container("div", "card",
-      message?.since && element("p", message.since, "soft"),
-      rest.diagnosis ? evidenceList(rest.diagnosis.evidence) : factList(message?.facts ?? []),
-      (message?.remedy || rest.remedy) && container("div", "remedy", element("h4", "What to do"), textWithCode("p", message?.remedy || rest.remedy)),
-      element("p", `Incidents: ${rest.incidents.join(", ")}`, "soft"),
-      container("div", "actions", runbookLink(page, rest.diagnosis?.cause ?? rest.detector, "small"),
-        button("Show in charts", () => {
-          page.view.set({ axis: "step", range: rangeAround(rest, page.run) });
-          page.reveal("curves");
-        }, "small quiet"))));
+    const card = caseCard(page, { ...pastCase, ranks: pastCase.ranks ?? [] }, []);
+    card.removeAttribute("id");
+    details.append(card);
   });
   // A report is read from top to bottom.
   details.open = page.source.isReport;

@@ -39,7 +39,7 @@ export function createHeader(page) {
       name.title = run.run || "";
       setText(state, run.tier && run.tier !== "page" ? `${run.state}, ${run.tier}` : run.state);
       state.className = `badge ${STATE_CLASSES[run.state] ?? "critical"}`;
-      showVerdict(verdict, run);
+      showVerdict(verdict, run, page.pastCases);
       showTiles();
       const problems = problemsOf(run);
       if (!areProblemsNew(problems)) return;
@@ -82,20 +82,30 @@ export function singleIncidents(run) {
   return run.incidents.filter((incident) => !incident.case && incident.severity !== "info");
 }
 
+const ENDS_OF_RUN = ["the run finished", "the run was stopped", "the run failed"];
+
+// Cases that the end of the run closed, the most severe first: what they are about was never over.
+export function lastingCases(run, pastCases) {
+  if (isActive(run)) return [];
+  return pastCases.filter(({ resolution }) => ENDS_OF_RUN.includes(resolution))
+    .sort((a, b) => Number(b.severity === "critical") - Number(a.severity === "critical"));
+}
+
 export function caseAnchor(name) {
   return `case-${name}`;
 }
 
 // The state in one line: the worst open case, else the state of the run.
-function showVerdict(node, run) {
-  const open = run.cases ?? [];
+function showVerdict(node, run, pastCases) {
+  const open = run.cases;
   const [worst] = open;
-  const target = worst ?? singleIncidents(run)[0];
+  const lasting = lastingCases(run, pastCases);
+  const target = worst ?? singleIncidents(run)[0] ?? lasting[0];
   const [className, title, detail] = worst
     ? [severityClass(worst), worst.message.subject,
       [worst.message.since, open.length > 1 ? `${formatCount(open.length - 1, "other case")} open.` : ""]
         .filter(Boolean).join(" ")]
-    : verdictWithoutCase(run);
+    : verdictWithoutCase(run, lasting);
   node.className = `verdict ${className}`;
   setAttributes(node, { href: target ? `#${encodeName(caseAnchor(target.name))}` : null });
   const isNew = node.dataset.title !== `${className}${title}`;
@@ -108,9 +118,13 @@ function showVerdict(node, run) {
   setText(node.lastElementChild, detail);
 }
 
-function verdictWithoutCase(run) {
+function verdictWithoutCase(run, lasting) {
   const { state, monitored = [] } = run;
   const single = singleIncidents(run);
+  if (lasting.length) {
+    const others = lasting.length > 1 ? ` ${capitalize(formatCount(lasting.length - 1, "other case"))} did, too.` : "";
+    return [severityClass(lasting[0]), lasting[0].message.subject, `It lasted until ${lasting[0].resolution}.${others}`];
+  }
   if (["failed", "died"].includes(state)) return ["critical", `The run ${state}.`, "No case explains it."];
   if (run.cluster?.role === "follower") return ["info", "Cases are shown by the head.", ""];
   if (single.length) return [severityClass(single[0]), single[0].summary, `${single[0].detector}, since step ${single[0].onset_step}`];
