@@ -71,6 +71,7 @@ class HomeSite:
         if view is None:
             raise HTTPException(404, "There is no such run. It may have been deleted.")
         found: RunView = view
+        found.is_listed = True
         return found
 
     async def _pooled(self, call: Callable[[], Any]) -> Any:

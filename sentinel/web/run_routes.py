@@ -55,6 +55,7 @@ class RunView:
 
     `state` returns what `/api/run` answers. `suppression` stores acknowledgements and silences.
     `database` is the file whose changes mean new rows. `report` gets the errors of the reader.
+    `is_listed` if the server has a list of runs, to which the page links.
     """
 
     run: str
@@ -65,12 +66,13 @@ class RunView:
     report: Callable[[Exception], object] = ignore
     events: RunEvents | None = field(default=None, init=False)
     ended: bool = field(default=False, init=False)
+    is_listed: bool = field(default=False, init=False)
 
     def read_state(self) -> JsonObject:
         """The state of the run."""
         state = self.state()
         self.ended = not state.get("is_live", True)
-        return state
+        return state | {"is_listed": True} if self.is_listed else state
 
     def change_mark(self) -> object:
         """Size and time of the files that change with the database."""

@@ -31,7 +31,7 @@ class StubReader:
         empty = {
             "rows_since": {"last_id": 0},
             "last_row": 0,
-            "series": {"series": {}},
+            "series": {"series": {}, "last_id": 0},
             "timeline": {"detectors": [], "events": []},
             "media_body": ("image/png", b""),
         }

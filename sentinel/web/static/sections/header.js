@@ -11,7 +11,9 @@ const MAX_STEP_TIMES = 50;
 export function createHeader(page) {
   const name = element("h1", "sentinel");
   const state = setAttributes(element("span", "connecting", "badge info"), { role: "status" });
-  const bar = container("div", "name", name, state);
+  const list = setAttributes(element("a", "Runs", "crumb"), { href: "../../" });
+  list.hidden = true;
+  const bar = container("div", "name", list, name, state);
   const verdict = element("a", "", "verdict info");
   const tiles = element("dl", "", "tiles");
   const connection = element("div", "", "banner warning");
@@ -35,6 +37,7 @@ export function createHeader(page) {
       run = newRun;
       pace.update(run);
       document.title = titleOf(run);
+      list.hidden = !run.is_listed || page.source.isReport;
       setText(name, run.run || "sentinel");
       name.title = run.run || "";
       setText(state, run.tier && run.tier !== "page" ? `${run.state}, ${run.tier}` : run.state);
@@ -112,7 +115,7 @@ function showVerdict(node, run, pastCases) {
   if (isNew) {
     node.dataset.title = `${className}${title}`;
     showIcon(className);
-    node.replaceChildren(...[worst && element("span", worst.severity, "pill"), element("strong", title),
+    node.replaceChildren(...[target && element("span", target.severity, "pill"), element("strong", title),
       element("span", "", "soft")].filter(Boolean));
   }
   setText(node.lastElementChild, detail);
@@ -210,9 +213,9 @@ function tilesOf(run, pace, source) {
     },
     {
       label: "Speed", text: seconds === null ? "not measured" : speedText(seconds),
-      note: isNumber(tokens) ? `${formatNumber(tokens)} tokens/s` : seconds === null ? "" : `${formatDuration(seconds)} a step`,
+      note: isNumber(tokens) ? `${formatNumber(tokens)} tokens/s` : seconds <= 1 && seconds !== null ? `${formatDuration(seconds)} a step` : "",
     },
-    {
+    (isActive(run) || !isNumber(run.ended)) && {
       label: "Last step", text: age === null ? "none yet" : ageText(age, source),
       note: isNumber(run.last_step_time) ? formatDate(run.last_step_time) : "",
     },
