@@ -17,6 +17,9 @@ from sentinel.cli._options import error_exit, settings_environ
 
 if TYPE_CHECKING:
     from sentinel.config.settings import Settings
+    from sentinel.web.home_runs import HomeRuns
+    from sentinel.web.home_site import RunSource
+    from sentinel.web.log_runs import LogRuns
     from sentinel.web.server import WebServer
 
 DEFAULT_PORT = 13120
@@ -27,7 +30,7 @@ SSH_PORT = "22"
 
 def serve(
     directory: Path | None = typer.Argument(
-        None, help="Home directory of sentinel; by default $SENTINEL_HOME."
+        None, help="Home directory of sentinel, by default $SENTINEL_HOME, or a folder with logs."
     ),
     port: int = typer.Option(
         DEFAULT_PORT, min=0, max=65535, help="Port, or the next free one; 0: any free port."
@@ -39,9 +42,10 @@ def serve(
 ) -> None:
     """Serve a web page with all runs: those that train now, and those that ended.
 
-    It reads their databases, and asks the agents of live runs. The page of a run has the same path
-    as on its agent, /runs/<run>/, so links in notifications keep working after the run if both have
-    the same `public_url`.
+    With a folder of logs (TensorBoard, W&B offline, JSON lines and others) or one log, each log is
+    a run. Of a home directory, it reads the databases, and asks the agents of live runs. The page
+    of a run has the same path as on its agent, /runs/<run>/, so links in notifications keep working
+    after the run if both have the same `public_url`.
 
     Exit status: 0 after Ctrl-C or SIGTERM, 2 if the settings, the directory or the port cannot be
     used.
@@ -50,15 +54,17 @@ def serve(
     from sentinel.config.settings import ConfigError, load_settings
     from sentinel.transport.paths import describe_error, home_dir
 
-    if directory is not None:
-        if not directory.is_dir():
-            raise error_exit("serve", f"there is no directory {directory}.")
+    logs = None if directory is None or _is_home(directory) else directory
+    if directory is not None and logs is None:
         os.environ["SENTINEL_HOME"] = str(directory.absolute())
     try:
-        settings = load_settings({"host": host}, environ=settings_environ(config))
-        server = build_server(settings, port)
+        environ = settings_environ(config)
+        settings = load_settings({"host": host}, environ=environ)
+        runs = home_runs() if logs is None else log_runs(logs, environ)
+        server = build_server(settings, port, runs)
         url = _local_url(settings, server, server.start())
-        register_server(url)
+        if logs is None:
+            register_server(url)
     except (ConfigError, ValueError) as error:
         raise error_exit("serve", str(error)) from None
     except OSError as error:
@@ -66,23 +72,44 @@ def serve(
     stopped = Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopped.set())
-    print(f"Serving the runs of {home_dir()} at {settings.public_url or url}/", flush=True)
+    print(f"Serving the runs of {logs or home_dir()} at {settings.public_url or url}/", flush=True)
     if hint := tunnel_command(os.environ, f"{url}/"):
         print(f"From your own machine: {hint}", flush=True)
     stopped.wait()
-    unregister_server()
+    if logs is None:
+        unregister_server()
+    runs.close()
     server.stop()
     # A thread that waits for a file server would not end.
     os._exit(0)
 
 
-def build_server(settings: Settings, port: int) -> WebServer:
-    """The server of all runs of the home directory. Raises ConfigError, ValueError."""
+def _is_home(directory: Path) -> bool:
+    """Whether it is a home directory of sentinel, and no folder with logs."""
+    from sentinel.transport.paths import DATABASE_NAME, home_dir
+
+    return directory.absolute() == home_dir().absolute() or any(
+        (directory / "runs").glob(f"*/{DATABASE_NAME}")
+    )
+
+
+def log_runs(folder: Path, environ: Mapping[str, str]) -> LogRuns:
+    """The logs at or below a folder, which need not exist yet. Raises ConfigError, OSError."""
+    from sentinel.config.settings import load_replay_settings
+    from sentinel.web.log_runs import LogRuns
+
+    # The processes that import logs read the same settings.
+    os.environ.update(environ)
+    runs = LogRuns(folder, load_replay_settings((), environ))
+    runs.start()
+    return runs
+
+
+def home_runs() -> HomeRuns:
+    """The runs of the home directory."""
     from sentinel.agent.discovery import query_agent
     from sentinel.agent.registration import REGISTRATION_NAME
     from sentinel.web.home_runs import HomeRuns
-    from sentinel.web.home_site import HomeSite
-    from sentinel.web.server import WebServer
 
     def ask_agent(run_directory: Path) -> dict[str, Any]:
         registration = run_directory / REGISTRATION_NAME
@@ -92,6 +119,14 @@ def build_server(settings: Settings, port: int) -> WebServer:
 
     runs = HomeRuns(ask_agent)
     runs.start()
+    return runs
+
+
+def build_server(settings: Settings, port: int, runs: RunSource) -> WebServer:
+    """The server of these runs. Raises ConfigError, ValueError."""
+    from sentinel.web.home_site import HomeSite
+    from sentinel.web.server import WebServer
+
     return WebServer(
         HomeSite(runs),
         host=settings.host,

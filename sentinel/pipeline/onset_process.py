@@ -49,7 +49,7 @@ class OnsetProcess:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env=_environment(),
+            env=child_environment(),
             text=True,
         )
         with self._child as child:
@@ -78,8 +78,8 @@ class OnsetProcess:
             child.kill()
 
 
-def _environment() -> dict[str, str]:
-    """The environment of the process: it needs no more than one thread, and finds this package."""
+def child_environment() -> dict[str, str]:
+    """The environment of a process that needs no more than one thread, and finds this package."""
     paths = (str(_SOURCE_ROOT), os.environ.get("PYTHONPATH"))
     threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
     python_path = os.pathsep.join(path for path in paths if path)

@@ -39,6 +39,7 @@ RECORDS_PER_COMMIT = 1000
 SETTLED_SECONDS = 600.0
 """A log that was not written for so long is taken to be complete; a step may take minutes."""
 FOLLOW_INTERVAL_SECONDS = 0.25
+SETTLED_CHECK_SECONDS = 5.0
 MAX_KNOWN_MEDIA = 100_000
 _MAX_COUNTED_BYTES = 2**28
 
@@ -138,9 +139,12 @@ class LogImport:
             keys=self._settings.keys,
             on_media=self._media.add,
         )
+        checked_at, was_settled = clock(), False
         while True:
-            on_poll(self._replay.record_count, not follower.is_catching_up)
-            was_settled = not follower.is_catching_up and is_settled(self.path, clock())
+            is_caught_up = not follower.is_catching_up and not follower.has_unread
+            on_poll(self._replay.record_count, is_caught_up)
+            if is_caught_up and clock() - checked_at >= SETTLED_CHECK_SECONDS:
+                checked_at, was_settled = clock(), is_settled(self.path, clock())
             self._process(follower.poll())
             if was_settled and not follower.has_unread:
                 self.end()

@@ -97,10 +97,10 @@ def read_summary(state: Mapping[str, Any], reader: RunReader) -> JsonObject:
 
 def write_summary(directory: Path, summary: JsonObject) -> None:
     """Replace the summary in the directory of a run. Raises OSError."""
-    body = _encode(summary)
+    body = encode_summary(summary)
     if len(body) > MAX_SUMMARY_BYTES:
         # Only texts of many bytes per character make it so long.
-        body = _encode(summary | {"tags": [], "model": "", "worst_case": None})
+        body = encode_summary(summary | {"tags": [], "model": "", "worst_case": None})
     temporary = directory / f".{SUMMARY_NAME}.new"
     temporary.write_bytes(body)
     temporary.replace(directory / SUMMARY_NAME)
@@ -181,7 +181,7 @@ class RunIndex:
         entry = self._incomplete.pop()
         try:
             summary = self.summarise(entry.run, entry.directory / DATABASE_NAME)
-            made = _entry(entry.run, entry.directory, entry.stamp, _encode(summary))
+            made = run_entry(entry.run, entry.directory, entry.stamp, encode_summary(summary))
             made.is_live = entry.is_live
             self._entries[entry.run] = made
             # The home directory may be read-only.
@@ -200,7 +200,7 @@ class RunIndex:
             status = path.stat()
             stamp = status.st_mtime_ns, status.st_size
             if known is None or known.stamp != stamp or known.directory != directory:
-                known = _entry(run, directory, stamp, path.read_bytes())
+                known = run_entry(run, directory, stamp, path.read_bytes())
         except OSError:
             known = self._without_summary(run, directory, known)
         if known is not None and known.state in ACTIVE_STATES | {"unknown"}:
@@ -220,8 +220,8 @@ class RunIndex:
         if known is not None and known.directory == directory and known.stamp == stamp:
             return known
         written = status.st_mtime
-        body = _encode({"run": run, "state": "unknown", "last_written": written})
-        entry = _entry(run, directory, stamp, body)
+        body = encode_summary({"run": run, "state": "unknown", "last_written": written})
+        entry = run_entry(run, directory, stamp, body)
         entry.is_complete = False
         return entry
 
@@ -233,7 +233,8 @@ class RunIndex:
         return is_foreign and self.clock() - entry.stamp[0] / 1e9 < FOREIGN_AGENT_SECONDS
 
 
-def _entry(run: str, directory: Path, stamp: tuple[int, int], body: bytes) -> RunEntry:
+def run_entry(run: str, directory: Path, stamp: tuple[int, int], body: bytes) -> RunEntry:
+    """The entry of a run whose summary is the JSON object `body`."""
     summary = parse_object(body.decode(errors="replace"))
     keys = ("state", "health", "host", "framework", "model", "project")
     texts = {key: intern(str(summary.get(key) or "")) for key in keys}
@@ -290,7 +291,8 @@ def _rounded(value: float | None) -> float | None:
     return None if value is None or not isfinite(value) else float(f"{value:.4g}")
 
 
-def _encode(summary: JsonObject) -> bytes:
+def encode_summary(summary: JsonObject) -> bytes:
+    """A summary as JSON."""
     return json.dumps(summary, ensure_ascii=False, separators=(",", ":")).encode(
         errors="backslashreplace"
     )

@@ -78,6 +78,13 @@ def runtime_dir(*, make: bool) -> Path:
     return _make_private_dir(default) if make else default
 
 
+def private_cache_dir(name: str) -> Path:
+    """A directory in the user's cache, created if missing. Raises UnsafeDirectoryError, OSError."""
+    chosen = os.environ.get("XDG_CACHE_HOME")
+    cache = Path(chosen) if chosen else Path.home() / ".cache"
+    return _make_private_dir(_make_root(cache / "sentinel") / name)
+
+
 def run_dir(run_id: str) -> Path:
     """Directory of a run, created if missing. Raises RunIdError, UnsafeDirectoryError."""
     return _make_private_dir(

@@ -205,7 +205,8 @@ class RunRoutes:
         try:
             view = await self._find_view(request)
             kind, body = await self.read(view, lambda: view.reader.media_body(number))
-        except KeyError:
+        except (KeyError, ValueError):
+            # A file that the row refers to may hold something else by now.
             raise HTTPException(404) from None
         except RequestError as error:
             return json_response(request, {"error": str(error)}, error.status)

@@ -145,7 +145,8 @@ function verdictWithoutCase(run, lasting) {
 function problemsOf(run) {
   const problems = (run.delivery_problems ?? []).map(({ text, remedy }) => ({ text, remedy, severity: "critical" }));
   if (run.storage?.text) problems.push({ text: run.storage.text, remedy: run.storage.remedy, severity: "critical" });
-  if (run.is_live === false && (run.state === "unfinished" || isActive(run))) {
+  problems.push(...(run.log?.notices ?? []));
+  if (!run.log && run.is_live === false && (run.state === "unfinished" || isActive(run))) {
     const until = isNumber(run.last_step_time) ? ` Its last step is of ${formatDate(run.last_step_time)}.` : "";
     problems.push({ severity: "warning", text: `No agent answers for this run: the page shows what is stored.${until}` });
   }

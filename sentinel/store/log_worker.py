@@ -1,0 +1,175 @@
+"""The process that imports one log into the cache, and follows it while it grows.
+
+It has a lower priority and a limit of memory: what a damaged or hostile log does to it, it does not
+do to the server that started it.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from sentinel.config.settings import Settings, load_replay_settings
+from sentinel.pipeline.onset_process import child_environment
+from sentinel.readers.log_folder import read_error_text
+from sentinel.store.database import connect
+from sentinel.store.log_cache import CacheEntry, ImportState, LogCache, log_signature
+from sentinel.store.log_import import LogImport, is_settled
+
+STATE_SECONDS = 0.5
+"""Interval at which the progress of an import is written."""
+SIGNATURE_SECONDS = 1.0
+"""Interval at which the files of a followed log are examined."""
+MAX_MEMORY_BYTES = 4 << 30
+"""Address space of the process."""
+WAIT_SECONDS = 0.2
+
+_NICENESS = 10
+_SCRIPT = "from sentinel.store.log_worker import main; main()"
+
+
+def start_worker(
+    entry: CacheEntry, path: Path, run: str, *, is_followed: bool
+) -> subprocess.Popen[bytes]:
+    """Start a process that imports the log; it stops following it when its input is closed.
+
+    It reads the settings from where this process has them. Raises OSError.
+    """
+    arguments = [str(entry.directory), str(path.absolute()), run, "yes" if is_followed else "no"]
+    return subprocess.Popen(  # noqa: S603 - our own command line
+        [sys.executable, "-P", "-c", _SCRIPT, *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env=child_environment(),
+    )
+
+
+def main() -> None:
+    """Import the log that the arguments name; see `start_worker`."""
+    os.nice(_NICENESS)
+    with suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
+    directory, path, run, is_followed = sys.argv[1:]
+    entry = CacheEntry(Path(directory))
+    with entry.lock() as is_free:
+        if is_free:
+            importer = LogImporter(entry, Path(path), run, load_replay_settings())
+            importer.run(_wait_for_parent if is_followed == "yes" else None)
+
+
+def cached_import(path: Path, settings: Settings, *, run: str = "") -> Path:
+    """The database of a log, which is imported now unless it is unchanged since the last time.
+
+    Waits for the import, which runs in this process. Raises OSError and ValueError if the log
+    cannot be read.
+    """
+    cache = LogCache()
+    entry = cache.entry(path, run, settings)
+    entry.prepare()
+    while True:
+        state = entry.read()
+        if state.is_complete and state.signature == log_signature(path):
+            break
+        with entry.lock() as is_free:
+            if is_free:
+                LogImporter(entry, path, run, settings).run()
+                state = entry.read()
+                break
+        if state.is_complete and entry.is_importing():
+            # It is followed, so the database is as new as it can be.
+            break
+        time.sleep(WAIT_SECONDS)
+    cache.prune()
+    found = entry.database(state)
+    if state.problem or found is None:
+        raise ValueError(state.problem or "it could not be imported")
+    return found
+
+
+class LogImporter:
+    """Imports one log into its entry, whose lock is held."""
+
+    def __init__(self, entry: CacheEntry, path: Path, run: str, settings: Settings) -> None:
+        self._entry, self._path, self._run, self._settings = entry, path, run, settings
+        before = entry.read()
+        is_usable = before.is_complete and entry.database(before) is not None
+        entry.remove_databases(before.database if is_usable else "")
+        # What is complete is shown until there is something newer that is complete.
+        self._is_shown = not is_usable or bool(before.problem)
+        self._state = ImportState(f"{time.time_ns()}.db", log_signature(path))
+        self._began_at = self._written_at = self._examined_at = time.monotonic()
+        self._read_signature = self._state.signature
+
+    def run(self, wait: Callable[[float], bool] | None = None) -> None:
+        """Read the log. With `wait`, follow it then as `LogImport.follow` does."""
+        database = self._entry.directory / self._state.database
+        try:
+            connect(database).close()
+            self._write()
+            with LogImport(self._path, self._settings, database, self._run) as importing:
+                if wait is not None and not is_settled(self._path, time.time()):
+                    is_ended = importing.follow(wait, self._note_poll)
+                else:
+                    result = importing.read(self._note_progress)
+                    if not result.records:
+                        raise ValueError("it holds no record of a step")  # noqa: TRY301
+                    self._note_progress(result.records)
+                    is_ended = is_settled(self._path, time.time())
+            if wait is None or is_ended:
+                self._complete(is_ended=is_ended)
+        except (OSError, ValueError) as error:
+            self._fail(read_error_text(error))
+        except Exception as error:
+            self._fail(f"importing it fails with {type(error).__name__}: {error}")
+
+    def _note_progress(self, records: int) -> None:
+        self._state = replace(self._state, records=records)
+        if time.monotonic() - self._written_at >= STATE_SECONDS:
+            self._write()
+
+    def _note_poll(self, records: int, is_caught_up: bool) -> None:
+        """Note before a poll what was read up to the last one."""
+        if not is_caught_up:
+            self._note_progress(records)
+            return
+        if not self._state.is_complete:
+            self._state = replace(self._state, records=records)
+            self._complete(is_ended=False)
+        now = time.monotonic()
+        if now - self._examined_at >= SIGNATURE_SECONDS:
+            self._examined_at = now
+            if self._read_signature != self._state.signature:
+                self._state = replace(self._state, signature=self._read_signature, records=records)
+                self._write()
+            # Of the files as they are before a poll, all is read after it.
+            self._read_signature = log_signature(self._path)
+
+    def _complete(self, *, is_ended: bool) -> None:
+        seconds = self._state.seconds or time.monotonic() - self._began_at
+        self._state = replace(self._state, is_complete=True, is_ended=is_ended, seconds=seconds)
+        self._is_shown = True
+        self._write()
+
+    def _fail(self, problem: str) -> None:
+        self._state = replace(self._state, problem=problem)
+        self._complete(is_ended=True)
+
+    def _write(self) -> None:
+        self._written_at = time.monotonic()
+        if self._is_shown:
+            self._entry.write(self._state)
+
+
+def _wait_for_parent(seconds: float) -> bool:
+    """Wait; whether the process that started this one still has the pipe to it open."""
+    readable, _, _ = select.select([sys.stdin], [], [], seconds)
+    return not readable

@@ -1,0 +1,455 @@
+"""The logs below a folder as runs, for `sentinel serve LOGDIR`.
+
+The list shows at once what is known without reading a log. A log is imported when it is viewed, or
+in the background, one at a time, the newest first; one that grows is followed while it is viewed.
+"""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Event as Flag
+from threading import RLock, Thread
+from time import monotonic
+from typing import Any, cast
+
+from sentinel.config.settings import Settings
+from sentinel.metrics.run_state import ACTIVE_STATES
+from sentinel.metrics.stored_state import stored_state
+from sentinel.model.json_safe import parse_object
+from sentinel.readers.log_folder import LogRun, find_logs
+from sentinel.store.log_cache import CacheEntry, ImportState, LogCache, log_signature
+from sentinel.store.log_import import SETTLED_SECONDS
+from sentinel.store.log_worker import start_worker
+from sentinel.store.run_reader import RunReader
+from sentinel.store.run_summary import (
+    SUMMARY_NAME,
+    UNFINISHED,
+    RunEntry,
+    encode_summary,
+    read_summary,
+    run_entry,
+    write_summary,
+)
+from sentinel.web.run_list import RunQuery, query_runs
+from sentinel.web.run_routes import RunView
+
+log = logging.getLogger(__name__)
+
+MAX_VIEWS = 8
+"""Logs whose reader stays in memory: those that were viewed last, and all that are viewed."""
+SCAN_SECONDS = 2.0
+"""Interval at which the folder is searched while the list is looked at."""
+SCAN_SHARE = 0.1
+"""Most of the time that is spent with searching a large folder."""
+FIRST_DATA_SECONDS = 5.0
+"""Longest wait for the first rows of a log that is viewed."""
+CHECK_SECONDS = 2.0
+"""Interval at which the files of a viewed log are examined for changes."""
+UNWATCHED_SECONDS = 600.0
+"""A log that nobody viewed for so long is not followed any more."""
+MAX_WORKERS = 4
+"""Processes that import and follow logs, of which one works in the background."""
+MAX_BACKGROUND_LOGS = 500
+"""The newest logs, which are imported though nobody views them."""
+_IDLE_SECONDS = 0.2
+_CLOSE_SECONDS = 5.0
+
+JsonObject = dict[str, Any]
+
+
+@dataclass(eq=False)
+class ShownLog:
+    """A log in the list. `summary_of` is the import that the entry shows."""
+
+    log: LogRun
+    cache: CacheEntry
+    last_written: float = 0.0
+    entry: RunEntry | None = None
+    summary_of: object = None
+    signature: str = ""
+    examined_at: float = float("-inf")
+    viewed_at: float = float("-inf")
+    failed: str = ""
+    """Signature of the files with which the importing process broke off."""
+    background_at: float = float("-inf")
+
+
+class LogRuns:
+    """The logs at or below `folder`; a source of runs for `HomeSite`.
+
+    `settings` are those of a replay. `clock` returns seconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        settings: Settings,
+        *,
+        cache: LogCache | None = None,
+        clock: Callable[[], float] = time.time,
+        first_wait: float = 5.0,
+    ) -> None:
+        self._folder, self._settings, self._clock = folder, settings, clock
+        self._cache = LogCache() if cache is None else cache
+        self._logs: dict[str, ShownLog] = {}
+        self._views: OrderedDict[str, _LogView] = OrderedDict()
+        self._workers: dict[str, _Worker] = {}
+        self._lock = RLock()
+        self._wanted, self._stopped, self._scanned = Flag(), Flag(), Flag()
+        self._scanned_at, self._scan_seconds = float("-inf"), 0.0
+        self._first_wait, self._problem = first_wait, ""
+        self._thread = Thread(target=self._run, name="sentinel-logs", daemon=True)
+
+    def start(self) -> None:
+        """Begin to search the folder."""
+        self._wanted.set()
+        self._thread.start()
+
+    def close(self) -> None:
+        """End the thread and the importing processes."""
+        self._stopped.set()
+        self._wanted.set()
+        with self._lock:
+            for worker in self._workers.values():
+                worker.stop()
+            for worker in self._workers.values():
+                worker.kill_after(_CLOSE_SECONDS)
+
+    def list_runs(self, query: RunQuery) -> JsonObject:
+        """The page of the list, see `query_runs`; with `notice` on what is waited for."""
+        self._wanted.set()
+        if self._scanned_at == float("-inf"):
+            self._scanned.wait(self._first_wait)
+        with self._lock:
+            entries = [shown.entry for shown in self._logs.values() if shown.entry is not None]
+        age = monotonic() - self._scanned_at
+        return query_runs(entries, query, self._clock()) | {
+            "read_seconds_ago": None if age == float("inf") else round(age, 1),
+            "notice": self._problem or ("" if entries else empty_notice(self._folder)),
+        }
+
+    def view(self, run: str) -> RunView | None:
+        """The view of a log; None if there is none of that name. Waits for its first rows."""
+        self._wanted.set()
+        if self._scanned_at == float("-inf"):
+            self._scanned.wait(self._first_wait)
+        with self._lock:
+            shown = self._logs.get(run)
+        if shown is None:
+            return None
+        shown.viewed_at = monotonic()
+        with self._lock:
+            found = self._views.get(run)
+        if found is None:
+            self.check(shown)
+            found = _LogView(self, shown, self._wait_for_database(shown))
+        with self._lock:
+            view = self._views.setdefault(run, found)
+            self._views.move_to_end(run)
+            for name, each in [*self._views.items()][:-MAX_VIEWS]:
+                if each.view.events is None or not each.view.events.has_viewers:
+                    del self._views[name]
+        return view.view
+
+    def check(self, shown: ShownLog) -> None:
+        """Import the log of a view, unless that is done or under way."""
+        shown.viewed_at = now = monotonic()
+        if shown.log.problem or now - shown.examined_at < CHECK_SECONDS:
+            return
+        shown.examined_at = now
+        shown.last_written = shown.log.last_written
+        if not self._is_fresh(shown, is_viewed=True):
+            self._start_worker(shown, is_viewed=True)
+
+    def is_growing(self, shown: ShownLog) -> bool:
+        """Whether the log was written a short time ago."""
+        return self._clock() - shown.last_written < SETTLED_SECONDS
+
+    def _is_fresh(self, shown: ShownLog, *, is_viewed: bool) -> bool:
+        """Whether what is imported is all of the log, or a process is at work."""
+        if shown.cache.is_importing():
+            return True
+        state = shown.cache.read()
+        shown.signature = log_signature(shown.log.path)
+        if shown.failed == shown.signature:
+            return True
+        if not state.is_complete or state.signature != shown.signature:
+            return False
+        # A log that grew until a short time ago is followed while it is viewed; of one that was
+        # followed, what depends on its end is not judged yet.
+        return state.is_ended or (not is_viewed and self.is_growing(shown))
+
+    def _wait_for_database(self, shown: ShownLog) -> Path:
+        """The database of the log, empty if it cannot be read. Raises OSError, sqlite3.Error."""
+        shown.cache.prepare()
+        deadline = monotonic() + FIRST_DATA_SECONDS
+        while not (shown.log.problem or shown.failed or self._stopped.is_set()):
+            state = shown.cache.read()
+            if state.problem:
+                break
+            found = shown.cache.database(state)
+            if found is not None and (state.records or state.is_complete):
+                return found
+            if monotonic() > deadline:
+                if found is not None:
+                    return found
+                break
+            time.sleep(0.02)
+        return shown.cache.empty_database()
+
+    def _start_worker(self, shown: ShownLog, *, is_viewed: bool) -> None:
+        run = shown.log.run
+        with self._lock:
+            if self._stopped.is_set() or run in self._workers:
+                return
+            if not is_viewed and any(not each.is_viewed for each in self._workers.values()):
+                return
+            viewed = [name for name, each in self._workers.items() if each.is_viewed]
+            if is_viewed and len(viewed) >= MAX_WORKERS - 1:
+                # The one that was looked at longest ago makes room.
+                oldest = min(viewed, key=self._viewed_at)
+                self._workers[oldest].stop()
+                if len(viewed) >= 2 * MAX_WORKERS:
+                    return
+            try:
+                shown.cache.prepare()
+                child = start_worker(shown.cache, shown.log.path, run, is_followed=is_viewed)
+            except OSError as error:
+                log.warning("The log %s cannot be imported: %s", shown.log.path, error)
+                return
+            self._workers[run] = _Worker(child, shown, is_viewed)
+
+    def _viewed_at(self, run: str) -> float:
+        shown = self._logs.get(run)
+        return float("-inf") if shown is None else shown.viewed_at
+
+    def _run(self) -> None:
+        while not self._stopped.is_set():
+            try:
+                if self._wanted.is_set():
+                    self._wanted.clear()
+                    self._scan()
+                self._reap_workers()
+                self._import_next()
+                self._update_entries()
+            except Exception:
+                log.exception("The logs below %s cannot be listed", self._folder)
+            self._stopped.wait(_IDLE_SECONDS)
+
+    def _scan(self) -> None:
+        """Search the folder again, unless that was done a short time ago."""
+        interval = max(SCAN_SECONDS, self._scan_seconds / SCAN_SHARE)
+        if monotonic() - self._scanned_at < interval:
+            self._wanted.set()
+            return
+        began_at = monotonic()
+        problem = ""
+        try:
+            found = find_logs(self._folder)
+        except FileNotFoundError:
+            found, problem = [], f"There is nothing at {self._folder} yet."
+        except OSError as error:
+            found, problem = [], f"{self._folder} cannot be read: {error.strerror}."
+        logs = {each.run: self._shown(each) for each in found}
+        for shown in logs.values():
+            shown.last_written = shown.log.last_written
+        with self._lock:
+            self._logs, self._problem = logs, problem
+        self._scan_seconds = monotonic() - began_at
+        self._update_entries(until=began_at + 1.0)
+        self._scanned_at = monotonic()
+        self._scanned.set()
+
+    def _shown(self, found: LogRun) -> ShownLog:
+        known = self._logs.get(found.run)
+        if known is not None and known.log.path == found.path:
+            known.log = found
+            return known
+        return ShownLog(found, self._cache.entry(found.path, found.run, self._settings))
+
+    def _reap_workers(self) -> None:
+        now = monotonic()
+        with self._lock:
+            for run, worker in [*self._workers.items()]:
+                if worker.child.poll() is None:
+                    if worker.is_viewed and now - self._viewed_at(run) > UNWATCHED_SECONDS:
+                        worker.stop()
+                    continue
+                del self._workers[run]
+                worker.stop()
+                if worker.child.returncode:
+                    # It would break off again, so it is not tried before the log changes.
+                    worker.shown.failed = log_signature(worker.shown.log.path)
+                self._cache.prune()
+
+    def _import_next(self) -> None:
+        """Import the newest log that is not imported yet, if nothing else is."""
+        now = monotonic()
+        with self._lock:
+            if any(not each.is_viewed for each in self._workers.values()):
+                return
+            newest = sorted(self._logs.values(), key=lambda each: each.last_written, reverse=True)
+        for shown in newest[:MAX_BACKGROUND_LOGS]:
+            # Importing again and again takes a small part of the time.
+            wait = max(60.0, 20.0 * shown.cache.read().seconds)
+            if shown.log.problem or now - shown.background_at < wait:
+                continue
+            shown.background_at = now
+            if not self._is_fresh(shown, is_viewed=False):
+                self._start_worker(shown, is_viewed=False)
+                return
+
+    def _update_entries(self, until: float = float("inf")) -> None:
+        """Renew the entries in the list that show an older import."""
+        with self._lock:
+            logs = [*self._logs.values()]
+        for shown in logs:
+            state = shown.cache.read()
+            of = (state, shown.failed, shown.last_written)
+            if shown.entry is not None and shown.summary_of == of:
+                shown.entry.is_live = self.is_growing(shown)
+                continue
+            body = self._summary(shown, state, is_quick=monotonic() > until)
+            stamp = int(shown.last_written * 1e9), len(body)
+            shown.entry = run_entry(shown.log.run, shown.cache.directory, stamp, body)
+            shown.entry.is_live = self.is_growing(shown)
+            shown.summary_of = of if monotonic() <= until else None
+
+    def _summary(self, shown: ShownLog, state: ImportState, *, is_quick: bool) -> bytes:
+        """The summary of a log as JSON; of one that is not imported, what is known without."""
+        known: JsonObject = {"run": shown.log.run, "state": "unknown", "health": "unknown"}
+        database = shown.cache.database(state)
+        if state.is_complete and not state.problem and database is not None and not is_quick:
+            try:
+                known = _read_summary(shown, state, database)
+            except Exception as error:
+                log.debug("The import of %s cannot be read: %s", shown.log.path, error)
+        problem = shown.log.problem or state.problem
+        if problem:
+            known["worst_case"] = {"subject": f"Not read: {problem}", "severity": "unknown"}
+        if known["state"] == UNFINISHED and self.is_growing(shown):
+            known["state"] = "running"
+        parent = shown.log.path.parent
+        if parent != self._folder and parent.is_relative_to(self._folder):
+            known.setdefault("project", str(parent.relative_to(self._folder)))
+        return encode_summary(
+            known | {"last_written": shown.last_written, "tags": [shown.log.format or "not read"]}
+        )
+
+
+@dataclass(eq=False)
+class _Worker:
+    child: subprocess.Popen[bytes]
+    shown: ShownLog
+    is_viewed: bool
+
+    def stop(self) -> None:
+        """Let the process end once it has imported the log."""
+        if self.child.stdin is not None:
+            self.child.stdin.close()
+
+    def kill_after(self, seconds: float) -> None:
+        """Wait for the process; an import takes longer, and is begun anew the next time."""
+        try:
+            self.child.wait(0.1 if self.child.poll() is None else seconds)
+        except subprocess.TimeoutExpired:
+            self.child.kill()
+            self.child.wait()
+
+
+@dataclass(eq=False)
+class _CurrentReader:
+    """Reads the database that is the newest import of the log."""
+
+    current: RunReader
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.current, name)
+
+
+class _LogView:
+    """The view of one log, which goes on with the next import of it."""
+
+    def __init__(self, runs: LogRuns, shown: ShownLog, database: Path) -> None:
+        self._runs, self._shown = runs, shown
+        self._reader = _CurrentReader(RunReader(database))
+        self._mark: object = None
+        self._stored: JsonObject = {}
+        self.view = RunView(
+            shown.log.run, cast("RunReader", self._reader), self.read_state, database
+        )
+
+    def read_state(self) -> JsonObject:
+        """What `/api/run` answers. Raises sqlite3.Error."""
+        shown = self._shown
+        self._runs.check(shown)
+        state = shown.cache.read()
+        database = shown.cache.database(state)
+        if database is not None and not state.problem and database != self.view.database:
+            self._reader.current, self.view.database = RunReader(database), database
+            self._mark = None
+        mark = (self.view.database, self.view.change_mark())
+        if mark != self._mark:
+            self._stored = stored_state(self.view.database, shown.log.run)
+            self._mark = mark
+        is_importing = shown.cache.is_importing()
+        problem = shown.log.problem or state.problem
+        is_growing = self._runs.is_growing(shown) and not state.is_ended
+        is_live = not problem and (is_importing or is_growing)
+        found = self._stored | {
+            "is_live": is_live,
+            "log": {
+                "path": str(shown.log.path),
+                "format": shown.log.format,
+                "notices": [*_notices(shown, state, is_importing=is_importing)],
+            },
+        }
+        if problem:
+            found["state"] = "unknown"
+        elif is_live and found["state"] in {UNFINISHED, *ACTIVE_STATES}:
+            found |= {"state": "running", "active": True}
+        return found
+
+
+def _notices(shown: ShownLog, state: ImportState, *, is_importing: bool) -> Iterator[JsonObject]:
+    """What a person has to know of the reading of the log."""
+    problem = shown.log.problem or state.problem
+    if problem:
+        yield {"severity": "critical", "text": f"This log is not read: {problem}."}
+    elif shown.failed:
+        text = "The process that imports this log broke off; a change of the log starts it again."
+        yield {"severity": "critical", "text": text}
+    elif not state.is_complete:
+        count = f"{state.records:,} records so far" if state.records else "it begins"
+        yield {"severity": "info", "text": f"The log is being imported: {count}."}
+    elif is_importing and not state.is_ended and state.signature != shown.signature:
+        yield {"severity": "info", "text": "The log has grown and is read again."}
+
+
+def _read_summary(shown: ShownLog, state: ImportState, database: Path) -> JsonObject:
+    """The summary of a complete import, made at most once. Raises OSError, sqlite3.Error."""
+    stamp = [state.database, state.records]
+    path = shown.cache.directory / SUMMARY_NAME
+    if path.is_file():
+        stored = parse_object(path.read_text(errors="replace"))
+        if stored.get("import") == stamp:
+            return stored
+    summary = read_summary(stored_state(database, shown.log.run), RunReader(database))
+    write_summary(shown.cache.directory, summary | {"import": stamp})
+    return summary
+
+
+def empty_notice(folder: Path) -> str:
+    """What is waited for in a folder without a log, and what to check."""
+    return (
+        f"No log in {folder} yet. It appears here when the first file arrives: an event file of "
+        "TensorBoard, a .wandb file, JSON lines, CSV or trainer_state.json. If the training runs "
+        "already, check that it logs into this folder, and that its logging interval is not 0 "
+        "(logging_steps, log_freq, log_every_n_steps)."
+    )

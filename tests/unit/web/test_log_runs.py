@@ -1,0 +1,251 @@
+"""`sentinel serve LOGDIR`: logs are imported into a cache, listed, and followed while they grow."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from contextlib import contextmanager
+
+import pytest
+from support.event_files import event, event_file
+from support.log_files import FORMATS
+from support.replays import collapse_rows
+
+from sentinel.config.settings import load_replay_settings
+from sentinel.store import log_worker
+from sentinel.store.log_cache import CacheEntry, ImportState, LogCache, log_signature
+from sentinel.store.log_worker import LogImporter, cached_import
+from sentinel.web import log_runs
+from sentinel.web.log_runs import LogRuns
+from sentinel.web.run_list import RunQuery
+
+ROWS = [row | {"time": 1.7e9 + row["step"]} for row in collapse_rows()]
+DEADLINE_SECONDS = 120.0
+
+
+@pytest.fixture(scope="module")
+def settings():
+    return load_replay_settings((), {})
+
+
+@pytest.fixture
+def cache(tmp_path):
+    root = tmp_path / "cache"
+    root.mkdir()
+    return LogCache(root)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    path = tmp_path / "logs"
+    path.mkdir()
+    return path
+
+
+def write(path, rows=ROWS, age=0.0):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    os.utime(path, (time.time() - age,) * 2)
+    return path
+
+
+@contextmanager
+def serving(folder, settings, cache):
+    runs = LogRuns(folder, settings, cache=cache)
+    runs.start()
+    try:
+        yield runs
+    finally:
+        runs.close()
+
+
+def listed(runs):
+    return {each["run"]: each for each in runs.list_runs(RunQuery())["runs"]}
+
+
+def wait_until(condition):
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while not (value := condition()):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    return value
+
+
+@pytest.fixture
+def no_workers(monkeypatch):
+    """Processes that would import are only counted."""
+    started = []
+    monkeypatch.setattr(
+        log_runs, "start_worker", lambda *arguments, **_: started.append(arguments) or _Child()
+    )
+    return started
+
+
+class _Child:
+    stdin, returncode = None, None
+
+    def poll(self):
+        return self.returncode
+
+    def wait(self, _timeout=None):
+        return 0
+
+    def kill(self):
+        pass
+
+
+def test_logs_are_listed_imported_and_followed(folder, settings, cache):
+    """The one test with real processes: a log that grows, a folder of several, and one refused."""
+    growing = write(folder / "growing.jsonl", ROWS[:300])
+    write(folder / "old.jsonl", ROWS, age=3600.0)
+    for name in ("lr-1", "lr-2"):
+        (folder / "tb" / name).mkdir(parents=True)
+        event_file(folder / "tb" / name, event(1, "loss", 1.0))
+    os.mkfifo(folder / "pipe.jsonl")
+    with serving(folder, settings, cache) as runs:
+        assert listed(runs).keys() == {"growing", "old", "tb-lr-1", "tb-lr-2", "pipe"}
+        assert "it is a pipe" in listed(runs)["pipe"]["worst_case"]["subject"]
+        view = runs.view("growing")
+        wait_until(lambda: view.reader.signals() and view.state()["log"]["notices"] == [])
+        assert (view.state()["state"], view.state()["is_live"]) == ("running", True)
+        before = view.reader.rows_since(0)["last_id"]
+        with growing.open("a") as file:
+            file.writelines(json.dumps(row) + "\n" for row in ROWS[300:])
+        wait_until(lambda: view.reader.series(["loss"])["series"]["loss"]["count"] == len(ROWS))
+        rows = view.reader.rows_since(before, 5000)
+        assert rows["step"][0] == ROWS[300]["step"]
+        assert {each["detector"] for each in view.state()["incidents"]} >= {"kl_blowup"}
+        # In the background, one at a time.
+        wait_until(lambda: listed(runs)["old"].get("step") == ROWS[-1]["step"])
+        assert listed(runs)["old"]["state"] == "unfinished"
+        refused = runs.view("pipe").state()
+        assert "it is a pipe" in refused["log"]["notices"][0]["text"]
+        assert (refused["is_live"], refused["state"]) == (False, "unknown")
+        assert runs.view("nothing") is None
+
+
+def test_an_empty_folder_says_what_it_waits_for(folder, settings, cache, no_workers):
+    with serving(folder, settings, cache) as runs:
+        answer = runs.list_runs(RunQuery())
+        assert (answer["total"], "interval is not 0" in answer["notice"]) == (0, True)
+        write(folder / "log.jsonl")
+        wait_until(lambda: listed(runs).keys() == {"log"})
+        assert runs.list_runs(RunQuery())["notice"] == ""
+    with serving(folder / "missing", settings, cache) as runs:
+        assert "nothing at" in runs.list_runs(RunQuery())["notice"]
+
+
+def test_one_hundred_logs_are_listed_at_once(folder, settings, cache, no_workers):
+    for number in range(100):
+        write(folder / f"{number}-log.jsonl", ROWS[:2], age=float(number))
+    with serving(folder, settings, cache) as runs:
+        assert len(listed(runs)) == 100
+        # The newest is the first to be imported, and nothing else meanwhile.
+        wait_until(lambda: no_workers)
+        time.sleep(0.5)
+        assert [arguments[2] for arguments in no_workers] == ["0-log"]
+
+
+def test_an_import_is_used_until_the_log_changes(folder, settings, cache, monkeypatch):
+    monkeypatch.setattr(log_worker, "LogCache", lambda: cache)
+    path = write(folder / "log.jsonl", ROWS[:50], age=3600.0)
+    first = cached_import(path, settings)
+    assert cached_import(path, settings) == first
+    assert cached_import(path, load_replay_settings(["disable=loss_plateau"], {})) != first
+    write(path, ROWS[:51], age=3600.0)
+    second = cached_import(path, settings)
+    assert second != first
+    # Whoever reads the older one has time to change to the newer one.
+    assert first.exists()
+    write(path, ROWS[:52], age=3600.0)
+    assert cached_import(path, settings).exists()
+    assert not first.exists()
+    path.write_text("nothing\n")
+    with pytest.raises(ValueError, match="format"):
+        cached_import(path, settings)
+
+
+def test_what_an_import_left_that_was_killed_is_removed(folder, settings, cache):
+    path = write(folder / "log.jsonl", ROWS[:50], age=3600.0)
+    entry = cache.entry(path, "log", settings)
+    entry.prepare()
+    (entry.directory / "123.db").write_bytes(b"half")
+    (entry.directory / "123.db-wal").write_bytes(b"half")
+    entry.write(ImportState("123.db", log_signature(path), is_complete=False))
+    assert not entry.is_importing()
+    with entry.lock() as is_free:
+        assert is_free
+        assert entry.is_importing()
+        with CacheEntry(entry.directory).lock() as is_free_too:
+            assert not is_free_too
+        LogImporter(entry, path, "log", settings).run()
+    state = entry.read()
+    assert state.is_complete
+    assert [file.name for file in entry.directory.glob("*.db*")] == [state.database]
+    (entry.directory / "import.json").write_text("{damaged")
+    assert entry.read() == ImportState()
+
+
+def test_what_was_read_is_shown_until_the_next_import_is_complete(folder, settings, cache):
+    path = write(folder / "log.jsonl", ROWS[:50], age=3600.0)
+    entry = cache.entry(path, "log", settings)
+    entry.prepare()
+    LogImporter(entry, path, "log", settings).run()
+    before = entry.read()
+    write(path, ROWS, age=3600.0)
+    LogImporter(entry, path, "log", settings)
+    assert entry.read() == before
+    assert entry.database(before) is not None
+
+
+def test_the_cache_is_bounded_and_private(folder, settings, cache, monkeypatch, tmp_path):
+    for number in range(5):
+        entry = cache.entry(folder / str(number), "log", settings)
+        entry.prepare()
+        (entry.directory / "1.db").write_bytes(bytes(1000))
+        os.utime(entry.directory / "used", (number, number))
+    cache.prune(max_bytes=2500, max_entries=10)
+    assert len([*cache.root.iterdir()]) == 2
+    cache.prune(max_bytes=10**6, max_entries=1)
+    assert len([*cache.root.iterdir()]) == 1
+    # One that was used a short time ago stays.
+    cache.prune(max_bytes=0, max_entries=0, now=5.0)
+    (entry,) = cache.root.iterdir()
+    assert entry.stat().st_mode & 0o077 == 0
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user"))
+    root = LogCache().root
+    assert root == tmp_path / "user" / "sentinel" / "logs"
+    assert root.stat().st_mode & 0o077 == 0
+    root.chmod(0o777)
+    assert LogCache().root != root
+
+
+def test_a_process_that_breaks_off_is_not_started_again(folder, settings, cache, no_workers):
+    path = write(folder / "log.jsonl", ROWS[:50])
+    with serving(folder, settings, cache) as runs:
+        wait_until(lambda: no_workers)
+        _Child.returncode = -9
+        try:
+            wait_until(lambda: not runs._workers)
+            view = runs.view("log")
+            assert "broke off" in view.state()["log"]["notices"][0]["text"]
+            assert len(no_workers) == 1
+        finally:
+            _Child.returncode = None
+        assert path.exists()
+
+
+@pytest.mark.parametrize("name", sorted(FORMATS))
+def test_damaged_logs_are_shown_with_a_reason_or_in_part(folder, settings, cache, name):
+    path = FORMATS[name](folder, ROWS[:20])
+    for file in [path] if path.is_file() else [*path.rglob("*")]:
+        data = bytearray(file.read_bytes())
+        for at in range(0, len(data), 37):
+            data[at] ^= at % 251
+        file.write_bytes(data)
+    entry = cache.entry(path, "log", settings)
+    entry.prepare()
+    LogImporter(entry, path, "log", settings).run()
+    state = entry.read()
+    assert state.is_complete
+    assert state.problem or state.records
