@@ -7,8 +7,11 @@ signals mean, minimum, maximum and the rank with the maximum are stored, as floa
 layout, and other statistics are NaN when read. The value of a single rank is its whole spread.
 Spreads with ranks that differ or are not finite are rare, and are stored in full, as JSON.
 
-    float64 * names, then by spread: float32 or float64 * ranks, or mean (if it is not the value),
-    minimum, maximum and rank; then the JSON of full spreads by name, if there are any
+    float64 * names, then by spread: float32 or float64 * ranks, minimum, maximum and place of the
+    highest, or mean (if it is not the value), minimum, maximum and rank; then the JSON of full
+    spreads by name, if there are any
+
+The range of stored values of ranks is for charts, which read it without the values.
 """
 
 from __future__ import annotations
@@ -34,6 +37,8 @@ _SINGLE, _RANKS, _RANKS_MISMATCH, _RANGE, _RANGE_FLOAT64, FULL_SPREAD = range(6)
 RANK_SPREADS = frozenset({_RANKS, _RANKS_MISMATCH})
 RANGE_SPREADS = frozenset({_RANGE, _RANGE_FLOAT64})
 """Kinds that hold the value of each rank, and a range over the ranks."""
+
+_RANGE_NUMBERS = 3
 
 _FIELDS = tuple(f.name for f in fields(Spread) if f.compare)
 _field_values = attrgetter(*_FIELDS)
@@ -167,8 +172,9 @@ class RecordPacker:
                 ranks = (spread.bad_ranks or (spread.max_rank,))[:1]
             elif kind in RANK_SPREADS:
                 ranks, number = spread.ranks, self._rank_number(name, spread, exact=exact)
-                layout_format = f"{len(ranks)}{number}"
-                numbers += spread.rank_values
+                layout_format = f"{len(ranks)}{number}2{number}b"
+                worst = ranks.index(spread.max_rank) if spread.max_rank in ranks else -1
+                numbers += (*spread.rank_values, spread.min, spread.max, worst)
             elif kind == FULL_SPREAD:
                 full[name] = _spread_to_json(spread)
             else:
@@ -232,6 +238,8 @@ def unpack(run: str, layout: RowLayout, blob: bytes, header: Sequence[Any]) -> R
         count = len(ranks) if kind in RANK_SPREADS else _number_count(layout_format)
         spread[name] = _unpack_spread(entry, values.get(name, nan), numbers[at : at + count])
         at += count
+        if kind in RANK_SPREADS and split_rank_format(layout_format)[1]:
+            at += _RANGE_NUMBERS
     return Record(
         run=run,
         rank=WHOLE_RUN,
@@ -250,17 +258,6 @@ def unpack_values(layout: RowLayout, blob: bytes) -> dict[str, float]:
     return dict(zip(layout.names, layout.unpack(blob), strict=False))
 
 
-def rank_values(layout: RowLayout, blob: bytes, signal: str) -> list[tuple[int, float]]:
-    """Each rank and its value of the signal in a row; empty if they are not stored."""
-    offset = 8 * len(layout.names)
-    for name, kind, _, layout_format, ranks in layout.spreads:
-        if name == signal and kind in RANK_SPREADS:
-            values = struct.unpack_from(f"<{layout_format}", blob, offset)
-            return [*zip(ranks, values, strict=True)]
-        offset += struct.calcsize(f"<{layout_format}")
-    return []
-
-
 def _spread_kind(spread: Spread, value: float | None, *, exact: bool) -> int:
     if value is not None and spread.count + len(spread.bad_ranks) == 1:
         # Beyond this, a rank's value is not the run's: a weighted mean may round.
@@ -270,6 +267,16 @@ def _spread_kind(spread: Spread, value: float | None, *, exact: bool) -> int:
     if spread.bad_ranks or spread.mismatch is not None or spread.max_rank < 0:
         return FULL_SPREAD
     return _RANGE_FLOAT64 if exact else _RANGE
+
+
+def split_rank_format(layout_format: str) -> tuple[str, str]:
+    """The formats of the values of the ranks and of their range, which earlier versions have not.
+
+    >>> split_rank_format("64f2fb"), split_rank_format("8d")
+    (('64f', '2fb'), ('8d', ''))
+    """
+    end = len(layout_format) - len(layout_format.lstrip("0123456789")) + 1
+    return layout_format[:end], layout_format[end:]
 
 
 def _number_count(layout_format: str) -> int:

@@ -110,8 +110,8 @@ class RunReader:
         each column) and values (for each rank, one per column; None if it has none).
         """
         window = Window("step", start, end, max(2, min(columns, MAX_POINTS)))
-        with self._refreshed() as connection:
-            return self._series.rank_grid(connection, signal, window)
+        with self._refreshed():
+            return self._series.rank_grid(signal, window)
 
     def rows_since(self, row_id: int, limit: int = 5000) -> dict[str, Any]:
         """The rows after `row_id`, oldest first.
@@ -200,13 +200,13 @@ class RunReader:
 
     def media_body(self, number: int) -> tuple[str, bytes]:
         """Content type and content of an image or histogram. Raises KeyError and OSError."""
-        with self._reading(content=False) as connection:
+        with closing(self._connect()) as connection:
             return media.media_body(connection, number)
 
     @contextmanager
     def _refreshed(self) -> Iterator[sqlite3.Connection]:
         """A connection, with all rows that are stored in the series."""
-        with self._lock, self._reading() as connection:
+        with self._lock, closing(self._connect()) as connection:
             file = _identity(self.path)
             if file != self._file:
                 # Recovery, or the move to another directory, replaced the database.
@@ -216,14 +216,13 @@ class RunReader:
             yield connection
 
     @contextmanager
-    def _reading(self, *, content: bool = True) -> Iterator[sqlite3.Connection]:
-        """A read-only connection; content that is damaged raises DamagedContentError."""
-        with closing(connect_read_only(self.path.absolute())) as connection:
-            if not content:
-                yield connection
-                return
-            with reading_storage():
-                yield connection
+    def _reading(self) -> Iterator[sqlite3.Connection]:
+        """A connection; content that cannot be decoded raises DamagedContentError."""
+        with closing(self._connect()) as connection, reading_storage():
+            yield connection
+
+    def _connect(self) -> sqlite3.Connection:
+        return connect_read_only(self.path.absolute())
 
 
 def finite(value: Answer) -> Answer:

@@ -17,13 +17,15 @@ from operator import itemgetter
 from typing import Any, NamedTuple
 
 from sentinel.model.record import Event
-from sentinel.store.charted_signals import CHARTED_EVENTS, describe_signal, signal_order
-from sentinel.store.record_rows import (
-    RANK_SPREADS,
-    LayoutTable,
-    layout_from_json,
-    rank_values,
+from sentinel.store.charted_signals import (
+    CHARTED_EVENTS,
+    VALUE,
+    chart_name,
+    describe_signal,
+    signal_order,
 )
+from sentinel.store.rank_grid import RankGrid, RankMeans, grid_to_dict, mean_by_rank
+from sentinel.store.record_rows import LayoutTable, unpack_values
 from sentinel.store.series import (
     MAX_BUCKETS,
     BlockDecoder,
@@ -42,6 +44,9 @@ ROWS_PER_READ = 2000
 MAX_DETAIL_ROWS = 20_000
 """Rows that are read of the database for one window; a larger one is shown in buckets."""
 
+MAX_ROWS_PER_COLUMN = 16
+"""Rows of a column of a heat map up to which they are read singly, not by the buckets."""
+
 _ROW = "id, attempt, step, time, event, layout, vals, step, time"
 _BLOCK = "first_id, attempt, step, time, event, -layout, vals, first_step, first_time"
 _NEW_ROWS_SQL = f"select {_ROW} from step where id > ? order by id limit ?"  # noqa: S608
@@ -58,8 +63,11 @@ order by first_id
 _ANCHOR_SQL = "select attempt, step, time, layout, vals from step where id = ?"
 _NEXT_THINNED_SQL = "select coalesce((select next_id from thinning), 0)"
 _COUNTS_SQL = """
-select (select count(*) from step), (select count(*) from step where event <> 'step'),
-    (select count(*) from block where event = 'step')
+select event, sum(number) from (
+    select event, count(*) as number from block group by event
+    union all select event, count(*) from step where event <> 'step' group by event
+    union all select 'step', count(*) from step)
+group by event
 """
 
 Report = Callable[[Exception], object]
@@ -87,6 +95,7 @@ class RunSeries:
     _step: int = 0
     _segment: int = 0
     _layouts: LayoutTable | None = None
+    _rank_grid: RankGrid | None = None
     _decoders: dict[tuple[int, Event, frozenset[str] | None], RowDecoder | BlockDecoder] = field(
         default_factory=dict
     )
@@ -96,7 +105,7 @@ class RunSeries:
         self.tracks.clear()
         self._newest.clear()
         self._decoders.clear()
-        self._layouts, self._anchor, self._attempt = None, None, None
+        self._layouts = self._rank_grid = self._anchor = self._attempt = None
         self.last_id = self._step = self._segment = 0
 
     def refresh(self, connection: sqlite3.Connection) -> None:
@@ -119,7 +128,14 @@ class RunSeries:
         """Read layouts through this connection; those in memory stay, as their ids do."""
         if self._layouts is None:
             self._layouts = LayoutTable(connection)
+            self._rank_grid = RankGrid(self._layouts)
         self._layouts.connection = connection
+
+    @property
+    def _layout_table(self) -> LayoutTable:
+        if self._layouts is None:
+            raise RuntimeError("`refresh` comes first")
+        return self._layouts
 
     def _continues(self, connection: sqlite3.Connection) -> bool:
         """Whether what was read is still there, and no row after it was thinned."""
@@ -136,11 +152,12 @@ class RunSeries:
         """Read the thinned part of the history, and choose the size of buckets."""
         connection.execute("begin")
         try:
-            total, others, blocks = connection.execute(_COUNTS_SQL).fetchone()
-            size = 1
-            while (total - others + blocks) / size > MAX_BUCKETS:
-                size *= 2
-            self._track(Event.STEP.value).size = size
+            counts: dict[str, int] = dict(connection.execute(_COUNTS_SQL).fetchall())
+            counts["step"] -= sum(counts.get(event, 0) for event in counts.keys() - {"step"})
+            for event in _CHARTED & counts.keys():
+                track = self._track(event)
+                while counts[event] > track.size * MAX_BUCKETS:
+                    track.size *= 2
             ((next_thinned,),) = connection.execute(_NEXT_THINNED_SQL).fetchall()
             rows = connection.execute(_OLD_ROWS_SQL, [next_thinned])
             self._add(merge(rows, connection.execute(_BLOCKS_SQL), key=itemgetter(0)))
@@ -213,9 +230,7 @@ class RunSeries:
         if decoder is None:
             if len(self._decoders) >= MAX_DECODERS:
                 self._decoders.clear()
-            if self._layouts is None:
-                raise KeyError(number)
-            layout = self._layouts.get(abs(number))
+            layout = self._layout_table.get(abs(number))
             kind = RowDecoder if number > 0 else BlockDecoder
             decoder = self._decoders[number, event, wanted] = kind(layout, event, wanted)
         return decoder
@@ -265,11 +280,9 @@ class RunSeries:
                 shown = track
             else:
                 buckets = window.select(self._extents(shown, window.axis))
-            extents, groups = (
-                self._extents(shown, window.axis),
-                shown.groups(buckets, window.points),
-            )
-            xs = [extents[last - 1][1] for _, last in groups]
+            extents = self._extents(shown, window.axis)
+            groups = shown.group(buckets, window.points)
+            xs = [extents[last - 1][1] for _, last in groups.ranges()]
             for name in of_track:
                 if name in shown.columns:
                     found[name] = shown.points(name, groups, xs)
@@ -297,13 +310,11 @@ class RunSeries:
         values: dict[str, list[float | None]] = {}
         bad: dict[str, list[int]] = {}
         for at, row in enumerate(charted):
-            found: Found = {}
-            self._decode(row[5], Event(row[4]), [row[6]], found)
-            for name, summaries in found.items():
-                summary = summaries[0]
+            for name, value in self._values_of(row):
                 column = values.setdefault(name, [None] * len(charted))
-                column[at] = summary.mean if summary.number else None
-                if summary.is_bad:
+                if isfinite(value):
+                    column[at] = value
+                else:
                     bad.setdefault(name, []).append(at)
         tokens = None
         if self._counts_tokens():
@@ -323,52 +334,46 @@ class RunSeries:
             "bad": bad,
         }
 
-    def rank_grid(
-        self, connection: sqlite3.Connection, signal: str, window: Window
-    ) -> dict[str, Any]:
-        """The values of ranks, as `RunReader.rank_grid` returns them."""
-        signals = [*self._rank_signals(connection)]
-        empty = {"signal": signal, "signals": signals, "ranks": [], "x": [], "values": []}
-        if signal not in signals:
-            return empty
-        track = self._track(Event.STEP.value)
-        buckets = window.select(self._extents(track, "step"))
-        groups = track.groups(buckets, window.points)
-        xs: list[int] = []
-        sums: list[dict[int, tuple[float, int]]] = []
-        for first, end in groups:
-            query = ("step", track.spans[first].first_id, track.spans[end - 1].last_id)
-            of_ranks: dict[int, tuple[float, int]] = {}
-            for row in connection.execute(_DETAIL_ROWS_SQL, query):
-                if window.overlaps(row):
-                    self._add_rank_values(row, signal, of_ranks)
-            if of_ranks:
-                xs.append(track.spans[end - 1].step)
-                sums.append(of_ranks)
-        ranks = sorted(set().union(*sums))
-        return empty | {
-            "ranks": ranks,
-            "x": xs,
-            "values": [[_mean_of(each.get(rank)) for each in sums] for rank in ranks],
-        }
+    def _values_of(self, row: StoredRow) -> list[tuple[str, float]]:
+        """The value of each signal in a row."""
+        event = Event(row[4])
+        try:
+            values = unpack_values(self._layout_table.get(row[5]), row[6])
+        except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
+            self._report_damage(error)
+            return []
+        targets = ((chart_name(event, name), value) for name, value in values.items())
+        return [(target[0], value) for target, value in targets if target and target[1] == VALUE]
 
-    def _rank_signals(self, connection: sqlite3.Connection) -> list[str]:
-        names: set[str] = set()
-        for (body,) in connection.execute("select body from layout"):
-            layout = layout_from_json(body)
-            names |= {name for name, kind, *_ in layout.spreads if kind in RANK_SPREADS}
-        return sorted(names)
-
-    def _add_rank_values(
-        self, row: StoredRow, signal: str, of_ranks: dict[int, tuple[float, int]]
-    ) -> None:
-        assert self._layouts is not None
-        layout = self._layouts.get(row[5])
-        found = rank_values(layout, row[6], signal)
-        for rank, value in found:
-            if isfinite(value):
-                total, count = of_ranks.get(rank, (0.0, 0))
-                of_ranks[rank] = total + value, count + 1
+    def rank_grid(self, signal: str, window: Window) -> dict[str, Any]:
+        """The values of ranks, as `RunReader.rank_grid` returns them; after `refresh`."""
+        grid = self._rank_grid
+        if grid is None:
+            return grid_to_dict(signal, (), ())
+        signals = grid.signals()
+        columns: list[tuple[int, RankMeans]] = []
+        if signal in signals:
+            track = self._track(Event.STEP.value)
+            buckets = window.select(self._extents(track, "step"))
+            if len(buckets) * track.size <= window.points * MAX_ROWS_PER_COLUMN:
+                rows = [
+                    row
+                    for first, last in _ranges(track.spans, buckets)
+                    for row in grid.rows(
+                        signal, track.spans[first].first_id, track.spans[last].last_id
+                    )
+                    if window.has_step(row.step)
+                ]
+                width = max(1, -(-len(rows) // window.points))
+                parts = (rows[at : at + width] for at in range(0, len(rows), width))
+                columns = [(part[-1].step, mean_by_rank(part)) for part in parts]
+            else:
+                groups = track.group(buckets, window.points).ranges()
+                for first, end in groups:
+                    ids = track.spans[first].first_id, track.spans[end - 1].last_id
+                    means = grid.column(signal, *ids, is_final=end < len(track.spans))
+                    columns.append((track.spans[end - 1].step, means))
+        return grid_to_dict(signal, signals, columns)
 
     def _counts_tokens(self) -> bool:
         steps = self.tracks.get(Event.STEP.value)
@@ -408,24 +413,24 @@ class RunSeries:
         window: Window,
     ) -> Track | None:
         """The rows of a window in smaller buckets, if those of the track are too few for it."""
-        rows = len(buckets) * track.size
-        if track.size == 1 or 2 * len(buckets) >= window.points or rows > self.max_detail_rows:
+        number = len(buckets) * track.size
+        if track.size == 1 or 2 * len(buckets) >= window.points or number > self.max_detail_rows:
             return None
         wanted = frozenset({*names, "tokens", "tokens_seen"} if window.axis == "tokens" else names)
 
         def decode(number: int, event: Event, blobs: list[bytes], found: Found) -> None:
             self._decode(number, event, blobs, found, wanted)
 
-        detailed = Track(track.event, decode, -(-rows // window.points))
+        detailed = Track(track.event, decode, -(-number // window.points))
         for first, last in _ranges(track.spans, buckets):
             detailed.tokens = track.spans[first - 1].tokens if first else 0.0
             segment = track.spans[first].segment
             query = (track.event.value, track.spans[first].first_id, track.spans[last].last_id)
-            for row in merge(
-                connection.execute(_DETAIL_ROWS_SQL, query),
-                connection.execute(_DETAIL_BLOCKS_SQL, query),
-                key=itemgetter(0),
-            ):
+            rows: Iterable[StoredRow] = connection.execute(_DETAIL_ROWS_SQL, query)
+            blocks: list[StoredRow] = connection.execute(_DETAIL_BLOCKS_SQL, query).fetchall()
+            if blocks:
+                rows = merge(rows, blocks, key=itemgetter(0))
+            for row in rows:
                 if window.overlaps(row):
                     detailed.add(row, segment)
             detailed.close_bucket(segment)
@@ -449,6 +454,11 @@ class Window(NamedTuple):
         high = inf if self.end is None else self.end
         return [at for at, (first, last) in enumerate(extents) if last >= low and first <= high]
 
+    def has_step(self, step: int) -> bool:
+        """Whether the step is in the window, which is one of steps."""
+        is_after = self.start is None or step >= self.start
+        return is_after and (self.end is None or step <= self.end)
+
     def overlaps(self, row: StoredRow) -> bool:
         """Whether a row or block does; of tokens it is not known."""
         if self.axis == "tokens":
@@ -459,10 +469,6 @@ class Window(NamedTuple):
 
 
 _CHARTED = frozenset(event.value for event in CHARTED_EVENTS)
-
-
-def _mean_of(total: tuple[float, int] | None) -> float | None:
-    return None if total is None else total[0] / total[1]
 
 
 def _latest(

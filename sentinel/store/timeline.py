@@ -19,7 +19,8 @@ _SILENCES_SQL = """
 select detector, starts_at, ends_at, author, comment, id from silence order by starts_at
 """
 _EVENTS_SQL = """
-select event, step, time, layout from step where event in ('start', 'save', 'eval', 'stop', 'phase')
+select event, step, time, layout from step
+where event <> 'step' and event in ('start', 'save', 'eval', 'stop', 'phase')
 order by id desc limit ?
 """
 _TEXTS = {"start": "started", "save": "checkpoint", "eval": "evaluation"}
