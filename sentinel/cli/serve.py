@@ -86,10 +86,11 @@ def serve(
 
 def _is_home(directory: Path) -> bool:
     """Whether it is a home directory of sentinel, and no folder with logs."""
+    from sentinel.store.run_summary import SUMMARY_NAME
     from sentinel.transport.paths import DATABASE_NAME, home_dir
 
     return directory.absolute() == home_dir().absolute() or any(
-        (directory / "runs").glob(f"*/{DATABASE_NAME}")
+        any((directory / "runs").glob(f"*/{name}")) for name in (DATABASE_NAME, SUMMARY_NAME)
     )
 
 

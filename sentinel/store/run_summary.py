@@ -18,12 +18,14 @@ from pathlib import Path
 from sys import intern
 from typing import Any
 
+from sentinel.model.incident import ENDS_OF_RUN
 from sentinel.model.json_safe import parse_object
 from sentinel.store.run_reader import RunReader
 from sentinel.transport.paths import (
     DATABASE_NAME,
     is_agent_running,
     list_current_run_dirs,
+    list_shared_run_ids,
     shared_run_dir,
 )
 
@@ -40,6 +42,7 @@ FOREIGN_AGENT_SECONDS = 180.0
 """An agent of another node that has written nothing for so long is taken for gone."""
 
 _MAIN_SIGNALS = ("reward", "loss", "eval_loss", "grad_norm")
+_ENDS = frozenset(resolution.value for resolution in ENDS_OF_RUN)
 _MAX_TEXT_CHARS = 120
 _MAX_TAGS = 10
 
@@ -87,7 +90,14 @@ def make_summary(state: Mapping[str, Any], sparkline: tuple[str, list[float | No
 
 
 def read_summary(state: Mapping[str, Any], reader: RunReader) -> JsonObject:
-    """The summary of a run in that state, with the sparkline that `reader` reads."""
+    """The summary of a run in that state, with the sparkline that `reader` reads.
+
+    The end of a run closes its cases; those that lasted until then are its problems.
+    """
+    if state["state"] not in ACTIVE_STATES:
+        lasted = [each for each in reader.cases() if each.get("resolution") in _ENDS]
+        cases = sorted([*state.get("cases", []), *lasted], key=_severity_order)
+        state = {**state, "cases": cases}
     name = main_signal([signal["name"] for signal in reader.signals()])
     if not name:
         return make_summary(state, ("", []))
@@ -159,9 +169,11 @@ class RunIndex:
     def refresh(self) -> None:
         """Read what changed. May wait for a file server."""
         found: dict[str, RunEntry] = {}
+        shared = list_shared_run_ids()
         for run, directory in list_current_run_dirs().items():
             entry = self._read(run, directory, self._entries.get(run))
             if entry is not None:
+                entry.is_live = self._is_live(entry, is_shared=run in shared)
                 found[run] = entry
         self._entries = found
         # The newest first: it is at the top of the list.
@@ -195,18 +207,16 @@ class RunIndex:
 
     def _read(self, run: str, directory: Path, known: RunEntry | None) -> RunEntry | None:
         """The entry of a run; None if it has no data."""
-        path = directory / SUMMARY_NAME
+        path = f"{directory}/{SUMMARY_NAME}"
         try:
-            status = path.stat()
+            # With the functions of `os`, since there may be tens of thousands.
+            status = os.stat(path)  # noqa: PTH116
             stamp = status.st_mtime_ns, status.st_size
             if known is None or known.stamp != stamp or known.directory != directory:
-                known = run_entry(run, directory, stamp, path.read_bytes())
+                with open(path, "rb") as file:  # noqa: PTH123
+                    known = run_entry(run, directory, stamp, file.read(MAX_SUMMARY_BYTES))
         except OSError:
             known = self._without_summary(run, directory, known)
-        if known is not None and known.state in ACTIVE_STATES | {"unknown"}:
-            known.is_live = self._is_live(known)
-        elif known is not None:
-            known.is_live = is_agent_running(shared_run_dir(run))
         return known
 
     def _without_summary(
@@ -225,9 +235,16 @@ class RunIndex:
         entry.is_complete = False
         return entry
 
-    def _is_live(self, entry: RunEntry) -> bool:
-        """Whether an agent serves the run, as far as this node can see."""
-        if is_agent_running(shared_run_dir(entry.run)) or is_agent_running(entry.directory):
+    def _is_live(self, entry: RunEntry, *, is_shared: bool) -> bool:
+        """Whether an agent serves the run, as far as this node can see.
+
+        `is_shared` is whether the run has files in shared memory, as that of each agent has.
+        """
+        if is_shared and is_agent_running(shared_run_dir(entry.run)):
+            return True
+        if entry.state not in ACTIVE_STATES:
+            return False
+        if is_agent_running(entry.directory):
             return True
         is_foreign = entry.host not in {"", os.uname().nodename}
         return is_foreign and self.clock() - entry.stamp[0] / 1e9 < FOREIGN_AGENT_SECONDS
@@ -273,12 +290,17 @@ def _health(state: Mapping[str, Any]) -> str:
     return "ok" if state.get("step") is not None else "unknown"
 
 
+def _severity_order(case: Mapping[str, Any]) -> int:
+    severity = case.get("severity")
+    return HEALTH_ORDER.index(severity) if severity in HEALTH_ORDER else len(HEALTH_ORDER)
+
+
 def _worst_case(state: Mapping[str, Any]) -> JsonObject | None:
     cases = state.get("cases", [])
     if not cases:
         return None
     worst = cases[0]
-    subject = worst.get("message", {}).get("subject") or worst.get("subject", "")
+    subject = (worst.get("message") or {}).get("subject") or worst.get("subject", "")
     return {"subject": str(subject)[:_MAX_TEXT_CHARS], "severity": worst["severity"]}
 
 

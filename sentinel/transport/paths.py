@@ -147,10 +147,14 @@ def attempt_from_ring_name(name: str) -> int:
     return int(match[1]) if match else -1
 
 
+def list_shared_run_ids() -> set[str]:
+    """Ids of the runs of this user that have a directory in shared memory."""
+    return {name for name in _list_names(runtime_dir(make=False)) if _RUN_ID.fullmatch(name)}
+
+
 def list_runs() -> list[str]:
     """Ids of all runs of this user that have a directory, sorted. Waits like `read_home`."""
-    shared = _list_names(runtime_dir(make=False))
-    names = {*shared, *(path.name for path in _list_home_runs())}
+    names = {*list_shared_run_ids(), *(path.name for path in _list_home_runs())}
     return sorted(name for name in names if _RUN_ID.fullmatch(name))
 
 

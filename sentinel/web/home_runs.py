@@ -27,6 +27,8 @@ MAX_VIEWS = 8
 """Runs whose reader stays in memory: those that were viewed last, and all that are viewed."""
 REFRESH_SECONDS = 1.0
 """The list is not read more often."""
+OUTDATED_SECONDS = 5.0
+"""Nobody looked at a list that is as old: it is read before it is shown."""
 MAX_LIST_WAIT_SECONDS = 0.3
 """Longest wait for the list; a home directory that takes longer is shown as it was."""
 SILENT_AGENT_SECONDS = 10.0
@@ -70,13 +72,13 @@ class HomeRuns:
 
         With `read_seconds_ago`, None if the home directory was not read yet.
         """
-        wait = MAX_LIST_WAIT_SECONDS
-        if self._refreshed_at == float("-inf"):
-            wait = self._first_wait
-        if monotonic() - self._refreshed_at >= REFRESH_SECONDS:
+        age = monotonic() - self._refreshed_at
+        if age >= REFRESH_SECONDS:
             self._refreshed.clear()
             self._wanted.set()
-            self._refreshed.wait(wait)
+        if age >= OUTDATED_SECONDS:
+            is_first = age == float("inf")
+            self._refreshed.wait(self._first_wait if is_first else MAX_LIST_WAIT_SECONDS)
         age = monotonic() - self._refreshed_at
         return query_runs(self._index.entries(), query, self._clock()) | {
             "read_seconds_ago": None if age == float("inf") else round(age, 1)

@@ -1,18 +1,294 @@
-// The list of runs of `sentinel serve`.
+// The list of runs: filter, order, groups, pages, and a choice of runs to compare. What is shown is in
+// the address, so that a link shows the same.
+import {
+  button, choice, container, createChangeCheck, element, emptyState, encodeName, formatCount, formatDate, formatDuration, formatNumber,
+  isNumber, setAttributes, setText, textWithCode,
+} from "./dom.js";
+import { getJson } from "./source.js";
+import { createView } from "./view.js";
+import { sparkline } from "./charts/sparkline.js";
 
-async function showRuns() {
-  const answer = await (await fetch("api/runs", { cache: "no-store" })).json();
-  const links = answer.runs.map((run) => {
-    const link = document.createElement("a");
-    link.href = `runs/${encodeURIComponent(run.run)}/`;
-    link.textContent = `${run.run} ${run.state}`;
-    const item = document.createElement("li");
-    item.append(link);
-    return item;
-  });
-  const list = document.createElement("ul");
-  list.append(...links);
-  document.getElementById("runs").replaceChildren(list);
+const PAGE_ROWS = 100;
+const REFRESH_MS = 3000;
+const FILTER_DELAY_MS = 150;
+const OUTDATED_SECONDS = 15;
+const DEFAULT_ORDER = "-last_written";
+const STATE_CLASSES_OF_LIST = { running: "ok", finished: "ok", starting: "info", stalled: "warning", unfinished: "warning", unknown: "info" };
+const HEALTH_CLASSES = { ok: "ok", warning: "warning", critical: "critical" };
+const LIST_GROUPS = [
+  ["", "No groups"], ["project", "By project"], ["tag", "By tag"], ["state", "By state"], ["health", "By health"], ["host", "By host"],
+  ["framework", "By framework"], ["model", "By model"],
+];
+// Title, sort key, whether the first click sorts descending, and the class of the cells.
+const LIST_COLUMNS = [
+  ["", "", false, "pick"], ["Run", "run", false, "main"], ["State", "state", false, ""], ["Health", "health", true, "problem"],
+  ["Signal", "", false, "spark-cell"], ["Step", "step", true, "right"], ["Last step", "last_written", true, "right"],
+  ["Started", "started", true, "started"], ["Host", "host", false, "host"], ["Training", "framework", false, "training"],
+];
+
+const listed = queryOfAddress();
+const chosen = new Set();
+const parts = createListParts();
+let lastAnswer = null;
+let refreshTimer = 0;
+let requestCount = 0;
+
+function queryOfAddress() {
+  const query = new URLSearchParams(location.search);
+  return {
+    filter: query.get("filter") ?? "", sort: query.get("sort") ?? DEFAULT_ORDER, group: query.get("group") ?? "",
+    offset: Math.max(0, Number.parseInt(query.get("offset") ?? "0", 10) || 0),
+  };
 }
 
-showRuns();
+function changeQuery(changes) {
+  Object.assign(listed, "offset" in changes ? {} : { offset: 0 }, changes);
+  const query = new URLSearchParams();
+  for (const [name, value] of Object.entries(listed)) if (value && value !== DEFAULT_ORDER) query.set(name, value);
+  const text = query.toString();
+  history.replaceState(null, "", `${location.pathname}${text ? `?${text}` : ""}`);
+  loadRuns();
+}
+
+function createListParts() {
+  const view = createView();
+  const filter = setAttributes(element("input", "", "input"), {
+    type: "search", placeholder: "Filter, such as running gpu-3 tag:ablation", "aria-label": "Filter runs", value: listed.filter, id: "filter",
+  });
+  let filterTimer = 0;
+  filter.addEventListener("input", () => {
+    clearTimeout(filterTimer);
+    filterTimer = setTimeout(() => changeQuery({ filter: filter.value }), FILTER_DELAY_MS);
+  });
+  const group = choice("Group", LIST_GROUPS, (value) => changeQuery({ group: value }));
+  group.value = listed.group;
+  const theme = choice("Theme", [["auto", "Theme: auto"], ["dark", "Theme: dark"], ["light", "Theme: light"]], (value) => view.set({ theme: value }));
+  theme.value = view.theme;
+  const compare = setAttributes(element("a", "Compare", "button primary"), { hidden: true });
+  const clear = button("Clear choice", () => chooseRuns([]), "quiet");
+  clear.hidden = true;
+  document.getElementById("topbar").append(
+    container("div", "name", element("h1", "Runs"), setAttributes(element("span", "", "soft"), { role: "status", id: "count" })),
+    container("div", "toolbar list-bar", filter, group, theme, clear, compare));
+
+  const states = setAttributes(container("div", "row states"), { role: "group", "aria-label": "States" });
+  const note = element("p", "", "banner warning");
+  note.hidden = true;
+  const heads = LIST_COLUMNS.map(([title, key, isDescending, className]) => listHead(title, key, isDescending, className));
+  const body = element("tbody");
+  const table = setAttributes(container("table", "runs", container("thead", "", container("tr", "", ...heads)), body), { id: "runs" });
+  const wide = setAttributes(container("div", "wide", table), { role: "region", "aria-label": "Runs", tabindex: 0 });
+  const empty = container("div");
+  const previous = button("Previous", () => changeQuery({ offset: Math.max(0, listed.offset - PAGE_ROWS) }));
+  const next = button("Next", () => changeQuery({ offset: listed.offset + PAGE_ROWS }));
+  const place = element("span", "", "soft number");
+  const pages = setAttributes(container("nav", "row pages", previous, place, next), { "aria-label": "Pages" });
+  document.getElementById("page").replaceChildren(note, states, wide, empty, pages);
+  document.addEventListener("keydown", (event) => handleListKey(event, filter));
+  document.addEventListener("visibilitychange", () => { if (!document.hidden) loadRuns(); });
+  return { filter, compare, clear, states, note, heads, body, wide, empty, previous, next, place, pages, areStatesNew: createChangeCheck() };
+}
+
+function listHead(title, key, isDescending, className) {
+  const head = setAttributes(element("th", "", className), { scope: "col" });
+  if (!key) {
+    head.append(title || element("span", "Choose", "sr-only"));
+    return head;
+  }
+  head.dataset.key = key;
+  head.append(button(title, () => {
+    const order = listed.sort === (isDescending ? `-${key}` : key) ? (isDescending ? key : `-${key}`) : (isDescending ? `-${key}` : key);
+    changeQuery({ sort: order });
+  }, "quiet small"));
+  return head;
+}
+
+// `/` goes to the filter, Escape empties it, and j and k go to the next and the previous run.
+function handleListKey(event, filter) {
+  if (event.ctrlKey || event.metaKey || event.altKey) return;
+  if (event.target === filter) {
+    if (event.key === "Escape" && filter.value) {
+      filter.value = "";
+      changeQuery({ filter: "" });
+    }
+    return;
+  }
+  if (event.target.closest?.("select, input:not([type='checkbox'])")) return;
+  if (event.key === "/") {
+    event.preventDefault();
+    filter.focus();
+  } else if (event.key === "j" || event.key === "k") {
+    const links = [...parts.body.querySelectorAll("a.run")];
+    const at = links.indexOf(document.activeElement);
+    const to = event.key === "j" ? at + 1 : at < 0 ? links.length - 1 : at - 1;
+    links[Math.min(Math.max(to, 0), links.length - 1)]?.focus();
+  }
+}
+
+async function loadRuns() {
+  clearTimeout(refreshTimer);
+  const number = ++requestCount;
+  const query = new URLSearchParams({ ...listed, limit: PAGE_ROWS });
+  try {
+    const answer = await getJson(`api/runs?${query}`);
+    if (number !== requestCount) return;
+    lastAnswer = answer;
+    if (listed.offset > 0 && listed.offset >= answer.rows) changeQuery({ offset: lastPage(answer.rows) });
+    else showRuns(answer);
+    showNote(isNumber(answer.read_seconds_ago) && answer.read_seconds_ago > OUTDATED_SECONDS
+      ? `The home directory has not answered for ${formatDuration(answer.read_seconds_ago)}. The list is as old.` : "");
+  } catch (error) {
+    if (number === requestCount) showNote(`${error.message} The list below is outdated.`);
+  }
+  if (number === requestCount && !document.hidden) refreshTimer = setTimeout(loadRuns, REFRESH_MS);
+}
+
+function lastPage(rows) {
+  return Math.max(0, Math.floor((rows - 1) / PAGE_ROWS) * PAGE_ROWS);
+}
+
+function showNote(text) {
+  parts.note.hidden = !text;
+  setText(parts.note, text);
+}
+
+function showRuns(answer) {
+  const { total, matched, rows, runs } = answer;
+  setText(document.getElementById("count"), matched === total ? formatCount(total, "run") : `${formatNumber(matched)} of ${formatCount(total, "run")}`);
+  showStates(answer);
+  for (const head of parts.heads) {
+    const isSorted = head.dataset.key && listed.sort.replace("-", "") === head.dataset.key;
+    setAttributes(head, { "aria-sort": isSorted ? (listed.sort.startsWith("-") ? "descending" : "ascending") : null });
+  }
+  fillList(runs, answer.groups);
+  parts.wide.hidden = !runs.length;
+  if (runs.length) parts.empty.replaceChildren();
+  else if (!parts.empty.childElementCount || createEmptyText(answer) !== parts.empty.textContent) parts.empty.replaceChildren(emptyState(createEmptyText(answer)));
+  parts.pages.hidden = rows <= PAGE_ROWS;
+  setText(parts.place, `${formatNumber(listed.offset + 1)} to ${formatNumber(Math.min(rows, listed.offset + PAGE_ROWS))} of ${formatNumber(rows)}`);
+  parts.previous.disabled = listed.offset === 0;
+  parts.next.disabled = listed.offset + PAGE_ROWS >= rows;
+  document.title = `${formatCount(total, "run")}: sentinel`;
+}
+
+function createEmptyText({ total, read_seconds_ago: age }) {
+  if (age === null) return "The runs are being read.";
+  if (total) return "No run matches the filter.";
+  return "There is no run yet. A run appears when its training starts under `sentinel run`, or with @sentinel.monitor.";
+}
+
+// How many runs are in each state; a click shows only these.
+function showStates({ states }) {
+  if (!parts.areStatesNew([states, listed.filter])) return;
+  const items = Object.entries(states).sort().map(([state, count]) => {
+    const term = `state:${state}`;
+    const isOn = listed.filter.split(" ").includes(term);
+    const node = button(`${state} ${formatNumber(count)}`, () => {
+      const words = listed.filter.split(" ").filter(Boolean);
+      const filter = (isOn ? words.filter((word) => word !== term) : [...words, term]).join(" ");
+      parts.filter.value = filter;
+      changeQuery({ filter });
+    }, "small");
+    return setAttributes(node, { "aria-pressed": String(isOn) });
+  });
+  parts.states.replaceChildren(...items);
+}
+
+const listRows = new Map();
+
+// The rows are kept by run, so that the focus stays where it is.
+function fillList(runs, groups) {
+  const counts = new Map(groups.map(({ name, count }) => [name, count]));
+  const wanted = [];
+  let group = null;
+  for (const run of runs) {
+    if (listed.group && run.group !== group) {
+      group = run.group;
+      wanted.push(keptRow(`group ${group}`, () => groupRow(group, counts.get(group))));
+    }
+    const row = keptRow(`run ${run.group} ${run.run}`, createRunRow);
+    row.show(run);
+    wanted.push(row);
+  }
+  const kept = new Set(wanted);
+  for (const [key, row] of listRows) if (!kept.has(row)) listRows.delete(key);
+  const nodes = wanted.map((row) => row.element);
+  if (nodes.length !== parts.body.childElementCount || nodes.some((node, index) => parts.body.children[index] !== node)) {
+    const focused = document.activeElement;
+    parts.body.replaceChildren(...nodes);
+    if (parts.body.contains(focused)) focused.focus();
+  }
+}
+
+function keptRow(key, create) {
+  if (!listRows.has(key)) listRows.set(key, create());
+  return listRows.get(key);
+}
+
+function groupRow(name, count) {
+  const title = setAttributes(element("th", name || `No ${listed.group}`), { colspan: LIST_COLUMNS.length, scope: "rowgroup" });
+  title.append(" ", element("span", formatCount(count ?? 0, "run"), "soft"));
+  return { element: container("tr", "group-row", title) };
+}
+
+function createRunRow() {
+  const cells = LIST_COLUMNS.map(([, , , className]) => element("td", "", className));
+  const row = container("tr", "", ...cells);
+  const [pick, main, state, health, spark, step, age, started, host, training] = cells;
+  const box = setAttributes(element("input"), { type: "checkbox" });
+  const link = element("a", "", "run");
+  const labels = element("span", "", "labels");
+  const badge = element("span", "", "badge");
+  pick.append(box);
+  main.append(link, labels);
+  state.append(badge);
+  const isHealthNew = createChangeCheck();
+  const isSparkNew = createChangeCheck();
+  const areLabelsNew = createChangeCheck();
+  let name = "";
+  box.addEventListener("change", () => chooseRuns(box.checked ? [...chosen, name] : [...chosen].filter((each) => each !== name)));
+  const show = (run) => {
+    name = run.run;
+    box.checked = chosen.has(name);
+    box.setAttribute("aria-label", `Choose ${name}`);
+    setText(link, name);
+    link.href = `runs/${encodeName(name)}/`;
+    setText(badge, run.state);
+    badge.className = `badge ${STATE_CLASSES_OF_LIST[run.state] ?? "critical"}`;
+    if (isHealthNew([run.health, run.worst_case])) health.replaceChildren(...healthParts(run));
+    if (areLabelsNew([run.project, run.tags])) labels.replaceChildren(...[run.project, ...(run.tags ?? [])].filter(Boolean).map((text) => element("span", text, "chip")));
+    if (isSparkNew(run.sparkline)) spark.replaceChildren(...sparkParts(run.sparkline));
+    setText(step, isNumber(run.step) ? formatNumber(run.step) : "");
+    setText(age, run.age === null ? "" : `${formatDuration(run.age)} ago`);
+    age.title = formatDate(run.last_written);
+    setText(started, formatDate(run.started));
+    setText(host, run.host ?? "");
+    setText(training, [run.framework, run.algorithm, run.model].filter(Boolean).join(", "));
+  };
+  return { element: row, show, updateChoice: () => { box.checked = chosen.has(name); } };
+}
+
+function healthParts({ health, worst_case: worst }) {
+  const className = HEALTH_CLASSES[health] ?? "info";
+  const pill = element("span", health ?? "unknown", `pill ${className}`);
+  return worst ? [pill, " ", textWithCode("span", worst.subject, "subject")] : [pill];
+}
+
+function sparkParts(line) {
+  if (!line?.values?.some(isNumber)) return [];
+  const last = line.values.findLast(isNumber);
+  const text = container("span", "spark-text", element("span", line.name, "soft"), " ", element("span", formatNumber(last), "number"));
+  return [container("div", "spark-line", sparkline(line.values, { width: 120, height: 24 })), text];
+}
+
+function chooseRuns(names) {
+  chosen.clear();
+  for (const name of names) chosen.add(name);
+  for (const row of listRows.values()) row.updateChoice?.();
+  const query = new URLSearchParams([...chosen].map((name) => ["run", name]));
+  setAttributes(parts.compare, { hidden: chosen.size < 2, href: chosen.size > 1 ? `compare?${query}` : null });
+  setText(parts.compare, `Compare ${formatCount(chosen.size, "run")}`);
+  parts.clear.hidden = !chosen.size;
+}
+
+loadRuns();
