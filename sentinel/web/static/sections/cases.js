@@ -26,7 +26,7 @@ export function createCases(page) {
     update(run) {
       // Rebuilt only after a change, so that the user can select and copy text. How long ago a case
       // was found changes all the time.
-      const facts = JSON.stringify([run.cases, run.incidents, run.state, page.pastCases.length], (key, value) => (key === "since" ? undefined : value));
+      const facts = JSON.stringify([run.cases, run.incidents, run.state, lastingCases(run, page.pastCases)], (key, value) => (key === "since" ? undefined : value));
       if (isOpenNew(facts)) replaceKeepingFocus(open, openElements(page, run));
       for (const each of run.cases) {
         const since = document.getElementById(caseAnchor(each.name))?.querySelector(".since");
@@ -84,7 +84,7 @@ function caseCard(page, openCase, incidents) {
     diagnosis ? evidenceList(diagnosis.evidence) : factList(message.facts),
     message.remedy && container("div", "remedy", element("h4", "What to do"), textWithCode("p", message.remedy)),
     ...suppressionLines(incidents),
-    ...notes.map((text) => element("p", text, "soft")),
+    ...notes.map((text) => textWithCode("p", text, "soft")),
     caseActions(page, openCase, incidents, diagnosis ? diagnosis.cause : detector),
     incidents.length > 0 ? memberList(openCase, incidents) : incidentNames(openCase),
   );
@@ -120,7 +120,8 @@ function caseActions(page, openCase, incidents, runbook) {
   const firing = incidents.filter(({ state }) => state === "firing");
   const isAcknowledged = incidents.some(({ acknowledged }) => acknowledged);
   const detectors = [...new Set([openCase.detector, ...incidents.map(({ detector }) => detector)].filter(Boolean))];
-  const canChange = !source.isReport && page.run?.is_live !== false;
+  // What is only information sends no notification.
+  const canChange = !source.isReport && page.run?.is_live !== false && openCase.severity !== "info";
   return container("div", "actions",
     canChange && firing.length > 0 && !isAcknowledged && button("Acknowledge", () =>
       openAcknowledgeDialog(source, openCase.message?.subject ?? openCase.summary, firing[0].name), "primary"),

@@ -16,7 +16,7 @@ export function createHeader(page) {
   const bar = container("div", "name", list, name, state);
   const verdict = element("a", "", "verdict info");
   const tiles = element("dl", "", "tiles");
-  const connection = element("div", "", "banner warning");
+  const connection = setAttributes(element("div", "", "banner warning"), { role: "status" });
   connection.hidden = true;
   const banners = setAttributes(container("div", "banners"), { role: "alert" });
   banners.hidden = true;
@@ -220,10 +220,8 @@ function tilesOf(run, pace, source) {
       label: "Last step", text: age === null ? "none yet" : ageText(age, source),
       note: isNumber(run.last_step_time) ? formatDate(run.last_step_time) : "",
     },
-    isActive(run) && {
-      label: "Time left", text: left !== null && seconds !== null ? formatDuration(left * seconds) : "not known",
-      note: left !== null && seconds !== null ? `until ${formatDate(source.now() + left * seconds)}`
-        : total ? "" : "the run does not state its last step",
+    isActive(run) && left !== null && seconds !== null && {
+      label: "Time left", text: formatDuration(left * seconds), note: `until ${formatDate(source.now() + left * seconds)}`,
     },
     !isActive(run) && isNumber(run.started) && isNumber(run.ended) && {
       label: "Duration", text: formatDuration(run.ended - run.started), note: `ended ${formatDate(run.ended)}`,

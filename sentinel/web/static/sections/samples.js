@@ -27,7 +27,12 @@ export function createSamples(page) {
   const newer = button("›", () => stepBy(-1), "small");
   setAttributes(older, { "aria-label": "Older step" });
   setAttributes(newer, { "aria-label": "Newer step" });
-  const otherChoice = choice("Compare with step", [], (value) => { other = value; load(); });
+  const otherChoice = choice("Compare with step", [], (value) => {
+    other = value;
+    // Without a step of its own, the newest other one.
+    if (other && !chosen) chosen = String(steps.find(([step]) => String(step) !== other)?.[0] ?? "");
+    load();
+  });
   const sort = choice("Sort", SORTS, () => show());
   const search = setAttributes(element("input", "", "input"),
     { type: "search", placeholder: "Search prompts and completions", "aria-label": "Search samples" });
