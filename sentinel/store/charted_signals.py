@@ -54,6 +54,8 @@ _GROUP_BY_SIGNAL = {
 }
 _EVAL_PREFIX, _SAMPLE_PREFIX = "eval/", "sample/"
 _DISK_PREFIX = "disk_free_"
+_COUNTERS = frozenset({WEIGHT_KEY, "_step", "_runtime", "_timestamp", "time", "timestamp"})
+"""Values that say where or when a row is, as W&B and others log them with every row."""
 _POSITIONS = {name: at for at, name in enumerate((*MAIN_SIGNALS, *SIGNALS))}
 
 
@@ -64,7 +66,7 @@ def chart_name(event: Event, name: str) -> tuple[str, int] | None:
     >>> chart_name(Event.EVAL, "eval_loss"), chart_name(Event.HEARTBEAT, "gpu_power_max")
     (('eval/loss', 0), ('gpu_power', 2))
     """
-    if name == WEIGHT_KEY:
+    if name.removeprefix("eval_") in _COUNTERS:
         return None
     if event is Event.EVAL:
         return _EVAL_PREFIX + name.removeprefix("eval_"), VALUE
