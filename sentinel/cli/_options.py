@@ -10,10 +10,20 @@ from typing import Annotated
 
 import typer
 
+from sentinel.cli._run_ids import complete_detector, complete_run
+
 EXIT_USAGE_ERROR = 2
 
-RunArgument = Annotated[str, typer.Argument(help="Run id, as shown by `sentinel status`.")]
-DetectorArgument = Annotated[str | None, typer.Argument(help="Detector; by default, all.")]
+RunArgument = Annotated[
+    str,
+    typer.Argument(
+        help="Run id, as shown by `sentinel status --all`.", autocompletion=complete_run
+    ),
+]
+DetectorArgument = Annotated[
+    str | None,
+    typer.Argument(help="Detector; by default, all.", autocompletion=complete_detector),
+]
 ReasonOption = Annotated[str, typer.Option(help="Reason, shown to other users.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")]
 

@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from sqlite3 import Connection, DatabaseError
+from typing import TYPE_CHECKING
 
 from sentinel.cli._options import error_exit
+from sentinel.cli._run_ids import similar_runs_text
+
+if TYPE_CHECKING:
+    from sqlite3 import Connection
 
 
 def run_database_path(command: str, run: str) -> Path:
@@ -19,14 +23,16 @@ def run_database_path(command: str, run: str) -> Path:
     except RunIdError as error:
         raise error_exit(command, str(error)) from None
     if not path.is_file():
-        runs = home_dir() / "runs"
-        raise error_exit(command, f"no run {run!r} under {home_dir()}. `ls {runs}` lists the runs.")
+        similar = similar_runs_text(run) or "`sentinel status --all` lists the runs."
+        raise error_exit(command, f"no run {run!r} under {home_dir()}. {similar}")
     return path
 
 
 @contextmanager
 def open_run_database(command: str, run: str, detector: str | None = None) -> Iterator[Connection]:
     """A connection to the run's database; exits with an error if run or detector is unknown."""
+    from sqlite3 import DatabaseError
+
     from sentinel.store.database import NewerSchemaError, connect
 
     path = run_database_path(command, run)

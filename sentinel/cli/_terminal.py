@@ -1,7 +1,8 @@
-"""Escaping of text from training code for a terminal."""
+"""What a terminal shows: escaping of text from training code, and its encoding."""
 
 from __future__ import annotations
 
+import sys
 from unicodedata import category
 
 _UNPRINTABLE_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
@@ -23,3 +24,12 @@ def escape_unprintable(text: str, allowed: str = "") -> str:
         else character.encode("unicode_escape").decode("ascii")
         for character in text
     )
+
+
+def can_print(text: str) -> bool:
+    """Whether standard output has the characters."""
+    try:
+        text.encode(sys.stdout.encoding or "ascii")
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from sqlite3 import Connection
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -17,6 +16,9 @@ from sentinel.cli._options import (
 )
 from sentinel.cli._run_database import open_run_database
 from sentinel.cli.silence import current_user, print_items
+
+if TYPE_CHECKING:
+    from sqlite3 import Connection
 
 
 def ack(  # noqa: PLR0913, PLR0917 - each is an option

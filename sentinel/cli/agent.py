@@ -12,10 +12,13 @@ from pathlib import Path
 import typer
 
 from sentinel.cli._options import error_exit, settings_environ
+from sentinel.cli._run_ids import complete_run, similar_runs_text
 
 
 def agent(
-    run: str = typer.Option(..., help="Run id: the name of the run's directory."),
+    run: str = typer.Option(
+        ..., help="Run id: the name of the run's directory.", autocompletion=complete_run
+    ),
     config: Path | None = typer.Option(None, help="Settings file (sentinel.toml)."),
 ) -> None:
     """Monitor one run until it ends: run the detectors, send notifications, serve /metrics.
@@ -85,19 +88,16 @@ def agent(
 
 def _reject_mistyped(run: str) -> None:
     """Exit with an error if there is no such run, but one with a similar id."""
-    from difflib import get_close_matches
-
     from sentinel.transport.paths import list_runs
 
     runs = list_runs()
     # Beside a trainer, in a container of its own, an agent may start before the run exists.
     if run in runs or os.environ.get("SENTINEL_RUN_ID") == run:
         return
-    if matches := get_close_matches(run, runs, n=3, cutoff=0.7):
-        names = " or ".join(repr(match) for match in matches)
+    if similar := similar_runs_text(run, may_be_new=True):
         raise error_exit(
             "agent",
-            f"no run {run!r}. Did you mean {names}? "
+            f"no run {run!r}. {similar} "
             f"To wait for a run that is not there yet, set SENTINEL_RUN_ID={run}.",
         )
     logging.getLogger(__name__).warning("There is no run %s yet: waiting for its first rank", run)

@@ -25,7 +25,10 @@ def baselines() -> None:
 
 @app.command("list")
 def list_baselines(json: JsonOption = False) -> None:
-    """List the stored baselines, one of each configuration."""
+    """List the stored baselines, one of each configuration.
+
+    Exit status: 0, also without any.
+    """
     from sentinel.cli._terminal import escape_unprintable
 
     found = _store().load_all()
@@ -40,6 +43,7 @@ def list_baselines(json: JsonOption = False) -> None:
 def forget(
     name: Annotated[str | None, typer.Argument(metavar="[ID]", help="Id of a baseline.")] = None,
     everything: Annotated[bool, typer.Option("--all", help="Delete all baselines.")] = False,
+    json: JsonOption = False,
 ) -> None:
     """Delete a baseline: later runs of that configuration start without.
 
@@ -52,12 +56,17 @@ def forget(
     for each in names:
         if not store.forget(each):
             raise error_exit("baselines forget", _unknown(each))
-    print(f"{len(names)} baseline{'' if len(names) == 1 else 's'} deleted.")
+    if json:
+        print(jsonlib.dumps({"deleted": names}))
+    else:
+        print(f"{len(names)} baseline{'' if len(names) == 1 else 's'} deleted.")
 
 
 @app.command()
-def export(name: IdArgument) -> None:
+def export(name: IdArgument, json: JsonOption = False) -> None:
     """Print a baseline as JSON: configuration, runs, and the trajectory of each signal.
+
+    With --json, in one line.
 
     Exit status: 0 on success, 2 if there is none with that id.
     """
@@ -66,7 +75,7 @@ def export(name: IdArgument) -> None:
     baseline = _store().load(name)
     if baseline is None:
         raise error_exit("baselines export", _unknown(name))
-    print(jsonlib.dumps(baseline_to_dict(baseline), indent=2))
+    print(jsonlib.dumps(baseline_to_dict(baseline), indent=None if json else 2))
 
 
 def _store() -> BaselineStore:

@@ -8,14 +8,15 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
-from rich.markup import escape
 
-from sentinel.demo.receiver import DemoReceiver, ReceivedNotification
-from sentinel.demo.report import DemoReport
-from sentinel.demo.sandbox import Sandbox, missing_requirement
-from sentinel.demo.scenario import DemoOutcome, evaluate_demo
+if TYPE_CHECKING:
+    from sentinel.demo.receiver import DemoReceiver, ReceivedNotification
+    from sentinel.demo.report import DemoReport
+    from sentinel.demo.sandbox import Sandbox
+    from sentinel.demo.scenario import DemoOutcome
 
 DEMO_TIMEOUT_SECONDS = 600.0
 """Seconds after which the demo is stopped and fails; it takes about 60 s on 2 cores."""
@@ -34,6 +35,9 @@ def demo(
     Exit status: 0 if each fault was reported once with its cause and nothing else was reported, 1
     if not, 2 if a requirement is missing.
     """
+    from sentinel.demo.report import DemoReport
+    from sentinel.demo.sandbox import Sandbox
+
     _check_requirements()
     folder = Path(tempfile.mkdtemp(prefix="sentinel-demo-"))
     with DemoReport(json_lines=json) as report:
@@ -43,6 +47,8 @@ def demo(
 
 
 def _check_requirements() -> None:
+    from sentinel.demo.sandbox import missing_requirement
+
     missing = missing_requirement()
     if missing:
         print(f"sentinel demo: {missing}", file=sys.stderr)
@@ -51,6 +57,9 @@ def _check_requirements() -> None:
 
 def _run_demo(sandbox: Sandbox, report: DemoReport, *, keep: bool) -> DemoOutcome:
     """Run the demo. All processes are stopped; the directory is kept if the demo failed."""
+    from sentinel.demo.receiver import DemoReceiver
+    from sentinel.demo.scenario import evaluate_demo
+
     began = time.monotonic()
     secret = secrets.token_urlsafe(24)
     with DemoReceiver(secret, sandbox.folder) as receiver:
@@ -97,6 +106,8 @@ def _collect_until_finished(
 
 
 def _collect_deliveries(receiver: DemoReceiver, report: DemoReport) -> list[ReceivedNotification]:
+    from sentinel.demo.receiver import ReceivedNotification
+
     notifications: list[ReceivedNotification] = []
     while not receiver.received.empty():
         item = receiver.received.get()
@@ -107,6 +118,8 @@ def _collect_deliveries(receiver: DemoReceiver, report: DemoReport) -> list[Rece
 
 
 def _report_training_end(sandbox: Sandbox, report: DemoReport) -> None:
+    from rich.markup import escape
+
     if sandbox.exit_status:
         log = (sandbox.folder / "training.log").read_text(errors="replace")
         status = sandbox.exit_status

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import io
+import sys
+
 import typer
 
 from sentinel import __version__
@@ -11,7 +14,6 @@ app = typer.Typer(
     name="sentinel",
     help="Training-health monitor for PyTorch.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 
@@ -24,7 +26,7 @@ def _print_version(requested: bool) -> None:
 
 @app.callback()
 def sentinel(
-    version: bool = typer.Option(
+    version: bool = typer.Option(  # noqa: ARG001 - its callback prints it
         False,
         "--version",
         callback=_print_version,
@@ -33,6 +35,10 @@ def sentinel(
     ),
 ) -> None:
     """Monitor PyTorch training and notify the right person with a diagnosis."""
+    # A terminal without Unicode shows a question mark in place of a character, not an error.
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
 
 
 for _name, _module in plugins.load_modules("cli").items():

@@ -1,31 +1,190 @@
-"""`sentinel status`: the runs on this machine and their open incidents."""
+"""`sentinel status`: runs, live and past, and their open incidents."""
 
 from __future__ import annotations
 
 import json as jsonlib
+import time
 from collections.abc import Iterator
-from typing import Any
+from math import isfinite, nan
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sentinel.cli._options import error_exit
+from sentinel.cli._run_ids import complete_run
+
+if TYPE_CHECKING:
+    from sentinel.store.run_reader import RunReader
+
 UNREACHABLE = "unreachable"
+NEWEST_SHOWN = 5
+"""Runs that ended, shown if no run has an agent."""
+CURVE_WIDTH = 48
+MAX_CURVES = 8
+MAX_CLOSED_CASES = 8
+MIN_INTERVAL_SECONDS = 0.2
 
 
-def status(
-    json: bool = typer.Option(False, "--json", help="Print one JSON object per run."),
+def status(  # noqa: PLR0913, PLR0917 - each is an option
+    run: Annotated[
+        str | None,
+        typer.Argument(
+            help="Run id, live or past; by default, every run with an agent.",
+            autocompletion=complete_run,
+        ),
+    ] = None,
+    every: Annotated[
+        bool, typer.Option("--all", help="List all runs, those that ended too.")
+    ] = False,
+    filter_text: Annotated[
+        str,
+        typer.Option("--filter", help="With --all: words, or state:failed, tag:x, project:y."),
+    ] = "",
+    watch: Annotated[bool, typer.Option("--watch", help="Show it again and again.")] = False,
+    interval: Annotated[
+        float, typer.Option(min=MIN_INTERVAL_SECONDS, help="Seconds between two looks of --watch.")
+    ] = 2.0,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object per run.")] = False,
 ) -> None:
-    """Show every run with an agent: what it trains, its step, and its open incidents.
+    """Show runs: what they train, their step, and their open incidents.
 
-    Exit status: 0, whatever the state of the runs.
+    Without arguments, runs with an agent. --all lists all runs of this user, the newest first.
+    --watch ends with Ctrl-C, or with the run; if the output is no terminal, it prints what changed.
+
+    Exit status: 0, whatever the state of the runs; 2 if there is no such run.
     """
+    if run is not None and (every or filter_text):
+        raise error_exit("status", "give a run, or --all.")
+    if watch:
+        from sentinel.cli._live_status import watch_run, watch_runs
+
+        if run is not None:
+            watch_run(lambda: find_run(run), interval, json=json)
+        else:
+            watch_runs(filter_text, interval, is_all=every or bool(filter_text), json=json)
+    elif run is not None:
+        _print_one(find_run(run), json=json)
+    elif every or filter_text:
+        from sentinel.cli._run_table import print_rows, read_rows
+
+        print_rows(read_rows(filter_text), json=json)
+    else:
+        _print_agents(json=json)
+
+
+def _print_agents(*, json: bool) -> None:
     from sentinel.agent.discovery import query_agent, registration_files
     from sentinel.transport.paths import home_dir
 
     runs = [_to_dict(query_agent(path)) for path in registration_files()]
     for run in runs:
         print(jsonlib.dumps(run) if json else "\n".join(_format_run(run)))
-    if not runs and not json:
-        print(f"No run has an agent under {home_dir()}.")
+    if runs or json:
+        return
+    from sentinel.cli._run_table import print_rows, read_rows
+
+    print(f"No run has an agent under {home_dir()}.")
+    rows = read_rows("")
+    if rows:
+        count = min(len(rows), NEWEST_SHOWN)
+        print(f"The newest {count} of {len(rows)} runs (`sentinel status --all` lists all):")
+        print_rows(rows[:NEWEST_SHOWN], json=False)
+
+
+def _print_one(found: dict[str, Any], *, json: bool) -> None:
+    if json:
+        print(jsonlib.dumps(found))
+        return
+    for line in format_one(found):
+        print(line)
+
+
+def format_one(found: dict[str, Any], *, has_curves: bool = True) -> Iterator[str]:
+    """The lines about one run, its cases that are over, and curves of its main signals."""
+    from sentinel.cli._terminal import escape_unprintable
+
+    yield from _format_run(found)
+    for case in found["closed_cases"]:
+        steps = f"steps {case['onset_step']} to {case['resolved_step']}"
+        text = f"{case['severity']} {case['subject']}, {steps}: {case['resolution']}"
+        yield f"  {escape_unprintable(text)}"
+    if has_curves:
+        yield from _curve_lines(found["run"])
+
+
+def find_run(run: str) -> dict[str, Any]:
+    """The state of a run from its agent, or from its database if no agent answers.
+
+    Exits with an error if there is no such run, or its database cannot be read.
+    """
+    from sqlite3 import DatabaseError
+
+    from sentinel.agent.discovery import DiscoveredRun, query_agent
+    from sentinel.agent.registration import REGISTRATION_NAME
+    from sentinel.cli._run_database import run_database_path
+    from sentinel.metrics.stored_state import stored_state
+    from sentinel.model.json_safe import json_safe
+    from sentinel.store.database import NewerSchemaError
+
+    path = run_database_path("status", run)
+    found = DiscoveredRun(run, "")
+    registration = path.with_name(REGISTRATION_NAME)
+    if registration.exists():
+        found = query_agent(registration)
+    if not found.state:
+        try:
+            state = json_safe(stored_state(path, run))
+        except (NewerSchemaError, DatabaseError) as error:
+            raise error_exit("status", f"cannot use {path}: {error}") from None
+        found = DiscoveredRun(run, "", state, found.problem, found.remedy)
+    return _to_dict(found) | {"closed_cases": _closed_cases(run)}
+
+
+def _curve_lines(run: str) -> Iterator[str]:
+    """Curves of the main signals with their newest values, a line each; none without a database."""
+    from sentinel.cli._sparkline import sparkline
+    from sentinel.cli._terminal import can_print, escape_unprintable
+    from sentinel.model.quantity_text import format_number
+
+    reader = _reader(run)
+    if reader is None:
+        return
+    main = [each for each in reader.signals() if each["group"] == "main"][:MAX_CURVES]
+    series = reader.series([each["name"] for each in main], points=2 * CURVE_WIDTH)["series"]
+    width = max((len(each["name"]) for each in main), default=0)
+    for each in main:
+        found = series.get(each["name"], {"x": [], "mean": [], "bad": []})
+        bad = set(found["bad"])
+        values = [
+            nan if x in bad else value for x, value in zip(found["x"], found["mean"], strict=True)
+        ]
+        drawn = sparkline(values, CURVE_WIDTH, ascii_only=not can_print("▁"))
+        latest = "" if each["latest"] is None else format_number(each["latest"])
+        yield escape_unprintable(f"  {each['name']:<{width}}  {drawn}  {latest}".rstrip())
+
+
+def _closed_cases(run: str) -> list[dict[str, Any]]:
+    """The cases that are over, the newest first."""
+    reader = _reader(run)
+    if reader is None:
+        return []
+    return [
+        {
+            "severity": case["severity"],
+            "subject": case["message"]["subject"] if case["message"] else case["subject"],
+            **{key: case[key] for key in ("onset_step", "resolved_step", "resolution")},
+        }
+        for case in reader.cases()
+        if case["state"] == "resolved"
+    ][:MAX_CLOSED_CASES]
+
+
+def _reader(run: str) -> RunReader | None:
+    from sentinel.store.run_reader import RunReader
+    from sentinel.transport.paths import DATABASE_NAME, current_run_dir
+
+    path = current_run_dir(run) / DATABASE_NAME
+    return RunReader(path) if path.is_file() else None
 
 
 def _to_dict(discovered: Any) -> dict[str, Any]:
@@ -35,6 +194,10 @@ def _to_dict(discovered: Any) -> dict[str, Any]:
     return {
         "run": discovered.run,
         "url": discovered.url,
+        "is_live": state.get("is_live", bool(state)),
+        "host": state.get("host", ""),
+        "started": _time_or_none(state.get("started")),
+        "ended": _time_or_none(state.get("ended")),
         "state": state.get("state", UNREACHABLE),
         "step": state.get("step"),
         "cases": state.get("cases", []),
@@ -58,6 +221,11 @@ def _to_dict(discovered: Any) -> dict[str, Any]:
     }
 
 
+def _time_or_none(value: Any) -> float | None:
+    """The time; NaN, which JSON writes as a text, stands for none."""
+    return value if isinstance(value, int | float) and isfinite(value) else None
+
+
 def _format_run(run: dict[str, Any]) -> Iterator[str]:
     from sentinel.cli._terminal import escape_unprintable
 
@@ -72,7 +240,9 @@ def _run_lines(run: dict[str, Any]) -> Iterator[str]:
     if run["state"] == UNREACHABLE:
         yield f"{run['run']}: {run['error']}; {run['remedy']}"
         return
-    yield f"{run['run']}: {_format_state(run)} ({run['url']})"
+    yield f"{run['run']}: {_format_state(run)}{_format_place(run)}"
+    if run["error"]:
+        yield f"  {run['error']}; {run['remedy']}"
     if description := format_run_metadata(run["metadata"]):
         yield f"  {description}"
     yield from (f"  {line}" for line in node_lines(run))
@@ -82,17 +252,22 @@ def _run_lines(run: dict[str, Any]) -> Iterator[str]:
         yield f"  {problem['text']} {problem['remedy']}"
     if run["storage"].get("text"):
         yield f"  {run['storage']['text']} {run['storage']['remedy']}"
+    yield from _incident_lines(run)
+    if run["coverage"]:
+        yield f"  {run['coverage']}"
+    for integration, patch_status, ranks in failed_patches(run["patches"]):
+        rank_text = f"rank{'s' if len(ranks) > 1 else ''} {format_ranks(ranks)}"
+        yield f"  patch of {integration} is {patch_status} ({rank_text})"
+
+
+def _incident_lines(run: dict[str, Any]) -> Iterator[str]:
+    """The open cases, then the incidents of none."""
     for case in run["cases"]:
         yield from (f"  {line}" for line in _case_lines(case, run["incidents"]))
     names = {case["name"] for case in run["cases"]}
     for incident in run["incidents"]:
         if incident.get("case") not in names:
             yield f"  {_format_incident(incident)}"
-    if run["coverage"]:
-        yield f"  {run['coverage']}"
-    for integration, patch_status, ranks in failed_patches(run["patches"]):
-        rank_text = f"rank{'s' if len(ranks) > 1 else ''} {format_ranks(ranks)}"
-        yield f"  patch of {integration} is {patch_status} ({rank_text})"
 
 
 def _format_state(run: dict[str, Any]) -> str:
@@ -105,6 +280,17 @@ def _format_state(run: dict[str, Any]) -> str:
     step = no_step if run["step"] is None else f" at step {run['step']}"
     tier = "" if run["tier"] == "page" else f"tier {run['tier']}"
     return ", ".join(filter(None, (f"{run['state']}{step}", head, tier)))
+
+
+def _format_place(run: dict[str, Any]) -> str:
+    """The address of the agent, or when a run without one ended."""
+    from sentinel.model.quantity_text import format_duration
+
+    if run["url"]:
+        return f" ({run['url']})"
+    if run["ended"] is None:
+        return ""
+    return f" (ended {format_duration(max(time.time() - run['ended'], 0.0), parts=1)} ago)"
 
 
 def _format_incident(incident: dict[str, Any]) -> str:

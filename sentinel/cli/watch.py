@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json as jsonlib
 import logging
 import re
 import signal
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 _INVALID_NAME_CHARACTERS = re.compile(r"[^A-Za-z0-9._-]+")
 
 
-def watch(
+def watch(  # noqa: PLR0913, PLR0917 - each is an option
     path: Path = typer.Argument(..., help="Log file, or folder of a run; it need not exist yet."),
     run: str | None = typer.Option(None, "--run", help="Run id; by default, made from the path."),
     max_steps: int = typer.Option(0, min=0, help="Last step, if the log does not state it."),
@@ -36,6 +37,7 @@ def watch(
         "--baselines",
         help="Start from stored trajectories of alike healthy runs, and store this one's.",
     ),
+    json: bool = typer.Option(False, "--json", help="Print one JSON object per notification."),
 ) -> None:
     """Follow a growing log: run the detectors, print and send notifications, serve /metrics.
 
@@ -69,6 +71,7 @@ def watch(
                 max_steps=max_steps,
                 storage=storage,
                 predecessor=predecessor,
+                as_json=json,
             )
         )
         agent = service.prepare()
@@ -78,7 +81,10 @@ def watch(
         raise error_exit("watch", describe_error(error)) from None
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: service.request_stop(""))
-    print(f"Watching {path} as run {agent.run}; Ctrl-C ends it.", flush=True)
+    if json:
+        print(jsonlib.dumps({"type": "start", "run": agent.run, "path": str(path)}), flush=True)
+    else:
+        print(f"Watching {path} as run {agent.run}; Ctrl-C ends it.", flush=True)
     service.serve()
 
 
@@ -115,6 +121,7 @@ def build_log_agent(  # noqa: PLR0913 - an agent, and what it follows
     max_steps: int = 0,
     storage: StorageMonitor | None = None,
     predecessor: Agent | None = None,
+    as_json: bool = False,
 ) -> LogAgent:
     """The agent that follows the log, and prints its notifications and notices."""
     from sentinel.agent.log_agent import LogAgent
@@ -126,7 +133,7 @@ def build_log_agent(  # noqa: PLR0913 - an agent, and what it follows
         run,
         path,
         settings,
-        NotificationPrinter(),
+        NotificationPrinter(as_json=as_json),
         print_notice,
         max_steps=max_steps,
         storage=storage,
@@ -137,7 +144,8 @@ def build_log_agent(  # noqa: PLR0913 - an agent, and what it follows
 class NotificationPrinter:
     """Prints notifications to stdout, each state of a case once."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, as_json: bool = False) -> None:
+        self.as_json = as_json
         self.printed_subjects: dict[str, str] = {}
 
     def update(self, result: Result) -> None:
@@ -145,7 +153,8 @@ class NotificationPrinter:
         for notification in result.case_notifications:
             name = notification.incident.name
             if _is_new(self.printed_subjects.get(name), notification):
-                print(_format(notification), flush=True)
+                format_one = _format_json if self.as_json else _format
+                print(format_one(notification), flush=True)
                 self.printed_subjects[name] = notification.subject
 
 
@@ -175,3 +184,25 @@ def _format(notification: Notification) -> str:
         if notification.last_good_step is not None:
             lines.append(f"last good checkpoint: step {notification.last_good_step}")
     return "\n  ".join(map(escape_unprintable, lines))
+
+
+def _format_json(notification: Notification) -> str:
+    """The same as one JSON object."""
+    incident, diagnosis = notification.incident, notification.diagnosis
+    return jsonlib.dumps(
+        {
+            "type": "notification",
+            "notification": notification.reason.value,
+            "case": incident.name,
+            "detector": incident.key.detector,
+            "severity": incident.severity.value,
+            "step": notification.step,
+            "onset_step": notification.onset_step,
+            "last_good_step": notification.last_good_step,
+            "summary": incident.finding.summary,
+            "cause": None if diagnosis is None else diagnosis.cause,
+            "confidence": None if diagnosis is None else diagnosis.confidence,
+            "evidence": [] if diagnosis is None else [e.text_with_step for e in diagnosis.evidence],
+            "remedy": notification.remedy,
+        }
+    )
