@@ -60,6 +60,7 @@ export class Chart {
     this.limit = limit;
     this.isBuilt = false;
     this.isTable = false;
+    this.isListening = false;
     this.unit = chartUnit(signals[0].unit, 0);
     this.#makeCard(onPin);
   }
@@ -88,7 +89,7 @@ export class Chart {
     this.plot.addEventListener("pointerdown", () => this.context.hold(this), true);
     this.legend = element("div", "", "legend");
     this.legend.hidden = this.signals.length < 2 && !signal.legend;
-    const heading = element("h4", this.title);
+    const heading = element("h3", this.title);
     if (signal.help) heading.title = signal.help;
     this.element = container("article", "chart",
       container("header", "", heading, this.unitLabel, this.status,
@@ -132,7 +133,8 @@ export class Chart {
 
   destroy(plotly) {
     if (!this.isBuilt) return;
-    if (plotly && this.plot.classList.contains("js-plotly-plot")) plotly.purge(this.plot);
+    if (this.isListening) plotly.purge(this.plot);
+    this.plot.classList.remove("js-plotly-plot");
     this.plot.replaceChildren();
     this.isListening = false;
     this.isBuilt = false;
@@ -222,7 +224,7 @@ export class Chart {
     const { axis } = context.store;
     const colors = context.colors;
     this.plot.setAttribute("role", "img");
-    if (!this.plot.classList.contains("js-plotly-plot")) this.plot.replaceChildren();
+    if (!this.isListening) this.plot.replaceChildren();
     const isSingle = windows.length === 1 && !this.signals[0].legend;
     const traces = [];
     let extent = null;

@@ -148,7 +148,7 @@ class RankMap {
       zmin: low, zmax: high > low ? high : low + 1, colorscale: RANK_MAP_SCALE, showscale: false,
       // Without a gap plotly.js scales a small image with an inline style, which the policy refuses.
       ygap: ranks.length <= 32 ? 1 : 0.2, xgap: 0.01,
-      hovertemplate: `<b>rank %{y}</b><br>step %{x:,d}<br>%{z:.4~g} ${plotText(name)}<extra></extra>`,
+      hovertemplate: `rank %{y}<br>step %{x:,d}<br>%{z:.4~g} ${plotText(name)}<extra></extra>`,
     };
     const range = this.#shownSteps() ?? [x[0], x[x.length - 1]];
     const layout = plotLayout({

@@ -1,0 +1,260 @@
+"""The charts of a run page: curves, timeline of detectors, heat map of ranks."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from playwright.sync_api import expect
+from prometheus_client import CollectorRegistry
+from support.browsers import PageProblems, new_context
+from support.rank_processes import until
+from support.stored_homes import write_run
+
+from sentinel.metrics.stored_state import stored_state
+from sentinel.store.run_reader import RunReader
+from sentinel.web.agent_site import AgentSite
+from sentinel.web.run_routes import RunView
+from sentinel.web.server import WebServer
+
+pytestmark = pytest.mark.timeout(1200)
+TIMEOUT_SECONDS = 240.0
+expect.set_options(timeout=1e3 * TIMEOUT_SECONDS)
+HOSTILE_NAME = 'my/<b style="color:red">%{y}</b>'
+STEPS, FAULT_AT = 900, 600
+
+PLOTS = """() => Object.fromEntries([...document.querySelectorAll("#section-curves [data-chart]")]
+  .map((chart) => [chart.dataset.chart, chart.querySelector(".js-plotly-plot")])
+  .filter(([, plot]) => plot)
+  .map(([name, { layout, data }]) => [name, {
+    range: layout.xaxis.range, type: layout.yaxis.type,
+    lines: data.filter(({ fill }) => !fill)
+      .map(({ x, name, line }) => ({ x, name, dash: line?.dash })),
+    labels: (layout.annotations ?? []).map(({ text }) => text),
+  }]))"""
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory):
+    """The page of a run of which nothing is left but its database."""
+    extra = {f"my/metric-{number}": number + 0.5 for number in range(30)} | {HOSTILE_NAME: 2.0}
+    path = write_run(
+        tmp_path_factory.mktemp("charts") / "home",
+        run="grpo",
+        steps=STEPS,
+        ranks=3,
+        fault_at=FAULT_AT,
+        sample_every=0,
+        extra_values=extra,
+    )
+    view = RunView("grpo", RunReader(path), lambda: stored_state(path), path.parent, None)
+    server = WebServer(AgentSite(CollectorRegistry(), view))
+    yield f"http://127.0.0.1:{server.start()}/runs/grpo/"
+    server.stop()
+
+
+@pytest.fixture(scope="module")
+def problems():
+    return PageProblems()
+
+
+@pytest.fixture(scope="module")
+def shown(url, browser, problems):
+    """The page, which all tests share."""
+    context = new_context(browser, problems, viewport={"width": 1280, "height": 1000})
+    page = context.new_page()
+    page.goto(url)
+    yield page
+    context.close()
+
+
+@pytest.fixture(autouse=True)
+def fresh_view(shown, problems):
+    """Without a zoom before each test, and without problems after it."""
+    if "from=" in shown.url:
+        shown.keyboard.press("0")
+        until(lambda: "from=" not in shown.url, TIMEOUT_SECONDS, "the whole run is shown")
+    yield
+    problems.check()
+
+
+def chart(page, name):
+    return page.locator(f"#section-curves [data-chart='{name}']")
+
+
+def plots(page):
+    return page.evaluate(PLOTS)
+
+
+def show_curves(page, *names):
+    """Bring the curves into view, and wait until these are drawn."""
+    page.locator("#section-curves").evaluate("(node) => node.scrollIntoView()")
+    until(lambda: plots(page).keys() >= {*names}, TIMEOUT_SECONDS, "curves are drawn")
+
+
+def drag(page, name, start, end):
+    """Select a part of the plot of that chart, as shares of its width."""
+    box = chart(page, name).locator(".nsewdrag").bounding_box()
+    middle = box["y"] + box["height"] / 2
+    page.mouse.move(box["x"] + start * box["width"], middle)
+    page.mouse.down()
+    page.mouse.move(box["x"] + (start + end) / 2 * box["width"], middle)
+    page.mouse.move(box["x"] + end * box["width"], middle)
+    page.mouse.up()
+
+
+def test_charts_are_drawn_when_they_come_into_view(shown):
+    show_curves(shown, "loss", "kl_ref", "reward")
+    last = "my/metric-20"
+
+    assert last not in plots(shown)
+    chart(shown, last).evaluate("(node) => node.scrollIntoView()")
+    until(lambda: last in plots(shown), TIMEOUT_SECONDS, "the chart is drawn")
+
+
+def test_a_chart_has_a_text_for_those_who_do_not_see_it(shown):
+    show_curves(shown, "kl_ref")
+    label = chart(shown, "kl_ref").locator(".plot[role=img]").get_attribute("aria-label")
+
+    assert re.fullmatch(
+        r"KL to the reference: latest [\d.]+ nats at step 900, minimum [\d.]+ nats, "
+        r"maximum [\d.]+ nats",
+        label,
+    )
+
+
+def test_a_chart_shows_thresholds_and_incidents(shown):
+    show_curves(shown, "kl_ref", "reward")
+    kl = plots(shown)["kl_ref"]
+
+    assert {line["name"] for line in kl["lines"] if line["dash"] == "dash"} == {"kl_blowup"}
+    assert "kl_blowup, critical" in kl["labels"]
+    assert "reward_collapse, critical" in plots(shown)["reward"]["labels"]
+
+
+def test_a_zoom_is_of_all_charts_and_brings_detail(shown):
+    show_curves(shown, "loss", "reward")
+    assert len(plots(shown)["loss"]["lines"][0]["x"]) < STEPS
+    drag(shown, "loss", 0.5, 0.75)
+    until(lambda: "from=" in shown.url, TIMEOUT_SECONDS, "the zoom is in the address")
+
+    def is_detailed(plot):
+        steps = [step for step in plot["lines"][0]["x"] if 500 <= step <= 600]
+        return steps == [*range(500, 601)]
+
+    until(
+        lambda: all(is_detailed(plots(shown)[name]) for name in ("loss", "reward")),
+        TIMEOUT_SECONDS,
+        "every step is shown",
+    )
+    assert plots(shown)["loss"]["range"] == plots(shown)["reward"]["range"]
+
+
+def test_the_hover_names_the_worst_rank(shown):
+    show_curves(shown, "step_time")
+    chart(shown, "step_time").locator(".nsewdrag").hover()
+
+    expect(chart(shown, "step_time").locator(".hoverlayer")).to_contain_text("worst rank")
+    # The position in the other charts.
+    expect(chart(shown, "loss").locator(".cursor")).to_be_attached()
+
+
+def test_smoothing_and_the_logarithmic_scale_are_of_all_charts(shown):
+    show_curves(shown, "loss", "grad_norm")
+    shown.keyboard.press("s")
+    shown.keyboard.press("l")
+    until(lambda: plots(shown)["loss"]["type"] == "log", TIMEOUT_SECONDS, "the scale changes")
+
+    assert len(plots(shown)["loss"]["lines"]) == len(("raw", "smoothed"))
+    # It has values that are not positive.
+    assert plots(shown)["learning_rate"]["type"] in ("log", "linear")
+    for key in ("s", "s", "l"):
+        shown.keyboard.press(key)
+    until(lambda: len(plots(shown)["loss"]["lines"]) == 1, TIMEOUT_SECONDS, "it is as before")
+
+
+def test_charts_are_filtered_and_pinned(shown):
+    shown.get_by_label("Filter charts by name").fill("metric-7")
+    charts = shown.locator("#section-curves [data-chart]")
+    expect(charts).to_have_count(1)
+    charts.first.hover()
+    charts.first.get_by_role("button", name="Pin").click()
+    shown.get_by_label("Filter charts by name").fill("")
+    pinned = shown.locator("#section-curves section").first
+
+    expect(pinned.locator("h3.group")).to_contain_text("Pinned")
+    expect(pinned.locator("[data-chart]")).to_have_attribute("data-chart", "my/metric-7")
+    pinned.get_by_role("button", name="Pin").click()
+
+
+def test_a_chart_is_a_table_on_request(shown):
+    show_curves(shown, "loss")
+    loss = chart(shown, "loss")
+    loss.get_by_role("button", name="Show Loss as a table").click()
+    cells = loss.locator("tbody tr").first.locator("td")
+
+    expect(cells.first).to_have_text("900")
+    loss.get_by_role("button", name="Show Loss as a table").click()
+    expect(loss.locator("table")).to_have_count(0)
+
+
+def test_keys_jump_between_incidents(shown):
+    show_curves(shown, "loss")
+    shown.keyboard.press("]")
+    until(lambda: "from=" in shown.url, TIMEOUT_SECONDS, "the incident is shown")
+    start, end = plots(shown)["loss"]["range"]
+
+    assert start < FAULT_AT < end
+    shown.keyboard.press("+")
+    shown.keyboard.press(">")
+    until(
+        lambda: plots(shown)["loss"]["range"][0] > start, TIMEOUT_SECONDS, "another part is shown"
+    )
+
+
+def test_the_timeline_has_a_row_for_each_detector(shown):
+    timeline = shown.locator("#section-timeline")
+    interval = timeline.get_by_role(
+        "button", name=re.compile("kl_blowup: critical, firing, step 6")
+    )
+    expect(timeline.get_by_role("rowheader", name="reward_collapse")).to_be_visible()
+    interval.click()
+
+    until(lambda: "from=" in shown.url, TIMEOUT_SECONDS, "the incident is shown")
+
+
+def test_the_heat_map_names_the_ranks(shown):
+    heat_map = shown.locator("#section-rank-map")
+    heat_map.evaluate("(node) => node.scrollIntoView()")
+
+    expect(heat_map.get_by_text(re.compile(r"Rank \d differs most"))).to_be_visible()
+    heat_map.locator(".nsewdrag").hover()
+    expect(heat_map.locator(".hoverlayer")).to_contain_text(re.compile(r"rank \d"))
+    heat_map.get_by_label("Signal of the ranks").select_option("loss")
+    picture = heat_map.get_by_role("img", name=re.compile("Heat map of loss of 3 ranks"))
+    expect(picture).to_be_visible()
+
+
+def test_a_name_with_markup_is_only_text(shown):
+    shown.get_by_label("Filter charts by name").fill("color:red")
+    hostile = shown.locator("#section-curves [data-chart]")
+    expect(hostile.locator("h3")).to_have_text(HOSTILE_NAME)
+    hostile.locator(".nsewdrag").hover()
+
+    expect(hostile.locator(".hoverlayer")).to_contain_text("2")
+    shown.get_by_label("Filter charts by name").fill("")
+
+
+def test_without_plotly_curves_are_small(url, browser):
+    problems = PageProblems()
+    problems.expect("404.*plotly")
+    context = new_context(browser, problems, viewport={"width": 390, "height": 844})
+    page = context.new_page()
+    page.route("**/plotly.min.js", lambda route: route.fulfill(status=404))
+    page.goto(url)
+    page.locator("#section-curves").evaluate("(node) => node.scrollIntoView()")
+
+    expect(chart(page, "loss").locator("svg.sparkline path")).to_be_visible()
+    expect(chart(page, "loss").locator(".ends")).to_contain_text("step 900")
+    context.close()
+    problems.check()
