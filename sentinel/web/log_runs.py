@@ -337,7 +337,7 @@ class LogRuns:
             known["state"] = "running"
         parent = shown.log.path.parent
         if parent != self._folder and parent.is_relative_to(self._folder):
-            known.setdefault("project", str(parent.relative_to(self._folder)))
+            known["project"] = known.get("project") or str(parent.relative_to(self._folder))
         return encode_summary(
             known | {"last_written": shown.last_written, "tags": [shown.log.format or "not read"]}
         )

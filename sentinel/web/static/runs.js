@@ -171,9 +171,10 @@ function showRuns(answer) {
   document.title = `${formatCount(total, "run")}: sentinel`;
 }
 
-function createEmptyText({ total, read_seconds_ago: age }) {
+function createEmptyText({ total, notice, read_seconds_ago: age }) {
   if (age === null) return "The runs are being read.";
   if (total) return "No run matches the filter.";
+  if (notice) return notice;
   return "There is no run yet. A run appears when its training starts under `sentinel run`, or with @sentinel.monitor.";
 }
 
