@@ -19,10 +19,11 @@ ALLOWED_CHARACTERS = "\n\t\u200c\u200d"
 _SEPARATOR = "-" * 72
 
 
-def samples(
+def samples(  # noqa: PLR0913, PLR0917 - the options of a command
     run: RunArgument,
     step: Annotated[int | None, typer.Option(help="Only samples of this step.")] = None,
     limit: Annotated[int, typer.Option(min=1, max=500, help="Number of samples.")] = 8,
+    search: Annotated[str, typer.Option(help="Only texts that contain this, in any case.")] = "",
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object per sample.")] = False,
     delete: Annotated[bool, typer.Option("--delete", help="Delete all texts of the run.")] = False,
 ) -> None:
@@ -32,22 +33,23 @@ def samples(
     """
     from sqlite3 import DatabaseError
 
-    from sentinel.model.json_safe import json_safe
     from sentinel.store.database import NewerSchemaError
-    from sentinel.store.samples import delete_samples, newest_samples
+    from sentinel.store.run_reader import RunReader
+    from sentinel.store.samples import delete_samples
 
     path = run_database_path("samples", run)
     try:
         if delete:
             _print_deleted(run, delete_samples(path), as_json=json)
             return
-        newest = newest_samples(path, step, limit)
+        newest = RunReader(path).samples(step, limit, search)
     except (NewerSchemaError, DatabaseError) as error:
         raise error_exit("samples", f"cannot read {path}: {error}") from None
     for sample in newest:
-        print(jsonlib.dumps(json_safe(sample), allow_nan=False) if json else _format(sample))
+        print(jsonlib.dumps(sample, allow_nan=False) if json else _format(sample))
     if not newest and not json:
         of_step = "" if step is None else f" of step {step}"
+        of_step += f" with {search!r}" if search else ""
         print(
             f"Run {run} has no samples{of_step}. "
             "Log them with sentinel.log_samples, or set samples_dir."
@@ -79,7 +81,11 @@ def _format_scores(sample: dict[str, Any]) -> list[str]:
     ]
     if sample["advantage"] is not None:
         scores.append(("advantage", sample["advantage"]))
-    return ["  ".join(f"{name} {value:.4g}" for name, value in scores)] if scores else []
+    texts = [
+        f"{name} {'not finite' if value is None else format(value, '.4g')}"
+        for name, value in scores
+    ]
+    return ["  ".join(texts)] if texts else []
 
 
 def _indent(text: str) -> str:

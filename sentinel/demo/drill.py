@@ -34,7 +34,8 @@ from sentinel.model.finding import Severity
 from sentinel.model.incident import RunTier
 from sentinel.model.quantity_text import format_time
 from sentinel.notify import outbox
-from sentinel.store.history import read_incidents
+from sentinel.store.database import connect_read_only
+from sentinel.store.run_reader import RunReader
 from sentinel.store.silences import Suppression
 from sentinel.transport.launch_status import LAUNCHER_PID_VARIABLE
 
@@ -306,7 +307,7 @@ class Drill:
 
     def _incidents(self) -> list[dict[str, Any]]:
         with suppress(sqlite3.Error, OSError):
-            return read_incidents(self.nodes[0].database)
+            return RunReader(self.nodes[0].database).incidents()
         return []
 
     def _detected(self, incident: Mapping[str, Any]) -> DrillEvent:
@@ -388,9 +389,9 @@ class Drill:
 
     def _outbox(self, sink: str) -> list[outbox.DeliveryRow]:
         try:
-            with closing(sqlite3.connect(f"file:{self.nodes[0].database}?mode=ro", uri=True)) as db:
+            with closing(connect_read_only(self.nodes[0].database)) as db:
                 return outbox.deliveries_of(db, sink, self._case)
-        except sqlite3.Error:
+        except (sqlite3.Error, OSError):
             return []
 
     def _why_held_back(self, sink: str) -> str:

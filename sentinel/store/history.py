@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Iterator, Sequence
-from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from heapq import merge
 from itertools import islice
 from math import nan
 from operator import itemgetter
-from pathlib import Path
 from typing import Any
 
 from sentinel.model.incident import Incident, IncidentKey, IncidentState, Onset
@@ -22,7 +20,6 @@ from sentinel.pipeline.incidents import KnownEpisode
 from sentinel.signals.hardware import NODE_SIGNALS
 from sentinel.store import cases
 from sentinel.store.blocks import Block, unpack_signals
-from sentinel.store.database import connect
 from sentinel.store.record_rows import LayoutTable, RecordPacker, unpack, unpack_values
 from sentinel.store.run_metadata import RunMetadataStore
 from sentinel.store.storage_monitor import reading_storage
@@ -245,12 +242,6 @@ class History:
         *header, layout, blob = row
         with reading_storage():
             return unpack(run, self.layouts.get(layout), blob, header)
-
-
-def read_incidents(path: Path) -> list[dict[str, Any]]:
-    """`History.incidents` of the database at `path`, through a connection of its own."""
-    with closing(connect(path)) as connection:
-        return History(connection).incidents()
 
 
 def load_onsets(connection: sqlite3.Connection) -> dict[str, Onset]:

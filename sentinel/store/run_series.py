@@ -96,6 +96,7 @@ class RunSeries:
     _segment: int = 0
     _layouts: LayoutTable | None = None
     _rank_grid: RankGrid | None = None
+    _signals: list[dict[str, Any]] | None = None
     _decoders: dict[tuple[int, Event, frozenset[str] | None], RowDecoder | BlockDecoder] = field(
         default_factory=dict
     )
@@ -105,7 +106,7 @@ class RunSeries:
         self.tracks.clear()
         self._newest.clear()
         self._decoders.clear()
-        self._layouts = self._rank_grid = self._anchor = self._attempt = None
+        self._layouts = self._rank_grid = self._signals = self._anchor = self._attempt = None
         self.last_id = self._step = self._segment = 0
 
     def refresh(self, connection: sqlite3.Connection) -> None:
@@ -187,6 +188,7 @@ class RunSeries:
             self._newest[event] = row
             self._track(event).add(row, self._segment)
         if row is not None:
+            self._signals = None
             self.last_id = max(self.last_id, row[0])
         if step_row is not None and step_row[5] > 0:
             number, attempt, step, time, _, layout, vals, *_ = step_row
@@ -245,6 +247,11 @@ class RunSeries:
 
     def signals(self) -> list[dict[str, Any]]:
         """Every signal, as `RunReader.signals` returns it."""
+        if self._signals is None:
+            self._signals = self._list_signals()
+        return [description.copy() for description in self._signals]
+
+    def _list_signals(self) -> list[dict[str, Any]]:
         found: dict[str, dict[str, Any]] = {}
         for event, track in self.tracks.items():
             latest: Found = {}

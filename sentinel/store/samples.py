@@ -99,12 +99,6 @@ class SampleStore:
         )
 
 
-def newest_samples(database_path: Path, step: int | None, limit: int) -> list[dict[str, Any]]:
-    """`SampleStore.newest` through a new connection; callable from any thread."""
-    with closing(database.connect(database_path)) as connection:
-        return SampleStore(connection).newest(step, limit)
-
-
 def delete_samples(database_path: Path) -> int:
     """Delete all stored texts, and what the file still holds of them; returns how many.
 

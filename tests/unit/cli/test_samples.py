@@ -94,7 +94,7 @@ def test_json_is_one_object_per_sample(store):
     first, second = map(json.loads, run_samples("live", "--json").stdout.splitlines())
 
     assert first["completion"] == "one\ntwo"
-    assert first["rewards"] == {"": "nan", "short": 0.5}
+    assert first["rewards"] == {"": None, "short": 0.5}
     assert (second["step"], second["finished"], second["prompt_length"]) == (2, None, None)
 
 
@@ -145,3 +145,14 @@ def test_an_unreadable_database_is_an_error_with_its_path(store):
         connection.execute(f"pragma user_version={SCHEMA_VERSION + 1}")
     done = run_samples("live")
     assert (done.exit_code, "Upgrade sentinel" in done.stderr) == (2, True)
+
+
+def test_texts_are_searched(store):
+    store("The sky is BLUE.", step=1, reward=float("nan"))
+    store("No idea.", step=2)
+
+    done = run_samples("live", "--search", "blue")
+    assert "sky is BLUE" in done.stdout
+    assert "reward not finite" in done.stdout
+    assert "No idea" not in done.stdout
+    assert "has no samples with 'green'" in run_samples("live", "--search", "green").stdout
