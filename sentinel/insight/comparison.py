@@ -160,15 +160,15 @@ def _common_signals(described: Sequence[Mapping[str, JsonObject]]) -> list[str]:
 
     If there are too many, those that most runs have.
     """
-    order: dict[str, int] = {}
+    order: dict[str, tuple[int, int]] = {}
     counts: Counter[str] = Counter()
     for known in described:
         for name, signal in known.items():
             if signal["group"] in GROUPS:
-                order.setdefault(name, GROUPS.index(signal["group"]))
+                order.setdefault(name, (GROUPS.index(signal["group"]), len(order)))
                 counts[name] += 1
     ranked = sorted(order, key=lambda name: (-counts[name], order[name]))[:MAX_SIGNALS]
-    return sorted(ranked, key=lambda name: order[name])
+    return sorted(ranked, key=order.__getitem__)
 
 
 def _read_curves(  # noqa: PLR0913, PLR0917 - what a reader is asked for
@@ -229,6 +229,8 @@ def _metric(
         if value and value["best"] is not None
     ]
     choose = min if better == "lower" else max
+    leader = choose(best, default=(None, None))
+    is_tied = sum(value == leader[0] for value, _ in best) > 1
     return {
         "signal": name,
         "label": signal.get("label") or name,
@@ -237,7 +239,7 @@ def _metric(
         "better": better,
         "common_x": common_x,
         "values": values,
-        "best_run": choose(best)[1] if len(best) > 1 else None,
+        "best_run": leader[1] if len(best) > 1 and not is_tied else None,
     }
 
 

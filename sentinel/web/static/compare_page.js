@@ -90,7 +90,8 @@ function comparedSource(comparison, load) {
       if (name === "api/thresholds") return {};
       const query = new URLSearchParams(text);
       const [start, end] = ["from", "to"].map((key) => (query.has(key) ? Number(query.get(key)) : null));
-      return { series: await series(query.get("axis"), query.getAll("signals"), start, end) };
+      const axis = query.get("axis");
+      return { axis, series: await series(axis, query.getAll("signals"), start, end) };
     },
   };
 }
@@ -207,8 +208,8 @@ function metricCell(metric, value, index) {
     isNumber(value.best) && `best ${text(value.best)}`,
     isNumber(value.at_common) && value.at_common !== value.last && `${text(value.at_common)} at the common end`,
   ].filter(Boolean);
-  return container("span", isBest ? "best" : "", element("span", text(value.last), "number"),
-    details.length > 0 && element("small", details.join(", "), "soft"), isBest && element("span", "best", "pill ok"));
+  return container("span", isBest ? "best" : "", element("span", text(value.last), "number"), isBest && element("span", "best", "pill ok"),
+    details.length > 0 && element("small", details.join(", "), "soft"));
 }
 
 function createComparedCurves(page) {
