@@ -34,7 +34,8 @@ from sentinel.model.record import Event, Record
 from sentinel.model.record_batch import RecordOrBatch
 from sentinel.notify import outbox
 from sentinel.notify.dispatcher import Dispatcher
-from sentinel.notify.report_sender import ReportSender, build_in_process
+from sentinel.notify.report_process import build_report
+from sentinel.notify.report_sender import MAX_REPORT_BYTES, ReportSender
 from sentinel.notify.sink_worker import DeliveryTiming
 from sentinel.notify.slack_buttons import SlackButtons
 from sentinel.readers.sample_files import SampleFiles, SamplePoller
@@ -239,7 +240,12 @@ class Agent:
             clock=clock,
         )
         self.report_sender = ReportSender(
-            run, self.sinks, self.counters, lambda: build_in_process(database_path)
+            run,
+            self.sinks,
+            self.counters,
+            lambda: build_report(
+                run, database_path, max_bytes=MAX_REPORT_BYTES, with_samples=False
+            ),
         )
         self.dispatcher: Dispatcher = Dispatcher(
             database_path,

@@ -19,11 +19,12 @@ RUN_OR_LOG_HELP = "Run id, path of a run's database, or path of a log file or fo
 
 @contextmanager
 def open_runs(
-    command: str, arguments: Sequence[str], config: Path | None = None
+    command: str, arguments: Sequence[str], config: Path | None = None, name: str = ""
 ) -> Iterator[list[ReportedRun]]:
     """The runs that the arguments name; logs are replayed into temporary databases first.
 
-    A folder of logs stands for all of them. Exits with an error if one cannot be read.
+    A folder of logs stands for all of them. `name` is shown instead of the own one of a single run.
+    Exits with an error if one cannot be read.
     """
     from sqlite3 import DatabaseError
 
@@ -34,12 +35,13 @@ def open_runs(
     with tempfile.TemporaryDirectory(prefix=f"sentinel-{command}-") as folder:
         runs: list[ReportedRun] = []
         for argument in arguments:
-            for name, path in _databases(command, argument, Path(folder), config):
+            for own_name, path in _databases(command, argument, Path(folder), config):
+                run = name or own_name
                 try:
-                    state = _state(name, path)
+                    state = _state(run, path)
                 except (NewerSchemaError, DatabaseError) as error:
                     raise error_exit(command, f"cannot use {path}: {error}") from None
-                runs.append(ReportedRun(_unused_name(name, runs), RunReader(path), state))
+                runs.append(ReportedRun(_unused_name(run, runs), RunReader(path), state))
         if not runs:
             raise error_exit(command, "none of the logs can be read.")
         yield runs

@@ -40,6 +40,7 @@ def report(  # noqa: PLR0913, PLR0917 - the options of the command
             "--max-mb", min=1.0, help="Size of the file; curves get fewer points to keep to it."
         ),
     ] = None,
+    name: Annotated[str, typer.Option(help="Name of the run, if its own is not meant.")] = "",
     config: Annotated[
         Path | None, typer.Option(help="Settings file (sentinel.toml), to replay logs.")
     ] = None,
@@ -63,7 +64,7 @@ def report(  # noqa: PLR0913, PLR0917 - the options of the command
         # Small curves are worth more than charts without points.
         charts = charts and rest > _MIN_DATA_BYTES
         max_bytes = int(max_mb * 1e6) - fixed_bytes(with_charts=charts)
-    with open_runs("report", runs, config) as opened:
+    with open_runs("report", runs, config, name) as opened:
         data = collect_report(opened, include_samples=samples, max_bytes=max_bytes)
     if md:
         from sentinel.insight.markdown_report import markdown_report

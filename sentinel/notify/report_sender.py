@@ -9,18 +9,13 @@ from __future__ import annotations
 
 import logging
 import queue
-import re
-import shutil
-import sys
-import tempfile
 import threading
 from collections.abc import Callable, Mapping
-from pathlib import Path
 
 from sentinel.model.counters import Counters
-from sentinel.model.delivery import AttachingSink, ProcessInput, ReportFile, Response, Sink
+from sentinel.model.delivery import AttachingSink, ReportFile, Response, Sink
 from sentinel.model.notification import Notification
-from sentinel.notify.transports import process
+from sentinel.notify.report_process import report_file_name
 from sentinel.notify.transports.send import send
 
 log = logging.getLogger(__name__)
@@ -32,15 +27,11 @@ MAX_REPORT_BYTES = 7_000_000
 """Size of an attached report. Encoded for e-mail it is below 10 MB, a common limit."""
 MAX_PENDING = 8
 """Reports that wait; further ones are dropped."""
-_BUILD_SECONDS, _UPLOAD_SECONDS = 60.0, 60.0
+_UPLOAD_SECONDS = 60.0
 _MAX_DELIVERIES = 5
 
 ReportBuilder = Callable[[], bytes]
-"""Builds the report of the run. Raises ReportError."""
-
-
-class ReportError(Exception):
-    """The report could not be built."""
+"""Builds the report of the run; may raise anything."""
 
 
 class ReportSender:
@@ -54,7 +45,7 @@ class ReportSender:
             for name, sink in sinks.items()
             if isinstance(sink, AttachingSink) and sink.attach_report
         }
-        self._file_name = f"sentinel-{re.sub(r'[^A-Za-z0-9._-]+', '-', run)[:80]}.html"
+        self._file_name = report_file_name(run)
         self._counters, self._build = counters, build
         self._pending: queue.Queue[tuple[str, Notification, str | None] | None]
         self._pending = queue.Queue(MAX_PENDING)
@@ -122,19 +113,3 @@ class ReportSender:
 
     def _count(self, sink: str, outcome: str) -> None:
         self._counters.add(REPORTS_METRIC, f"{sink}:{outcome}")
-
-
-def build_in_process(database_path: Path) -> bytes:
-    """The report of the run in that database, built by another process. Raises ReportError."""
-    low_priority = ("nice", "-n", "19") if shutil.which("nice") else ()
-    with tempfile.TemporaryDirectory(prefix="sentinel-report-") as folder:
-        path = Path(folder) / "report.html"
-        options = ("--no-samples", "--max-mb", f"{MAX_REPORT_BYTES / 1e6:g}", "-o", str(path))
-        command = (sys.executable, "-m", "sentinel", "report", str(database_path), *options)
-        call = ProcessInput((*low_priority, *command), timeout=_BUILD_SECONDS)
-        response = process.send(call, deadline=_BUILD_SECONDS)
-        if response.error or response.status:
-            raise ReportError(str(response))
-        if path.stat().st_size > MAX_REPORT_BYTES:
-            raise ReportError("too large")
-        return path.read_bytes()

@@ -11,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
+from sentinel.web.compare_routes import answer_comparison
 from sentinel.web.responses import json_response
 from sentinel.web.run_list import DEFAULT_ROWS, DEFAULT_SORT, GROUPS, MAX_ROWS, SORT_KEYS, RunQuery
 from sentinel.web.run_routes import RunRoutes, RunView, whole_number
@@ -45,6 +46,7 @@ class HomeSite:
             Route("/", static.page("runs.html")),
             Route("/compare", static.page("compare.html")),
             Route("/api/runs", self._answer_runs),
+            Route("/api/compare", self._answer_comparison),
             Route("/static/{path:path}", static.serve),
             *run_routes.page_routes(),
         ]
@@ -64,6 +66,9 @@ class HomeSite:
         except RequestError as error:
             return json_response(request, {"error": str(error)}, error.status)
         return json_response(request, answer)
+
+    async def _answer_comparison(self, request: Request) -> Response:
+        return await answer_comparison(request, self._runs.view, self._pooled)
 
     async def _find_view(self, request: Request) -> RunView:
         run = str(request.path_params["run"])

@@ -11,12 +11,11 @@ import json
 from collections.abc import Mapping
 from hashlib import sha256
 from html import escape
-from importlib.resources import files
 from typing import Any
 
 from sentinel.web.module_bundle import bundle, read_static
+from sentinel.web.static_files import plotly_file
 
-PLOTLY_PACKAGE, PLOTLY_FILE = "plotly", "package_data/plotly.min.js"
 ENTRY = "report.js"
 _HTML_CHARACTERS = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"}
 
@@ -97,10 +96,8 @@ def fixed_bytes(*, with_charts: bool) -> int:
 
 def read_plotly() -> str:
     """The chart library of the installed package plotly; empty without the extra `web`."""
-    try:
-        return files(PLOTLY_PACKAGE).joinpath(PLOTLY_FILE).read_text(encoding="utf-8")
-    except (ModuleNotFoundError, OSError):
-        return ""
+    path = plotly_file()
+    return "" if path is None else path.read_text(encoding="utf-8")
 
 
 def embed_json(value: Any) -> str:

@@ -5,6 +5,7 @@ The agent serves them for its run, `sentinel serve` for every run of a home dire
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import sqlite3
 from collections.abc import Awaitable, Callable
@@ -20,6 +21,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
+from sentinel.notify.report_process import ReportError, build_report, report_file_name
 from sentinel.store.database import NewerSchemaError
 from sentinel.store.run_reader import RunReader
 from sentinel.web.auth import peer_of
@@ -110,6 +112,7 @@ class RunRoutes:
     def __init__(self, find_view: ViewFinder, write_token: str, static: StaticFiles) -> None:
         self._find_view, self._write_token = find_view, write_token
         self.pool, self.streams = WorkerPool(), OpenStreams()
+        self._report_lock = asyncio.Lock()
         self._page = static.page(RUN_PAGE)
 
     def page_routes(self) -> list[BaseRoute]:
@@ -117,6 +120,7 @@ class RunRoutes:
         return [
             Route("/runs/{run}", _redirect_to_folder),
             Route("/runs/{run}/", self._answer_page),
+            Route("/runs/{run}/report.html", self._answer_report),
             *self.routes("/runs/{run}"),
         ]
 
@@ -192,6 +196,29 @@ class RunRoutes:
         await self._find_view(request)
         return await run_in_threadpool(self._page, request)
 
+    async def _answer_report(self, request: Request) -> Response:
+        """The report as a download, so that it is never a page of this server."""
+        try:
+            view = await self._find_view(request)
+            body = await self._build_report(view)
+        except RequestError as error:
+            return json_response(request, {"error": str(error)}, error.status)
+        except (ReportError, OSError) as error:
+            log.warning("No report of run %s: %s", view.run, error)
+            return json_response(request, {"error": "The report cannot be made."}, 503)
+        name = report_file_name(view.run)
+        headers = {"content-disposition": f'attachment; filename="{name}"'}
+        return body_response(request, body, "text/html; charset=utf-8", headers=headers)
+
+    async def _build_report(self, view: RunView) -> bytes:
+        """The report, one at a time."""
+        if self._report_lock.locked():
+            raise RequestError(503, "Another report is being made. Try again soon.")
+        async with self._report_lock:
+            if not await run_in_threadpool(view.database.is_file):
+                raise RequestError(404, "Nothing is stored of this run yet.")
+            return await run_in_threadpool(build_report, view.run, view.database)
+
     async def _answer_token(self, request: Request) -> Response:
         await self._find_view(request)
         return json_response(request, {"token": self._write_token})
@@ -247,8 +274,8 @@ def _series(view: RunView, request: Request) -> JsonObject:
         _names(view, request),
         points=min(max(points, 1), MAX_POINTS),
         axis=axis,
-        start=_number(request, "from"),
-        end=_number(request, "to"),
+        start=optional_float(request, "from"),
+        end=optional_float(request, "to"),
     )
 
 
@@ -257,8 +284,8 @@ def _ranks(view: RunView, request: Request) -> JsonObject:
     return view.reader.rank_grid(
         request.query_params.get("signal", ""),
         columns=min(max(columns, 1), MAX_COLUMNS),
-        start=_number(request, "from"),
-        end=_number(request, "to"),
+        start=optional_float(request, "from"),
+        end=optional_float(request, "to"),
     )
 
 
@@ -306,7 +333,8 @@ def _is_whole_number(text: str) -> bool:
     return text.isascii() and text.isdecimal() and len(text) <= _MAX_NUMBER_DIGITS
 
 
-def _number(request: Request, name: str) -> float | None:
+def optional_float(request: Request, name: str) -> float | None:
+    """The number in the query; None without it. Raises RequestError."""
     text = request.query_params.get(name, "")
     try:
         number = float(text) if text else None

@@ -82,7 +82,7 @@ class StaticFiles:
     def version(self) -> str:
         """Digest of all files, for their address."""
         paths = self._list_files()
-        plotly = _plotly_file()
+        plotly = plotly_file()
         stamps = tuple(
             (path, path.stat().st_mtime_ns) for path in [*paths, *filter(None, [plotly])]
         )
@@ -98,7 +98,7 @@ class StaticFiles:
     def _find(self, name: str) -> Path | None:
         """The file of that name; a name with `..` is none of them."""
         if name == PLOTLY_NAME:
-            return _plotly_file()
+            return plotly_file()
         return next((path for path in self._list_files() if path == self._directory / name), None)
 
     def _list_files(self) -> list[Path]:
@@ -124,7 +124,7 @@ class StaticFiles:
         return Response(self._compressed_plotly, headers=headers | {"content-encoding": "gzip"})
 
 
-def _plotly_file() -> Path | None:
+def plotly_file() -> Path | None:
     """The script in the installed package, which is not imported; None without the extra `web`."""
     spec = find_spec("plotly")
     for folder in [] if spec is None else spec.submodule_search_locations or []:

@@ -24,7 +24,7 @@ async function startComparePage() {
   page.replaceChildren(element("p", "Loading the runs.", "soft"));
   try {
     const comparison = await getJson(comparePath());
-    startComparison(comparison, (query) => getJson(comparePath(query)), (run) => `runs/${encodeURIComponent(run.run)}/`);
+    startComparison(comparison, (query) => getJson(comparePath(query)), (compared) => `runs/${encodeURIComponent(compared.run)}/`);
   } catch (error) {
     page.replaceChildren(element("p", error.message, "bad"));
   }

@@ -118,9 +118,9 @@ function runSwatch(index) {
   return swatch;
 }
 
-function runHeading(page, run, index) {
-  const url = page.runUrl(run, index);
-  const name = element(url ? "a" : "span", run.name);
+function runHeading(page, compared, index) {
+  const url = page.runUrl(compared, index);
+  const name = element(url ? "a" : "span", compared.name);
   if (url) name.href = url;
   return container("span", "run-name", runSwatch(index), name);
 }
@@ -137,8 +137,8 @@ function createComparedTable(page, label, first) {
 function createComparedRuns(page) {
   const { runs } = page.comparison;
   const table = createComparedTable(page, "Runs", "");
-  const shown = runs.map((run, index) => {
-    const box = setAttributes(element("input"), { type: "checkbox", "aria-label": `Show ${run.name} in the curves` });
+  const shown = runs.map((compared, index) => {
+    const box = setAttributes(element("input"), { type: "checkbox", "aria-label": `Show ${compared.name} in the curves` });
     box.checked = true;
     box.addEventListener("change", () => {
       if (box.checked) page.hidden.delete(index);
@@ -149,9 +149,9 @@ function createComparedRuns(page) {
     label.dataset.isLive = "yes";
     return label;
   });
-  const texts = (title, of) => [title, ...runs.map((run) => of(run) || "-")];
+  const texts = (title, of) => [title, ...runs.map((each) => of(each) || "-")];
   const rows = [
-    ["Health", ...runs.map((run) => element("span", run.health, `pill ${COMPARED_HEALTH[run.health] ?? "info"}`))],
+    ["Health", ...runs.map((compared) => element("span", compared.health, `pill ${COMPARED_HEALTH[compared.health] ?? "info"}`))],
     texts("State", ({ state }) => state),
     texts("Last step", ({ step }) => (isNumber(step) ? formatNumber(step) : "")),
     texts("Duration", ({ seconds }) => formatDuration(seconds)),

@@ -1,6 +1,6 @@
 // The page of one run. A section is { id, title, element, update(run), urgency(run) }, and may have
 // note(run), a few words beside its title, isShown(run), and isClosed if it is collapsed at first.
-import { emptyState, encodeName } from "./dom.js";
+import { element, emptyState, encodeName, setAttributes } from "./dom.js";
 import { createFrame, revealNode } from "./frame.js";
 import { installKeyboard, openHelpDialog, openSearchDialog } from "./keyboard.js";
 import { getJson, source, subscribe } from "./source.js";
@@ -54,6 +54,7 @@ export function startPage(extraSections = []) {
     frame.update(page.run);
   };
   page.searchTargets = () => searchTargets(page);
+  if (!source.isReport) page.toolbar.element.append(reportLink());
   document.getElementById("topbar").append(header.bar, page.toolbar.toggle, page.toolbar.element);
   document.getElementById("page").replaceChildren(header.element, frame.element);
   installKeyboard(page);
@@ -80,6 +81,11 @@ export function startPage(extraSections = []) {
   addEventListener("online", refresh);
   subscribe({ run: show, reset: refresh, connection: header.setConnection });
   return { header };
+}
+
+function reportLink() {
+  const link = element("a", "Report", "button small");
+  return setAttributes(link, { href: "report.html", download: "", title: "Download this run as one HTML file" });
 }
 
 function withSections(extraSections) {

@@ -1,0 +1,79 @@
+"""The comparison of runs as JSON, for the page that compares them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from sentinel.insight.comparison import AXES, MAX_RUNS, Axis, ComparedRun, Window, compare
+from sentinel.web.responses import json_response
+from sentinel.web.run_routes import RunView, optional_float, whole_number
+from sentinel.web.suppression_api import RequestError
+
+_DEFAULT_POINTS, _MAX_POINTS = 300, 2000
+_MAX_SIGNALS = 200
+
+
+async def answer_comparison(
+    request: Request,
+    find_view: Callable[[str], RunView | None],
+    read: Callable[[Callable[[], Any]], Awaitable[Any]],
+) -> Response:
+    """The comparison of the runs of the query: run and signals, each several times, and the axis.
+
+    `read` calls a function in a thread for reading.
+    """
+    try:
+        call = partial(_compare, find_view, _parse_query(request))
+        return json_response(request, await read(call))
+    except RequestError as error:
+        return json_response(request, {"error": str(error)}, error.status)
+
+
+@dataclass(frozen=True, slots=True)
+class _Query:
+    """What is compared, as of the query of the address."""
+
+    runs: Sequence[str]
+    signals: Sequence[str]
+    axis: Axis
+    points: int
+    window: Window
+
+
+def _parse_query(request: Request) -> _Query:
+    given = request.query_params
+    runs = [*dict.fromkeys(given.getlist("run"))]
+    if not 1 <= len(runs) <= MAX_RUNS:
+        raise RequestError(400, f"Give 1 to {MAX_RUNS} runs: ?run=a&run=b.")
+    axis = next((each for each in AXES if each == given.get("axis", AXES[0])), None)
+    if axis is None:
+        raise RequestError(400, f"axis must be one of {', '.join(AXES)}.")
+    return _Query(
+        runs,
+        given.getlist("signals")[:_MAX_SIGNALS],
+        axis,
+        min(max(whole_number(request, "points", _DEFAULT_POINTS), 1), _MAX_POINTS),
+        (optional_float(request, "from"), optional_float(request, "to")),
+    )
+
+
+def _compare(find_view: Callable[[str], RunView | None], query: _Query) -> dict[str, Any]:
+    compared = []
+    for run in query.runs:
+        view = find_view(run)
+        if view is None:
+            raise RequestError(404, f"There is no run {run!r}. It may have been deleted.")
+        compared.append(ComparedRun(run, view.reader, view.read_state()))
+    return compare(
+        compared,
+        signals=query.signals,
+        axis=query.axis,
+        points=query.points,
+        window=query.window,
+    )
