@@ -1,4 +1,4 @@
-// Runs side by side: their results, problems, curves over each other, and the settings that differ.
+// Runs side by side: the settings that differ, problems, curves over each other, and results.
 import {
   button, choice, container, createTable, element, emptyState, formatCount, formatDate, formatDuration, formatNumber,
   isNumber, setAttributes, setText,
@@ -22,13 +22,14 @@ const MAX_CELL_CHARS = 200;
 // curves of these signals; `runUrl(run, index)` is the address of the page of a run.
 export function startComparison(comparison, load, runUrl) {
   const view = createView();
-  if (view.axis === "time") view.axis = "hours";
+  // Times count from the start of each run.
+  if (["time", "hours"].includes(new URLSearchParams(location.search).get("axis"))) view.axis = "hours";
   const hidden = new Set();
   const page = { view, comparison, hidden, runUrl, source: comparedSource(comparison, load) };
   const curves = createComparedCurves(page);
   page.showRuns = () => curves.showRuns();
   const sections = [
-    createComparedRuns(page), createComparedProblems(page), createComparedMetrics(page), curves, createComparedSettings(page),
+    createComparedRuns(page), createComparedSettings(page), createComparedProblems(page), curves, createComparedMetrics(page),
   ];
   const frame = createFrame(sections);
   page.frame = frame;
