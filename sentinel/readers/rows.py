@@ -374,6 +374,11 @@ def parse_number(value: object) -> float | None:
         return None
 
 
+def row_step(row: Mapping[str, Any]) -> int | None:
+    """The step of a row of any values; None if it has none."""
+    return _row_step(dict(_flatten_numbers(row, null_is_nan=False)))
+
+
 def _row_step(values: Mapping[str, float]) -> int | None:
     for key in STEP_KEYS:
         step = values.get(key)

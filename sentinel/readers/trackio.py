@@ -30,6 +30,7 @@ REQUIRED_COLUMNS = {"id", "run_name", "timestamp", "step", "metrics"}
 _SELECT_RUN_NAMES = "select run_name from metrics group by run_name order by max(id) desc"
 _SELECT_CONFIG = """select case when length(config) <= ? then config end
 from configs where run_name = ? order by id desc limit 1"""
+_SELECT_LAST_STEP = "select max(step) from metrics where run_name = ?"
 _SELECT_NEW_ROWS = """select id, step, timestamp, case when length(metrics) <= ? then metrics end
 from metrics where run_name = ? and id > ? order by id"""
 
@@ -70,6 +71,13 @@ def run_names(path: Path) -> list[str]:
             return _run_names(connection)
     except (sqlite3.Error, ValueError):
         return []
+
+
+def last_step(path: Path, run_name: str) -> int | None:
+    """Trackio's own number of the last call of `log`. Raises sqlite3.Error, ValueError."""
+    with closing(_open(path)) as connection:
+        row = connection.execute(_SELECT_LAST_STEP, [run_name]).fetchone()
+    return row[0] if row is not None and isinstance(row[0], int) else None
 
 
 def _choose_run(names: list[str], run_name: str, reader: LogReader) -> str:

@@ -7,7 +7,7 @@ its step is the run's own counter if there is one, else W&B's `_step`.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +61,12 @@ def read(path: Path) -> LogReader:
 def log_files(folder: Path) -> list[Path]:
     """The file of the run in a directory."""
     return list(folder.glob("*.wandb"))
+
+
+def decode_row(payload: bytes) -> dict[str, Any]:
+    """The numbers of the row in a record; empty for any other record."""
+    row = _decode_record(payload, {})
+    return dict(row) if isinstance(row, Mapping) else {}
 
 
 def _find_file(folder: Path) -> Path | None:

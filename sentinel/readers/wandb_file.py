@@ -27,14 +27,16 @@ Fragment = tuple[int, bytes | None, int]
 """Type, bytes if the checksum is right, and offset where it ends."""
 
 
-def read_payloads(path: Path, reader: LogReader) -> Iterator[bytes | None]:
+def read_payloads(
+    path: Path, reader: LogReader, offset: int = FILE_HEADER_BYTES
+) -> Iterator[bytes | None]:
     """Records in order; None whenever a live file has no more for now.
 
-    `reader.position` is the offset where the yielded record ends. A damaged fragment costs its
+    Reading begins at `offset`, where a block begins. `reader.position` is the offset where the yielded record ends. A damaged fragment costs its
     record or, if its length is invalid, the rest of its block. Raises OSError.
     """
     parts: list[bytes] = []
-    for fragment in _read_fragments(path, reader):
+    for fragment in _read_fragments(path, reader, offset):
         if fragment is None:
             yield None
             continue
@@ -55,8 +57,7 @@ def read_payloads(path: Path, reader: LogReader) -> Iterator[bytes | None]:
             parts = []
 
 
-def _read_fragments(path: Path, reader: LogReader) -> Iterator[Fragment | None]:
-    offset = FILE_HEADER_BYTES
+def _read_fragments(path: Path, reader: LogReader, offset: int) -> Iterator[Fragment | None]:
     with open_binary_log(path) as file:
         while True:
             block_rest = BLOCK_BYTES - offset % BLOCK_BYTES

@@ -22,6 +22,7 @@ from sentinel.config.settings import Settings
 from sentinel.metrics.run_state import ACTIVE_STATES
 from sentinel.metrics.stored_state import stored_state
 from sentinel.model.json_safe import parse_object
+from sentinel.readers.last_step import read_last_step
 from sentinel.readers.log_folder import LogRun, find_logs
 from sentinel.store.log_cache import CacheEntry, ImportState, LogCache, log_signature
 from sentinel.store.log_import import SETTLED_SECONDS
@@ -324,6 +325,8 @@ class LogRuns:
     def _summary(self, shown: ShownLog, state: ImportState, *, is_quick: bool) -> bytes:
         """The summary of a log as JSON; of one that is not imported, what is known without."""
         known: JsonObject = {"run": shown.log.run, "state": "unknown", "health": "unknown"}
+        if not state.is_complete and not is_quick:
+            known["step"] = read_last_step(shown.log.path, shown.log.format)
         database = shown.cache.database(state)
         if state.is_complete and not state.problem and database is not None and not is_quick:
             try:
