@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sentinel.cli._options import error_exit, read_error_text, settings_environ
+from sentinel.cli._run_ids import similar_runs_text
 
 if TYPE_CHECKING:
     from sentinel.insight.run_report import ReportedRun
@@ -68,10 +69,9 @@ def _databases(
     elif path.exists():
         yield from _import_logs(command, path, folder, config)
     else:
-        runs = home_dir() / "runs"
+        similar = similar_runs_text(argument) or "`sentinel status --all` lists the runs."
         raise error_exit(
-            command,
-            f"no run {argument!r} under {home_dir()}, and no such file. `ls {runs}` lists runs.",
+            command, f"no run {argument!r} under {home_dir()}, and no such file. {similar}"
         )
 
 

@@ -9,9 +9,13 @@ from collections.abc import Mapping
 
 import typer
 
+from sentinel.cli._run_ids import complete_run
+
 
 def open(  # noqa: A001 - the name of the command
-    run: str | None = typer.Argument(None, help="Run id; by default, the list of all runs."),
+    run: str | None = typer.Argument(
+        None, help="Run id; by default, the list of all runs.", autocompletion=complete_run
+    ),
     show: bool = typer.Option(True, "--show/--print", help="Open a browser if there is a display."),
     json: bool = typer.Option(False, "--json", help="Print the link as a JSON object."),
 ) -> None:

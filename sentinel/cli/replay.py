@@ -11,12 +11,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sentinel.cli._options import error_exit, read_error_text, settings_environ
+from sentinel.cli._run_ids import complete_run, similar_runs_text
 
 if TYPE_CHECKING:
+    from sentinel.cli._stored_log import StoredLog
     from sentinel.config.settings import Settings
     from sentinel.model.record import Record
     from sentinel.pipeline.engine import Engine, Result
     from sentinel.pipeline.replay import ReplayResult
+    from sentinel.readers.log_reader import LogReader
     from sentinel.store.baselines import BaselineMemory
 
 EXIT_SEVERITY_REACHED = 3
@@ -32,7 +35,12 @@ class FailOn(StrEnum):
 
 
 def replay(  # noqa: PLR0913, PLR0917 - each is an option
-    path: Annotated[Path, typer.Argument(help="Log file, or folder of a run.")],
+    path: Annotated[
+        Path,
+        typer.Argument(
+            help="Log file, folder of a run, or id of a stored run.", autocompletion=complete_run
+        ),
+    ],
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False,
     fail_on: Annotated[
         FailOn | None, typer.Option(help="Exit 3 if a case or incident is at least this severe.")
@@ -74,7 +82,9 @@ def replay(  # noqa: PLR0913, PLR0917 - each is an option
     try:
         result = _replay_log(path, settings, observers, use_baselines=baselines)
     except (OSError, ValueError) as error:
-        raise error_exit("replay", f"cannot read {path}: {read_error_text(error)}") from None
+        similar = "" if path.exists() else similar_runs_text(str(path))
+        text = f"cannot read {path}: {read_error_text(error)}"
+        raise error_exit("replay", f"{text}. {similar}" if similar else text) from None
     if result.notice:
         _print_notice(f"{path}: {result.notice}")
     from sentinel.cli._replay_report import coverage_sentence, print_json, print_tables
@@ -107,13 +117,17 @@ def _replay_log(
 ) -> ReplayResult:
     """Replay the log with a progress bar; `observers` get each result."""
     from sentinel.cli._progress import ProgressBar
+    from sentinel.cli._stored_log import StoredLog, find_database
     from sentinel.pipeline import pipeline
     from sentinel.pipeline.replay import replay_records
     from sentinel.readers.format_detection import open_log
 
-    source = replace(open_log(path), keys=settings.keys)
+    database = find_database(path)
+    source: LogReader | StoredLog = (
+        replace(open_log(path), keys=settings.keys) if database is None else StoredLog(database)
+    )
     replayed = pipeline.build(settings)
-    memory = _LogBaselines(path.resolve(), replayed.engine) if use_baselines else None
+    memory = _LogBaselines((database or path).resolve(), replayed.engine) if use_baselines else None
     size = _bytes_to_read(path)
     with ProgressBar(f"Replaying {path.name}") as bar:
 

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from sentinel.cli._options import error_exit
+from sentinel.cli._run_ids import complete_run
 from sentinel.cli._run_sources import RUN_OR_LOG_HELP, open_runs
 
 _DEFAULT_STEM = "report"
@@ -19,7 +20,10 @@ _MIN_DATA_BYTES = 1_000_000
 
 
 def report(  # noqa: PLR0913, PLR0917 - the options of the command
-    runs: Annotated[list[str], typer.Argument(help=RUN_OR_LOG_HELP, metavar="RUN|LOG...")],
+    runs: Annotated[
+        list[str],
+        typer.Argument(help=RUN_OR_LOG_HELP, metavar="RUN|LOG...", autocompletion=complete_run),
+    ],
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="File to write; - is standard output.")
     ] = None,

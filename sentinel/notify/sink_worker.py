@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from sentinel.model.counters import Counters
 from sentinel.model.delivery import (
     Delivery,
+    ExplainingSink,
     HttpRequest,
     RefreshedSink,
     RejectingSink,
@@ -19,6 +20,7 @@ from sentinel.model.delivery import (
     Response,
     SignedSink,
     Sink,
+    is_record,
 )
 from sentinel.model.notification import Notification, NotificationReason
 from sentinel.notify import digest, outbox, retry
@@ -275,7 +277,7 @@ class SinkWorker:
         shorten = reason is Rejection.TOO_LONG and not is_shortened
         is_rejected = reason is not Rejection.TEMPORARY and not shorten
         if is_rejected or now - entry.created >= retry.max_age_seconds(entry.severity):
-            return self._handle_dead(entry, str(response))
+            return self._handle_dead(entry, self._describe(response))
         return self._handle_retry(entry, response, now, shorten=shorten)
 
     def _handle_unknown_receipt(
@@ -302,7 +304,8 @@ class SinkWorker:
         )
         self._count("retry")
         shorten = shorten or entry.last_error.startswith(_TOO_LONG_PREFIX)
-        error = f"{_TOO_LONG_PREFIX}: {response}" if shorten else str(response)
+        text = self._describe(response)
+        error = f"{_TOO_LONG_PREFIX}: {response}" if shorten else text
         requested_delay = response.retry_after or 0.0
         self._wait_seconds = max(self.timing.min_interval_seconds, requested_delay)
         is_answered = retry.is_answered(response)
@@ -315,6 +318,12 @@ class SinkWorker:
             )
 
         return store_retry
+
+    def _describe(self, response: Response) -> str:
+        """The outcome, and what it means if the status of a program says nothing by itself."""
+        if not (is_record(self.sink) and isinstance(self.sink, ExplainingSink)):
+            return str(response)
+        return self.sink.explain(response).rstrip(".") or str(response)
 
     def _handle_dead(self, entry: OutboxEntry, error: str) -> Callable[[], None]:
         log.error("Sink %s rejected a notification (%s); it is given up", self.name, error)

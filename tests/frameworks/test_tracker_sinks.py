@@ -20,13 +20,13 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from sentinel.model.delivery import Rejection
 from sentinel.model.finding import Severity
 from sentinel.model.notification import NotificationReason, RunContext
-from sentinel.notify import notification_codec
 from sentinel.notify.trackers import wandb as wandb_calls
 from sentinel.notify.transports.send import send
 from sentinel.sinks.mlflow import Mlflow
 from sentinel.sinks.tensorboard import Tensorboard
 from sentinel.sinks.trackio import Trackio
 from sentinel.sinks.wandb import Wandb
+from sentinel.store import notification_codec
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.filterwarnings("ignore")]
 
@@ -74,10 +74,6 @@ def test_mlflow_shows_the_case_and_the_health_of_the_run(tmp_path):
     assert tags()[case].startswith("warning: ")
     assert "Raise the KL coefficient." in tags()[case]
 
-    assert deliver(Mlflow(), notification(runs, NotificationReason.RESOLVED), 1)[0]
-    assert tags().keys() == {case, "sentinel.health"}
-    assert (tags()["sentinel.health"], tags()[case][:9]) == ("ok", "resolved:")
-
 
 def test_a_server_of_mlflow_gets_what_its_own_client_would_send():
     """Compared with the requests of the installed library."""
@@ -105,6 +101,39 @@ def test_a_server_of_mlflow_gets_what_its_own_client_would_send():
     assert [tag.keys() for tag in expected["tags"]] == [{"key", "value"}]
     assert {tag["key"] for tag in sent["tags"]} >= {"sentinel.health"}
     assert ours[0].headers["Authorization"] == "Bearer secret-token"
+
+
+class FakeMlflow:
+    """Keeps the tags of one run, as MLflow's server does."""
+
+    def __init__(self):
+        self.tags = {"mlflow.user": "ana"}
+
+    def __call__(self, request):
+        if request.body:
+            self.tags |= {tag["key"]: tag["value"] for tag in request.json["tags"]}
+            return {}
+        tags = [{"key": key, "value": value} for key, value in self.tags.items()]
+        return {"run": {"info": {"run_id": "r"}, "data": {"tags": tags}}}
+
+
+def test_a_case_that_is_over_leaves_a_healthy_run():
+    other = {"detector": "reward_collapse", "episode": 2}
+    with JsonServer(receiver := FakeMlflow()) as server:
+        named = {"mlflow_run": "r", "mlflow_uri": server.url}
+
+        def health_after(*arguments, **changes):
+            assert deliver(Mlflow(), notification(named, *arguments, **changes))[0]
+            return receiver.tags["sentinel.health"]
+
+        opened = [health_after(), health_after(**other)]
+        resolved = NotificationReason.RESOLVED
+        closed = [health_after(resolved), health_after(resolved, **other)]
+
+    assert (opened, closed) == (["warning", "warning"], ["warning", "ok"])
+    cases = [text for name, text in receiver.tags.items() if name.startswith("sentinel.case.")]
+    assert [text.partition(":")[0] for text in cases] == ["resolved", "resolved"]
+    assert receiver.tags["mlflow.user"] == "ana"
 
 
 def test_tensorboard_shows_the_text_beside_the_curves(tmp_path):

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from sentinel.notify.trackers.outcome import NotRecordedError
+from sentinel.readers.crc32c import masked_crc32c
 
 FOLDER = "sentinel"
 """Subdirectory with the texts, which TensorBoard shows as a run."""
@@ -25,7 +26,6 @@ _VARINT, _DOUBLE, _BYTES = 0, 1, 2
 
 _HEADER = struct.Struct("<QI")
 _CHECKSUM = struct.Struct("<I")
-_CRC_POLYNOMIAL, _CRC_MASK_DELTA, _WORD = 0x82F63B78, 0xA282EAD8, 0xFFFFFFFF
 _STRING_TYPE, _TENSOR_CLASS = 7, 2
 """`DT_STRING` and `DATA_CLASS_TENSOR`."""
 
@@ -84,7 +84,12 @@ def frame(message: bytes) -> bytes:
     """The message as a record of the file."""
     length = struct.pack("<Q", len(message))
     return b"".join(
-        (length, _CHECKSUM.pack(_masked(length)), message, _CHECKSUM.pack(_masked(message)))
+        (
+            length,
+            _CHECKSUM.pack(masked_crc32c(length)),
+            message,
+            _CHECKSUM.pack(masked_crc32c(message)),
+        )
     )
 
 
@@ -100,32 +105,6 @@ def _complete_records(content: bytes) -> list[bytes]:
         records.append(one)
         offset = end
     return records
-
-
-def _masked(data: bytes) -> int:
-    crc = crc32c(data)
-    return ((crc >> 15 | crc << 17) + _CRC_MASK_DELTA) & _WORD
-
-
-def crc32c(data: bytes) -> int:
-    """CRC-32C (Castagnoli) of a few kilobytes.
-
-    >>> hex(crc32c(b"123456789"))
-    '0xe3069283'
-    """
-    crc = _WORD
-    for byte in data:
-        crc = _TABLE[(crc ^ byte) & 0xFF] ^ (crc >> 8)
-    return crc ^ _WORD
-
-
-def _table_entry(byte: int) -> int:
-    for _ in range(8):
-        byte = byte >> 1 ^ (_CRC_POLYNOMIAL if byte & 1 else 0)
-    return byte
-
-
-_TABLE = [_table_entry(byte) for byte in range(256)]
 
 
 def _key(field: int, wire_type: int) -> bytes:
