@@ -31,7 +31,7 @@ export function createFrame(sections) {
     },
     toggleAll() {
       const isAnyOpen = items.some(({ details }) => details.open && !details.hidden);
-      for (const { details } of items) details.open = !isAnyOpen;
+      for (const item of items) chooseOpen(item, !isAnyOpen);
     },
   };
 }
@@ -56,9 +56,9 @@ function createItem(section, index) {
   const stored = recall(`section.${section.id}`);
   details.open = stored ? stored === "open" : section.isClosed !== true;
   const item = { section, index, details, note, urgency: 0, wasUrgent: false, isChosen: stored !== null };
-  details.querySelector("summary").addEventListener("click", () => {
-    item.isChosen = true;
-    remember(`section.${section.id}`, details.open ? "closed" : "open");
+  details.querySelector("summary").addEventListener("click", (event) => {
+    event.preventDefault();
+    chooseOpen(item, !details.open);
   });
   // A closed section need not keep up.
   details.addEventListener("toggle", () => {
@@ -72,6 +72,13 @@ function createItem(section, index) {
   });
   container("li", "", item.link);
   return item;
+}
+
+// Open or close a section because the user wants it so, and remember that.
+function chooseOpen(item, isOpen) {
+  item.isChosen = true;
+  item.details.open = isOpen;
+  remember(`section.${item.section.id}`, isOpen ? "open" : "closed");
 }
 
 function updateItem(item, run) {

@@ -52,6 +52,7 @@ export function startPage(extraSections = []) {
     page.pastCases = pastCases;
     header.update(page.run);
     frame.update(page.run);
+    openLinkedPlace();
   };
   page.searchTargets = () => searchTargets(page);
   if (!source.isReport) page.toolbar.element.append(reportLink());
@@ -60,14 +61,18 @@ export function startPage(extraSections = []) {
   installKeyboard(page);
   document.addEventListener("click", followAnchor);
 
+  // The address may lead to a case or a section, and a case that is over is not there at once.
+  let triesLeft = location.hash ? 3 : 0;
+  const openLinkedPlace = () => {
+    if (triesLeft > 0) triesLeft = openAnchor(location.hash) ? 0 : triesLeft - 1;
+  };
   const show = (state) => {
     const run = { ...EMPTY_RUN, ...state };
-    const isFirst = page.run === null;
     page.run = run;
     header.update(run);
     page.toolbar.update(run);
     frame.update(run);
-    if (isFirst && location.hash) openAnchor(location.hash);
+    openLinkedPlace();
   };
   const refresh = async () => {
     try {

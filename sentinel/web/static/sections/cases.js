@@ -42,7 +42,8 @@ export function createCases(page) {
     },
     urgency(run) {
       if (run.cases.some(({ severity }) => severity === "critical")) return 100;
-      return run.cases.length || singleIncidents(run).length || lastingCases(run, page.pastCases).length ? 90 : 0;
+      const isWrong = run.cases.length || singleIncidents(run).length || lastingCases(run, page.pastCases).length;
+      return isWrong ? 90 : run.incidents.length ? 2 : 0;
     },
   };
 }
@@ -246,11 +247,11 @@ async function showResolved(page, parent, run) {
   } catch {
     return;
   }
-  page.setPastCases(all);
   const shown = new Set([...run.cases, ...lastingCases(run, all)].map(({ name }) => name));
   const over = all.filter(({ name }) => !shown.has(name)).slice(0, MAX_RESOLVED_SHOWN);
   parent.replaceChildren(...(over.length
     ? [element("h3", "Resolved", "group"), ...over.map((each) => resolvedCase(page, each))] : []));
+  page.setPastCases(all);
 }
 
 function resolvedCase(page, pastCase) {

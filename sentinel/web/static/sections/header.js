@@ -212,9 +212,9 @@ function tilesOf(run, pace, source) {
       label: "Step", text: run.step === null || run.step === undefined ? "none yet" : formatNumber(run.step),
       note: total ? `of ${formatNumber(total)}` : "", share: total && isNumber(run.step) ? run.step / total : null,
     },
-    {
-      label: "Speed", text: seconds === null ? "not measured" : speedText(seconds),
-      note: isNumber(tokens) ? `${formatNumber(tokens)} tokens/s` : seconds <= 1 && seconds !== null ? `${formatDuration(seconds)} a step` : "",
+    seconds !== null && {
+      label: "Speed", text: speedText(seconds),
+      note: isNumber(tokens) ? `${formatNumber(tokens)} tokens/s` : seconds <= 1 ? `${formatDuration(seconds)} a step` : "",
     },
     (isActive(run) || !isNumber(run.ended)) && {
       label: "Last step", text: age === null ? "none yet" : ageText(age, source),
@@ -229,7 +229,8 @@ function tilesOf(run, pace, source) {
     ranksTile(run),
     isNumber(run.last_checkpoint_time) && {
       label: "Last checkpoint", text: `${formatDuration(source.now() - run.last_checkpoint_time)} ago`,
-      note: `${formatCount(run.checkpoints, "checkpoint")} saved`,
+      // A stored state knows the last one only.
+      note: run.is_live ? `${formatCount(run.checkpoints, "checkpoint")} saved` : formatDate(run.last_checkpoint_time),
     },
     (metadata.framework || metadata.algorithm) && {
       label: "Framework", isText: true, isSecondary: true, text: [metadata.framework, metadata.framework_version].filter(Boolean).join(" ") || metadata.algorithm,

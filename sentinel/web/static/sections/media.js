@@ -3,6 +3,7 @@ import { container, element, emptyState, formatCount, formatNumber, isActive, se
 
 const SVG_NAMESPACE = "http://www.w3.org/2000/svg";
 const MEDIA_LIMIT = 500;
+const HISTOGRAM_BINS = 40;
 
 export function createMedia(page) {
   const gallery = element("div", "", "gallery");
@@ -79,17 +80,34 @@ async function showMedia(source, parent, item) {
   }
 }
 
+// The counts of a histogram in bins of one width: those that are logged get wider away from zero.
+function evenCounts({ edges, counts }) {
+  const [low, high] = [edges[0], edges[edges.length - 1]];
+  const width = (high - low) / HISTOGRAM_BINS;
+  if (!(width > 0)) return [counts.reduce((sum, count) => sum + count, 0)];
+  const even = Array(HISTOGRAM_BINS).fill(0);
+  counts.forEach((count, index) => {
+    const [start, end] = [(edges[index] - low) / width, (edges[index + 1] - low) / width];
+    if (end === start) even[Math.min(HISTOGRAM_BINS - 1, Math.floor(start))] += count;
+    for (let bin = Math.floor(start); bin < Math.min(HISTOGRAM_BINS, end); bin++) {
+      even[bin] += count * Math.max(0, Math.min(bin + 1, end) - Math.max(bin, start)) / (end - start);
+    }
+  });
+  return even;
+}
+
 // Bars of { edges, counts }: one edge more than counts.
 function histogramElement(name, { edges, counts }) {
   const svg = svgElement("svg", {
     viewBox: "0 0 100 40", preserveAspectRatio: "none", class: "bars", role: "img",
     "aria-label": `Histogram of ${name} from ${formatNumber(edges[0])} to ${formatNumber(edges[edges.length - 1])}`,
   });
-  const [low, high, top] = [edges[0], edges[edges.length - 1], Math.max(...counts) || 1];
-  const place = (edge) => (high > low ? (100 * (edge - low)) / (high - low) : 0);
-  counts.forEach((count, index) => {
-    const [x, end, height] = [place(edges[index]), place(edges[index + 1]), (40 * count) / top];
-    svg.append(svgElement("rect", { x, width: Math.max(0.2, end - x - 0.15), y: 40 - height, height }));
+  const [low, high] = [edges[0], edges[edges.length - 1]];
+  const bars = evenCounts({ edges, counts });
+  const [top, width] = [Math.max(...bars) || 1, 100 / bars.length];
+  bars.forEach((count, index) => {
+    const height = (40 * count) / top;
+    svg.append(svgElement("rect", { x: index * width, width: 0.9 * width, y: 40 - height, height }));
   });
   return container("div", "", svg, container("div", "row soft number", element("span", formatNumber(low)),
     element("span", formatNumber(high), "end")));
