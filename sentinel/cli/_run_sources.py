@@ -6,6 +6,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from sentinel.cli._options import error_exit, read_error_text, settings_environ
 from sentinel.cli._run_ids import similar_runs_text
 
 if TYPE_CHECKING:
+    from sentinel.cli._progress import ProgressBar
     from sentinel.insight.run_report import ReportedRun
 
 RUN_OR_LOG_HELP = "Run id, path of a run's database, or path of a log file or folder."
@@ -79,6 +81,7 @@ def _import_logs(
     command: str, path: Path, folder: Path, config: Path | None
 ) -> Iterator[tuple[str, Path]]:
     """The logs at or below `path`, replayed into databases in `folder`."""
+    from sentinel.cli._progress import ProgressBar
     from sentinel.config.settings import ConfigError, load_replay_settings
     from sentinel.readers.log_folder import find_logs
     from sentinel.store.log_import import import_log
@@ -96,7 +99,14 @@ def _import_logs(
         database, problem = Path(tempfile.mkdtemp(dir=folder)) / "log.db", log.problem
         if not problem:
             try:
-                import_log(log.path, settings, database, run=log.run)
+                with ProgressBar(f"Reading {log.path.name}") as bar:
+                    import_log(
+                        log.path,
+                        settings,
+                        database,
+                        run=log.run,
+                        on_commit=partial(_show_progress, bar),
+                    )
             except (OSError, ValueError) as error:
                 problem = read_error_text(error)
         if not problem:
@@ -105,6 +115,10 @@ def _import_logs(
             raise error_exit(command, f"cannot read {log.path}: {problem}")
         else:
             print(f"sentinel {command}: cannot read {log.path}: {problem}", file=sys.stderr)
+
+
+def _show_progress(bar: ProgressBar, records: int) -> None:
+    bar.update(None, f"{records} records")
 
 
 def _state(run: str, database: Path) -> dict[str, Any]:

@@ -40,6 +40,9 @@ class Mlflow(TrackerSink):
     title: ClassVar[str] = "MLflow"
 
     def __post_init__(self) -> None:
+        if (self.token or self.password) and not self.tracking_uri:
+            # What the training reports does not decide where a secret is sent.
+            raise ValueError("`token` and `password` need `tracking_uri`")
         is_server = self.tracking_uri.startswith(("http://", "https://"))
         refusal = url_refusal(self.tracking_uri, allow_http=self.allow_http) if is_server else ""
         if refusal:

@@ -31,6 +31,11 @@ class Trackio(TrackerSink):
     server: str = ""
     write_token: SecretStr | None = None
 
+    def __post_init__(self) -> None:
+        if self.write_token and not self.server:
+            # What the training reports does not decide where a secret is sent.
+            raise ValueError("`write_token` needs `server`")
+
     can_update: ClassVar[bool] = False
     tracker: ClassVar[str] = "trackio"
     title: ClassVar[str] = "trackio"

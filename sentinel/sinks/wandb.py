@@ -29,7 +29,8 @@ class Wandb(TrackerSink):
     """`api_key` is by default that of WANDB_API_KEY or of ~/.netrc, as for W&B itself.
 
     `run` is `entity/project/run-id`, by default the run that the training logs to. `base_url` is
-    the address of a server of your own, by default that of the run. `tags` is whether the run gets
+    the address of a server of your own; by default that of the run, or with `api_key` that of
+    WANDB_BASE_URL, else api.wandb.ai. `tags` is whether the run gets
     a tag `sentinel:<cause>`. `allow_http` permits an unencrypted server.
     """
 

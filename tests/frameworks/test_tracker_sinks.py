@@ -88,7 +88,7 @@ def test_a_server_of_mlflow_gets_what_its_own_client_would_send():
         client.log_batch("r", tags=[RunTag("a", "b")])
         theirs, server.requests[:] = list(server.requests), []
         named = {"mlflow_run": "r", "mlflow_uri": server.url}
-        assert deliver(Mlflow(token="secret-token"), notification(named))[0]
+        assert deliver(Mlflow(server.url, token="secret-token"), notification(named))[0]
         ours = list(server.requests)
 
     their_read, their_write = theirs[0], theirs[-1]
@@ -239,8 +239,8 @@ class FakeWandb:
 def test_a_run_of_wandb_gets_alerts_and_a_tag():
     receiver = FakeWandb()
     with JsonServer(receiver) as server:
-        named = {"wandb_run": "team/p/abc", "wandb_url": server.url}
-        sink = Wandb(api_key="secret-key")
+        named = {"wandb_run": "team/p/abc", "wandb_url": "https://unused.example"}
+        sink = Wandb(api_key="secret-key", base_url=server.url)
         assert deliver(sink, notification(named))[0]
         assert deliver(sink, notification(named, NotificationReason.RESOLVED), 1)[0]
         unknown = {**named, "wandb_run": "team/p/other"}

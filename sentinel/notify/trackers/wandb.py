@@ -54,7 +54,10 @@ def record(call: dict[str, Any]) -> None:
         raise NotRecordedError("offline")
     if path.count("/") != 2:
         raise NotRecordedError("no_run")
-    base_url = call["base_url"] or runs.get("wandb_url") or os.environ.get("WANDB_BASE_URL")
+    base_url = call["base_url"] or os.environ.get("WANDB_BASE_URL", "")
+    if not call["api_key"]:
+        # What the training reports does not decide where a secret setting is sent.
+        base_url = call["base_url"] or runs.get("wandb_url") or base_url
     base_url = (base_url or DEFAULT_URL).rstrip("/")
     key = call["api_key"] or os.environ.get("WANDB_API_KEY") or _netrc_key(base_url)
     if not key:

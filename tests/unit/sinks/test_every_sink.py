@@ -26,7 +26,9 @@ SETTINGS = {
         "recipients": ["team@example.org", "ana@example.org"],
         "username": "sentinel",
     },
+    "mlflow": {"tracking_uri": "https://mlflow.example"},
     "slack_bot": {"channel": "training"},
+    "trackio": {"server": "user/space"},
 }
 """Settings that a sink needs besides its secrets."""
 
