@@ -161,7 +161,9 @@ class GradExplosion:
             self._highest.add(0.0)
         if level is not None and 0.0 < self.single_ratio * level < norm:
             return self._single_finding(norm, level, record)
-        return None if level is None or norm == 0.0 else Clear()
+        if level is None or norm == 0.0:
+            return None
+        return Clear(threshold=self.single_ratio * level)
 
     def _update_shift(self, log_norm: float, level: float | None, step: int) -> None:
         had_evidence = self._cusum.evidence > 0.0

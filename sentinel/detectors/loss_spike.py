@@ -69,6 +69,9 @@ MIN_MEMBER_EVIDENCE = 1.5
 JOINT_VALUES = 3
 """Values whose evidence is added."""
 
+THRESHOLD_RENEWAL = 8
+"""Losses after which the threshold is renewed."""
+
 FIRST_LOSSES = 3
 """Losses whose median is the first level."""
 
@@ -125,6 +128,7 @@ class LossSpike:
         self._is_signed = False
         self._inner_low = self._inner_high = 0.0
         self._inner_values_left = 0
+        self._threshold: float | None = None
 
     def update(self, record: Record) -> DetectorOutput:
         """Evaluate one loss."""
@@ -161,11 +165,14 @@ class LossSpike:
             return None
         usual = band.median
         jump = size - usual
+        if self._count % THRESHOLD_RENEWAL == 0 or self._threshold is None:
+            rise = max(log(self.alone), self.alone_sigmas * max(band.sigma, MIN_LOSS_SIGMA))
+            self._threshold = exp(usual + rise)
         joint = self._joint_evidence(step, jump, norm)
         if jump <= 0.0:
             band.add(size)
             self._jumps.append((step, 0.0, 0.0))
-            return Clear()
+            return Clear(threshold=self._threshold)
         sigma = max(band.sigma, MIN_LOSS_SIGMA)
         band.add(min(size, usual + CLIP_SIGMAS * sigma))
         self._jumps.append((step, jump if jump > self.sigmas * sigma else 0.0, loss))
@@ -173,7 +180,7 @@ class LossSpike:
         severity = None if is_joint or self._is_repeated_jump(log(self.loud)) else Severity.INFO
         is_large = jump > max(log(self.alone), self.alone_sigmas * sigma)
         if severity and not is_large and not self._is_repeated_jump(log(self.together)):
-            return Clear()
+            return Clear(threshold=self._threshold)
         evidence = {
             "loss": loss,
             "loss_recent_median": exp(usual),

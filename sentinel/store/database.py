@@ -6,6 +6,7 @@ therefore processed once, and a notification is stored exactly when its cause is
 
 from __future__ import annotations
 
+import errno
 import logging
 import sqlite3
 import time
@@ -197,8 +198,8 @@ def read_only_uri(path: Path) -> str:
 def connect_read_only(path: Path) -> sqlite3.Connection:
     """A connection that only reads, of any thread, and writes no file of a run that has ended.
 
-    Raises FileNotFoundError if there is no database, and NewerSchemaError if a later version wrote
-    it. One of an earlier version is migrated.
+    Raises FileNotFoundError if there is no database or an empty one, and NewerSchemaError if a
+    later version wrote it. One of an earlier version is migrated.
     """
     with path.open("rb") as file:
         header = file.read(_HEADER_BYTES)
@@ -214,6 +215,8 @@ def connect_read_only(path: Path) -> sqlite3.Connection:
     if version != SCHEMA_VERSION:
         connection.close()
         _check_version(version, path)
+        if version == 0:
+            raise FileNotFoundError(errno.ENOENT, "There is no data yet", str(path))
         connect(path).close()
         return connect_read_only(path)
     return connection

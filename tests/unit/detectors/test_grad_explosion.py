@@ -1,5 +1,6 @@
 """Tests of the detector grad_explosion."""
 
+from copy import deepcopy
 from math import exp
 from random import Random
 
@@ -249,3 +250,13 @@ def test_every_hundredfold_rise_is_found_after_its_onset():
         record, _ = detect_notable(records(run))
         assert record is not None, seed
         assert run.onset <= record.step <= run.onset + 60 * run.every, seed
+
+
+def test_the_threshold_is_what_a_single_norm_has_to_exceed():
+    detector = GradExplosion()
+    outputs = [detector.update(each) for each in steps(grad_norm=noisy([1.0] * 100))]
+    threshold = outputs[-1].threshold
+    for factor, kind in ((0.98, Clear), (1.02, Finding)):
+        single = deepcopy(detector)
+        (record,) = steps(grad_norm=[factor * threshold])
+        assert isinstance(single.update(record), kind)

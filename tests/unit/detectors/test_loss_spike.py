@@ -1,5 +1,6 @@
 """Tests of the detector loss_spike."""
 
+from copy import deepcopy
 from math import exp
 from random import Random
 
@@ -156,3 +157,14 @@ def test_the_highest_loss_of_a_spike_is_stated():
     outputs = [update_detector(detector, r) for r in steps(loss=[*usual, 4.5, 2.5])]
 
     assert "Loss jumped to 4.5 and is 2.5 now" in outputs[-1].summary
+
+
+def test_the_threshold_is_what_a_single_loss_has_to_exceed():
+    detector = LossSpike()
+    losses = [2.0 + at % 3 / 100 for at in range(200)]
+    outputs = [detector.update(each) for each in steps(loss=losses)]
+    threshold = outputs[-1].threshold
+    for factor, kind in ((0.98, Clear), (1.02, Finding)):
+        single = deepcopy(detector)
+        (record,) = steps(loss=[factor * threshold])
+        assert isinstance(single.update(record), kind)

@@ -260,6 +260,10 @@ def test_a_database_of_an_earlier_version_is_migrated(path):
 def test_a_database_that_cannot_be_read_is_refused(path, tmp_path):
     with pytest.raises(FileNotFoundError):
         RunReader(path).signals()
+    path.touch()
+    with pytest.raises(FileNotFoundError, match="no data yet"):
+        RunReader(path).signals()
+    assert path.stat().st_size == 0
     with closing(connect(path)) as connection:
         connection.execute(f"pragma user_version={SCHEMA_VERSION + 1}")
     with pytest.raises(NewerSchemaError):
