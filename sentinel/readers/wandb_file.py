@@ -32,8 +32,9 @@ def read_payloads(
 ) -> Iterator[bytes | None]:
     """Records in order; None whenever a live file has no more for now.
 
-    Reading begins at `offset`, where a block begins. `reader.position` is the offset where the yielded record ends. A damaged fragment costs its
-    record or, if its length is invalid, the rest of its block. Raises OSError.
+    Reading begins at `offset`, where a block begins. `reader.position` is the offset where the
+    yielded record ends. A damaged fragment costs its record or, if its length is invalid, the rest
+    of its block. Raises OSError.
     """
     parts: list[bytes] = []
     for fragment in _read_fragments(path, reader, offset):

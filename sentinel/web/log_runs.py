@@ -366,14 +366,17 @@ class _Worker:
             self.child.wait()
 
 
-@dataclass(eq=False)
 class _CurrentReader:
-    """Reads the database that is the newest import of the log."""
+    """Reads with what `find` returns at the time of each call."""
 
-    current: RunReader
+    def __init__(self, find: Callable[[], RunReader]) -> None:
+        self._find = find
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.current, name)
+        def call(*arguments: Any, **named: Any) -> Any:
+            return getattr(self._find(), name)(*arguments, **named)
+
+        return call
 
 
 class _LogView:
@@ -381,22 +384,21 @@ class _LogView:
 
     def __init__(self, runs: LogRuns, shown: ShownLog, database: Path) -> None:
         self._runs, self._shown = runs, shown
-        self._reader = _CurrentReader(RunReader(database))
+        self._reader = RunReader(database)
         self._mark: object = None
         self._stored: JsonObject = {}
         self.view = RunView(
-            shown.log.run, cast("RunReader", self._reader), self.read_state, database
+            shown.log.run,
+            cast("RunReader", _CurrentReader(self._find_reader)),
+            self.read_state,
+            database,
         )
 
     def read_state(self) -> JsonObject:
         """What `/api/run` answers. Raises sqlite3.Error."""
         shown = self._shown
         self._runs.check(shown)
-        state = shown.cache.read()
-        database = shown.cache.database(state)
-        if database is not None and not state.problem and database != self.view.database:
-            self._reader.current, self.view.database = RunReader(database), database
-            self._mark = None
+        state = self._change_database()
         mark = (self.view.database, self.view.change_mark())
         if mark != self._mark:
             self._stored = stored_state(self.view.database, shown.log.run)
@@ -418,6 +420,18 @@ class _LogView:
         elif is_live and found["state"] in {UNFINISHED, *ACTIVE_STATES}:
             found |= {"state": "running", "active": True}
         return found
+
+    def _find_reader(self) -> RunReader:
+        self._change_database()
+        return self._reader
+
+    def _change_database(self) -> ImportState:
+        """Read the newest import from now on, and return its state."""
+        state = self._shown.cache.read()
+        database = self._shown.cache.database(state)
+        if database is not None and not state.problem and database != self.view.database:
+            self._reader, self.view.database = RunReader(database), database
+        return state
 
 
 def _notices(shown: ShownLog, state: ImportState, *, is_importing: bool) -> Iterator[JsonObject]:
