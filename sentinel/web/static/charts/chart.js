@@ -392,7 +392,7 @@ export class Chart {
     }
     const range = this.context.shownRange();
     const share = (position - range[0]) / (range[1] - range[0]);
-    const width = this.plot.clientWidth - PLOT_MARGIN.l - PLOT_MARGIN.r;
+    const width = this.drawnWidth - PLOT_MARGIN.l - PLOT_MARGIN.r;
     this.cursor ??= element("div", "", "cursor");
     this.cursor.style.transform = `translateX(${PLOT_MARGIN.l + share * width}px)`;
     if (share < 0 || share > 1) this.cursor.remove();

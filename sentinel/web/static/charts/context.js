@@ -9,7 +9,7 @@ const CONTEXT_FRAME_MS = 40;
 // Charts that are out of view keep their curves up to this number.
 const CONTEXT_MAX_BUILT = 40;
 // Detail that comes within this time replaces drawing the overview first.
-const CONTEXT_DETAIL_WAIT_MS = 80;
+const CONTEXT_DETAIL_WAIT_MS = 250;
 // The page is free for this many times the time that drawing live rows takes.
 const CONTEXT_LIVE_PAUSE = 2;
 // Live rows have no values of single ranks; they are fetched with the whole curve now and then.
@@ -59,6 +59,7 @@ export class ChartContext {
     this.freeAt = 0;
     this.zoomed = null;
     this.held = null;
+    this.releasedAt = 0;
     this.shown = { range: view.range, axis: view.axis };
     view.subscribe(() => this.#changeView());
     this.marks.listeners.add(() => this.redraw());
@@ -71,8 +72,8 @@ export class ChartContext {
     });
     addEventListener("beforeprint", () => this.#startPrint());
     addEventListener("afterprint", () => this.#endPrint());
-    addEventListener("pointerup", () => this.release(), true);
-    addEventListener("pointercancel", () => this.release(), true);
+    addEventListener("pointerup", (event) => this.release(event), true);
+    addEventListener("pointercancel", (event) => this.release(event), true);
     setInterval(() => this.#refreshRanks(), CONTEXT_REFRESH_MS);
   }
 
@@ -107,8 +108,9 @@ export class ChartContext {
     this.held = chart;
   }
 
-  release() {
+  release({ timeStamp }) {
     if (!this.held) return;
+    this.releasedAt = timeStamp;
     const charts = [this.held];
     // plotly.js reports the selected range first.
     setTimeout(() => {
@@ -125,7 +127,7 @@ export class ChartContext {
 
   // Show another range, first in the chart in hand.
   zoom(range, chart = null) {
-    this.zoomed = { chart, start: performance.now() };
+    this.zoomed = { chart, start: this.held === chart && chart ? this.releasedAt : performance.now() };
     this.view.set({ range: range && range[1] > range[0] ? range : null });
   }
 
@@ -174,9 +176,9 @@ export class ChartContext {
       }
       contextMeasure(measure, start);
     };
-    const first = inHand.length ? load(inHand, "sentinel-zoom-chart") : null;
-    await load(others, "sentinel-zoom-all");
-    await first;
+    if (inHand.length) await load(inHand, "sentinel-zoom-chart");
+    if (isCurrent()) await load(others, "sentinel-zoom-all");
+    clearTimeout(late);
   }
 
   async #fetch(names, range = this.view.range) {

@@ -1,5 +1,5 @@
 // Loads plotly.js, and draws with the colours of the page.
-import { CHART_AXIS_NOUNS } from "./units.js";
+import { CHART_AXIS_NOUNS, chartNumber, chartShortNumber } from "./units.js";
 
 const PLOT_CONFIG = { displayModeBar: false, doubleClick: false, showTips: false, responsive: false };
 export const PLOT_MARGIN = { l: 52, r: 12, t: 8, b: 24, pad: 0 };
@@ -78,13 +78,28 @@ function plotTimeFormat(seconds) {
   return seconds < 6 * 86400 ? "%d %b %H:%M" : "%d %b";
 }
 
+// Round positions of ticks, none of whose labels is cut off at the right. plotly.js finds such ones
+// too, by measuring every label.
+function plotTicks([start, end], width, isFine) {
+  const pixel = (end - start) / Math.max(1, width - PLOT_MARGIN.l - PLOT_MARGIN.r);
+  const rough = (end - start) / Math.max(2, Math.floor(width / 75));
+  const power = 10 ** Math.floor(Math.log10(rough));
+  const size = Math.max(isFine ? 0 : 1, [1, 2, 5, 10].find((digit) => digit * power >= rough) * power);
+  const tickvals = [];
+  for (let tick = Math.ceil(start / size) * size; tick <= end; tick += size) tickvals.push(Number(tick.toPrecision(12)));
+  const ticktext = tickvals.map((tick) => {
+    const text = end > 2e6 && size >= 1000 ? chartShortNumber(tick) : chartNumber(tick);
+    return (end - tick) / pixel + PLOT_MARGIN.r < 3.4 * text.length ? "" : text;
+  });
+  return { tickvals, ticktext };
+}
+
 // The layout of a chart over `range` of an axis; values of `axes` replace its own.
 export function plotLayout({ width, height, axis, range, colors, yaxis, shapes = [] }) {
   const font = { color: colors.soft, size: 11, family: "system-ui, sans-serif" };
   const span = range[1] - range[0];
   const line = { gridcolor: colors.grid, zeroline: false, showline: false, ticks: "", automargin: false };
-  const isShort = axis !== "time" && axis !== "hours" && span < 6;
-  const format = span > 2e6 || axis === "tokens" ? "~s" : axis === "hours" ? "~g" : ",d";
+  const isFine = axis === "hours";
   return {
     width, height, shapes, font,
     margin: PLOT_MARGIN, autosize: false, showlegend: false,
@@ -93,10 +108,11 @@ export function plotLayout({ width, height, axis, range, colors, yaxis, shapes =
     hoverlabel: { bgcolor: colors.surface, bordercolor: colors.edge, font: { ...font, color: colors.text }, align: "left", namelength: -1 },
     dragmode: matchMedia("(pointer: coarse)").matches ? false : "zoom",
     xaxis: {
-      ...line, ticklabeloverflow: "hide past div", showgrid: false, range: range.map((value) => plotX(value, axis)), autorange: false,
-      type: axis === "time" ? "date" : "linear", nticks: Math.max(2, Math.floor(width / (axis === "time" && span > 86400 ? 110 : 65))),
-      ...(axis === "time" ? { tickformat: plotTimeFormat(span) } : { tickformat: format, ...(isShort && { dtick: 1 }) }),
-      showspikes: false, unifiedhovertitle: { text: axis === "time" ? "%{x|%d %b %H:%M:%S}" : `${CHART_AXIS_NOUNS[axis] ?? "step"} %{x:${axis === "hours" ? ".3~f" : ",d"}}` },
+      ...line, ticklabeloverflow: axis === "time" ? "hide past div" : "allow", showgrid: false,
+      range: range.map((value) => plotX(value, axis)), autorange: false, type: axis === "time" ? "date" : "linear",
+      ...(axis === "time" ? { tickformat: plotTimeFormat(span), nticks: Math.max(2, Math.floor(width / (span > 86400 ? 110 : 65))) }
+        : plotTicks(range, width, isFine)),
+      showspikes: false, unifiedhovertitle: { text: axis === "time" ? "%{x|%d %b %H:%M:%S}" : `${CHART_AXIS_NOUNS[axis] ?? "step"} %{x:${isFine ? ".3~f" : ",d"}}` },
     },
     yaxis: { ...line, ticklabeloverflow: "allow", fixedrange: true, nticks: 5, ...yaxis },
   };

@@ -1,8 +1,8 @@
 // The points of signals that charts show: an overview of the whole run, and detail of the shown range.
 
 const SERIES_FIELDS = ["x", "mean", "min", "max", "rank_min", "rank_max", "worst_rank", "attempt"];
-// A chart has a point for each pixel of about 400: spikes stay visible as the range of a point.
-export const SERIES_POINTS = 400;
+// A chart has about a point for each pixel: spikes stay visible as the range of a point.
+export const SERIES_POINTS = 320;
 const SERIES_MAX_POINTS = 2 * SERIES_POINTS;
 // How far detail reaches beyond the shown range, so that lines go on to the edge.
 const SERIES_MARGIN = 0.02;
@@ -55,7 +55,7 @@ function seriesThin(points) {
   return thin;
 }
 
-// Exponential smoothing. The weight is that of a point in a chart of 400 points, whatever their
+// Exponential smoothing. The weight is that of a point in a chart of 320 points, whatever their
 // real number, so that a curve looks the same with more detail. Each attempt starts anew.
 export function seriesSmooth(points, smoothing, span) {
   let sum = 0;

@@ -35,6 +35,12 @@ export function chartNumber(value) {
   return String(Number(value.toPrecision(4)));
 }
 
+// A large round number with the prefix of its size: 20M, 1.5G.
+export function chartShortNumber(value) {
+  const [size, prefix] = [[1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"]].find(([least]) => Math.abs(value) >= least) ?? [1, ""];
+  return `${Number((value / size).toPrecision(4))}${prefix}`;
+}
+
 // A value of a signal with its unit.
 export function chartText(value, unit) {
   const { factor, name } = chartUnit(unit, Math.abs(value || 0));

@@ -76,6 +76,7 @@ class RankMap {
       const grid = await this.page.source.getJson(`api/ranks?${query}`);
       if (key !== this.key) return;
       this.grid = grid;
+      this.receivedAt = performance.now();
       this.context.redraw([this]);
     } catch {
       // The page shows that the server does not answer.
@@ -98,6 +99,10 @@ class RankMap {
       this.plot.hidden = true;
       return;
     }
+    // Other charts are drawn again and again; a map only when it would change.
+    const shown = JSON.stringify([this.key, this.receivedAt, this.plot.clientWidth, this.page.view.theme, this.context.colors.text]);
+    if (this.isBuilt && shown === this.shown) return;
+    this.shown = shown;
     this.#drawPlot(plotly);
     this.isBuilt = true;
   }
