@@ -8,14 +8,23 @@ from collections.abc import Callable
 from dataclasses import asdict, replace
 from typing import Any
 
+from sentinel.model.clean_text import clean
 from sentinel.model.diagnosis import Diagnosis
-from sentinel.model.message import build_message
+from sentinel.model.evidence_text import label_of
+from sentinel.model.finding import Severity
+from sentinel.model.message import MAX_FACTS, Message, build_message
 from sentinel.model.notification import Notification, NotificationReason
 from sentinel.model.record import WHOLE_RUN
 from sentinel.store import notification_codec
 from sentinel.store.storage_monitor import DamagedContentError
 
 JsonObject = dict[str, Any]
+
+_CASES_SQL = """
+select case_history.state, case_history.body, notification, detector, resolved_time
+from case_history left join incident on incident.name = case_history.name
+order by case_history.opened_time desc, case_history.name
+"""
 
 
 def store_case(connection: sqlite3.Connection, notification: Notification) -> None:
@@ -45,20 +54,44 @@ def all_cases(
 ) -> list[JsonObject]:
     """Every case as `case_with_message` gives it, the newest first.
 
-    `report` gets the error of a notification that cannot be read; its case has no message. A case
-    of an earlier version may have none either.
+    The text is shorter if the notification is not stored, by an earlier version, or cannot be read,
+    which `report` gets.
     """
-    query = "select state, body, notification from case_history order by opened_time desc, name"
     found = []
-    for state, body, text in connection.execute(query):
-        case = json.loads(body)
+    for state, body, text, detector, resolved_time in connection.execute(_CASES_SQL):
+        stored = json.loads(body) | {"state": state, "resolved_time": resolved_time}
+        case = None
         if text:
             try:
-                case |= case_with_message(notification_codec.decode(text), now)
+                case = case_with_message(notification_codec.decode(text), now)
             except notification_codec.UnreadableNotificationError as error:
                 report(DamagedContentError(str(error)))
-        found.append({"resolved_time": None, "message": None} | case | {"state": state})
+        found.append(case or _with_short_message(stored, detector or ""))
     return found
+
+
+def _with_short_message(case: JsonObject, detector: str) -> JsonObject:
+    """A stored case with as much of its text as `case_to_dict` has."""
+    diagnosis = case["diagnosis"] or {"title": label_of(detector), "evidence": []}
+    message = Message(
+        status=case["state"],
+        severity=Severity(case["severity"]),
+        label=case["severity"].capitalize(),
+        subject=clean(case["subject"]),
+        place=clean(case["run"]),
+        since=f"Since step {case['onset_step']}; found at step {case['opened_step']}.",
+        title=clean(diagnosis["title"]),
+        facts=tuple(clean(each["text"]) for each in diagnosis["evidence"][:MAX_FACTS]),
+        remedy=clean(case["remedy"]),
+    )
+    is_resolved = case["state"] == "resolved"
+    return case | {
+        "resolved_time": case["resolved_time"] if is_resolved else None,
+        "resolution": case.get("resolution"),
+        "detector": detector,
+        "ranks": [],
+        "message": message_to_dict(message),
+    }
 
 
 def case_fields(case: JsonObject | None) -> JsonObject:
@@ -110,9 +143,13 @@ def case_with_message(notification: Notification, now: float | None) -> JsonObje
         "resolved_time": notification.incident.resolved_time if is_resolved else None,
         "detector": notification.incident.key.detector,
         "ranks": sorted(rank for rank in ranks if rank is not None),
-        "message": asdict(message)
-        | {"severity": message.severity.value, "headline": message.headline},
+        "message": message_to_dict(message),
     }
+
+
+def message_to_dict(message: Message) -> JsonObject:
+    """The parts of a message as plain data, and its headline."""
+    return asdict(message) | {"severity": message.severity.value, "headline": message.headline}
 
 
 def diagnosis_to_dict(diagnosis: Diagnosis) -> JsonObject:

@@ -268,6 +268,14 @@ def test_migration_keeps_history_incidents_and_cases(migrated):
     assert [sample["completion"] for sample in SampleStore(migrated).newest()] == ["c"]
 
 
+def test_migration_gives_a_case_its_newest_notification(migrated):
+    (case,) = cases.all_cases(migrated, NOW + 60, pytest.fail)
+
+    assert case["name"] == NAME
+    assert case["message"]["facts"] == ("Step 86: KL is 2 nats.",)
+    assert case["detector"] == "kl_blowup"
+
+
 def test_migration_to_packed_rows_keeps_every_value_exactly(path):
     """A history of schema 11, with what float64 can hold, of one rank and of eight."""
     values = [0.1, 1 / 3, -0.0, 5e-324, 1.7976931348623157e308, 3, math.inf, math.nan]

@@ -79,14 +79,20 @@ def test_a_resolved_case_says_when_it_was_over(reader, connection):
     assert case["opened_time"] == NOW
 
 
-def test_a_case_whose_text_is_damaged_is_reported_and_still_listed(path, connection):
-    store_case(connection, make_notification())
-    connection.execute("update case_history set notification = '{'")
+@pytest.mark.parametrize(("text", "reports"), [("{", 1), ("", 0)], ids=["damaged", "not stored"])
+def test_a_case_without_its_notification_has_a_shorter_text(path, connection, text, reports):
+    store_case(connection, with_diagnosis())
+    expected = RunReader(path).cases()[0]
+    connection.execute("update case_history set notification = ?", [text])
     reported = []
 
     (case,) = RunReader(path, reported.append).cases()
-    assert (case["name"], case["message"]) == (INCIDENT, None)
-    assert len(reported) == 1
+    assert case.keys() == expected.keys()
+    assert case["message"].keys() == expected["message"].keys()
+    assert case["detector"] == expected["detector"] == "kl_blowup"
+    assert case["message"]["subject"] == expected["subject"]
+    assert case["message"]["facts"]
+    assert len(reported) == reports
 
 
 def test_incidents_deliveries_and_metadata_are_listed(reader, connection):
