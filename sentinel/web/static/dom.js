@@ -105,15 +105,22 @@ export function formatNumber(value) {
   return String(Number(value.toPrecision(4)));
 }
 
+// Making a formatter takes longer than using it.
+const TIME_FORMAT = new Intl.DateTimeFormat(undefined, { timeStyle: "medium" });
+const DATE_OPTIONS = { month: "short", day: "numeric", hour: "2-digit", minute: "2-digit" };
+const DATE_FORMAT = new Intl.DateTimeFormat(undefined, DATE_OPTIONS);
+const OTHER_YEAR_FORMAT = new Intl.DateTimeFormat(undefined, { ...DATE_OPTIONS, year: "numeric" });
+
 export function formatTime(seconds) {
-  return isNumber(seconds) ? new Date(seconds * 1000).toLocaleTimeString() : "";
+  return isNumber(seconds) ? TIME_FORMAT.format(seconds * 1000) : "";
 }
 
-// Date and time, without the date if it is today.
+// Date and time, without what is the same as now: the date, or the year.
 export function formatDate(seconds) {
   if (!isNumber(seconds)) return "";
-  const date = new Date(seconds * 1000);
-  return date.toDateString() === new Date().toDateString() ? date.toLocaleTimeString() : date.toLocaleString();
+  const [date, now] = [new Date(seconds * 1000), new Date()];
+  if (date.toDateString() === now.toDateString()) return formatTime(seconds);
+  return (date.getFullYear() === now.getFullYear() ? DATE_FORMAT : OTHER_YEAR_FORMAT).format(date);
 }
 
 // A duration in its two largest units.
