@@ -6,11 +6,14 @@ import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from sentinel.cli._run_ids import complete_detector, complete_run
+
+if TYPE_CHECKING:
+    from sentinel.readers.log_folder import LogRun
 
 EXIT_USAGE_ERROR = 2
 
@@ -42,3 +45,14 @@ def read_error_text(error: OSError | ValueError) -> str:
 def settings_environ(config: Path | None) -> Mapping[str, str]:
     """The environment, with the settings file `config` if one is given."""
     return os.environ if config is None else {**os.environ, "SENTINEL_CONFIG": str(config)}
+
+
+def logs_of_several_runs(path: Path) -> list[LogRun]:
+    """The logs below a folder that is not itself one run; empty for any other path."""
+    from sentinel.readers.log_folder import find_logs
+
+    try:
+        logs = find_logs(path) if path.is_dir() else []
+    except OSError:
+        return []
+    return [] if any(log.path == path for log in logs) else logs

@@ -51,13 +51,18 @@ class Curves:
             self.by_signal[name].add(record.step, record.values[name])
 
 
-def print_json(result: ReplayResult) -> None:
-    """One line per incident, one per diagnosed case, and a summary."""
+def print_json(result: ReplayResult, run: str = "") -> None:
+    """One line per incident, one per diagnosed case, and a summary.
+
+    If several runs are replayed, each line has the name of its `run`.
+    """
+    name = {"run": run} if run else {}
     for replayed in result.incidents:
-        print(dumps(_incident_json(replayed), allow_nan=False))
+        print(dumps(_incident_json(replayed) | name, allow_nan=False))
     for case in result.diagnosed_cases:
         if case.diagnosis is not None:
-            print(dumps(_diagnosis_json(result, case, case.diagnosis), allow_nan=False))
+            body = _diagnosis_json(result, case, case.diagnosis)
+            print(dumps(body | name, allow_nan=False))
     counts = {
         "records": result.records,
         "skipped": result.skipped,
@@ -67,7 +72,7 @@ def print_json(result: ReplayResult) -> None:
         "unmonitored": [asdict(each) for each in result.coverage.unmonitored],
     }
     failed = {"failed": result.failed_detectors} if result.failed_detectors else {}
-    print(dumps({"type": "summary", **counts, **failed}))
+    print(dumps({"type": "summary", **counts, **failed, **name}))
 
 
 def _incident_json(replayed: ReplayedIncident) -> dict[str, Any]:
@@ -113,9 +118,14 @@ def _diagnosis_json(
     }
 
 
-def print_tables(result: ReplayResult, curves: Mapping[str, Curve]) -> None:
-    """Cases, incidents with the curves of their signals, remedies, and what is not monitored."""
+def print_tables(result: ReplayResult, curves: Mapping[str, Curve], run: str = "") -> None:
+    """Cases, incidents with the curves of their signals, remedies, and what is not monitored.
+
+    If several runs are replayed, below the name of the `run`.
+    """
     console = Console()
+    if run:
+        console.rule(f"[bold]{escape(run)}[/bold]", align="left")
     for case in result.diagnosed_cases:
         if case.diagnosis is not None:
             console.print(_case_panel(result, case, case.diagnosis))

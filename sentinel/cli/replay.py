@@ -10,7 +10,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sentinel.cli._options import error_exit, read_error_text, settings_environ
+from sentinel.cli._options import (
+    error_exit,
+    logs_of_several_runs,
+    read_error_text,
+    settings_environ,
+)
 from sentinel.cli._run_ids import complete_run, similar_runs_text
 
 if TYPE_CHECKING:
@@ -38,7 +43,8 @@ def replay(  # noqa: PLR0913, PLR0917 - each is an option
     path: Annotated[
         Path,
         typer.Argument(
-            help="Log file, folder of a run, or id of a stored run.", autocompletion=complete_run
+            help="Log file, folder of a run or of several, or id of a stored run.",
+            autocompletion=complete_run,
         ),
     ],
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False,
@@ -62,7 +68,8 @@ def replay(  # noqa: PLR0913, PLR0917 - each is an option
 ) -> None:
     """Evaluate the log of a training run as the agent would have live.
 
-    Settings are read as by the agent: from sentinel.toml or --config, and SENTINEL_* variables.
+    Of a folder with the logs of several runs, each is evaluated under its name. Settings are read
+    as by the agent: from sentinel.toml or --config, and SENTINEL_* variables.
 
     Exit status: 0, 2 if the log or the settings cannot be read, 3 by --fail-on.
     """
@@ -73,26 +80,48 @@ def replay(  # noqa: PLR0913, PLR0917 - each is an option
         settings = load_replay_settings(assignments or (), settings_environ(config))
     except ConfigError as error:
         raise error_exit("replay", str(error)) from None
-    observers: list[Callable[[Result], None]] = []
-    if not json:
-        from sentinel.cli._replay_report import Curves
+    runs = logs_of_several_runs(path)
+    if len(runs) == 1:
+        path, runs = runs[0].path, []
+    results: list[ReplayResult] = []
+    for log in runs:
+        try:
+            if log.problem:
+                raise ValueError(log.problem)  # noqa: TRY301 - as other logs that are not readable
+            results.append(
+                _replay_and_print(log.path, settings, log.run, json=json, use_baselines=baselines)
+            )
+        except (OSError, ValueError) as error:
+            _print_notice(f"cannot read {log.path}: {read_error_text(error)}")
+    if runs and not results:
+        raise error_exit("replay", f"none of the {len(runs)} logs below {path} can be read.")
+    if not runs:
+        try:
+            results = [_replay_and_print(path, settings, json=json, use_baselines=baselines)]
+        except (OSError, ValueError) as error:
+            similar = "" if path.exists() else similar_runs_text(str(path))
+            text = f"cannot read {path}: {read_error_text(error)}"
+            raise error_exit("replay", f"{text}. {similar}" if similar else text) from None
+    worst = min(result.worst_severity_order for result in results)
+    if fail_on is not None and worst <= Severity(fail_on.value).order:
+        raise typer.Exit(EXIT_SEVERITY_REACHED)
 
-        curves = Curves()
-        observers.append(curves.update)
-    try:
-        result = _replay_log(path, settings, observers, use_baselines=baselines)
-    except (OSError, ValueError) as error:
-        similar = "" if path.exists() else similar_runs_text(str(path))
-        text = f"cannot read {path}: {read_error_text(error)}"
-        raise error_exit("replay", f"{text}. {similar}" if similar else text) from None
+
+def _replay_and_print(
+    path: Path, settings: Settings, run: str = "", *, json: bool, use_baselines: bool
+) -> ReplayResult:
+    """Replay a log and print what was found; with the name of the run if there are several."""
+    from sentinel.cli._replay_report import Curves, coverage_sentence, print_json, print_tables
+
+    curves = Curves()
+    observers: list[Callable[[Result], None]] = [] if json else [curves.update]
+    result = _replay_log(path, settings, observers, use_baselines=use_baselines)
     if result.notice:
         _print_notice(f"{path}: {result.notice}")
-    from sentinel.cli._replay_report import coverage_sentence, print_json, print_tables
-
     if json:
-        print_json(result)
+        print_json(result, run)
     else:
-        print_tables(result, curves.by_signal)
+        print_tables(result, curves.by_signal, run)
     if result.coverage.is_blind:
         _print_notice(f"{path}: {coverage_sentence(result)}")
     if result.dropped:
@@ -100,8 +129,7 @@ def replay(  # noqa: PLR0913, PLR0917 - each is an option
     if result.failed_detectors:
         names = ", ".join(result.failed_detectors)
         _print_notice(f"{names} failed, so findings may be missing")
-    if fail_on is not None and result.worst_severity_order <= Severity(fail_on.value).order:
-        raise typer.Exit(EXIT_SEVERITY_REACHED)
+    return result
 
 
 def _print_notice(text: str) -> None:

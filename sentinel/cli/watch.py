@@ -14,7 +14,12 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from sentinel.cli._options import error_exit, read_error_text, settings_environ
+from sentinel.cli._options import (
+    error_exit,
+    logs_of_several_runs,
+    read_error_text,
+    settings_environ,
+)
 
 if TYPE_CHECKING:
     from sentinel.agent.log_agent import LogAgent
@@ -24,6 +29,7 @@ if TYPE_CHECKING:
     from sentinel.pipeline.engine import Result
     from sentinel.store.storage_monitor import StorageMonitor
 
+MAX_NAMES_SHOWN = 10
 _INVALID_NAME_CHARACTERS = re.compile(r"[^A-Za-z0-9._-]+")
 
 
@@ -96,6 +102,15 @@ def _check_log(path: Path) -> None:
         return
     if path.is_dir() and not any(path.iterdir()):
         return
+    runs = [log.path for log in logs_of_several_runs(path)]
+    if len(runs) > 1:
+        names = ", ".join(str(each.relative_to(path)) for each in runs[:MAX_NAMES_SHOWN])
+        more = ", ..." if len(runs) > MAX_NAMES_SHOWN else ""
+        raise error_exit(
+            "watch",
+            f"{path} holds the logs of {len(runs)} runs: watch one of {names}{more}. "
+            f"`sentinel serve {path}` shows all of them, and follows those that are viewed.",
+        )
     try:
         open_log(path, is_live=True)
     except (OSError, ValueError) as error:
