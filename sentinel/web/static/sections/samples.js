@@ -95,16 +95,16 @@ export function createSamples(page) {
       ? sorted.map((sample, index) => sampleElement(sample, sorted[index - 1]))
       : [element("p", "No sample contains these words.", "soft")]));
   };
+  // Whether the newest samples are shown and nobody reads them.
+  const isFollowing = () => !page.source.isReport && !chosen && !search.value && sort.value === "newest" && samples.length <= PAGE_SIZE
+    && Date.now() / 1000 - loadedAt > REFRESH_SECONDS && root.closest("details")?.open && !isBeingRead(list);
   return {
     id: "samples",
     title: "Samples",
     element: root,
     note: () => (steps.length ? `newest of step ${formatNumber(steps[0][0])}` : "none"),
     update() {
-      const isFirst = loadedAt === 0;
-      const isFollowing = !page.source.isReport && !chosen && !search.value && sort.value === "newest" && samples.length <= PAGE_SIZE
-        && Date.now() / 1000 - loadedAt > REFRESH_SECONDS && root.offsetParent !== null && !isBeingRead(list);
-      if (isFirst || isFollowing) {
+      if (loadedAt === 0 || isFollowing()) {
         loadedAt = Date.now() / 1000;
         load();
       }
