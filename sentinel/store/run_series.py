@@ -89,7 +89,7 @@ class RunSeries:
     tracks: dict[str, Track] = field(default_factory=dict)
     last_id: int = 0
     _anchor: tuple[int, tuple[Any, ...]] | None = None
-    """Id and content of the newest row of a step that was read."""
+    """Id and content of the newest row that was read and would be deleted to be read again."""
     _newest: dict[str, StoredRow] = field(default_factory=dict)
     _attempt: int | None = None
     _step: int = 0
@@ -173,16 +173,17 @@ class RunSeries:
         return track
 
     def _add(self, rows: Iterable[StoredRow]) -> None:
-        step_row: StoredRow | None = None
+        lasting: StoredRow | None = None
         row: StoredRow | None = None
-        step_event = Event.STEP.value
+        step_event, heartbeat = Event.STEP.value, Event.HEARTBEAT.value
         for row in rows:
             event = row[4]
+            if event != heartbeat:
+                lasting = row
             if event == step_event:
                 if row[1] != self._attempt or row[7] < self._step:
                     self._begin_segment(row)
                 self._step = row[2]
-                step_row = row
             elif event not in _CHARTED:
                 continue
             self._newest[event] = row
@@ -190,8 +191,8 @@ class RunSeries:
         if row is not None:
             self._signals = None
             self.last_id = max(self.last_id, row[0])
-        if step_row is not None and step_row[5] > 0:
-            number, attempt, step, time, _, layout, vals, *_ = step_row
+        if lasting is not None and lasting[5] > 0:
+            number, attempt, step, time, _, layout, vals, *_ = lasting
             self._anchor = number, (attempt, step, time, layout, vals)
 
     def _begin_segment(self, row: StoredRow) -> None:
@@ -325,12 +326,7 @@ class RunSeries:
                     bad.setdefault(name, []).append(at)
         tokens = None
         if self._counts_tokens():
-            spans = self._track(Event.STEP.value).spans
-            places = (
-                min(bisect_left(spans, row[0], key=lambda span: span.last_id), len(spans) - 1)
-                for row in charted
-            )
-            tokens = [spans[at].tokens for at in places]
+            tokens = [self._tokens_at(row[0]) for row in charted]
         return {
             "last_id": rows[-1][0] if rows else row_id,
             "step": [row[2] for row in charted],
@@ -340,6 +336,15 @@ class RunSeries:
             "values": values,
             "bad": bad,
         }
+
+    def _tokens_at(self, row_id: int) -> float:
+        """Tokens of the run up to that row, in proportion to the rows of its bucket."""
+        spans = self._track(Event.STEP.value).spans
+        at = min(bisect_left(spans, row_id, key=lambda span: span.last_id), len(spans) - 1)
+        span, before = spans[at], spans[at - 1].tokens if at else 0.0
+        rows = span.last_id - span.first_id + 1
+        share = min(max((row_id - span.first_id + 1) / rows, 0.0), 1.0)
+        return min(before, span.tokens) + share * (span.tokens - min(before, span.tokens))
 
     def _values_of(self, row: StoredRow) -> list[tuple[str, float]]:
         """The value of each signal in a row."""

@@ -33,7 +33,9 @@ MAX_BUCKETS = 4096
 """Buckets of one event; fewer if there are many signals."""
 MAX_CELLS = 256 * 1024
 """Buckets times signals, each of which takes about 50 bytes."""
-MIN_BUCKETS = 512
+MIN_BUCKETS = 256
+MAX_SIGNALS = 1000
+"""Signals of one event that are read: the first ones."""
 MAX_UNMERGED_SHARE = 0.75
 """Share of the buckets that may remain in a merge; else buckets of several attempts are merged."""
 
@@ -523,7 +525,9 @@ class Track:
         self.spans.append(
             Span(first[0], last[0], first[7], last[2], first[8], last[3], segment, tokens)
         )
-        for name in summaries.keys() - self.columns.keys():
+        for name in [*summaries.keys() - self.columns.keys()][
+            : max(0, MAX_SIGNALS - len(self.columns))
+        ]:
             self.columns[name] = column = Column()
             column.pad(len(self.spans) - 1)
         for name, column in self.columns.items():

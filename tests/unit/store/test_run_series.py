@@ -312,6 +312,29 @@ def test_records_that_are_read_again_replace_those_that_were_shown(path):
     assert min(shown["mean"][50:]) >= 5.0
 
 
+def test_an_evaluation_that_is_read_again_does_not_hide_a_step(path):
+    steps = [step_record(step, {"loss": 1.0}) for step in range(1, 11)]
+    evaluation = replace(step_record(10, {"eval_loss": 1.0}, time=NOW + 10.5), event=Event.EVAL)
+    write_records(path, [*steps, evaluation])
+    reader = RunReader(path)
+    reader.series(["loss"])
+    with closing(connect(path)) as connection:
+        History(connection).delete_since(NOW + 10.2)
+    write_records(path, [step_record(11, {"loss": 1.0}, time=NOW + 10.4), evaluation])
+
+    shown = reader.series(["loss", "eval/loss"])["series"]
+    assert shown["loss"]["x"] == [*range(1, 12)]
+    assert shown["eval/loss"]["x"] == [10]
+
+
+def test_the_number_of_signals_is_bounded(path, monkeypatch):
+    monkeypatch.setattr(series, "MAX_SIGNALS", 20)
+    records = [step_record(step, {f"my/{step}_{at}": 1.0 for at in range(3)}) for step in range(9)]
+    write_records(path, records)
+
+    assert len(RunReader(path).signals()) == 20
+
+
 def test_a_replaced_database_is_read_anew(path, tmp_path):
     write_records(path, [step_record(step, {"loss": 1.0}) for step in range(1, 101)])
     reader = RunReader(path)
