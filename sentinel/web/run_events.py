@@ -62,7 +62,10 @@ class EventSource(Protocol):
 class _Viewer:
     position: int
     """Id of the last row that it got."""
-    is_new: bool = True
+    mark: object = None
+    """The change mark when it got that row."""
+    state: bytes = b""
+    """The last state that it got."""
     events: asyncio.Queue[bytes | None] = field(
         default_factory=lambda: asyncio.Queue(MAX_QUEUED_EVENTS)
     )
@@ -110,7 +113,6 @@ class RunEvents:
     streams: OpenStreams
     _viewers: list[_Viewer] = field(default_factory=list, init=False)
     _task: asyncio.Task[None] | None = field(default=None, init=False)
-    _state: bytes = field(default=b"", init=False)
 
     @property
     def has_viewers(self) -> bool:
@@ -137,22 +139,21 @@ class RunEvents:
                 self._viewers.remove(viewer)
 
     async def _produce(self) -> None:
-        mark: object = None
         state_at = comment_at = -COMMENT_SECONDS
         while self._viewers:
             try:
                 now = monotonic()
-                if any(each.is_new for each in self._viewers) or now - state_at >= STATE_SECONDS:
+                # Viewers join while others are served, so each has its own place.
+                if now - state_at >= STATE_SECONDS or not all(v.state for v in self._viewers):
                     state_at = now
                     await self._send_state()
-                new_mark = await self.pool.run(self.source.change_mark)
-                if new_mark != mark or any(each.is_new for each in self._viewers):
-                    await self._send_rows()
-                    mark = new_mark
+                mark = await self.pool.run(self.source.change_mark)
+                if any(each.mark != mark for each in self._viewers):
+                    await self._send_rows(mark)
                 if now - comment_at >= COMMENT_SECONDS:
                     comment_at = now
                     self._send(b": alive\n\n")
-                if self.source.ended:
+                if self.source.ended and all(viewer.state for viewer in self._viewers):
                     self._send(_event("end", "{}"))
                     for viewer in self._viewers:
                         viewer.send(None)
@@ -166,20 +167,20 @@ class RunEvents:
     async def _send_state(self) -> None:
         state = json.dumps(json_safe(await self.pool.run(self.source.state)))
         event = _event("run", state)
-        for viewer in self._viewers:
-            if event != self._state or viewer.is_new:
+        for viewer in self._viewers.copy():
+            if viewer.state != event:
+                viewer.state = event
                 self._send_to(viewer, event)
-        self._state = event
 
-    async def _send_rows(self) -> None:
+    async def _send_rows(self, mark: object) -> None:
         """Send new rows; viewers that have the same rows share one reading and one event."""
         newest = await self.pool.run(self.source.last_row)
         answers: dict[int, tuple[int, bytes]] = {}
         for viewer in self._viewers.copy():
             if viewer.position not in answers:
                 answers[viewer.position] = await self._read_rows(viewer.position, newest)
-            viewer.is_new = False
             viewer.position, event = answers[viewer.position]
+            viewer.mark = mark
             if event:
                 self._send_to(viewer, event)
 
