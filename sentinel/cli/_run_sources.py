@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,11 +18,10 @@ if TYPE_CHECKING:
 RUN_OR_LOG_HELP = "Run id, path of a run's database, or path of a log file or folder."
 
 
-@contextmanager
 def open_runs(
     command: str, arguments: Sequence[str], config: Path | None = None, name: str = ""
-) -> Iterator[list[ReportedRun]]:
-    """The runs that the arguments name; logs are replayed into temporary databases first.
+) -> list[ReportedRun]:
+    """The runs that the arguments name; logs are imported first, unless they are unchanged.
 
     A folder of logs stands for all of them. `name` is shown instead of the own one of a single run.
     Exits with an error if one cannot be read.
@@ -35,25 +32,23 @@ def open_runs(
     from sentinel.store.database import NewerSchemaError
     from sentinel.store.run_reader import RunReader
 
-    with tempfile.TemporaryDirectory(prefix=f"sentinel-{command}-") as folder:
-        runs: list[ReportedRun] = []
-        for argument in arguments:
-            for own_name, path in _databases(command, argument, Path(folder), config):
-                run = name or own_name
-                try:
-                    state = _state(run, path)
-                except (NewerSchemaError, DatabaseError) as error:
-                    raise error_exit(command, f"cannot use {path}: {error}") from None
-                runs.append(ReportedRun(_unused_name(run, runs), RunReader(path), state))
-        if not runs:
-            raise error_exit(command, "none of the logs can be read.")
-        yield runs
+    runs: list[ReportedRun] = []
+    for argument in arguments:
+        for own_name, path in _databases(command, argument, config):
+            run = name or own_name
+            try:
+                state = _state(run, path)
+            except (NewerSchemaError, DatabaseError) as error:
+                raise error_exit(command, f"cannot use {path}: {error}") from None
+            runs.append(ReportedRun(_unused_name(run, runs), RunReader(path), state))
+    if not runs:
+        raise error_exit(command, "none of the logs can be read.")
+    return runs
 
 
-def _databases(
-    command: str, argument: str, folder: Path, config: Path | None
-) -> Iterator[tuple[str, Path]]:
+def _databases(command: str, argument: str, config: Path | None) -> Iterator[tuple[str, Path]]:
     """Name and database of each run that the argument stands for."""
+    from sentinel.readers.trackio import run_names
     from sentinel.transport.paths import DATABASE_NAME, RunIdError, current_run_dir, home_dir
 
     try:
@@ -66,10 +61,10 @@ def _databases(
         pass
     path = Path(argument)
     database = path / DATABASE_NAME if path.is_dir() else path
-    if database.suffix == ".db" and database.is_file():
+    if database.suffix == ".db" and database.is_file() and not run_names(database):
         yield database.absolute().parent.name, database.absolute()
-    elif path.exists():
-        yield from _import_logs(command, path, folder, config)
+    elif path.exists() or path.parent.is_file():
+        yield from _import_logs(command, path, config)
     else:
         similar = similar_runs_text(argument) or "`sentinel status --all` lists the runs."
         raise error_exit(
@@ -77,14 +72,12 @@ def _databases(
         )
 
 
-def _import_logs(
-    command: str, path: Path, folder: Path, config: Path | None
-) -> Iterator[tuple[str, Path]]:
-    """The logs at or below `path`, replayed into databases in `folder`."""
+def _import_logs(command: str, path: Path, config: Path | None) -> Iterator[tuple[str, Path]]:
+    """The logs at or below `path`, imported into the cache."""
     from sentinel.cli._progress import ProgressBar
     from sentinel.config.settings import ConfigError, load_replay_settings
     from sentinel.readers.log_folder import find_logs
-    from sentinel.store.log_import import import_log
+    from sentinel.store.log_worker import cached_import
 
     try:
         settings = load_replay_settings(environ=settings_environ(config))
@@ -96,17 +89,12 @@ def _import_logs(
     if not logs:
         raise error_exit(command, f"there is no log at or below {path}.")
     for log in logs:
-        database, problem = Path(tempfile.mkdtemp(dir=folder)) / "log.db", log.problem
+        database, problem = path, log.problem
         if not problem:
             try:
                 with ProgressBar(f"Reading {log.path.name}") as bar:
-                    import_log(
-                        log.path,
-                        settings,
-                        database,
-                        run=log.run,
-                        on_commit=partial(_show_progress, bar),
-                    )
+                    progress = partial(_show_progress, bar)
+                    database = cached_import(log.path, settings, run=log.run, on_commit=progress)
             except (OSError, ValueError) as error:
                 problem = read_error_text(error)
         if not problem:

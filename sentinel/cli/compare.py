@@ -49,14 +49,14 @@ def compare(  # noqa: PLR0913, PLR0917 - the options of the command
     from sentinel.insight.comparison import compare as compare_runs
     from sentinel.insight.run_report import collect_report
 
-    with open_runs("compare", runs, config) as opened:
-        if len(opened) < _MIN_RUNS:
-            raise error_exit("compare", "give at least two runs or logs.")
-        try:
-            comparison = compare_runs(opened, signals=signal or (), axis=axis)  # type: ignore[arg-type]
-        except ValueError as error:
-            raise error_exit("compare", str(error)) from None
-        data = collect_report(opened) if output is not None else None
+    opened = open_runs("compare", runs, config)
+    if len(opened) < _MIN_RUNS:
+        raise error_exit("compare", "give at least two runs or logs.")
+    try:
+        comparison = compare_runs(opened, signals=signal or (), axis=axis)  # type: ignore[arg-type]
+    except ValueError as error:
+        raise error_exit("compare", str(error)) from None
+    data = collect_report(opened) if output is not None else None
     if data is not None and output is not None:
         from sentinel.cli.report import write_text
         from sentinel.web.report_page import render_report

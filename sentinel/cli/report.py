@@ -68,8 +68,8 @@ def report(  # noqa: PLR0913, PLR0917 - the options of the command
         # Small curves are worth more than charts without points.
         charts = charts and rest > _MIN_DATA_BYTES
         max_bytes = int(max_mb * 1e6) - fixed_bytes(with_charts=charts)
-    with open_runs("report", runs, config, name) as opened:
-        data = collect_report(opened, include_samples=samples, max_bytes=max_bytes)
+    opened = open_runs("report", runs, config, name)
+    data = collect_report(opened, include_samples=samples, max_bytes=max_bytes)
     if md:
         from sentinel.insight.markdown_report import markdown_report
 

@@ -129,6 +129,11 @@ class _Search:
 
     def logs(self) -> Iterator[_Found]:
         """Path, format and problem of each log. Raises OSError if the root cannot be read."""
+        if self._root.parent.is_file():
+            known = self._root.name in trackio.run_names(self._root.parent)
+            problem = "" if known else f"{self._root.parent.name} holds no run of that name"
+            yield self._root, trackio.FORMAT_NAME, problem
+            return
         self._root.stat()
         if not self._root.is_dir():
             yield from self._file_logs(self._root, is_named=True)

@@ -66,11 +66,17 @@ def main() -> None:
             importer.run(_wait_for_parent if is_followed == "yes" else None)
 
 
-def cached_import(path: Path, settings: Settings, *, run: str = "") -> Path:
+def cached_import(
+    path: Path,
+    settings: Settings,
+    *,
+    run: str = "",
+    on_commit: Callable[[int], None] = lambda _: None,
+) -> Path:
     """The database of a log, which is imported now unless it is unchanged since the last time.
 
-    Waits for the import, which runs in this process. Raises OSError and ValueError if the log
-    cannot be read.
+    Waits for the import, which runs in this process; `on_commit` is that of `import_log`. Raises
+    OSError and ValueError if the log cannot be read.
     """
     cache = LogCache()
     entry = cache.entry(path, run, settings)
@@ -81,7 +87,7 @@ def cached_import(path: Path, settings: Settings, *, run: str = "") -> Path:
             break
         with entry.lock() as is_free:
             if is_free:
-                LogImporter(entry, path, run, settings).run()
+                LogImporter(entry, path, run, settings, on_commit).run()
                 state = entry.read()
                 break
         if state.is_complete and entry.is_importing():
@@ -98,7 +104,15 @@ def cached_import(path: Path, settings: Settings, *, run: str = "") -> Path:
 class LogImporter:
     """Imports one log into its entry, whose lock is held."""
 
-    def __init__(self, entry: CacheEntry, path: Path, run: str, settings: Settings) -> None:
+    def __init__(
+        self,
+        entry: CacheEntry,
+        path: Path,
+        run: str,
+        settings: Settings,
+        on_commit: Callable[[int], None] = lambda _: None,
+    ) -> None:
+        self._on_commit = on_commit
         self._entry, self._path, self._run, self._settings = entry, path, run, settings
         before = entry.read()
         is_usable = before.is_complete and entry.database(before) is not None
@@ -132,6 +146,7 @@ class LogImporter:
             self._fail(f"importing it fails with {type(error).__name__}: {error}")
 
     def _note_progress(self, records: int) -> None:
+        self._on_commit(records)
         self._state = replace(self._state, records=records)
         if time.monotonic() - self._written_at >= STATE_SECONDS:
             self._write()

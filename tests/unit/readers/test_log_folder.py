@@ -110,6 +110,8 @@ def test_every_run_of_a_trackio_project(tmp_path):
     logs = find_logs(tmp_path)
     assert [log.run for log in logs] == ["project.db-run", "project.db-second"]
     assert len({*(len([*open_log(log.path)]) for log in logs)}) == 1
+    assert [log.run for log in find_logs(path / "second")] == ["second"]
+    assert find_logs(path / "missing")[0].problem
 
 
 def test_refusals_keep_their_reasons(tmp_path):
