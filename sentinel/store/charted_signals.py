@@ -56,7 +56,7 @@ _EVAL_PREFIX, _SAMPLE_PREFIX = "eval/", "sample/"
 _DISK_PREFIX = "disk_free_"
 _COUNTERS = frozenset({WEIGHT_KEY, "_step", "_runtime", "_timestamp", "time", "timestamp"})
 """Values that say where or when a row is, as W&B and others log them with every row."""
-_POSITIONS = {name: at for at, name in enumerate((*MAIN_SIGNALS, *SIGNALS))}
+_POSITIONS = {name: at for at, name in enumerate(dict.fromkeys((*MAIN_SIGNALS, *SIGNALS)))}
 
 
 @cache

@@ -246,6 +246,17 @@ def test_evaluations_and_the_node_have_series_of_their_own(path):
     ]  # fmt: skip
 
 
+def test_signals_are_listed_with_the_main_ones_first(path):
+    names = ["my/thing", "kl_coef", "step_time", "reward", "kl_ref", "reward_std", "loss"]
+    write_records(path, [step_record(1, dict.fromkeys(names, 1.0))])
+
+    signals = RunReader(path).signals()
+    assert [(each["name"], each["group"]) for each in signals] == [
+        ("loss", "main"), ("reward", "main"), ("kl_ref", "main"), ("step_time", "main"),
+        ("kl_coef", "policy"), ("reward_std", "reward"), ("my/thing", "logged"),
+    ]  # fmt: skip
+
+
 def test_a_logged_signal_is_not_monitored_and_in_the_last_group(path):
     write_records(path, [step_record(1, {"my/thing": 1.0, "loss": 1.0})])
 
