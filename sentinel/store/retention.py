@@ -13,6 +13,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING
 
@@ -195,7 +196,7 @@ class HistoryRetention:
         self.history.layouts.delete_unused(layouts)
 
     def _oldest(self) -> Callable[[], None] | None:
-        """What deletes the oldest part of the history, or else texts of the model."""
+        """What deletes the oldest part of the history, or else texts of the model and media."""
         block = self.connection.execute("select min(first_id) from block").fetchone()[0]
         rows = self.connection.execute(
             _OLDEST_KEPT_SQL, (self._next_id, DELETED_AT_ONCE)
@@ -205,8 +206,10 @@ class HistoryRetention:
         if block is not None:
             level = max(each for each, count in self._blocks_by_level.items() if count)
             return lambda: self._delete_oldest_blocks(level)
-        if self.connection.execute("select 1 from sample limit 1").fetchone() is not None:
-            return self._delete_samples
+        for table in ("sample", "media"):
+            query = f"select 1 from {table} limit 1"  # noqa: S608
+            if self.connection.execute(query).fetchone() is not None:
+                return partial(self._delete_oldest_of, table)
         return None
 
     def _delete_rows(self, numbers: Sequence[int]) -> None:
@@ -221,9 +224,9 @@ class HistoryRetention:
         self._delete_blocks(level, numbers)
         self.history.layouts.delete_unused(layouts)
 
-    def _delete_samples(self) -> None:
+    def _delete_oldest_of(self, table: str) -> None:
         self.connection.execute(
-            "delete from sample where id in (select id from sample order by id limit ?)",
+            f"delete from {table} where id in (select id from {table} order by id limit ?)",  # noqa: S608
             [DELETED_AT_ONCE],
         )
 

@@ -15,6 +15,7 @@ from sentinel.model.record import Event
 from sentinel.store import retention
 from sentinel.store.database import connect
 from sentinel.store.history import History
+from sentinel.store.media import MediaStore
 from sentinel.store.retention import DETAIL_STEPS, HistoryRetention
 
 FULL_STEPS = 1000
@@ -278,3 +279,15 @@ def test_the_values_before_an_incident_are_read_from_rows_in_full(history):
     recent = history.recent_values("loss", inf, 4096, 256)
 
     assert recent == [(step, float(step)) for step in range(2744, 3000)]
+
+
+def test_a_file_above_its_cap_loses_media_at_last(history):
+    media = MediaStore(history.connection)
+    for step in range(200):
+        media.add("weights", step, 0.0, "histogram", "application/json", body=4096 * b"1")
+
+    thin(history, max_bytes=500_000)
+
+    steps = [step for (step,) in history.connection.execute("select step from media order by id")]
+    assert 0 < len(steps) < 150
+    assert steps[-1] == 199
