@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from sentinel.store.baselines import BaselineMemory
 
 EXIT_SEVERITY_REACHED = 3
-_BYTE_POSITIONS = frozenset({".jsonl", ".json", ".log", ".txt", ".wandb", ".out"})
+_BYTE_POSITIONS = frozenset({".jsonl", ".log", ".txt", ".wandb", ".out"})
 """Suffixes of logs whose position is a number of bytes."""
 
 

@@ -14,6 +14,7 @@ from typing import Any, Literal, Protocol, get_args
 
 from sentinel.model.evidence_text import label_of
 from sentinel.signals.catalogue import better_value
+from sentinel.signals.tracker_runs import TRACKER_RUN_KEYS
 
 Axis = Literal["step", "time", "tokens"]
 AXES: tuple[Axis, ...] = get_args(Axis)
@@ -28,7 +29,9 @@ MAX_SIGNALS = 60
 """Signals that are compared unless they are named."""
 GROUPS = ("main", "training", "policy", "reward", "evaluation", "logged")
 """Groups of signals that are compared unless they are named: those of the machine are not."""
-_RUN_SPECIFIC = frozenset({"pid", "run", "host", "hosts", "attempt", "local_rank", "rank"})
+_RUN_SPECIFIC = frozenset(
+    {"pid", "run", "host", "hosts", "attempt", "local_rank", "rank", *TRACKER_RUN_KEYS}
+)
 """Metadata that are no settings: two runs always differ in them, or the heading has them."""
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from support.rank_processes import until
+from support.stored_homes import write_run
 from support.webhook_receiver import Receiver
 
 ROOT = Path(__file__).parents[2]
@@ -91,6 +92,8 @@ def test_every_command_of_the_readme_is_tested_here():
         "sentinel run -- torchrun --nproc-per-node 8 train.py",
         "sentinel watch runs/my-run",
         "sentinel replay trainer_state.json",
+        "sentinel report my-run -o report.html",
+        "sentinel compare my-run older-run",
         "sentinel replay log.jsonl --set detectors.kl_blowup.ratio=4 --fail-on critical",
         "make demo",
         "make test",
@@ -143,6 +146,21 @@ def test_replay_evaluates_a_log(line, folder):
 
     assert done.returncode == 0, done.stderr
     assert "No incident" in done.stdout
+
+
+def test_report_and_compare_read_stored_runs(folder):
+    for run_id in ("my-run", "older-run"):
+        write_run(Path(os.environ["SENTINEL_HOME"]), run=run_id, steps=30)
+    report, comparison = (
+        sentinel(line)
+        for line in COMMANDS
+        if line.startswith(("sentinel report", "sentinel compare"))
+    )
+
+    assert report.returncode == 0, report.stderr
+    assert "my-run" in (folder / "report.html").read_text()
+    assert comparison.returncode == 0, comparison.stderr
+    assert "older-run" in comparison.stdout
 
 
 def test_watch_follows_a_log(folder):

@@ -111,7 +111,7 @@ def test_time_counts_from_the_start_of_each_run():
 
 def test_only_different_settings_are_shown():
     runs = [
-        compared("a", metadata={"lr": 1e-3, "batch": 8, "pid": 1.0}),
+        compared("a", metadata={"lr": 1e-3, "batch": 8, "pid": 1.0, "mlflow_run": "x"}),
         compared("b", metadata={"lr": 1e-4, "batch": 8.0, "pid": 2.0, "warmup": 5.0}),
     ]
     comparison = compare(runs)
