@@ -1,11 +1,12 @@
 // One chart: a card with the name of a signal, its latest value, its curve, and a table on request.
 import { container, element, setText, severityClass } from "../dom.js";
-import { PLOT_MARGIN, plotDraw, plotFade, plotLayout, plotText, plotValue, plotX } from "./plot.js";
-import { seriesSmooth } from "./series.js";
+import { PLOT_MARGIN, plotDraw, plotFade, plotLayout, plotLines, plotText, plotValue, plotX } from "./plot.js";
+import { seriesRepeated, seriesSmooth } from "./series.js";
 import { sparkline, sparklineSet } from "./sparkline.js";
 import { chartNumber, chartPosition, chartUnit } from "./units.js";
 
 const CHART_TABLE_ROWS = 50;
+const CHART_BAD_MARKS = 150;
 const CHART_LOG_TICKS = 5;
 const CHART_LEGEND_LIMIT = 8;
 // Up to this number each value has a dot.
@@ -147,7 +148,9 @@ export class Chart {
   #drawEmpty(plotly) {
     if (!this.names.every((name) => this.context.store.overview.has(name))) return;
     this.destroy(plotly);
-    this.plot.replaceChildren(element("p", "No value yet.", "soft"));
+    const isBad = this.names.some((name) => this.context.store.overview.get(name).bad.length);
+    this.plot.setAttribute("aria-label", `${this.title}: ${isBad ? "no finite value" : "no value yet"}`);
+    this.plot.replaceChildren(element("p", isBad ? "All values are NaN or infinite." : "No value yet.", isBad ? "bad" : "soft"));
     this.isBuilt = true;
   }
 
@@ -241,9 +244,9 @@ export class Chart {
     const marks = context.marks.shapes(this.names, axis, range, colors);
     const layout = plotLayout({
       width: this.plot.clientWidth, height: this.plot.clientHeight, axis, range, colors,
-      yaxis: this.#yaxis(extent, windows), shapes: [...marks.shapes, ...bad],
+      yaxis: this.#yaxis(extent, windows), shapes: [...marks.shapes, ...bad.shapes],
     });
-    layout.annotations = [...marks.annotations, ...this.#thresholdLabels(thresholds.labels, layout.yaxis, colors)];
+    layout.annotations = [...marks.annotations, ...bad.annotations, ...this.#thresholdLabels(thresholds.labels, layout.yaxis, colors)];
     this.drawnWidth = layout.width;
     plotDraw(plotly, this.plot, traces, layout);
     if (!this.isListening) this.#listen();
@@ -259,10 +262,18 @@ export class Chart {
     const [x, mean, low, high, texts] = [[], [], [], [], []];
     const smoothed = view.smoothing > 0 ? seriesSmooth(points, view.smoothing, range[1] - range[0]) : null;
     const smooth = [];
+    const past = { x: [], y: [] };
     const band = this.#bandFields(points, inside);
+    const isRepeated = seriesRepeated(points);
     inside.forEach((index, position) => {
       if (position && points.attempt[index] !== points.attempt[inside[position - 1]]) {
-        for (const values of [x, mean, low, high, texts, smooth]) values.push(null);
+        for (const values of [x, mean, low, high, texts, smooth, past.x, past.y]) values.push(null);
+      }
+      // Steps that a later attempt did again.
+      if (isRepeated(index)) {
+        past.x.push(plotX(points.x[index], store.axis));
+        past.y.push(scale(points.mean[index]));
+        return;
       }
       x.push(plotX(points.x[index], store.axis));
       mean.push(scale(points.mean[index]));
@@ -288,8 +299,10 @@ export class Chart {
         line: { color: plotFade(color, 0.4), width: 0.6 },
       });
     }
-    if (smoothed) traces.push({ type: "scatter", mode: "lines", x, y: mean, line: { color: plotFade(color, 0.35), width: 1 }, hoverinfo: "skip" });
-    const extent = isSingle ? chartExtent(high, chartExtent(low)) : chartExtent(mean);
+    const faint = { type: "scatter", mode: "lines", line: { color: plotFade(color, 0.35), width: 1 }, hoverinfo: "skip" };
+    if (past.x.some((position) => position !== null)) traces.push({ ...faint, ...past });
+    if (smoothed) traces.push({ ...faint, x, y: mean });
+    const extent = chartExtent(past.y, isSingle ? chartExtent(high, chartExtent(low)) : chartExtent(mean));
     return { traces: [...traces, main], extent };
   }
 
@@ -344,14 +357,22 @@ export class Chart {
     }));
   }
 
-  // Values that are not finite have no height: a line through the chart marks them.
+  // Values that are not finite have no height: lines through the chart mark them.
   #nonFinite(windows, range, colors) {
     const { axis } = this.context.store;
-    const shown = windows.flatMap(({ points }) => points.bad || []).filter((x) => x >= range[0] && x <= range[1]).slice(-100);
-    return shown.map((x) => ({
-      type: "line", yref: "paper", y0: 0, y1: 1, x0: plotX(x, axis), x1: plotX(x, axis),
-      line: { color: colors.critical, width: 1 }, label: { text: "NaN", font: { size: 9, color: colors.critical }, textposition: "start", textangle: 0 },
-    })).map((shape, index, all) => (index === all.length - 1 ? shape : { ...shape, label: undefined }));
+    const width = (range[1] - range[0]) / CHART_BAD_MARKS;
+    const inRange = windows.flatMap(({ points }) => points.bad).filter((x) => x >= range[0] && x <= range[1]);
+    const shown = [...new Map(inRange.map((x) => [Math.floor((x - range[0]) / width), x])).values()];
+    if (!shown.length) return { shapes: [], annotations: [] };
+    const x = shown.map((each) => plotX(each, axis));
+    const isRight = shown[0] > (range[0] + range[1]) / 2;
+    return {
+      shapes: [plotLines(x, axis, 1, { color: plotFade(colors.critical, 0.4), width: 1.5 })],
+      annotations: [{
+        x: x[0], y: 0, yref: "paper", yanchor: "bottom", xanchor: isRight ? "right" : "left", showarrow: false, yshift: 8,
+        text: "NaN or infinite", font: { color: colors.critical, size: 10 }, bgcolor: plotFade(colors.surface, 0.75), borderpad: 0,
+      }],
+    };
   }
 
   #yaxis([low, high], windows) {

@@ -1,5 +1,5 @@
 // What charts mark of a run: incidents as bands, their onsets, checkpoints, restarts and thresholds.
-import { plotFade, plotText, plotX } from "./plot.js";
+import { plotFade, plotLines, plotText, plotX } from "./plot.js";
 
 const MARK_SEVERITIES = ["critical", "warning", "info"];
 // More labels than this would cover each other.
@@ -147,25 +147,17 @@ export class Marks {
   #eventShapes(axis, [start, end], colors) {
     const inRange = (kind) => this.events.filter((event) =>
       event.event === kind && event[axis] >= start && event[axis] <= end).map((event) => plotX(event[axis], axis));
-    const path = (positions, top) => positions.map((x) => `M${plotPathX(x, axis)},0L${plotPathX(x, axis)},${top}`).join("");
     const saves = inRange("save");
     const step = Math.ceil(saves.length / MARK_MAX_SAVES);
     const shown = saves.filter((_, index) => (saves.length - 1 - index) % step === 0);
     const restarts = inRange("start").filter((x) => x > plotX(start, axis) + 0.001 * (end - start));
     const shapes = [];
-    if (shown.length) shapes.push({ type: "path", yref: "paper", path: path(shown, 0.05), line: { color: colors.save, width: 2 } });
-    if (restarts.length) {
-      shapes.push({ type: "path", layer: "below", yref: "paper", path: path(restarts, 1), line: { color: colors.soft, width: 1, dash: "dot" } });
-    }
+    if (shown.length) shapes.push(plotLines(shown, axis, 0.05, { color: colors.save, width: 2 }));
+    if (restarts.length) shapes.push(plotLines(restarts, axis, 1, { color: colors.soft, width: 1, dash: "dot" }));
     return shapes;
   }
 }
 
 function markSeverity(severity) {
   return MARK_SEVERITIES.includes(severity) ? severity : "info";
-}
-
-// A position inside the path of a shape: dates are written out, with _ instead of the space.
-function plotPathX(x, axis) {
-  return axis === "time" ? new Date(x).toISOString().slice(0, -1).replace("T", "_") : x;
 }

@@ -84,7 +84,7 @@ function plotTicks([start, end], width, isFine) {
   const pixel = (end - start) / Math.max(1, width - PLOT_MARGIN.l - PLOT_MARGIN.r);
   const rough = (end - start) / Math.max(2, Math.floor(width / 75));
   const power = 10 ** Math.floor(Math.log10(rough));
-  const size = Math.max(isFine ? 0 : 1, [1, 2, 5, 10].find((digit) => digit * power >= rough) * power);
+  const size = Math.max(isFine ? 0 : 1, [1, 2, 2.5, 5, 10].find((digit) => digit * power >= rough && (isFine || power > 1 || digit !== 2.5)) * power);
   const tickvals = [];
   for (let tick = Math.ceil(start / size) * size; tick <= end; tick += size) tickvals.push(Number(tick.toPrecision(12)));
   const ticktext = tickvals.map((tick) => {
@@ -116,6 +116,14 @@ export function plotLayout({ width, height, axis, range, colors, yaxis, shapes =
     },
     yaxis: { ...line, ticklabeloverflow: "allow", fixedrange: true, nticks: 5, ...yaxis },
   };
+}
+
+// Vertical lines at these positions, up to a share of the height, as one shape.
+export function plotLines(positions, axis, top, line) {
+  // Inside a path dates are written out, with _ instead of the space.
+  const written = (x) => (axis === "time" ? new Date(x).toISOString().slice(0, -1).replace("T", "_") : x);
+  const path = positions.map((x) => `M${written(x)},0L${written(x)},${top}`).join("");
+  return { type: "path", layer: top === 1 ? "below" : "above", yref: "paper", path, line };
 }
 
 export function plotDraw(plotly, element, traces, layout) {

@@ -71,6 +71,20 @@ export function seriesSmooth(points, smoothing, span) {
   });
 }
 
+// A function of an index: whether a later attempt did the same steps again.
+export function seriesRepeated(points) {
+  const last = points.x.length - 1;
+  if (last < 0 || points.attempt[0] === points.attempt[last]) return () => false;
+  const firstLater = new Array(points.x.length);
+  let [later, own] = [Infinity, Infinity];
+  for (let index = last; index >= 0; index -= 1) {
+    if (index < last && points.attempt[index] !== points.attempt[index + 1]) [later, own] = [Math.min(later, own), Infinity];
+    firstLater[index] = later;
+    own = Math.min(own, points.x[index]);
+  }
+  return (index) => points.x[index] >= firstLater[index];
+}
+
 export class SeriesStore {
   // `onMissingAxis` is called if the run has no values for an axis, with the one that it has.
   constructor(source, onMissingAxis) {
@@ -171,6 +185,7 @@ export class SeriesStore {
       if (!points) continue;
       const bad = (rows.bad?.[name] || []).map((place) => positions[place]);
       points.bad.push(...bad);
+      points.bad.splice(0, points.bad.length - SERIES_MAX_POINTS);
       const added = this.#appendValues(points, positions, values, rows.attempt);
       if (!added && !bad.length) continue;
       changed.push(name);

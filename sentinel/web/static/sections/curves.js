@@ -45,7 +45,7 @@ export function createCurves(page) {
   const load = async () => {
     loaded = performance.now();
     try {
-      const signals = (await page.source.getJson("api/signals")).filter((signal) => signal.group !== "machine" && signal.count > 0);
+      const signals = (await page.source.getJson("api/signals")).filter(({ group }) => group !== "machine");
       const known = new Map(CURVES_GROUPS);
       const order = [...known.keys()];
       const rank = (signal) => (order.indexOf(signal.group) + order.length + 1) % (order.length + 1);
