@@ -53,7 +53,7 @@ function openElements(page, run) {
   const none = isFollower ? "None on this node; the head shows the incidents of the run."
     : isActive(run)
       ? "None. A case opens when a detector fires, and its notification is shown here."
-      : "None was open when the run ended.";
+      : run.state === "unfinished" ? "None was open at the last step." : "None was open when the run ended.";
   const cases = [...run.cases, ...lastingCases(run, page.pastCases)].map((each) =>
     caseCard(page, each, run.incidents.filter((incident) => incident.case === each.name)));
   const single = run.incidents.filter((incident) => !incident.case).map((incident) => incidentCard(page, incident));

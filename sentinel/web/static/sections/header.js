@@ -132,7 +132,7 @@ function verdictWithoutCase(run, lasting) {
   if (run.cluster?.role === "follower") return ["info", "Cases are shown by the head.", ""];
   if (single.length) return [severityClass(single[0]), single[0].summary, `${single[0].detector}, since step ${single[0].onset_step}`];
   if (state === "finished") return ["ok", "The run finished and no case is open.", ""];
-  if (state === "unfinished") return ["warning", "The end of the run is not known.", "No case was open."];
+  if (state === "unfinished") return ["warning", "The end of the run is not known.", run.log ? "" : "No agent answers; the page shows what is stored."];
   if (state === "starting") return ["info", "Waiting for the first step.", ""];
   if (run.step === null) return ["info", "No step yet.", ""];
   const names = monitored.length ? `${formatCount(monitored.length, "outcome")} monitored: ${monitored.join(", ")}.` : "";
@@ -146,7 +146,9 @@ function problemsOf(run) {
   const problems = (run.delivery_problems ?? []).map(({ text, remedy }) => ({ text, remedy, severity: "critical" }));
   if (run.storage?.text) problems.push({ text: run.storage.text, remedy: run.storage.remedy, severity: "critical" });
   problems.push(...(run.log?.notices ?? []));
-  if (!run.log && run.is_live === false && (run.state === "unfinished" || isActive(run))) {
+  // Without a case, the verdict says it.
+  const isOpen = run.cases.length > 0 || singleIncidents(run).length > 0;
+  if (!run.log && run.is_live === false && (run.state === "unfinished" ? isOpen : isActive(run))) {
     const until = isNumber(run.last_step_time) ? ` Its last step is of ${formatDate(run.last_step_time)}.` : "";
     problems.push({ severity: "warning", text: `No agent answers for this run: the page shows what is stored.${until}` });
   }
@@ -210,7 +212,7 @@ function tilesOf(run, pace, source) {
   return [
     {
       label: "Step", text: run.step === null || run.step === undefined ? "none yet" : formatNumber(run.step),
-      note: total ? `of ${formatNumber(total)}` : "", share: total && isNumber(run.step) ? run.step / total : null,
+      note: total && isNumber(run.step) ? `of ${formatNumber(total)}` : "", share: total && isNumber(run.step) ? run.step / total : null,
     },
     seconds !== null && {
       label: "Speed", text: speedText(seconds),

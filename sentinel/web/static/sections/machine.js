@@ -5,13 +5,13 @@ export function createMachine() {
   const host = element("p", "", "soft");
   const table = createTable("GPUs", ["GPU", "Ranks", { title: "Busy", className: "right" }, { title: "Memory", className: "right" },
     { title: "Power", className: "right" }, { title: "Temperature", className: "right" }, "Problems"]);
-  const empty = emptyState("No GPU is measured. `sentinel doctor` says why, where one is expected.");
+  const empty = element("div");
   return {
     id: "machine",
     title: "Machine",
     isClosed: true,
     element: container("div", "", host, table.element, empty),
-    note: (run) => (gpusOf(run).length ? formatCount(gpusOf(run).length, "GPU") : "no GPU measured"),
+    note: (run) => (gpusOf(run).length ? formatCount(gpusOf(run).length, "GPU") : isActive(run) ? "no GPU measured" : ""),
     update(run) {
       setText(host, hostText(run.machine ?? {}));
       host.hidden = !host.textContent;
@@ -23,6 +23,8 @@ export function createMachine() {
         element("span", gpuProblems(gpu), "bad")]));
       table.element.hidden = !gpusOf(run).length;
       empty.hidden = gpusOf(run).length > 0;
+      empty.replaceChildren(emptyState(isActive(run) ? "No GPU is measured. `sentinel doctor` says why, where one is expected."
+        : "Measurements are shown while an agent serves the run. The machine curves show what they were."));
     },
     urgency: (run) => (isActive(run) && gpusOf(run).some(gpuProblems) ? 20 : 0),
   };
