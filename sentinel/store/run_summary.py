@@ -108,9 +108,12 @@ def read_summary(state: Mapping[str, Any], reader: RunReader) -> JsonObject:
 def write_summary(directory: Path, summary: JsonObject) -> None:
     """Replace the summary in the directory of a run. Raises OSError."""
     body = encode_summary(summary)
-    if len(body) > MAX_SUMMARY_BYTES:
+    empty = make_summary({"run": "", "state": ""}, ("", []))
+    for key in ("tags", "model", "host", "worst_case", "project", "sparkline"):
         # Only texts of many bytes per character make it so long.
-        body = encode_summary(summary | {"tags": [], "model": "", "worst_case": None})
+        if len(body) > MAX_SUMMARY_BYTES:
+            summary = summary | {key: empty[key]}
+            body = encode_summary(summary)
     temporary = directory / f".{SUMMARY_NAME}.new"
     temporary.write_bytes(body)
     temporary.replace(directory / SUMMARY_NAME)

@@ -18,11 +18,11 @@ READ_TIMEOUT_SECONDS = 20.0
 class WorkerPool:
     """At most `size` daemon threads, started as they are needed.
 
-    A call that takes longer than `timeout` seconds keeps its thread, but nobody waits for it.
+    A call that takes longer than `READ_TIMEOUT_SECONDS` keeps its thread, but nobody waits for it.
     """
 
-    def __init__(self, size: int = 8, timeout: float = READ_TIMEOUT_SECONDS) -> None:
-        self._size, self._timeout = size, timeout
+    def __init__(self, size: int = 8) -> None:
+        self._size, self._timeout = size, READ_TIMEOUT_SECONDS
         self._calls: SimpleQueue[tuple[Callable[[], Any], asyncio.Future[Any]]] = SimpleQueue()
         self._lock = Lock()
         self._thread_count, self._unfinished = 0, 0

@@ -24,8 +24,6 @@ from sentinel.web.agent_site import AgentSite
 from sentinel.web.run_routes import RunView
 from sentinel.web.server import WebServer
 
-pytestmark = pytest.mark.fault("X7")
-
 
 class GrowingRun:
     """A database to which steps are added, and the server of its page."""

@@ -1,0 +1,245 @@
+"""Summaries of runs, and the index of a home directory."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from contextlib import suppress
+from math import nan
+
+import pytest
+
+from sentinel.store.run_summary import (
+    MAX_SUMMARY_BYTES,
+    SUMMARY_NAME,
+    RunIndex,
+    make_summary,
+    write_summary,
+)
+from sentinel.transport.paths import AGENT_LOCK, DATABASE_NAME
+
+STATE = {
+    "run": "grpo-7b",
+    "state": "running",
+    "step": 40,
+    "attempt": 1,
+    "last_step_time": 1_700_000_040.0,
+    "started": 1_700_000_000.0,
+    "ended": nan,
+    "host": "gpu-3",
+    "project": "math",
+    "tags": ["ablation"],
+    "metadata": {"framework": "trl", "model": "Qwen3-8B"},
+    "cases": [{"severity": "critical", "message": {"subject": "The policy collapsed"}}],
+    "incidents": [{"severity": "warning"}],
+}
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("SENTINEL_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("SENTINEL_RUNTIME_DIR", str(tmp_path / "shared"))
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def add_run(home):
+    """Returns a function that writes a run with a summary."""
+
+    def add(run, **changes):
+        directory = home / "runs" / run
+        directory.mkdir(parents=True)
+        write_summary(directory, make_summary(STATE | {"run": run} | changes, ("loss", [1.0])))
+        return directory
+
+    return add
+
+
+def no_summary(run, path):
+    raise AssertionError(run)
+
+
+def entries_of(index):
+    return {entry.run: entry for entry in index.entries()}
+
+
+def test_the_summary_has_what_a_list_shows():
+    summary = make_summary(STATE, ("reward", [0.123456, None, nan, *range(100)]))
+
+    assert summary["health"] == "critical"
+    assert summary["worst_case"] == {"subject": "The policy collapsed", "severity": "critical"}
+    assert (summary["ended"], summary["last_written"]) == (None, 1_700_000_040.0)
+    assert (summary["host"], summary["framework"], summary["tags"]) == (
+        "gpu-3",
+        "trl",
+        ["ablation"],
+    )
+    assert len(summary["sparkline"]["values"]) == 64
+
+
+@pytest.mark.parametrize(
+    ("changes", "health"),
+    [
+        ({"cases": []}, "warning"),
+        ({"cases": [], "incidents": [{"severity": "info"}]}, "ok"),
+        ({"cases": [], "incidents": [], "step": None}, "unknown"),
+    ],
+)
+def test_the_health_is_that_of_the_worst_open_incident(changes, health):
+    assert make_summary(STATE | changes, ("", []))["health"] == health
+
+
+def test_the_longest_texts_fit_into_the_file(tmp_path):
+    text = "\U0001f525" * 4000
+    state = STATE | {
+        "host": text,
+        "project": text,
+        "tags": [text] * 50,
+        "metadata": dict.fromkeys(("framework", "algorithm", "model"), text),
+        "cases": [{"severity": "critical", "message": {"subject": text}}],
+    }
+    write_summary(tmp_path, make_summary(state, (text, [-1.2345e-300] * 64)))
+
+    written = (tmp_path / SUMMARY_NAME).read_bytes()
+    assert len(written) <= MAX_SUMMARY_BYTES
+    assert json.loads(written)["run"] == "grpo-7b"
+
+
+def test_a_changed_summary_is_read_again(home, add_run):
+    index = RunIndex(no_summary)
+    directory = add_run("a")
+    index.refresh()
+    assert entries_of(index)["a"].step == 40
+
+    write_summary(directory, make_summary(STATE | {"run": "a", "step": 50}, ("loss", [1.0, 2.0])))
+    os.utime(directory / SUMMARY_NAME, (1, 1))
+    index.refresh()
+    assert entries_of(index)["a"].step == 50
+
+
+def test_a_deleted_run_leaves_the_list(home, add_run):
+    index = RunIndex(no_summary)
+    directory = add_run("a")
+    add_run("b")
+    index.refresh()
+    (directory / SUMMARY_NAME).unlink()
+    directory.rmdir()
+    index.refresh()
+
+    assert {*entries_of(index)} == {"b"}
+
+
+def test_hidden_directories_files_and_empty_ones_are_no_runs(home, add_run):
+    add_run(".deleted-x-1")
+    add_run("a")
+    (home / "runs/empty").mkdir()
+    (home / "runs/file").write_text("")
+    index = RunIndex(no_summary)
+    index.refresh()
+
+    assert {*entries_of(index)} == {"a"}
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b"null", b'{"step": "x", "tags": 3}', b"\xff"])
+def test_a_damaged_summary_is_a_run_of_which_nothing_is_known(home, add_run, body):
+    (add_run("a") / SUMMARY_NAME).write_bytes(body)
+    index = RunIndex(no_summary)
+    index.refresh()
+    entry = entries_of(index)["a"]
+
+    assert (entry.state, entry.health, entry.step, entry.tags) == ("unknown", "unknown", -1, ())
+
+
+def test_a_run_with_a_running_agent_is_live(home, add_run, tmp_path):
+    add_run("a", host=os.uname().nodename)
+    shared = tmp_path / "shared/a"
+    shared.mkdir(parents=True)
+    index = RunIndex(no_summary)
+    descriptor = os.open(shared / AGENT_LOCK, os.O_RDWR | os.O_CREAT)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        index.refresh()
+        assert entries_of(index)["a"].is_live
+    finally:
+        os.close(descriptor)
+    index.refresh()
+    assert not entries_of(index)["a"].is_live
+
+
+def test_the_agent_of_another_node_lives_as_long_as_it_writes(home, add_run):
+    """The run of this node has none."""
+    directory = add_run("far", host="another-node")
+    add_run("here", host=os.uname().nodename)
+    written = (directory / SUMMARY_NAME).stat().st_mtime
+    for age, is_live in ((60.0, True), (600.0, False)):
+        index = RunIndex(no_summary, clock=lambda age=age: written + age)
+        index.refresh()
+        assert (entries_of(index)["far"].is_live, entries_of(index)["here"].is_live) == (
+            is_live,
+            False,
+        )
+
+
+def test_a_missing_summary_is_made_once_and_the_run_stays_as_old_as_it_is(home):
+    directory = home / "runs/old"
+    directory.mkdir(parents=True)
+    (directory / DATABASE_NAME).write_text("")
+    for path in (directory / DATABASE_NAME, directory):
+        os.utime(path, (1_600_000_000, 1_600_000_000))
+    made = []
+
+    def summarise(run, path):
+        made.append(run)
+        return make_summary(STATE | {"run": run, "state": "finished"}, ("loss", [1.0]))
+
+    index = RunIndex(summarise)
+    index.refresh()
+    assert entries_of(index)["old"].state == "unknown"
+    assert index.complete_one()
+    assert entries_of(index)["old"].state == "finished"
+    again = RunIndex(summarise)
+    for each in (index, again):
+        each.refresh()
+        assert not each.complete_one()
+
+    assert made == ["old"]
+    assert {path.stat().st_mtime for path in (directory, *directory.iterdir())} == {1_600_000_000}
+
+
+def test_a_run_that_cannot_be_summarised_is_not_tried_again_and_again(home):
+    tried = []
+    for name in ("a", "b"):
+        directory = home / "runs" / name
+        directory.mkdir(parents=True)
+        (directory / DATABASE_NAME).write_text("no database")
+
+    def summarise(run, path):
+        tried.append(run)
+        raise OSError(run)
+
+    index = RunIndex(summarise)
+    for _ in range(3):
+        index.refresh()
+        while index.complete_one():
+            pass
+
+    assert sorted(tried) == ["a", "b"]
+    assert {*entries_of(index)} == {"a", "b"}
+
+
+def test_a_home_that_cannot_be_written_is_listed(home, monkeypatch):
+    directory = home / "runs/old"
+    directory.mkdir(parents=True)
+    (directory / DATABASE_NAME).write_text("")
+
+    def refuse(*_):
+        raise PermissionError(13, "read-only")
+
+    monkeypatch.setattr("sentinel.store.run_summary.add_summary", refuse)
+    index = RunIndex(lambda run, _: make_summary(STATE | {"run": run}, ("loss", [1.0])))
+    index.refresh()
+    with suppress(PermissionError):
+        index.complete_one()
+
+    assert entries_of(index)["old"].step == 40

@@ -1,0 +1,115 @@
+"""Filter, order, groups and pages of the list of runs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from sentinel.store.run_summary import run_entry
+from sentinel.web.run_list import RunQuery, query_runs
+
+NOW = 1_700_000_000.0
+
+
+def entry(run, *, is_live=False, **fields):
+    summary = {"run": run, "state": "finished", "health": "ok", "last_written": NOW - 60.0} | fields
+    made = run_entry(run, Path(run), (0, 0), json.dumps(summary).encode())
+    made.is_live = is_live
+    return made
+
+
+ENTRIES = [
+    entry("a-sft", step=5, project="math", tags=["long"], host="gpu-1", last_written=NOW - 300),
+    entry("b-grpo", step=50, project="code", tags=["long", "seed 1"], health="critical"),
+    entry("c-grpo", step=500, state="running", is_live=True, last_written=NOW - 1, framework="trl"),
+    entry("d-grpo", state="running", project="math", health="warning", model="Qwen3-8B"),
+]
+
+
+def runs_of(**query):
+    return [run["run"] for run in query_runs(ENTRIES, RunQuery(**query), NOW)["runs"]]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", "abcd"),
+        ("grpo", "bcd"),
+        ("GRPO math", "d"),
+        ("tag:seed", "b"),
+        ("state:unfinished", "d"),
+        ("state:running", "c"),
+        ("project:math health:ok", "a"),
+        ("run:grpo qwen3", "d"),
+        ("nothing", ""),
+        ("unknown:key", ""),
+    ],
+)
+def test_every_word_of_a_filter_has_to_match(text, expected):
+    assert "".join(run[0] for run in runs_of(filter=text, sort="run")) == expected
+
+
+@pytest.mark.parametrize(
+    ("sort", "expected"),
+    [
+        ("run", "abcd"),
+        ("-run", "dcba"),
+        ("-step", "cbad"),
+        ("-last_written", "cbda"),
+        ("-health", "bdac"),
+        ("host", "bcda"),
+        ("state", "abcd"),
+    ],
+)
+def test_runs_are_in_the_order_asked_for(sort, expected):
+    assert "".join(run[0] for run in runs_of(sort=sort)) == expected
+
+
+def test_groups_are_in_the_order_of_their_names_and_runs_without_one_last():
+    answer = query_runs(ENTRIES, RunQuery(group="project", sort="run"), NOW)
+
+    assert answer["groups"] == [
+        {"name": "code", "count": 1},
+        {"name": "math", "count": 2},
+        {"name": "", "count": 1},
+    ]
+    assert [(run["group"], run["run"][0]) for run in answer["runs"]] == [
+        ("code", "b"),
+        ("math", "a"),
+        ("math", "d"),
+        ("", "c"),
+    ]
+
+
+def test_a_run_is_in_the_group_of_each_of_its_tags():
+    answer = query_runs(ENTRIES, RunQuery(group="tag", sort="run"), NOW)
+
+    assert (answer["matched"], answer["rows"]) == (4, 5)
+    assert [(run["group"], run["run"][0]) for run in answer["runs"]][:3] == [
+        ("long", "a"),
+        ("long", "b"),
+        ("seed 1", "b"),
+    ]
+
+
+def test_a_page_is_a_part_of_all_rows():
+    pages = [runs_of(sort="run", offset=offset, limit=3) for offset in (0, 3, 6)]
+
+    assert pages == [["a-sft", "b-grpo", "c-grpo"], ["d-grpo"], []]
+
+
+def test_a_run_that_should_be_active_and_has_no_agent_is_unfinished():
+    answer = query_runs(ENTRIES, RunQuery(sort="run"), NOW)
+
+    assert answer["states"] == {"finished": 2, "running": 1, "unfinished": 1}
+    assert [run["is_live"] for run in answer["runs"]] == [False, False, True, False]
+    assert [run["age"] for run in answer["runs"]] == [300.0, 60.0, 1.0, 60.0]
+
+
+def test_the_key_of_an_age_in_the_future_is_zero():
+    """Of a node whose clock is ahead."""
+    (run,) = query_runs([entry("a", last_written=NOW + 60)], RunQuery(), NOW)["runs"]
+
+    assert run["age"] == 0.0

@@ -1,0 +1,194 @@
+"""The data of one run: parameters of requests, and what is answered if it cannot be read."""
+
+from __future__ import annotations
+
+import sqlite3
+from threading import Event as Flag
+
+import pytest
+import requests
+from support.results import RUN
+from support.web_servers import TIMEOUT_SECONDS, get, servers
+
+from sentinel.web import worker_pool
+from sentinel.web.suppression_api import SuppressionApi
+
+SIGNALS = [{"name": name} for name in ("loss", "reward", "my/loss,raw")]
+
+
+class Reader:
+    """Remembers what it was asked."""
+
+    def __init__(self):
+        self.asked = []
+
+    def __getattr__(self, name):
+        def answer(*arguments, **options):
+            self.asked.append((name, arguments, options))
+            return {"series": {}} if name != "signals" else SIGNALS
+
+        return answer
+
+
+@pytest.fixture
+def serve():
+    with servers() as start:
+        yield start
+
+
+@pytest.fixture
+def reader():
+    return Reader()
+
+
+@pytest.fixture
+def asked(serve, reader):
+    """Returns a function: what the reader is asked for a path."""
+    answers = {
+        name: getattr(reader, name)
+        for name in (
+            "signals",
+            "series",
+            "rank_grid",
+            "thresholds",
+            "samples",
+            "deliveries",
+            "media",
+        )
+    }
+    url = serve(**answers)
+
+    def ask(path):
+        answer = get(f"{url}/runs/{RUN}/api/{path}")
+        assert answer.status_code == 200, answer.text
+        return reader.asked[-1][1:]
+
+    return ask
+
+
+@pytest.mark.parametrize(
+    ("path", "arguments", "options"),
+    [
+        (
+            "series?signals=loss,reward&points=100&axis=time&from=1.5&to=2e3",
+            (["loss", "reward"],),
+            {"points": 100, "axis": "time", "start": 1.5, "end": 2000.0},
+        ),
+        (
+            "series?signals=my/loss,raw&signals=loss&signals=nothing",
+            (["my/loss,raw", "loss"],),
+            {"points": 800, "axis": "step", "start": None, "end": None},
+        ),
+        (
+            "series?points=999999",
+            ([],),
+            {"points": 5000, "axis": "step", "start": None, "end": None},
+        ),
+        ("ranks?signal=loss&columns=9", ("loss",), {"columns": 9, "start": None, "end": None}),
+        ("samples?step=7&search=fox&before=30", (7, 20, "fox", 30), {}),
+        ("deliveries?limit=5", (5,), {}),
+        ("deliveries?limit=999999", (2000,), {}),
+        ("media?kind=image", ("image", 200), {}),
+    ],
+)
+def test_the_reader_gets_the_parameters_within_bounds(asked, path, arguments, options):
+    assert asked(path) == (arguments, options)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "series?axis=wall",
+        "series?points=many",
+        "series?from=nan",
+        "series?to=x",
+        "deliveries?limit=-1",
+    ],
+)
+def test_a_malformed_parameter_is_named(serve, path):
+    answer = get(f"{serve()}/api/{path}")
+
+    assert answer.status_code == 400
+    assert answer.json()["error"].startswith(path.partition("?")[2].partition("=")[0])
+
+
+@pytest.mark.parametrize(
+    "path", ["runs/other/", "runs/other/api/run", "runs/%2e%2e/api/run", "runs/a%2fb/", "runs/"]
+)
+def test_an_agent_serves_its_run_only(serve, path):
+    assert get(f"{serve()}/{path}").status_code == 404
+
+
+def test_addresses_are_relative_for_a_proxy_with_a_path(serve):
+    url = serve()
+    for path, target in (("/", f"runs/{RUN}/"), (f"/runs/{RUN}", f"{RUN}/")):
+        answer = requests.get(url + path, allow_redirects=False, timeout=TIMEOUT_SECONDS)
+        assert (answer.status_code, answer.headers["location"]) == (307, target)
+
+
+def test_the_data_are_at_the_root_of_an_agent_and_below_its_run(serve):
+    url = serve()
+
+    assert get(f"{url}/api/run").json() == get(f"{url}/runs/{RUN}/api/run").json()
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [(sqlite3.OperationalError("disk I/O error"), 503), (FileNotFoundError(2, "gone"), 404)],
+)
+def test_data_that_cannot_be_read_are_an_error_for_people(serve, error, status):
+    def incidents():
+        raise error
+
+    answer = get(f"{serve(incidents=incidents)}/api/incidents")
+
+    assert answer.status_code == status
+    assert answer.json()["error"].startswith("The data of this run")
+
+
+def test_a_disk_that_hangs_does_not_keep_other_answers(serve, monkeypatch):
+    monkeypatch.setattr(worker_pool, "READ_TIMEOUT_SECONDS", 0.2)
+    hanging = Flag()
+    url = serve(incidents=lambda: hanging.wait(TIMEOUT_SECONDS) and [])
+    for _ in range(12):
+        assert get(f"{url}/api/incidents").status_code == 503
+    for path in ("/-/healthy", "/metrics", "/static/run.js", f"/runs/{RUN}/"):
+        assert get(url + path).status_code == 200
+    hanging.set()
+
+
+def test_an_image_is_loaded_once(serve):
+    url = serve(media_body=lambda _: ("image/png", b"png")) + "/api/media/4"
+    answer = get(url)
+    again = get(url, **{"if-none-match": answer.headers["etag"]})
+
+    assert (answer.content, answer.headers["content-type"]) == (b"png", "image/png")
+    assert (again.status_code, again.content) == (304, b"")
+
+
+def test_an_image_that_is_gone_is_not_found(serve):
+    def media_body(number):
+        raise KeyError(number)
+
+    assert get(serve(media_body=media_body) + "/api/media/4").status_code == 404
+
+
+def test_nothing_can_be_changed_without_an_agent(serve):
+    """The page of a run from long ago."""
+    url = serve()
+    token = get(url + "/api/write-token").json()["token"]
+    headers = {"x-sentinel-write-token": token, "connection": "close"}
+    body = {"for": "2h"}
+    answer = requests.post(
+        f"{url}/runs/{RUN}/api/silence", json=body, headers=headers, timeout=TIMEOUT_SECONDS
+    )
+
+    assert (answer.status_code, answer.json()) == (409, {"error": "No agent serves this run."})
+
+
+@pytest.mark.fault("X5")
+def test_the_page_of_a_run_writes_through_the_same_gate(serve, tmp_path):
+    url = serve(suppression=SuppressionApi(RUN, tmp_path / "sentinel.db"))
+    for path in ("acknowledge", "silence"):
+        answer = requests.post(f"{url}/runs/{RUN}/api/{path}", json={}, timeout=TIMEOUT_SECONDS)
+        assert answer.status_code == 403
