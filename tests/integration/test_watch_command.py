@@ -165,10 +165,10 @@ def queued_notifications():
     return [row for row in rows if "nan_or_inf" in str(row)]
 
 
-def make_agent(path):
+def make_agent(path, **options):
     sinks = {"webhook": {"url": "http://127.0.0.1:9/unreachable"}}
     settings = {"linger_seconds": 0.0, "port": 0, "sinks": sinks, "node_poll_seconds": 0}
-    return build_log_agent(path, "mine", load_settings(settings))
+    return build_log_agent(path, "mine", load_settings(settings), **options)
 
 
 def test_an_incident_of_the_backlog_is_sent_only_if_it_is_still_firing(path, capsys):
@@ -192,6 +192,20 @@ def test_an_incident_of_the_backlog_is_sent_only_if_it_is_still_firing(path, cap
     second.stop_requested.set()
     second.serve()
     assert len(queued_notifications()) == 2, "opened and resolved"
+
+
+def test_a_case_is_printed_as_json(path, capsys):
+    append_rows(path, *loss_rows(1, 20), *loss_rows(20, 30, "NaN"))
+    watch = make_agent(path, as_json=True)
+    watch.run_once()
+    watch.stop_requested.set()
+    watch.serve()
+    first, *_ = map(json.loads, capsys.readouterr().out.splitlines())
+
+    assert (first["type"], first["notification"]) == ("notification", "opened")
+    assert (first["detector"], first["severity"]) == ("nan_or_inf", "warning")
+    assert first["onset_step"] == 20
+    assert first["remedy"]
 
 
 def test_a_case_is_printed_when_it_opens_and_when_its_cause_is_found(path, capsys, monkeypatch):
