@@ -67,6 +67,7 @@ def _page(title: str, body: str) -> str:
         "<!doctype html><html lang='en'><meta charset='utf-8'>"
         "<meta name='viewport' content='width=device-width, initial-scale=1'>"
         f"<title>{escape(title)}</title><link rel='stylesheet' href='../static/style.css'>"
+        "<link rel='icon' href='data:,'>"
         f"<main class='runbook'>{body}</main></html>"
     )
 

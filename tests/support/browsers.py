@@ -8,7 +8,15 @@ from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
-from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Dialog, sync_playwright
+from axe_core_python.base import AXE_SCRIPT
+from playwright.sync_api import (
+    Browser,
+    BrowserContext,
+    ConsoleMessage,
+    Dialog,
+    Page,
+    sync_playwright,
+)
 from programs import find
 
 TIMEOUT_MS = 120_000
@@ -94,3 +102,29 @@ def new_context(browser: Browser, problems: PageProblems, **options: Any) -> Bro
     context.set_default_timeout(TIMEOUT_MS)
     problems.watch(context)
     return context
+
+
+AXE_RULES = ("wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "best-practice")
+
+
+def accessibility_problems(page: Page) -> list[str]:
+    """What axe finds on the page as it is now: the rule, the help, and the first elements."""
+    options = {"runOnly": {"type": "tag", "values": [*AXE_RULES]}, "resultTypes": ["violations"]}
+    page.evaluate(AXE_SCRIPT)
+    found = page.evaluate("options => axe.run(document, options)", options)["violations"]
+    return [
+        f"{each['id']}: {each['help']}: "
+        + "; ".join(node["html"][:160] for node in each["nodes"][:3])
+        for each in found
+    ]
+
+
+def overflow(page: Page) -> list[str]:
+    """The elements that make the page wider than its window; empty if it does not scroll aside."""
+    return page.evaluate("""() => {
+      const root = document.documentElement;
+      if (root.scrollWidth <= root.clientWidth) return [];
+      return [...document.querySelectorAll("body *")]
+        .filter((each) => each.getBoundingClientRect().right > root.clientWidth + 1)
+        .slice(0, 5).map((each) => each.outerHTML.slice(0, 120));
+    }""")

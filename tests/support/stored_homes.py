@@ -220,42 +220,49 @@ def _deliver(connection: Any, now: float) -> None:
         outbox.mark_delivered(connection, key, now)
 
 
-def write_long_run(
-    home: Path, run: str, *, steps: int, ranks: int = 1, signals: int = 20, begin: float = BEGIN
-) -> Path:
-    """Write the combined records of a long run into the home; returns its database.
-
-    It has `signals` signals: the main ones, then `my/metric-<n>`. Loss, gradient norm and step time
-    have a value for each rank, at most of `MAX_RANKS_WITH_VALUES`.
-    """
-    path, random = _new_database(home, run), Random(1)
-    plan = StoredRun(run, steps=steps, begin=begin)
+def long_rows(steps: int, signals: int = 20) -> Iterator[dict[str, float]]:
+    """The values of each step of a healthy run: the main signals first, then `my/metric-<n>`."""
+    plan, random = StoredRun(steps=steps), Random(1)
     names = [*step_values(plan, 1, random)][:signals]
     names += [f"my/metric-{number}" for number in range(signals - len(names))]
-    ranks_range = range(ranks)
+    for step in range(1, steps + 1):
+        known = step_values(plan, step, random)
+        yield {name: known.get(name, step % 97 + random.random()) for name in names}
+
+
+def write_long_run(
+    home: Path,
+    run: str,
+    rows: Iterable[Mapping[str, float]],
+    *,
+    ranks: int = 1,
+    begin: float = BEGIN,
+) -> Path:
+    """Write one combined record per row, such as those of `long_rows`; returns the database.
+
+    Loss, gradient norm and step time have a value for each rank, if there are few enough ranks, and
+    the other signals a minimum and maximum over them.
+    """
+    path, random = _new_database(home, run), Random(1)
     with closing(connect(path)) as connection:
         history = History(connection)
         connection.execute("begin")
         start = Record(run, WHOLE_RUN, 0, begin, Event.START, {"world_size": float(ranks)})
         history.update(Result(start))
-        for step in range(1, steps + 1):
-            known = step_values(plan, step, random)
-            values = {name: known.get(name, step % 97 + random.random()) for name in names}
-            spread = {}
-            for name, value in values.items():
-                keeps = name in RANK_VALUE_SIGNALS and 1 < ranks <= MAX_RANKS_WITH_VALUES
-                if keeps:
-                    column = [value * (1 + random.random() / 50) for _ in ranks_range]
-                    spread[name] = compute_spread(ranks_range, column, keep_values=True)
+        step = 0
+        for step, row in enumerate(rows, 1):
+            values, spread = dict(row), {}
+            for name, value in row.items() if ranks > 1 else ():
+                if name in RANK_VALUE_SIGNALS and ranks <= MAX_RANKS_WITH_VALUES:
+                    column = [value * (1 + random.random() / 50) for _ in range(ranks)]
+                    spread[name] = compute_spread(range(ranks), column, keep_values=True)
                     values[name] = spread[name].mean
-                elif ranks > 1:
+                else:
                     spread[name] = compute_spread((0, ranks - 1), (value, value * 1.01))
-            record = Record(
-                *(run, WHOLE_RUN, step, begin + step, Event.STEP, values), spread=spread
-            )
+            record = Record(run, WHOLE_RUN, step, begin + step, Event.STEP, values, spread=spread)
             history.update(Result(record))
         stop = Record(
-            *(run, WHOLE_RUN, steps, begin + steps, Event.STOP), attributes={"outcome": "finished"}
+            *(run, WHOLE_RUN, step, begin + step, Event.STOP), attributes={"outcome": "finished"}
         )
         history.update(Result(stop))
         connection.execute("commit")

@@ -34,6 +34,8 @@ class StubReader:
             "series": {"series": {}, "last_id": 0},
             "timeline": {"detectors": [], "events": []},
             "media_body": ("image/png", b""),
+            "rank_grid": {"signal": "", "signals": [], "ranks": [], "x": [], "values": []},
+            "thresholds": {},
         }
         return self._answers.get(name, lambda *_, **__: empty.get(name, []))
 
