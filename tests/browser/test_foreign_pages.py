@@ -91,7 +91,7 @@ def foreign_problems(page_problems):
 
 
 @pytest.mark.fault("X5")
-def test_the_page_of_the_agent_can_write(browser_page, agent_url, database):
+def test_the_page_of_the_agent_can_write(agent_url, browser_page, database):
     browser_page.goto(agent_url + "/")
     answer = browser_page.evaluate("""(async () => {
       const { token } = await (await fetch("api/write-token")).json();

@@ -78,6 +78,17 @@ def test_a_case_that_lasted_to_the_end_is_the_verdict(page):
     expect(card.get_by_role("button", name="Silence")).to_have_count(0)
 
 
+def test_a_case_shows_the_curves_of_its_signals(page):
+    curve = page.locator(".case-curve").filter(has_text="KL to the reference")
+    expect(curve).to_have_text(re.compile(r"0\.0\d+ → \d+(\.\d+)? nats"))
+    curve.click()
+
+    assert re.search(r"[?&]from=\d+&to=160", page.url)
+    expect(section(page, "curves")).to_have_attribute("open", "")
+    section(page, "curves").locator("summary").click()
+    page.get_by_label("Range").select_option("all")
+
+
 def test_sections_stay_as_the_user_left_them(page, url):
     summary = section(page, "settings").locator("summary")
     expect(section(page, "settings").get_by_text("Qwen/Qwen3-8B")).to_be_hidden()

@@ -40,6 +40,7 @@ export function startPage(extraSections = []) {
     view: createView(),
     run: null,
     pastCases: [],
+    allIncidents: [],
     runbookUrl: (name) => (source.isReport ? "" : `../../runbooks/${encodeName(name)}`),
   };
   const header = createHeader(page);
@@ -53,6 +54,11 @@ export function startPage(extraSections = []) {
     header.update(page.run);
     frame.update(page.run);
     openLinkedPlace();
+  };
+  // Those of `api/incidents`.
+  page.setIncidents = (incidents) => {
+    page.allIncidents = incidents;
+    frame.update(page.run);
   };
   page.searchTargets = () => searchTargets(page);
   if (!source.isReport) page.toolbar.element.append(reportLink());

@@ -3,11 +3,11 @@ import {
   button, container, createChangeCheck, element, emptyState, formatCount, formatDate, formatRanks, isActive, isNumber,
   severityClass, textWithCode,
 } from "../dom.js";
+import { caseCurves, rangeOfCase } from "./case_curves.js";
 import { caseAnchor, lastingCases, singleIncidents } from "./header.js";
 import { openAcknowledgeDialog, openSilenceDialog, sendSuppression } from "./suppression.js";
 
 const MAX_RESOLVED_SHOWN = 50;
-const STEPS_AROUND_CASE = 0.35;
 
 export function createCases(page) {
   const open = element("div");
@@ -26,11 +26,12 @@ export function createCases(page) {
     update(run) {
       // Rebuilt only after a change, so that the user can select and copy text. How long ago a case
       // was found changes all the time.
-      const facts = JSON.stringify([run.cases, run.incidents, run.state, lastingCases(run, page.pastCases)], (key, value) => (key === "since" ? undefined : value));
+      const facts = JSON.stringify([run.cases, run.incidents, run.state, lastingCases(run, page.pastCases), page.allIncidents.length], (key, value) => (key === "since" ? undefined : value));
       if (isOpenNew(facts)) replaceKeepingFocus(open, openElements(page, run));
       for (const each of run.cases) {
         const since = document.getElementById(caseAnchor(each.name))?.querySelector(".since");
         if (since && since.textContent !== each.message.since) since.textContent = each.message.since;
+        if (root.closest("details").open) caseCurves(page, each, run.incidents);
       }
       if (areSilencesNew(run.silences)) silences.replaceChildren(...(run.silences ?? []).map((each) => silenceBanner(page, each)));
       silences.hidden = !run.silences?.length;
@@ -55,7 +56,7 @@ function openElements(page, run) {
       ? "None. A case opens when a detector fires, and its notification is shown here."
       : run.state === "unfinished" ? "None was open at the last step." : "None was open when the run ended.";
   const cases = [...run.cases, ...lastingCases(run, page.pastCases)].map((each) =>
-    caseCard(page, each, run.incidents.filter((incident) => incident.case === each.name)));
+    caseCard(page, each, (each.resolution ? page.allIncidents : run.incidents).filter((incident) => incident.case === each.name)));
   const single = run.incidents.filter((incident) => !incident.case).map((incident) => incidentCard(page, incident));
   return cases.length + single.length ? [...cases, ...single] : [emptyState(none)];
 }
@@ -79,15 +80,17 @@ function caseCard(page, openCase, incidents) {
     container("div", "top", element("span", openCase.severity, "pill"), element("h3", message.subject),
       diagnosis && confidenceBar(diagnosis)),
     element("p", message.since, "soft since"),
-    container("p", "facts-line",
-      ranks?.length > 0 && element("span", `rank${ranks.length > 1 ? "s" : ""} ${formatRanks(ranks)}`),
-      message.checkpoint && element("span", `Last good checkpoint: ${message.checkpoint}`, "good")),
-    diagnosis ? evidenceList(diagnosis.evidence) : factList(message.facts),
-    message.remedy && container("div", "remedy", element("h4", "What to do"), textWithCode("p", message.remedy)),
-    ...suppressionLines(incidents),
-    ...notes.map((text) => textWithCode("p", text, "soft")),
-    caseActions(page, openCase, incidents, diagnosis ? diagnosis.cause : detector),
-    incidents.length > 0 ? memberList(openCase, incidents) : incidentNames(openCase),
+    container("div", "case-body", container("div", "",
+      container("p", "facts-line",
+        ranks?.length > 0 && element("span", `rank${ranks.length > 1 ? "s" : ""} ${formatRanks(ranks)}`),
+        message.checkpoint && element("span", `Last good checkpoint: ${message.checkpoint}`, "good")),
+      diagnosis ? evidenceList(diagnosis.evidence) : factList(message.facts),
+      message.remedy && container("div", "remedy", element("h4", "What to do"), textWithCode("p", message.remedy)),
+      ...suppressionLines(incidents),
+      ...notes.map((text) => textWithCode("p", text, "soft")),
+      caseActions(page, openCase, incidents, diagnosis ? diagnosis.cause : detector),
+      incidents.length > 0 ? memberList(openCase, incidents) : incidentNames(openCase)),
+    caseCurves(page, openCase, [...incidents, ...page.allIncidents])),
   );
   card.id = caseAnchor(openCase.name);
   card.tabIndex = -1;
@@ -133,7 +136,7 @@ function caseActions(page, openCase, incidents, runbook) {
     canChange && detectors.length > 0 && button("Silence", () => openSilenceDialog(source, detectors)),
     runbookLink(page, runbook),
     isNumber(openCase.onset_step) && button("Show in charts", () => {
-      view.set({ axis: "step", range: rangeAround(openCase, page.run) });
+      view.set({ axis: "step", range: rangeOfCase(openCase, page.run) });
       page.reveal("curves");
     }, "quiet"),
   );
@@ -145,13 +148,6 @@ function runbookLink(page, name, className = "") {
   const link = element("a", "Runbook", `button ${className}`.trim());
   link.href = url;
   return link;
-}
-
-// The steps of a case, with some before and after it.
-function rangeAround({ onset_step: onset, opened_step: opened, resolved_step: resolved }, run) {
-  const end = resolved ?? Math.max(opened ?? onset, run?.step ?? onset);
-  const margin = Math.max(10, Math.round(STEPS_AROUND_CASE * Math.max(end - onset, 20)));
-  return [Math.max(0, onset - margin), end + margin];
 }
 
 // Where ranks of a run without progress are: innermost function first.
@@ -263,7 +259,8 @@ function resolvedCase(page, pastCase) {
   details.id = caseAnchor(name);
   details.addEventListener("toggle", () => {
     if (!details.open || details.childElementCount > 1) return;
-    const card = caseCard(page, { ...pastCase, ranks: pastCase.ranks ?? [] }, []);
+    const incidents = page.allIncidents.filter((incident) => incident.case === name);
+    const card = caseCard(page, { ...pastCase, ranks: pastCase.ranks ?? [] }, incidents);
     card.removeAttribute("id");
     details.append(card);
   });

@@ -15,6 +15,7 @@ export function createIncidents(page) {
       shownFor = "";
       return;
     }
+    page.setIncidents(incidents);
     table.setRows(incidents.map((each) => [
       each.name.split("/").pop(), element("span", each.severity, `pill ${severityClass(each)}`), each.state,
       each.diagnosis ? each.diagnosis.title : "", each.onset_step, each.opened_step, each.resolved_step,
