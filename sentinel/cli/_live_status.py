@@ -15,6 +15,9 @@ from sentinel.cli._run_table import Row, make_index, read_rows, run_lines, run_t
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
+MAX_COMPLETED = 8
+"""Runs without a summary that one look at live runs reads from their databases."""
+
 _VOLATILE_KEYS = ("age", "last_written")
 """They change without any news."""
 
@@ -24,7 +27,7 @@ def watch_runs(filter_text: str, interval: float, *, is_all: bool, json: bool) -
     index = make_index()
 
     def read() -> list[Row]:
-        rows = read_rows(filter_text, index)
+        rows = read_rows(filter_text, index, None if is_all else MAX_COMPLETED)
         return rows if is_all else [row for row in rows if row["is_live"]]
 
     def render(rows: list[Row], console: Console) -> RenderableType:

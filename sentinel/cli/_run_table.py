@@ -50,10 +50,13 @@ def make_index() -> RunIndex:
     return RunIndex(summarise)
 
 
-def read_rows(filter_text: str, index: RunIndex | None = None) -> list[Row]:
+def read_rows(
+    filter_text: str, index: RunIndex | None = None, max_completed: int | None = None
+) -> list[Row]:
     """The summaries of the runs that the filter selects, the newest first.
 
-    The first time, a run of an earlier version is read from its database, with a progress bar.
+    The first time, a run of an earlier version is read from its database, with a progress bar; at
+    most `max_completed` of them, the newest.
     """
     from sentinel.cli._progress import ProgressBar
     from sentinel.web.run_list import RunQuery, query_runs
@@ -62,9 +65,11 @@ def read_rows(filter_text: str, index: RunIndex | None = None) -> list[Row]:
     index.refresh()
     entries = index.entries()
     total = sum(not each.is_complete for each in entries)
+    if max_completed is not None:
+        total = min(total, max_completed)
     with ProgressBar("Reading runs") as bar:
         done = 0
-        while index.complete_one():
+        while done < total and index.complete_one():
             done += 1
             bar.update(min(done / total, 1.0) if total else None, f"{done} of {total}")
     query = RunQuery(filter_text, limit=max(len(entries), 1))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json as jsonlib
 import time
 from collections.abc import Iterator
+from functools import lru_cache
 from math import isfinite, nan
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,6 +15,8 @@ from sentinel.cli._options import error_exit
 from sentinel.cli._run_ids import complete_run
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from sentinel.store.run_reader import RunReader
 
 UNREACHABLE = "unreachable"
@@ -84,7 +87,7 @@ def _print_agents(*, json: bool) -> None:
     from sentinel.cli._run_table import print_rows, read_rows
 
     print(f"No run has an agent under {home_dir()}.")
-    rows = read_rows("")
+    rows = read_rows("", max_completed=NEWEST_SHOWN)
     if rows:
         count = min(len(rows), NEWEST_SHOWN)
         print(f"The newest {count} of {len(rows)} runs (`sentinel status --all` lists all):")
@@ -180,11 +183,18 @@ def _closed_cases(run: str) -> list[dict[str, Any]]:
 
 
 def _reader(run: str) -> RunReader | None:
-    from sentinel.store.run_reader import RunReader
     from sentinel.transport.paths import DATABASE_NAME, current_run_dir
 
     path = current_run_dir(run) / DATABASE_NAME
-    return RunReader(path) if path.is_file() else None
+    return _cached_reader(path) if path.is_file() else None
+
+
+@lru_cache(maxsize=1)
+def _cached_reader(path: Path) -> RunReader:
+    """One for all looks of --watch: it reads the new rows only."""
+    from sentinel.store.run_reader import RunReader
+
+    return RunReader(path)
 
 
 def _to_dict(discovered: Any) -> dict[str, Any]:

@@ -160,3 +160,16 @@ def test_a_watch_on_a_terminal_leaves_it_as_it_was(number, exit_status):
     assert shown.rindex(b"\x1b[?25h") > shown.rindex(b"\x1b[?25l")
     assert shown.rindex(b"\x1b[?1049l") > shown.rindex(b"\x1b[?1049h")
     assert b"Traceback" not in shown
+
+
+def test_runs_of_an_earlier_version_do_not_delay_the_runs_that_are_shown(tmp_path, monkeypatch):
+    """They have no summary; reading a thousand databases takes minutes."""
+    for number in range(3):
+        write_run(tmp_path, run=f"old-{number}", steps=5, begin=1_760_000_000.0 + number)
+        os.utime(tmp_path / "runs" / f"old-{number}" / "sentinel.db", (1e9 + number,) * 2)
+    monkeypatch.setenv("SENTINEL_HOME", str(tmp_path))
+
+    assert sorted(row["run"] for row in read_rows("", max_completed=1) if row.get("host")) == [
+        "old-2"
+    ]
+    assert len([row for row in read_rows("") if row.get("host")]) == 3
