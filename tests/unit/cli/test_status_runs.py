@@ -58,7 +58,7 @@ def test_a_past_run_is_read_from_its_database():
     assert lines[0].startswith("healthy-1: finished at step 30 (ended ")
     assert lines[1].strip().startswith("trl, grpo")
     curves = [line for line in lines if "▁" in line]
-    assert [line.split()[0] for line in curves][:2] == ["loss", "kl_ref"]
+    assert [line.split()[0] for line in curves][:3] == ["loss", "reward", "kl_ref"]
 
 
 def test_a_past_run_as_json():
