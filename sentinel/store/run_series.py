@@ -7,7 +7,9 @@ deleted, which happens when records are read again, everything is read anew.
 
 from __future__ import annotations
 
+import logging
 import sqlite3
+import struct
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +19,7 @@ from operator import itemgetter
 from typing import Any, NamedTuple
 
 from sentinel.model.record import Event
+from sentinel.store.blocks import unpack_signals
 from sentinel.store.charted_signals import (
     CHARTED_EVENTS,
     VALUE,
@@ -25,7 +28,7 @@ from sentinel.store.charted_signals import (
     signal_order,
 )
 from sentinel.store.rank_grid import RankGrid, RankMeans, grid_to_dict, mean_by_rank
-from sentinel.store.record_rows import LayoutTable, unpack_values
+from sentinel.store.record_rows import LayoutTable, unpack, unpack_values
 from sentinel.store.series import (
     MAX_BUCKETS,
     BlockDecoder,
@@ -36,6 +39,8 @@ from sentinel.store.series import (
     Track,
 )
 from sentinel.store.storage_monitor import DamagedContentError
+
+log = logging.getLogger(__name__)
 
 MAX_DECODERS = 512
 """Decoders in memory; above it all are forgotten and made again when needed."""
@@ -69,6 +74,10 @@ select event, sum(number) from (
     union all select 'step', count(*) from step)
 group by event
 """
+
+_DECODING_ERRORS = (
+    ValueError, KeyError, TypeError, IndexError, AttributeError, struct.error,
+)  # fmt: skip
 
 Report = Callable[[Exception], object]
 
@@ -214,17 +223,13 @@ class RunSeries:
     ) -> None:
         """Add the summaries of rows of one layout; what cannot be decoded is reported."""
         try:
-            decoder = self._decoder(number, event, wanted)
-        except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
-            self._report_damage(error)
-            return
-        try:
-            decoder.add(blobs, found)
-        except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
-            self._report_damage(error)
-            if len(blobs) > 1:
-                for blob in blobs:
-                    self._decode(number, event, [blob], found, wanted)
+            self._decoder(number, event, wanted).add(blobs, found)
+        except _DECODING_ERRORS as error:
+            if len(blobs) == 1:
+                self._report_damage(error, number, blobs[0])
+                return
+            for blob in blobs:
+                self._decode(number, event, [blob], found, wanted)
 
     def _decoder(
         self, number: int, event: Event, wanted: frozenset[str] | None
@@ -238,9 +243,19 @@ class RunSeries:
             decoder = self._decoders[number, event, wanted] = kind(layout, event, wanted)
         return decoder
 
-    def _report_damage(self, error: Exception) -> None:
-        message = f"a row of the history cannot be decoded ({type(error).__name__})"
-        self.report(DamagedContentError(message))
+    def _report_damage(self, error: Exception, number: int, blob: bytes) -> None:
+        """Report a row that cannot be decoded; not one that the history itself can read."""
+        try:
+            layout = self._layout_table.get(abs(number))
+            if number > 0:
+                unpack("", layout, blob, (0, 0, 0.0, Event.STEP))
+            else:
+                unpack_signals(layout, blob)
+        except _DECODING_ERRORS:
+            message = f"a row of the history cannot be decoded ({type(error).__name__})"
+            self.report(DamagedContentError(message))
+        else:
+            log.error("A row of the history is left out of its series", exc_info=error)
 
     def find(self, name: str) -> Track | None:
         """The track that has the signal."""
@@ -351,8 +366,8 @@ class RunSeries:
         event = Event(row[4])
         try:
             values = unpack_values(self._layout_table.get(row[5]), row[6])
-        except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
-            self._report_damage(error)
+        except _DECODING_ERRORS as error:
+            self._report_damage(error, row[5], row[6])
             return []
         targets = ((chart_name(event, name), value) for name, value in values.items())
         return [(target[0], value) for target, value in targets if target and target[1] == VALUE]

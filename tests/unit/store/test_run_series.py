@@ -385,6 +385,27 @@ def test_a_damaged_row_is_reported_and_left_out(path):
     assert "history" in str(reported[0])
 
 
+def test_a_damaged_layout_is_reported_for_each_row(path):
+    write_records(path, [step_record(step, {"loss": 1.0}, ranks=4) for step in range(1, 4)])
+    with closing(connect(path)) as connection:
+        connection.execute("update layout set body = replace(body, '4d', '4!')")
+    reported = []
+
+    assert RunReader(path, reported.append).series(["loss"])["series"] == {}
+    assert len(reported) == 3
+
+
+def test_an_error_of_a_decoder_is_no_damage(path, monkeypatch, caplog):
+    """Else the agent would replace a database in which nothing is wrong."""
+    write_records(path, [step_record(step, {"loss": 1.0}) for step in range(1, 4)])
+    monkeypatch.setattr(series, "summarize", lambda column: column.missing)
+    reported = []
+
+    assert RunReader(path, reported.append).series(["loss"])["series"] == {}
+    assert reported == []
+    assert "left out of its series" in caplog.text
+
+
 def test_reading_never_delays_a_writer(path):
     """A writer with the default timeout commits while a reader reads again and again."""
     write_records(path, [step_record(step, {"loss": 1.0}, ranks=4) for step in range(1, 2001)])
