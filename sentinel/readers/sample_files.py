@@ -83,7 +83,7 @@ class SampleFiles:
             # Only the type: the message may quote the file's texts.
             self._report_unreadable(f"{path} raises {type(error).__name__}")
         else:
-            return [self._to_record(sample, step, attempt, now) for sample in samples]
+            return [self.to_record(sample, step, attempt, now) for sample in samples]
         return []
 
     def pop_fingerprints(self) -> dict[str, str]:
@@ -92,7 +92,7 @@ class SampleFiles:
         return fingerprints
 
     def _scan(self) -> None:
-        files = {path: (step, fingerprint) for step, path, fingerprint in self._list_files()}
+        files = {path: (step, fingerprint) for step, path, fingerprint in self.list_files()}
         if self._is_first_scan:
             self._is_first_scan = False
             for path, (_, fingerprint) in files.items():
@@ -105,7 +105,8 @@ class SampleFiles:
         )
         self._previous_scan = {path: fingerprint for path, (_, fingerprint) in files.items()}
 
-    def _list_files(self) -> Iterator[tuple[int, str, str]]:
+    def list_files(self) -> Iterator[tuple[int, str, str]]:
+        """Step, path and fingerprint of each file."""
         for folder in (self.folder, self.folder / _TRL_SUBFOLDER):
             try:
                 with os.scandir(folder) as entries:
@@ -127,7 +128,8 @@ class SampleFiles:
             log.warning("Samples cannot be read: %s", problem)
         self.counters.add("sentinel_dropped_records_total", reason)
 
-    def _to_record(self, sample: TextSample, step: int, attempt: int, now: float) -> Record:
+    def to_record(self, sample: TextSample, step: int, attempt: int, now: float) -> Record:
+        """The record of a sample of the file of that step."""
         values, texts = sample.content
         # Rank 0 writes the file for all ranks.
         return Record(
@@ -190,6 +192,33 @@ class SamplePoller:
         if records or fingerprints:
             self._results.put((records, fingerprints))
         return bool(records or fingerprints)
+
+
+def has_sample_files(folder: Path) -> bool:
+    """Whether a directory has the subdirectory to which TRL writes samples."""
+    return (folder / _TRL_SUBFOLDER).is_dir()
+
+
+def read_newest_samples(
+    run: str, folder: Path, max_samples: int, known: set[str]
+) -> Iterator[Record]:
+    """Samples of the newest files of a directory, oldest first; those of `known` are left out.
+
+    What was read is added to `known`. A file that cannot be read is left out. Never raises.
+    """
+    files = SampleFiles(run, folder, Counters())
+    listed = sorted(files.list_files())[-max(1, max_samples // SAMPLES_PER_FILE) :]
+    for step, path, fingerprint in listed:
+        if (mark := f"{path} {fingerprint}") in known:
+            continue
+        known.add(mark)
+        written = int(fingerprint.partition(":")[0]) / 1e9
+        try:
+            samples = list(read_samples(Path(path), SAMPLES_PER_FILE))
+        except Exception:
+            log.debug("The samples in %s cannot be read", path)
+            continue
+        yield from (files.to_record(sample, step, 0, written) for sample in samples)
 
 
 def _entries_by_step(entries: Iterable[os.DirEntry[str]]) -> Iterator[tuple[int, os.DirEntry[str]]]:

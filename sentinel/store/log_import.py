@@ -28,6 +28,7 @@ from sentinel.readers.image_bytes import identify_image, read_image
 from sentinel.readers.log_folder import log_files
 from sentinel.readers.media import LoggedMedia
 from sentinel.readers.rows import MAX_STEPS_KEYS, YEAR_2001
+from sentinel.readers.sample_files import has_sample_files, read_newest_samples
 from sentinel.store.database import connect, transaction
 from sentinel.store.history import History
 from sentinel.store.media import MediaStore
@@ -93,10 +94,9 @@ class LogImport:
         self._connection = connect(database)
         self._counters = Counters()
         self._media = _MediaConsumer(MediaStore(self._connection))
-        consumers = (
-            History(self._connection),
-            SampleStore(self._connection, settings.max_samples),
-        )
+        self._samples = SampleStore(self._connection, settings.max_samples)
+        self._known_samples: set[str] = set()
+        consumers = (History(self._connection), self._samples)
 
         def store(result: Result) -> None:
             for consumer in consumers:
@@ -117,6 +117,7 @@ class LogImport:
         records = _with_times(reader, self.path)
         while self._process(islice(records, RECORDS_PER_COMMIT)):
             on_commit(self._replay.record_count)
+        self._read_samples()
         self.end()
         return self._replay.result(reader)
 
@@ -139,12 +140,13 @@ class LogImport:
             keys=self._settings.keys,
             on_media=self._media.add,
         )
-        checked_at, was_settled = clock(), False
+        checked_at, was_settled = -SETTLED_CHECK_SECONDS, False
         while True:
             is_caught_up = not follower.is_catching_up and not follower.has_unread
             on_poll(self._replay.record_count, is_caught_up)
             if is_caught_up and clock() - checked_at >= SETTLED_CHECK_SECONDS:
                 checked_at, was_settled = clock(), is_settled(self.path, clock())
+                self._read_samples()
             self._process(follower.poll())
             if was_settled and not follower.has_unread:
                 self.end()
@@ -167,6 +169,15 @@ class LogImport:
                 named = replace(record, run=self._run) if self._run else record
                 self._replay.process(named)
         return count
+
+    def _read_samples(self) -> None:
+        """Store the texts that TRL wrote beside its log; detectors do not read them."""
+        if not has_sample_files(self.path):
+            return
+        maximum = self._settings.max_samples
+        with transaction(self._connection, mode="immediate"):
+            for record in read_newest_samples(self._run, self.path, maximum, self._known_samples):
+                self._samples.update(Result(record))
 
     def _store_onset(self, incident: str, onset: Onset) -> None:
         store_onset(self._connection, incident, onset)

@@ -102,6 +102,19 @@ def test_images_and_histograms_are_read_from_where_they_are(tmp_path, settings):
         reader.media_body(media["id"])
 
 
+def test_samples_of_trl_beside_the_log(tmp_path, settings):
+    output = tmp_path / "output"
+    (output / "completions").mkdir(parents=True)
+    FORMATS["trainer_state"](output, ROWS[:20])
+    for step in (1, 2):
+        row = {"step": step, "prompt": "2+2", "completion": f"{step}", "reward": 1.0}
+        (output / "completions" / f"completions_{step}.jsonl").write_text(json.dumps(row) + "\n")
+    (output / "completions" / "completions_3.jsonl").write_text("{damaged")
+    import_log(output, settings, tmp_path / "imported.db")
+    reader = RunReader(tmp_path / "imported.db")
+    assert [(each["step"], each["completion"]) for each in reader.samples()] == [(1, "1"), (2, "2")]
+
+
 def test_a_log_that_cannot_be_read_is_refused(tmp_path, settings):
     path = tmp_path / "log.txt"
     path.write_text("nothing\n")
