@@ -57,6 +57,10 @@ class ImportState:
     seconds: float = 0.0
     """What the import took."""
 
+    def is_of(self, signature: str) -> bool:
+        """Whether the log was read to its end when its files had that signature."""
+        return self.is_complete and self.signature == signature
+
 
 class CacheEntry:
     """The directory of one log with certain settings; nothing is created before `prepare`."""

@@ -1,4 +1,4 @@
-"""The process that imports one log into the cache, and follows it while it grows.
+"""The process that imports logs into the cache, or one that it then follows while it grows.
 
 It has a lower priority and a limit of memory: what a damaged or hostile log does to it, it does not
 do to the server that started it.
@@ -6,15 +6,16 @@ do to the server that started it.
 
 from __future__ import annotations
 
+import json
 import os
 import resource
 import select
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 
 from sentinel.config.settings import Settings, load_replay_settings
@@ -36,14 +37,22 @@ _NICENESS = 10
 _SCRIPT = "from sentinel.store.log_worker import main; main()"
 
 
-def start_worker(
-    entry: CacheEntry, path: Path, run: str, *, is_followed: bool
-) -> subprocess.Popen[bytes]:
-    """Start a process that imports the log; it stops following it when its input is closed.
+@dataclass(frozen=True, slots=True)
+class ImportJob:
+    """A log, the name of its run, and the directory of its cache entry."""
 
-    It reads the settings from where this process has them. Raises OSError.
+    directory: str
+    path: str
+    run: str
+
+
+def start_worker(jobs: Sequence[ImportJob], *, is_followed: bool) -> subprocess.Popen[bytes]:
+    """Start a process that imports these logs one after the other; a single one can be followed.
+
+    It ends after the log in hand when its input is closed. It reads the settings from where this
+    process has them. Raises OSError.
     """
-    arguments = [str(entry.directory), str(path.absolute()), run, "yes" if is_followed else "no"]
+    arguments = ["follow" if is_followed else "import", json.dumps([astuple(job) for job in jobs])]
     return subprocess.Popen(  # noqa: S603 - our own command line
         [sys.executable, "-P", "-c", _SCRIPT, *arguments],
         stdin=subprocess.PIPE,
@@ -54,16 +63,22 @@ def start_worker(
 
 
 def main() -> None:
-    """Import the log that the arguments name; see `start_worker`."""
+    """Import the logs that the arguments name; see `start_worker`."""
     os.nice(_NICENESS)
     with suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
-    directory, path, run, is_followed = sys.argv[1:]
-    entry = CacheEntry(Path(directory))
-    with entry.lock() as is_free:
-        if is_free:
-            importer = LogImporter(entry, Path(path), run, load_replay_settings())
-            importer.run(_wait_for_parent if is_followed == "yes" else None)
+    mode, jobs = sys.argv[1:]
+    settings = load_replay_settings()
+    for job in (ImportJob(*fields) for fields in json.loads(jobs)):
+        entry, path = CacheEntry(Path(job.directory)), Path(job.path)
+        entry.prepare()
+        with entry.lock() as is_free:
+            if is_free and mode == "follow":
+                LogImporter(entry, path, job.run, settings).run(_wait_for_parent)
+            elif is_free and not entry.read().is_of(log_signature(path)):
+                LogImporter(entry, path, job.run, settings).run()
+        if not _wait_for_parent(0.0):
+            return
 
 
 def cached_import(
@@ -83,7 +98,7 @@ def cached_import(
     entry.prepare()
     while True:
         state = entry.read()
-        if state.is_complete and state.signature == log_signature(path):
+        if state.is_of(log_signature(path)):
             break
         with entry.lock() as is_free:
             if is_free:

@@ -26,7 +26,7 @@ from sentinel.readers.last_step import read_last_step
 from sentinel.readers.log_folder import LogRun, find_logs
 from sentinel.store.log_cache import CacheEntry, ImportState, LogCache, log_signature
 from sentinel.store.log_import import SETTLED_SECONDS
-from sentinel.store.log_worker import start_worker
+from sentinel.store.log_worker import ImportJob, start_worker
 from sentinel.store.run_reader import RunReader
 from sentinel.store.run_summary import (
     SUMMARY_NAME,
@@ -58,6 +58,10 @@ MAX_WORKERS = 4
 """Processes that import and follow logs, of which one works in the background."""
 MAX_BACKGROUND_LOGS = 500
 """The newest logs, which are imported though nobody views them."""
+LOGS_PER_WORKER = 20
+"""Logs that a process imports in the background one after the other: its start takes a second."""
+_BACKGROUND = ""
+"""Key of the process that works in the background."""
 _IDLE_SECONDS = 0.2
 _CLOSE_SECONDS = 5.0
 
@@ -166,7 +170,7 @@ class LogRuns:
         shown.examined_at = now
         shown.last_written = shown.log.last_written
         if not self._is_fresh(shown, is_viewed=True):
-            self._start_worker(shown, is_viewed=True)
+            self._follow(shown)
 
     def is_growing(self, shown: ShownLog) -> bool:
         """Whether the log was written a short time ago."""
@@ -180,7 +184,7 @@ class LogRuns:
         shown.signature = log_signature(shown.log.path)
         if shown.failed == shown.signature:
             return True
-        if not state.is_complete or state.signature != shown.signature:
+        if not state.is_of(shown.signature):
             return False
         # A log that grew until a short time ago is followed while it is viewed; of one that was
         # followed, what depends on its end is not judged yet.
@@ -204,27 +208,31 @@ class LogRuns:
             time.sleep(0.02)
         return shown.cache.empty_database()
 
-    def _start_worker(self, shown: ShownLog, *, is_viewed: bool) -> None:
+    def _follow(self, shown: ShownLog) -> None:
+        """Import the log and follow it, unless a process does."""
         run = shown.log.run
         with self._lock:
-            if self._stopped.is_set() or run in self._workers:
+            viewed = [name for name in self._workers if name != _BACKGROUND]
+            if run in viewed or len(viewed) >= 2 * MAX_WORKERS:
                 return
-            if not is_viewed and any(not each.is_viewed for each in self._workers.values()):
-                return
-            viewed = [name for name, each in self._workers.items() if each.is_viewed]
-            if is_viewed and len(viewed) >= MAX_WORKERS - 1:
+            if len(viewed) >= MAX_WORKERS - 1:
                 # The one that was looked at longest ago makes room.
-                oldest = min(viewed, key=self._viewed_at)
-                self._workers[oldest].stop()
-                if len(viewed) >= 2 * MAX_WORKERS:
-                    return
-            try:
-                shown.cache.prepare()
-                child = start_worker(shown.cache, shown.log.path, run, is_followed=is_viewed)
-            except OSError as error:
-                log.warning("The log %s cannot be imported: %s", shown.log.path, error)
-                return
-            self._workers[run] = _Worker(child, shown, is_viewed)
+                self._workers[min(viewed, key=self._viewed_at)].stop()
+            self._start_worker(run, [shown])
+
+    def _start_worker(self, key: str, logs: list[ShownLog]) -> None:
+        if self._stopped.is_set():
+            return
+        jobs = [
+            ImportJob(str(each.cache.directory), str(each.log.path.absolute()), each.log.run)
+            for each in logs
+        ]
+        try:
+            child = start_worker(jobs, is_followed=key != _BACKGROUND)
+        except OSError as error:
+            log.warning("Logs below %s cannot be imported: %s", self._folder, error)
+            return
+        self._workers[key] = _Worker(child, logs)
 
     def _viewed_at(self, run: str) -> float:
         shown = self._logs.get(run)
@@ -277,25 +285,25 @@ class LogRuns:
     def _reap_workers(self) -> None:
         now = monotonic()
         with self._lock:
-            for run, worker in [*self._workers.items()]:
+            for key, worker in [*self._workers.items()]:
                 if worker.child.poll() is None:
-                    if worker.is_viewed and now - self._viewed_at(run) > UNWATCHED_SECONDS:
+                    if key != _BACKGROUND and now - self._viewed_at(key) > UNWATCHED_SECONDS:
                         worker.stop()
                     continue
-                del self._workers[run]
+                del self._workers[key]
                 worker.stop()
                 if worker.child.returncode:
-                    # It would break off again, so it is not tried before the log changes.
-                    worker.shown.failed = log_signature(worker.shown.log.path)
+                    worker.mark_failed()
                 self._cache.prune()
 
     def _import_next(self) -> None:
-        """Import the newest log that is not imported yet, if nothing else is."""
+        """Import the newest logs that are not imported yet, if nothing else is under way."""
         now = monotonic()
         with self._lock:
-            if any(not each.is_viewed for each in self._workers.values()):
+            if _BACKGROUND in self._workers:
                 return
             newest = sorted(self._logs.values(), key=lambda each: each.last_written, reverse=True)
+        chosen: list[ShownLog] = []
         for shown in newest[:MAX_BACKGROUND_LOGS]:
             # Importing again and again takes a small part of the time.
             wait = max(60.0, 20.0 * shown.cache.read().seconds)
@@ -303,8 +311,12 @@ class LogRuns:
                 continue
             shown.background_at = now
             if not self._is_fresh(shown, is_viewed=False):
-                self._start_worker(shown, is_viewed=False)
-                return
+                chosen.append(shown)
+                if len(chosen) == LOGS_PER_WORKER:
+                    break
+        if chosen:
+            with self._lock:
+                self._start_worker(_BACKGROUND, chosen)
 
     def _update_entries(self, until: float = float("inf")) -> None:
         """Renew the entries in the list that show an older import."""
@@ -349,13 +361,20 @@ class LogRuns:
 @dataclass(eq=False)
 class _Worker:
     child: subprocess.Popen[bytes]
-    shown: ShownLog
-    is_viewed: bool
+    logs: list[ShownLog]
 
     def stop(self) -> None:
-        """Let the process end once it has imported the log."""
+        """Let the process end once it has imported the log in hand."""
         if self.child.stdin is not None:
             self.child.stdin.close()
+
+    def mark_failed(self) -> None:
+        """Note with which log the process broke off: it would do so again before that changes."""
+        for shown in self.logs:
+            signature = log_signature(shown.log.path)
+            if not shown.cache.read().is_of(signature):
+                shown.failed = signature
+                return
 
     def kill_after(self, seconds: float) -> None:
         """Wait for the process; an import takes longer, and is begun anew the next time."""

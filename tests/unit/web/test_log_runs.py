@@ -145,7 +145,9 @@ def test_one_hundred_logs_are_listed_at_once(folder, settings, cache, no_workers
         # The newest is the first to be imported, and nothing else meanwhile.
         wait_until(lambda: no_workers)
         time.sleep(0.5)
-        assert [arguments[2] for arguments in no_workers] == ["0-log"]
+        ((jobs,),) = no_workers
+        assert [job.run for job in jobs[:3]] == ["0-log", "1-log", "2-log"]
+        assert len(jobs) == log_runs.LOGS_PER_WORKER
 
 
 def test_an_import_is_used_until_the_log_changes(folder, settings, cache, monkeypatch):
