@@ -249,7 +249,7 @@ export class Chart {
     layout.annotations = [...marks.annotations, ...bad.annotations, ...this.#thresholdLabels(thresholds.labels, layout.yaxis, colors)];
     this.drawnWidth = layout.width;
     plotDraw(plotly, this.plot, traces, layout);
-    if (!this.isListening) this.#listen();
+    if (!this.isListening) this.#listen(plotly);
     this.#drawLegend(windows, colors);
   }
 
@@ -420,8 +420,15 @@ export class Chart {
     else if (!this.cursor.isConnected) this.plot.append(this.cursor);
   }
 
-  #listen() {
+  #listen(plotly) {
     this.isListening = true;
+    // A tap shows values: fingers scroll the page.
+    this.plot.onclick = ({ clientX }) => {
+      if (!this.isListening || !matchMedia("(pointer: coarse)").matches) return;
+      const [start, end] = this.context.shownRange();
+      const share = (clientX - this.plot.getBoundingClientRect().left - PLOT_MARGIN.l) / (this.drawnWidth - PLOT_MARGIN.l - PLOT_MARGIN.r);
+      plotly.Fx.hover(this.plot, { xval: plotX(start + share * (end - start), this.context.store.axis) }, ["xy"]);
+    };
     this.plot.on("plotly_relayout", (changes) => {
       const [start, end] = [changes["xaxis.range[0]"], changes["xaxis.range[1]"]];
       if (start === undefined || end === undefined) return;
