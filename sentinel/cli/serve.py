@@ -110,13 +110,19 @@ def home_runs() -> HomeRuns:
     """The runs of the home directory."""
     from sentinel.agent.discovery import query_agent
     from sentinel.agent.registration import REGISTRATION_NAME
+    from sentinel.model.json_safe import parse_object
+    from sentinel.transport.paths import is_agent_running
     from sentinel.web.home_runs import HomeRuns
 
-    def ask_agent(run_directory: Path) -> dict[str, Any]:
-        registration = run_directory / REGISTRATION_NAME
-        if not registration.exists():
+    def ask_agent(run_directory: Path) -> dict[str, Any] | None:
+        try:
+            registration = parse_object((run_directory / REGISTRATION_NAME).read_text())
+        except OSError:
             return {}
-        return query_agent(registration, AGENT_TIMEOUT_SECONDS).state
+        is_here = registration.get("node") == os.uname().nodename
+        if is_here and not is_agent_running(run_directory):
+            return {}
+        return query_agent(run_directory / REGISTRATION_NAME, AGENT_TIMEOUT_SECONDS).state or None
 
     runs = HomeRuns(ask_agent)
     runs.start()

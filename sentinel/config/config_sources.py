@@ -31,7 +31,9 @@ _TYPE_NAMES = {
     "bool": "boolean",
     "dict": "table",
 }
-_LIST_SETTINGS = frozenset({"disable", "on_critical", "runs", "teams", "recipients", "arguments"})
+_LIST_SETTINGS = frozenset(
+    {"disable", "tags", "on_critical", "runs", "teams", "recipients", "arguments"}
+)
 # Kubernetes sets these for a service named "sentinel".
 _KUBERNETES_SERVICE_VARIABLE = re.compile(
     r"SENTINEL_(SERVICE_\w+|PORT_\d+_\w+)|SENTINEL_PORT=tcp://.*"

@@ -178,10 +178,8 @@ class Settings(BaseModel):
     node_poll_seconds: float = Field(5.0, ge=0, le=3600, allow_inf_nan=False)
     tier: Literal["page", "notify", "quiet"] = "page"
     team: str = ""
-    project: str = Field("", max_length=100)
-    tags: list[Annotated[str, Field(min_length=1, max_length=40)]] = Field(
-        default_factory=list, max_length=10
-    )
+    project: str = ""
+    tags: list[str] = Field(default_factory=list)
     hold_seconds: float = Field(1.0, ge=0, le=60, allow_inf_nan=False)
     max_notifications_per_hour: int = Field(20, ge=1, le=10_000)
     ping_url: SecretStr | None = Field(None, min_length=1)

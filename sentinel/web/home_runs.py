@@ -34,8 +34,11 @@ MAX_LIST_WAIT_SECONDS = 0.3
 SILENT_AGENT_SECONDS = 10.0
 """An agent that did not answer is not asked again for so long."""
 
-AskAgent = Callable[[Path], dict[str, Any]]
-"""The answer of `/api/run` of the agent that is registered in a directory; empty without one."""
+AskAgent = Callable[[Path], dict[str, Any] | None]
+"""The answer of `/api/run` of the agent that is registered in a directory.
+
+Empty if there is none, and None if it does not answer.
+"""
 
 
 class HomeRuns:
@@ -156,9 +159,9 @@ class StateSource:
         if now < self._ask_at:
             return {}
         state = self._ask_agent(self._database.parent)
-        if not state:
+        if state is None:
             self._ask_at = now + SILENT_AGENT_SECONDS
-        return state
+        return state or {}
 
     def _stored_state(self) -> dict[str, Any]:
         status = [
