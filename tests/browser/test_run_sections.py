@@ -8,6 +8,7 @@ import pytest
 from playwright.sync_api import expect
 from prometheus_client import CollectorRegistry
 from support.browsers import PageProblems, new_context
+from support.rank_processes import until
 from support.stored_homes import write_run
 
 from sentinel.metrics.stored_state import stored_state
@@ -120,8 +121,11 @@ def test_samples_are_found_compared_and_sorted(page):
     samples.get_by_label("Step", exact=True).select_option("100")
     expect(shown).to_have_count(4)
     samples.get_by_label("Sort").select_option("highest")
-    rewards = [float(re.search(r"reward ([\d.]+)", text)[1]) for text in shown.all_inner_texts()]
-    assert rewards == sorted(rewards, reverse=True)
+
+    def rewards():
+        return [float(re.search(r"reward ([\d.]+)", each)[1]) for each in shown.all_inner_texts()]
+
+    until(lambda: rewards() == sorted(rewards(), reverse=True), 60, "the highest reward is first")
 
     samples.get_by_label("Compare with step").select_option("80")
     side = shown.first.locator(".sides > div")

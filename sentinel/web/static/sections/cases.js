@@ -17,6 +17,11 @@ export function createCases(page) {
   const isOpenNew = createChangeCheck();
   const areSilencesNew = createChangeCheck();
   let resolvedKey = "";
+  // A card that is rebuilt while a button is pressed would lose the click.
+  let isPressed = false;
+  open.addEventListener("pointerdown", () => { isPressed = true; });
+  addEventListener("pointerup", () => setTimeout(() => { isPressed = false; }));
+  addEventListener("pointercancel", () => { isPressed = false; });
   return {
     id: "cases",
     title: "Cases",
@@ -27,7 +32,7 @@ export function createCases(page) {
       // Rebuilt only after a change, so that the user can select and copy text. How long ago a case
       // was found changes all the time.
       const facts = JSON.stringify([run.cases, run.incidents, run.state, lastingCases(run, page.pastCases), page.allIncidents.length], (key, value) => (key === "since" ? undefined : value));
-      if (isOpenNew(facts)) replaceKeepingFocus(open, openElements(page, run));
+      if (!isPressed && isOpenNew(facts)) replaceKeepingFocus(open, openElements(page, run));
       for (const each of run.cases) {
         const since = document.getElementById(caseAnchor(each.name))?.querySelector(".since");
         if (since && since.textContent !== each.message.since) since.textContent = each.message.since;

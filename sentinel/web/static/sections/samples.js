@@ -1,11 +1,12 @@
 // Texts that the model generated: by step, searched, sorted by reward, and compared between steps.
 import {
-  button, choice, container, element, emptyState, formatCount, formatNumber, formatPercent, isNumber, setAttributes,
+  button, choice, container, element, emptyState, formatCount, formatNumber, formatPercent, isNumber, setAttributes, setText,
 } from "../dom.js";
 import { diffElements, markRepetition, textElement } from "./texts.js";
 
 const PAGE_SIZE = 10;
 const COMPARED_SAMPLES = 100;
+const SORTED_SAMPLES = 200;
 const SEARCH_DELAY_MS = 250;
 const REFRESH_SECONDS = 5;
 const REPEATED_SHARE = 0.2;
@@ -15,7 +16,10 @@ const SORTS = [["newest", "Newest first"], ["highest", "Highest reward"], ["lowe
 export function createSamples(page) {
   let steps = [];
   let samples = [];
-  let isExhausted = true;
+  // What the list can show in its order, and how much of it is there.
+  let entries = [];
+  let shownCount = 0;
+  let hasOlder = false;
   let chosen = "";
   let other = "";
   let loadedAt = 0;
@@ -33,7 +37,7 @@ export function createSamples(page) {
     if (other && !chosen) chosen = String(steps.find(([step]) => String(step) !== other)?.[0] ?? "");
     load();
   });
-  const sort = choice("Sort", SORTS, () => show());
+  const sort = choice("Sort", SORTS, () => load());
   const search = setAttributes(element("input", "", "input"),
     { type: "search", placeholder: "Search prompts and completions", "aria-label": "Search samples" });
   search.addEventListener("input", () => {
@@ -41,11 +45,12 @@ export function createSamples(page) {
     searchTimer = setTimeout(load, SEARCH_DELAY_MS);
   });
   const list = element("div");
-  const more = button("Show more", () => load(true), "more");
+  const more = button("Show more", () => showMore(), "more");
+  const status = element("p", "", "soft");
   const controls = container("div", "row sample-controls", container("span", "row", older, stepChoice, newer), otherChoice, sort, search);
   const empty = emptyState("No text yet. Integrations with TRL and verl record samples by themselves; elsewhere call "
     + "`sentinel.log_samples(prompts=…, completions=…, rewards=…)`.");
-  const root = container("div", "", controls, list, more, empty);
+  const root = container("div", "", controls, status, list, more, empty);
 
   const stepBy = (direction) => {
     const index = Math.max(0, steps.findIndex(([step]) => String(step) === chosen));
@@ -62,23 +67,25 @@ export function createSamples(page) {
     older.disabled = index === steps.length - 1;
     newer.disabled = index <= 0;
   };
-  const load = async (isMore = false) => {
+  const load = async () => {
     const number = ++loadNumber;
+    const [isComparing, words] = [Boolean(chosen && other), search.value.trim()];
+    const limit = sort.value === "newest" ? PAGE_SIZE : SORTED_SAMPLES;
     try {
-      if (!isMore) {
-        const found = await page.source.getJson("api/sample-steps");
-        steps = [...found].sort(([a], [b]) => b - a);
-      }
-      const before = isMore ? samples[samples.length - 1]?.id : null;
-      const found = chosen && other ? [] : await page.source.getJson(samplesPath(chosen, search.value.trim(), before, PAGE_SIZE));
+      const [foundSteps, found] = await Promise.all([page.source.getJson("api/sample-steps"),
+        isComparing ? [] : page.source.getJson(samplesPath(chosen, words, null, limit))]);
+      const compared = isComparing ? await comparedEntries(page.source, Number(chosen), Number(other), words) : null;
       if (number !== loadNumber) return;
+      steps = [...foundSteps].sort(([a], [b]) => b - a);
       // The answer has the oldest first.
-      const newest = [...found].reverse();
-      samples = isMore ? [...samples, ...newest] : newest;
-      isExhausted = found.length < PAGE_SIZE || newest[newest.length - 1]?.id === undefined;
-      if (chosen && other) {
-        list.replaceChildren(...await comparedElements(page.source, Number(chosen), Number(other), search.value.trim()));
-      } else show();
+      samples = [...found].reverse();
+      hasOlder = sort.value === "newest" && found.length >= PAGE_SIZE && samples.at(-1).id !== undefined;
+      const sorted = sortedSamples(samples, sort.value);
+      entries = compared ?? sorted.map((sample, index) => () => sampleElement(sample, sorted[index - 1]));
+      if (!entries.length && steps.length) entries = [() => element("p", "No sample contains these words.", "soft")];
+      shownCount = 0;
+      list.replaceChildren();
+      showMore();
     } catch (error) {
       if (number === loadNumber) list.replaceChildren(element("p", error.message, "bad"));
     }
@@ -86,14 +93,27 @@ export function createSamples(page) {
     fillSteps();
     controls.hidden = !steps.length;
     empty.hidden = steps.length + samples.length > 0;
-    more.hidden = isExhausted || Boolean(chosen && other);
     page.frame.refresh("samples");
   };
-  const show = () => {
-    const sorted = sortedSamples(samples, sort.value);
-    list.replaceChildren(...(sorted.length || !steps.length
-      ? sorted.map((sample, index) => sampleElement(sample, sorted[index - 1]))
-      : [element("p", "No sample contains these words.", "soft")]));
+  // Show the next entries; of the newest samples, older ones are fetched.
+  const showMore = async () => {
+    const number = loadNumber;
+    if (shownCount && shownCount === entries.length && hasOlder) {
+      const found = await page.source.getJson(samplesPath(chosen, search.value.trim(), samples.at(-1).id, PAGE_SIZE)).catch(() => []);
+      if (number !== loadNumber) return;
+      const next = [...found].reverse();
+      entries.push(...next.map((sample, index) => () => sampleElement(sample, index ? next[index - 1] : samples.at(-1))));
+      hasOlder = found.length >= PAGE_SIZE;
+      list.append(...entries.slice(shownCount).map((make) => make()));
+      samples.push(...next);
+      shownCount = entries.length;
+    } else {
+      list.append(...entries.slice(shownCount, shownCount + PAGE_SIZE).map((make) => make()));
+      shownCount = Math.min(entries.length, shownCount + PAGE_SIZE);
+    }
+    more.hidden = shownCount === entries.length && !hasOlder;
+    setText(status, sort.value !== "newest" && samples.length >= SORTED_SAMPLES ? `Sorted among the newest ${SORTED_SAMPLES}.` : "");
+    status.hidden = !status.textContent;
   };
   // Whether the newest samples are shown and nobody reads them.
   const isFollowing = () => !page.source.isReport && !chosen && !search.value && sort.value === "newest" && samples.length <= PAGE_SIZE
@@ -171,10 +191,10 @@ function sampleFacts(sample) {
     share > REPEATED_SHARE && element("span", `${formatPercent(share)} repeated`, "pill warning"));
 }
 
-// For each prompt that was sampled at both steps, the completions side by side.
-async function comparedElements(source, step, other, search) {
+// For each prompt that was sampled at both steps, what makes its completions side by side.
+async function comparedEntries(source, step, other, search) {
   const [before, after] = [Math.min(step, other), Math.max(step, other)];
-  if (before === after) return [element("p", "Choose two different steps.", "soft")];
+  if (before === after) return [() => element("p", "Choose two different steps.", "soft")];
   const [left, right] = await Promise.all([before, after].map((each) => source.getJson(samplesPath(each, search, null, COMPARED_SAMPLES))));
   const byPrompt = new Map();
   for (const sample of right) byPrompt.set(sample.prompt, [...(byPrompt.get(sample.prompt) ?? []), sample]);
@@ -183,12 +203,14 @@ async function comparedElements(source, step, other, search) {
     return match ? [[sample, match]] : [];
   });
   if (!pairs.length) {
-    return [emptyState(`No prompt was sampled at step ${formatNumber(before)} and at step ${formatNumber(after)}. `
+    return [() => emptyState(`No prompt was sampled at step ${formatNumber(before)} and at step ${formatNumber(after)}. `
       + "Log samples of the same prompts, for example those of the evaluation, to compare them.")];
   }
-  return pairs.map(([first, second]) => {
-    const [deleted, inserted] = diffElements(first.completion, second.completion);
-    return container("article", "sample", first.prompt && textElement(first.prompt, "prompt", 240),
-      container("div", "sides", container("div", "", sampleFacts(first), deleted), container("div", "", sampleFacts(second), inserted)));
-  });
+  return pairs.map((pair) => () => comparedElement(...pair));
+}
+
+function comparedElement(first, second) {
+  const [deleted, inserted] = diffElements(first.completion, second.completion);
+  return container("article", "sample", first.prompt && textElement(first.prompt, "prompt", 240),
+    container("div", "sides", container("div", "", sampleFacts(first), deleted), container("div", "", sampleFacts(second), inserted)));
 }
