@@ -7,7 +7,7 @@ import re
 import pytest
 from playwright.sync_api import expect
 from prometheus_client import CollectorRegistry
-from support.browsers import PageProblems, new_context
+from support.browsers import PageProblems, accessibility_problems, new_context
 from support.rank_processes import until
 from support.stored_homes import write_run
 
@@ -126,6 +126,7 @@ def test_a_chart_has_a_text_for_those_who_do_not_see_it(shown):
         r"maximum [\d.]+ nats",
         label,
     )
+    assert accessibility_problems(shown) == []
 
 
 def test_a_chart_shows_thresholds_and_incidents(shown):

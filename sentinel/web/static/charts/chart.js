@@ -386,7 +386,8 @@ export class Chart {
       return { type: "log", range: [bottom - pad, top + pad], tickvals: ticks, ticktext: ticks.map(chartNumber) };
     }
     if (low === 0 && high === 0) return { ...format, type: "linear", range: [-0.04, 1] };
-    const pad = (high - low || Math.abs(high) * 0.1) * 0.06;
+    // Around a constant, so far that ticks have few digits.
+    const pad = high === low ? Math.abs(high) * 0.5 : (high - low) * 0.06;
     const isAtZero = low >= 0 && low < 0.15 * high;
     return { ...format, type: "linear", range: [isAtZero ? -0.02 * high : low - pad, high + pad] };
   }

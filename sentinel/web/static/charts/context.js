@@ -12,7 +12,7 @@ const CONTEXT_MAX_BUILT = 40;
 const CONTEXT_DETAIL_WAIT_MS = 250;
 // The page is free for this many times the time that drawing live rows takes.
 const CONTEXT_LIVE_PAUSE = 2;
-// Live rows have no values of single ranks; they are fetched with the whole curve now and then.
+// Values of ranks and thresholds, which live rows do not have, are fetched now and then.
 const CONTEXT_REFRESH_MS = 30000;
 
 // In a report all charts are drawn: it may be printed, or read by a program.
@@ -57,6 +57,7 @@ export class ChartContext {
     this.resizes = new ResizeObserver((entries) => this.#resize(entries));
     this.rows = [];
     this.freeAt = 0;
+    this.isLive = false;
     this.zoomed = null;
     this.held = null;
     this.releasedAt = 0;
@@ -74,7 +75,7 @@ export class ChartContext {
     addEventListener("afterprint", () => this.#endPrint());
     addEventListener("pointerup", (event) => this.release(event), true);
     addEventListener("pointercancel", (event) => this.release(event), true);
-    setInterval(() => this.#refreshRanks(), CONTEXT_REFRESH_MS);
+    setInterval(() => this.#refreshOthers(), CONTEXT_REFRESH_MS);
   }
 
   // Show a chart whenever its element comes into view.
@@ -226,7 +227,8 @@ export class ChartContext {
     const missing = names.filter((name) => !this.store.has(name, this.view.range) && !this.wanted.has(name));
     for (const name of missing) this.wanted.add(name);
     if (!this.visible.size) return;
-    this.marks.loadThresholds(names).then((isNew) => isNew && this.redraw());
+    const unknown = names.filter((name) => !this.marks.thresholds.has(name));
+    if (unknown.length) this.marks.loadThresholds(unknown).then((isNew) => isNew && this.redraw());
     const [, plotly] = await Promise.all([missing.length ? this.#fetch(missing) : null, this.#library()]);
     for (const name of missing) this.wanted.delete(name);
     this.plotly = plotly;
@@ -302,6 +304,7 @@ export class ChartContext {
 
   // Live rows are collected, and drawn at once, but not more often than the page can.
   #receive(rows) {
+    this.isLive = true;
     this.rows.push(rows);
     if (this.rows.length > 1) return;
     const start = performance.now();
@@ -320,11 +323,16 @@ export class ChartContext {
     contextMeasure("sentinel-live", start);
   }
 
-  async #refreshRanks() {
-    if (document.hidden || this.view.range) return;
-    const names = [...this.visible].flatMap((chart) => chart.names).filter((name) => this.store.isStale(name));
-    if (!names.length) return;
-    if (await this.store.refresh(names).catch(() => false)) this.redraw();
+  // What live rows do not bring: values of ranks, and thresholds.
+  async #refreshOthers() {
+    if (document.hidden || !this.isLive) return;
+    this.isLive = false;
+    const names = [...this.visible].flatMap((chart) => chart.names);
+    const stale = this.view.range ? [] : names.filter((name) => this.store.isStale(name));
+    const thresholds = names.length ? this.marks.loadThresholds(names) : null;
+    if (stale.length) await this.store.refresh(stale).catch(() => false);
+    await thresholds;
+    this.redraw();
   }
 
   #reload() {

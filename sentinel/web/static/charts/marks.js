@@ -53,13 +53,11 @@ export class Marks {
     }
   }
 
-  // Load the thresholds of signals that are shown for the first time.
+  // Load the thresholds of these signals; whether there are any.
   async loadThresholds(names) {
-    const missing = names.filter((name) => !this.thresholds.has(name));
-    if (!missing.length) return false;
-    for (const name of missing) this.thresholds.set(name, []);
+    for (const name of names) if (!this.thresholds.has(name)) this.thresholds.set(name, []);
     try {
-      const found = await this.source.getJson(`api/thresholds?${new URLSearchParams(missing.map((name) => ["signals", name]))}`);
+      const found = await this.source.getJson(`api/thresholds?${new URLSearchParams(names.map((name) => ["signals", name]))}`);
       for (const [name, lines] of Object.entries(found)) this.thresholds.set(name, lines);
       return Object.values(found).some((lines) => lines.length);
     } catch {

@@ -40,6 +40,7 @@ class RankMap {
     this.plot = element("div", "", "plot");
     this.plot.setAttribute("role", "img");
     this.plot.setAttribute("aria-label", "Heat map of ranks");
+    this.plot.addEventListener("pointerdown", () => context.hold(this), true);
     this.empty = emptyState("This run has one rank. With several, this map shows which of them is slow or differs.");
     this.controls = container("div", "row", this.select, this.scale);
     this.card = container("div", "chart rank-map", this.controls, this.summary, this.plot);
