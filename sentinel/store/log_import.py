@@ -111,14 +111,20 @@ class LogImport:
     def __exit__(self, *_: object) -> None:
         self._connection.close()
 
-    def read(self, on_commit: Callable[[int], None] = lambda _: None) -> ReplayResult:
-        """Read the log to its end. Raises OSError, ValueError."""
+    def read(
+        self, on_commit: Callable[[int], None] = lambda _: None, *, is_ended: bool = True
+    ) -> ReplayResult:
+        """Read the log to its end, which is that of the run if it `is_ended`.
+
+        Raises OSError, ValueError.
+        """
         reader = replace(open_log(self.path), keys=self._settings.keys, on_media=self._media.add)
         records = _with_times(reader, self.path)
         while self._process(islice(records, RECORDS_PER_COMMIT)):
             on_commit(self._replay.record_count)
         self._read_samples()
-        self.end()
+        if is_ended:
+            self.end()
         return self._replay.result(reader)
 
     def follow(

@@ -145,14 +145,14 @@ class LogImporter:
             connect(database).close()
             self._write()
             with LogImport(self._path, self._settings, database, self._run) as importing:
-                if wait is not None and not is_settled(self._path, time.time()):
+                is_ended = is_settled(self._path, time.time())
+                if wait is not None and not is_ended:
                     is_ended = importing.follow(wait, self._note_poll)
                 else:
-                    result = importing.read(self._note_progress)
+                    result = importing.read(self._note_progress, is_ended=is_ended)
                     if not result.records:
                         raise ValueError("it holds no record of a step")  # noqa: TRY301
                     self._note_progress(result.records)
-                    is_ended = is_settled(self._path, time.time())
             if wait is None or is_ended:
                 self._complete(is_ended=is_ended)
         except (OSError, ValueError) as error:

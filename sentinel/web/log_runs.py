@@ -450,6 +450,8 @@ class _LogView:
         database = self._shown.cache.database(state)
         if database is not None and not state.problem and database != self.view.database:
             self._reader, self.view.database = RunReader(database), database
+            if self.view.events is not None:
+                self.view.events.reset_viewers()
         return state
 
 

@@ -30,6 +30,8 @@ MAX_ROWS_PER_EVENT = 5000
 """A viewer that lacks more rows gets `reset`."""
 MAX_QUEUED_EVENTS = 50
 """A viewer that does not read as many events is disconnected; its browser connects again."""
+_UNKNOWN_POSITION = -(2**62)
+"""Too far from any row, so that what a viewer has is sent anew."""
 RETRY_MS = 2000
 """Time after which a browser connects again."""
 
@@ -123,6 +125,11 @@ class RunEvents:
         """A stream with the rows after that one. Raises TooManyViewersError."""
         self.streams.check()
         return self._stream(_Viewer(after))
+
+    def reset_viewers(self) -> None:
+        """Let all viewers load the data again: the rows are others now. From any thread."""
+        for viewer in self._viewers.copy():
+            viewer.position = _UNKNOWN_POSITION
 
     async def _stream(self, viewer: _Viewer) -> AsyncIterator[bytes]:
         self._viewers.append(viewer)
