@@ -11,7 +11,7 @@ import hashlib
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
@@ -75,13 +75,15 @@ class LogRun:
         return max(times)
 
 
-def find_logs(folder: Path) -> list[LogRun]:
+def find_logs(folder: Path, known: Iterable[LogRun] = ()) -> list[LogRun]:
     """The logs at or below a folder, or of a file, by the name of their run.
 
     Of a log that cannot be read, such as a pipe, the reason is in `problem`. Raises OSError if
-    there is nothing at `folder`, or it cannot be read.
+    there is nothing at `folder`, or it cannot be read. Files of the logs that are `known` from an
+    earlier search are not opened again.
     """
-    found = [*islice(_Search(folder).logs(), MAX_LOGS)]
+    formats = {log.path: log.format for log in known if not log.problem}
+    found = [*islice(_Search(folder, formats).logs(), MAX_LOGS)]
     names = _run_names(folder, [path for path, _, _ in found])
     return sorted(
         (LogRun(names[path], path, kind, problem) for path, kind, problem in found),
@@ -121,8 +123,8 @@ _Found = tuple[Path, str, str]
 class _Search:
     """One search: every folder is visited once, however many links lead to it."""
 
-    def __init__(self, root: Path) -> None:
-        self._root = root
+    def __init__(self, root: Path, formats: Mapping[Path, str]) -> None:
+        self._root, self._formats = root, formats
         self._readers = load_readers()
         self._visited: set[tuple[int, int]] = set()
         self._entries_left = MAX_ENTRIES
@@ -142,30 +144,37 @@ class _Search:
         yield from self._folder_logs(self._root, MAX_DEPTH, None)
 
     def _folder_logs(self, folder: Path, depth: int, outer: ModuleType | None) -> Iterator[_Found]:
-        try:
-            status = folder.stat()
-            with os.scandir(folder) as entries:
-                listed = sorted(islice(entries, self._entries_left), key=_links_last)
-        except OSError:
-            return
-        if (status.st_dev, status.st_ino) in self._visited:
-            return
-        self._visited.add((status.st_dev, status.st_ino))
-        self._entries_left -= len(listed)
-        module = next((m for m in self._readers.values() if _is_run_folder_safe(m, folder)), None)
+        listed = self._list(folder)
+        readers = self._readers.values() if listed else ()
+        module = next((each for each in readers if _is_run_folder_safe(each, folder)), None)
         if module is tensorboard and outer is tensorboard and tensorboard.is_part(folder):
             return
         if module is not None:
             yield folder, module.FORMAT_NAME, ""
         for entry in listed:
             path = Path(entry.path)
-            if entry.name.startswith(".") or entry.name in _SKIPPED_FOLDERS:
-                continue
             if entry.is_dir():
-                if depth and not _is_part(entry.name, module):
+                is_skipped = entry.name in _SKIPPED_FOLDERS or _is_part(entry.name, module)
+                if depth and not is_skipped:
                     yield from self._folder_logs(path, depth - 1, module or outer)
+            elif path in self._formats:
+                yield path, self._formats[path], ""
             elif module is None or (module is tensorboard and not tensorboard.is_event_file(path)):
                 yield from self._file_logs(path)
+
+    def _list(self, folder: Path) -> list[os.DirEntry[str]]:
+        """What is in a folder, links last; nothing the second time, or if it cannot be read."""
+        try:
+            status = folder.stat()
+            with os.scandir(folder) as entries:
+                listed = sorted(islice(entries, self._entries_left), key=_links_last)
+        except OSError:
+            return []
+        if (status.st_dev, status.st_ino) in self._visited:
+            return []
+        self._visited.add((status.st_dev, status.st_ino))
+        self._entries_left -= len(listed)
+        return [each for each in listed if not each.name.startswith(".")]
 
     def _file_logs(self, path: Path, *, is_named: bool = False) -> Iterator[_Found]:
         """The runs in a file; a named file is one in any case."""

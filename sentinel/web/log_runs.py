@@ -260,7 +260,7 @@ class LogRuns:
         began_at = monotonic()
         problem = ""
         try:
-            found = find_logs(self._folder)
+            found = find_logs(self._folder, [shown.log for shown in self._logs.values()])
         except FileNotFoundError:
             found, problem = [], f"There is nothing at {self._folder} yet."
         except OSError as error:

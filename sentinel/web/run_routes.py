@@ -14,6 +14,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
+from zlib import crc32
 
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
@@ -225,12 +226,13 @@ class RunRoutes:
 
     async def _answer_media(self, request: Request) -> Response:
         number = request.path_params["id"]
-        etag = f'"{number}"'
-        headers = {"cache-control": REVALIDATED, "etag": etag}
-        if is_unchanged(request, etag):
-            return Response(None, 304, headers)
         try:
             view = await self._find_view(request)
+            # The same number is another image in the next import of a log.
+            etag = f'"{number}-{crc32(bytes(view.database)):x}"'
+            headers = {"cache-control": REVALIDATED, "etag": etag}
+            if is_unchanged(request, etag):
+                return Response(None, 304, headers)
             kind, body = await self.read(view, lambda: view.reader.media_body(number))
         except (KeyError, ValueError):
             # A file that the row refers to may hold something else by now.
