@@ -1,0 +1,187 @@
+"""`sentinel serve` in a browser: the list of runs, a run that is over, comparisons, a link."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from playwright.sync_api import expect
+from support.browsers import (
+    TIMEOUT_MS,
+    PageProblems,
+    accessibility_problems,
+    new_context,
+    overflow,
+)
+from support.serve_command import serve_command
+from support.stored_homes import BEGIN, write_run
+
+pytestmark = pytest.mark.timeout(1200)
+expect.set_options(timeout=TIMEOUT_MS)
+PHONE = {"width": 390, "height": 844}
+HOUR = 3600.0
+FAULTY, HEALTHY = "grpo-7b-01", "grpo-7b-02"
+DRAWN = "(name) => document.querySelectorAll(`[data-chart='${name}'] path.js-line`).length"
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    """A home with ten runs on two hosts: one collapsed, one has not ended, one has one rank."""
+    home = tmp_path_factory.mktemp("serve")
+    for number in range(1, 11):
+        is_grpo = number % 2 == 1 or number == 2
+        write_run(
+            home,
+            run=f"{'grpo-7b' if is_grpo else 'sft-8b'}-{number:02}",
+            kind="grpo" if is_grpo else "sft",
+            steps=60 + 10 * number if number > 2 else 200,
+            ranks=1 if number == 4 else 2,
+            fault_at=140 if number == 1 else None,
+            outcome="" if number == 3 else "finished",
+            begin=BEGIN - number * HOUR,
+            seed=number,
+            metadata={"host": f"gpu-{number % 2}", "learning_rate": number * 1e-6},
+        )
+    return home
+
+
+@pytest.fixture(scope="module")
+def url(home):
+    with serve_command(home) as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def problems():
+    return PageProblems()
+
+
+@pytest.fixture(scope="module")
+def page(browser, problems):
+    """A page that all tests use, one after another."""
+    context = new_context(browser, problems, viewport={"width": 1280, "height": 900})
+    yield context.new_page()
+    context.close()
+
+
+@pytest.fixture(autouse=True)
+def no_problems(problems):
+    yield
+    problems.check()
+
+
+def assert_usable(page):
+    """No problem of accessibility, dark and wide or light and on a phone; no sideways scrolling."""
+    size = page.viewport_size
+    for shown, theme in ((size, "dark"), (PHONE, "light")):
+        page.set_viewport_size(shown)
+        page.emulate_media(color_scheme=theme)
+        assert accessibility_problems(page) == [], theme
+        assert overflow(page) == []
+    page.set_viewport_size(size)
+
+
+def test_the_list_is_filtered_sorted_and_grouped(page, url):
+    page.goto(url)
+    expect(page.locator("#runs a.run")).to_have_count(10)
+    expect(page.locator("#runs a.run").first).to_have_text(FAULTY)
+    row = page.get_by_role("row").filter(has_text=FAULTY)
+    expect(row).to_contain_text("Policy collapse")
+    expect(row).to_contain_text("critical")
+    expect(row.locator("svg")).to_be_visible()
+    assert_usable(page)
+
+    page.get_by_label("Filter runs").fill("sft gpu-0")
+    expect(page.locator("#runs a.run")).to_have_count(4)
+    page.get_by_role("button", name="Run", exact=True).click()
+    expect(page.locator("#runs a.run").first).to_have_text("sft-8b-04")
+    assert "filter=sft+gpu-0" in page.url
+    page.get_by_label("Filter runs").fill("")
+    page.get_by_label("Group").select_option("host")
+    expect(page.locator(".group-row")).to_have_count(2)
+    page.get_by_role("button", name=re.compile("unfinished 1")).click()
+    expect(page.locator("#runs a.run")).to_have_text(["grpo-7b-03"])
+
+
+def test_a_run_that_is_over_has_everything(page, url):
+    page.goto(f"{url}/?filter={FAULTY}")
+    page.get_by_role("link", name=FAULTY).click()
+    page.wait_for_url(f"{url}/runs/{FAULTY}/")
+    expect(page.locator(".badge").first).to_have_text("finished")
+    expect(page.locator(".verdict")).to_contain_text("Policy collapse")
+    expect(page.get_by_role("button", name="Acknowledge")).to_have_count(0)
+    page.locator("[data-chart=loss]").scroll_into_view_if_needed()
+    page.wait_for_function(f"name => ({DRAWN})(name) > 0", arg="loss")
+    for section, text in {
+        "samples": "Write a story about a fox.",
+        "deliveries": "webhook",
+        "settings": "Qwen/Qwen3-8B",
+        "incidents": "kl_blowup",
+    }.items():
+        details = page.locator(f"#section-{section}")
+        details.evaluate("(each) => { each.open = true; }")
+        expect(details).to_contain_text(text)
+    assert_usable(page)
+
+
+def test_a_zoom_stays_in_the_link(page, url):
+    page.goto(f"{url}/runs/{FAULTY}/?from=100&to=160")
+    page.locator("[data-chart=loss]").scroll_into_view_if_needed()
+    page.wait_for_function(f"name => ({DRAWN})(name) > 0", arg="loss")
+    shown = page.evaluate(
+        "() => document.querySelector('[data-chart=loss] .js-plotly-plot').layout.xaxis.range"
+    )
+
+    assert shown == [100, 160]
+
+
+def test_two_runs_are_chosen_and_compared(page, url):
+    page.goto(url)
+    for run in (FAULTY, HEALTHY):
+        page.get_by_label(f"Choose {run}").check()
+    page.get_by_role("link", name="Compare").click()
+    expect(page.get_by_role("heading", level=1)).to_contain_text("2 runs")
+    settings = page.locator("details", has=page.get_by_role("heading", name="Settings that differ"))
+    expect(settings).to_contain_text("learning_rate")
+    # They have the same model.
+    assert "Qwen3" not in settings.inner_text()
+    expect(page.locator("details", has_text="Problems").first).to_contain_text("Policy collapse")
+    page.locator("[data-chart='0:loss']").scroll_into_view_if_needed()
+    page.wait_for_function(f"name => ({DRAWN})(name) >= 2", arg="0:loss")
+    assert_usable(page)
+
+
+def test_a_run_is_found_opened_and_read_by_keys(page, url):
+    page.goto(url)
+    expect(page.locator("#runs a.run")).to_have_count(10)
+    page.keyboard.press("/")
+    page.keyboard.type(FAULTY)
+    expect(page.locator("#runs a.run")).to_have_count(1)
+    page.keyboard.press("Tab")
+    for _ in range(20):
+        if page.evaluate("() => document.activeElement.classList.contains('run')"):
+            break
+        page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    page.wait_for_url(f"{url}/runs/{FAULTY}/")
+    expect(page.locator(".verdict")).to_contain_text("Policy collapse")
+    page.keyboard.press("n")
+    focused = page.evaluate("() => document.activeElement.id")
+
+    assert focused.startswith("case-")
+
+
+def test_the_report_of_the_page_is_readable_without_the_server(page, url, tmp_path):
+    page.goto(f"{url}/runs/{FAULTY}/")
+    with page.expect_download() as download:
+        page.get_by_role("link", name="Report").click()
+    path = tmp_path / download.value.suggested_filename
+    download.value.save_as(path)
+    page.goto(path.as_uri())
+
+    assert path.suffix == ".html"
+    expect(page.get_by_role("heading", level=1)).to_contain_text(FAULTY)
+    expect(page.locator("main")).to_contain_text("Policy collapse")
+    assert accessibility_problems(page) == []
+    page.set_viewport_size(PHONE)
+    assert overflow(page) == []
