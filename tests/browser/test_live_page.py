@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 
 import pytest
-import requests
 from playwright.sync_api import expect
 from support.browsers import TIMEOUT_MS, PageProblems, accessibility_problems, new_context
 from support.live_runs import STEP_SECONDS, TIMEOUT_SECONDS
@@ -14,6 +14,7 @@ from support.rank_processes import until
 pytestmark = pytest.mark.timeout(1200)
 expect.set_options(timeout=TIMEOUT_MS)
 
+DRAWN_POINTS = 400
 DRAWN_STEPS = """(name) => {
   const plot = document.querySelector(`[data-chart="${name}"] .js-plotly-plot`);
   const steps = (plot?.data ?? []).flatMap(({ x }) => [...(x ?? [])]);
@@ -135,11 +136,10 @@ def test_the_curves_have_no_gap_after_a_restart_of_the_agent(shown, live_run, pr
     restarted = live_run.step()
     until(lambda: drawn_steps(shown)[-1] > restarted, TIMEOUT_SECONDS, "the curve goes on after it")
 
+    # A long run is drawn with a point for some steps; the agent was away for many more of them.
     steps = drawn_steps(shown)
-    series = requests.get(
-        f"{live_run.url}/runs/{live_run.run}/api/series?signals=loss&points=100000", timeout=60
-    ).json()["series"]["loss"]
-    assert series["x"][: len(steps)] == steps
+    longest_gap = max(after - before for before, after in pairwise(steps))
+    assert longest_gap <= 2 + 4 * steps[-1] / DRAWN_POINTS
 
 
 def test_the_end_of_the_run_is_shown(shown, live_run):
