@@ -56,6 +56,7 @@ def test_a_text_is_returned_with_all_its_fields(store):
 
     assert store.newest() == [
         {
+            "id": 1,
             "attempt": 1,
             "step": 7,
             "rank": 2,

@@ -114,7 +114,7 @@ def test_the_state_of_a_live_run_is_that_of_its_agent(start, add_run):
 def test_an_agent_that_does_not_answer_is_not_asked_each_time(start, add_run):
     add_run("live", outcome="")
     asked = []
-    view = start(lambda where: asked.append(where)).view("live")
+    view = start(asked.append).view("live")
     states = [view.read_state()["step"] for _ in range(5)]
 
     assert states == [3] * 5
