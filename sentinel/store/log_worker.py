@@ -1,7 +1,7 @@
 """The process that imports logs into the cache, or one that it then follows while it grows.
 
-It has a lower priority and a limit of memory: what a damaged or hostile log does to it, it does not
-do to the server that started it.
+It has a limit of memory: what a damaged or hostile log does to it, it does not do to the server
+that started it. In the background its priority is low.
 """
 
 from __future__ import annotations
@@ -64,10 +64,12 @@ def start_worker(jobs: Sequence[ImportJob], *, is_followed: bool) -> subprocess.
 
 def main() -> None:
     """Import the logs that the arguments name; see `start_worker`."""
-    os.nice(_NICENESS)
     with suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
     mode, jobs = sys.argv[1:]
+    if mode != "follow":
+        # Nobody waits for these.
+        os.nice(_NICENESS)
     settings = load_replay_settings()
     for job in (ImportJob(*fields) for fields in json.loads(jobs)):
         entry, path = CacheEntry(Path(job.directory)), Path(job.path)

@@ -130,7 +130,7 @@ function caseActions(page, openCase, incidents, runbook) {
   const isAcknowledged = incidents.some(({ acknowledged }) => acknowledged);
   const detectors = [...new Set([openCase.detector, ...incidents.map(({ detector }) => detector)].filter(Boolean))];
   // What is only information sends no notification.
-  const canChange = !source.isReport && page.run?.is_live !== false && !openCase.resolution && openCase.severity !== "info";
+  const canChange = !source.isReport && page.run?.is_live !== false && !page.run?.log && !openCase.resolution && openCase.severity !== "info";
   return container("div", "actions",
     canChange && firing.length > 0 && !isAcknowledged && button("Acknowledge", () =>
       openAcknowledgeDialog(source, openCase.message?.subject ?? openCase.summary, firing[0].name), "primary"),
