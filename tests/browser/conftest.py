@@ -6,10 +6,13 @@ from functools import partial
 
 import pytest
 from playwright.sync_api import expect
-from support.browsers import PageProblems, chromium, new_context
+from support.browsers import TIMEOUT_MS, PageProblems, chromium, new_context
 from support.live_runs import live_run as start_live_run
 from support.stored_homes import write_run
 from support.web_servers import servers
+
+# A busy machine takes longer than the 5 seconds of Playwright.
+expect.set_options(timeout=TIMEOUT_MS)
 
 
 @pytest.fixture(scope="package")

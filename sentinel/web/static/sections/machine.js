@@ -1,7 +1,7 @@
 // The newest measurements of this node: its host, its disks and its GPUs.
 import { container, createTable, element, emptyState, formatBytes, formatCount, formatPercent, isActive, isNumber, setText } from "../dom.js";
 
-export function createMachine() {
+export function createMachine(page) {
   const host = element("p", "", "soft");
   const table = createTable("GPUs", ["GPU", "Ranks", { title: "Busy", className: "right" }, { title: "Memory", className: "right" },
     { title: "Power", className: "right" }, { title: "Temperature", className: "right" }, "Problems"]);
@@ -26,6 +26,7 @@ export function createMachine() {
       empty.replaceChildren(emptyState(isActive(run) ? "No GPU is measured. `sentinel doctor` says why, where one is expected."
         : "Measurements are shown while an agent serves the run. The machine curves show what they were."));
     },
+    isShown: (run) => !page.source.isReport || gpusOf(run).length > 0 || hostText(run.machine ?? {}) !== "",
     urgency: (run) => (isActive(run) && gpusOf(run).some(gpuProblems) ? 20 : 0),
   };
 }

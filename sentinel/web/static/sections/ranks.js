@@ -1,7 +1,7 @@
 // The ranks that are shown singly: where each one is.
 import { container, createTable, element, emptyState, formatDuration, formatRanks, formatTime, isActive, isNumber, setText } from "../dom.js";
 
-export function createRanks() {
+export function createRanks(page) {
   const table = createTable("Ranks", [{ title: "Rank", className: "right" }, "Up", { title: "Step", className: "right" },
     { title: "Step time", className: "right" }, "Last step"]);
   const empty = emptyState("");
@@ -27,6 +27,7 @@ export function createRanks() {
       // Where the ranks are while no step completes.
       stacks.replaceChildren(...(run.stacks ?? []).map(stackElement));
     },
+    isShown: (run) => !page.source.isReport || Object.keys(run.ranks ?? {}).length > 0,
     urgency: (run) => (downRanks(run).length && isActive(run) ? 30 : 0),
   };
 }
