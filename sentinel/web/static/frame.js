@@ -55,7 +55,7 @@ function createItem(section, index) {
   details.id = `section-${section.id}`;
   const stored = recall(`section.${section.id}`);
   details.open = stored ? stored === "open" : section.isClosed !== true;
-  const item = { section, index, details, note, urgency: 0, wasUrgent: false, isChosen: stored !== null };
+  const item = { section, index, details, note, urgency: 0, wasUrgent: false, wasEmpty: false, isChosen: stored !== null };
   details.querySelector("summary").addEventListener("click", (event) => {
     event.preventDefault();
     chooseOpen(item, !details.open);
@@ -101,6 +101,10 @@ function describeItem(item, run) {
   item.urgency = section.urgency ? section.urgency(run) : 0;
   const className = item.urgency >= 80 ? "urgent critical" : item.urgency > 0 ? "urgent warning" : "";
   if (link.className !== className) link.className = className;
+  // What is empty takes no room, unless the user chose otherwise.
+  const isEmpty = section.isEmpty ? section.isEmpty(run) : false;
+  if (isEmpty !== item.wasEmpty && !item.isChosen) details.open = !isEmpty && section.isClosed !== true;
+  item.wasEmpty = isEmpty;
   // What becomes urgent opens, unless the user chose otherwise.
   const isUrgent = item.urgency > 0;
   if (isUrgent && !item.wasUrgent && !item.isChosen) details.open = true;

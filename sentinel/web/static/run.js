@@ -1,5 +1,6 @@
 // The page of one run. A section is { id, title, element, update(run), urgency(run) }, and may have
-// note(run), a few words beside its title, isShown(run), and isClosed if it is collapsed at first.
+// note(run), a few words beside its title, isShown(run), isEmpty(run), which collapses it, and isClosed
+// if it is collapsed at first.
 import { element, emptyState, encodeName, setAttributes } from "./dom.js";
 import { createFrame, revealNode } from "./frame.js";
 import { installKeyboard, openHelpDialog, openSearchDialog } from "./keyboard.js";

@@ -46,6 +46,7 @@ export function createCases(page) {
         showResolved(page, resolved, run);
       }
     },
+    isEmpty: (run) => !run.cases.length && !run.incidents.length && !page.pastCases.length && !run.silences?.length,
     urgency(run) {
       if (run.cases.some(({ severity }) => severity === "critical")) return 100;
       const isWrong = run.cases.length || singleIncidents(run).length || lastingCases(run, page.pastCases).length;

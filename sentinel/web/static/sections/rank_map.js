@@ -16,7 +16,7 @@ export function createRankMap(page) {
   const map = new RankMap(page, context);
   context.add(map);
   context.listeners.add(() => map.refresh());
-  return { id: "rank-map", title: "Heat map of ranks", element: map.element, update: () => map.refresh(), urgency: () => 0 };
+  return { id: "rank-map", title: "Heat map of ranks", element: map.element, update: () => map.refresh(), isEmpty: (run) => run.metadata?.world_size === 1, urgency: () => 0 };
 }
 
 // Behaves as a chart of the context, with data of its own.

@@ -122,6 +122,7 @@ export function createSamples(page) {
     id: "samples",
     title: "Samples",
     element: root,
+    isEmpty: () => loadNumber > 0 && loadedAt > 0 && !steps.length,
     note: () => (steps.length ? `newest of step ${formatNumber(steps[0][0])}` : "none"),
     update() {
       if (loadedAt === 0 || isFollowing()) {

@@ -25,6 +25,7 @@ export function createTimeline(page) {
     const place = axis === "time" ? "time" : "step";
     const detectors = context.marks.detectors.filter(({ intervals }) => intervals.length);
     empty.hidden = detectors.length > 0 || !context.marks.isLoaded;
+    page.frame?.refresh("timeline");
     rows.hidden = key.hidden = !detectors.length;
     if (!detectors.length) return;
     const range = timelineRange(page, context, place, detectors);
@@ -46,6 +47,7 @@ export function createTimeline(page) {
     title: "Timeline of detectors",
     element: body,
     update: draw,
+    isEmpty: () => context.marks.isLoaded && !context.marks.detectors.some(({ intervals }) => intervals.length),
     urgency: (run) => ((run.incidents || []).some(({ state }) => state === "firing") ? 1 : 0),
   };
 }
