@@ -31,6 +31,8 @@ async def answer_comparison(
     try:
         call = partial(_compare, find_view, _parse_query(request))
         return json_response(request, await read(call))
+    except TimeoutError:
+        return json_response(request, {"error": "The home directory does not answer."}, 503)
     except RequestError as error:
         return json_response(request, {"error": str(error)}, error.status)
 

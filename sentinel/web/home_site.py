@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -17,7 +17,11 @@ from sentinel.web.run_list import DEFAULT_ROWS, DEFAULT_SORT, GROUPS, MAX_ROWS, 
 from sentinel.web.run_routes import RunRoutes, RunView, whole_number
 from sentinel.web.static_files import StaticFiles
 from sentinel.web.suppression_api import RequestError
+from sentinel.web.worker_pool import WorkerPool
 
+Read = TypeVar("Read")
+
+LIST_THREADS = 4
 _MAX_FILTER_CHARS = 200
 
 
@@ -37,6 +41,8 @@ class HomeSite:
     def __init__(self, runs: RunSource) -> None:
         self._runs = runs
         self._run_routes: RunRoutes | None = None
+        # Its own threads: those that read runs may all be busy.
+        self._pool = WorkerPool(LIST_THREADS)
 
     def routes(self, write_token: str) -> list[BaseRoute]:
         """All routes but those of every server."""
@@ -62,27 +68,28 @@ class HomeSite:
     async def _answer_runs(self, request: Request) -> Response:
         try:
             query = _parse_query(request)
-            answer = await self._pooled(partial(self._runs.list_runs, query))
+            return await self._pooled(lambda: json_response(request, self._runs.list_runs(query)))
         except RequestError as error:
             return json_response(request, {"error": str(error)}, error.status)
-        return json_response(request, answer)
 
     async def _answer_comparison(self, request: Request) -> Response:
-        return await answer_comparison(request, self._runs.view, self._pooled)
+        assert self._run_routes is not None
+        return await answer_comparison(request, self._runs.view, self._run_routes.pool.run)
 
     async def _find_view(self, request: Request) -> RunView:
         run = str(request.path_params["run"])
-        view = await self._pooled(partial(self._runs.view, run))
+        try:
+            view = await self._pooled(partial(self._runs.view, run))
+        except RequestError as error:
+            raise HTTPException(error.status, str(error)) from None
         if view is None:
             raise HTTPException(404, "There is no such run. It may have been deleted.")
-        found: RunView = view
-        found.is_listed = True
-        return found
+        view.is_listed = True
+        return view
 
-    async def _pooled(self, call: Callable[[], Any]) -> Any:
-        assert self._run_routes is not None
+    async def _pooled(self, call: Callable[[], Read]) -> Read:
         try:
-            return await self._run_routes.pool.run(call)
+            return await self._pool.run(call)
         except TimeoutError:
             raise RequestError(503, "The home directory does not answer.") from None
 

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from math import isfinite
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote
 from zlib import crc32
 
@@ -44,8 +44,11 @@ AXES = ("step", "time", "tokens")
 _MAX_NUMBER_DIGITS = 18
 """Maximum length of a number in a query: it fits into a 64-bit integer."""
 _MAX_SEARCH_CHARS = 200
+MAX_READS_PER_RUN = 3
+"""Threads that read one run at a time: the first reading of a long one takes seconds."""
 
 JsonObject = dict[str, Any]
+Read = TypeVar("Read")
 
 
 def ignore(_: Exception) -> None:
@@ -70,6 +73,9 @@ class RunView:
     events: RunEvents | None = field(default=None, init=False)
     ended: bool = field(default=False, init=False)
     is_listed: bool = field(default=False, init=False)
+    reads: asyncio.Semaphore = field(
+        default_factory=lambda: asyncio.Semaphore(MAX_READS_PER_RUN), init=False
+    )
 
     def read_state(self) -> JsonObject:
         """The state of the run."""
@@ -128,7 +134,6 @@ class RunRoutes:
     def routes(self, prefix: str = "") -> list[BaseRoute]:
         """The data below `<prefix>/api`, and what changes something."""
         answers: dict[str, Answer] = {
-            "run": lambda view, _: view.read_state(),
             "signals": lambda view, _: view.reader.signals(),
             "series": _series,
             "ranks": _ranks,
@@ -143,6 +148,7 @@ class RunRoutes:
         }
         changes = {"acknowledge": SuppressionApi.acknowledge, "silence": SuppressionApi.silence}
         return [
+            Route(f"{prefix}/api/run", self._answer_state),
             *(Route(f"{prefix}/api/{name}", self._reading(read)) for name, read in answers.items()),
             Route(f"{prefix}/api/media/{{id:int}}", self._answer_media),
             Route(f"{prefix}/api/events", self._answer_events),
@@ -153,8 +159,15 @@ class RunRoutes:
             ),
         ]
 
-    async def read(self, view: RunView, call: Callable[[], Any]) -> Any:
-        """What `call` returns. Raises RequestError if the data cannot be read."""
+    async def read(self, view: RunView, call: Callable[[], Read]) -> Read:
+        """What `call` returns. Raises RequestError if the data cannot be read.
+
+        A few calls of a run at a time: others wait, but not those of other runs.
+        """
+        async with view.reads:
+            return await self._read(view, call)
+
+    async def _read(self, view: RunView, call: Callable[[], Read]) -> Read:
         try:
             return await self.pool.run(call)
         except TimeoutError:
@@ -170,10 +183,10 @@ class RunRoutes:
         async def respond(request: Request) -> Response:
             try:
                 view = await self._find_view(request)
-                data = await self.read(view, lambda: answer(view, request))
+                # The thread writes the JSON too: a second of work for the longest answers.
+                return await self.read(view, lambda: json_response(request, answer(view, request)))
             except RequestError as error:
                 return json_response(request, {"error": str(error)}, error.status)
-            return json_response(request, data)
 
         return respond
 
@@ -219,6 +232,14 @@ class RunRoutes:
             if not await run_in_threadpool(view.database.is_file):
                 raise RequestError(404, "Nothing is stored of this run yet.")
             return await run_in_threadpool(build_report, view.run, view.database)
+
+    async def _answer_state(self, request: Request) -> Response:
+        """Without a wait for what is read of the same run, which may take long."""
+        try:
+            view = await self._find_view(request)
+            return json_response(request, await self._read(view, view.read_state))
+        except RequestError as error:
+            return json_response(request, {"error": str(error)}, error.status)
 
     async def _answer_token(self, request: Request) -> Response:
         await self._find_view(request)

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 Answer = TypeVar("Answer")
 
-READ_TIMEOUT_SECONDS = 20.0
+READ_TIMEOUT_SECONDS = 60.0
 """Longest wait for one answer."""
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sqlite3
+from concurrent.futures import ThreadPoolExecutor
 from threading import Event as Flag
+from threading import Semaphore
 
 import pytest
 import requests
@@ -11,6 +13,7 @@ from support.results import RUN
 from support.web_servers import TIMEOUT_SECONDS, get, servers
 
 from sentinel.web import worker_pool
+from sentinel.web.run_routes import MAX_READS_PER_RUN
 from sentinel.web.suppression_api import SuppressionApi
 
 SIGNALS = [{"name": name} for name in ("loss", "reward", "my/loss,raw")]
@@ -155,6 +158,25 @@ def test_a_disk_that_hangs_does_not_keep_other_answers(serve, monkeypatch):
     for path in ("/-/healthy", "/metrics", "/static/run.js", f"/runs/{RUN}/"):
         assert get(url + path).status_code == 200
     hanging.set()
+
+
+def test_the_state_does_not_wait_for_long_readings_of_the_run(serve):
+    """Nor do other runs of the server."""
+    reading, released = Semaphore(0), Flag()
+
+    def series(*_, **__):
+        reading.release()
+        released.wait(TIMEOUT_SECONDS)
+        return {"series": {}}
+
+    url = serve(series=series)
+    with ThreadPoolExecutor(12) as clients:
+        waiting = [clients.submit(get, f"{url}/api/series") for _ in range(12)]
+        for _ in range(MAX_READS_PER_RUN):
+            assert reading.acquire(timeout=TIMEOUT_SECONDS)
+        assert get(f"{url}/api/run").json()["run"] == RUN
+        released.set()
+        assert {each.result().status_code for each in waiting} == {200}
 
 
 def test_an_image_is_loaded_once(serve):
