@@ -117,7 +117,8 @@ class RunReader:
         """The rows after `row_id`, oldest first.
 
         Keys: last_id, step, time, attempt, tokens (None if they are not counted), values (by
-        signal, one per row, None if the row has none) and bad (by signal, the places in these
+        signal, one per row, None if the row has none), ranks (by signal with values of ranks:
+        rank_min, rank_max and worst_rank, one per row) and bad (by signal, the places in these
         lists where its value is not finite).
         """
         with self._refreshed() as connection:

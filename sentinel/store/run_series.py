@@ -22,15 +22,14 @@ from sentinel.model.record import Event
 from sentinel.store.blocks import unpack_signals
 from sentinel.store.charted_signals import (
     CHARTED_EVENTS,
-    VALUE,
-    chart_name,
     describe_signal,
     signal_order,
 )
 from sentinel.store.rank_grid import RankGrid, RankMeans, grid_to_dict, mean_by_rank
-from sentinel.store.record_rows import LayoutTable, unpack, unpack_values
+from sentinel.store.record_rows import LayoutTable, unpack
 from sentinel.store.series import (
     MAX_BUCKETS,
+    NO_RANK,
     BlockDecoder,
     Found,
     RowDecoder,
@@ -41,6 +40,8 @@ from sentinel.store.series import (
 from sentinel.store.storage_monitor import DamagedContentError
 
 log = logging.getLogger(__name__)
+
+_RANK_RANGE = ("rank_min", "rank_max", "worst_rank")
 
 MAX_DECODERS = 512
 """Decoders in memory; above it all are forgotten and made again when needed."""
@@ -331,14 +332,23 @@ class RunSeries:
         rows = connection.execute(_NEW_ROWS_SQL, (row_id, limit)).fetchall()
         charted = [row for row in rows if row[4] in _CHARTED]
         values: dict[str, list[float | None]] = {}
+        ranks: dict[str, dict[str, list[float | None]]] = {}
         bad: dict[str, list[int]] = {}
         for at, row in enumerate(charted):
-            for name, value in self._values_of(row):
+            found: Found = {}
+            self._decode(row[5], Event(row[4]), [row[6]], found)
+            for name, (summary,) in found.items():
                 column = values.setdefault(name, [None] * len(charted))
-                if isfinite(value):
-                    column[at] = value
-                else:
+                if summary.number:
+                    column[at] = summary.mean
+                if summary.is_bad:
                     bad.setdefault(name, []).append(at)
+                if summary.low <= summary.high or summary.worst != NO_RANK:
+                    if name not in ranks:
+                        ranks[name] = {each: [None] * len(charted) for each in _RANK_RANGE}
+                    of_ranks = (summary.low, summary.high, summary.worst)
+                    for each, number in zip(_RANK_RANGE, of_ranks, strict=True):
+                        ranks[name][each][at] = number if isfinite(number) else None
         tokens = None
         if self._counts_tokens():
             tokens = [self._tokens_at(row[0]) for row in charted]
@@ -349,6 +359,7 @@ class RunSeries:
             "attempt": [row[1] for row in charted],
             "tokens": tokens,
             "values": values,
+            "ranks": ranks,
             "bad": bad,
         }
 
@@ -360,17 +371,6 @@ class RunSeries:
         rows = span.last_id - span.first_id + 1
         share = min(max((row_id - span.first_id + 1) / rows, 0.0), 1.0)
         return min(before, span.tokens) + share * (span.tokens - min(before, span.tokens))
-
-    def _values_of(self, row: StoredRow) -> list[tuple[str, float]]:
-        """The value of each signal in a row."""
-        event = Event(row[4])
-        try:
-            values = unpack_values(self._layout_table.get(row[5]), row[6])
-        except _DECODING_ERRORS as error:
-            self._report_damage(error, row[5], row[6])
-            return []
-        targets = ((chart_name(event, name), value) for name, value in values.items())
-        return [(target[0], value) for target, value in targets if target and target[1] == VALUE]
 
     def rank_grid(self, signal: str, window: Window) -> dict[str, Any]:
         """The values of ranks, as `RunReader.rank_grid` returns them; after `refresh`."""

@@ -11,6 +11,7 @@ import pytest
 from support.notifications import NOW, make_notification, with_diagnosis
 from support.run_databases import step_record, write_records
 
+from sentinel.aggregate.combine import compute_spread
 from sentinel.model.finding import Severity
 from sentinel.model.notification import NotificationReason
 from sentinel.model.record import WHOLE_RUN, Event, Record
@@ -208,6 +209,15 @@ def test_media_are_bounded(connection, limits):
     assert last == 999
     assert count <= 164
     assert media_body(connection, 1000)[1] == 50 * b"1"
+
+
+def test_rows_have_the_range_and_the_worst_of_the_ranks(reader, path):
+    spread = compute_spread(range(3), (1.0, 4.0, 2.5), keep_values=True)
+    record = replace(step_record(1, {"loss": 2.5, "kl_ref": 0.1}), spread={"loss": spread})
+    write_records(path, [record])
+
+    expected = {"rank_min": [1.0], "rank_max": [4.0], "worst_rank": [1]}
+    assert reader.rows_since(0)["ranks"] == {"loss": expected}
 
 
 def test_rows_follow_a_row(reader, path):

@@ -12,8 +12,8 @@ const CONTEXT_MAX_BUILT = 40;
 const CONTEXT_DETAIL_WAIT_MS = 250;
 // The page is free for this many times the time that drawing live rows takes.
 const CONTEXT_LIVE_PAUSE = 2;
-// Values of ranks and thresholds, which live rows do not have, are fetched now and then.
-const CONTEXT_REFRESH_MS = 30000;
+const CONTEXT_THRESHOLDS_MS = 60000;
+const CONTEXT_MARKS_MS = 60000;
 
 // In a report all charts are drawn: it may be printed, or read by a program.
 const CONTEXT_REPORT_MARGIN = "100000px 0px";
@@ -53,6 +53,7 @@ export class ChartContext {
     this.dirty = new Set();
     this.wanted = new Set();
     this.listeners = new Set();
+    this.signalListeners = new Set();
     this.observer = new IntersectionObserver((entries) => this.#observe(entries), { rootMargin: source.isReport ? CONTEXT_REPORT_MARGIN : "150px 0px" });
     this.resizes = new ResizeObserver((entries) => this.#resize(entries));
     this.rows = [];
@@ -67,7 +68,7 @@ export class ChartContext {
     this.marks.refresh();
     source.subscribe({
       rows: (rows) => this.#receive(rows),
-      run: () => this.marks.refresh(),
+      run: (run) => this.#refreshMarks(run),
       reset: () => this.#reload(),
       end: () => this.marks.refresh(),
     });
@@ -75,7 +76,7 @@ export class ChartContext {
     addEventListener("afterprint", () => this.#endPrint());
     addEventListener("pointerup", (event) => this.release(event), true);
     addEventListener("pointercancel", (event) => this.release(event), true);
-    setInterval(() => this.#refreshOthers(), CONTEXT_REFRESH_MS);
+    setInterval(() => this.#refreshThresholds(), CONTEXT_THRESHOLDS_MS);
   }
 
   // Show a chart whenever its element comes into view.
@@ -305,6 +306,7 @@ export class ChartContext {
   // Live rows are collected, and drawn at once, but not more often than the page can.
   #receive(rows) {
     this.isLive = true;
+    this.#forgetSignals(rows);
     this.rows.push(rows);
     if (this.rows.length > 1) return;
     const start = performance.now();
@@ -323,16 +325,39 @@ export class ChartContext {
     contextMeasure("sentinel-live", start);
   }
 
-  // What live rows do not bring: values of ranks, and thresholds.
-  async #refreshOthers() {
+  // The state of a run changes with each step, its marks rarely.
+  #refreshMarks({ state, checkpoints, attempt, incidents, cases }) {
+    const names = (list) => (list ?? []).map((each) => [each.name, each.state, each.severity, each.acknowledged, each.silenced, each.onset]);
+    const key = JSON.stringify([state, checkpoints, attempt, names(incidents), names(cases)]);
+    if (key === this.markedAs && performance.now() - this.markedAt < CONTEXT_MARKS_MS) return;
+    this.markedAs = key;
+    this.markedAt = performance.now();
+    this.marks.refresh();
+  }
+
+  // All signals of the run: one answer for all sections, until rows have a name that is not in it.
+  signals() {
+    this.knownSignals ??= this.source.getJson("api/signals").then((signals) => {
+      this.signalNames = new Set(signals.map(({ name }) => name));
+      return signals;
+    });
+    this.knownSignals.catch(() => { this.knownSignals = null; });
+    return this.knownSignals;
+  }
+
+  #forgetSignals(rows) {
+    if (!this.signalNames || Object.keys(rows.values).every((name) => this.signalNames.has(name))) return;
+    this.signalNames = null;
+    this.knownSignals = null;
+    for (const listener of this.signalListeners) listener();
+  }
+
+  // Rows of a live run do not bring thresholds.
+  async #refreshThresholds() {
     if (document.hidden || !this.isLive) return;
     this.isLive = false;
     const names = [...this.visible].flatMap((chart) => chart.names);
-    const stale = this.view.range ? [] : names.filter((name) => this.store.isStale(name));
-    const thresholds = names.length ? this.marks.loadThresholds(names) : null;
-    if (stale.length) await this.store.refresh(stale).catch(() => false);
-    await thresholds;
-    this.redraw();
+    if (names.length && await this.marks.loadThresholds(names)) this.redraw();
   }
 
   #reload() {

@@ -126,20 +126,6 @@ export class SeriesStore {
     return generation === this.generation;
   }
 
-  // Whether live rows without values of ranks were appended to a signal that has such values.
-  isStale(name) {
-    const points = this.overview.get(name);
-    const last = points ? points.x.length - 1 : -1;
-    return last > 0 && points.rank_max[last] === null && points.rank_max[0] !== null;
-  }
-
-  // Fetch the whole curves of signals again.
-  async refresh(names) {
-    const { generation, axis } = this;
-    await this.#fetchAll(names, null, generation, axis);
-    return generation === this.generation;
-  }
-
   async #fetchAll(names, range, generation, axis) {
     for (let first = 0; first < names.length; first += SERIES_NAMES_PER_REQUEST) {
       const some = names.slice(first, first + SERIES_NAMES_PER_REQUEST);
@@ -186,17 +172,17 @@ export class SeriesStore {
       const bad = (rows.bad?.[name] || []).map((place) => positions[place]);
       points.bad.push(...bad);
       points.bad.splice(0, points.bad.length - SERIES_MAX_POINTS);
-      const added = this.#appendValues(points, positions, values, rows.attempt);
+      const added = this.#appendValues(points, positions, values, rows, name);
       if (!added && !bad.length) continue;
       changed.push(name);
       const detail = this.detail.get(name);
-      if (detail && positions[positions.length - 1] <= detail.end) this.#appendValues(detail.points, positions, values, rows.attempt);
+      if (detail && positions[positions.length - 1] <= detail.end) this.#appendValues(detail.points, positions, values, rows, name);
       if (points.x.length > SERIES_MAX_POINTS) this.overview.set(name, seriesThin(points));
     }
     return changed;
   }
 
-  #appendValues(points, positions, values, attempts) {
+  #appendValues(points, positions, values, { attempt: attempts, ranks }, name) {
     let added = 0;
     for (let index = 0; index < values.length; index += 1) {
       const [x, value, attempt] = [positions[index], values[index], attempts ? attempts[index] : 0];
@@ -205,7 +191,7 @@ export class SeriesStore {
       // The first rows of a connection can be among the points that were fetched.
       if (last >= 0 && (attempt < points.attempt[last] || (attempt === points.attempt[last] && x <= points.x[last]))) continue;
       for (const field of ["mean", "min", "max"]) points[field].push(value);
-      for (const field of ["rank_min", "rank_max", "worst_rank"]) points[field].push(null);
+      for (const field of ["rank_min", "rank_max", "worst_rank"]) points[field].push(ranks?.[name]?.[field][index] ?? null);
       points.x.push(x);
       points.attempt.push(attempt);
       points.weight.push(1);

@@ -6,7 +6,6 @@ import { ChartGrid } from "../charts/grid.js";
 const CURVES_GROUPS = [
   ["main", "Main"], ["training", "Training"], ["policy", "Policy"], ["reward", "Reward"], ["evaluation", "Evaluation"], ["logged", "Logged"],
 ];
-const CURVES_REFRESH_MS = 15000;
 // How much of the run is shown around an incident, as a share of its length, and at least in steps.
 const CURVES_MARGIN = 1;
 const CURVES_MIN_MARGIN = 20;
@@ -41,11 +40,9 @@ export function createCurves(page) {
   page.view.subscribe(showRange);
   context.marks.listeners.add(showRange);
 
-  let loaded = 0;
   const load = async () => {
-    loaded = performance.now();
     try {
-      const signals = (await page.source.getJson("api/signals")).filter(({ group }) => group !== "machine");
+      const signals = (await context.signals()).filter(({ group }) => group !== "machine");
       const known = new Map(CURVES_GROUPS);
       const order = [...known.keys()];
       const rank = (signal) => (order.indexOf(signal.group) + order.length + 1) % (order.length + 1);
@@ -58,6 +55,7 @@ export function createCurves(page) {
       // The page shows that the server does not answer.
     }
   };
+  context.signalListeners.add(load);
   load();
 
   return {
@@ -66,7 +64,6 @@ export function createCurves(page) {
     element: body,
     update(run) {
       grid.setIncidents((run.incidents || []).filter(({ state }) => state !== "resolved"));
-      if (performance.now() - loaded > CURVES_REFRESH_MS) load();
     },
     urgency: () => 0,
   };

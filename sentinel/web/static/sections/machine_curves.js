@@ -3,7 +3,6 @@ import { container, emptyState } from "../dom.js";
 import { chartContext } from "../charts/context.js";
 import { ChartGrid } from "../charts/grid.js";
 
-const MACHINE_REFRESH_MS = 15000;
 const MACHINE_GROUPS = [["gpu", "GPU"], ["host_cpu", "Processor"], ["host_memory", "Memory"], ["host_network", "Network"], ["network", "Network"], ["host_disk", "Disk"], ["disk", "Disk"]];
 
 export function createMachineCurves(page) {
@@ -11,17 +10,16 @@ export function createMachineCurves(page) {
   const grid = new ChartGrid(context, "nodes");
   const empty = emptyState("No measurement of a machine yet. The agent measures its node every few seconds; log files have no such values.");
   const body = container("div", "", grid.element, empty);
-  let loaded = 0;
   const load = async () => {
-    loaded = performance.now();
     try {
-      const signals = (await page.source.getJson("api/signals")).filter((signal) => signal.group === "machine" && signal.count > 0);
+      const signals = (await context.signals()).filter((signal) => signal.group === "machine" && signal.count > 0);
       grid.setCharts(machineCharts(signals));
       empty.hidden = Boolean(signals.length);
     } catch {
       // The page shows that the server does not answer.
     }
   };
+  context.signalListeners.add(load);
   load();
   return {
     id: "machine-curves",
@@ -29,7 +27,6 @@ export function createMachineCurves(page) {
     element: body,
     update(run) {
       grid.setIncidents((run.incidents || []).filter(({ state }) => state !== "resolved"));
-      if (performance.now() - loaded > MACHINE_REFRESH_MS) load();
     },
     urgency: () => 0,
   };

@@ -5,7 +5,7 @@ import { plotDraw, plotLayout, plotText, plotValue } from "../charts/plot.js";
 import { chartNumber, chartUnit } from "../charts/units.js";
 
 const RANK_MAP_COLUMNS = 240;
-const RANK_MAP_REFRESH_MS = 10000;
+const RANK_MAP_REFRESH_MS = 30000;
 const RANK_MAP_SIGNALS = ["step_time", "grad_norm", "loss"];
 const RANK_MAP_UNITS = { step_time: "seconds", data_time: "seconds" };
 // Cividis: even in lightness, and the same for people who see few colours.
