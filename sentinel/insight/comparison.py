@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any, Literal, Protocol, get_args
 
 from sentinel.model.evidence_text import label_of
@@ -152,10 +153,15 @@ def health_of(state: Mapping[str, Any], cases: Iterable[Mapping[str, Any]]) -> s
 
 def run_seconds(state: Mapping[str, Any]) -> float | None:
     """How long the run took up to its last step; None if that is not known."""
-    started, ended = state.get("started"), state.get("ended") or state.get("last_step_time")
-    if not (isinstance(started, int | float) and isinstance(ended, int | float)):
-        return None
-    return ended - started if ended > started else None
+    started, ended = _time(state, "started"), _time(state, "ended")
+    last = _time(state, "last_step_time") if ended is None else ended
+    return None if started is None or last is None or last <= started else last - started
+
+
+def _time(state: Mapping[str, Any], name: str) -> float | None:
+    """A time of the state in seconds since the epoch; None if it is not known, or NaN."""
+    value = state.get(name)
+    return float(value) if isinstance(value, int | float) and isfinite(value) and value else None
 
 
 def _common_signals(described: Sequence[Mapping[str, JsonObject]]) -> list[str]:
@@ -194,9 +200,8 @@ def _start_time(run: ComparedRun, names: Sequence[str]) -> float:
     """When the run started, in seconds since the epoch; the first record if that is earlier."""
     curves = _read_curves(run, names, 2, "time", WHOLE, 0.0)
     firsts = [curve["x"][0] for curve in curves.values() if curve["x"]]
-    started = run.state.get("started")
-    known = [float(started)] if isinstance(started, int | float) else []
-    return min([*known, *firsts], default=0.0)
+    started = _time(run.state, "started")
+    return min([*firsts, *([] if started is None else [started])], default=0.0)
 
 
 def _shifted(curve: JsonObject, start: float) -> JsonObject:
@@ -281,7 +286,7 @@ def _summary(run: ComparedRun, cases: Sequence[JsonObject]) -> JsonObject:
         "health": health_of(state, cases),
         "step": state.get("step"),
         "attempt": state.get("attempt", 0),
-        "started": state.get("started"),
+        "started": _time(state, "started"),
         "seconds": run_seconds(state),
         "host": state.get("host") or metadata.get("host", ""),
         "framework": metadata.get("framework", ""),

@@ -30,7 +30,7 @@ _END_TEXTS = {
     "finished": "It ended",
     "failed": "It failed",
     "died": "It died",
-    "vanished": "It vanished",
+    "unfinished": "Its end was not recorded; its last record is",
 }
 
 

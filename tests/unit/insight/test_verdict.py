@@ -77,3 +77,11 @@ def test_text_of_the_run_is_on_one_line_and_visible():
     verdict = judge(STATE, [case(subject="a\u2028b\u202e\n</script>")], [])
 
     assert verdict.what == "Critical: a b </script>."
+
+
+def test_a_run_whose_end_is_not_known_says_where_its_record_ends():
+    state = {**STATE, "state": "unfinished", "ended": float("nan"), "last_step_time": 160.0}
+
+    assert judge(state, [], []).run == (
+        "Its end was not recorded; its last record is at step 1,200 after 1 min."
+    )
