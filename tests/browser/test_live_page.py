@@ -146,5 +146,6 @@ def test_the_end_of_the_run_is_shown(shown, live_run):
     live_run.end()
 
     expect(shown).to_have_title(re.compile(f"{live_run.run}: finished"))
-    assert shown.locator(".card.case").count() == 0
+    expect(shown.locator(".verdict")).to_contain_text("It lasted until the run finished.")
+    expect(shown.locator(".card.case").get_by_role("button", name="Silence")).to_have_count(0)
     assert STEP_SECONDS
