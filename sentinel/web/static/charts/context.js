@@ -13,7 +13,8 @@ const CONTEXT_DETAIL_WAIT_MS = 250;
 // The page is free for this many times the time that drawing live rows takes.
 const CONTEXT_LIVE_PAUSE = 2;
 const CONTEXT_THRESHOLDS_MS = 60000;
-const CONTEXT_MARKS_MS = 60000;
+const CONTEXT_MARKS_MS = 30000;
+const CONTEXT_POLL_MS = 15000;
 
 // In a report all charts are drawn: it may be printed, or read by a program.
 const CONTEXT_REPORT_MARGIN = "100000px 0px";
@@ -58,6 +59,7 @@ export class ChartContext {
     this.resizes = new ResizeObserver((entries) => this.#resize(entries));
     this.rows = [];
     this.freeAt = 0;
+    this.rowsAt = 0;
     this.isLive = false;
     this.zoomed = null;
     this.held = null;
@@ -68,7 +70,10 @@ export class ChartContext {
     this.marks.refresh();
     source.subscribe({
       rows: (rows) => this.#receive(rows),
-      run: (run) => this.#refreshMarks(run),
+      run: (run) => {
+        this.#refreshMarks(run);
+        this.#poll(run);
+      },
       reset: () => this.#reload(),
       end: () => this.marks.refresh(),
     });
@@ -306,6 +311,7 @@ export class ChartContext {
   // Live rows are collected, and drawn at once, but not more often than the page can.
   #receive(rows) {
     this.isLive = true;
+    this.rowsAt = performance.now();
     this.#forgetSignals(rows);
     this.rows.push(rows);
     if (this.rows.length > 1) return;
@@ -325,14 +331,23 @@ export class ChartContext {
     contextMeasure("sentinel-live", start);
   }
 
-  // The state of a run changes with each step, its marks rarely.
-  #refreshMarks({ state, checkpoints, attempt, incidents, cases }) {
+  // The state of a run changes with each step, its incidents rarely. Checkpoints can wait.
+  #refreshMarks({ state, attempt, incidents, cases }) {
     const names = (list) => (list ?? []).map((each) => [each.name, each.state, each.severity, each.acknowledged, each.silenced, each.onset]);
-    const key = JSON.stringify([state, checkpoints, attempt, names(incidents), names(cases)]);
+    const key = JSON.stringify([state, attempt, names(incidents), names(cases)]);
     if (key === this.markedAs && performance.now() - this.markedAt < CONTEXT_MARKS_MS) return;
     this.markedAs = key;
     this.markedAt = performance.now();
     this.marks.refresh();
+  }
+
+  // Where a proxy holds the stream back, the state still comes, but no rows: load curves again.
+  #poll({ step }) {
+    const { domain, axis } = this.store;
+    const isBehind = axis === "step" && !this.view.range && domain && step > domain[1];
+    if (!isBehind || performance.now() - this.rowsAt < CONTEXT_POLL_MS) return;
+    this.rowsAt = performance.now();
+    this.#reload();
   }
 
   // All signals of the run: one answer for all sections, until rows have a name that is not in it.
