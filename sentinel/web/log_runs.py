@@ -48,6 +48,8 @@ SCAN_SECONDS = 2.0
 """Interval at which the folder is searched while the list is looked at."""
 SCAN_SHARE = 0.1
 """Most of the time that is spent with searching a large folder."""
+FIRST_LIST_SECONDS = 1.0
+"""Time in which entries of the list are read in full before it is shown."""
 FIRST_DATA_SECONDS = 5.0
 """Longest wait for the first rows of a log that is viewed."""
 CHECK_SECONDS = 2.0
@@ -62,7 +64,11 @@ LOGS_PER_WORKER = 20
 """Logs that a process imports in the background one after the other: its start takes a second."""
 _BACKGROUND = ""
 """Key of the process that works in the background."""
+MIN_REIMPORT_SECONDS = 60.0
+REIMPORT_SHARE = 20.0
+"""Least time between two imports of a log in the background, in seconds and in durations of one."""
 _IDLE_SECONDS = 0.2
+_UPDATE_SECONDS = 0.5
 _CLOSE_SECONDS = 5.0
 
 JsonObject = dict[str, Any]
@@ -246,7 +252,7 @@ class LogRuns:
                     self._scan()
                 self._reap_workers()
                 self._import_next()
-                self._update_entries()
+                self._update_entries(self._changing_logs(), monotonic() + _UPDATE_SECONDS)
             except Exception:
                 log.exception("The logs below %s cannot be listed", self._folder)
             self._stopped.wait(_IDLE_SECONDS)
@@ -271,7 +277,7 @@ class LogRuns:
         with self._lock:
             self._logs, self._problem = logs, problem
         self._scan_seconds = monotonic() - began_at
-        self._update_entries(until=began_at + 1.0)
+        self._update_entries([*logs.values()], began_at + FIRST_LIST_SECONDS)
         self._scanned_at = monotonic()
         self._scanned.set()
 
@@ -294,6 +300,8 @@ class LogRuns:
                 worker.stop()
                 if worker.child.returncode:
                     worker.mark_failed()
+                for shown in worker.logs:
+                    shown.summary_of = None
                 self._cache.prune()
 
     def _import_next(self) -> None:
@@ -306,8 +314,10 @@ class LogRuns:
         chosen: list[ShownLog] = []
         for shown in newest[:MAX_BACKGROUND_LOGS]:
             # Importing again and again takes a small part of the time.
-            wait = max(60.0, 20.0 * shown.cache.read().seconds)
-            if shown.log.problem or now - shown.background_at < wait:
+            waited = now - shown.background_at
+            if shown.log.problem or waited < MIN_REIMPORT_SECONDS:
+                continue
+            if waited < REIMPORT_SHARE * shown.cache.read().seconds:
                 continue
             shown.background_at = now
             if not self._is_fresh(shown, is_viewed=False):
@@ -318,21 +328,29 @@ class LogRuns:
             with self._lock:
                 self._start_worker(_BACKGROUND, chosen)
 
-    def _update_entries(self, until: float = float("inf")) -> None:
-        """Renew the entries in the list that show an older import."""
+    def _changing_logs(self) -> list[ShownLog]:
+        """The logs that a process imports, and those whose entry is not complete."""
         with self._lock:
-            logs = [*self._logs.values()]
+            imported = [shown for worker in self._workers.values() for shown in worker.logs]
+            return imported + [each for each in self._logs.values() if each.summary_of is None]
+
+    def _update_entries(self, logs: list[ShownLog], until: float) -> None:
+        """Renew the entries in the list that show an older import.
+
+        After the time `until`, logs without an entry get one of what is known without reading.
+        """
         for shown in logs:
-            state = shown.cache.read()
-            of = (state, shown.failed, shown.last_written)
-            if shown.entry is not None and shown.summary_of == of:
-                shown.entry.is_live = self.is_growing(shown)
+            is_late = monotonic() > until
+            if is_late and shown.entry is not None:
                 continue
-            body = self._summary(shown, state, is_quick=monotonic() > until)
-            stamp = int(shown.last_written * 1e9), len(body)
-            shown.entry = run_entry(shown.log.run, shown.cache.directory, stamp, body)
+            state = shown.cache.read()
+            of = (state, shown.failed, shown.last_written, shown.log.problem)
+            if shown.entry is None or shown.summary_of != of:
+                body = self._summary(shown, state, is_quick=is_late)
+                stamp = int(shown.last_written * 1e9), len(body)
+                shown.entry = run_entry(shown.log.run, shown.cache.directory, stamp, body)
+                shown.summary_of = None if is_late else of
             shown.entry.is_live = self.is_growing(shown)
-            shown.summary_of = of if monotonic() <= until else None
 
     def _summary(self, shown: ShownLog, state: ImportState, *, is_quick: bool) -> bytes:
         """The summary of a log as JSON; of one that is not imported, what is known without."""
