@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sentinel.cli._run_ids import complete_detector, complete_run
+from sentinel.cli._run_ids import complete_detector, complete_run, resolve_run
 
 if TYPE_CHECKING:
     from sentinel.readers.log_folder import LogRun
@@ -20,7 +20,9 @@ EXIT_USAGE_ERROR = 2
 RunArgument = Annotated[
     str,
     typer.Argument(
-        help="Run id, as shown by `sentinel status --all`.", autocompletion=complete_run
+        help="Run id, as shown by `sentinel status --all`.",
+        autocompletion=complete_run,
+        callback=resolve_run,
     ),
 ]
 DetectorArgument = Annotated[

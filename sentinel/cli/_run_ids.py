@@ -3,12 +3,36 @@
 from __future__ import annotations
 
 from difflib import get_close_matches
+from pathlib import Path
 
 MAX_SUGGESTIONS = 3
 MAX_COMPLETIONS = 200
 """Newest runs that the shell offers."""
 
 _CUTOFF = 0.7
+
+
+def resolve_run(run: str) -> str:
+    """The only id that begins with `run`; else, or if a run or file has that name, `run` itself.
+
+    The launcher's part of an id, such as the end of "sft-1edff4", need not be typed.
+    """
+    from sentinel.transport.paths import list_runs
+
+    runs = list_runs()
+    beginning = [each for each in runs if each.startswith(run)] if run else []
+    is_exact = run in runs or Path(run).exists()
+    return run if is_exact or len(beginning) != 1 else beginning[0]
+
+
+def resolve_argument(run: str | None) -> str | None:
+    """`resolve_run` of an argument that may be left out."""
+    return None if run is None else resolve_run(run)
+
+
+def resolve_arguments(runs: list[str]) -> list[str]:
+    """`resolve_run` of each."""
+    return [resolve_run(run) for run in runs]
 
 
 def similar_runs_text(run: str, *, may_be_new: bool = False) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sentinel.cli._options import error_exit
-from sentinel.cli._run_ids import complete_run
+from sentinel.cli._run_ids import complete_run, resolve_arguments
 from sentinel.cli._run_sources import RUN_OR_LOG_HELP, open_runs
 from sentinel.cli._terminal import escape_unprintable
 
@@ -25,7 +25,12 @@ _STYLES = {"critical": "bold red", "warning": "yellow", "ok": "green"}
 def compare(  # noqa: PLR0913, PLR0917 - the options of the command
     runs: Annotated[
         list[str],
-        typer.Argument(help=RUN_OR_LOG_HELP, metavar="A B...", autocompletion=complete_run),
+        typer.Argument(
+            help=RUN_OR_LOG_HELP,
+            metavar="A B...",
+            autocompletion=complete_run,
+            callback=resolve_arguments,
+        ),
     ],
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="Write the comparison as HTML.")

@@ -9,12 +9,15 @@ from collections.abc import Mapping
 
 import typer
 
-from sentinel.cli._run_ids import complete_run
+from sentinel.cli._run_ids import complete_run, resolve_argument
 
 
 def open(  # noqa: A001 - the name of the command
     run: str | None = typer.Argument(
-        None, help="Run id; by default, the list of all runs.", autocompletion=complete_run
+        None,
+        help="Run id; by default, the list of all runs.",
+        autocompletion=complete_run,
+        callback=resolve_argument,
     ),
     show: bool = typer.Option(True, "--show/--print", help="Open a browser if there is a display."),
     json: bool = typer.Option(False, "--json", help="Print the link as a JSON object."),

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from sentinel.cli._options import error_exit
-from sentinel.cli._run_ids import complete_run
+from sentinel.cli._run_ids import complete_run, resolve_arguments
 from sentinel.cli._run_sources import RUN_OR_LOG_HELP, open_runs
 
 _DEFAULT_STEM = "report"
@@ -22,7 +22,12 @@ _MIN_DATA_BYTES = 1_000_000
 def report(  # noqa: PLR0913, PLR0917 - the options of the command
     runs: Annotated[
         list[str],
-        typer.Argument(help=RUN_OR_LOG_HELP, metavar="RUN|LOG...", autocompletion=complete_run),
+        typer.Argument(
+            help=RUN_OR_LOG_HELP,
+            metavar="RUN|LOG...",
+            autocompletion=complete_run,
+            callback=resolve_arguments,
+        ),
     ],
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="File to write; - is standard output.")

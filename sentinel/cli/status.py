@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sentinel.cli._options import error_exit
-from sentinel.cli._run_ids import complete_run
+from sentinel.cli._run_ids import complete_run, resolve_argument
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -34,6 +34,7 @@ def status(  # noqa: PLR0913, PLR0917 - each is an option
         typer.Argument(
             help="Run id, live or past; by default, every run with an agent.",
             autocompletion=complete_run,
+            callback=resolve_argument,
         ),
     ] = None,
     every: Annotated[

@@ -114,8 +114,10 @@ class Notification:
 def case_dates(lead: Incident, diagnosis: Diagnosis | None) -> tuple[int, int | None]:
     """Onset of a case, and the last checkpoint before it: those of its cause, or of its lead.
 
-    Other incidents of the case, which the cause need not explain, have dates of their own.
+    Other incidents of the case, which the cause need not explain, have dates of their own. A cause
+    that begins after the lead was found does not date the case: it began before.
     """
-    if diagnosis is None or diagnosis.onset_step is None:
+    onset_step = None if diagnosis is None else diagnosis.onset_step
+    if diagnosis is None or onset_step is None or onset_step > lead.opened_step >= lead.onset_step:
         return lead.onset_step, lead.last_good_step
-    return diagnosis.onset_step, diagnosis.last_good_step
+    return onset_step, diagnosis.last_good_step

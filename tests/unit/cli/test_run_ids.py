@@ -7,7 +7,7 @@ import os
 import pytest
 from typer.testing import CliRunner
 
-from sentinel.cli._run_ids import complete_detector, complete_run, similar_runs
+from sentinel.cli._run_ids import complete_detector, complete_run, resolve_run, similar_runs
 from sentinel.cli.main import app
 
 
@@ -43,11 +43,21 @@ def test_what_may_be_new_is_no_beginning_of_another():
 
 @pytest.mark.parametrize("command", [["ack"], ["silence", "--list"], ["samples"], ["status"]])
 def test_every_command_suggests_the_run(command):
-    result = CliRunner().invoke(app, [command[0], "h", *command[1:]])
+    result = CliRunner().invoke(app, [command[0], "h-45abd8", *command[1:]])
 
     assert result.exit_code == 2
-    assert "no run 'h'" in result.stderr
+    assert "no run 'h-45abd8'" in result.stderr
     assert "Did you mean 'h-45abd3'?" in result.stderr
+
+
+@pytest.mark.parametrize("command", [["ack"], ["silence", "--list"], ["samples"], ["report"]])
+def test_the_beginning_of_an_id_is_enough_if_no_other_run_has_it(command, tmp_path):
+    """The end of an id is chosen by sentinel, so it need not be typed."""
+    result = CliRunner().invoke(app, [command[0], "h", *command[1:]])
+
+    assert f"no run 'h-45abd3' under {tmp_path}" in result.stderr
+    assert resolve_run("grpo") == "grpo"
+    assert resolve_run("sft") == "sft"
 
 
 def test_the_shell_completes_run_ids_the_newest_first():
