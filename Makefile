@@ -52,7 +52,7 @@ bench: ready-test ## Measure cost and detection beside other tools; no pass or f
 	@for file in benchmarks/*.py; do echo "== $$file"; $(PY) "$$file" || exit 1; done
 	@SEEDED_RUNS=60 $(PY) -m pytest -q -m seeded tests/unit/detectors
 
-pictures: ready-test ## Take the pictures of the README: needs Chromium
+pictures: ready-test ## Take the pictures of the README and the docs: needs Chromium
 	@$(PY) scripts/pictures.py
 
 soak: ready-test ## Kill processes at random for SOAK_MINUTES (10)

@@ -1,9 +1,11 @@
-"""Take the pictures of the README: the web page of a run, and a Slack message as HTML.
+"""Take the pictures of the README and the docs: pages of sentinel, and a Slack message as HTML.
 
-    python scripts/pictures.py
+    python scripts/pictures.py [FOLDER]
 
-Runs `sentinel demo`, photographs the agent's page with headless Chromium while the run is active,
-and renders the Slack message that the demo delivers. Writes PNG files to docs/pictures.
+Runs `sentinel demo`, photographs the page of its run with headless Chromium while a fault is on,
+then a list of 50 runs and a comparison, and renders the Slack message that the demo delivers.
+Writes PNG files to docs/pictures; with FOLDER to that folder, and there also the page on a phone
+and in the light theme, and a report.
 """
 
 from __future__ import annotations
@@ -12,7 +14,6 @@ import html
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -21,10 +22,14 @@ from pathlib import Path
 from typing import Any
 
 import requests
+from playwright.sync_api import Browser, Page
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "tests" / "stack")]
 PICTURES = ROOT / "docs" / "pictures"
 DEMO_TIMEOUT_SECONDS = 600.0
+RUN_COUNT = 50
+WIDE, PHONE = {"width": 1440, "height": 960}, {"width": 390, "height": 844}
 STYLE = """
 body { margin: 0; padding: 24px; width: 712px; background: #fff;
        font: 15px/1.47 DejaVu Sans, sans-serif; }
@@ -42,20 +47,74 @@ code { background: #f3f3f4; border: 1px solid #ddd; border-radius: 3px; padding:
 
 
 def main() -> None:
-    """Write both pictures."""
-    chromium = shutil.which("chromium")
-    if chromium is None:
-        sys.exit("pictures: chromium is missing. Install it: apt-get install chromium")
-    PICTURES.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="sentinel-pictures-") as scratch:
-        message = run_demo(chromium, Path(scratch))
+    """Write the pictures."""
+    from support.browsers import chromium
+
+    is_review = len(sys.argv) > 1
+    folder = Path(sys.argv[1]) if is_review else PICTURES
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="sentinel-pictures-") as scratch, chromium() as browser:
+        camera = Camera(browser, folder)
+        message = photograph_demo(camera, Path(scratch), is_review=is_review)
+        (demo_home,) = Path(scratch).glob("sentinel-demo-*/home")
+        photograph_runs(camera, demo_home, is_review=is_review)
         page = Path(scratch) / "slack.html"
         page.write_text(slack_html(message), encoding="utf-8")
-        photograph(chromium, page.as_uri(), PICTURES / "slack-message.png", (760, 540))
-    print(f"Pictures are in {PICTURES}.")
+        camera.take(page.as_uri(), "slack-message", {"width": 760, "height": 580}, theme="light")
+    print(f"Pictures are in {folder}.")
 
 
-def run_demo(chromium: str, scratch: Path) -> dict[str, Any]:
+class Camera:
+    """Takes pictures of pages in a browser, as PNG files in a folder."""
+
+    def __init__(self, browser: Browser, folder: Path) -> None:
+        self._browser, self._folder = browser, folder
+
+    def take(
+        self,
+        url: str,
+        name: str,
+        size: dict[str, int] | None = None,
+        theme: str = "dark",
+        section: str = "",
+    ) -> None:
+        """A picture of a page in a window of that size, from a section on, with its charts."""
+        context = self._browser.new_context(
+            viewport=size or WIDE, color_scheme=theme, reduced_motion="reduce"
+        )
+        page = context.new_page()
+        page.goto(url)
+        wait_until_drawn(page)
+        if section:
+            page.locator(f"#section-{section}").evaluate("(each) => each.scrollIntoView()")
+            wait_until_drawn(page)
+        page.screenshot(path=self._folder / f"{name}.png")
+        context.close()
+
+
+def wait_until_drawn(page: Page) -> None:
+    """Wait until all charts in view have a curve, and nothing has changed for half a second."""
+    page.wait_for_function(
+        """() => [...document.querySelectorAll("[data-chart] .plot")].every((plot) => {
+          const { top, bottom } = plot.getBoundingClientRect();
+          return bottom < 0 || top > innerHeight || plot.childElementCount > 0;
+        })""",
+        timeout=120_000,
+    )
+    page.evaluate("""() => new Promise((resolve) => {
+      const quiet = () => { observer.disconnect(); resolve(); };
+      let timer = setTimeout(quiet, 1500);
+      const last = performance.now() + 15000;
+      const observer = new MutationObserver(() => {
+        if (performance.now() > last) return;
+        clearTimeout(timer);
+        timer = setTimeout(quiet, 500);
+      });
+      observer.observe(document, { subtree: true, childList: true, attributes: true });
+    })""")
+
+
+def photograph_demo(camera: Camera, scratch: Path, *, is_review: bool) -> dict[str, Any]:
     """Run the demo, photograph its page once a cause is named, and return its longest message."""
     command = [sys.executable, "-u", "-m", "sentinel", "demo", "--keep"]
     environ = {**os.environ, "TMPDIR": str(scratch), "COLUMNS": "200"}
@@ -69,7 +128,10 @@ def run_demo(chromium: str, scratch: Path) -> dict[str, Any]:
             if time.monotonic() > deadline:
                 sys.exit("pictures: the demo named no cause")
             time.sleep(0.5)
-        photograph(chromium, f"{url}/", PICTURES / "run-page.png", (1280, 585))
+        camera.take(f"{url}/", "run-page")
+        if is_review:
+            camera.take(f"{url}/", "run-page-light", theme="light")
+            camera.take(f"{url}/", "run-page-phone", PHONE)
         demo.communicate(timeout=DEMO_TIMEOUT_SECONDS)
     finally:
         demo.kill()
@@ -78,20 +140,46 @@ def run_demo(chromium: str, scratch: Path) -> dict[str, Any]:
     return json.loads(max(messages, key=len))
 
 
+def photograph_runs(camera: Camera, home: Path, *, is_review: bool) -> None:
+    """Photograph the list of the demo's home with other runs, a comparison and a report."""
+    from support.serve_command import serve_command
+    from support.stored_homes import write_run
+
+    (demo_run,) = (path.name for path in (home / "runs").iterdir())
+    now = time.time()
+    for number in range(1, RUN_COUNT):
+        write_run(
+            home,
+            run=f"{('grpo-7b', 'grpo-32b', 'sft-8b')[number % 3]}-{number:02}",
+            kind="sft" if number % 3 == 2 else "grpo",
+            steps=120 + 7 * number,
+            seed=number,
+            fault_at=100 if number % 7 == 0 else None,
+            outcome="failed" if number % 11 == 0 else "finished",
+            begin=now - 7200.0 * number,
+            metadata={"host": f"gpu-{number % 5}", "learning_rate": 1e-6 * (1 + number % 4)},
+        )
+    with serve_command(home) as url:
+        # The summaries of runs that no agent served are made now.
+        while "unknown" in requests.get(f"{url}/api/runs", timeout=60).json()["states"]:
+            time.sleep(0.5)
+        camera.take(f"{url}/", "run-list")
+        runs = "run=grpo-7b-18&run=grpo-7b-21&run=grpo-7b-24"
+        camera.take(f"{url}/compare?{runs}", "compare", section="curves")
+    if is_review:
+        report = home / "report.html"
+        subprocess.run(
+            [sys.executable, "-m", "sentinel", "report", demo_run, "-o", str(report)],
+            env={**os.environ, "SENTINEL_HOME": str(home)},
+            check=True,
+        )
+        camera.take(report.as_uri(), "report", theme="light")
+
+
 def has_cause(url: str) -> bool:
     """Whether the agent has named the cause of a case."""
     cases = requests.get(f"{url}/api/run", timeout=10).json().get("cases", ())
     return any(case["diagnosis"] for case in cases)
-
-
-def photograph(chromium: str, url: str, path: Path, size: tuple[int, int]) -> None:
-    """Save a screenshot of a page."""
-    command = [
-        *(chromium, "--headless=new", "--no-sandbox", "--hide-scrollbars", "--disable-gpu"),
-        *("--force-device-scale-factor=1", "--virtual-time-budget=4000"),
-        *(f"--window-size={size[0]},{size[1]}", f"--screenshot={path}", url),
-    ]
-    subprocess.run(command, check=True, capture_output=True, timeout=120)
 
 
 def slack_html(message: dict[str, Any]) -> str:
