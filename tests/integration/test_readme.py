@@ -8,6 +8,7 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 from support.rank_processes import until
@@ -92,6 +93,7 @@ def test_every_command_of_the_readme_is_tested_here():
         "sentinel run -- torchrun --nproc-per-node 8 train.py",
         "sentinel watch runs/my-run",
         "sentinel replay trainer_state.json",
+        "sentinel serve runs/",
         "sentinel report my-run -o report.html",
         "sentinel compare my-run older-run",
         "sentinel replay log.jsonl --set detectors.kl_blowup.ratio=4 --fail-on critical",
@@ -175,6 +177,20 @@ def test_watch_follows_a_log(folder):
     finally:
         watch.terminate()
         watch.communicate(timeout=60)
+
+
+def test_serve_shows_the_logs_of_a_folder(folder):
+    command = [sys.executable, "-P", "-m", "sentinel", "serve", "runs/"]
+    serve = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        line = serve.stdout.readline()
+        url = re.search(r"http://\S+", line)[0]
+        listed = urlopen(f"{url}api/runs", timeout=60.0).read().decode()
+    finally:
+        serve.terminate()
+        serve.communicate(timeout=60)
+
+    assert "my-run" in listed
 
 
 @pytest.mark.parametrize("goal", ["demo", "test"])
