@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sentinel.cli._options import error_exit, read_error_text, settings_environ
 from sentinel.cli._run_ids import similar_runs_text
@@ -16,6 +17,14 @@ if TYPE_CHECKING:
     from sentinel.insight.run_report import ReportedRun
 
 RUN_OR_LOG_HELP = "Run id, path of a run's database, or path of a log file or folder."
+
+
+class _Source(NamedTuple):
+    """Name and database of a run, which was imported from `log`."""
+
+    name: str
+    database: Path
+    log: Path | None = None
 
 
 def open_runs(
@@ -34,10 +43,10 @@ def open_runs(
 
     runs: list[ReportedRun] = []
     for argument in arguments:
-        for own_name, path in _databases(command, argument, config):
+        for own_name, path, log in _databases(command, argument, config):
             run = name or own_name
             try:
-                state = _state(run, path)
+                state = _state(run, path, log)
             except (NewerSchemaError, DatabaseError) as error:
                 raise error_exit(command, f"cannot use {path}: {error}") from None
             runs.append(ReportedRun(_unused_name(run, runs), RunReader(path), state))
@@ -46,15 +55,15 @@ def open_runs(
     return runs
 
 
-def _databases(command: str, argument: str, config: Path | None) -> Iterator[tuple[str, Path]]:
-    """Name and database of each run that the argument stands for."""
+def _databases(command: str, argument: str, config: Path | None) -> Iterator[_Source]:
+    """Each run that the argument stands for."""
     from sentinel.readers.trackio import run_names
     from sentinel.transport.paths import DATABASE_NAME, RunIdError, current_run_dir, home_dir
 
     try:
         path = current_run_dir(argument) / DATABASE_NAME
         if path.is_file():
-            yield argument, path
+            yield _Source(argument, path)
             return
     except RunIdError:
         # A path is no run id.
@@ -62,7 +71,7 @@ def _databases(command: str, argument: str, config: Path | None) -> Iterator[tup
     path = Path(argument)
     database = path / DATABASE_NAME if path.is_dir() else path
     if database.suffix == ".db" and database.is_file() and not run_names(database):
-        yield database.absolute().parent.name, database.absolute()
+        yield _Source(database.absolute().parent.name, database.absolute())
     elif path.exists() or path.parent.is_file():
         yield from _import_logs(command, path, config)
     else:
@@ -72,7 +81,7 @@ def _databases(command: str, argument: str, config: Path | None) -> Iterator[tup
         )
 
 
-def _import_logs(command: str, path: Path, config: Path | None) -> Iterator[tuple[str, Path]]:
+def _import_logs(command: str, path: Path, config: Path | None) -> Iterator[_Source]:
     """The logs at or below `path`, imported into the cache."""
     from sentinel.cli._progress import ProgressBar
     from sentinel.config.settings import ConfigError, load_replay_settings
@@ -98,7 +107,7 @@ def _import_logs(command: str, path: Path, config: Path | None) -> Iterator[tupl
             except (OSError, ValueError) as error:
                 problem = read_error_text(error)
         if not problem:
-            yield log.run, database
+            yield _Source(log.run, database, log.path)
         elif len(logs) == 1:
             raise error_exit(command, f"cannot read {log.path}: {problem}")
         else:
@@ -109,10 +118,15 @@ def _show_progress(bar: ProgressBar, records: int) -> None:
     bar.update(None, f"{records} records")
 
 
-def _state(run: str, database: Path) -> dict[str, Any]:
+def _state(run: str, database: Path, log: Path | None) -> dict[str, Any]:
     """What the agent of the run answers, or the state that its database holds."""
     from sentinel.agent.discovery import query_agent
-    from sentinel.metrics.stored_state import stored_state
+    from sentinel.metrics.stored_state import log_state, stored_state
+    from sentinel.store.log_import import is_settled
+
+    if log is not None:
+        is_growing = not is_settled(log, time.time())
+        return log_state(stored_state(database, run), is_growing=is_growing)
 
     registration = database.with_name("agent.json")
     if registration.is_file():

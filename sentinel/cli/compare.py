@@ -46,7 +46,8 @@ def compare(  # noqa: PLR0913, PLR0917 - the options of the command
 ) -> None:
     """Compare runs: their results, the settings that differ, and their problems.
 
-    Each metric shows the last value of a run and its best one; the best run is marked. With -o, one
+    Each metric shows the last value of a run, its best one, and its value at the last point that
+    all runs reached; the best run is marked. With -o, one
     HTML file has the curves over each other and the report of each run.
 
     Exit status: 0 on success, 2 if a run or log cannot be read or the file cannot be written.
@@ -88,12 +89,16 @@ def _tables(comparison: dict[str, Any]) -> Iterator[Table]:
     """The comparison as tables with a column per run."""
     from rich.text import Text
 
+    from sentinel.insight.markdown_report import has_common_value
+
     runs = comparison["runs"]
     names = [_clean(run["name"]) for run in runs]
     yield _table("Runs", names, _run_rows(runs))
     if comparison["metrics"]:
         rows = (_metric_row(metric) for metric in comparison["metrics"][:_MAX_METRICS])
-        yield _table("Metrics: last, best", names, rows)
+        has_common = any(map(has_common_value, comparison["metrics"][:_MAX_METRICS]))
+        title = "Metrics: last, best" + (", at the last common point" if has_common else "")
+        yield _table(title, names, rows)
     if comparison["problems"]:
         rows = (
             [Text(_clean(row["title"])), *(_problem_cell(cell) for cell in row["cells"])]
@@ -125,6 +130,7 @@ def _table(title: str, names: Sequence[str], rows: Iterator[Sequence[Any]]) -> T
 def _run_rows(runs: Sequence[dict[str, Any]]) -> Iterator[Sequence[Any]]:
     from rich.text import Text
 
+    from sentinel.insight.markdown_report import case_count_text
     from sentinel.model.quantity_text import format_duration
 
     def texts(values: Sequence[Any]) -> list[Text]:
@@ -136,6 +142,8 @@ def _run_rows(runs: Sequence[dict[str, Any]]) -> Iterator[Sequence[Any]]:
     if any(run["seconds"] for run in runs):
         times = [run["seconds"] for run in runs]
         yield ["Duration", *texts([each and format_duration(each) for each in times])]
+    if any(run["cases"] for run in runs):
+        yield ["Cases", *texts([case_count_text(run) for run in runs])]
     for name in ("host", "framework", "algorithm", "model"):
         if any(run[name] for run in runs):
             yield [name.capitalize(), *texts([run[name] for run in runs])]
@@ -144,8 +152,9 @@ def _run_rows(runs: Sequence[dict[str, Any]]) -> Iterator[Sequence[Any]]:
 def _metric_row(metric: dict[str, Any]) -> Sequence[Any]:
     from rich.text import Text
 
-    from sentinel.insight.markdown_report import value_text
+    from sentinel.insight.markdown_report import has_common_value, value_text
 
+    has_common = has_common_value(metric)
     unit = f" ({metric['unit']})" if metric["unit"] else ""
     cells = []
     for index, value in enumerate(metric["values"]):
@@ -155,6 +164,10 @@ def _metric_row(metric: dict[str, Any]) -> Sequence[Any]:
         text = value_text(value["last"])
         if value["best"] is not None:
             text += f", {value_text(value['best'])}"
+        elif has_common:
+            text += ", -"
+        if has_common:
+            text += f", {value_text(value['at_common'])}"
         cells.append(Text(text, "bold green" if index == metric["best_run"] else ""))
     return [Text(f"{_clean(metric['label'])}{unit}"), *cells]
 

@@ -150,7 +150,7 @@ class StepRegression:
             severity, restart = Severity.CRITICAL, "without a restart"
         else:
             severity = Severity.INFO if self._regression_count else Severity.WARNING
-            restart = "in the log, which shows no restart"
+            restart = "without a recorded restart"
         return Finding(
             summary=f"The trainer's step counter went back from {self._highest_step:.0f} to "
             f"{self._regressed_to:.0f} {restart}; it is {step:.0f} now.",

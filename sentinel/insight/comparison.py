@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from math import isfinite
+from math import inf, isfinite, nan
 from typing import Any, Literal, Protocol, get_args
 
 from sentinel.model.evidence_text import label_of
+from sentinel.model.incident import ENDS_OF_RUN
 from sentinel.signals.catalogue import better_value
 from sentinel.signals.tracker_runs import TRACKER_RUN_KEYS
 
@@ -30,6 +31,7 @@ MAX_SIGNALS = 60
 """Signals that are compared unless they are named."""
 GROUPS = ("main", "training", "policy", "reward", "evaluation", "logged")
 """Groups of signals that are compared unless they are named: those of the machine are not."""
+_ENDS_OF_RUN = frozenset(each.value for each in ENDS_OF_RUN)
 _RUN_SPECIFIC = frozenset(
     {"pid", "run", "host", "hosts", "attempt", "local_rank", "rank", *TRACKER_RUN_KEYS}
 )
@@ -79,12 +81,13 @@ def compare(
 ) -> JsonObject:
     """The comparison as plain data, whose lists of values have one entry per run, in their order.
 
-    Keys: axis, runs (name, state, health, step, seconds, metadata of the heading, number of cases),
-    settings (name and values of those that differ), same_settings (how many are equal), metrics
-    (signal, label, unit, better, common_x, best_run and values: first, last, best, best_x,
-    at_common), series (by signal, with `x` from the start of the run if the axis is time), and
-    problems (title and, per run, its cases of that kind). Without `signals`, those of the training
-    that most runs have. `window` is the part of the axis that is read. Raises ValueError for an
+    Keys: axis, runs (name, state, health, step, seconds, metadata of the heading, number of cases,
+    and how many of them are open or lasted until the end), settings (name and values of those that
+    differ), same_settings (how many are equal), metrics (signal, label, unit, better, common_x,
+    best_run and values: first, last, best, best_x, at_common, bad_count), series (by signal, with
+    `x` from the start of the run if the axis is time), and problems (title and, per run, its cases
+    of that kind). Values that are not finite are NaN. Without `signals`, those of the training that
+    most runs have. `window` is the part of the axis that is read. Raises ValueError for an
     unknown axis, or more than `MAX_RUNS` runs.
     """
     if axis not in AXES:
@@ -115,11 +118,17 @@ def compare(
     }
 
 
-def summarize(curve: Mapping[str, Any], better: str, latest: float | None = None) -> JsonObject:
+def summarize(
+    curve: Mapping[str, Any], better: str, signal: Mapping[str, Any] | None = None
+) -> JsonObject:
     """First, last, lowest and highest value of a curve, and the best with its `x`; None if unknown.
 
-    `latest` is the last value itself, where the end of the curve is a mean over several steps.
+    `bad_count` is how many values are NaN or infinite, and a last one that is so is NaN. `signal`
+    is the description of the signal, whose `latest` is the last value itself where the end of the
+    curve is a mean over several steps.
     """
+    signal, bad = signal or {}, curve.get("bad") or []
+    bad_count = signal.get("bad_count", len(bad))
     lows, highs = (curve.get(key) or curve["mean"] for key in ("min", "max"))
     rows = [
         (x, mean, low, high)
@@ -128,15 +137,23 @@ def summarize(curve: Mapping[str, Any], better: str, latest: float | None = None
     ]
     empty = dict.fromkeys(("first", "last", "last_x", "min", "max", "best", "best_x"))
     if not rows:
-        return empty
+        if bad_count:
+            empty |= {"last": nan, "last_x": max(bad, default=None)}
+        return empty | {"bad_count": bad_count}
+    last: float = rows[-1][1]
+    if signal.get("latest") is not None:
+        last = signal["latest"]
+    elif bad_count and ("latest" in signal or max(bad, default=-inf) > rows[-1][0]):
+        last = nan
     lowest, highest = min(rows, key=lambda row: row[2]), max(rows, key=lambda row: row[3])
     best: tuple[float | None, float | None] = (None, None)
     if better:
         best = (lowest[2], lowest[0]) if better == "lower" else (highest[3], highest[0])
     return {
         "first": rows[0][1],
-        "last": rows[-1][1] if latest is None else latest,
-        "last_x": rows[-1][0],
+        "last": last,
+        "last_x": max([rows[-1][0], *bad]),
+        "bad_count": bad_count,
         "min": lowest[2],
         "max": highest[3],
         "best": best[0],
@@ -223,7 +240,7 @@ def _metric(
     signal = next(known[name] for known in described if name in known)
     better = better_value(name)
     values = [
-        None if curve is None else summarize(curve, better, known.get(name, {}).get("latest"))
+        None if curve is None else summarize(curve, better, known.get(name))
         for curve, known in zip(curves, described, strict=True)
     ]
     ends = [each["last_x"] for each in values if each and each["last_x"] is not None]
@@ -252,15 +269,19 @@ def _metric(
 
 
 def _value_at(curve: Mapping[str, Any], end: float | None) -> float | None:
-    """The last value of the curve up to `end`, of the last attempt that has one."""
+    """The last value of the curve up to `end`, of the last attempt that has one; NaN if it is."""
     if end is None:
         return None
     reached = [
-        mean
+        (x, mean)
         for x, mean in zip(curve["x"], curve["mean"], strict=True)
         if x <= end and mean is not None
     ]
-    return reached[-1] if reached else None
+    bad = max((x for x in curve.get("bad") or [] if x <= end), default=-inf)
+    if not reached:
+        return None if bad == -inf else nan
+    x, value = reached[-1]
+    return nan if bad > x else value
 
 
 def _compare_settings(settings: Sequence[Mapping[str, Any]]) -> tuple[list[JsonObject], int]:
@@ -294,6 +315,7 @@ def _summary(run: ComparedRun, cases: Sequence[JsonObject]) -> JsonObject:
         "model": metadata.get("model", ""),
         "cases": len(cases),
         "open_cases": sum(1 for case in cases if case.get("resolved_step") is None),
+        "lasting_cases": sum(1 for case in cases if case.get("resolution") in _ENDS_OF_RUN),
     }
 
 

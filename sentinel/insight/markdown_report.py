@@ -6,6 +6,7 @@ Texts of the run are escaped, so that none of them becomes a link, a picture or 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from math import isnan
 from typing import Any
 
 from sentinel.model.clean_text import clean
@@ -59,11 +60,29 @@ def comparison_lines(comparison: JsonObject) -> Iterator[str]:
         yield from _table(["Setting that differs", *names], rows)
 
 
-def value_text(value: float | None, unit: str = "") -> str:
-    """A value with its unit; a dash if it is not known."""
+def value_text(value: float | str | None, unit: str = "") -> str:
+    """A value with its unit; a dash if it is not known.
+
+    As JSON, one that is not finite is a text.
+    """
+    if isinstance(value, str) or (value is not None and isnan(value)):
+        return "NaN"
     if not isinstance(value, int | float):
         return "-"
     return f"{format_number(value)} {unit}".strip()
+
+
+def case_count_text(run: JsonObject) -> str:
+    """How many cases a compared run has, and how many of them were never over."""
+    lasting = run["open_cases"] + run["lasting_cases"]
+    when = "open" if run["open_cases"] else "open when the run ended"
+    return f"{run['cases']}, {lasting} {when}" if lasting else str(run["cases"])
+
+
+def has_common_value(metric: JsonObject) -> bool:
+    """Whether the runs have a last common point at which one of them was not at its end."""
+    ends = {value["last_x"] for value in metric["values"] if value is not None}
+    return len(ends) > 1
 
 
 def _run_lines(run: JsonObject) -> Iterator[str]:
@@ -85,8 +104,8 @@ def _run_lines(run: JsonObject) -> Iterator[str]:
         yield ""
         yield "## Metrics"
         yield ""
-        head = ["Metric", "First", "Last", "Best", "At step", "Lowest", "Highest"]
-        yield from _table(head, map(_result_row, results))
+        names = ("First", "Last", "Best", "At step", "Lowest", "Highest", "NaN or infinite")
+        yield from _table(["Metric", *names], map(_result_row, results))
     incidents = run["answers"]["api/incidents"][:_MAX_INCIDENTS]
     if incidents:
         yield ""
@@ -150,6 +169,9 @@ def _case_lines(case: JsonObject) -> Iterator[str]:
     if facts := message.get("facts"):
         yield ""
         yield from (f"- {_text(fact)}" for fact in facts)
+    for also in message.get("also") or ():
+        yield ""
+        yield f"Also: {_text(also)}"
     if remedy := case.get("remedy"):
         yield ""
         yield f"What to do: {_text(remedy, 1500)}"
@@ -158,8 +180,9 @@ def _case_lines(case: JsonObject) -> Iterator[str]:
 def _result_row(result: JsonObject) -> Sequence[Any]:
     unit = f", {result['unit']}" if result["unit"] else ""
     values = [value_text(result[key]) for key in ("first", "last", "best")]
+    bad = f"{result['bad_count']:,} values" if result["bad_count"] else ""
     extremes = [value_text(result[key]) for key in ("min", "max")]
-    return [_text(f"{result['label']}{unit}"), *values, _step(result["best_x"]), *extremes]
+    return [_text(f"{result['label']}{unit}"), *values, _step(result["best_x"]), *extremes, bad]
 
 
 def _incident_row(incident: JsonObject) -> Sequence[Any]:
@@ -175,13 +198,15 @@ def _run_rows(runs: Sequence[JsonObject]) -> Iterator[Sequence[Any]]:
     times = [run["seconds"] for run in runs]
     if any(times):
         yield ["Duration", *("-" if each is None else format_duration(each) for each in times)]
+    if any(run["cases"] for run in runs):
+        yield ["Cases", *(case_count_text(run) for run in runs)]
     for name in ("host", "framework", "algorithm", "model"):
         if any(run[name] for run in runs):
             yield [name.capitalize(), *(_text(run[name]) for run in runs)]
 
 
 def _metric_row(metric: JsonObject) -> Sequence[Any]:
-    cells = []
+    cells, has_common = [], has_common_value(metric)
     for index, value in enumerate(metric["values"]):
         if value is None:
             cells.append("-")
@@ -189,6 +214,8 @@ def _metric_row(metric: JsonObject) -> Sequence[Any]:
         text = value_text(value["last"])
         if value["best"] is not None:
             text += f", best {value_text(value['best'])}"
+        if has_common:
+            text += f", {value_text(value['at_common'])} at the common end"
         cells.append(f"**{text}**" if index == metric["best_run"] else text)
     unit = f", {metric['unit']}" if metric["unit"] else ""
     return [_text(f"{metric['label']}{unit}"), *cells]

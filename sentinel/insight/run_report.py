@@ -88,11 +88,11 @@ def collect_report(
     """The data of a report of one or several runs, as JSON of at most about `max_bytes`.
 
     Keys: generated (seconds since the epoch), runs and comparison (None for a single run, else with
-    the curves over time and tokens in `other_axes`). Each run
-    has name, verdict, results (label, unit, better, first, last, min, max, best, best_x by metric)
-    and answers: what the server answers, by the path of a route of the run's page. Other axes than
-    the step are in the query of `api/series`, and signals in that of `api/ranks`; images as data
-    URLs and histograms as JSON are under `api/media-bodies` by id.
+    the curves over time and tokens in `other_axes`). Each run has name, verdict, results (label,
+    unit, better, first, last, min, max, best, best_x and bad_count by metric; what is not finite is
+    a text) and answers: what the server answers, by the path of a route of the run's page. Other
+    axes than the step are in the query of `api/series`, and signals in that of `api/ranks`; images
+    as data URLs and histograms as JSON are under `api/media-bodies` by id.
     """
     limit = max_bytes // max(len(runs), 1)
     collected = [_collect(run, limit, include_samples=include_samples) for run in runs]
@@ -139,7 +139,7 @@ def _collect(run: ReportedRun, max_bytes: int, *, include_samples: bool) -> Json
     answers |= _series(reader, names, max_bytes - _json_bytes(answers))
     curves = answers["api/series"]["series"]
     results = [
-        _result(signal, curves.get(signal["name"]), signal.get("latest"))
+        _result(signal, curves.get(signal["name"]))
         for signal in signals
         if signal["group"] in GROUPS
     ]
@@ -151,7 +151,7 @@ def _collect(run: ReportedRun, max_bytes: int, *, include_samples: bool) -> Json
     }
 
 
-def _result(signal: JsonObject, curve: JsonObject | None, latest: float | None) -> JsonObject:
+def _result(signal: JsonObject, curve: JsonObject | None) -> JsonObject:
     better = better_value(signal["name"])
     return {
         "signal": signal["name"],
@@ -159,7 +159,7 @@ def _result(signal: JsonObject, curve: JsonObject | None, latest: float | None) 
         "unit": signal.get("unit", ""),
         "group": signal["group"],
         "better": better,
-        **summarize(curve or {"x": [], "mean": []}, better, latest),
+        **summarize(curve or {"x": [], "mean": []}, better, signal),
     }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from functools import cache
 from pathlib import Path
@@ -66,6 +66,16 @@ def stored_state(
         "cases": sorted(cases, key=lambda each: Severity(each["severity"]).order),
         "incidents": [each | _suppression_fields(acks.get(each["name"])) for each in unresolved],
     }
+
+
+def log_state(stored: Mapping[str, Any], *, is_growing: bool) -> dict[str, Any]:
+    """The state of a run that is known by its log alone, which was imported as `stored`.
+
+    The training runs while the log grows, unless the log says that it ended.
+    """
+    if not is_growing or stored["state"] not in {UNFINISHED, *ACTIVE_STATES}:
+        return dict(stored)
+    return {**stored, "is_live": True, "active": True, "state": "running"}
 
 
 def _ignore(_: Exception) -> None:

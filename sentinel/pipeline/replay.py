@@ -11,7 +11,7 @@ from sentinel.model.finding import Severity
 from sentinel.model.incident import Incident, Onset
 from sentinel.model.notification import Notification, NotificationReason
 from sentinel.model.record import UNKNOWN_OUTCOME, WHOLE_RUN, Event, Record
-from sentinel.model.record_batch import RecordOrBatch, entry_ranks
+from sentinel.model.record_batch import RecordBatch, RecordOrBatch, entry_ranks
 from sentinel.pipeline.engine import Result
 from sentinel.pipeline.onset import RecentSignals
 from sentinel.pipeline.pipeline import Pipeline
@@ -159,7 +159,9 @@ class Replay:
         """Process one record, or those of several ranks."""
         self._result.records += len(entry_ranks(entry))
         self._steps.add(entry.step)
-        self._last = entry
+        # A heartbeat of a log that is followed says when it was read.
+        if isinstance(entry, RecordBatch) or entry.event is not Event.HEARTBEAT:
+            self._last = entry
         self._evaluate(entry)
 
     def end(self, outcome: str = UNKNOWN_OUTCOME) -> None:

@@ -119,7 +119,7 @@ class LogFollower:
             self.ended = True
             last = records[-1]
             outcome = {"outcome": "finished"}
-            records.append(replace(last, event=Event.STOP, values={}, attributes=outcome, time=now))
+            records.append(replace(last, event=Event.STOP, values={}, attributes=outcome))
         if not self.is_catching_up and (
             now - self.last_heartbeat_at >= HEARTBEAT_INTERVAL_SECONDS
             or now < self.last_heartbeat_at

@@ -64,7 +64,9 @@ class RunReader:
         """Every signal of the run, in the order in which a page shows them.
 
         Keys: name, label, unit, group, help, event (`step`, `eval` or `heartbeat`), is_monitored
-        (see `describe_signal`), count (finite values) and latest (the newest value).
+        (see `describe_signal`), count (finite values), bad_count (values that are not finite; of
+        a part of the history that was thinned, at least one a block) and latest (the newest value,
+        None if it is not finite).
         """
         with self._refreshed():
             return self._series.signals()

@@ -31,6 +31,7 @@ from sentinel.store.series import (
     MAX_BUCKETS,
     NO_RANK,
     BlockDecoder,
+    Column,
     Found,
     RowDecoder,
     Span,
@@ -280,7 +281,8 @@ class RunSeries:
                     continue
                 found[name] = describe_signal(name, track.event) | {
                     "count": sum(column.counts),
-                    "latest": _latest(latest, name, column.counts, column.means),
+                    "bad_count": sum(column.bad),
+                    "latest": _latest(latest, name, column),
                 }
         return sorted(found.values(), key=signal_order)
 
@@ -341,7 +343,7 @@ class RunSeries:
                 column = values.setdefault(name, [None] * len(charted))
                 if summary.number:
                     column[at] = summary.mean
-                if summary.is_bad:
+                if summary.bad:
                     bad.setdefault(name, []).append(at)
                 if summary.low <= summary.high or summary.worst != NO_RANK:
                     if name not in ranks:
@@ -498,15 +500,16 @@ class Window(NamedTuple):
 _CHARTED = frozenset(event.value for event in CHARTED_EVENTS)
 
 
-def _latest(
-    latest: Found, name: str, counts: Sequence[int], means: Sequence[float]
-) -> float | None:
-    """The newest value, or if the newest row has none the mean of the newest bucket with one."""
+def _latest(latest: Found, name: str, column: Column) -> float | None:
+    """The newest value, or if the newest row has none the mean of the newest bucket with one.
+
+    None if it is not finite.
+    """
     if name in latest:
         summary = latest[name][0]
         return summary.mean if summary.number else None
-    filled = (mean for count, mean in zip(counts[::-1], means[::-1], strict=True) if count)
-    return next(filled, None)
+    buckets = zip(column.counts[::-1], column.means[::-1], column.bad[::-1], strict=True)
+    return next((mean if count else None for count, mean, bad in buckets if count or bad), None)
 
 
 def _ranges(spans: Sequence[Span], buckets: Sequence[int]) -> Iterator[tuple[int, int]]:

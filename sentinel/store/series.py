@@ -49,7 +49,8 @@ class Summary(NamedTuple):
     """One signal over some records: of `number` finite values mean, minimum and maximum.
 
     `low` and `high` are over all ranks, `worst` is the rank with the highest value; infinite and
-    `NO_RANK` if there are none. `is_bad` is whether a value was not finite.
+    `NO_RANK` if there are none. `bad` counts values that are not finite; of a block at most one is
+    known.
     """
 
     number: int
@@ -59,7 +60,7 @@ class Summary(NamedTuple):
     low: float = inf
     high: float = -inf
     worst: int = NO_RANK
-    is_bad: bool = False
+    bad: int = 0
 
 
 _EMPTY = Summary(0, 0.0, inf, -inf)
@@ -72,7 +73,7 @@ def merge_summaries(summaries: Sequence[Summary]) -> Summary:
     count = sum([each.number for each in summaries])
     high = max([each.high for each in summaries])
     worst = next((each.worst for each in summaries if each.high == high), NO_RANK)
-    bad_ranks = [each.worst for each in summaries if each.is_bad and each.worst != NO_RANK]
+    bad_ranks = [each.worst for each in summaries if each.bad and each.worst != NO_RANK]
     return Summary(
         count,
         _mean([each.mean for each in summaries], [each.number for each in summaries], count),
@@ -81,7 +82,7 @@ def merge_summaries(summaries: Sequence[Summary]) -> Summary:
         min([each.low for each in summaries]),
         high,
         bad_ranks[0] if bad_ranks else worst,
-        any(each.is_bad for each in summaries),
+        sum([each.bad for each in summaries]),
     )
 
 
@@ -94,22 +95,22 @@ def _mean(means: Sequence[float], counts: Sequence[int], total: int) -> float:
     return fsum([mean * (count / total) for mean, count in zip(means, counts, strict=True)])
 
 
-def summarize(column: Sequence[float]) -> tuple[int, float, float, float, bool]:
-    """Number of finite values, their mean, minimum and maximum, and whether others were there."""
+def summarize(column: Sequence[float]) -> tuple[int, float, float, float, int]:
+    """Number of finite values, their mean, minimum and maximum, and the number of others."""
     count = len(column)
     total = sum(column)
     if isfinite(total):
         if count == 1:
-            return 1, total, total, total, False
+            return 1, total, total, total, 0
         low, high = min(column), max(column)
-        return count, min(max(total / count, low), high), low, high, False
+        return count, min(max(total / count, low), high), low, high, 0
     finite = [value for value in column if isfinite(value)]
-    is_bad = len(finite) < count
+    bad = count - len(finite)
     if not finite:
-        return 0, 0.0, inf, -inf, is_bad
+        return 0, 0.0, inf, -inf, bad
     count, low, high = len(finite), min(finite), max(finite)
     mean = fsum([value / count for value in finite])
-    return count, min(max(mean, low), high), low, high, is_bad
+    return count, min(max(mean, low), high), low, high, bad
 
 
 Found = dict[str, list[Summary]]
@@ -227,12 +228,12 @@ class RowDecoder:
         columns = [*zip(*self._numbers.iter_unpack(joined), strict=True)]
         ranges = self._find_ranges(columns, blobs, rests)
         for at, signal in self._values:
-            count, mean, low_value, high_value, is_bad = summarize(columns[at])
+            count, mean, low_value, high_value, bad = summarize(columns[at])
             of_ranks = ranges.get(signal)
             if of_ranks is None:
-                summary = Summary(count, mean, low_value, high_value, is_bad=is_bad)
+                summary = Summary(count, mean, low_value, high_value, bad=bad)
             else:
-                summary = Summary(count, mean, low_value, high_value, *of_ranks, is_bad)
+                summary = Summary(count, mean, low_value, high_value, *of_ranks, bad)
             found.setdefault(signal, []).append(summary)
 
     def _find_ranges(
@@ -301,7 +302,7 @@ class BlockDecoder:
                 if role == VALUE:
                     summary = Summary(count, mean, low, high) if count else _EMPTY
                     values.setdefault(signal, []).append(
-                        summary._replace(is_bad=True) if is_bad else summary
+                        summary._replace(bad=1) if is_bad else summary
                     )
                 elif count:
                     of_ranks = ranges.setdefault(signal, [inf, -inf])
@@ -326,7 +327,7 @@ class Column:
     lows: array[float] = field(default_factory=lambda: array("d"))
     highs: array[float] = field(default_factory=lambda: array("d"))
     worst: array[int] = field(default_factory=lambda: array("i"))
-    bad: array[int] = field(default_factory=lambda: array("b"))
+    bad: array[int] = field(default_factory=lambda: array("q"))
     has_ranks: bool = False
 
     def append(self, summary: Summary) -> None:
@@ -338,7 +339,7 @@ class Column:
         self.lows.append(summary.low)
         self.highs.append(summary.high)
         self.worst.append(summary.worst)
-        self.bad.append(summary.is_bad)
+        self.bad.append(summary.bad)
         self.has_ranks |= summary.worst != NO_RANK or summary.low <= summary.high
 
     def pad(self, buckets: int) -> None:
@@ -357,22 +358,22 @@ class Column:
             return Summary(*[each[first] for each in self._arrays()])
         counts = self.counts[first:end]
         count = sum(counts)
-        is_bad = any(self.bad[first:end])
+        bad = sum(self.bad[first:end])
         high, worst = -inf, NO_RANK
         low = inf
         if self.has_ranks:
             highs, ranks = self.highs[first:end], self.worst[first:end]
             high, low = max(highs), min(self.lows[first:end])
             worst = ranks[highs.index(high)]
-            if is_bad:
-                bad = zip(self.bad[first:end], ranks, strict=True)
-                worst = next((rank for flag, rank in bad if flag and rank != NO_RANK), worst)
+            if bad:
+                flags = zip(self.bad[first:end], ranks, strict=True)
+                worst = next((rank for flag, rank in flags if flag and rank != NO_RANK), worst)
         mean = _mean(self.means[first:end], counts, count)
         lowest, highest = min(self.mins[first:end]), max(self.maxs[first:end])
         if count:
             # Rounding must not take the mean out of the range.
             mean = min(max(mean, lowest), highest)
-        return Summary(count, mean, lowest, highest, low, high, worst, is_bad)
+        return Summary(count, mean, lowest, highest, low, high, worst, bad)
 
     def merged(self, groups: Groups) -> Column:
         """The summaries of groups of buckets.
@@ -422,7 +423,7 @@ class Column:
             found.lows.extend([inf] * len(counts))
             found.highs.extend([-inf] * len(counts))
             found.worst.extend([NO_RANK] * len(counts))
-        bad = [*map(max, *parts(self.bad))]
+        bad = [*map(sum, zip(*parts(self.bad), strict=True))]
         found.bad.extend(bad)
         is_in_range = map(le, found.mins[offset:], found.means[offset:])
         is_in_range = map(and_, is_in_range, map(le, found.means[offset:], found.maxs[offset:]))

@@ -19,8 +19,7 @@ from time import monotonic
 from typing import Any, cast
 
 from sentinel.config.settings import Settings
-from sentinel.metrics.run_state import ACTIVE_STATES
-from sentinel.metrics.stored_state import stored_state
+from sentinel.metrics.stored_state import log_state, stored_state
 from sentinel.model.json_safe import parse_object
 from sentinel.readers.last_step import read_last_step
 from sentinel.readers.log_folder import LogRun, find_logs
@@ -30,7 +29,6 @@ from sentinel.store.log_worker import ImportJob, start_worker
 from sentinel.store.run_reader import RunReader
 from sentinel.store.run_summary import (
     SUMMARY_NAME,
-    UNFINISHED,
     RunEntry,
     encode_summary,
     read_summary,
@@ -366,8 +364,8 @@ class LogRuns:
         problem = shown.log.problem or state.problem
         if problem:
             known["worst_case"] = {"subject": f"Not read: {problem}", "severity": "unknown"}
-        if known["state"] == UNFINISHED and self.is_growing(shown):
-            known["state"] = "running"
+        is_growing = not state.is_ended and self.is_growing(shown)
+        known["state"] = log_state(known, is_growing=is_growing)["state"]
         parent = shown.log.path.parent
         if parent != self._folder and parent.is_relative_to(self._folder):
             known["project"] = known.get("project") or str(parent.relative_to(self._folder))
@@ -442,10 +440,10 @@ class _LogView:
             self._mark = mark
         is_importing = shown.cache.is_importing()
         problem = shown.log.problem or state.problem
-        is_growing = self._runs.is_growing(shown) and not state.is_ended
-        is_live = not problem and (is_importing or is_growing)
-        found = self._stored | {
-            "is_live": is_live,
+        is_growing = not state.is_ended and self._runs.is_growing(shown)
+        found = log_state(self._stored, is_growing=is_growing) | {
+            # Who looks at it gets what is imported.
+            "is_live": not problem and (is_importing or is_growing),
             "log": {
                 "path": str(shown.log.path),
                 "format": shown.log.format,
@@ -453,9 +451,7 @@ class _LogView:
             },
         }
         if problem:
-            found["state"] = "unknown"
-        elif is_live and found["state"] in {UNFINISHED, *ACTIVE_STATES}:
-            found |= {"state": "running", "active": True}
+            found |= {"state": "unknown", "active": False}
         return found
 
     def _find_reader(self) -> RunReader:

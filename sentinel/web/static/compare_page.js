@@ -160,13 +160,19 @@ function createComparedRuns(page) {
     texts("Host", ({ host }) => host),
     texts("Framework", ({ framework, algorithm }) => [framework, algorithm].filter(Boolean).join(", ")),
     texts("Model", ({ model }) => model),
-    texts("Cases", ({ cases, open_cases: open }) => (cases ? `${cases}, ${open} open` : "none")),
+    texts("Cases", comparedCases),
   ].filter(([, ...cells]) => cells.some((cell) => cell !== "-"));
   table.setRows([...rows, ["In the curves", ...shown]]);
   return {
     id: "runs", title: "Runs", element: table.element, update: () => {},
     note: () => runs.map(({ name }) => name).join(", ").slice(0, MAX_CELL_CHARS), urgency: () => 0,
   };
+}
+
+// How many cases a run has, and how many of them were never over.
+function comparedCases({ cases, open_cases: open, lasting_cases: lasting }) {
+  if (!cases) return "none";
+  return open + lasting ? `${cases}, ${open + lasting} ${open ? "open" : "open when the run ended"}` : String(cases);
 }
 
 function createComparedProblems(page) {
@@ -202,12 +208,14 @@ function metricHeading({ label, better }) {
 }
 
 function metricCell(metric, value, index) {
-  if (!value || !isNumber(value.last)) return element("span", "-", "soft");
+  if (!value || value.last === null) return element("span", "-", "soft");
   const isBest = index === metric.best_run;
-  const text = (number) => chartText(number, metric.unit);
+  // As JSON, a value that is not finite is a text.
+  const text = (number) => (isNumber(number) ? chartText(number, metric.unit) : "NaN");
   const details = [
     isNumber(value.best) && `best ${text(value.best)}`,
-    isNumber(value.at_common) && value.at_common !== value.last && `${text(value.at_common)} at the common end`,
+    value.at_common !== null && value.at_common !== value.last && `${text(value.at_common)} at the common end`,
+    value.bad_count > 0 && `${formatCount(value.bad_count, "value")} NaN or infinite`,
   ].filter(Boolean);
   return container("span", isBest ? "best" : "", element("span", text(value.last), "number"), isBest && element("span", "best", "pill ok"),
     details.length > 0 && element("small", details.join(", "), "soft"));

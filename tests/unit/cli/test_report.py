@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
+import time
 
 import pytest
 from support.log_files import healthy_rows, jsonl, tensorboard
@@ -12,6 +14,8 @@ from support.stored_homes import write_run
 from typer.testing import CliRunner
 
 from sentinel.cli.main import app
+from sentinel.config.settings import load_replay_settings
+from sentinel.web.log_runs import LogRuns
 from sentinel.web.report_page import read_plotly
 
 pytestmark = pytest.mark.usefixtures("home")
@@ -166,6 +170,38 @@ def test_the_comparison_is_printed_as_tables():
     assert done.exit_code == 0, done.output
     for text in ("Runs", "Policy collapse", "learning_rate", "critical", "Loss"):
         assert text in done.stdout
+
+
+def test_the_comparison_has_the_value_at_the_last_common_point():
+    done = sentinel("compare", "sick", "well", "--signal", "loss", "--json")
+    (loss,) = json.loads(done.stdout)["metrics"]
+    shown = sentinel("compare", "sick", "well", "--signal", "loss").stdout
+
+    assert loss["common_x"] == 150
+    assert "at the last common point" in shown
+    assert f"{loss['values'][0]['at_common']:.4g}" in " ".join(shown.split())
+
+
+def test_the_state_of_a_log_is_that_which_sentinel_serve_shows(tmp_path):
+    rows = [{**row, "time": 1.7e9 + row["step"]} for row in healthy_rows(1)[:40]]
+    rows[-1]["loss"] = float("nan")
+    states = {}
+    for name, age in (("growing", 0.0), ("left", 3600.0)):
+        (tmp_path / name).mkdir()
+        log = jsonl(tmp_path / name, rows)
+        os.utime(log, (time.time() - age,) * 2)
+        runs = LogRuns(log, load_replay_settings((), {}))
+        runs.start()
+        states[name] = [runs.view(log.stem).read_state()["state"]]
+        runs.close()
+        done = sentinel("report", log, "--json")
+        (run,) = json.loads(done.stdout)["runs"]
+        states[name].append(run["answers"]["api/run"]["state"])
+        assert run["answers"]["api/run"]["ended"] in {"nan", rows[-1]["time"]}
+        (loss,) = [each for each in run["results"] if each["signal"] == "loss"]
+        assert (loss["last"], loss["bad_count"]) == ("nan", 1)
+
+    assert states == {"growing": ["running"] * 2, "left": ["unfinished"] * 2}
 
 
 def test_names_of_runs_and_settings_do_not_control_the_terminal(home, tmp_path):

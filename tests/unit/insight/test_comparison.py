@@ -1,8 +1,11 @@
 """Tests of the comparison of runs, on curves given as plain data."""
 
+from math import isnan
+
 import pytest
 
 from sentinel.insight.comparison import ComparedRun, compare, health_of, summarize
+from sentinel.insight.markdown_report import case_count_text
 
 
 def curve(values, x=None, **fields):
@@ -96,6 +99,30 @@ def test_values_that_are_missing_are_left_out():
 
     assert (summary["first"], summary["last"], summary["last_x"]) == (2.0, 2.0, 1)
     assert summarize(curve([None]), "lower")["last"] is None
+
+
+def test_a_last_value_that_is_not_finite_is_shown_as_such():
+    bad = curve([2.0, 1.0, None], bad=[2])
+    for signal in (None, {"latest": None, "bad_count": 4}):
+        summary = summarize(bad, "lower", signal)
+        assert isnan(summary["last"])
+        assert (summary["best"], summary["last_x"]) == (1.0, 2)
+    assert summary["bad_count"] == 4
+    assert summarize(bad, "lower", {"latest": 0.5, "bad_count": 1})["last"] == 0.5
+    runs = [compared("a", curves={"loss": bad}), compared("b", curves={"loss": curve([1.0] * 9)})]
+    (loss,) = compare(runs)["metrics"]
+    assert loss["common_x"] == 2
+    assert isnan(loss["values"][0]["at_common"])
+    assert loss["values"][1]["at_common"] == 1.0
+
+
+def test_cases_that_the_end_of_the_run_closed_are_counted():
+    lasting = case("kl_blowup", resolved=20) | {"resolution": "the run finished"}
+    over = case("loss_spike", resolved=20) | {"resolution": "it cleared"}
+    (run,) = compare([compared("a", cases=[lasting, over])])["runs"]
+
+    assert (run["cases"], run["open_cases"], run["lasting_cases"]) == (2, 0, 1)
+    assert case_count_text(run) == "2, 1 open when the run ended"
 
 
 def test_time_counts_from_the_start_of_each_run():

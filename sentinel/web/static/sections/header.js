@@ -87,11 +87,12 @@ export function singleIncidents(run) {
 
 const ENDS_OF_RUN = ["the run finished", "the run was stopped", "the run failed"];
 
-// Cases that the end of the run closed, the most severe first: what they are about was never over.
+// Cases that the end of the run closed: what they are about was never over. The most severe and then
+// the one that began first leads, as in the verdict of a report.
 export function lastingCases(run, pastCases) {
   if (isActive(run)) return [];
   return pastCases.filter(({ resolution }) => ENDS_OF_RUN.includes(resolution))
-    .sort((a, b) => Number(b.severity === "critical") - Number(a.severity === "critical"));
+    .sort((a, b) => Number(b.severity === "critical") - Number(a.severity === "critical") || a.onset_step - b.onset_step);
 }
 
 export function caseAnchor(name) {

@@ -1,16 +1,17 @@
 // First, last, best and extreme values of each metric, as the report was made.
-import { container, createTable, element, emptyState, formatCount, formatNumber, textWithCode } from "../dom.js";
+import { container, createTable, element, emptyState, formatCount, formatNumber, isNumber, textWithCode } from "../dom.js";
 import { chartText } from "../charts/units.js";
 
 export function createResults(results) {
   const right = (title) => ({ title, className: "right" });
   const table = createTable("Metrics", [{ title: "Metric", className: "key" }, right("First"), right("Last"), right("Best"),
-    right("At step"), right("Lowest"), right("Highest")]);
+    right("At step"), right("Lowest"), right("Highest"), right("NaN or infinite")]);
   const known = results.filter(({ last }) => last !== null);
   table.setRows(known.map((each) => {
-    const text = (value) => chartText(value, each.unit);
+    // As JSON, a value that is not finite is a text.
+    const text = (value) => (isNumber(value) || value === null ? chartText(value, each.unit) : "NaN");
     return [each.label, text(each.first), text(each.last), each.better ? text(each.best) : "", each.better ? formatNumber(each.best_x) : "",
-      text(each.min), text(each.max)];
+      text(each.min), text(each.max), each.bad_count ? formatCount(each.bad_count, "value") : ""];
   }));
   table.element.hidden = !known.length;
   const none = emptyState("The run logged no metric.");
