@@ -284,6 +284,8 @@ class Agent:
             host=settings.host,
             port=self.port,
             port_tries=settings.port_tries,
+            # Open pages and links in notifications keep working.
+            former_port=self.registration.former_port(),
             token=settings.secret_token(),
             own_token=self.own_token,
             web_config_file=settings.web_config_file,

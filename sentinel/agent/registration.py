@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from sentinel.model.json_safe import parse_object
 from sentinel.model.record import Record
 from sentinel.transport.paths import AGENT_LOCK, is_agent_running, ring_dir, shared_run_dir
 
@@ -57,6 +58,17 @@ class AgentRegistration:
         """Lock the run directory, for the files of this agent. Raises AlreadyServedError."""
         self._lock(directory / AGENT_LOCK)
         self._directory = directory
+
+    def former_port(self) -> int:
+        """The port of this run's last agent on this node, if it was killed; else 0."""
+        assert self._directory is not None
+        try:
+            former = parse_object((self._directory / REGISTRATION_NAME).read_text(errors="replace"))
+        except OSError:
+            return 0
+        port = former.get("port")
+        is_here = former.get("run") == self.run and former.get("node") == os.uname().nodename
+        return port if is_here and isinstance(port, int) and 0 < port < 65536 else 0
 
     def _lock(self, path: Path) -> None:
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW

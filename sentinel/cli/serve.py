@@ -6,6 +6,7 @@ import getpass
 import os
 import shlex
 import signal
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from threading import Event
@@ -62,7 +63,8 @@ def serve(
         settings = load_settings({"host": host}, environ=environ)
         runs = home_runs() if logs is None else log_runs(logs, environ)
         server = build_server(settings, port, runs)
-        url = _local_url(settings, server, server.start())
+        used = server.start()
+        url = _local_url(settings, server, used)
         if logs is None:
             register_server(url)
     except (ConfigError, ValueError) as error:
@@ -72,6 +74,8 @@ def serve(
     stopped = Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopped.set())
+    if port and used != port:
+        print(f"Port {port} is in use: this server has port {used}.", file=sys.stderr, flush=True)
     print(f"Serving the runs of {logs or home_dir()} at {settings.public_url or url}/", flush=True)
     if hint := tunnel_command(os.environ, f"{url}/"):
         print(f"From your own machine: {hint}", flush=True)

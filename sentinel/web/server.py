@@ -7,6 +7,7 @@ import errno
 import logging
 import socket
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from secrets import token_urlsafe
@@ -51,7 +52,8 @@ class Site(Protocol):
 class WebServer:
     """HTTP server of one site, in a daemon thread.
 
-    The port is the first free one of `port_tries` from `port` on; port 0 lets the system choose.
+    The port is `former_port` if that is given and free, else the first free one of `port_tries`
+    from `port` on; port 0 lets the system choose.
     `web_config_file` has the TLS settings and users, and `public_url` is the address of the page
     behind a proxy. `hosts` and `own_token` are those of `AuthMiddleware`. Raises ConfigError for an
     invalid web configuration, and ValueError if `host` is not a loopback address and clients would
@@ -62,6 +64,7 @@ class WebServer:
     host: str = "127.0.0.1"
     port: int = 0
     port_tries: int = 100
+    former_port: int = 0
     token: str = field(default="", repr=False)
     own_token: str = field(default="", repr=False)
     web_config_file: Path | None = None
@@ -96,13 +99,19 @@ class WebServer:
 
     def start(self) -> int:
         """Listen, and return the port. Raises OSError if no port of the range is free."""
-        listening = bind_free_port(self.host, self.port, self.port_tries)
+        listening = self._bind()
         port: int = listening.getsockname()[1]
         self._thread = Thread(
             target=self._server.run, args=([listening],), name="sentinel-web", daemon=True
         )
         self._thread.start()
         return port
+
+    def _bind(self) -> socket.socket:
+        if self.former_port:
+            with suppress(OSError):
+                return bind_free_port(self.host, self.former_port, 1)
+        return bind_free_port(self.host, self.port, self.port_tries)
 
     def stop(self) -> None:
         """Close the connections and wait for the thread, for at most 5 seconds."""

@@ -56,6 +56,20 @@ def test_the_address_is_written_for_users_and_prometheus(registration, tmp_path)
     assert target["targets"] == ["127.0.0.1:13130"]
 
 
+def test_the_port_of_a_killed_agent_is_known(registration, tmp_path):
+    assert registration.former_port() == 0
+
+    start("demo-2", tmp_path).register("127.0.0.1", 13132)
+    registration.register("127.0.0.1", 13131)
+
+    # Its locks end with its process, and `agent.json` stays.
+    assert registration.former_port() == 13131
+    file = tmp_path / "runs" / "demo-1" / "agent.json"
+    for damaged in ("", "[]", '{"run": "demo-1", "node": "elsewhere", "port": 13131}'):
+        file.write_text(damaged)
+        assert registration.former_port() == 0
+
+
 def test_an_agent_on_all_addresses_is_registered_by_the_name_of_the_node(registration):
     assert registration.register("0.0.0.0", 1) == f"http://{socket.gethostname()}:1"
 

@@ -181,6 +181,17 @@ def test_a_port_in_use_is_skipped():
             assert taken < second.getsockname()[1] < taken + 50
 
 
+def test_the_former_port_is_used_again_if_it_is_free():
+    with bind_free_port("127.0.0.1", 0, 1) as listening:
+        port = listening.getsockname()[1]
+        other = WebServer(make_site(), former_port=port)
+        assert other.start() != port
+        other.stop()
+    server = WebServer(make_site(), former_port=port)
+    assert server.start() == port
+    server.stop()
+
+
 def test_the_error_without_a_free_port_names_the_range():
     with bind_free_port("127.0.0.1", 0, 1) as first:
         taken = first.getsockname()[1]
