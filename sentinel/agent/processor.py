@@ -337,6 +337,9 @@ class RunProcessor:
                 consumer.update(Result(record))
             # An agent that was killed at that point may not have written the outcome.
             self.stop_record = record if record.event is Event.STOP else None
+        self.exposition.set_counts(
+            self.history.event_count(Event.STEP), self.history.event_count(Event.SAVE)
+        )
         for record in self.history.run_metadata.to_records(self.run):
             self.exposition.update(Result(record))
         self._store_labels()

@@ -112,6 +112,12 @@ class Exposition(Collector):
         """Set the time of the first record of the run (epoch seconds)."""
         self._run_state.start_time = time
 
+    def set_counts(self, steps: int, checkpoints: int) -> None:
+        """Set the numbers of steps and of checkpoints so far, of which few are read again."""
+        with self._lock:
+            self._run_state.step_count = steps
+            self._run_state.checkpoint_count = checkpoints
+
     @property
     def coverage(self) -> Coverage:
         """What of the run is monitored; for the thread that calls `update`."""

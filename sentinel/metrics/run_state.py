@@ -16,7 +16,7 @@ from sentinel.metrics.rank_selection import RankSelection, RankState
 from sentinel.metrics.reported_metadata import ReportedMetadata
 from sentinel.model.record import WHOLE_RUN, Event, Record, Spread
 from sentinel.model.record_batch import RecordBatch
-from sentinel.signals.catalogue import SIGNALS, WEIGHT_KEY
+from sentinel.signals.catalogue import POSITION_KEYS, SIGNALS, WEIGHT_KEY
 from sentinel.signals.coverage import Coverage
 from sentinel.signals.kl import KL_SIGNALS, KlKind, kl_kind_attribute
 
@@ -197,7 +197,7 @@ class RunState:
         for name, value in values.items():
             if name in SIGNALS:
                 self.signals[name] = value
-            elif name != WEIGHT_KEY:
+            elif name != WEIGHT_KEY and name not in POSITION_KEYS:
                 self._update_logged(sanitize_label(name), value)
 
     def _update_logged(self, key: str, value: float) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict
+from math import isnan
 from typing import Any
 
 from sentinel.metrics.run_state import RunState, worst_rank
@@ -28,8 +29,8 @@ def run_state_to_dict(
     """The state as plain data at the time `now`; values may be NaN or infinite.
 
     Keys: run, attempt, state, active, step, steps, checkpoints, last_step_time and
-    last_checkpoint_time (seconds since the epoch, NaN before the first), started and ended (the
-    same, NaN while it runs), host, project, tags, metadata (texts and settings by name), patches
+    last_checkpoint_time (seconds since the epoch, NaN before the first), started, ended (None while
+    it runs), host, project, tags, metadata (texts and settings by name), patches
     (by integration, then by status, the ranks with that status), signals (value, unit, help,
     metric, and over ranks min, max, mean, std, worst_rank), logged, monitored (signals that
     detectors read), unmonitored (keys with their nearest signal), coverage (what is not monitored
@@ -57,7 +58,7 @@ def run_state_to_dict(
         "last_step_time": run_state.last_step_time,
         "last_checkpoint_time": run_state.last_checkpoint_time,
         "started": run_state.start_time,
-        "ended": run_state.end_time,
+        "ended": None if isnan(run_state.end_time) else run_state.end_time,
         "host": texts.get("host", ""),
         "project": texts.get(PROJECT_KEY) or texts.get("project", ""),
         "tags": split_tags(texts.get(TAGS_KEY, "")),

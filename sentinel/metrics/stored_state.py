@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from sentinel.metrics.exposition import Exposition
 from sentinel.metrics.run_state import ACTIVE_STATES
 from sentinel.model.counters import Counters
 from sentinel.model.finding import Severity
-from sentinel.model.record import Event
+from sentinel.model.record import Event, Record
 from sentinel.pipeline import pipeline
 from sentinel.pipeline.engine import Result
 from sentinel.store.cases import all_cases
@@ -40,8 +41,10 @@ def stored_state(
         run = run or path.parent.name
         exposition = Exposition(Counters(), {}, run=run, readable_signals=_readable_signals())
         exposition.set_start_time(history.first_time())
-        for record in history.latest_records(run):
+        latest = history.latest_records(run)
+        for record in (*latest, *_rank_records(latest)):
             exposition.update(Result(record))
+        exposition.set_counts(history.event_count(Event.STEP), history.event_count(Event.SAVE))
         for record in history.run_metadata.to_records(run):
             exposition.update(Result(record))
         for record in history.first_and_last_records(run, MAX_COVERAGE_ROWS):
@@ -76,6 +79,21 @@ def log_state(stored: Mapping[str, Any], *, is_growing: bool) -> dict[str, Any]:
     if not is_growing or stored["state"] not in {UNFINISHED, *ACTIVE_STATES}:
         return dict(stored)
     return {**stored, "is_live": True, "active": True, "state": "running"}
+
+
+def _rank_records(latest: list[Record]) -> Iterator[Record]:
+    """The last step of each rank whose values are stored, and its end."""
+    step = next((record for record in reversed(latest) if record.event is Event.STEP), None)
+    if step is None:
+        return
+    spread = max(step.spread.values(), key=lambda each: len(each.ranks), default=None)
+    timed = step.spread.get("step_time")
+    seconds = {} if timed is None else dict(zip(timed.ranks, timed.rank_values, strict=True))
+    for rank in () if spread is None else spread.ranks:
+        values = {"step_time": seconds[rank]} if rank in seconds else {}
+        last = replace(step, rank=rank, values=values, spread={})
+        yield last
+        yield replace(last, event=Event.STOP, values={}, attributes={"outcome": "finished"})
 
 
 def _ignore(_: Exception) -> None:

@@ -25,6 +25,7 @@ from sentinel.readers.log_config import CONFIG_FILE_NAMES
 from sentinel.readers.log_file import open_log_file
 from sentinel.readers.log_reader import HEAD_BYTES
 from sentinel.signals.catalogue import SIGNALS
+from sentinel.transport.paths import DATABASE_NAME
 
 MAX_DEPTH = 8
 """Levels of folders that are searched."""
@@ -36,6 +37,8 @@ MAX_PROBED_RECORDS = 20
 """First records of a file that show whether it is the log of a training."""
 
 _SKIPPED_FOLDERS = frozenset({"__pycache__", "node_modules", "site-packages"})
+_OWN_FILES = (frozenset({DATABASE_NAME}), frozenset({"import.json", "used"}))
+"""Files in the directory of a run of sentinel, and in that of a log that it imported."""
 _OUTPUT_FOLDERS = frozenset({"runs", "completions", "wandb"})
 """Folders in the output of transformers that repeat its history, or hold samples."""
 _LOG_SUFFIXES = frozenset({".jsonl", ".ndjson", ".csv", ".tsv", ".wandb", ".db", ".json", ".log"})
@@ -141,6 +144,10 @@ class _Search:
             yield from self._file_logs(self._root, is_named=True)
             return
         os.scandir(self._root).close()
+        # A link to a folder above is no part of this one.
+        for folder in self._root.resolve().parents:
+            with suppress(OSError):
+                self._visited.add(_identity(folder.stat()))
         yield from self._folder_logs(self._root, MAX_DEPTH, None)
 
     def _folder_logs(self, folder: Path, depth: int, outer: ModuleType | None) -> Iterator[_Found]:
@@ -170,10 +177,13 @@ class _Search:
                 listed = sorted(islice(entries, self._entries_left), key=_links_last)
         except OSError:
             return []
-        if (status.st_dev, status.st_ino) in self._visited:
+        if _identity(status) in self._visited:
             return []
-        self._visited.add((status.st_dev, status.st_ino))
+        self._visited.add(_identity(status))
         self._entries_left -= len(listed)
+        names = {each.name for each in listed}
+        if any(own <= names for own in _OWN_FILES):
+            return []
         return [each for each in listed if not each.name.startswith(".")]
 
     def _file_logs(self, path: Path, *, is_named: bool = False) -> Iterator[_Found]:
@@ -214,6 +224,10 @@ def _refusal(path: Path) -> str:
     except (OSError, ValueError) as error:
         return read_error_text(error)
     return ""
+
+
+def _identity(status: os.stat_result) -> tuple[int, int]:
+    return status.st_dev, status.st_ino
 
 
 def _links_last(entry: os.DirEntry[str]) -> tuple[bool, str]:

@@ -192,9 +192,13 @@ class EventLog:
 
     def complete_rows(self) -> Iterator[TimedRow]:
         """The new complete rows; the last one once nothing was added to it for a while."""
+        is_first_read = not self.last_growth_at
         while payloads := self.file.poll():
             self.last_growth_at = self.reader.clock()
             yield from self._add_payloads(payloads, self.file.payload_offsets)
+        if is_first_read and self.last_growth_at:
+            # A file that nobody writes any more is complete at once.
+            self.last_growth_at = min(self.last_growth_at, self.file.path.stat().st_mtime)
         self._count_damage()
         idle = self.reader.clock() - self.last_growth_at
         if self.pending_row and (not self.reader.is_live or idle >= MAX_ROW_GAP_SECONDS):

@@ -14,6 +14,7 @@ from sentinel.signals import machine, policy, reward, training
 from sentinel.signals.signal import Better, CombineRule, Signal
 
 __all__ = [
+    "POSITION_KEYS",
     "SIGNALS",
     "SIGNAL_GROUPS",
     "WEIGHT_KEY",
@@ -29,6 +30,9 @@ __all__ = [
 
 WEIGHT_KEY = "weight"
 """Reserved key of a record: the number of samples that its means cover."""
+
+POSITION_KEYS = frozenset({"step", "time", "timestamp", "_step", "_timestamp", "_runtime"})
+"""Values that say where or when a row is, as W&B and others log them with every row."""
 
 SIGNAL_GROUPS: dict[str, tuple[Signal, ...]] = {
     "Loss": training.LOSSES,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from sentinel.signals.catalogue import SIGNAL_GROUPS, SIGNALS, WEIGHT_KEY, eval_name
+from sentinel.signals.catalogue import POSITION_KEYS, SIGNAL_GROUPS, SIGNALS, WEIGHT_KEY, eval_name
 from sentinel.signals.key_words import nearest_signal
 
 SETTLED_RECORDS = 32
@@ -26,7 +26,7 @@ _OUTCOMES = frozenset(
 ) | {"grad_norm"}  # fmt: skip
 """Signals that show how well a model learns; a learning rate or a speed does not."""
 
-_NO_TRAINING_KEYS = frozenset({"step", "time", "_step", "_timestamp", "_runtime", WEIGHT_KEY})
+_NO_TRAINING_KEYS = POSITION_KEYS | {WEIGHT_KEY}
 
 
 @dataclass(frozen=True, slots=True)

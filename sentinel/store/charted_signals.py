@@ -12,7 +12,7 @@ from typing import Any
 from sentinel.config.plugins import load_classes
 from sentinel.model.evidence_text import label_of
 from sentinel.model.record import Event
-from sentinel.signals.catalogue import SIGNAL_GROUPS, SIGNALS, WEIGHT_KEY
+from sentinel.signals.catalogue import POSITION_KEYS, SIGNAL_GROUPS, SIGNALS, WEIGHT_KEY
 from sentinel.signals.hardware import GPU_SIGNALS, NODE_SIGNALS
 
 VALUE, LOW, HIGH = range(3)
@@ -54,8 +54,7 @@ _GROUP_BY_SIGNAL = {
 }
 _EVAL_PREFIX, _SAMPLE_PREFIX = "eval/", "sample/"
 _DISK_PREFIX = "disk_free_"
-_COUNTERS = frozenset({WEIGHT_KEY, "_step", "_runtime", "_timestamp", "time", "timestamp"})
-"""Values that say where or when a row is, as W&B and others log them with every row."""
+_UNCHARTED = POSITION_KEYS | {WEIGHT_KEY, "global_step"}
 _POSITIONS = {name: at for at, name in enumerate(dict.fromkeys((*MAIN_SIGNALS, *SIGNALS)))}
 
 
@@ -66,7 +65,7 @@ def chart_name(event: Event, name: str) -> tuple[str, int] | None:
     >>> chart_name(Event.EVAL, "eval_loss"), chart_name(Event.HEARTBEAT, "gpu_power_max")
     (('eval/loss', 0), ('gpu_power', 2))
     """
-    if name.removeprefix("eval_") in _COUNTERS:
+    if name.removeprefix("eval_") in _UNCHARTED:
         return None
     if event is Event.EVAL:
         return _EVAL_PREFIX + name.removeprefix("eval_"), VALUE

@@ -47,6 +47,14 @@ _FIRST_TIME_SQL = (
     "select time from step order by id limit 1",
     "select first_time from block order by first_id limit 1",
 )
+_THINNED_COUNT = "(select coalesce(sum(count), 0) from block where event = :event)"
+_STEP_COUNT_SQL = f"""
+select (select count(*) from step) - (select count(*) from step where event <> 'step')
+    + {_THINNED_COUNT}
+"""  # noqa: S608
+_EVENT_COUNT_SQL = f"""
+select (select count(*) from step where event <> 'step' and event = :event) + {_THINNED_COUNT}
+"""  # noqa: S608
 _RESTORED_EVENTS = ("start", "save", "eval", "stop")
 
 
@@ -178,6 +186,12 @@ class History:
         for rows in (self.rows(run=run), self.rows(last - count + 1, run=run)):
             for _, record in islice(rows, count):
                 yield record
+
+    def event_count(self, event: Event) -> int:
+        """Number of records of that event, also of those that are thinned."""
+        query = _STEP_COUNT_SQL if event is Event.STEP else _EVENT_COUNT_SQL
+        (count,) = self.connection.execute(query, {"event": event.value}).fetchone()
+        return int(count)
 
     def has_alarms(self) -> bool:
         """Whether any incident of the run was a warning or critical."""

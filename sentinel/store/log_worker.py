@@ -184,6 +184,9 @@ class LogImporter:
                 self._write()
             # Of the files as they are before a poll, all is read after it.
             self._read_signature = log_signature(self._path)
+        if records != self._state.records:
+            # A last row that was held back makes no change of the files.
+            self._note_progress(records)
 
     def _complete(self, *, is_ended: bool) -> None:
         seconds = self._state.seconds or time.monotonic() - self._began_at

@@ -54,15 +54,21 @@ def main_signal(names: Collection[str]) -> str:
     return next((name for name in (*_MAIN_SIGNALS, *names) if name in names), "")
 
 
-def make_summary(state: Mapping[str, Any], sparkline: tuple[str, list[float | None]]) -> JsonObject:
-    """The summary of a run in that state, see `/api/run`; `sparkline` is a signal and its values.
+Curve = tuple[str, list[float | None], float | None]
+"""A signal, its values in short, and its last value; a value that is not finite is None."""
+
+_NO_CURVE: Curve = ("", [], None)
+
+
+def make_summary(state: Mapping[str, Any], sparkline: Curve) -> JsonObject:
+    """The summary of a run in that state, see `/api/run`.
 
     Keys: run, state, health (`HEALTH_ORDER`), step, attempt, last_written, started and ended
     (seconds since the epoch, or None), host, framework, algorithm, model, project, tags, worst_case
-    (subject and severity, or None) and sparkline (name and values).
+    (subject and severity, or None) and sparkline (name, values and last).
     """
     metadata = state.get("metadata", {})
-    name, values = sparkline
+    name, values, last = sparkline
     texts = {
         "host": state.get("host", ""),
         "framework": metadata.get("framework", ""),
@@ -85,6 +91,7 @@ def make_summary(state: Mapping[str, Any], sparkline: tuple[str, list[float | No
         "sparkline": {
             "name": name[:_MAX_TEXT_CHARS],
             "values": [_rounded(value) for value in values[-SPARKLINE_POINTS:]],
+            "last": _rounded(last),
         },
     }
 
@@ -98,17 +105,20 @@ def read_summary(state: Mapping[str, Any], reader: RunReader) -> JsonObject:
         lasted = [each for each in reader.cases() if each.get("resolution") in _ENDS]
         cases = sorted([*state.get("cases", []), *lasted], key=_severity_order)
         state = {**state, "cases": cases}
-    name = main_signal([signal["name"] for signal in reader.signals()])
+    of_training = {
+        each["name"]: each["latest"] for each in reader.signals() if each["event"] != "heartbeat"
+    }
+    name = main_signal(of_training)
     if not name:
-        return make_summary(state, ("", []))
-    series = reader.series([name], points=SPARKLINE_POINTS)["series"]
-    return make_summary(state, (name, series.get(name, {}).get("mean", [])))
+        return make_summary(state, _NO_CURVE)
+    series = reader.series([name], points=SPARKLINE_POINTS)["series"].get(name, {})
+    return make_summary(state, (name, series.get("mean", []), of_training[name]))
 
 
 def write_summary(directory: Path, summary: JsonObject) -> None:
     """Replace the summary in the directory of a run. Raises OSError."""
     body = encode_summary(summary)
-    empty = make_summary({"run": "", "state": ""}, ("", []))
+    empty = make_summary({"run": "", "state": ""}, _NO_CURVE)
     for key in ("tags", "model", "host", "worst_case", "project", "sparkline"):
         # Only texts of many bytes per character make it so long.
         if len(body) > MAX_SUMMARY_BYTES:

@@ -486,7 +486,7 @@ def _notices(shown: ShownLog, state: ImportState, *, is_importing: bool) -> Iter
 
 def _read_summary(shown: ShownLog, state: ImportState, database: Path) -> JsonObject:
     """The summary of a complete import, made at most once. Raises OSError, sqlite3.Error."""
-    stamp = [state.database, state.records]
+    stamp = [state.database, state.records, state.is_ended]
     path = shown.cache.directory / SUMMARY_NAME
     if path.is_file():
         stored = parse_object(path.read_text(errors="replace"))

@@ -43,6 +43,7 @@ MAX_SIGNALS = 200
 AXES = ("step", "time", "tokens")
 _MAX_NUMBER_DIGITS = 18
 """Maximum length of a number in a query: it fits into a 64-bit integer."""
+_VALUE_LISTS = ("mean", "min", "max", "rank_min", "rank_max")
 _MAX_SEARCH_CHARS = 200
 MAX_READS_PER_RUN = 3
 """Threads that read one run at a time: the first reading of a long one takes seconds."""
@@ -293,13 +294,24 @@ def _series(view: RunView, request: Request) -> JsonObject:
     if axis not in AXES:
         raise RequestError(400, f"axis must be one of {', '.join(AXES)}.")
     points = whole_number(request, "points", DEFAULT_POINTS)
-    return view.reader.series(
+    found = view.reader.series(
         _names(view, request),
         points=min(max(points, 1), MAX_POINTS),
         axis=axis,
         start=optional_float(request, "from"),
         end=optional_float(request, "to"),
     )
+    series = {name: _shortened(each) for name, each in found["series"].items()}
+    return found | {"series": series}
+
+
+def _shortened(series: JsonObject) -> JsonObject:
+    """The series with fewer digits: half the bytes of the answer, and sooner written."""
+    return series | {
+        key: [None if value is None else float(f"{value:.7g}") for value in series[key]]
+        for key in _VALUE_LISTS
+        if series[key] is not None
+    }
 
 
 def _ranks(view: RunView, request: Request) -> JsonObject:

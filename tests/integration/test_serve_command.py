@@ -108,6 +108,22 @@ def test_the_link_and_the_tunnel_are_printed(servers):
     )
 
 
+def test_a_port_in_use_is_reported(servers):
+    port = int(servers.url.rpartition(":")[2])
+    command = [sys.executable, "-m", "sentinel", "serve", "logs", "--port", str(port)]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=servers.environ
+    )
+    try:
+        used = int(re.search(r":(\d+)/\n", process.stdout.readline())[1])
+    finally:
+        stop(process)
+    _, problem = process.communicate(timeout=TIMEOUT_SECONDS)
+
+    assert used != port
+    assert problem == f"Port {port} is in use: this server has port {used}.\n"
+
+
 def test_every_page_requires_the_token_of_the_settings(servers):
     for path in ("", "api/runs", "runs/live/", "runs/live/api/events", "static/run.js"):
         answer = requests.get(f"{servers.url}/{path}", timeout=TIMEOUT_SECONDS)

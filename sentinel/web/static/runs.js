@@ -277,8 +277,9 @@ function healthParts({ health, worst_case: worst }) {
 
 function sparkParts(line) {
   if (!line?.values?.some(isNumber)) return [];
-  const last = line.values.findLast(isNumber);
-  const text = container("span", "spark-text", element("span", line.name, "soft"), " ", element("span", formatNumber(last), "number"));
+  const last = line.last === undefined ? line.values.at(-1) : line.last;
+  const shown = isNumber(last) ? element("span", formatNumber(last), "number") : element("span", "NaN", "number bad");
+  const text = container("span", "spark-text", element("span", line.name, "soft"), " ", shown);
   return [container("div", "spark-line", sparkline(line.values, { width: 120, height: 24 })), text];
 }
 

@@ -49,6 +49,21 @@ def test_a_killed_run_is_unfinished_with_its_open_case(collapsed):
     assert "loss" in state["monitored"] or "reward" in state["monitored"]
 
 
+def test_all_that_is_stored_is_counted_and_each_rank_is_shown(tmp_path):
+    path = write_run(tmp_path, steps=40, ranks=3, save_every=10)
+    state = stored_state(path)
+
+    assert (state["steps"], state["checkpoints"]) == (40, 4)
+    assert list(state["ranks"]) == ["0", "1", "2"]
+    assert not any(each["up"] for each in state["ranks"].values())
+    assert all(each["step"] == state["step"] for each in state["ranks"].values())
+    assert all(each["step_time"] > 0 for each in state["ranks"].values())
+
+
+def test_a_run_that_never_ended_has_no_end(collapsed):
+    assert stored_state(collapsed)["ended"] is None
+
+
 def test_an_acknowledgement_is_shown(collapsed):
     (incident, *_) = stored_state(collapsed)["incidents"]
     with closing(connect(collapsed)) as connection:

@@ -146,3 +146,21 @@ def test_a_folder_that_is_missing_or_empty(tmp_path):
     assert find_logs(tmp_path) == []
     with pytest.raises(FileNotFoundError):
         find_logs(tmp_path / "missing" / "folder")
+
+
+def test_a_link_to_a_folder_above_does_not_lead_out(tmp_path):
+    lines(tmp_path / "other/a.jsonl", *ROWS)
+    lines(tmp_path / "logs/b.jsonl", *ROWS)
+    (tmp_path / "logs/loop").symlink_to("..")
+
+    assert names(tmp_path / "logs") == ["b"]
+
+
+@pytest.mark.parametrize("own", [["sentinel.db"], ["import.json", "used"]])
+def test_the_own_files_of_sentinel_are_no_logs(tmp_path, own):
+    lines(tmp_path / "run/summary.json", *ROWS)
+    lines(tmp_path / "log.jsonl", *ROWS)
+    for name in own:
+        (tmp_path / "run" / name).touch()
+
+    assert names(tmp_path) == ["log"]

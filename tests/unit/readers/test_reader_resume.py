@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 from support.clocks import FakeClock
 from support.event_files import event, event_file, framed
@@ -41,6 +43,7 @@ def test_a_second_reader_continues_a_deepspeed_directory(tmp_path, clock):
 def test_a_paused_tensorboard_run_is_not_a_new_attempt(tmp_path, clock):
     """Its last row was yielded after a pause, and is held back when it is read again."""
     path = event_file(tmp_path / "run", *(event(s, "loss", 2.0) for s in (1, 2, 3)))
+    os.utime(path, (clock.now, clock.now))
     source = make_follower(path, clock)
     assert step_attempts(source.poll()) == [(1, 0), (2, 0)]
     clock.now += 60.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 from dataclasses import replace
 from math import inf, isnan, nan
@@ -101,12 +102,28 @@ def test_a_file_cut_at_any_byte_yields_complete_rows_and_continues(tmp_path):
 
 def test_the_last_row_is_yielded_after_a_pause(tmp_path, clock):
     path = event_file(tmp_path / "run", event(1, "loss", 2.0))
+    os.utime(path, (clock[0], clock[0]))
     reader = replace(tensorboard.read(path), clock=lambda: clock[0])
     following = reader.follow()
     assert _drain(following) == []
     clock[0] += tensorboard.MAX_ROW_GAP_SECONDS
     assert [r.event for r in _drain(following)] == [START, STEP]
     assert reader.position == 1
+    assert _drain(following) == []
+
+
+def test_the_last_row_of_a_file_that_was_not_written_for_a_while_is_yielded_at_once(
+    tmp_path, clock
+):
+    path = event_file(tmp_path / "run", event(1, "loss", 2.0), event(2, "loss", 2.0))
+    written = clock[0] - tensorboard.MAX_ROW_GAP_SECONDS
+    os.utime(path, (written, written))
+    reader = replace(tensorboard.read(path), clock=lambda: clock[0])
+    following = reader.follow()
+    assert [r.event for r in _drain(following)] == [START, STEP, STEP]
+    # What is appended then waits.
+    with path.open("ab") as file:
+        file.write(framed(event(3, "loss", 2.0)))
     assert _drain(following) == []
 
 

@@ -50,7 +50,7 @@ def add_run(home):
     def add(run, **changes):
         directory = home / "runs" / run
         directory.mkdir(parents=True)
-        write_summary(directory, make_summary(STATE | {"run": run} | changes, ("loss", [1.0])))
+        write_summary(directory, make_summary(STATE | {"run": run} | changes, ("loss", [1.0], 1.0)))
         return directory
 
     return add
@@ -65,7 +65,7 @@ def entries_of(index):
 
 
 def test_the_summary_has_what_a_list_shows():
-    summary = make_summary(STATE, ("reward", [0.123456, None, nan, *range(100)]))
+    summary = make_summary(STATE, ("reward", [0.123456, None, nan, *range(100)], nan))
 
     assert summary["health"] == "critical"
     assert summary["worst_case"] == {"subject": "The policy collapsed", "severity": "critical"}
@@ -76,6 +76,7 @@ def test_the_summary_has_what_a_list_shows():
         ["ablation"],
     )
     assert len(summary["sparkline"]["values"]) == 64
+    assert summary["sparkline"]["last"] is None
 
 
 @pytest.mark.parametrize(
@@ -87,7 +88,7 @@ def test_the_summary_has_what_a_list_shows():
     ],
 )
 def test_the_health_is_that_of_the_worst_open_incident(changes, health):
-    assert make_summary(STATE | changes, ("", []))["health"] == health
+    assert make_summary(STATE | changes, ("", [], None))["health"] == health
 
 
 def test_the_longest_texts_fit_into_the_file(tmp_path):
@@ -99,7 +100,7 @@ def test_the_longest_texts_fit_into_the_file(tmp_path):
         "metadata": dict.fromkeys(("framework", "algorithm", "model"), text),
         "cases": [{"severity": "critical", "message": {"subject": text}}],
     }
-    write_summary(tmp_path, make_summary(state, (text, [-1.2345e-300] * 64)))
+    write_summary(tmp_path, make_summary(state, (text, [-1.2345e-300] * 64, -1.2345e-300)))
 
     written = (tmp_path / SUMMARY_NAME).read_bytes()
     assert len(written) <= MAX_SUMMARY_BYTES
@@ -112,7 +113,9 @@ def test_a_changed_summary_is_read_again(home, add_run):
     index.refresh()
     assert entries_of(index)["a"].step == 40
 
-    write_summary(directory, make_summary(STATE | {"run": "a", "step": 50}, ("loss", [1.0, 2.0])))
+    write_summary(
+        directory, make_summary(STATE | {"run": "a", "step": 50}, ("loss", [1.0, 2.0], 2.0))
+    )
     os.utime(directory / SUMMARY_NAME, (1, 1))
     index.refresh()
     assert entries_of(index)["a"].step == 50
@@ -191,7 +194,7 @@ def test_a_missing_summary_is_made_once_and_the_run_stays_as_old_as_it_is(home):
 
     def summarise(run, path):
         made.append(run)
-        return make_summary(STATE | {"run": run, "state": "finished"}, ("loss", [1.0]))
+        return make_summary(STATE | {"run": run, "state": "finished"}, ("loss", [1.0], 1.0))
 
     index = RunIndex(summarise)
     index.refresh()
@@ -237,7 +240,7 @@ def test_a_home_that_cannot_be_written_is_listed(home, monkeypatch):
         raise PermissionError(13, "read-only")
 
     monkeypatch.setattr("sentinel.store.run_summary.add_summary", refuse)
-    index = RunIndex(lambda run, _: make_summary(STATE | {"run": run}, ("loss", [1.0])))
+    index = RunIndex(lambda run, _: make_summary(STATE | {"run": run}, ("loss", [1.0], 1.0)))
     index.refresh()
     with suppress(PermissionError):
         index.complete_one()

@@ -86,7 +86,7 @@ def test_a_run_of_long_ago_is_listed_as_its_database_holds_it(start, add_run):
 
     assert (run["step"], run["framework"], run["host"], run["health"]) == (3, "trl", "gpu-3", "ok")
     assert (run["started"], run["ended"], run["age"]) == (NOW, NOW + 3, 57.0)
-    assert run["sparkline"] == {"name": "loss", "values": [1.0, 0.5, 0.3333]}
+    assert run["sparkline"] == {"name": "loss", "values": [1.0, 0.5, 0.3333], "last": 0.3333}
 
 
 def test_a_run_without_an_outcome_is_unfinished(start, add_run):
