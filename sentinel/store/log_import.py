@@ -142,7 +142,10 @@ class LogImport:
             self._run or self.path.stem,
             self.path,
             self._counters,
-            clock=clock,
+            # What is there already was written by then, and not now.
+            clock=lambda: (
+                min(clock(), last_written(self.path)) if follower.is_catching_up else clock()
+            ),
             keys=self._settings.keys,
             on_media=self._media.add,
         )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import sqlite3
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -11,9 +13,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from sentinel.insight.comparison import AXES, MAX_RUNS, Axis, ComparedRun, Window, compare
+from sentinel.store.database import NewerSchemaError
 from sentinel.web.responses import json_response
 from sentinel.web.run_routes import RunView, optional_float, whole_number
 from sentinel.web.suppression_api import RequestError
+
+log = logging.getLogger(__name__)
 
 _DEFAULT_POINTS, _MAX_POINTS = 300, 2000
 _MAX_SIGNALS = 200
@@ -33,6 +38,10 @@ async def answer_comparison(
         return json_response(request, await read(call))
     except TimeoutError:
         return json_response(request, {"error": "The home directory does not answer."}, 503)
+    except (sqlite3.Error, OSError, NewerSchemaError) as error:
+        log.warning("Runs cannot be compared: %s", error)
+        text = f"The data of a run cannot be read: {error}."
+        return json_response(request, {"error": text}, 503)
     except RequestError as error:
         return json_response(request, {"error": str(error)}, error.status)
 

@@ -18,7 +18,7 @@ from sentinel.store.run_reader import RunReader
 from sentinel.store.run_summary import RunIndex, read_summary
 from sentinel.transport.paths import DATABASE_NAME, RunIdError, current_run_dir, validate_run_id
 from sentinel.web.run_list import RunQuery, query_runs
-from sentinel.web.run_routes import RunView
+from sentinel.web.run_routes import RunView, change_mark
 from sentinel.web.suppression_api import SuppressionApi
 
 log = logging.getLogger(__name__)
@@ -164,13 +164,9 @@ class StateSource:
         return state or {}
 
     def _stored_state(self) -> dict[str, Any]:
-        status = [
-            (path.stat().st_mtime_ns, path.stat().st_size)
-            for path in (self._database, self._database.with_name(f"{self._database.name}-wal"))
-            if path.exists()
-        ]
-        if status != self._mark:
-            self._stored, self._mark = stored_state(self._database, self._run), status
+        mark = change_mark(self._database)
+        if mark != self._mark:
+            self._stored, self._mark = stored_state(self._database, self._run), mark
         return self._stored
 
 

@@ -137,9 +137,10 @@ class LogRuns:
             self._scanned.wait(self._first_wait)
         with self._lock:
             entries = [shown.entry for shown in self._logs.values() if shown.entry is not None]
-        age = monotonic() - self._scanned_at
+        # A large folder is searched seldom.
+        overdue = max(monotonic() - self._scanned_at - self._scan_interval(), 0.0)
         return query_runs(entries, query, self._clock()) | {
-            "read_seconds_ago": None if age == float("inf") else round(age, 1),
+            "read_seconds_ago": None if overdue == float("inf") else round(overdue, 1),
             "notice": self._problem or ("" if entries else empty_notice(self._folder)),
         }
 
@@ -257,8 +258,7 @@ class LogRuns:
 
     def _scan(self) -> None:
         """Search the folder again, unless that was done a short time ago."""
-        interval = max(SCAN_SECONDS, self._scan_seconds / SCAN_SHARE)
-        if monotonic() - self._scanned_at < interval:
+        if monotonic() - self._scanned_at < self._scan_interval():
             self._wanted.set()
             return
         began_at = monotonic()
@@ -278,6 +278,9 @@ class LogRuns:
         self._update_entries([*logs.values()], began_at + FIRST_LIST_SECONDS)
         self._scanned_at = monotonic()
         self._scanned.set()
+
+    def _scan_interval(self) -> float:
+        return max(SCAN_SECONDS, self._scan_seconds / SCAN_SHARE)
 
     def _shown(self, found: LogRun) -> ShownLog:
         known = self._logs.get(found.run)

@@ -20,12 +20,16 @@ IMMUTABLE = "private, max-age=31536000, immutable"
 
 
 def json_response(request: Request, data: Any, status: int = 200) -> Response:
+    """The data as JSON, see `json_text`."""
+    return body_response(request, json_text(data).encode(), JSON_TYPE, status=status)
+
+
+def json_text(data: Any) -> str:
     """The data as JSON; NaN and infinity are texts."""
     try:
-        body = json.dumps(data, allow_nan=False, separators=(",", ":"))
+        return json.dumps(data, allow_nan=False, separators=(",", ":"))
     except ValueError:
-        body = json.dumps(json_safe(data), allow_nan=False, separators=(",", ":"))
-    return body_response(request, body.encode(), JSON_TYPE, status=status)
+        return json.dumps(json_safe(data), allow_nan=False, separators=(",", ":"))
 
 
 def body_response(

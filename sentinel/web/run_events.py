@@ -8,14 +8,13 @@ data again.
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any, Protocol
 
-from sentinel.model.json_safe import json_safe
+from sentinel.web.responses import json_text
 from sentinel.web.worker_pool import WorkerPool
 
 log = logging.getLogger(__name__)
@@ -172,8 +171,7 @@ class RunEvents:
             await asyncio.sleep(POLL_SECONDS)
 
     async def _send_state(self) -> None:
-        state = json.dumps(json_safe(await self.pool.run(self.source.state)))
-        event = _event("run", state)
+        event = _event("run", json_text(await self.pool.run(self.source.state)))
         for viewer in self._viewers.copy():
             if viewer.state != event:
                 viewer.state = event
@@ -184,10 +182,14 @@ class RunEvents:
         newest = await self.pool.run(self.source.last_row)
         answers: dict[int, tuple[int, bytes]] = {}
         for viewer in self._viewers.copy():
-            if viewer.position not in answers:
-                answers[viewer.position] = await self._read_rows(viewer.position, newest)
-            viewer.position, event = answers[viewer.position]
-            viewer.mark = mark
+            position = viewer.position
+            if position not in answers:
+                answers[position] = await self._read_rows(position, newest)
+            last, event = answers[position]
+            if viewer.position != position:
+                # `reset_viewers` was called meanwhile: these rows are of the former data.
+                continue
+            viewer.position, viewer.mark = last, mark
             if event:
                 self._send_to(viewer, event)
 
@@ -199,8 +201,8 @@ class RunEvents:
         if 0 <= newest - position <= MAX_ROWS_PER_EVENT:
             rows = await self.pool.run(lambda: self.source.rows_since(position, MAX_ROWS_PER_EVENT))
             last = int(rows["last_id"])
-            return last, _event("rows", _dump(rows), last)
-        return newest, _event("reset", _dump({"last_id": newest}), newest)
+            return last, _event("rows", json_text(rows), last)
+        return newest, _event("reset", json_text({"last_id": newest}), newest)
 
     def _send(self, event: bytes) -> None:
         for viewer in self._viewers.copy():
@@ -220,10 +222,3 @@ class RunEvents:
 def _event(name: str, data: str, number: int | None = None) -> bytes:
     head = f"id: {number}\n" if number is not None else ""
     return f"{head}event: {name}\ndata: {data}\n\n".encode()
-
-
-def _dump(data: Any) -> str:
-    try:
-        return json.dumps(data, allow_nan=False, separators=(",", ":"))
-    except ValueError:
-        return json.dumps(json_safe(data), allow_nan=False, separators=(",", ":"))

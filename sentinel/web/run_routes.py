@@ -85,12 +85,17 @@ class RunView:
         return state | {"is_listed": True} if self.is_listed else state
 
     def change_mark(self) -> object:
-        """Size and time of the files that change with the database."""
-        return tuple(
-            (status.st_mtime_ns, status.st_size)
-            for suffix in ("", "-wal")
-            if (status := _status(self.database.with_name(self.database.name + suffix)))
-        )
+        """What differs once there are new rows."""
+        return change_mark(self.database)
+
+
+def change_mark(database: Path) -> object:
+    """Size and time of the files that change with a database."""
+    return tuple(
+        (status.st_mtime_ns, status.st_size)
+        for suffix in ("", "-wal")
+        if (status := _status(database.with_name(database.name + suffix)))
+    )
 
 
 class _ViewEvents:

@@ -136,7 +136,7 @@ async function loadRuns() {
     if (listed.offset > 0 && listed.offset >= answer.rows) changeQuery({ offset: lastPage(answer.rows) });
     else showRuns(answer);
     showNote(isNumber(answer.read_seconds_ago) && answer.read_seconds_ago > OUTDATED_SECONDS
-      ? `The home directory has not answered for ${formatDuration(answer.read_seconds_ago)}. The list is as old.` : "");
+      ? `The folder with the runs has not answered for ${formatDuration(answer.read_seconds_ago)}. The list is as old.` : "");
   } catch (error) {
     if (number === requestCount) showNote(`${error.message} The list below is outdated.`);
   }

@@ -152,6 +152,18 @@ def test_what_is_appended_to_a_log_is_followed_until_it_is_settled(tmp_path, set
     assert incidents(reader) == incidents(RunReader(tmp_path / "again.db"))
 
 
+def test_rows_without_times_were_written_with_the_log_though_it_is_followed(tmp_path, settings):
+    rows = [{key: value for key, value in row.items() if key != "time"} for row in ROWS[:20]]
+    path = FORMATS["jsonl"](tmp_path, rows)
+    written = time.time() - SETTLED_SECONDS / 2
+    os.utime(path, (written, written))
+    with LogImport(path, settings, tmp_path / "imported.db") as importing:
+        assert not importing.follow(lambda _: False)
+    series = RunReader(tmp_path / "imported.db").series(["loss"], axis="time")["series"]["loss"]
+    assert len(series["x"]) == len(rows)
+    assert series["x"][-1] == pytest.approx(written)
+
+
 def test_a_log_that_cannot_be_followed_is_settled(tmp_path):
     path = tmp_path / "log.jsonl.gz"
     path.write_bytes(b"\x1f\x8b" + bytes(20))

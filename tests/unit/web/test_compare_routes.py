@@ -75,6 +75,7 @@ def test_a_part_of_the_axis_is_read_in_detail(url):
         ("run=a&" * 30, 404, "There is no run 'a'"),
         ("&".join(f"run={number}" for number in range(21)), 400, "Give 1 to 20 runs"),
         ("run=gone", 404, "There is no run 'gone'. It may have been deleted."),
+        ("run=well&run=missing", 503, "The data of a run cannot be read"),
         ("run=well&axis=epochs", 400, "axis must be one of step, time, tokens."),
         ("run=well&from=a", 400, "from must be a number"),
         ("run=well&points=-1", 400, "points must be a whole number"),

@@ -117,6 +117,24 @@ def test_the_ids_of_another_database_are_no_place_to_continue(run):
         assert next_event(events, "reset").number == "2"
 
 
+def test_a_reset_while_rows_are_read_is_not_lost(run):
+    """The import of a log that grew takes the place of the former one at that moment."""
+    run.add_steps(1, 2)
+    read, resets = run.view.reader.rows_since, []
+
+    def rows_since(row_id, limit=5000):
+        rows = read(row_id, limit)
+        if not resets:
+            resets.append(row_id)
+            run.view.events.reset_viewers()
+        return rows
+
+    run.view.reader.rows_since = rows_since
+    with event_stream(f"{run.url}?last_event_id=0") as events:
+        assert next_event(events, "reset").number == "2"
+    assert resets == [0]
+
+
 @pytest.mark.parametrize("given", ["x", "-1", "9" * 30, "²"])
 def test_an_id_that_is_none_means_from_now_on(run, given):
     run.add_steps(1, 2)
