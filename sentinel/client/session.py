@@ -31,7 +31,7 @@ from sentinel.transport.identity import Identity
 from sentinel.transport.launch_environment import identify
 from sentinel.transport.ring import RingWriter, fitting_capacity
 
-TIER_KEY, ON_CRITICAL_KEY = "monitor/tier", "monitor/on_critical"
+NAME_KEY, TIER_KEY, ON_CRITICAL_KEY = "monitor/name", "monitor/tier", "monitor/on_critical"
 """Metadata keys of arguments that are settings of the agent."""
 _MAX_CLAIM_TRIES = 8
 """Number of attempts that other processes may claim first before `claim_ring` gives up."""
@@ -166,6 +166,7 @@ def start_attributes(identity: Identity, arguments: MonitorArguments) -> dict[st
     """Attributes of the START record: size and limits of the run, and its host and software."""
     torch = sys.modules.get("torch")
     known = {
+        NAME_KEY: arguments.run if arguments.run != identity.run else None,
         "world_size": identity.world_size,
         "local_world_size": identity.local_world_size,
         TIER_KEY: arguments.tier,

@@ -16,6 +16,7 @@ from typing import Any, Literal, Protocol, get_args
 from sentinel.model.evidence_text import label_of
 from sentinel.model.incident import ENDS_OF_RUN
 from sentinel.signals.catalogue import better_value
+from sentinel.signals.run_metadata import NAME_KEY
 from sentinel.signals.tracker_runs import TRACKER_RUN_KEYS
 
 Axis = Literal["step", "time", "tokens"]
@@ -33,7 +34,7 @@ GROUPS = ("main", "training", "policy", "reward", "evaluation", "logged")
 """Groups of signals that are compared unless they are named: those of the machine are not."""
 _ENDS_OF_RUN = frozenset(each.value for each in ENDS_OF_RUN)
 _RUN_SPECIFIC = frozenset(
-    {"pid", "run", "host", "hosts", "attempt", "local_rank", "rank", *TRACKER_RUN_KEYS}
+    {"pid", "run", "host", "hosts", "attempt", "local_rank", "rank", NAME_KEY, *TRACKER_RUN_KEYS}
 )
 """Metadata that are no settings: two runs always differ in them, or the heading has them."""
 
@@ -328,11 +329,12 @@ def _problems(cases: Sequence[Sequence[JsonObject]]) -> list[JsonObject]:
             # The name of a case is run/detector#episode.
             detector = case.get("detector") or _detector_of(case["name"])
             kind = diagnosis.get("cause") or detector
+            title = (case.get("message") or {}).get("title")
             row = kinds.setdefault(
                 kind,
                 {
                     "kind": kind,
-                    "title": capitalized(diagnosis.get("title") or label_of(kind)),
+                    "title": capitalized(diagnosis.get("title") or title or label_of(kind)),
                     "cells": [[] for _ in cases],
                 },
             )

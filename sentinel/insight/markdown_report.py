@@ -87,7 +87,9 @@ def has_common_value(metric: JsonObject) -> bool:
 
 def _run_lines(run: JsonObject) -> Iterator[str]:
     state, verdict = run["answers"]["api/run"], run["verdict"]
-    yield f"# {_text(verdict['title'])}: {_code(run['name'])}"
+    given = state.get("name")
+    name = f"{_text(given)} ({_code(run['name'])})" if given else _code(run["name"])
+    yield f"# {_text(verdict['title'])}: {name}"
     yield ""
     yield _text(verdict["text"], 4000)
     yield ""

@@ -14,7 +14,7 @@ from sentinel.model.rank_stack import parse_stacks
 from sentinel.signals.catalogue import SIGNALS
 from sentinel.signals.coverage import Coverage, coverage_text
 from sentinel.signals.hardware import NodeMeasurements
-from sentinel.signals.run_metadata import PROJECT_KEY, TAGS_KEY, split_tags
+from sentinel.signals.run_metadata import NAME_KEY, PROJECT_KEY, TAGS_KEY, split_tags
 from sentinel.store.cases import case_fields, case_with_message
 from sentinel.store.history import incident_to_dict, onset_fields
 from sentinel.store.silences import silence_to_dict
@@ -49,6 +49,7 @@ def run_state_to_dict(
     case_by_incident = {name: case for case in cases for name in case["incidents"]}
     return {
         "run": run_state.run,
+        "name": texts.get(NAME_KEY, ""),
         "attempt": max(run_state.attempt, 0),
         "state": run_state.state,
         "active": run_state.is_active,

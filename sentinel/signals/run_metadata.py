@@ -35,6 +35,9 @@ PATCH_KEY_PREFIX = "patch/"
 PROJECT_KEY, TAGS_KEY = "sentinel/project", "sentinel/tags"
 """Metadata with the settings by which the list of runs can be grouped."""
 
+NAME_KEY = "monitor/name"
+"""Metadata with the name that the user gave the run, of which its id has letters and digits."""
+
 
 def join_tags(tags: Iterable[str]) -> str:
     """The tags as one text of the metadata.

@@ -63,9 +63,9 @@ _NO_CURVE: Curve = ("", [], None)
 def make_summary(state: Mapping[str, Any], sparkline: Curve) -> JsonObject:
     """The summary of a run in that state, see `/api/run`.
 
-    Keys: run, state, health (`HEALTH_ORDER`), step, attempt, last_written, started and ended
-    (seconds since the epoch, or None), host, framework, algorithm, model, project, tags, worst_case
-    (subject and severity, or None) and sparkline (name, values and last).
+    Keys: run, name (as given), state, health (`HEALTH_ORDER`), step, attempt, last_written, started
+    and ended (seconds since the epoch, or None), host, framework, algorithm, model, project, tags,
+    worst_case (subject and severity, or None) and sparkline (name, values and last).
     """
     metadata = state.get("metadata", {})
     name, values, last = sparkline
@@ -74,6 +74,7 @@ def make_summary(state: Mapping[str, Any], sparkline: Curve) -> JsonObject:
         "framework": metadata.get("framework", ""),
         "algorithm": metadata.get("algorithm", ""),
         "model": metadata.get("model", ""),
+        "name": state.get("name", ""),
         "project": state.get("project", ""),
     }
     return {
@@ -119,7 +120,7 @@ def write_summary(directory: Path, summary: JsonObject) -> None:
     """Replace the summary in the directory of a run. Raises OSError."""
     body = encode_summary(summary)
     empty = make_summary({"run": "", "state": ""}, _NO_CURVE)
-    for key in ("tags", "model", "host", "worst_case", "project", "sparkline"):
+    for key in ("tags", "name", "model", "host", "worst_case", "project", "sparkline"):
         # Only texts of many bytes per character make it so long.
         if len(body) > MAX_SUMMARY_BYTES:
             summary = summary | {key: empty[key]}
@@ -289,7 +290,9 @@ def run_entry(run: str, directory: Path, stamp: tuple[int, int], body: bytes) ->
         model=texts["model"],
         project=texts["project"],
         tags=names,
-        search="\n".join([run, *texts.values(), algorithm, *names, subject]).lower(),
+        search="\n".join(
+            [run, str(summary.get("name") or ""), *texts.values(), algorithm, *names, subject]
+        ).lower(),
     )
 
 

@@ -4,19 +4,53 @@ from __future__ import annotations
 
 import gzip
 import json
+from html import escape
 from typing import Any
 
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import HTMLResponse, PlainTextResponse, Response
+from starlette.status import HTTP_404_NOT_FOUND
 
 from sentinel.model.json_safe import json_safe
 
 JSON_TYPE = "application/json"
+_ERROR_PAGE = """\
+<!doctype html>
+<html lang="en">
+<head>
+  <meta charset="utf-8">
+  <meta name="viewport" content="width=device-width, initial-scale=1">
+  <meta name="color-scheme" content="light dark">
+  <title>{title}: sentinel</title>
+  <link rel="stylesheet" href="{root}static/style.css">
+  <link rel="icon" href="data:,">
+</head>
+<body>
+  <header class="topbar">
+    <div class="name"><a class="crumb" href="{root}">Runs</a><h1>{title}</h1></div>
+  </header>
+  <main class="page"><p>{text}</p></main>
+</body>
+</html>
+"""
 MIN_COMPRESSED_BYTES = 16_384
 """Smaller answers are sent as they are."""
 REVALIDATED = "no-cache"
 """The client may store the answer, but asks each time whether it changed."""
 IMMUTABLE = "private, max-age=31536000, immutable"
+
+
+async def answer_error(request: Request, error: Exception) -> Response:
+    """An HTTPException: a page with a way back for a browser that opens a page, else its text."""
+    assert isinstance(error, HTTPException)
+    if "text/html" not in request.headers.get("accept", ""):
+        return PlainTextResponse(error.detail, error.status_code, error.headers)
+    # A proxy may add a prefix to the path, but takes none of its folders away.
+    root = "../" * (request.url.path.count("/") - 1) or "./"
+    title = "Not found" if error.status_code == HTTP_404_NOT_FOUND else "Not available"
+    page = _ERROR_PAGE.format(root=root, title=title, text=escape(error.detail))
+    return HTMLResponse(page, error.status_code, error.headers)
 
 
 def json_response(request: Request, data: Any, status: int = 200) -> Response:

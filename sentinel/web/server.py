@@ -18,6 +18,7 @@ from urllib.parse import SplitResult, urlsplit
 
 import uvicorn
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
@@ -27,6 +28,7 @@ from sentinel.config.url_policy import is_loopback
 from sentinel.config.web_config import WebConfig, WebConfigFile
 from sentinel.web.auth import HEALTH_PATH, MAX_HEADER_BYTES, AuthMiddleware
 from sentinel.web.connections import ConnectionAcceptor, TimedH11Protocol
+from sentinel.web.responses import answer_error
 from sentinel.web.runbooks import runbook_index, runbook_page
 
 log = logging.getLogger(__name__)
@@ -163,7 +165,7 @@ def build_app(server: WebServer) -> ASGIApp:
         Route("/runbooks/{name}", runbook_page),
         *server.site.routes(write_token),
     ]
-    router = Starlette(routes=routes)
+    router = Starlette(routes=routes, exception_handlers={HTTPException: answer_error})
     # The address of the redirection would be that of this server, behind a proxy too.
     router.router.redirect_slashes = False
     return AuthMiddleware(

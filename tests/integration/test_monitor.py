@@ -6,6 +6,7 @@ import inspect
 import os
 import subprocess
 import threading
+from dataclasses import replace
 
 import pytest
 
@@ -13,7 +14,11 @@ import sentinel
 from sentinel.client import session
 from sentinel.client.outcome import outcome_attributes
 from sentinel.client.session import current_session
-from sentinel.model.record import Event
+from sentinel.metrics.exposition import Exposition
+from sentinel.model.counters import Counters
+from sentinel.model.record import WHOLE_RUN, Event
+from sentinel.pipeline.engine import Result
+from sentinel.store.run_summary import make_summary
 
 monitored = sentinel.monitor(run="test", agent=False)
 
@@ -53,6 +58,19 @@ def test_bare_called_and_entered_record_the_same(monkeypatch, recorded):
 
     events = [record.event for record in recorded()[0]]
     assert events == [Event.START, Event.STEP, Event.STOP] * 3
+
+
+def test_the_name_of_a_run_is_kept_beside_its_id(recorded):
+    with sentinel.monitor(run="Zoë's run", agent=False):
+        sentinel.log({"loss": 1.0})
+    start = recorded()[0][0]
+    exposition = Exposition(Counters(), {}, run=start.run)
+    exposition.update(Result(replace(start, rank=WHOLE_RUN)))
+    state = exposition.state()
+
+    assert state["run"].startswith("zo-s-run-")
+    assert state["name"] == "Zoë's run"
+    assert make_summary(state, ("", [], None))["name"] == "Zoë's run"
 
 
 def test_start_records_the_metadata_of_the_run(recorded):

@@ -241,7 +241,8 @@ function createRunRow() {
   const labels = element("span", "", "labels");
   const badge = element("span", "", "badge");
   pick.append(box);
-  main.append(link, labels);
+  const id = element("small", "", "soft");
+  main.append(link, " ", id, labels);
   state.append(badge);
   const isHealthNew = createChangeCheck();
   const isSparkNew = createChangeCheck();
@@ -252,7 +253,8 @@ function createRunRow() {
     name = run.run;
     box.checked = chosen.has(name);
     box.setAttribute("aria-label", `Choose ${name}`);
-    setText(link, name);
+    setText(link, run.name || name);
+    setText(id, run.name ? name : "");
     link.href = `runs/${encodeName(name)}/`;
     setText(badge, run.state);
     badge.className = `badge ${STATE_CLASSES_OF_LIST[run.state] ?? "critical"}`;

@@ -52,6 +52,16 @@ def get(url):
     return requests.get(url, headers={"connection": "close"}, timeout=TIMEOUT_SECONDS)
 
 
+def test_a_browser_that_opens_an_unknown_run_gets_a_page_with_a_way_back(url):
+    headers = {"accept": "text/html,*/*", "connection": "close"}
+    for path, root in (("/runs/nope/", "../../"), ("/nope", "./")):
+        answer = requests.get(url + path, headers=headers, timeout=TIMEOUT_SECONDS)
+        assert answer.status_code == 404
+        assert f'<a class="crumb" href="{root}">Runs</a>' in answer.text
+        assert f'href="{root}static/style.css"' in answer.text
+    assert get(f"{url}/runs/nope/").text == "There is no such run. It may have been deleted."
+
+
 def test_runs_are_compared_in_the_order_of_the_query(url):
     answer = get(f"{url}/api/compare?run=well&run=sick&signals=loss&points=50").json()
 

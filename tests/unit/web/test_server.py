@@ -130,7 +130,7 @@ def paths_of_routes(tmp_path, monkeypatch):
     routers = []
     monkeypatch.setattr(
         "sentinel.web.server.Starlette",
-        lambda routes: routers.append(routes) or Starlette(routes=routes),
+        lambda routes, **more: routers.append(routes) or Starlette(routes=routes, **more),
     )
     WebServer(make_site(suppression=SuppressionApi(RUN, tmp_path / "db")))
     parameters = {"{name}": "nan_or_inf", "{run}": RUN, "{path:path}": "run.js", "{id:int}": "1"}

@@ -7,6 +7,8 @@ import { chartNumber, chartPosition, chartUnit } from "./units.js";
 
 const CHART_TABLE_ROWS = 50;
 const CHART_BAD_MARKS = 150;
+// Height of a mark among several curves, as a share of the chart.
+const CHART_BAD_HEIGHT = 0.06;
 const CHART_LOG_TICKS = 5;
 const CHART_LEGEND_LIMIT = 8;
 // Up to this number each value has a dot.
@@ -70,6 +72,8 @@ export class Chart {
     const signal = this.signals[0];
     this.unitLabel = element("span", this.unit.name, "unit");
     this.latest = element("output", "", "latest");
+    // Of several runs, a range of their last values says nothing.
+    this.latest.hidden = signal.color !== undefined;
     this.status = element("span", "", "status");
     const table = element("button", "Table", "button quiet small");
     table.type = "button";
@@ -357,22 +361,25 @@ export class Chart {
     }));
   }
 
-  // Values that are not finite have no height: lines through the chart mark them.
+  // Values that are not finite have no height: lines through the chart mark them. Among several
+  // curves they are short, in the colour of their curve, so that they cover no other.
   #nonFinite(windows, range, colors) {
     const { axis } = this.context.store;
     const width = (range[1] - range[0]) / CHART_BAD_MARKS;
-    const inRange = windows.flatMap(({ points }) => points.bad).filter((x) => x >= range[0] && x <= range[1]);
-    const shown = [...new Map(inRange.map((x) => [Math.floor((x - range[0]) / width), x])).values()];
-    if (!shown.length) return { shapes: [], annotations: [] };
-    const x = shown.map((each) => plotX(each, axis));
-    const isRight = shown[0] > (range[0] + range[1]) / 2;
-    return {
-      shapes: [plotLines(x, axis, 1, { color: plotFade(colors.critical, 0.4), width: 1.5 })],
-      annotations: [{
-        x: x[0], y: 0, yref: "paper", yanchor: "bottom", xanchor: isRight ? "right" : "left", showarrow: false, yshift: 8,
-        text: "NaN or infinite", font: { color: colors.critical, size: 10 }, bgcolor: plotFade(colors.surface, 0.75), borderpad: 0,
-      }],
-    };
+    const isShared = windows.length > 1;
+    const marks = windows.map(({ name, points }) => {
+      const inRange = points.bad.filter((x) => x >= range[0] && x <= range[1]);
+      return { name, places: [...new Map(inRange.map((x) => [Math.floor((x - range[0]) / width), x])).values()] };
+    }).filter(({ places }) => places.length);
+    const shapes = marks.map(({ name, places }) => plotLines(places.map((each) => plotX(each, axis)), axis, isShared ? CHART_BAD_HEIGHT : 1,
+      { color: isShared ? this.#color(name, colors) : plotFade(colors.critical, 0.4), width: 1.5 }));
+    const annotations = marks.map(({ name, places }, index) => ({
+      x: plotX(places[0], axis), y: 0, yref: "paper", yanchor: "bottom", showarrow: false, yshift: 8 + 12 * index,
+      xanchor: places[0] > (range[0] + range[1]) / 2 ? "right" : "left",
+      text: isShared ? `${plotText(this.legends.get(name))}: NaN or infinite` : "NaN or infinite",
+      font: { color: colors.critical, size: 10 }, bgcolor: plotFade(colors.surface, 0.75), borderpad: 0,
+    }));
+    return { shapes, annotations };
   }
 
   #yaxis([low, high], windows) {

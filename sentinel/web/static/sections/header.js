@@ -13,7 +13,9 @@ export function createHeader(page) {
   const state = setAttributes(element("span", "connecting", "badge info"), { role: "status" });
   const list = setAttributes(element("a", "Runs", "crumb"), { href: "../../" });
   list.hidden = true;
-  const bar = container("div", "name", list, name, state);
+  // The id, where the user gave the run a name.
+  const id = element("small", "", "soft");
+  const bar = container("div", "name", list, name, id, state);
   const verdict = element("a", "", "verdict info");
   const tiles = element("dl", "", "tiles");
   const connection = setAttributes(element("div", "", "banner warning"), { role: "status" });
@@ -38,7 +40,8 @@ export function createHeader(page) {
       pace.update(run);
       document.title = titleOf(run);
       list.hidden = !run.is_listed || page.source.isReport;
-      setText(name, run.run || "sentinel");
+      setText(name, run.name || run.run || "sentinel");
+      setText(id, run.name ? run.run : "");
       name.title = run.run || "";
       setText(state, run.tier && run.tier !== "page" ? `${run.state}, ${run.tier}` : run.state);
       state.className = `badge ${STATE_CLASSES[run.state] ?? "critical"}`;
@@ -68,7 +71,7 @@ function connectionTexts(run) {
 function titleOf(run) {
   const [worst] = run.cases;
   const mark = worst ? (worst.severity === "critical" ? "‼ " : "! ") : "";
-  return `${mark}${run.run || "sentinel"}: ${run.state}`;
+  return `${mark}${run.name || run.run || "sentinel"}: ${run.state}`;
 }
 
 const ICON_COLORS = { ok: "#1f9d55", info: "#76808c", warning: "#c98a00", critical: "#d5303e" };
