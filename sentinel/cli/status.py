@@ -316,6 +316,8 @@ def _case_lines(case: dict[str, Any], incidents: list[dict[str, Any]]) -> Iterat
     """The text of the notification of a case, and the names of its detectors with their notes."""
     message = case["message"]
     yield f"{case['severity'].upper()}: {message['subject']}"
+    if case.get("now"):
+        yield f"  {case['now']}"
     yield f"  {message['since']}"
     yield from (f"  - {fact}" for fact in message["facts"])
     if message["remedy"]:
@@ -330,7 +332,9 @@ def _case_lines(case: dict[str, Any], incidents: list[dict[str, Any]]) -> Iterat
         yield f"  Ranks: {format_ranks(case['ranks'])}"
     members = [incident for incident in incidents if incident["case"] == case["name"]]
     detectors = (f"{each['detector']}{format_incident_notes(each)}" for each in members)
-    yield f"  Detectors: {', '.join(detectors)}"
+    count = len(case["incidents"]) - len(members)
+    over = f"; {count} more of this case {'is' if count == 1 else 'are'} over" if count else ""
+    yield f"  Detectors: {', '.join(detectors)}{over}"
 
 
 def format_run_metadata(metadata: dict[str, Any]) -> str:

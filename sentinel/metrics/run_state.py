@@ -70,6 +70,8 @@ class RunState:
     end_time: float = nan
     """Time at which the newest attempt ended; NaN while it runs."""
     signals: dict[str, float] = field(default_factory=dict)
+    signal_steps: dict[str, int] = field(default_factory=dict)
+    """The steps of these values."""
     spreads: dict[str, Spread] = field(default_factory=dict)
     logged: dict[str, float] = field(default_factory=dict)
     kl_kinds: dict[str, KlKind] = field(default_factory=dict)
@@ -91,6 +93,7 @@ class RunState:
         copied = replace(
             self,
             signals=self.signals.copy(),
+            signal_steps=self.signal_steps.copy(),
             spreads=self.spreads.copy(),
             logged=self.logged.copy(),
             kl_kinds=self.kl_kinds.copy(),
@@ -118,7 +121,7 @@ class RunState:
             self._update_progress(record)
         elif record.event is Event.SAMPLE:
             # Texts read from files may belong to a much earlier step.
-            self._update_values(record.values)
+            self._update_values(record.values, record.step)
         elif record.event is Event.HEARTBEAT:
             self.liveness = {name: n for name, n in record.values.items() if name in _LIVENESS_KEYS}
             self.stacks = record.attributes.get("stacks", "")
@@ -179,7 +182,7 @@ class RunState:
             self.last_checkpoint_time = record.time
         if record.event is not Event.SAVE:
             self.coverage.update(record.values)
-        self._update_values(record.values)
+        self._update_values(record.values, self.step)
         self._update_kl_kinds(record)
         self.spreads.update((name, s) for name, s in record.spread.items() if name in SIGNALS)
 
@@ -193,10 +196,10 @@ class RunState:
             if kind:
                 self.kl_kinds[name] = kind
 
-    def _update_values(self, values: Mapping[str, float]) -> None:
+    def _update_values(self, values: Mapping[str, float], step: int) -> None:
         for name, value in values.items():
             if name in SIGNALS:
-                self.signals[name] = value
+                self.signals[name], self.signal_steps[name] = value, step
             elif name != WEIGHT_KEY and name not in POSITION_KEYS:
                 self._update_logged(sanitize_label(name), value)
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from math import isnan
 from typing import Any
 
 from sentinel.metrics.run_state import RunState, worst_rank
+from sentinel.model.evidence_text import UNITS, evidence_text, in_words
 from sentinel.model.incident import Onset
 from sentinel.model.notification import Notification
 from sentinel.model.rank_stack import parse_stacks
@@ -19,6 +20,10 @@ from sentinel.store.cases import case_fields, case_with_message
 from sentinel.store.history import incident_to_dict, onset_fields
 from sentinel.store.silences import silence_to_dict
 
+JsonObject = dict[str, Any]
+
+MAX_CURRENT_VALUES = 3
+"""Signals of a case whose newest values its text states."""
 MAX_REPORTED_CASES = 8
 MAX_REPORTED_CHARS = 400
 
@@ -30,23 +35,31 @@ def run_state_to_dict(
 
     Keys: run, attempt, state, active, step, steps, checkpoints, last_step_time and
     last_checkpoint_time (seconds since the epoch, NaN before the first), started, ended (None while
-    it runs), host, project, tags, metadata (texts and settings by name), patches
-    (by integration, then by status, the ranks with that status), signals (value, unit, help,
-    metric, and over ranks min, max, mean, std, worst_rank), logged, monitored (signals that
+    it runs), host, project, tags, metadata (texts and settings by name), patches (by integration,
+    then by status, the ranks with that status), signals (value, its step, unit, help, metric, and
+    over ranks min, max, mean, std, worst_rank), logged, monitored (signals that
     detectors read), unmonitored (keys with their nearest signal), coverage (what is not monitored
-    as text, mostly empty), liveness, stacks (while no step completes, of the ranks at each
-    place), cases (the most severe first, each with the text of its notification, see
-    `case_with_message`), incidents (with silenced and acknowledged, case and diagnosis), silences,
-    tier, ranks (those shown singly), ranks_hidden (the number of others). `onsets` are by incident
-    name.
+    as text, mostly empty), liveness, stacks (while no step completes, of the ranks at each place),
+    cases (the most severe first, each with the text of its notification, see `case_with_message`,
+    and `now`, see `with_current_values`), incidents (with silenced and acknowledged, case and
+    diagnosis), silences, tier, ranks (those shown singly), ranks_hidden (the number of others).
+    `onsets` are by incident name.
     """
     alerts, texts = run_state.alerts, run_state.reported.texts
     open_cases = sorted(
         alerts.open_cases,
         key=lambda each: (each.incident.severity.order, -each.incident.opened_time),
     )
-    cases = [case_with_message(notification, now) for notification in open_cases]
+    cases = [case_with_message(notification, now, onsets) for notification in open_cases]
     case_by_incident = {name: case for case in cases for name in case["incidents"]}
+    incidents = [
+        incident_to_dict(incident)
+        | alerts.suppression.suppression_fields(incident)
+        | onset_fields(onsets.get(incident.name))
+        | case_fields(case_by_incident.get(incident.name))
+        for incident in alerts.open_incidents.values()
+    ]
+    signals = {name: _signal_to_dict(run_state, name) for name in run_state.signals}
     return {
         "run": run_state.run,
         "name": texts.get(NAME_KEY, ""),
@@ -65,24 +78,64 @@ def run_state_to_dict(
         "tags": split_tags(texts.get(TAGS_KEY, "")),
         "metadata": {**run_state.reported.settings, **texts},
         "patches": _patches_to_dict(run_state.reported.patches),
-        "signals": {name: _signal_to_dict(run_state, name) for name in run_state.signals},
+        "signals": signals,
         "logged": run_state.logged,
         **_coverage_to_dict(run_state.coverage),
         "liveness": run_state.liveness,
         "stacks": [asdict(stack) for stack in parse_stacks(run_state.stacks)],
-        "cases": cases,
-        "incidents": [
-            incident_to_dict(incident)
-            | alerts.suppression.suppression_fields(incident)
-            | onset_fields(onsets.get(incident.name))
-            | case_fields(case_by_incident.get(incident.name))
-            for incident in alerts.open_incidents.values()
-        ],
+        "cases": with_current_values(cases, incidents, signals, is_live=run_state.is_active),
+        "incidents": incidents,
         "silences": [silence_to_dict(silence) for silence in alerts.suppression.silences],
         "tier": alerts.suppression.tier.value,
         "ranks": {str(rank): state._asdict() for rank, state in run_state.shown_ranks.items()},
         "ranks_hidden": run_state.rank_selection.hidden_count,
     }
+
+
+def with_current_values(
+    cases: Sequence[JsonObject],
+    incidents: Sequence[JsonObject],
+    signals: Mapping[str, JsonObject],
+    *,
+    is_live: bool,
+) -> list[JsonObject]:
+    """The cases with the key `now`: the newest values of the signals of their open incidents.
+
+    It is one sentence, empty without such a signal. The text of a case is of when it was found.
+    """
+    return [
+        each
+        | {"now": _values_text(_signals_of(each, incidents, signals), signals, is_live=is_live)}
+        for each in cases
+    ]
+
+
+def _signals_of(
+    case: JsonObject, incidents: Sequence[JsonObject], signals: Mapping[str, JsonObject]
+) -> list[str]:
+    names: list[str] = []
+    for incident in incidents:
+        if incident["name"] in case["incidents"]:
+            # An incident of values that are not finite names each of them.
+            texts = [name for name, value in incident["evidence"].items() if isinstance(value, str)]
+            shown = [name for name in texts if name in signals] or [incident["signal"]]
+            names += [name for name in shown if name in signals and name not in names]
+    return names[:MAX_CURRENT_VALUES]
+
+
+def _values_text(names: Sequence[str], signals: Mapping[str, JsonObject], *, is_live: bool) -> str:
+    """Values with units and step, as in "Now, at step 1,250: KL to the reference 12 nats."."""
+    by_step: dict[int, list[str]] = {}
+    for name in names:
+        signal = signals[name]
+        key = f"{name}_{signal['unit']}" if signal["unit"] in UNITS else name
+        value = evidence_text(key, signal["value"]).partition(": ")[2]
+        by_step.setdefault(signal["step"], []).append(f"{in_words(name)} {value}")
+    texts = [
+        f"at step {step:,}: {', '.join(values)}"
+        for step, values in sorted(by_step.items(), reverse=True)
+    ]
+    return f"{'Now' if is_live else 'Last'}, {'; '.join(texts)}." if texts else ""
 
 
 def run_report(run_state: RunState) -> dict[str, Any]:
@@ -150,6 +203,7 @@ def _signal_to_dict(run_state: RunState, name: str) -> dict[str, Any]:
     signal, spread = SIGNALS[name], run_state.spreads.get(name)
     fields: dict[str, Any] = {
         "value": run_state.signals[name],
+        "step": run_state.signal_steps[name],
         "unit": signal.unit,
         "help": signal.help,
         "metric": signal.metric,

@@ -13,6 +13,7 @@ from typing import Any
 from sentinel.config.settings import Settings
 from sentinel.metrics.exposition import Exposition
 from sentinel.metrics.run_state import ACTIVE_STATES
+from sentinel.metrics.run_status import with_current_values
 from sentinel.model.counters import Counters
 from sentinel.model.finding import Severity
 from sentinel.model.record import Event, Record
@@ -20,7 +21,7 @@ from sentinel.pipeline import pipeline
 from sentinel.pipeline.engine import Result
 from sentinel.store.cases import all_cases
 from sentinel.store.database import connect_read_only
-from sentinel.store.history import History
+from sentinel.store.history import History, load_onsets
 from sentinel.store.run_summary import UNFINISHED
 from sentinel.store.silences import Acknowledgement, ack_to_dict, load_acks
 
@@ -52,7 +53,7 @@ def stored_state(
                 exposition.coverage.update(record.values)
         unresolved = [each for each in history.incidents() if each["state"] != "resolved"]
         names = {each["name"] for each in unresolved}
-        every_case = all_cases(connection, clock(), _ignore)
+        every_case = all_cases(connection, clock(), _ignore, load_onsets(connection))
         acks = load_acks(connection)
     # A case of an earlier version may have no message.
     cases = [
@@ -66,7 +67,12 @@ def stored_state(
         "is_live": False,
         "active": False,
         "state": UNFINISHED if is_unfinished else state["state"],
-        "cases": sorted(cases, key=lambda each: Severity(each["severity"]).order),
+        "cases": with_current_values(
+            sorted(cases, key=lambda each: Severity(each["severity"]).order),
+            unresolved,
+            state["signals"],
+            is_live=False,
+        ),
         "incidents": [each | _suppression_fields(acks.get(each["name"])) for each in unresolved],
     }
 

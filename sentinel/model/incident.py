@@ -108,6 +108,8 @@ class Incident:
     resolution: Resolution | None = None
     shown_value: float = 0.0
     """The size of the first evidence when the incident was last stored and shown."""
+    finding_step: int | None = None
+    """The step of the finding; None if an earlier version stored it."""
 
     @property
     def name(self) -> str:

@@ -94,10 +94,13 @@ class Message:
         return "\n".join(part for part in parts if part)
 
 
-def build_message(notification: Notification, now: float | None) -> Message:
+def build_message(
+    notification: Notification, now: float | None, *, is_dated: bool = False
+) -> Message:
     """The message of a notification; `now` (epoch seconds) is when it is sent.
 
-    Without `now` it does not state how long ago the problem was found.
+    Without `now` it does not state how long ago the problem was found. With `is_dated`, for a place
+    that shows it much later, the subject says of which step its values are.
     """
     is_resolved = notification.reason is NotificationReason.RESOLVED
     context = notification.context
@@ -107,7 +110,7 @@ def build_message(notification: Notification, now: float | None) -> Message:
         status="resolved" if is_resolved else "firing",
         severity=notification.incident.severity,
         label=_label(notification),
-        subject=_subject(notification),
+        subject=_subject(notification, is_dated=is_dated),
         place=_place(notification),
         since=_duration(notification) if is_resolved else _since(notification, now),
         title=_title(notification),
@@ -148,7 +151,7 @@ def _state_label(notification: Notification) -> str:
     return f"Update, {severity}" if is_update else severity.capitalize()
 
 
-def _subject(notification: Notification) -> str:
+def _subject(notification: Notification, *, is_dated: bool) -> str:
     """The cause if it is known, with its strongest evidence, else the start of the finding.
 
     It is the title alone if the problem is over. If the problem lasted to the end of the run, it
@@ -161,14 +164,35 @@ def _subject(notification: Notification) -> str:
             return f"{title} lasted until {resolution.value}"
         return title
     if diagnosis is None:
-        return _clauses(notification.incident.finding.summary)[0].rstrip(".")
+        found = _clauses(notification.incident.finding.summary)[0].rstrip(".")
+        step = notification.incident.finding_step
+        has_step = is_dated and step is not None and _has_value(found)
+        return f"As of step {step}: {found}" if has_step else found
     if not diagnosis.evidence:
         return title
     strongest = max(diagnosis.evidence, key=lambda each: each.weight)
     statement = _clauses(strongest.text)[0].rstrip(".")
     # The start of a long statement still names the rank or the metric.
     subjects = (f"{title}: {text}" for text in (statement, statement.partition(": ")[0]))
-    return next((each for each in subjects if len(each) <= _MAX_CAUSE_CHARS), title)
+    subject = next((each for each in subjects if len(each) <= _MAX_CAUSE_CHARS), title)
+    statement = subject.removeprefix(title)
+    step = _step_of(notification, strongest.text) if is_dated and _has_value(statement) else None
+    return subject if step is None else f"{title}, as of step {step}{statement}"
+
+
+def _step_of(notification: Notification, summary: str) -> int | None:
+    """The step at which an incident of the case was found with that summary, if one was."""
+    for each in notification.incidents:
+        if summary == each.finding.summary and each.finding_step is not None:
+            return each.finding_step
+        if summary == each.opened_summary:
+            return each.opened_step
+    return None
+
+
+def _has_value(text: str) -> bool:
+    """Whether the text states a value, which may be another one later."""
+    return any(map(str.isdigit, text))
 
 
 def _place(notification: Notification) -> str:
@@ -192,8 +216,11 @@ def _since(notification: Notification, now: float | None) -> str:
         found += f", {age} ago ({time})" if age else f" ({time})"
     if notification.diagnosis is not None:
         return f"{text}{found}. Confidence in the cause: {notification.diagnosis.confidence_text}."
-    is_later = notification.step != incident.opened_step and incident.finding.evidence
-    return f"{text}{found}.{f' Values are of step {notification.step}.' if is_later else ''}"
+    # A finding whose sentence is that of its opening has no newer values to speak of.
+    is_new = incident.finding.summary != incident.opened_summary and incident.finding.evidence
+    step = notification.step if incident.finding_step is None else incident.finding_step
+    is_later = step != incident.opened_step and is_new
+    return f"{text}{found}.{f' Values are of step {step}.' if is_later else ''}"
 
 
 def _duration(notification: Notification) -> str:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
+from math import inf
 
 from sentinel.model.diagnosis import Diagnosis
-from sentinel.model.incident import Incident
+from sentinel.model.incident import Incident, Onset
 
 
 class NotificationReason(Enum):
@@ -121,3 +122,59 @@ def case_dates(lead: Incident, diagnosis: Diagnosis | None) -> tuple[int, int | 
     if diagnosis is None or onset_step is None or onset_step > lead.opened_step >= lead.onset_step:
         return lead.onset_step, lead.last_good_step
     return onset_step, diagnosis.last_good_step
+
+
+def redate(notification: Notification, onsets: Mapping[str, Onset]) -> Notification:
+    """The notification with the estimated onsets of its incidents, by name, as its dates.
+
+    They are known some seconds after it was made. Evidence of an incident begins with it.
+    """
+    estimates = {
+        each.onset_step: onsets[each.name]
+        for each in reversed(notification.incidents)
+        if each.name in onsets
+    }
+    if not estimates:
+        return notification
+    lead, *others = (_redate_incident(each, onsets) for each in notification.incidents)
+    redated = replace(
+        notification,
+        incident=lead,
+        others=tuple(others),
+        diagnosis=_redate_diagnosis(notification.diagnosis, estimates),
+    )
+    if redated.last_good_step != notification.last_good_step:
+        redated = replace(redated, context=replace(redated.context, checkpoint_path=""))
+    return redated
+
+
+def _redate_incident(incident: Incident, onsets: Mapping[str, Onset]) -> Incident:
+    onset = onsets.get(incident.name)
+    if onset is None:
+        return incident
+    return replace(incident, onset_step=onset.step, last_good_step=onset.last_good_step)
+
+
+def _redate_diagnosis(
+    diagnosis: Diagnosis | None, estimates: Mapping[int, Onset]
+) -> Diagnosis | None:
+    """The diagnosis with these estimates, by the step that they replace, as its dates."""
+    if diagnosis is None:
+        return None
+    steps = {each.step for each in diagnosis.evidence} | {diagnosis.onset_step}
+    dates = [(each.step, each.last_good_step) for step, each in estimates.items() if step in steps]
+    if diagnosis.onset_step is not None and diagnosis.onset_step not in estimates:
+        dates.append((diagnosis.onset_step, diagnosis.last_good_step))
+    if not dates:
+        return diagnosis
+    onset_step, last_good_step = min(dates, key=lambda date: date[0])
+    evidence = (
+        each
+        if each.step is None or each.step not in estimates
+        else replace(each, step=estimates[each.step].step)
+        for each in diagnosis.evidence
+    )
+    in_order = sorted(evidence, key=lambda each: inf if each.step is None else each.step)
+    return replace(
+        diagnosis, evidence=tuple(in_order), onset_step=onset_step, last_good_step=last_good_step
+    )

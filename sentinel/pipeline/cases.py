@@ -396,7 +396,7 @@ class CaseBook:
         detectors = {incident.key.detector for incident in case.incidents.values()}
         # Stored incidents are evidence only for causes that explain an incident of the case.
         candidates = {name: each for name, each in self.causes.items() if detectors & each.explains}
-        diagnosis = diagnose(run.context_for(case), candidates)
+        diagnosis = diagnose(run.context_for(case), candidates, case.lead)
         case.set_diagnosis(diagnosis, withdraw=has_new_incident)
         is_escalated, case.notified_rank = case.escalate(), case.lead.finding.rank
         if not case.is_opened:

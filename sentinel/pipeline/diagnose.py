@@ -9,6 +9,7 @@ from math import inf, prod
 
 from sentinel.model.diagnosis import MIN_CONFIDENCE, CaseContext, Cause, Diagnosis, Evidence
 from sentinel.model.finding import Severity
+from sentinel.model.incident import Incident
 from sentinel.pipeline.incidents import last_checkpoint_before
 
 log = logging.getLogger(__name__)
@@ -26,10 +27,13 @@ MAX_TEXT_CHARS = 1000
 """Characters after which a text of a cause is cut; a plug-in may return any length."""
 
 
-def diagnose(context: CaseContext, causes: Mapping[str, Cause]) -> Diagnosis | None:
+def diagnose(
+    context: CaseContext, causes: Mapping[str, Cause], lead: Incident | None = None
+) -> Diagnosis | None:
     """The diagnosis of the highest confidence; None if no cause is confident enough.
 
-    A cause that raises is logged and skipped.
+    A cause that raises is logged and skipped, and so is one that cannot be behind the `lead` of the
+    case: it does not explain its detector, and begins after the lead was found.
     """
     best: Diagnosis | None = None
     for name, cause in causes.items():
@@ -38,9 +42,17 @@ def diagnose(context: CaseContext, causes: Mapping[str, Cause]) -> Diagnosis | N
         except Exception:
             log.exception("Cause %s failed", name)
             continue
-        if diagnosis is not None and (best is None or diagnosis.confidence > best.confidence):
+        if diagnosis is None or (lead is not None and _is_after(lead, cause, diagnosis)):
+            continue
+        if best is None or diagnosis.confidence > best.confidence:
             best = diagnosis
     return best
+
+
+def _is_after(lead: Incident, cause: Cause, diagnosis: Diagnosis) -> bool:
+    onset = diagnosis.onset_step
+    is_later = onset is not None and onset > lead.opened_step >= lead.onset_step
+    return is_later and lead.key.detector not in cause.explains
 
 
 def _evaluate_cause(name: str, cause: Cause, context: CaseContext) -> Diagnosis | None:

@@ -197,6 +197,7 @@ class IncidentBook:
             incident.finding_count += 1
         is_corrected = _is_corrected(incident, output)
         before, incident.clear_count, incident.finding = incident.severity, 0, output
+        incident.finding_step = record.step
         incident.clear_step = incident.clear_time = None
         incident.severity = min(before, severity, key=lambda each: each.order)
         is_reopened = incident.state is IncidentState.RESOLVED

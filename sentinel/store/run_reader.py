@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 from sentinel.store import cases, media, samples
 from sentinel.store.database import connect_read_only
-from sentinel.store.history import History
+from sentinel.store.history import History, load_onsets
 from sentinel.store.run_metadata import RunMetadataStore
 from sentinel.store.run_series import Report, RunSeries, Window, ignore
 from sentinel.store.storage_monitor import reading_storage
@@ -158,7 +158,8 @@ class RunReader:
     def cases(self) -> list[dict[str, Any]]:
         """Every case, the newest first, see `case_with_message`."""
         with self._reading() as connection:
-            return finite(cases.all_cases(connection, self.clock(), self.report))
+            onsets = load_onsets(connection)
+            return finite(cases.all_cases(connection, self.clock(), self.report, onsets))
 
     def samples(
         self,

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from playwright.sync_api import expect
 from support.expositions import make_exposition
-from support.results import NOW, RUN, case_result, make_incident
+from support.results import NOW, RUN, case_result, make_incident, step_result
 
 from sentinel.model.delivery_problem import DeliveryProblem
 from sentinel.model.finding import Finding, Severity
@@ -28,6 +28,7 @@ def test_cases_have_the_text_of_their_notification(show):
     exposition = make_exposition(
         case_result(of=[on_rank], diagnosis=None),
         replace(collapse, case_notifications=(replace(case, context=context),)),
+        step_result(step=1250, kl_ref=18e6),
         clock=lambda: NOW + 720,
     )
     state = exposition.state()
@@ -43,6 +44,9 @@ def test_cases_have_the_text_of_their_notification(show):
         for expected in (*(message[part] for part in parts), *message["also"]):
             assert expected in text
     assert "Last good checkpoint: step 80, /runs/checkpoint-80" in text
+    now = "Now, at step 1,250: KL to the reference 18,000,000 nats."
+    expect(cards.first.locator(".now")).to_have_text(now)
+    expect(page.locator(".verdict")).to_contain_text(now)
     for expected in ("<b>loss</b> is NaN on rank 3", "It was 2.1."):
         assert expected in text
     expect(cards.first.locator(".evidence li")).to_have_text(

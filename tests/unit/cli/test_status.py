@@ -6,12 +6,21 @@ from dataclasses import replace
 
 import pytest
 from support.expositions import make_exposition
-from support.results import DIAGNOSIS, NOW, RUN, case_result, incident_result, make_incident
+from support.results import (
+    DIAGNOSIS,
+    NOW,
+    RUN,
+    case_result,
+    incident_result,
+    make_incident,
+    step_result,
+)
 
 from sentinel.agent.discovery import DiscoveredRun
 from sentinel.cli.status import _format_run, _to_dict
 from sentinel.model.delivery_problem import DeliveryProblem
 from sentinel.model.finding import Finding, Severity
+from sentinel.model.incident import IncidentState, Onset
 from sentinel.model.message import build_message
 from sentinel.model.notification import RunContext
 from sentinel.store.silences import Acknowledgement, Suppression
@@ -30,7 +39,7 @@ def text_of(exposition):
 def test_a_case_has_the_text_of_its_notification_and_the_names_of_its_detectors():
     """The names are arguments of `sentinel ack` and `silence`."""
     result = case_result()
-    message = build_message(*result.case_notifications, NOW + 1200)
+    message = build_message(*result.case_notifications, NOW + 1200, is_dated=True)
 
     assert "20 min ago" in message.since
     assert lines(result) == [
@@ -43,6 +52,39 @@ def test_a_case_has_the_text_of_its_notification_and_the_names_of_its_detectors(
         *(f"    Also: {text}" for text in message.also),
         "    Detectors: kl_blowup, reward_collapse",
     ]
+
+
+def test_a_case_states_its_newest_values_with_their_step():
+    """The finding is of when it opened; an on-call engineer reads it hours later."""
+    exposition = make_exposition(case_result(), run=RUN)
+    exposition.update(step_result(step=1250, kl_ref=18e6))
+
+    assert "    Now, at step 1,250: KL to the reference 18,000,000 nats." in text_of(exposition)
+
+
+def test_a_case_has_one_onset():
+    """That of its notification is a first guess; the estimate replaces it everywhere."""
+    result = case_result(of=[replace(make_incident(), onset_step=86)])
+    exposition = make_exposition(result, run=RUN)
+    exposition.set_onset(result.notifications[0].incident.name, Onset(82, 80, 84, 60))
+    shown = "\n".join(text_of(exposition))
+
+    assert "86" not in shown
+    assert "Since step 82; found at step 100" in shown
+    assert "- Step 82: KL is 2 nats." in shown
+    assert "Last good checkpoint: step 60" in shown
+    assert (
+        "kl_blowup (began at step 82, between 80 and 84; last checkpoint before: step 60)" in shown
+    )
+
+
+def test_incidents_of_a_case_that_are_over_are_counted():
+    result = case_result()
+    exposition = make_exposition(result, run=RUN)
+    over = replace(result.notifications[1].incident, state=IncidentState.RESOLVED)
+    exposition.update(replace(step_result(step=120), changed_incidents=(over,)))
+
+    assert text_of(exposition)[-1] == "    Detectors: kl_blowup; 1 more of this case is over"
 
 
 def test_ranks_acknowledgements_and_checkpoint_paths_are_shown():

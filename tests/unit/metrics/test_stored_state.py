@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import closing
 from dataclasses import replace
 
@@ -62,6 +63,18 @@ def test_all_that_is_stored_is_counted_and_each_rank_is_shown(tmp_path):
 
 def test_a_run_that_never_ended_has_no_end(collapsed):
     assert stored_state(collapsed)["ended"] is None
+
+
+def test_a_case_states_what_was_found_when_and_the_last_values(collapsed):
+    """Its finding, of when it opened, is no news of a KL that has grown 30 times since."""
+    (case, *_) = stored_state(collapsed)["cases"]
+
+    assert re.match(
+        r"Policy collapse, as of step 1\d\d: Reward fell from", case["message"]["subject"]
+    )
+    assert re.search(
+        r"^Last, at step 159: .*KL to the reference 1\d\d\.\d nats, reward -?0\.\d+\.$", case["now"]
+    )
 
 
 def test_an_acknowledgement_is_shown(collapsed):

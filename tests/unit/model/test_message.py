@@ -67,6 +67,40 @@ def test_the_age_and_the_time_of_the_finding_are_stated():
     )
 
 
+def test_the_step_of_the_values_is_stated_only_where_they_changed():
+    notification = make_notification(summary="NaN or infinite: loss.", evidence={"loss": "nan"})
+    incident = replace(notification.incident, opened_summary="NaN or infinite: loss.")
+    later = replace(incident, opened_summary="KL is 1 nat.", finding_step=117)
+
+    assert "Values" not in build_message(replace(notification, incident=incident), NOW).since
+    assert build_message(replace(notification, incident=later), NOW).since.endswith(
+        " Values are of step 117."
+    )
+
+
+@pytest.mark.parametrize(
+    ("summary", "subject"),
+    [
+        ("KL is 2 nats.", "As of step 117: KL is 2 nats"),
+        # It has no value that could be another one now.
+        ("NaN or infinite: loss.", "NaN or infinite: loss"),
+    ],
+)
+def test_where_it_is_shown_later_a_finding_has_its_step(summary, subject):
+    notification = make_notification(summary=summary)
+    found = replace(notification, incident=replace(notification.incident, finding_step=117))
+
+    assert build_message(found, NOW, is_dated=True).subject == subject
+
+
+def test_where_it_is_shown_later_a_cause_has_the_step_of_its_finding():
+    notification = make_notification()
+    found = replace(notification, incident=replace(notification.incident, finding_step=117))
+    message = build_message(with_diagnosis(found), NOW, is_dated=True)
+
+    assert message.subject == "Policy collapse, as of step 117: KL is 2 nats"
+
+
 def test_without_the_time_of_sending_there_is_no_age():
     assert "ago" not in build_message(make_notification(), None).since
 

@@ -7,6 +7,8 @@ from dataclasses import replace
 import pytest
 from support.case_books import CaseBookDriver, Storm, opened, resolved
 
+from sentinel.causes._evidence import symptom_evidence
+from sentinel.config.settings import build_causes
 from sentinel.model.diagnosis import Evidence
 from sentinel.model.finding import Severity
 from sentinel.model.incident import IncidentState
@@ -315,3 +317,38 @@ def test_a_diagnosis_that_a_further_incident_contradicts_is_withdrawn():
     driver.update(opened("rain"))
 
     assert driver.current_notification().diagnosis is None
+
+
+class Shower(Storm):
+    """A cause that explains rain alone, and is more likely than a storm."""
+
+    explains = frozenset({"rain"})
+
+    def evidence(self, context):
+        yield from symptom_evidence(context.symptoms.get("rain"), 0.9)
+
+
+@pytest.mark.parametrize(
+    # The lead, whose case it is, is found at step 100.
+    ("onset", "cause"),
+    [(95, "shower"), (121, "storm")],
+)
+def test_a_cause_of_what_began_later_is_not_the_title_of_a_case(onset, cause):
+    driver = CaseBookDriver(CaseBook({"storm": Storm(), "shower": Shower()}))
+    driver.update(opened("wind"))
+    driver.update(opened("rain", onset=onset, opened_step=122))
+    notification = driver.current_notification()
+
+    assert notification.diagnosis.cause == cause
+    assert notification.onset_step == (90 if cause == "storm" else 95)
+
+
+def test_replicas_that_differ_after_a_nan_loss_do_not_explain_it():
+    """Both can be a failing GPU, so they are one case."""
+    driver = CaseBookDriver(CaseBook(build_causes()))
+    driver.update(opened("nan_or_inf", Severity.CRITICAL))
+    driver.update(opened("rank_desync", onset=121, opened_step=122))
+    notification = driver.current_notification()
+
+    assert (notification.subject, notification.onset_step) == ("nan_or_inf", 90)
+    assert [each.key.detector for each in notification.incidents] == ["nan_or_inf", "rank_desync"]

@@ -269,7 +269,7 @@ def test_migration_keeps_history_incidents_and_cases(migrated):
 
 
 def test_migration_gives_a_case_its_newest_notification(migrated):
-    (case,) = cases.all_cases(migrated, NOW + 60, pytest.fail)
+    (case,) = cases.all_cases(migrated, NOW + 60, pytest.fail, {})
 
     assert case["name"] == NAME
     assert case["message"]["facts"] == ("Step 86: KL is 2 nats.",)

@@ -62,7 +62,7 @@ def test_a_case_of_the_past_has_the_text_that_it_had(reader, connection):
     store_case(connection, notification)
 
     (case,) = reader.cases()
-    expected = case_with_message(notification, NOW + 1000.0)
+    expected = case_with_message(notification, NOW + 1000.0, {})
     assert case == json.loads(json.dumps(expected))
     assert case["state"] == "firing"
     assert case["message"]["remedy"]

@@ -1,7 +1,7 @@
 // Open cases, as their notifications tell them, and those that are resolved.
 import {
   button, container, createChangeCheck, element, emptyState, formatCount, formatDate, formatRanks, isActive, isNumber,
-  severityClass, textWithCode,
+  setText, severityClass, textWithCode,
 } from "../dom.js";
 import { caseCurves, rangeOfCase } from "./case_curves.js";
 import { caseAnchor, lastingCases, singleIncidents } from "./header.js";
@@ -31,11 +31,12 @@ export function createCases(page) {
     update(run) {
       // Rebuilt only after a change, so that the user can select and copy text. How long ago a case
       // was found changes all the time.
-      const facts = JSON.stringify([run.cases, run.incidents, run.state, lastingCases(run, page.pastCases), page.allIncidents.length], (key, value) => (key === "since" ? undefined : value));
+      const facts = JSON.stringify([run.cases, run.incidents, run.state, lastingCases(run, page.pastCases), page.allIncidents.length], (key, value) => (key === "since" || key === "now" ? undefined : value));
       if (!isPressed && isOpenNew(facts)) replaceKeepingFocus(open, openElements(page, run));
       for (const each of run.cases) {
-        const since = document.getElementById(caseAnchor(each.name))?.querySelector(".since");
-        if (since && since.textContent !== each.message.since) since.textContent = each.message.since;
+        const card = document.getElementById(caseAnchor(each.name));
+        if (card) setText(card.querySelector(".since"), each.message.since);
+        if (card) setText(card.querySelector(".now"), each.now ?? "");
         if (root.closest("details").open) caseCurves(page, each, run.incidents);
       }
       if (areSilencesNew(run.silences)) silences.replaceChildren(...(run.silences ?? []).map((each) => silenceBanner(page, each)));
@@ -85,6 +86,7 @@ function caseCard(page, openCase, incidents) {
   const card = container("article", `card case ${severityClass(openCase)}`,
     container("div", "top", element("span", openCase.severity, "pill"), element("h3", message.subject),
       diagnosis && confidenceBar(diagnosis)),
+    element("p", openCase.now ?? "", "now"),
     element("p", message.since, "soft since"),
     container("div", "case-body", container("div", "",
       container("p", "facts-line",
@@ -191,13 +193,13 @@ const expandedCases = new Map();
 
 function memberList(openCase, incidents) {
   const items = incidents.map((incident) => container("li", severityClass(incident),
-    container("div", "", element("strong", incident.detector), element("span", ` since step ${incident.onset_step}`, "soft")),
+    container("div", "", element("strong", incident.detector), element("span", ` since step ${incident.onset?.step ?? incident.onset_step}`, "soft")),
     element("div", incident.summary),
     ...stackLines(incident),
     incidentNotes(incident) && element("div", incidentNotes(incident), "soft")));
   const names = incidents.map((incident) => incident.detector).join(", ");
   const details = container("details", "",
-    element("summary", `${formatCount(incidents.length, "incident")}: ${names}`),
+    element("summary", `${incidents.length < openCase.incidents.length ? `${incidents.length} open of ` : ""}${formatCount(openCase.incidents.length, "incident")}: ${names}`),
     container("ul", "members", ...items));
   details.open = expandedCases.get(openCase.name) ?? (!openCase.diagnosis && incidents.length > 1);
   details.addEventListener("toggle", () => expandedCases.set(openCase.name, details.open));

@@ -110,7 +110,7 @@ function showVerdict(node, run, pastCases) {
   const target = worst ?? singleIncidents(run)[0] ?? lasting[0];
   const [className, title, detail] = worst
     ? [severityClass(worst), worst.message.subject,
-      [worst.message.since, open.length > 1 ? `${formatCount(open.length - 1, "other case")} open.` : ""]
+      [worst.now, worst.message.since, open.length > 1 ? `${formatCount(open.length - 1, "other case")} open.` : ""]
         .filter(Boolean).join(" ")]
     : verdictWithoutCase(run, lasting);
   node.className = `verdict ${className}`;
