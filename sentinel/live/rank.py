@@ -115,7 +115,9 @@ class LiveRank:
         """Read the header, and note the end of its process, which is `process_end` if known."""
         header = self.reader.read_header()
         has_advanced = header.last_step_index != self.header.last_step_index
-        if header.activity_count != self.header.activity_count:
+        # A rank that ended while what it wrote is still read does not stall.
+        is_over = header.outcome != "running" and not self.ended
+        if header.activity_count != self.header.activity_count or is_over:
             self.last_activity_at = now
         self.header = header
         if has_advanced or self.is_disabled:

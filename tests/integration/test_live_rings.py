@@ -10,6 +10,7 @@ import time
 import pytest
 from support.rank_processes import ranks
 
+import sentinel
 from sentinel.live.memory_cgroup import MemoryCgroup
 from sentinel.live.rings import LiveRings
 from sentinel.model.counters import Counters
@@ -154,6 +155,23 @@ def test_a_rank_with_a_stop_record_did_not_die(source, rank):
 
     heartbeat = source.heartbeat(time.time())
     assert (heartbeat.values["ranks_gone"], heartbeat.attributes["state"]) == (0.0, "finished")
+
+
+def test_a_rank_that_finished_does_not_stall_while_it_is_read(source, monkeypatch):
+    """The agent may read the backlog of a fast run for longer than a rank may pause."""
+    monkeypatch.setenv("SENTINEL_RUN_ID", "live")
+    with sentinel.monitor(agent=False):
+        for step in range(2000):
+            sentinel.log({"loss": 1.0}, step=step)
+    now = time.time()
+    heartbeats = []
+    for seconds in (0.0, 20.0, 40.0):
+        source.clock = lambda at=now + seconds: at
+        heartbeats += filter(is_heartbeat, source.poll(max_records=4))
+
+    last = heartbeats[-1]
+    assert (last.time, last.attributes["unread_ranks"]) == (now + 40.0, "0")
+    assert (last.values["ranks_running"], last.values["inactive_seconds"]) == (1.0, 0.0)
 
 
 def test_a_rank_that_exits_with_status_0_did_not_die(source, rank):
