@@ -52,6 +52,9 @@ class ReportReader(SeriesReader, Protocol):
     def timeline(self) -> JsonObject:
         """The states of the detectors, and the events of the run."""
 
+    def cases(self, *, has_ages: bool = ...) -> list[JsonObject]:
+        """Every case of the run; without `has_ages`, its text stays true as time goes by."""
+
     def incidents(self) -> list[JsonObject]:
         """Every incident of the run."""
 
@@ -121,10 +124,18 @@ def _collect(run: ReportedRun, max_bytes: int, *, include_samples: bool) -> Json
     reader = run.reader
     signals = reader.signals()
     names = [signal["name"] for signal in signals]
-    cases = reader.cases()[:_MAX_CASES]
+    cases = reader.cases(has_ages=False)[:_MAX_CASES]
+    since = {case["name"]: case["message"]["since"] for case in cases}
+    state = dict(run.state)
+    state["cases"] = [
+        each | {"message": each["message"] | {"since": since[each["name"]]}}
+        if each["name"] in since
+        else each
+        for each in state.get("cases", [])
+    ]
     samples = _samples(reader) if include_samples else []
     answers: JsonObject = {
-        "api/run": dict(run.state),
+        "api/run": state,
         "api/signals": signals,
         "api/thresholds": reader.thresholds(names),
         "api/timeline": reader.timeline(),

@@ -52,7 +52,7 @@ def cases_by_incident(connection: sqlite3.Connection) -> dict[str, JsonObject]:
 
 def all_cases(
     connection: sqlite3.Connection,
-    now: float,
+    now: float | None,
     report: Callable[[Exception], object],
     onsets: Mapping[str, Onset],
 ) -> list[JsonObject]:
@@ -140,8 +140,10 @@ def case_with_message(
     """
     notification = redate(notification, onsets)
     is_resolved = notification.reason is NotificationReason.RESOLVED
-    # As it opened, since "escalated" and "updated" describe a message and not the case.
-    opened = replace(notification, reason=NotificationReason.OPENED)
+    # As it opened, since "escalated" and "updated" describe a message and not the case; and who
+    # reads it does not ask for the way to the page.
+    context = replace(notification.context, open_command="")
+    opened = replace(notification, reason=NotificationReason.OPENED, context=context)
     message = build_message(opened, now, is_dated=not is_resolved)
     ranks = {
         each.key.rank if each.key.rank != WHOLE_RUN else each.finding.rank

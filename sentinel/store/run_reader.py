@@ -155,11 +155,15 @@ class RunReader:
         with self._reading() as connection:
             return finite(History(connection).incidents())
 
-    def cases(self) -> list[dict[str, Any]]:
-        """Every case, the newest first, see `case_with_message`."""
+    def cases(self, *, has_ages: bool = True) -> list[dict[str, Any]]:
+        """Every case, the newest first, see `case_with_message`.
+
+        Without `has_ages`, the texts do not say how long ago something was.
+        """
         with self._reading() as connection:
             onsets = load_onsets(connection)
-            return finite(cases.all_cases(connection, self.clock(), self.report, onsets))
+            now = self.clock() if has_ages else None
+            return finite(cases.all_cases(connection, now, self.report, onsets))
 
     def samples(
         self,

@@ -100,6 +100,16 @@ def test_json_has_the_verdict_results_and_cases():
     assert run["answers"]["api/cases"] == []
 
 
+def test_the_texts_of_a_report_stay_true_as_time_goes_by():
+    (run,) = json.loads(sentinel("report", "sick", "--json").stdout)["runs"]
+    messages = [each["message"] for each in run["answers"]["api/cases"]]
+
+    assert messages
+    assert all("found at step" in each["since"] for each in messages)
+    assert "ago" not in json.dumps(messages)
+    assert "After the run" not in json.dumps(messages)
+
+
 def test_several_runs_are_compared_in_the_report():
     report = json.loads(sentinel("report", "sick", "well", "--json").stdout)
 
