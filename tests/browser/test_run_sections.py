@@ -169,7 +169,7 @@ def test_the_page_works_by_keys(page, url):
     for key in ("l", "a", "s", "2"):
         page.keyboard.press(key)
     expect(page.get_by_role("button", name="Log")).to_have_attribute("aria-pressed", "true")
-    expect(page.get_by_role("button", name="Time", exact=True)).to_have_attribute(
+    expect(page.get_by_role("button", name="Time (UTC)", exact=True)).to_have_attribute(
         "aria-pressed", "true"
     )
     for part in ("axis=time", "smoothing=0.6", "log=1", "from=", "to="):

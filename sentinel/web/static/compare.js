@@ -1,5 +1,5 @@
 // The page that compares the runs of its address: ?run=a&run=b.
-import { element, emptyState } from "./dom.js";
+import { container, element, emptyState, encodeName, setAttributes } from "./dom.js";
 import { startComparison } from "./compare_page.js";
 import { getJson } from "./source.js";
 
@@ -16,7 +16,8 @@ function comparePath({ axis = "step", signals = [], start = null, end = null } =
 async function startComparePage() {
   const page = document.getElementById("page");
   const runs = new URLSearchParams(location.search).getAll("run");
-  document.getElementById("topbar").replaceChildren(element("h1", "Comparison"));
+  const list = setAttributes(element("a", "Runs", "crumb"), { href: "./" });
+  document.getElementById("topbar").replaceChildren(container("div", "name", list, element("h1", "Comparison")));
   if (!runs.length) {
     page.replaceChildren(emptyState("No run is chosen. Choose two or more in the list of runs, and compare them."));
     return;
@@ -24,7 +25,7 @@ async function startComparePage() {
   page.replaceChildren(element("p", "Loading the runs.", "soft"));
   try {
     const comparison = await getJson(comparePath());
-    startComparison(comparison, (query) => getJson(comparePath(query)), (compared) => `runs/${encodeURIComponent(compared.run)}/`);
+    startComparison(comparison, (query) => getJson(comparePath(query)), (compared) => `runs/${encodeName(compared.run)}/`, list);
   } catch (error) {
     page.replaceChildren(element("p", error.message, "bad"));
   }

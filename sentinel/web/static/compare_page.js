@@ -1,7 +1,7 @@
 // Runs side by side: the settings that differ, problems, curves over each other, and results.
 import {
-  button, choice, container, createTable, element, emptyState, formatCount, formatDate, formatDuration, formatNumber,
-  isNumber, setAttributes, setText,
+  button, choice, container, createTable, element, emptyState, formatCount, formatTime, formatDuration, formatNumber,
+  healthClass, isNumber, setAttributes, severityClass,
 } from "./dom.js";
 import { createFrame } from "./frame.js";
 import { report } from "./source.js";
@@ -14,13 +14,13 @@ const COMPARED_AXES = [["step", "Step"], ["hours", "Hours"], ["tokens", "Tokens"
 const COMPARED_GROUPS = {
   main: "Main", training: "Training", policy: "Policy", reward: "Reward", evaluation: "Evaluation", logged: "Logged", machine: "Machine",
 };
-const COMPARED_HEALTH = { ok: "ok", warning: "warning", critical: "critical" };
 const SECONDS_PER_HOUR = 3600;
 const MAX_CELL_CHARS = 200;
 
 // Show a comparison. `load(query)` returns that of the query { axis, signals, start, end }, with the
-// curves of these signals; `runUrl(run, index)` is the address of the page of a run.
-export function startComparison(comparison, load, runUrl) {
+// curves of these signals; `runUrl(run, index)` is the address of the page of a run, `lead` what
+// stands before the title.
+export function startComparison(comparison, load, runUrl, lead = null) {
   const view = createView();
   // Times count from the start of each run.
   if (["time", "hours"].includes(new URLSearchParams(location.search).get("axis"))) view.axis = "hours";
@@ -35,7 +35,7 @@ export function startComparison(comparison, load, runUrl) {
   page.frame = frame;
   const title = formatCount(comparison.runs.length, "run");
   document.title = `Comparison of ${title}: sentinel`;
-  document.getElementById("topbar").replaceChildren(container("div", "name", element("h1", `Comparison of ${title}`)), comparedBar(view));
+  document.getElementById("topbar").replaceChildren(container("div", "name", lead, element("h1", `Comparison of ${title}`)), comparedBar(view));
   document.getElementById("page").replaceChildren(frame.element);
   frame.update(comparison);
 }
@@ -152,11 +152,11 @@ function createComparedRuns(page) {
   });
   const texts = (title, of) => [title, ...runs.map((each) => of(each) || "-")];
   const rows = [
-    ["Health", ...runs.map((compared) => element("span", compared.health, `pill ${COMPARED_HEALTH[compared.health] ?? "info"}`))],
+    ["Health", ...runs.map((compared) => element("span", compared.health, `pill ${healthClass(compared.health)}`))],
     texts("State", ({ state }) => state),
     texts("Last step", ({ step }) => (isNumber(step) ? formatNumber(step) : "")),
     texts("Duration", ({ seconds }) => formatDuration(seconds)),
-    texts("Started", ({ started }) => formatDate(started)),
+    texts("Started", ({ started }) => formatTime(started)),
     texts("Host", ({ host }) => host),
     texts("Framework", ({ framework, algorithm }) => [framework, algorithm].filter(Boolean).join(", ")),
     texts("Model", ({ model }) => model),
@@ -188,9 +188,10 @@ function createComparedProblems(page) {
   };
 }
 
-function caseChip({ severity, onset_step: onset, resolved_step: resolved }) {
+function caseChip(pastCase) {
+  const { onset_step: onset, resolved_step: resolved } = pastCase;
   const end = isNumber(resolved) ? `–${formatNumber(resolved)}` : ", open";
-  return element("span", `step ${formatNumber(onset)}${end}`, `pill ${COMPARED_HEALTH[severity] ?? "info"}`);
+  return element("span", `step ${formatNumber(onset)}${end}`, `pill ${severityClass(pastCase)}`);
 }
 
 function createComparedMetrics(page) {

@@ -38,6 +38,10 @@ export function setAttributes(node, attributes) {
   return node;
 }
 
+export function svgElement(tag, attributes) {
+  return setAttributes(document.createElementNS("http://www.w3.org/2000/svg", tag), attributes);
+}
+
 // A select with [value, text] options.
 export function choice(label, options, onChange) {
   const node = element("select");
@@ -105,22 +109,19 @@ export function formatNumber(value) {
   return String(Number(value.toPrecision(4)));
 }
 
-// Making a formatter takes longer than using it.
-const TIME_FORMAT = new Intl.DateTimeFormat(undefined, { timeStyle: "medium" });
-const DATE_OPTIONS = { month: "short", day: "numeric", hour: "2-digit", minute: "2-digit" };
-const DATE_FORMAT = new Intl.DateTimeFormat(undefined, DATE_OPTIONS);
-const OTHER_YEAR_FORMAT = new Intl.DateTimeFormat(undefined, { ...DATE_OPTIONS, year: "numeric" });
+// A report is read on other days than that of its making.
+const isDated = document.getElementById("report-data") !== null;
 
-export function formatTime(seconds) {
-  return isNumber(seconds) ? TIME_FORMAT.format(seconds * 1000) : "";
+// A time in UTC, as in notifications, with its date; empty for a number that is no time.
+export function formatDate(seconds) {
+  return isNumber(seconds) && Math.abs(seconds) < 1e11 ? `${new Date(seconds * 1000).toISOString().slice(0, 19).replace("T", " ")} UTC` : "";
 }
 
-// Date and time, without what is the same as now: the date, or the year.
-export function formatDate(seconds) {
-  if (!isNumber(seconds)) return "";
-  const [date, now] = [new Date(seconds * 1000), new Date()];
-  if (date.toDateString() === now.toDateString()) return formatTime(seconds);
-  return (date.getFullYear() === now.getFullYear() ? DATE_FORMAT : OTHER_YEAR_FORMAT).format(date);
+// The same without the date of today.
+export function formatTime(seconds) {
+  const text = formatDate(seconds);
+  const isToday = text.slice(0, 10) === new Date().toISOString().slice(0, 10);
+  return isToday && !isDated ? text.slice(11) : text;
 }
 
 // A duration in its two largest units.
@@ -181,6 +182,22 @@ export function isActive({ state }) {
 // CSS class of the severity of an incident or case.
 export function severityClass({ severity }) {
   return ["critical", "warning"].includes(severity) ? severity : "info";
+}
+
+// CSS class of the health of a run.
+export function healthClass(health) {
+  return ["ok", "warning", "critical"].includes(health) ? health : "info";
+}
+
+// The items by their key, in their order.
+export function groupBy(items, keyOf) {
+  const groups = new Map();
+  for (const item of items) {
+    const key = keyOf(item);
+    if (!groups.has(key)) groups.set(key, []);
+    groups.get(key).push(item);
+  }
+  return groups;
 }
 
 // A name as part of an address; half of a surrogate pair, which it may have, is replaced.

@@ -1,6 +1,6 @@
 // A report: one file with the data of one or several runs. Several are compared, and each has its
 // page under ?run=<number>.
-import { button, container, element } from "./dom.js";
+import { button, container, element, formatDate } from "./dom.js";
 import { startComparison } from "./compare_page.js";
 import { startPage } from "./run.js";
 import { report, reportedRun } from "./source.js";
@@ -18,7 +18,7 @@ function startReport() {
   else startReportedRun();
   document.getElementById("topbar").append(container("span", "row report-tools",
     report.comparison && !isComparison && backLink(), button("Print", () => window.print(), "small")));
-  document.getElementById("page").append(element("p", `Made by sentinel, ${new Date(report.generated * 1000).toLocaleString()}`, "soft report-foot"));
+  document.getElementById("page").append(element("p", `Made by sentinel, ${formatDate(report.generated)}`, "soft report-foot"));
   if (location.hash === "#picture") reportHeight();
 }
 

@@ -1,8 +1,8 @@
 // The list of runs: filter, order, groups, pages, and a choice of runs to compare. What is shown is in
 // the address, so that a link shows the same.
 import {
-  button, choice, container, createChangeCheck, element, emptyState, encodeName, formatCount, formatDate, formatDuration, formatNumber,
-  isNumber, setAttributes, setText, textWithCode,
+  button, choice, container, createChangeCheck, element, emptyState, encodeName, formatCount, formatTime, formatDuration, formatNumber,
+  healthClass, isNumber, setAttributes, setText, textWithCode,
 } from "./dom.js";
 import { getJson } from "./source.js";
 import { createView } from "./view.js";
@@ -14,7 +14,6 @@ const FILTER_DELAY_MS = 150;
 const OUTDATED_SECONDS = 15;
 const DEFAULT_ORDER = "-last_written";
 const STATE_CLASSES_OF_LIST = { running: "ok", finished: "ok", starting: "info", stalled: "warning", unfinished: "warning", unknown: "info" };
-const HEALTH_CLASSES = { ok: "ok", warning: "warning", critical: "critical" };
 const LIST_GROUPS = [
   ["", "No groups"], ["project", "By project"], ["tag", "By tag"], ["state", "By state"], ["health", "By health"], ["host", "By host"],
   ["framework", "By framework"], ["model", "By model"],
@@ -263,8 +262,8 @@ function createRunRow() {
     if (isSparkNew(run.sparkline)) spark.replaceChildren(...sparkParts(run.sparkline));
     setText(step, isNumber(run.step) ? formatNumber(run.step) : "");
     setText(age, run.age === null ? "" : `${formatDuration(run.age)} ago`);
-    age.title = formatDate(run.last_written);
-    setText(started, formatDate(run.started));
+    age.title = formatTime(run.last_written);
+    setText(started, formatTime(run.started));
     setText(host, run.host ?? "");
     setText(training, [run.framework, run.algorithm, run.model].filter(Boolean).join(", "));
   };
@@ -272,15 +271,14 @@ function createRunRow() {
 }
 
 function healthParts({ health, worst_case: worst }) {
-  const className = HEALTH_CLASSES[health] ?? "info";
-  const pill = element("span", health ?? "unknown", `pill ${className}`);
+  const pill = element("span", health ?? "unknown", `pill ${healthClass(health)}`);
   return worst ? [pill, " ", textWithCode("span", worst.subject, "subject")] : [pill];
 }
 
 function sparkParts(line) {
-  if (!line?.values?.some(isNumber)) return [];
+  if (!line?.values?.length) return [];
   const last = line.last === undefined ? line.values.at(-1) : line.last;
-  const shown = isNumber(last) ? element("span", formatNumber(last), "number") : element("span", "NaN", "number bad");
+  const shown = isNumber(last) ? element("span", formatNumber(last), "number") : element("span", "NaN or infinite", "bad");
   const text = container("span", "spark-text", element("span", line.name, "soft"), " ", shown);
   return [container("div", "spark-line", sparkline(line.values, { width: 120, height: 24 })), text];
 }

@@ -4,6 +4,8 @@
 // the server would answer, by path. A path is looked up with its axis or its signal, and then without
 // its query; of series, thresholds and samples, what the query asks for is taken from the whole.
 
+import { isActive } from "./dom.js";
+
 const RETRY_DELAYS_MS = [1000, 2000, 5000, 10000, 30000];
 const POLL_INTERVAL_MS = 5000;
 const HIDDEN_POLL_INTERVAL_MS = 30000;
@@ -48,7 +50,7 @@ export async function post(path, body) {
 }
 
 // Seconds since the epoch by the clock of the server.
-export function serverTime() {
+function serverTime() {
   if (report) return report.generated;
   return Date.now() / 1000 + clockOffsetSeconds;
 }
@@ -86,6 +88,7 @@ let lastEventId = "";
 let failureCount = 0;
 let streamTimer = 0;
 let pollTimer = 0;
+let returnTimer = 0;
 let isEnded = false;
 
 document.addEventListener("visibilitychange", () => {
@@ -106,7 +109,8 @@ function openStream() {
   };
   stream.onerror = () => {
     if (isEnded) return;
-    setStreamStatus("reconnecting");
+    // The browser's next tries change nothing for a server that does not answer.
+    if (streamStatus === "live") setStreamStatus("reconnecting");
     startPolling();
     // The browser tries again by itself, unless the answer was an error.
     if (stream?.readyState !== EventSource.CLOSED) return;
@@ -124,8 +128,21 @@ function receiveEvent(event) {
     isEnded = true;
     closeStream();
     setStreamStatus("stored");
+    awaitReturn();
   }
   notify(event.type, event.data ? JSON.parse(event.data) : undefined);
+}
+
+// The stream also ends where the agent of a run that goes on was lost, and that comes back.
+function awaitReturn() {
+  clearTimeout(returnTimer);
+  returnTimer = setTimeout(async () => {
+    const run = await getJson("api/run").catch(() => null);
+    if (run?.is_live) {
+      isEnded = false;
+      openStream();
+    } else if (!run || isActive(run) || run.state === "unfinished") awaitReturn();
+  }, document.hidden ? HIDDEN_POLL_INTERVAL_MS : POLL_INTERVAL_MS);
 }
 
 function closeStream() {

@@ -1,5 +1,5 @@
 // Controls of the view that all charts share: axis, range, smoothing, scale and theme.
-import { button, choice, container, element, formatNumber, formatDate, setAttributes, setText, isNumber } from "./dom.js";
+import { button, choice, container, element, formatNumber, formatTime, setAttributes, setText, isNumber } from "./dom.js";
 
 const RANGE_CHOICES = [["all", "Whole run"], ["0.5", "Last half"], ["0.1", "Last 10 %"], ["0.01", "Last 1 %"]];
 const THEME_CHOICES = [["auto", "Theme: auto"], ["dark", "Theme: dark"], ["light", "Theme: light"]];
@@ -10,7 +10,7 @@ export function createToolbar(page, openHelp, openSearch) {
   let run = null;
   let share = 0;
 
-  const axis = segmented("Axis", [["step", "Step"], ["time", "Time"], ["tokens", "Tokens"]], (value) => view.set({ axis: value }));
+  const axis = segmented("Axis", [["step", "Step"], ["time", "Time (UTC)"], ["tokens", "Tokens"]], (value) => view.set({ axis: value }));
   const range = choice("Range", RANGE_CHOICES, (value) => {
     share = value === "all" ? 0 : Number(value);
     view.set({ range: share ? lastPart(share) : null });
@@ -82,7 +82,7 @@ export function createToolbar(page, openHelp, openSearch) {
 }
 
 function rangeText({ axis, range }) {
-  const [start, end] = axis === "time" ? range.map(formatDate) : range.map((value) => formatNumber(Math.round(value)));
+  const [start, end] = axis === "time" ? range.map(formatTime) : range.map((value) => formatNumber(Math.round(value)));
   return `${start} – ${end}`;
 }
 

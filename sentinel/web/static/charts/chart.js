@@ -1,7 +1,7 @@
 // One chart: a card with the name of a signal, its latest value, its curve, and a table on request.
 import { container, element, setText, severityClass } from "../dom.js";
 import { PLOT_MARGIN, plotDraw, plotFade, plotLayout, plotLines, plotText, plotValue, plotX } from "./plot.js";
-import { seriesRepeated, seriesSmooth } from "./series.js";
+import { seriesEndsBad, seriesRepeated, seriesSmooth } from "./series.js";
 import { sparkline, sparklineSet } from "./sparkline.js";
 import { chartNumber, chartPosition, chartUnit } from "./units.js";
 
@@ -10,6 +10,9 @@ const CHART_BAD_MARKS = 150;
 // Height of a mark among several curves, as a share of the chart.
 const CHART_BAD_HEIGHT = 0.06;
 const CHART_LOG_TICKS = 5;
+// plotly.js writes ticks between these with prefixes: 20k.
+const CHART_SMALLEST_SI = 1e-3;
+const CHART_LARGEST_SI = 1e15;
 const CHART_LEGEND_LIMIT = 8;
 // Up to this number each value has a dot.
 const CHART_MARKED_POINTS = 40;
@@ -37,6 +40,16 @@ function chartExtent(values, known = null) {
     if (value > high) high = value;
   }
   return low <= high ? [low, high] : null;
+}
+
+// Round values of the y axis, at most five.
+function chartTicks(low, high) {
+  const rough = (high - low) / 4;
+  const power = 10 ** Math.floor(Math.log10(rough));
+  const size = [1, 2, 5, 10].find((digit) => digit * power >= rough) * power;
+  const ticks = [];
+  for (let number = Math.ceil(low / size); number * size <= high; number += 1) ticks.push(Number((number * size).toPrecision(12)));
+  return ticks;
 }
 
 // Round values between two powers of ten.
@@ -172,12 +185,14 @@ export class Chart {
     const number = (value) => chartNumber(value * this.unit.factor);
     const latest = all.map(({ points }) => points.mean.findLast((value) => value !== null)).filter((value) => value !== undefined);
     const [lowest, highest] = chartExtent(latest) || [null, null];
-    const text = lowest === null ? "" : lowest === highest ? number(lowest) : `${number(lowest)} – ${number(highest)}`;
+    const isBad = all.some(({ points }) => seriesEndsBad(points));
+    const text = isBad ? "NaN or infinite" : lowest === null ? "" : lowest === highest ? number(lowest) : `${number(lowest)} – ${number(highest)}`;
     setText(this.latest, text);
+    this.latest.className = isBad ? "latest bad" : "latest";
     const last = all[0].points.x[all[0].points.x.length - 1];
     const unit = this.unit.name ? ` ${this.unit.name}` : "";
     const label = extent === null ? `${this.title}: no value`
-      : `${this.title}: latest ${text}${unit} at ${chartPosition(last, axis)}, minimum ${number(low)}${unit}, maximum ${number(high)}${unit}`;
+      : `${this.title}: latest ${text}${isBad ? "" : unit} at ${chartPosition(last, axis)}, minimum ${number(low)}${unit}, maximum ${number(high)}${unit}`;
     if (this.plot.getAttribute("aria-label") !== label) this.plot.setAttribute("aria-label", label);
   }
 
@@ -189,7 +204,7 @@ export class Chart {
     const rows = windows.flatMap(({ name, points, inside }) => {
       const step = Math.ceil(inside.length / (CHART_TABLE_ROWS / windows.length));
       return inside.filter((_, index) => (inside.length - 1 - index) % step === 0).reverse().map((index) => [
-        chartPosition(points.x[index], axis).replace(/^\D+ /, ""), ...(windows.length > 1 ? [this.legends.get(name)] : []),
+        axis === "time" ? chartPosition(points.x[index], axis) : chartNumber(points.x[index]), ...(windows.length > 1 ? [this.legends.get(name)] : []),
         number(points.mean[index]), number(points.min[index]), number(points.max[index]),
         number(points.rank_min[index]), number(points.rank_max[index]), points.worst_rank[index] ?? ""]);
     });
@@ -335,9 +350,19 @@ export class Chart {
     const limits = [];
     const labels = [];
     const traces = lines.map(({ detector, x, value }) => {
-      const y = value.map((each) => (each === null ? null : each * this.unit.factor));
+      const [ends, values] = [[], []];
+      value.forEach((each, index) => {
+        // Steps that go back begin a new line.
+        if (index && x[index] < x[index - 1]) {
+          ends.push(x[index - 1]);
+          values.push(null);
+        }
+        ends.push(x[index]);
+        values.push(each === null ? null : each * this.unit.factor);
+      });
       // A threshold holds until it changes.
-      const [ends, values] = [[...x, Math.max(range[1], x[x.length - 1])], [...y, y[y.length - 1]]];
+      ends.push(Math.max(range[1], x[x.length - 1]));
+      values.push(values[values.length - 1]);
       const shown = values.filter((each, index) => each !== null && (ends[index] <= range[1] && (ends[index + 1] ?? Infinity) >= range[0]));
       limits.push(...shown.filter((each) => extent && each >= extent[0] - reach && each <= extent[1] + reach));
       if (shown.length) labels.push({ detector, y: shown[shown.length - 1] });
@@ -385,7 +410,7 @@ export class Chart {
   #yaxis([low, high], windows) {
     const isPositive = windows.every(({ points, inside }) => inside.every((index) => points.min[index] === null || points.min[index] > 0));
     const largest = Math.max(Math.abs(low), Math.abs(high));
-    const format = { exponentformat: largest < 1e-3 ? "e" : "SI", minexponent: 4, separatethousands: true };
+    const format = { exponentformat: "SI", minexponent: 4, separatethousands: true };
     if (this.context.view.isLog && isPositive && low > 0) {
       const [bottom, top] = [Math.log10(low), Math.log10(high)];
       const pad = (top - bottom || 0.5) * 0.06;
@@ -396,7 +421,11 @@ export class Chart {
     // Around a constant, so far that ticks have few digits.
     const pad = high === low ? Math.abs(high) * 0.5 : (high - low) * 0.06;
     const isAtZero = low >= 0 && low < 0.15 * high;
-    return { ...format, type: "linear", range: [isAtZero ? -0.02 * high : low - pad, high + pad] };
+    const range = [isAtZero ? -0.02 * high : low - pad, high + pad];
+    if (largest >= CHART_SMALLEST_SI && largest < CHART_LARGEST_SI) return { ...format, type: "linear", range };
+    // plotly.js would write 0.8e-6, and powers of ten with an inline style, which the policy refuses.
+    const ticks = chartTicks(...range);
+    return { type: "linear", range, tickvals: ticks, ticktext: ticks.map(chartNumber) };
   }
 
   #drawLegend(windows, colors) {

@@ -36,7 +36,7 @@ function contextMeasure(name, start) {
   }));
 }
 
-export class ChartContext {
+class ChartContext {
   constructor({ source, view }) {
     this.source = source;
     this.view = view;

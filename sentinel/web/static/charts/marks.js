@@ -1,4 +1,5 @@
 // What charts mark of a run: incidents as bands, their onsets, checkpoints, restarts and thresholds.
+import { severityClass } from "../dom.js";
 import { plotFade, plotLines, plotText, plotX } from "./plot.js";
 
 const MARK_SEVERITIES = ["critical", "warning", "info"];
@@ -108,14 +109,14 @@ export class Marks {
     const labels = new Map();
     const bands = [];
     // The worst comes first, so that others within it add no second colour.
-    const order = ({ severity }) => MARK_SEVERITIES.indexOf(markSeverity(severity));
+    const order = (interval) => MARK_SEVERITIES.indexOf(severityClass(interval));
     for (const interval of this.intervals.toSorted((a, b) => order(a) - order(b))) {
       if (interval.state === "resolved") continue;
       const from = Math.max(start, interval[`from_${axis}`]);
       const to = Math.min(end, interval[`to_${axis}`] ?? end);
       if (from > end || to < start) continue;
       const isOwn = signals.includes(interval.signal);
-      const severity = markSeverity(interval.severity);
+      const severity = severityClass(interval);
       const color = colors[severity];
       const [x0, x1] = [at(from), at(to)];
       if ((isOwn || severity === "critical") && !bands.some((band) => band.isOwn === isOwn && band.from <= from && band.to >= to)) {
@@ -154,8 +155,4 @@ export class Marks {
     if (restarts.length) shapes.push(plotLines(restarts, axis, 1, { color: colors.soft, width: 1, dash: "dot" }));
     return shapes;
   }
-}
-
-function markSeverity(severity) {
-  return MARK_SEVERITIES.includes(severity) ? severity : "info";
 }

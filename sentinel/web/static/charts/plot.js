@@ -58,17 +58,15 @@ export function plotText(text) {
   return String(text).replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;").replaceAll("%{", "% {");
 }
 
-// plotly.js shows times in UTC: the position at which it writes the local time.
+// The position of plotly.js, which has milliseconds and shows UTC.
 export function plotX(value, axis) {
-  if (axis !== "time") return value;
-  return value * 1000 - new Date(value * 1000).getTimezoneOffset() * 60000;
+  return axis === "time" ? value * 1000 : value;
 }
 
 // The inverse of `plotX`, for what plotly.js reports of a zoom.
 export function plotValue(position, axis) {
   if (axis !== "time") return Number(position);
-  const written = typeof position === "number" ? position : Date.parse(`${position.replace(" ", "T")}Z`);
-  return (written + new Date(written).getTimezoneOffset() * 60000) / 1000;
+  return (typeof position === "number" ? position : Date.parse(`${position.replace(" ", "T")}Z`)) / 1000;
 }
 
 // One line for each tick: plotly.js would write dates below times.
@@ -112,7 +110,7 @@ export function plotLayout({ width, height, axis, range, colors, yaxis, shapes =
       range: range.map((value) => plotX(value, axis)), autorange: false, type: axis === "time" ? "date" : "linear",
       ...(axis === "time" ? { tickformat: plotTimeFormat(span), nticks: Math.max(2, Math.floor(width / (span > 86400 ? 110 : 65))) }
         : plotTicks(range, width, isFine)),
-      showspikes: false, unifiedhovertitle: { text: axis === "time" ? "%{x|%d %b %H:%M:%S}" : `${CHART_AXIS_NOUNS[axis] ?? "step"} %{x:${isFine ? ".3~f" : ",d"}}` },
+      showspikes: false, unifiedhovertitle: { text: axis === "time" ? "%{x|%Y-%m-%d %H:%M:%S} UTC" : `${CHART_AXIS_NOUNS[axis] ?? "step"} %{x:${isFine ? ".3~f" : ",d"}}` },
     },
     yaxis: { ...line, ticklabeloverflow: "allow", fixedrange: true, nticks: 5, ...yaxis },
   };

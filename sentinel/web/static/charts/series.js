@@ -2,7 +2,7 @@
 
 const SERIES_FIELDS = ["x", "mean", "min", "max", "rank_min", "rank_max", "worst_rank", "attempt"];
 // A chart has about a point for each pixel: spikes stay visible as the range of a point.
-export const SERIES_POINTS = 320;
+const SERIES_POINTS = 320;
 const SERIES_MAX_POINTS = 2 * SERIES_POINTS;
 // How far detail reaches beyond the shown range, so that lines go on to the edge.
 const SERIES_MARGIN = 0.02;
@@ -69,6 +69,11 @@ export function seriesSmooth(points, smoothing, span) {
     weight = kept * weight + (1 - kept);
     return sum / weight;
   });
+}
+
+// Whether the newest value is not finite.
+export function seriesEndsBad({ x, bad }) {
+  return bad.length > 0 && bad[bad.length - 1] >= x[x.length - 1];
 }
 
 // A function of an index: whether a later attempt did the same steps again.

@@ -1,17 +1,10 @@
 // A small curve as SVG, for pages without plotly.js and for lists.
-
-const SPARKLINE_NAMESPACE = "http://www.w3.org/2000/svg";
-
-function sparklinePart(tag, attributes) {
-  const part = document.createElementNS(SPARKLINE_NAMESPACE, tag);
-  for (const [name, value] of Object.entries(attributes)) part.setAttribute(name, value);
-  return part;
-}
+import { svgElement } from "../dom.js";
 
 // The curve of `values`, with gaps for null, and with the range between `low` and `high` behind it.
 export function sparkline(values, { width = 120, height = 28, low = null, high = null } = {}) {
   const known = [...values, ...(low || []), ...(high || [])].filter((value) => typeof value === "number");
-  const svg = sparklinePart("svg", { viewBox: `0 0 ${width} ${height}`, class: "sparkline", "aria-hidden": "true", preserveAspectRatio: "none" });
+  const svg = svgElement("svg", { viewBox: `0 0 ${width} ${height}`, class: "sparkline", "aria-hidden": "true", preserveAspectRatio: "none" });
   if (!known.length) return svg;
   let [bottom, top] = [Infinity, -Infinity];
   for (const value of known) [bottom, top] = [Math.min(bottom, value), Math.max(top, value)];
@@ -20,23 +13,23 @@ export function sparkline(values, { width = 120, height = 28, low = null, high =
   if (low && high) {
     const shown = values.map((_, index) => index).filter((index) => low[index] !== null && high[index] !== null);
     const points = [...shown.map((index) => `${x(index)},${y(high[index])}`), ...shown.reverse().map((index) => `${x(index)},${y(low[index])}`)];
-    svg.append(sparklinePart("polygon", { points: points.join(" "), class: "band" }));
+    svg.append(svgElement("polygon", { points: points.join(" "), class: "band" }));
   }
   const path = values.map((value, index) =>
     (typeof value === "number" ? `${typeof values[index - 1] === "number" ? "L" : "M"}${x(index)} ${y(value)}` : "")).join("");
-  svg.append(sparklinePart("path", { d: path, "vector-effect": "non-scaling-stroke" }));
+  svg.append(svgElement("path", { d: path, "vector-effect": "non-scaling-stroke" }));
   return svg;
 }
 
 // Several curves over one axis: each has positions in `x`, `values` and the `number` of its colour.
 export function sparklineSet(curves, { width, height, range, extent }) {
-  const svg = sparklinePart("svg", { viewBox: `0 0 ${width} ${height}`, class: "sparkline", "aria-hidden": "true", preserveAspectRatio: "none" });
+  const svg = svgElement("svg", { viewBox: `0 0 ${width} ${height}`, class: "sparkline", "aria-hidden": "true", preserveAspectRatio: "none" });
   const x = (value) => (((value - range[0]) / (range[1] - range[0] || 1)) * (width - 2) + 1).toFixed(1);
   const y = (value) => (height - 2 - ((value - extent[0]) / (extent[1] - extent[0] || 1)) * (height - 4)).toFixed(1);
   for (const curve of curves) {
     const path = curve.values.map((value, index) =>
       (typeof value === "number" ? `${typeof curve.values[index - 1] === "number" ? "L" : "M"}${x(curve.x[index])} ${y(value)}` : "")).join("");
-    const part = sparklinePart("path", { d: path, "vector-effect": "non-scaling-stroke" });
+    const part = svgElement("path", { d: path, "vector-effect": "non-scaling-stroke" });
     part.style.setProperty("stroke", `var(--series-${(curve.number % 8) + 1})`);
     svg.append(part);
   }

@@ -1,4 +1,5 @@
 // Units of charts: the factor and the name under which the values of a signal are shown.
+import { formatTime } from "../dom.js";
 
 const CHART_PREFIXES = {
   seconds: [[1e-6, "µs"], [1e-3, "ms"], [1, "s"], [60, "min"], [3600, "h"]],
@@ -50,6 +51,6 @@ export function chartText(value, unit) {
 
 // A position on the axis of charts.
 export function chartPosition(value, axis) {
-  if (axis === "time") return new Date(value * 1000).toLocaleString();
+  if (axis === "time") return formatTime(value);
   return `${CHART_AXIS_NOUNS[axis] ?? "step"} ${chartNumber(value)}`;
 }

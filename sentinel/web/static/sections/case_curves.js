@@ -1,5 +1,6 @@
 // Small curves of the signals of a case around its onset, beside its evidence.
-import { container, element, isNumber, setAttributes, severityClass } from "../dom.js";
+import { container, element, isNumber, setAttributes, severityClass, svgElement } from "../dom.js";
+import { seriesEndsBad } from "../charts/series.js";
 import { chartNumber, chartUnit } from "../charts/units.js";
 
 const CASE_SIGNALS = 4;
@@ -54,15 +55,18 @@ async function loadCaseCurves(page, node, openCase, signals) {
 }
 
 // One curve, which leads to its chart.
-function caseCurve(page, openCase, { name, label = name, unit }, { x, mean }, range) {
+function caseCurve(page, openCase, { name, label = name, unit }, { x, mean, bad = [] }, range) {
   const before = mean.filter((value, index) => isNumber(value) && x[index] < openCase.onset_step).sort((a, b) => a - b);
   const values = [before.length ? before[Math.floor(before.length / 2)] : null, mean.findLast(isNumber)].filter(isNumber);
   const { factor, name: unitName } = chartUnit(unit, Math.max(...values.map(Math.abs)));
-  const text = `${values.map((value) => chartNumber(value * factor)).join(" → ")} ${unitName}`;
+  const numbers = values.map((value) => chartNumber(value * factor));
+  const text = seriesEndsBad({ x, bad })
+    ? [before.length ? `${numbers[0]} ${unitName}`.trim() : "", "NaN or infinite"].filter(Boolean).join(" → ")
+    : `${numbers.join(" → ")} ${unitName}`.trim();
   const node = setAttributes(element("button", "", `case-curve ${severityClass(openCase)}`), { type: "button" });
   node.title = "Show in charts";
   node.append(
-    container("span", "row", element("span", label), element("span", text.trim(), "end number")),
+    container("span", "row", element("span", label), element("span", text, "end number")),
     caseCurveDrawing(x, mean, range, openCase));
   node.addEventListener("click", () => {
     page.view.set({ axis: "step", range: rangeOfCase(openCase, page.run) });
@@ -81,14 +85,10 @@ function caseCurveDrawing(x, values, [from, to], { onset_step: onset, resolved_s
   const level = (value) => height - 2 - ((value - low) / (high - low || 1)) * (height - 4);
   const path = values.map((value, index) => (isNumber(value)
     ? `${isNumber(values[index - 1]) ? "L" : "M"}${place(x[index]).toFixed(1)} ${level(value).toFixed(1)}` : "")).join("");
-  const svg = drawing("svg", { viewBox: `0 0 ${width} ${height}`, preserveAspectRatio: "none", "aria-hidden": "true" });
+  const svg = svgElement("svg", { viewBox: `0 0 ${width} ${height}`, preserveAspectRatio: "none", "aria-hidden": "true" });
   const start = place(onset);
   svg.append(
-    drawing("rect", { x: start, y: 0, width: Math.max(1, place(resolved ?? to) - start), height }),
-    drawing("path", { d: path, "vector-effect": "non-scaling-stroke" }));
+    svgElement("rect", { x: start, y: 0, width: Math.max(1, place(resolved ?? to) - start), height }),
+    svgElement("path", { d: path, "vector-effect": "non-scaling-stroke" }));
   return svg;
-}
-
-function drawing(tag, attributes) {
-  return setAttributes(document.createElementNS("http://www.w3.org/2000/svg", tag), attributes);
 }

@@ -1,7 +1,7 @@
 // Open cases, as their notifications tell them, and those that are resolved.
 import {
-  button, container, createChangeCheck, element, emptyState, formatCount, formatDate, formatRanks, isActive, isNumber,
-  setText, severityClass, textWithCode,
+  button, container, createChangeCheck, element, emptyState, formatCount, formatTime, formatRanks, isActive, isNumber,
+  setAttributes, setText, severityClass, textWithCode,
 } from "../dom.js";
 import { caseCurves, rangeOfCase } from "./case_curves.js";
 import { caseAnchor, lastingCases, singleIncidents } from "./header.js";
@@ -29,10 +29,9 @@ export function createCases(page) {
     note: (run) => (run.cases.length ? `${run.cases.length} open` : lastingCases(run, page.pastCases).length
       ? `${lastingCases(run, page.pastCases).length} open when the run ended` : "none open"),
     update(run) {
-      // Rebuilt only after a change, so that the user can select and copy text. How long ago a case
-      // was found changes all the time.
+      // How long ago a case was found, and its present value, change all the time.
       const facts = JSON.stringify([run.cases, run.incidents, run.state, lastingCases(run, page.pastCases), page.allIncidents.length], (key, value) => (key === "since" || key === "now" ? undefined : value));
-      if (!isPressed && isOpenNew(facts)) replaceKeepingFocus(open, openElements(page, run));
+      if (!isPressed && isOpenNew(facts)) showCards(open, openElements(page, run));
       for (const each of run.cases) {
         const card = document.getElementById(caseAnchor(each.name));
         if (card) setText(card.querySelector(".since"), each.message.since);
@@ -40,7 +39,8 @@ export function createCases(page) {
         if (root.closest("details").open) caseCurves(page, each, run.incidents);
       }
       if (areSilencesNew(run.silences)) silences.replaceChildren(...(run.silences ?? []).map((each) => silenceBanner(page, each)));
-      silences.hidden = !run.silences?.length;
+      // They end with the run.
+      silences.hidden = !run.silences?.length || !isActive(run);
       const key = JSON.stringify([run.state, run.cases.map(({ name }) => name)]);
       if (key !== resolvedKey) {
         resolvedKey = key;
@@ -68,6 +68,30 @@ function openElements(page, run) {
   return cases.length + single.length ? [...cases, ...single] : [emptyState(none)];
 }
 
+// Of the same cards, only what changed is replaced, so that the user can select and copy text.
+function showCards(parent, cards) {
+  const shown = [...parent.children];
+  if (shown.length !== cards.length || shown.some(({ id }, index) => !id || id !== cards[index].id)) {
+    replaceKeepingFocus(parent, cards);
+    return;
+  }
+  shown.forEach((card, index) => {
+    card.className = cards[index].className;
+    replaceChanged(card, [...cards[index].children]);
+  });
+}
+
+// Give a card these parts; those with the class "parts" have parts of their own.
+function replaceChanged(parent, parts) {
+  const old = [...parent.children];
+  parts.forEach((part, index) => {
+    if (!old[index]) parent.append(part);
+    else if (part.classList.contains("parts")) replaceChanged(old[index], [...part.children]);
+    else if (!old[index].isEqualNode(part)) old[index].replaceWith(part);
+  });
+  for (const each of old.slice(parts.length)) each.remove();
+}
+
 // A button that had the focus gets it again after the cards are rebuilt.
 function replaceKeepingFocus(parent, children) {
   const focused = parent.contains(document.activeElement) ? document.activeElement : null;
@@ -88,7 +112,7 @@ function caseCard(page, openCase, incidents) {
       diagnosis && confidenceBar(diagnosis)),
     element("p", openCase.now ?? "", "now"),
     element("p", message.since, "soft since"),
-    container("div", "case-body", container("div", "",
+    container("div", "case-body parts", container("div", "parts",
       container("p", "facts-line",
         ranks?.length > 0 && element("span", `rank${ranks.length > 1 ? "s" : ""} ${formatRanks(ranks)}`),
         message.checkpoint && element("span", `Last good checkpoint: ${message.checkpoint}`, "good")),
@@ -134,7 +158,9 @@ function caseActions(page, openCase, incidents, runbook) {
   const detectors = [...new Set([openCase.detector, ...incidents.map(({ detector }) => detector)].filter(Boolean))];
   // What is only information sends no notification.
   const canChange = !source.isReport && page.run?.is_live !== false && !page.run?.log && !openCase.resolution && openCase.severity !== "info";
-  return container("div", "actions",
+  // A change of what the buttons do is a change of the element.
+  const about = JSON.stringify([incidents.map(({ name, state, acknowledged }) => [name, state, Boolean(acknowledged)]), openCase.onset_step, openCase.resolved_step]);
+  return setAttributes(container("div", "actions",
     canChange && firing.length > 0 && !isAcknowledged && button("Acknowledge", () =>
       openAcknowledgeDialog(source, openCase.message?.subject ?? openCase.summary, firing[0].name), "primary"),
     canChange && isAcknowledged && button("Revoke acknowledgement", () => {
@@ -147,7 +173,7 @@ function caseActions(page, openCase, incidents, runbook) {
       view.set({ axis: "step", range: rangeOfCase(openCase, page.run) });
       page.reveal("curves");
     }, "quiet"),
-  );
+  ), { "data-about": about });
 }
 
 function runbookLink(page, name, className = "") {
@@ -211,7 +237,7 @@ function authorText(entry) {
 }
 
 // Onset, checkpoint, acknowledgement and silence of an incident.
-export function incidentNotes(incident) {
+function incidentNotes(incident) {
   const { acknowledged, silenced, flaps, onset } = incident;
   const bounds = onset && onset.earliest !== onset.latest
     ? `, between ${onset.earliest} and ${onset.latest}` : "";
@@ -221,7 +247,7 @@ export function incidentNotes(incident) {
     flaps ? `Fired again ${flaps > 1 ? `${flaps} times` : "once"}` : "",
     isNumber(goodStep) ? `Last checkpoint before: step ${goodStep}` : "",
     acknowledged ? `Acknowledged${authorText(acknowledged)}` : "",
-    silenced ? `Silenced until ${formatDate(silenced.ends_at)}${authorText(silenced)}` : "",
+    silenced ? `Silenced until ${formatTime(silenced.ends_at)}${authorText(silenced)}` : "",
   ].filter(Boolean).join(". ");
 }
 
@@ -230,14 +256,14 @@ function suppressionLines(incidents) {
   const acknowledged = incidents.find((each) => each.acknowledged)?.acknowledged;
   const silenced = incidents.find((each) => each.silenced)?.silenced;
   return [
-    acknowledged && element("p", `Acknowledged${authorText(acknowledged)} (${formatDate(acknowledged.time)})`, "good"),
-    silenced && element("p", `Silenced until ${formatDate(silenced.ends_at)}${authorText(silenced)}`, "warn"),
+    acknowledged && element("p", `Acknowledged${authorText(acknowledged)} (${formatTime(acknowledged.time)})`, "good"),
+    silenced && element("p", `Silenced until ${formatTime(silenced.ends_at)}${authorText(silenced)}`, "warn"),
   ];
 }
 
 function silenceBanner(page, silence) {
   const what = silence.detector || "all detectors";
-  const text = `Notifications of ${what} are silenced until ${formatDate(silence.ends_at)}${authorText(silence)}.`;
+  const text = `Notifications of ${what} are silenced until ${formatTime(silence.ends_at)}${authorText(silence)}.`;
   return container("div", "banner warning", container("div", "row", element("span", text),
     !page.source.isReport && page.run?.is_live !== false && button("End silence", () => sendSuppression(page.source, "api/silence",
       { detector: silence.detector, end: true }, `The silence of ${what} is ended.`), "small end")));

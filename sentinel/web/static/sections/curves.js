@@ -1,5 +1,5 @@
 // Curves of everything that the run logs.
-import { button, container, element, emptyState, formatCount, showToast } from "../dom.js";
+import { button, container, element, emptyState, formatCount, isActive, setText, showToast } from "../dom.js";
 import { chartContext } from "../charts/context.js";
 import { ChartGrid } from "../charts/grid.js";
 
@@ -29,7 +29,7 @@ export function createCurves(page) {
   jumps.lastChild.setAttribute("aria-label", "Next incident");
   const whole = button("Whole run", () => context.zoom(null), "small");
   const bar = container("div", "row chart-bar", filter, count, container("span", "row end", jumps, whole));
-  const empty = emptyState("No value yet. Curves appear with the first step that the run logs.");
+  const empty = emptyState("");
   const body = container("div", "", bar, grid.element, empty);
   bar.hidden = true;
 
@@ -63,6 +63,7 @@ export function createCurves(page) {
     title: "Curves",
     element: body,
     update(run) {
+      setText(empty, isActive(run) ? "No value yet. Curves appear with the first step that the run logs." : "The run logged no value.");
       grid.setIncidents((run.incidents || []).filter(({ state }) => state !== "resolved"));
     },
     urgency: () => 0,

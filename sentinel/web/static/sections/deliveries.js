@@ -1,5 +1,5 @@
 // Notifications and how far each is, by sink.
-import { container, createTable, element, emptyState, formatCount, formatDate, formatDuration, isNumber } from "../dom.js";
+import { container, createTable, element, emptyState, formatCount, formatTime, formatDuration, isNumber } from "../dom.js";
 
 const STATE_CLASSES_OF_DELIVERY = { delivered: "good", dead: "bad", sending: "warn", queued: "warn", withheld: "soft" };
 
@@ -19,7 +19,7 @@ export function createDeliveries(page) {
     }
     table.setRows(rows.map((row) => [
       row.sink, element("span", row.state, STATE_CLASSES_OF_DELIVERY[row.state] ?? "soft"), row.reason, row.severity,
-      String(row.incident ?? "").split("/").pop(), row.tries, formatDate(row.created), nextText(row, page.source.now()), row.last_error ?? ""]));
+      String(row.incident ?? "").split("/").pop(), row.tries, formatTime(row.created), nextText(row, page.source.now()), row.last_error ?? ""]));
     table.element.hidden = !rows.length;
     empty.hidden = rows.length > 0;
     page.frame.refresh("deliveries");
@@ -56,7 +56,7 @@ function deliveriesNote(rows) {
 }
 
 function nextText({ state, next_at: next, finished_at: finished }, now) {
-  if (isNumber(finished)) return formatDate(finished);
+  if (isNumber(finished)) return formatTime(finished);
   if (!isNumber(next) || !["queued", "withheld"].includes(state)) return "";
   return next > now ? `in ${formatDuration(next - now)}` : "now";
 }

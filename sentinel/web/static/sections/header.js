@@ -1,6 +1,6 @@
 // Health of the run: its state, the worst open case in one line, and how far and how fast it is.
 import {
-  capitalize, container, createChangeCheck, element, encodeName, formatCount, formatDate, formatDuration, formatNumber, formatRanks,
+  capitalize, container, createChangeCheck, element, encodeName, formatCount, formatTime, formatDuration, formatNumber, formatRanks,
   isActive, isNumber, setAttributes, setText, severityClass, textWithCode,
 } from "../dom.js";
 
@@ -27,7 +27,13 @@ export function createHeader(page) {
   const areProblemsNew = createChangeCheck();
   const pace = createPace();
   let run = null;
+  let isUnreachable = false;
 
+  const showState = () => {
+    const isOld = isUnreachable && isActive(run);
+    setText(state, [run.state, run.tier !== "page" && run.tier, isOld && "no answer"].filter(Boolean).join(", "));
+    state.className = `badge ${isOld ? "warning" : STATE_CLASSES[run.state] ?? "critical"}`;
+  };
   const showTiles = () => run && fillTiles(tiles, tilesOf(run, pace, page.source));
   setInterval(showTiles, 1000);
 
@@ -43,8 +49,7 @@ export function createHeader(page) {
       setText(name, run.name || run.run || "sentinel");
       setText(id, run.name ? run.run : "");
       name.title = run.run || "";
-      setText(state, run.tier && run.tier !== "page" ? `${run.state}, ${run.tier}` : run.state);
-      state.className = `badge ${STATE_CLASSES[run.state] ?? "critical"}`;
+      showState();
       showVerdict(verdict, run, page.pastCases);
       showTiles();
       const problems = problemsOf(run);
@@ -53,19 +58,20 @@ export function createHeader(page) {
       banners.replaceChildren(...problems.map(problemBanner));
     },
     setConnection(status) {
-      const texts = connectionTexts(run);
-      connection.hidden = !(status in texts);
-      if (status in texts) setText(connection, texts[status]);
+      isUnreachable = status === "unreachable";
+      const text = connectionText(status, run);
+      connection.hidden = !text;
+      setText(connection, text);
+      if (run) showState();
     },
   };
 }
 
-function connectionTexts(run) {
-  const age = run ? "The page shows the last state that it got." : "";
-  return {
-    unreachable: `The agent does not answer. ${age} It tries again every few seconds.`,
-    reconnecting: run ? "" : "Connecting to the agent.",
-  };
+function connectionText(status, run) {
+  if (status === "unreachable") {
+    return `The agent does not answer. ${run ? "The page shows the last state that it got. " : ""}It tries again every few seconds.`;
+  }
+  return status === "reconnecting" && !run ? "Connecting to the agent." : "";
 }
 
 function titleOf(run) {
@@ -153,7 +159,7 @@ function problemsOf(run) {
   // Without a case, the verdict says it.
   const isOpen = run.cases.length > 0 || singleIncidents(run).length > 0;
   if (!run.log && run.is_live === false && (run.state === "unfinished" ? isOpen : isActive(run))) {
-    const until = isNumber(run.last_step_time) ? ` Its last step is of ${formatDate(run.last_step_time)}.` : "";
+    const until = isNumber(run.last_step_time) ? ` Its last step was at ${formatTime(run.last_step_time)}.` : "";
     problems.push({ severity: "warning", text: `No agent answers for this run: the page shows what is stored.${until}` });
   }
   const role = roleText(run);
@@ -215,28 +221,29 @@ function tilesOf(run, pace, source) {
   const tokens = signals.tokens_per_second?.value;
   return [
     {
-      label: "Step", text: run.step === null || run.step === undefined ? "none yet" : formatNumber(run.step),
+      label: "Step", text: run.step === null || run.step === undefined ? (isActive(run) ? "none yet" : "none") : formatNumber(run.step),
       note: total && isNumber(run.step) ? `of ${formatNumber(total)}` : "", share: total && isNumber(run.step) ? run.step / total : null,
     },
-    seconds !== null && {
+    // The last step of a run that is over says nothing of its speed.
+    isActive(run) && seconds !== null && {
       label: "Speed", text: speedText(seconds),
       note: isNumber(tokens) ? `${formatNumber(tokens)} tokens/s` : seconds <= 1 ? `${formatDuration(seconds)} a step` : "",
     },
     (isActive(run) || !isNumber(run.ended)) && {
       label: "Last step", text: age === null ? "none yet" : ageText(age, source),
-      note: isNumber(run.last_step_time) ? formatDate(run.last_step_time) : "",
+      note: isNumber(run.last_step_time) ? formatTime(run.last_step_time) : "",
     },
     isActive(run) && left !== null && seconds !== null && {
-      label: "Time left", text: formatDuration(left * seconds), note: `until ${formatDate(source.now() + left * seconds)}`,
+      label: "Time left", text: formatDuration(left * seconds), note: `until ${formatTime(source.now() + left * seconds)}`,
     },
     !isActive(run) && isNumber(run.started) && isNumber(run.ended) && {
-      label: "Duration", text: formatDuration(run.ended - run.started), note: `ended ${formatDate(run.ended)}`,
+      label: "Duration", text: formatDuration(run.ended - run.started), note: `ended ${formatTime(run.ended)}`,
     },
     ranksTile(run),
     isNumber(run.last_checkpoint_time) && {
-      label: "Last checkpoint", text: `${formatDuration(source.now() - run.last_checkpoint_time)} ago`,
+      label: "Last checkpoint", text: ageText(source.now() - run.last_checkpoint_time, source),
       // A stored state knows the last one only.
-      note: run.is_live ? `${formatCount(run.checkpoints, "checkpoint")} saved` : formatDate(run.last_checkpoint_time),
+      note: run.is_live ? `${formatCount(run.checkpoints, "checkpoint")} saved` : formatTime(run.last_checkpoint_time),
     },
     (metadata.framework || metadata.algorithm) && {
       label: "Framework", isText: true, isSecondary: true, text: [metadata.framework, metadata.framework_version].filter(Boolean).join(" ") || metadata.algorithm,
@@ -244,7 +251,7 @@ function tilesOf(run, pace, source) {
     },
     (run.host || metadata.host) && {
       label: "Host", isText: true, isSecondary: true, text: run.host || metadata.host,
-      note: isNumber(run.started) ? `since ${formatDate(run.started)}` : "",
+      note: isNumber(run.started) ? `since ${formatTime(run.started)}` : "",
     },
     run.attempt > 0 && { label: "Restarts", text: formatNumber(run.attempt), note: `attempt ${run.attempt + 1}` },
     (run.project || run.tags?.length) && {

@@ -5,7 +5,7 @@ export function createMachine(page) {
   const host = element("p", "", "soft");
   const table = createTable("GPUs", ["GPU", "Ranks", { title: "Busy", className: "right" }, { title: "Memory", className: "right" },
     { title: "Power", className: "right" }, { title: "Temperature", className: "right" }, "Problems"]);
-  const empty = element("div");
+  const empty = emptyState("No GPU is measured. `sentinel doctor` says why, where one is expected.");
   return {
     id: "machine",
     title: "Machine",
@@ -22,11 +22,9 @@ export function createMachine(page) {
         isNumber(gpu.gpu_temperature) ? `${Math.round(gpu.gpu_temperature)} °C` : "",
         element("span", gpuProblems(gpu), "bad")]));
       table.element.hidden = !gpusOf(run).length;
-      empty.hidden = gpusOf(run).length > 0;
-      empty.replaceChildren(emptyState(isActive(run) ? "No GPU is measured. `sentinel doctor` says why, where one is expected."
-        : "Measurements are shown while an agent serves the run. The machine curves show what they were."));
+      empty.hidden = gpusOf(run).length > 0 || !isActive(run);
     },
-    isShown: (run) => !page.source.isReport || gpusOf(run).length > 0 || hostText(run.machine ?? {}) !== "",
+    isShown: (run) => (!page.source.isReport && !run.log && isActive(run)) || gpusOf(run).length > 0 || hostText(run.machine ?? {}) !== "",
     urgency: (run) => (isActive(run) && gpusOf(run).some(gpuProblems) ? 20 : 0),
   };
 }

@@ -1,5 +1,5 @@
 // Curves of the machines: GPUs, processors, memory, network and disks.
-import { container, emptyState } from "../dom.js";
+import { container, emptyState, groupBy, isActive } from "../dom.js";
 import { chartContext } from "../charts/context.js";
 import { ChartGrid } from "../charts/grid.js";
 
@@ -8,13 +8,16 @@ const MACHINE_GROUPS = [["gpu", "GPU"], ["host_cpu", "Processor"], ["host_memory
 export function createMachineCurves(page) {
   const context = chartContext(page);
   const grid = new ChartGrid(context, "nodes");
-  const empty = emptyState("No measurement of a machine yet. The agent measures its node every few seconds; log files have no such values.");
+  const empty = emptyState("No measurement of a machine yet. The agent measures its node every few seconds.");
   const body = container("div", "", grid.element, empty);
+  let isEmpty = true;
   const load = async () => {
     try {
       const signals = (await context.signals()).filter((signal) => signal.group === "machine" && signal.count > 0);
       grid.setCharts(machineCharts(signals));
-      empty.hidden = Boolean(signals.length);
+      isEmpty = !signals.length;
+      empty.hidden = !isEmpty;
+      page.frame?.refresh("machine-curves");
     } catch {
       // The page shows that the server does not answer.
     }
@@ -28,17 +31,15 @@ export function createMachineCurves(page) {
     update(run) {
       grid.setIncidents((run.incidents || []).filter(({ state }) => state !== "resolved"));
     },
+    // Few logs have such values.
+    isShown: (run) => !isEmpty || (isActive(run) && !run.log),
     urgency: () => 0,
   };
 }
 
 // One chart for each quantity, with a curve per device: gpu_power/0 and gpu_power/1 are one chart.
 function machineCharts(signals) {
-  const byQuantity = new Map();
-  for (const signal of signals) {
-    const quantity = signal.name.split("/")[0];
-    byQuantity.set(quantity, [...(byQuantity.get(quantity) || []), signal]);
-  }
+  const byQuantity = groupBy(signals, ({ name }) => name.split("/")[0]);
   const groupOf = (quantity) => MACHINE_GROUPS.find(([prefix]) => quantity.startsWith(prefix))?.[1] || "Other";
   const order = [...MACHINE_GROUPS.map(([, title]) => title), "Other"];
   // A capacity is the top of the chart of what is used of it.

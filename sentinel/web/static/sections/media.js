@@ -1,7 +1,6 @@
 // Images and histograms of log files, by name, each with its steps.
-import { container, element, emptyState, formatCount, formatNumber, isActive, setAttributes } from "../dom.js";
+import { container, element, emptyState, formatCount, formatNumber, groupBy, isActive, setAttributes, svgElement } from "../dom.js";
 
-const SVG_NAMESPACE = "http://www.w3.org/2000/svg";
 const MEDIA_LIMIT = 500;
 const HISTOGRAM_BINS = 40;
 
@@ -19,8 +18,7 @@ export function createMedia(page) {
     }
     if (media.length === count && count > 0) return;
     count = media.length;
-    const names = Map.groupBy ? Map.groupBy(media, ({ name }) => name) : groupByName(media);
-    gallery.replaceChildren(...[...names].map(([name, items]) => mediaFigure(page.source, name, items)));
+    gallery.replaceChildren(...[...groupBy(media, ({ name }) => name)].map(([name, items]) => mediaFigure(page.source, name, items)));
     empty.hidden = count > 0;
     page.frame.refresh("media");
   };
@@ -38,12 +36,6 @@ export function createMedia(page) {
     },
     urgency: () => 0,
   };
-}
-
-function groupByName(media) {
-  const names = new Map();
-  for (const item of media) names.set(item.name, [...(names.get(item.name) ?? []), item]);
-  return names;
 }
 
 // The newest of a name, and a slider to the others.
@@ -111,8 +103,4 @@ function histogramElement(name, { edges, counts }) {
   });
   return container("div", "", svg, container("div", "row soft number", element("span", formatNumber(low)),
     element("span", formatNumber(high), "end")));
-}
-
-function svgElement(tag, attributes) {
-  return setAttributes(document.createElementNS(SVG_NAMESPACE, tag), attributes);
 }

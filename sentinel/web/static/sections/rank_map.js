@@ -1,5 +1,5 @@
 // Heat map of ranks: one row per rank, one column per part of the run.
-import { choice, container, element, emptyState, setText } from "../dom.js";
+import { choice, container, element, emptyState, isActive, setText } from "../dom.js";
 import { chartContext } from "../charts/context.js";
 import { plotDraw, plotLayout, plotText, plotValue } from "../charts/plot.js";
 import { chartNumber, chartUnit } from "../charts/units.js";
@@ -16,7 +16,15 @@ export function createRankMap(page) {
   const map = new RankMap(page, context);
   context.add(map);
   context.listeners.add(() => map.refresh());
-  return { id: "rank-map", title: "Heat map of ranks", element: map.element, update: () => map.refresh(), isEmpty: (run) => run.metadata?.world_size === 1, urgency: () => 0 };
+  return {
+    id: "rank-map",
+    title: "Heat map of ranks",
+    element: map.element,
+    update: () => map.refresh(),
+    // Few logs have values of ranks.
+    isEmpty: (run) => Boolean(run.log) || run.metadata?.world_size === 1 || (!isActive(run) && map.grid?.ranks.length < 2),
+    urgency: () => 0,
+  };
 }
 
 // Behaves as a chart of the context, with data of its own.
@@ -41,7 +49,7 @@ class RankMap {
     this.plot.setAttribute("role", "img");
     this.plot.setAttribute("aria-label", "Heat map of ranks");
     this.plot.addEventListener("pointerdown", () => context.hold(this), true);
-    this.empty = emptyState("This run has one rank. With several, this map shows which of them is slow or differs.");
+    this.empty = emptyState("");
     this.controls = container("div", "row", this.select, this.scale);
     this.card = container("div", "chart rank-map", this.controls, this.summary, this.plot);
     this.element = container("div", "", this.card, this.empty);
@@ -91,6 +99,8 @@ class RankMap {
     }
     const { ranks, signals } = this.grid;
     const isShown = ranks.length > 1;
+    setText(this.empty, ranks.length === 1 ? "This run has one rank. With several, this map shows which of them is slow or differs."
+      : "No values of ranks yet. With those of several ranks, this map shows which of them is slow or differs.");
     this.card.hidden = !isShown;
     this.empty.hidden = isShown;
     if (!isShown) return;

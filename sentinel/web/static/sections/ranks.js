@@ -1,10 +1,10 @@
 // The ranks that are shown singly: where each one is.
-import { container, createTable, element, emptyState, formatDuration, formatRanks, formatTime, isActive, isNumber, setText } from "../dom.js";
+import { container, createTable, element, emptyState, formatDuration, formatRanks, formatTime, isActive, isNumber } from "../dom.js";
 
 export function createRanks(page) {
   const table = createTable("Ranks", [{ title: "Rank", className: "right" }, "Up", { title: "Step", className: "right" },
     { title: "Step time", className: "right" }, "Last step"]);
-  const empty = emptyState("");
+  const empty = emptyState("No rank reported yet. Ranks appear with their first step.");
   const more = element("p", "", "soft");
   const stacks = element("div");
   return {
@@ -20,14 +20,12 @@ export function createRanks(page) {
           isNumber(seconds) ? formatDuration(seconds) : "", formatTime(time)]));
       table.element.hidden = !rows.length;
       empty.hidden = rows.length > 0;
-      setText(empty, isActive(run) ? "No rank reported yet. Ranks appear with their first step."
-        : "Ranks are shown while an agent serves the run. The heat map shows what they were like.");
       more.textContent = run.ranks_hidden ? `${run.ranks_hidden} other ranks are not shown singly.` : "";
       more.hidden = !run.ranks_hidden;
       // Where the ranks are while no step completes.
       stacks.replaceChildren(...(run.stacks ?? []).map(stackElement));
     },
-    isShown: (run) => !page.source.isReport || Object.keys(run.ranks ?? {}).length > 0,
+    isShown: (run) => (!page.source.isReport && !run.log && isActive(run)) || Object.keys(run.ranks ?? {}).length > 0,
     urgency: (run) => (downRanks(run).length && isActive(run) ? 30 : 0),
   };
 }

@@ -1,5 +1,5 @@
 // First, last, best and extreme values of each metric, as the report was made.
-import { container, createTable, element, emptyState, formatCount, formatNumber, isNumber, textWithCode } from "../dom.js";
+import { container, createTable, element, emptyState, formatCount, formatNumber, healthClass, isNumber, textWithCode } from "../dom.js";
 import { chartText } from "../charts/units.js";
 
 export function createResults(results) {
@@ -24,7 +24,7 @@ export function createResults(results) {
 
 // The verdict in parts: what happened, when, why, and what to do.
 export function verdictElement(verdict) {
-  const severity = { critical: "critical", warning: "warning", ok: "ok" }[verdict.health] ?? "info";
+  const severity = healthClass(verdict.health);
   const line = (label, text) => text && container("p", "", element("strong", `${label} `), textWithCode("span", text));
   return container("section", `report-verdict ${severity}`,
     container("h2", "", element("span", verdict.title, `pill ${severity}`), " ", element("span", verdict.what)),

@@ -1,5 +1,5 @@
 // Which detectors fired when: one row per detector that had incidents.
-import { container, element, emptyState } from "../dom.js";
+import { container, element, emptyState, formatDate, severityClass } from "../dom.js";
 import { chartContext } from "../charts/context.js";
 import { chartNumber } from "../charts/units.js";
 
@@ -75,7 +75,7 @@ function timelineRow({ detector, intervals }, place, range, page, context) {
     const from = Math.max(0, timelineShare(interval[`from_${place}`], range));
     const to = Math.min(1, interval[`to_${place}`] === null ? 1 : timelineShare(interval[`to_${place}`], range));
     if (from > 1 || to < 0) continue;
-    const bar = element("button", "", `state ${["critical", "warning"].includes(interval.severity) ? interval.severity : "info"} ${interval.state}`);
+    const bar = element("button", "", `state ${severityClass(interval)} ${interval.state}`);
     bar.type = "button";
     bar.dataset.interval = `${interval.incident} ${interval.from_step}`;
     const width = Math.max((to - from) * 100, TIMELINE_MIN_PERCENT);
@@ -114,7 +114,7 @@ function timelineAxis(place, range, saves) {
     tick.style.left = `${timelineShare(value, range) * 100}%`;
     axis.append(tick);
   }
-  return container("div", "timeline-row", element("div", place, "name soft"), axis);
+  return container("div", "timeline-row", element("div", place === "time" ? "time (UTC)" : place, "name soft"), axis);
 }
 
 // Round positions of ticks.
@@ -122,14 +122,12 @@ function timelineTicks([start, end], place) {
   const rough = (end - start) / TIMELINE_TICKS;
   const sizes = place === "time" ? TIMELINE_SECONDS : [1, 2, 5].map((digit) => digit * 10 ** Math.floor(Math.log10(rough)));
   const step = [...sizes, sizes[sizes.length - 1] * 10].find((size) => size >= rough * 0.7);
-  const offset = place === "time" ? new Date(start * 1000).getTimezoneOffset() * 60 : 0;
   const ticks = [];
-  for (let value = Math.ceil((start - offset) / step) * step + offset; value <= end; value += step) ticks.push(value);
+  for (let value = Math.ceil(start / step) * step; value <= end; value += step) ticks.push(value);
   return ticks;
 }
 
 function timelineClock(value, [start, end]) {
-  const date = new Date(value * 1000);
-  if (end - start > 2 * 86400) return date.toLocaleDateString([], { day: "numeric", month: "short", hour: "2-digit", hourCycle: "h23" });
-  return date.toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", hourCycle: "h23", ...(end - start < 600 && { second: "2-digit" }) });
+  const text = formatDate(value);
+  return end - start > 2 * 86400 ? text.slice(5, 16) : end - start < 600 ? text.slice(11, 19) : text.slice(11, 16);
 }
