@@ -62,6 +62,33 @@ def test_cases_have_the_text_of_their_notification(show):
     expect(page.get_by_text("The agent does not answer")).to_have_count(0)
 
 
+def test_a_change_of_a_case_leaves_what_is_selected_and_focused(show):
+    state = make_exposition(case_result(), clock=lambda: NOW + 90).state()
+    page = show(state)
+    remedy = page.locator("article.case .remedy p")
+    remedy.evaluate("(node) => getSelection().selectAllChildren(node)")
+    page.locator("article.case .actions a").focus()
+
+    state["cases"][0]["message"]["facts"] = []
+    state["cases"][0]["message"]["notes"] = ["A later note."]
+    state["cases"][0]["severity"] = "warning"
+
+    expect(page.get_by_text("A later note.")).to_be_visible()
+    expect(page.locator("article.case")).to_have_class("card case warning")
+    assert page.evaluate("getSelection().toString()") == remedy.inner_text()
+    expect(page.locator("article.case .actions a")).to_be_focused()
+
+
+def test_times_are_in_utc(show):
+    state = make_exposition(case_result(), clock=lambda: NOW + 90).state()
+    page = show(state)
+
+    times = page.locator(".tiles small").filter(has_text=":")
+
+    expect(times.first).to_contain_text("UTC")
+    assert all("UTC" in text for text in times.all_text_contents())
+
+
 def test_a_receiver_that_rejects_notifications_is_a_banner(show):
     exposition = make_exposition(case_result(), clock=lambda: NOW + 90)
     exposition.set_delivery_problems([DeliveryProblem("<slack>", 2, 1, "HTTP 404", NOW)])

@@ -68,39 +68,40 @@ function openElements(page, run) {
   return cases.length + single.length ? [...cases, ...single] : [emptyState(none)];
 }
 
-// Of the same cards, only what changed is replaced, so that the user can select and copy text.
+// Of the same cards, only what changed is replaced, so that the user can select and copy text. A button
+// that had the focus gets it again.
 function showCards(parent, cards) {
   const shown = [...parent.children];
-  if (shown.length !== cards.length || shown.some(({ id }, index) => !id || id !== cards[index].id)) {
-    replaceKeepingFocus(parent, cards);
-    return;
+  const isSame = shown.length === cards.length && shown.every(({ id }, index) => id && id === cards[index].id);
+  const focused = parent.contains(document.activeElement) ? document.activeElement : null;
+  const [cardId, text] = [focused?.closest(".card")?.id, focused?.textContent];
+  if (!isSame) parent.replaceChildren(...cards);
+  else {
+    shown.forEach((card, index) => {
+      card.className = cards[index].className;
+      replaceChanged(card, [...cards[index].children]);
+    });
   }
-  shown.forEach((card, index) => {
-    card.className = cards[index].className;
-    replaceChanged(card, [...cards[index].children]);
-  });
+  if (!focused || focused.isConnected) return;
+  const place = cardId ? document.getElementById(cardId) : parent;
+  ([...(place?.querySelectorAll("button, a, summary") ?? [])].find((node) => node.textContent === text) ?? place)?.focus();
 }
 
-// Give a card these parts; those with the class "parts" have parts of their own.
+// Give a card these parts; those with the class "parts" have parts of their own. What is the same at
+// the beginning and at the end stays.
 function replaceChanged(parent, parts) {
   const old = [...parent.children];
-  parts.forEach((part, index) => {
-    if (!old[index]) parent.append(part);
-    else if (part.classList.contains("parts")) replaceChanged(old[index], [...part.children]);
-    else if (!old[index].isEqualNode(part)) old[index].replaceWith(part);
-  });
-  for (const each of old.slice(parts.length)) each.remove();
-}
-
-// A button that had the focus gets it again after the cards are rebuilt.
-function replaceKeepingFocus(parent, children) {
-  const focused = parent.contains(document.activeElement) ? document.activeElement : null;
-  const card = focused?.closest(".card")?.id;
-  const text = focused?.textContent;
-  parent.replaceChildren(...children);
-  if (!focused) return;
-  const place = card ? document.getElementById(card) : parent;
-  ([...(place?.querySelectorAll("button, a, summary") ?? [])].find((node) => node.textContent === text) ?? place)?.focus();
+  const shorter = Math.min(old.length, parts.length);
+  const stays = (each, part) => each.isEqualNode(part) || (each.classList.contains("parts") && part.classList.contains("parts"));
+  let first = 0;
+  while (first < shorter && stays(old[first], parts[first])) first += 1;
+  let last = 0;
+  while (last < shorter - first && stays(old.at(-1 - last), parts.at(-1 - last))) last += 1;
+  const keep = (each, part) => part.classList.contains("parts") && replaceChanged(each, [...part.children]);
+  for (let index = 0; index < first; index += 1) keep(old[index], parts[index]);
+  for (let index = 1; index <= last; index += 1) keep(old.at(-index), parts.at(-index));
+  for (const each of old.slice(first, old.length - last)) each.remove();
+  for (const part of parts.slice(first, parts.length - last)) parent.insertBefore(part, old[old.length - last] ?? null);
 }
 
 // A case: the parts of its notification, its incidents, and what can be done about it.
