@@ -4,7 +4,7 @@ import { chartContext } from "../charts/context.js";
 import { chartNumber } from "../charts/units.js";
 
 const TIMELINE_TICKS = 5;
-const TIMELINE_SECONDS = [1, 5, 15, 60, 300, 900, 3600, 3 * 3600, 6 * 3600, 12 * 3600, 86400, 7 * 86400];
+const TIMELINE_SECONDS = [1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 3 * 3600, 6 * 3600, 12 * 3600, 86400, 7 * 86400];
 const TIMELINE_MIN_PERCENT = 0.4;
 
 export function createTimeline(page) {
