@@ -38,16 +38,10 @@ Row = dict[str, Any]
 
 def make_index() -> RunIndex:
     """The index of the runs of the home directory."""
-    from pathlib import Path
+    from sentinel.metrics.stored_state import stored_summary
+    from sentinel.store.run_summary import RunIndex
 
-    from sentinel.metrics.stored_state import stored_state
-    from sentinel.store.run_reader import RunReader
-    from sentinel.store.run_summary import RunIndex, read_summary
-
-    def summarise(run: str, database: Path) -> Row:
-        return read_summary(stored_state(database, run), RunReader(database))
-
-    return RunIndex(summarise)
+    return RunIndex(stored_summary)
 
 
 def read_rows(

@@ -19,9 +19,9 @@ from sentinel.model.record_batch import RecordBatch
 from sentinel.signals.catalogue import POSITION_KEYS, SIGNALS, WEIGHT_KEY
 from sentinel.signals.coverage import Coverage
 from sentinel.signals.kl import KL_SIGNALS, KlKind, kl_kind_attribute
+from sentinel.store.run_summary import ACTIVE_STATES
 
 RUN_STATES = ("starting", "running", "stalled", "finished", "failed", "died")
-ACTIVE_STATES = frozenset({"starting", "running", "stalled"})
 
 # An interrupted run was ended on purpose, so it is no failure.
 _STATE_BY_OUTCOME = {

@@ -12,7 +12,6 @@ from typing import Any
 
 from sentinel.config.settings import Settings
 from sentinel.metrics.exposition import Exposition
-from sentinel.metrics.run_state import ACTIVE_STATES
 from sentinel.metrics.run_status import with_current_values
 from sentinel.model.counters import Counters
 from sentinel.model.finding import Severity
@@ -22,7 +21,8 @@ from sentinel.pipeline.engine import Result
 from sentinel.store.cases import all_cases
 from sentinel.store.database import connect_read_only
 from sentinel.store.history import History, load_onsets
-from sentinel.store.run_summary import UNFINISHED
+from sentinel.store.run_reader import RunReader
+from sentinel.store.run_summary import ACTIVE_STATES, UNFINISHED, read_summary
 from sentinel.store.silences import Acknowledgement, ack_to_dict, load_acks
 
 MAX_COVERAGE_ROWS = 64
@@ -75,6 +75,11 @@ def stored_state(
         ),
         "incidents": [each | _suppression_fields(acks.get(each["name"])) for each in unresolved],
     }
+
+
+def stored_summary(run: str, database: Path) -> dict[str, Any]:
+    """The summary of a run without an agent, from its database. Raises sqlite3.Error."""
+    return read_summary(stored_state(database, run), RunReader(database))
 
 
 def log_state(stored: Mapping[str, Any], *, is_growing: bool) -> dict[str, Any]:

@@ -26,17 +26,6 @@ from sentinel.store import notification_codec
 MAX_RETRY_DELAY_SECONDS = 3600.0
 """Longest delay of a row. A row that is due later than that shows a clock that was set back."""
 
-DELIVERY_STATES = (
-    "queued",
-    "withheld",
-    "sending",
-    "delivered",
-    "dead",
-    "merged",
-    "digested",
-    "withdrawn",
-)
-
 _OPENED, _ESCALATED, _UPDATED, _RESOLVED = (reason.value for reason in NotificationReason)
 
 

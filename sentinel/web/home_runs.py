@@ -13,9 +13,9 @@ from time import monotonic
 from typing import Any
 
 from sentinel.metrics.cluster_families import head_address
-from sentinel.metrics.stored_state import stored_state
+from sentinel.metrics.stored_state import stored_state, stored_summary
 from sentinel.store.run_reader import RunReader
-from sentinel.store.run_summary import RunIndex, read_summary
+from sentinel.store.run_summary import RunIndex
 from sentinel.transport.paths import DATABASE_NAME, RunIdError, current_run_dir, validate_run_id
 from sentinel.web.run_list import RunQuery, query_runs
 from sentinel.web.run_routes import RunView, change_mark
@@ -52,7 +52,7 @@ class HomeRuns:
         self, ask_agent: AskAgent, clock: Callable[[], float] = time.time, first_wait: float = 5.0
     ) -> None:
         self._ask_agent, self._clock = ask_agent, clock
-        self._index = RunIndex(_summarise, clock)
+        self._index = RunIndex(stored_summary, clock)
         self._views: OrderedDict[str, RunView] = OrderedDict()
         self._lock = Lock()
         self._wanted, self._stopped = Flag(), Flag()
@@ -168,7 +168,3 @@ class StateSource:
         if mark != self._mark:
             self._stored, self._mark = stored_state(self._database, self._run), mark
         return self._stored
-
-
-def _summarise(run: str, database: Path) -> dict[str, Any]:
-    return read_summary(stored_state(database, run), RunReader(database))

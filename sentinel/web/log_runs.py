@@ -19,7 +19,7 @@ from time import monotonic
 from typing import Any, cast
 
 from sentinel.config.settings import Settings
-from sentinel.metrics.stored_state import log_state, stored_state
+from sentinel.metrics.stored_state import log_state, stored_state, stored_summary
 from sentinel.model.json_safe import parse_object
 from sentinel.readers.last_step import read_last_step
 from sentinel.readers.log_folder import LogRun, find_logs
@@ -31,7 +31,6 @@ from sentinel.store.run_summary import (
     SUMMARY_NAME,
     RunEntry,
     encode_summary,
-    read_summary,
     run_entry,
     write_summary,
 )
@@ -495,7 +494,7 @@ def _read_summary(shown: ShownLog, state: ImportState, database: Path) -> JsonOb
         stored = parse_object(path.read_text(errors="replace"))
         if stored.get("import") == stamp:
             return stored
-    summary = read_summary(stored_state(database, shown.log.run), RunReader(database))
+    summary = stored_summary(shown.log.run, database)
     write_summary(shown.cache.directory, summary | {"import": stamp})
     return summary
 
