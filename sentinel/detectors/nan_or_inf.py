@@ -124,6 +124,7 @@ class NanOrInf:
             severity=severity,
             onset_step=onset_step,
             rank=first[0] if len(first) == 1 else None,
+            signal="" if "loss" in lost else lost[0],
         )
 
     def _nonfinite_names(self, record: Record, others: list[str]) -> list[str]:

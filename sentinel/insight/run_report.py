@@ -197,7 +197,7 @@ def _compact(answer: JsonObject) -> JsonObject:
         omitted = {"min", "max"} if curve["is_raw"] else set()
         if not any(curve.get("attempt") or ()):
             omitted.add("attempt")
-        omitted |= {key for key, values in curve.items() if values is None}
+        omitted |= {key for key, values in curve.items() if values is None and key != "last"}
         series[name] = {key: each for key, each in curve.items() if key not in omitted}
     return {**answer, "series": _rounded(series)}
 

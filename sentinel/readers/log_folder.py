@@ -25,7 +25,7 @@ from sentinel.readers.log_config import CONFIG_FILE_NAMES
 from sentinel.readers.log_file import open_log_file
 from sentinel.readers.log_reader import HEAD_BYTES
 from sentinel.signals.catalogue import SIGNALS
-from sentinel.transport.paths import DATABASE_NAME
+from sentinel.transport.paths import DATABASE_NAME, cache_dir, home_dir
 
 MAX_DEPTH = 8
 """Levels of folders that are searched."""
@@ -144,10 +144,12 @@ class _Search:
             yield from self._file_logs(self._root, is_named=True)
             return
         os.scandir(self._root).close()
-        # A link to a folder above is no part of this one.
-        for folder in self._root.resolve().parents:
+        real_root = self._root.resolve()
+        for folder in (home_dir(), cache_dir()):
+            # The runs of sentinel are no logs, whatever their folders lack or hold.
             with suppress(OSError):
-                self._visited.add(_identity(folder.stat()))
+                if not real_root.is_relative_to(folder.resolve()):
+                    self._visited.add(_identity(folder.stat()))
         yield from self._folder_logs(self._root, MAX_DEPTH, None)
 
     def _folder_logs(self, folder: Path, depth: int, outer: ModuleType | None) -> Iterator[_Found]:
@@ -160,6 +162,8 @@ class _Search:
             yield folder, module.FORMAT_NAME, ""
         for entry in listed:
             path = Path(entry.path)
+            if entry.is_symlink() and not self._is_inside(path):
+                continue
             if entry.is_dir():
                 is_skipped = entry.name in _SKIPPED_FOLDERS or _is_part(entry.name, module)
                 if depth and not is_skipped:
@@ -168,6 +172,13 @@ class _Search:
                 yield path, self._formats[path], ""
             elif module is None or (module is tensorboard and not tensorboard.is_event_file(path)):
                 yield from self._file_logs(path)
+
+    def _is_inside(self, link: Path) -> bool:
+        """Whether a link leads to somewhere in the folder that is searched."""
+        try:
+            return link.resolve().is_relative_to(self._root.resolve())
+        except (OSError, RuntimeError):
+            return False
 
     def _list(self, folder: Path) -> list[os.DirEntry[str]]:
         """What is in a folder, links last; nothing the second time, or if it cannot be read."""

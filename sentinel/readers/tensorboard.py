@@ -32,6 +32,8 @@ from sentinel.signals.framework_config import ConfigMetadata
 FORMAT_NAME = "TensorBoard"
 
 FILE_NAME_PART = "tfevents"
+OWN_SUFFIX = ".sentinel"
+"""Of the files that sentinel itself writes into the directory of a run."""
 VERSION_PREFIX = b"brain.Event:"
 """Text in the first event of every file."""
 
@@ -76,8 +78,8 @@ def is_run_folder(folder: Path) -> bool:
 
 
 def is_event_file(path: Path) -> bool:
-    """Whether a file is an event file, by its name."""
-    return FILE_NAME_PART in path.name
+    """Whether a file is an event file of a training, by its name."""
+    return FILE_NAME_PART in path.name and path.suffix != OWN_SUFFIX
 
 
 def is_part_name(name: str) -> bool:
@@ -133,7 +135,9 @@ def _run_files(folder: Path) -> list[Path]:
 
 def _event_files(folder: Path, depth: str = "") -> list[Path]:
     return [
-        file for file in folder.glob(f"{depth}/*{FILE_NAME_PART}*".lstrip("/")) if file.is_file()
+        file
+        for file in folder.glob(f"{depth}/*{FILE_NAME_PART}*".lstrip("/"))
+        if is_event_file(file) and file.is_file()
     ]
 
 

@@ -74,6 +74,16 @@ def chart_name(event: Event, name: str) -> tuple[str, int] | None:
     return _node_signal(name) if event is Event.HEARTBEAT else (name, VALUE)
 
 
+def charted_name(signal: str) -> str:
+    """The chart of a detector's signal.
+
+    >>> charted_name("eval_loss"), charted_name("reward")
+    ('eval/loss', 'reward')
+    """
+    is_eval = signal.startswith("eval_")
+    return _EVAL_PREFIX + signal.removeprefix("eval_") if is_eval else signal
+
+
 def _node_signal(name: str) -> tuple[str, int] | None:
     """The signal of a value of a heartbeat; None if it is no measurement of the node."""
     if name in NODE_SIGNALS:

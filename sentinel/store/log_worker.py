@@ -77,10 +77,20 @@ def main() -> None:
         with entry.lock() as is_free:
             if is_free and mode == "follow":
                 LogImporter(entry, path, job.run, settings).run(_wait_for_parent)
-            elif is_free and not entry.read().is_of(log_signature(path)):
+            elif is_free and not is_imported(entry.read(), path):
                 LogImporter(entry, path, job.run, settings).run()
         if not _wait_for_parent(0.0):
             return
+
+
+def is_imported(state: ImportState, path: Path) -> bool:
+    """Whether there is nothing in a log that an import would add.
+
+    Of one that was followed, the last row and the judgement of its end may be missing.
+    """
+    if not state.is_of(log_signature(path)):
+        return False
+    return state.is_ended or not is_settled(path, time.time())
 
 
 def cached_import(
@@ -100,7 +110,7 @@ def cached_import(
     entry.prepare()
     while True:
         state = entry.read()
-        if state.is_of(log_signature(path)):
+        if is_imported(state, path):
             break
         with entry.lock() as is_free:
             if is_free:

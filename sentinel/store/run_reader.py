@@ -18,6 +18,7 @@ from threading import RLock
 from typing import Any, TypeVar
 
 from sentinel.store import cases, media, samples
+from sentinel.store.charted_signals import charted_name
 from sentinel.store.database import connect_read_only
 from sentinel.store.history import History, load_onsets
 from sentinel.store.run_metadata import RunMetadataStore
@@ -85,7 +86,8 @@ class RunReader:
         Keys: axis (`step`, `time` in seconds since the epoch, or `tokens`; `step` if tokens are
         not counted), last_id (the newest row) and series: by name, x, attempt, mean, min, max,
         rank_min, rank_max, worst_rank (None without values of ranks), bad (the x of points with a
-        value that is not finite), is_raw (every point is one record) and count (finite values).
+        value that is not finite), is_raw (every point is one record), count (finite values) and
+        last (the newest value of the run, None if it is not finite).
 
         A point covers several records and is at the last of them. `attempt` counts the attempts,
         and a step that goes back begins one: x is not sorted across them. Points at the edge of a
@@ -151,9 +153,10 @@ class RunReader:
             )
 
     def incidents(self) -> list[dict[str, Any]]:
-        """Every incident, the newest first, see `History.incidents`."""
+        """Every incident, the newest first, see `History.incidents`; `signal` names a chart."""
         with self._reading() as connection:
-            return finite(History(connection).incidents())
+            found = History(connection).incidents()
+        return finite([each | {"signal": charted_name(each["signal"])} for each in found])
 
     def cases(self, *, has_ages: bool = True) -> list[dict[str, Any]]:
         """Every case, the newest first, see `case_with_message`.

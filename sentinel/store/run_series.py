@@ -12,6 +12,7 @@ import sqlite3
 import struct
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from heapq import merge
 from math import inf, isfinite
@@ -101,7 +102,8 @@ class RunSeries:
     last_id: int = 0
     _anchor: tuple[int, tuple[Any, ...]] | None = None
     """Id and content of the newest row that was read and would be deleted to be read again."""
-    _newest: dict[str, StoredRow] = field(default_factory=dict)
+    _newest: dict[str, dict[int, StoredRow]] = field(default_factory=dict)
+    """The newest row of each event and layout: not every row has all values."""
     _attempt: int | None = None
     _step: int = 0
     _segment: int = 0
@@ -197,7 +199,7 @@ class RunSeries:
                 self._step = row[2]
             elif event not in _CHARTED:
                 continue
-            self._newest[event] = row
+            self._newest.setdefault(event, {})[row[5]] = row
             self._track(event).add(row, self._segment)
         if row is not None:
             self._signals = None
@@ -273,9 +275,12 @@ class RunSeries:
         found: dict[str, dict[str, Any]] = {}
         for event, track in self.tracks.items():
             latest: Found = {}
-            if event in self._newest:
-                _, _, _, _, _, layout, blob, *_ = self._newest[event]
-                self._decode(layout, track.event, [blob], latest)
+            for row in sorted(self._newest.get(event, {}).values(), key=itemgetter(0)):
+                of_row: Found = {}
+                # A damaged one was reported when it was read first.
+                with suppress(*_DECODING_ERRORS):
+                    self._decoder(row[5], track.event, None).add([row[6]], of_row)
+                latest |= of_row
             for name, column in track.columns.items():
                 if name in found:
                     continue
@@ -312,6 +317,9 @@ class RunSeries:
             for name in of_track:
                 if name in shown.columns:
                     found[name] = shown.points(name, groups, xs)
+        latest = {each["name"]: each["latest"] for each in self.signals()} if found else {}
+        for name, points in found.items():
+            points["last"] = latest.get(name)
         return {
             "axis": window.axis,
             "last_id": self.last_id,

@@ -80,9 +80,13 @@ def runtime_dir(*, make: bool) -> Path:
 
 def private_cache_dir(name: str) -> Path:
     """A directory in the user's cache, created if missing. Raises UnsafeDirectoryError, OSError."""
+    return _make_private_dir(_make_root(cache_dir()) / name)
+
+
+def cache_dir() -> Path:
+    """`sentinel` in the user's cache directory. Not created."""
     chosen = os.environ.get("XDG_CACHE_HOME")
-    cache = Path(chosen) if chosen else Path.home() / ".cache"
-    return _make_private_dir(_make_root(cache / "sentinel") / name)
+    return (Path(chosen) if chosen else Path.home() / ".cache") / "sentinel"
 
 
 def run_dir(run_id: str) -> Path:

@@ -31,8 +31,12 @@ OUTDATED_SECONDS = 5.0
 """Nobody looked at a list that is as old: it is read before it is shown."""
 MAX_LIST_WAIT_SECONDS = 0.3
 """Longest wait for the list; a home directory that takes longer is shown as it was."""
-SILENT_AGENT_SECONDS = 10.0
-"""An agent that did not answer is not asked again for so long."""
+SILENT_AGENT_SECONDS = 1.0
+SILENT_AGENT_SHARE = 10.0
+"""Pause after an agent did not answer, in seconds and in times of the wait for it.
+
+A new one that is about to listen refuses at once, one that hangs takes the longest wait.
+"""
 
 AskAgent = Callable[[Path], dict[str, Any] | None]
 """The answer of `/api/run` of the agent that is registered in a directory.
@@ -160,7 +164,8 @@ class StateSource:
             return {}
         state = self._ask_agent(self._database.parent)
         if state is None:
-            self._ask_at = now + SILENT_AGENT_SECONDS
+            waited = monotonic() - now
+            self._ask_at = now + max(SILENT_AGENT_SECONDS, SILENT_AGENT_SHARE * waited)
         return state or {}
 
     def _stored_state(self) -> dict[str, Any]:

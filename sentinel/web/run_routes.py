@@ -25,6 +25,7 @@ from starlette.routing import BaseRoute, Route
 from sentinel.notify.report_process import ReportError, build_report, report_file_name
 from sentinel.store.database import NewerSchemaError
 from sentinel.store.run_reader import RunReader
+from sentinel.store.run_summary import ACTIVE_STATES, UNFINISHED
 from sentinel.web.auth import peer_of
 from sentinel.web.responses import REVALIDATED, body_response, is_unchanged, json_response
 from sentinel.web.run_events import OpenStreams, RunEvents, TooManyViewersError
@@ -81,7 +82,9 @@ class RunView:
     def read_state(self) -> JsonObject:
         """The state of the run."""
         state = self.state()
-        self.ended = not state.get("is_live", True)
+        # A run that was killed, or whose agent was, may go on.
+        is_open = state.get("state") in {UNFINISHED, *ACTIVE_STATES}
+        self.ended = not state.get("is_live", True) and not is_open
         return state | {"is_listed": True} if self.is_listed else state
 
     def change_mark(self) -> object:

@@ -33,6 +33,8 @@ PLOTS = """() => Object.fromEntries([...document.querySelectorAll("#section-curv
     labels: (layout.annotations ?? []).map(({ text }) => text),
   }]))"""
 
+SIGNALS = "() => fetch('api/signals').then((answer) => answer.json())"
+
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory):
@@ -126,6 +128,10 @@ def test_a_chart_has_a_text_for_those_who_do_not_see_it(shown):
         r"maximum [\d.]+ nats",
         label,
     )
+    # The value itself, not the mean of the last point.
+    (signal,) = [each for each in shown.evaluate(SIGNALS) if each["name"] == "kl_ref"]
+    latest = chart(shown, "kl_ref").locator(".latest").inner_text()
+    assert float(latest) == pytest.approx(signal["latest"], rel=1e-3)
     assert accessibility_problems(shown) == []
 
 

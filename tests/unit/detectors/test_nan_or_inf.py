@@ -211,3 +211,18 @@ def test_gradients_that_overflow_while_the_scaler_finds_its_scale_are_info():
     assert found == [Severity.INFO] * 4
     assert Severity.WARNING in kept
     assert Severity.CRITICAL in lost
+
+
+@pytest.mark.parametrize(
+    ("lost", "signal"),
+    [({"reward"}, "reward"), ({"loss"}, ""), ({"grad_norm", "loss"}, "")],
+)
+def test_the_finding_names_the_signal_that_is_lost(lost, signal):
+    """Of the loss it is the detector's own, whose onset is estimated."""
+    values = {
+        name: [*FINITE, nan if name in lost else 1.0] for name in ("loss", "reward", "grad_norm")
+    }
+
+    _, finding = first_finding(NanOrInf(), steps(**values))
+
+    assert finding.signal == signal

@@ -13,6 +13,7 @@ from support.event_files import event, event_file
 from support.log_files import FORMATS, trackio, trainer_state
 from support.wandb_files import framed, row
 
+from sentinel.notify.trackers.tensorboard import FILE_PATTERN
 from sentinel.readers.format_detection import open_log
 from sentinel.readers.log_folder import MAX_NAME_CHARS, find_logs
 from sentinel.transport.paths import validate_run_id
@@ -164,3 +165,33 @@ def test_the_own_files_of_sentinel_are_no_logs(tmp_path, own):
         (tmp_path / "run" / name).touch()
 
     assert names(tmp_path) == ["log"]
+
+
+def test_links_are_followed_within_the_folder_only(tmp_path):
+    lines(tmp_path / "other/a.jsonl", *ROWS)
+    lines(tmp_path / "logs/b.jsonl", *ROWS)
+    (tmp_path / "logs/out").symlink_to("../other")
+    (tmp_path / "logs/out.jsonl").symlink_to("../other/a.jsonl")
+    (tmp_path / "logs/gone").symlink_to("gone")
+
+    assert names(tmp_path / "logs") == ["b"]
+
+
+@pytest.mark.parametrize("own", ["home", "cache/sentinel"])
+def test_the_folders_of_sentinel_are_not_searched(tmp_path, monkeypatch, own):
+    monkeypatch.setenv("SENTINEL_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    lines(tmp_path / own / "runs/a/metrics.jsonl", *ROWS)
+    lines(tmp_path / "log.jsonl", *ROWS)
+
+    assert names(tmp_path) == ["log"]
+    assert names(tmp_path / own / "runs") == ["a-metrics"]
+
+
+def test_what_sentinel_writes_beside_a_tensorboard_log_is_none(tmp_path):
+    event_file(tmp_path / "run", event(1, "loss", 2.0))
+    written = event_file(tmp_path / "run/sentinel", event(1, "text", 2.0))
+    own = written.rename(written.with_name("events.out.tfevents.1700000000.sentinel"))
+
+    assert own.match(FILE_PATTERN)
+    assert names(tmp_path) == ["run"]

@@ -447,3 +447,16 @@ def test_memory_is_bounded_however_often_the_run_restarts(path, few_buckets):
 
     assert reader.series(["loss"], points=5000)["series"]["loss"]["count"] == 900
     assert all(len(track.spans) <= 33 for track in reader._series.tracks.values())
+
+
+def test_the_last_value_is_that_of_the_newest_row_that_has_the_signal(path, few_buckets):
+    """Loss and reward are logged in turn, and the points of both are means."""
+    records = [
+        step_record(step, {"reward" if step % 2 else "loss": float(step), "kl_ref": 1.0})
+        for step in range(1, 400)
+    ]
+    write_records(path, [*records, step_record(400, {"kl_ref": nan})])
+
+    shown = RunReader(path).series(["loss", "reward", "kl_ref"])["series"]
+    assert [each["last"] for each in shown.values()] == [398.0, 399.0, None]
+    assert shown["loss"]["mean"][-1] < 398.0

@@ -121,6 +121,16 @@ def test_an_agent_that_does_not_answer_is_not_asked_each_time(start, add_run):
     assert len(asked) == 1
 
 
+def test_an_agent_that_begins_to_listen_is_asked_soon(start, add_run, monkeypatch):
+    add_run("live", outcome="")
+    monkeypatch.setattr(home_runs, "SILENT_AGENT_SECONDS", 0.05)
+    answers = [None, {"run": "live", "state": "running", "step": 99, "is_live": True}]
+    view = start(lambda _: answers.pop(0)).view("live")
+    assert view.read_state()["step"] == 3
+    Flag().wait(0.1)
+    assert view.read_state()["step"] == 99
+
+
 def test_nothing_of_a_run_without_an_agent_can_be_silenced(start, add_run):
     add_run("old")
     view = start().view("old")

@@ -6,6 +6,7 @@ import json
 import os
 import time
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 from support.event_files import event, event_file
@@ -16,6 +17,7 @@ from sentinel.config.settings import load_replay_settings
 from sentinel.store import log_worker
 from sentinel.store.log_cache import CacheEntry, ImportState, LogCache, log_signature
 from sentinel.store.log_worker import LogImporter, cached_import
+from sentinel.store.run_reader import RunReader
 from sentinel.web import log_runs
 from sentinel.web.log_runs import LogRuns
 from sentinel.web.run_list import RunQuery
@@ -167,6 +169,27 @@ def test_an_import_is_used_until_the_log_changes(folder, settings, cache, monkey
     path.write_text("nothing\n")
     with pytest.raises(ValueError, match="format"):
         cached_import(path, settings)
+
+
+def test_a_log_that_was_left_before_its_end_is_imported_again(folder, settings, cache, monkeypatch):
+    """Its last row was held back: it could have been incomplete."""
+    monkeypatch.setattr(log_worker, "LogCache", lambda: cache)
+    path = event_file(folder / "run", *[event(step, "loss", 2.0) for step in range(1, 6)]).parent
+    entry = cache.entry(path, "run", settings)
+    entry.prepare()
+    with entry.lock():
+        LogImporter(entry, path, "run", settings).run(lambda _: False)
+        assert not entry.read().is_ended
+
+    def count(state):
+        return RunReader(entry.database(state)).signals()[0]["count"]
+
+    assert count(entry.read()) == 4
+    for file in path.iterdir():
+        os.utime(file, (time.time() - 3600.0,) * 2)
+    entry.write(replace(entry.read(), signature=log_signature(path)))
+    cached_import(path, settings, run="run")
+    assert (count(entry.read()), entry.read().is_ended) == (5, True)
 
 
 def test_what_an_import_left_that_was_killed_is_removed(folder, settings, cache):

@@ -153,6 +153,17 @@ def test_the_stream_of_a_run_without_an_agent_ends(run):
     assert names == ["run", "rows", "end"]
 
 
+def test_the_stream_of_a_run_whose_agent_was_killed_goes_on_with_the_next_one(run):
+    run.state = {"run": RUN, "is_live": False, "state": "unfinished"}
+    run.add_steps(1, 2)
+    with event_stream(f"{run.url}?last_event_id=0") as events:
+        assert next_event(events, "rows").data["step"] == [1, 2]
+        run.state = {"run": RUN, "is_live": True, "state": "running"}
+        assert next_event(events, "run").data["is_live"]
+        run.add_steps(3, 4)
+        assert next_event(events, "rows").data["step"] == [3, 4]
+
+
 def test_viewers_share_one_reading(run):
     with ExitStack() as stack:
         streams = [stack.enter_context(event_stream(run.url)) for _ in range(12)]

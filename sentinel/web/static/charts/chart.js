@@ -1,7 +1,7 @@
 // One chart: a card with the name of a signal, its latest value, its curve, and a table on request.
 import { container, element, setText, severityClass } from "../dom.js";
 import { PLOT_MARGIN, plotDraw, plotFade, plotLayout, plotLines, plotText, plotValue, plotX } from "./plot.js";
-import { seriesEndsBad, seriesRepeated, seriesSmooth } from "./series.js";
+import { seriesRepeated, seriesSmooth } from "./series.js";
 import { sparkline, sparklineSet } from "./sparkline.js";
 import { chartNumber, chartPosition, chartUnit } from "./units.js";
 
@@ -173,7 +173,8 @@ export class Chart {
 
   // Unit, latest value and the text for those who do not see the curve.
   #describe(all, windows) {
-    const { axis } = this.context.store;
+    const { store } = this.context;
+    const { axis } = store;
     let extent = null;
     for (const { points, inside } of windows) {
       extent = chartExtent(inside.map((index) => points.min[index]), extent);
@@ -183,10 +184,10 @@ export class Chart {
     this.unit = chartUnit(this.signals[0].unit, Math.max(Math.abs(low), Math.abs(high)));
     setText(this.unitLabel, this.limit ? `of ${chartNumber(this.limit * this.unit.factor)} ${this.unit.name}` : this.unit.name);
     const number = (value) => chartNumber(value * this.unit.factor);
-    const latest = all.map(({ points }) => points.mean.findLast((value) => value !== null)).filter((value) => value !== undefined);
-    const [lowest, highest] = chartExtent(latest) || [null, null];
-    const isBad = all.some(({ points }) => seriesEndsBad(points));
-    const text = isBad ? "NaN or infinite" : lowest === null ? "" : lowest === highest ? number(lowest) : `${number(lowest)} – ${number(highest)}`;
+    const latest = all.map(({ name }) => store.overview.get(name).last);
+    const [lowest, highest] = chartExtent(latest.filter(Number.isFinite)) || [null, null];
+    const isBad = !latest.every(Number.isFinite);
+    const text = isBad ? "NaN or infinite" : lowest === highest ? number(lowest) : `${number(lowest)} – ${number(highest)}`;
     setText(this.latest, text);
     this.latest.className = isBad ? "latest bad" : "latest";
     const last = all[0].points.x[all[0].points.x.length - 1];

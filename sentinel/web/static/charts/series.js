@@ -17,6 +17,8 @@ function seriesPoints(reply) {
     worst_rank: fill(reply.worst_rank, () => null), attempt: fill(reply.attempt, () => 0),
     weight: reply.x.map(() => Math.max(1, (reply.count || 0) / reply.x.length)),
     bad: [...(reply.bad || [])], isRaw: Boolean(reply.is_raw), count: reply.count ?? reply.x.length,
+    // The newest value itself: the last point may be the mean of several.
+    last: seriesLast(reply),
   };
 }
 
@@ -69,6 +71,12 @@ export function seriesSmooth(points, smoothing, span) {
     weight = kept * weight + (1 - kept);
     return sum / weight;
   });
+}
+
+// The newest value of a reply, NaN if it is not finite.
+export function seriesLast({ x, mean, bad = [], last }) {
+  if (last !== undefined) return last ?? NaN;
+  return seriesEndsBad({ x, bad }) ? NaN : mean.findLast((value) => value !== null) ?? NaN;
 }
 
 // Whether the newest value is not finite.
@@ -178,6 +186,9 @@ export class SeriesStore {
       points.bad.push(...bad);
       points.bad.splice(0, points.bad.length - SERIES_MAX_POINTS);
       const added = this.#appendValues(points, positions, values, rows, name);
+      const newest = values.findLastIndex((value) => value !== null);
+      const isBad = bad.length > 0 && rows.bad[name][bad.length - 1] >= newest;
+      if (isBad || (added && newest >= 0)) points.last = isBad ? NaN : values[newest];
       if (!added && !bad.length) continue;
       changed.push(name);
       const detail = this.detail.get(name);

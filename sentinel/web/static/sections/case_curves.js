@@ -1,6 +1,6 @@
 // Small curves of the signals of a case around its onset, beside its evidence.
 import { container, element, isNumber, setAttributes, severityClass, svgElement } from "../dom.js";
-import { seriesEndsBad } from "../charts/series.js";
+import { seriesLast } from "../charts/series.js";
 import { chartNumber, chartUnit } from "../charts/units.js";
 
 const CASE_SIGNALS = 4;
@@ -55,12 +55,15 @@ async function loadCaseCurves(page, node, openCase, signals) {
 }
 
 // One curve, which leads to its chart.
-function caseCurve(page, openCase, { name, label = name, unit }, { x, mean, bad = [] }, range) {
+function caseCurve(page, openCase, { name, label = name, unit }, { x, mean, bad, last }, range) {
   const before = mean.filter((value, index) => isNumber(value) && x[index] < openCase.onset_step).sort((a, b) => a - b);
-  const values = [before.length ? before[Math.floor(before.length / 2)] : null, mean.findLast(isNumber)].filter(isNumber);
+  // A case that lasts is judged by the newest value itself, the end of an earlier one by its interval.
+  const isLasting = (openCase.resolved_step ?? Infinity) >= (page.run?.step ?? Infinity);
+  const end = seriesLast({ x, mean, bad, ...(isLasting && { last }) });
+  const values = [before.length ? before[Math.floor(before.length / 2)] : null, end].filter(isNumber);
   const { factor, name: unitName } = chartUnit(unit, Math.max(...values.map(Math.abs)));
   const numbers = values.map((value) => chartNumber(value * factor));
-  const text = seriesEndsBad({ x, bad })
+  const text = !isNumber(end)
     ? [before.length ? `${numbers[0]} ${unitName}`.trim() : "", "NaN or infinite"].filter(Boolean).join(" → ")
     : `${numbers.join(" → ")} ${unitName}`.trim();
   const node = setAttributes(element("button", "", `case-curve ${severityClass(openCase)}`), { type: "button" });
