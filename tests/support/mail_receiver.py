@@ -80,7 +80,9 @@ class MailReceiver:
                 self._reply(connection, command, "235 welcome")
             elif command == "DATA":
                 self._reply(connection, command, "354 go on")
-                mail = b"".join(iter(lines.readline, b".\r\n")).decode()
+                mail = _read_mail(lines)
+                if mail is None:
+                    return
                 if not self.replies.get("."):
                     self.mails.append(mail)
                 self._reply(connection, ".", "250 accepted")
@@ -93,3 +95,13 @@ class MailReceiver:
             self.silences.release()
             self.closing.wait(200.0)
         connection.sendall(f"{reply}\r\n".encode())
+
+
+def _read_mail(lines):
+    """The text up to the final dot; None if the connection ends before it."""
+    read = []
+    while (line := lines.readline()) != b".\r\n":
+        if not line:
+            return None
+        read.append(line)
+    return b"".join(read).decode()
