@@ -191,7 +191,7 @@ def read_only_uri(path: Path) -> str:
         return f"{path.as_uri()}?immutable=1"
     # A read-only connection cannot create the index of the log, but needs no content of it.
     with suppress(OSError):
-        path.with_name(f"{path.name}-shm").touch()
+        path.with_name(f"{path.name}-shm").touch(exist_ok=False)
     return f"{path.as_uri()}?mode=ro"
 
 
@@ -201,11 +201,10 @@ def connect_read_only(path: Path) -> sqlite3.Connection:
     Raises FileNotFoundError if there is no database or an empty one, and NewerSchemaError if a
     later version wrote it. One of an earlier version is migrated.
     """
-    with path.open("rb") as file:
-        header = file.read(_HEADER_BYTES)
-    # A file without a write-ahead log may be written at any time.
-    is_logged = header[_READ_VERSION_OFFSET:][:1] != _ROLLBACK_JOURNAL
-    uri = read_only_uri(path) if is_logged else f"{path.as_uri()}?mode=ro"
+    uri = read_only_uri(path)
+    if uri.endswith("immutable=1") and _has_rollback_journal(path):
+        # It may be written at any time.
+        uri = f"{path.as_uri()}?mode=ro"
     connection = sqlite3.connect(uri, uri=True, timeout=10.0, isolation_level=None)
     try:
         version = _schema_version(connection)
@@ -220,6 +219,17 @@ def connect_read_only(path: Path) -> sqlite3.Connection:
         connect(path).close()
         return connect_read_only(path)
     return connection
+
+
+def _has_rollback_journal(path: Path) -> bool:
+    """Whether the file states that it is written without a write-ahead log.
+
+    Only for one that this process has not opened with SQLite: closing any descriptor of a file
+    gives up all locks of the process on it, and the next process to leave would delete the log.
+    """
+    with path.open("rb") as file:
+        header = file.read(_HEADER_BYTES)
+    return header[_READ_VERSION_OFFSET:][:1] == _ROLLBACK_JOURNAL
 
 
 def _create_or_migrate(connection: sqlite3.Connection, path: Path) -> None:

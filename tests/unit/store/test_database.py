@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import math
 import sqlite3
+import subprocess
+import sys
 import threading
 from contextlib import closing, suppress
 from dataclasses import replace
@@ -21,6 +23,7 @@ from sentinel.store.database import (
     NewerSchemaError,
     UnsupportedSchemaError,
     connect,
+    connect_read_only,
     transaction,
 )
 from sentinel.store.history import History, load_onsets
@@ -438,3 +441,16 @@ def test_opening_is_tried_again_if_another_process_opens_the_file(path, monkeypa
     monkeypatch.setattr(database, "_open", open_after_two_errors)
     with closing(connect(path)) as connection:
         assert History(connection).incidents() == []
+
+
+def test_a_reader_of_an_agent_gives_up_none_of_its_locks(path):
+    """Else the next process that closes the database deletes the log, with what is stored there."""
+    opened = "import sys; from pathlib import Path; from sentinel.store.database import connect"
+    with closing(connect(path)) as agent:
+        connect_read_only(path).close()
+        program = [sys.executable, "-c", f"{opened}; connect(Path(sys.argv[1])).close()", str(path)]
+        subprocess.run(program, check=True, timeout=120.0)
+        assert path.with_name(f"{path.name}-wal").exists()
+        agent.execute("insert into sink_pause values('slack', 1.0)")
+        with closing(connect_read_only(path)) as reader:
+            assert reader.execute("select count(*) from sink_pause").fetchall() == [(1,)]
