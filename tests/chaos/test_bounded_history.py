@@ -41,6 +41,7 @@ def test_a_long_run_is_thinned_and_the_home_is_pruned(tmp_path, monkeypatch):
         agent = subprocess.Popen([sys.executable, "-m", "sentinel", "agent", "--run", run])
         database = run_dir(run) / "sentinel.db"
         until(lambda: database.exists() and onsets(database), PATIENCE_SECONDS, "onset estimated")
+        until(lambda: whole_steps(database) < STEPS - 300, PATIENCE_SECONDS, "steps are thinned")
         libraries = Path(f"/proc/{agent.pid}/maps").read_text()
         release(trainer)
         assert agent.wait(PATIENCE_SECONDS) == 0
@@ -68,6 +69,12 @@ def make_old_run(megabytes):
     for path in (*directory.iterdir(), directory):
         os.utime(path, (time.time() - 2 * 86400.0,) * 2)
     return directory
+
+
+def whole_steps(database):
+    with closing(connect(database)) as connection:
+        rows = History(connection).rows()
+        return sum(record.event is Event.STEP for _, record in rows)
 
 
 def onsets(database):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 from requirements import need
@@ -183,15 +184,19 @@ def test_a_torn_event_of_tensorboard_hides_none_that_follows(tmp_path):
     assert b"(00000001)" in event.tensor_proto.string_val[0]
 
 
-def test_trackio_shows_the_alert_once():
+def test_trackio_shows_the_alert_once(monkeypatch):
     import trackio
     from trackio.sqlite_storage import SQLiteStorage
+    from trackio.utils import TRACKIO_DIR
 
-    run = trackio.init(project="p", embed=False)
+    # Another test of this process may have imported it with another directory.
+    monkeypatch.setenv("TRACKIO_DIR", str(TRACKIO_DIR))
+    project = f"p-{uuid4().hex}"
+    run = trackio.init(project=project, embed=False)
     trackio.log({"kl": 0.25})
-    runs = {"trackio_project": "p", "trackio_run": run.name, "trackio_run_id": run.id}
+    runs = {"trackio_project": project, "trackio_run": run.name, "trackio_run_id": run.id}
 
-    until(lambda: "p" in SQLiteStorage.get_projects(), 60.0, "the project")
+    until(lambda: project in SQLiteStorage.get_projects(), 60.0, "the project")
 
     # While the run is alive, and twice, as after a lost response.
     assert deliver(Trackio(), notification(runs))[0]
@@ -200,11 +205,11 @@ def test_trackio_shows_the_alert_once():
     trackio.log({"kl": 0.5})
     trackio.finish()
 
-    alerts = SQLiteStorage.get_alerts("p", run_name=run.name)
+    alerts = SQLiteStorage.get_alerts(project, run_name=run.name)
     assert [alert["level"] for alert in alerts] == ["warn", "warn"]
     (opened,) = (alert for alert in alerts if "Raise the KL" in (alert["text"] or ""))
     assert (opened["step"], opened["run"]) == (120, run.name)
-    assert len(SQLiteStorage.get_logs("p", run.name)) == 2
+    assert len(SQLiteStorage.get_logs(project, run.name)) == 2
     accepted, remedy, _ = deliver(Trackio(project="mistyped"), notification(runs), 2)
     assert (accepted, "does not know" in remedy) == (False, True)
 
