@@ -15,9 +15,9 @@ from support.web_servers import servers
 expect.set_options(timeout=TIMEOUT_MS)
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def browser():
-    """One browser for all tests of this folder, and for no others.
+    """One browser for all tests of a file, and for no others.
 
     Playwright runs an event loop in this thread, so no test could start its own meanwhile.
     """

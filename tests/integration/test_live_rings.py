@@ -34,7 +34,9 @@ def rank():
 
 @pytest.fixture
 def source():
-    return LiveRings("live", Counters())
+    opened = LiveRings("live", Counters())
+    yield opened
+    opened.close()
 
 
 def poll_until(source, until, seconds=60.0):
