@@ -152,6 +152,16 @@ class ConnectionAcceptor:
         """Wait until `close` is done."""
         await asyncio.gather(self._accepting, return_exceptions=True)
 
+    async def abort(self) -> None:
+        """Close what is still open: a stream may outlast the time that the server waits for it."""
+        for connection in list(self._connections):
+            if connection.protocol.transport is None:
+                connection.socket.close()
+            else:
+                connection.protocol.transport.abort()
+        # The event loop closes them in its next turn.
+        await asyncio.sleep(0)
+
     async def _accept(self) -> None:
         while True:
             await self._make_room()

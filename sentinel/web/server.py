@@ -209,6 +209,7 @@ class _Server(uvicorn.Server):
         ]
         # Not asyncio servers, but with the methods that are called.
         self.servers = acceptors  # type: ignore[assignment]
+        self._acceptors = acceptors
         self.started = True
 
     async def on_tick(self, counter: int) -> bool:
@@ -219,9 +220,11 @@ class _Server(uvicorn.Server):
         return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """End the streams, then as every server."""
+        """End the streams, then as every server; close what is open after the graceful time."""
         self._end_streams()
         await super().shutdown(sockets)
+        for acceptor in self._acceptors:
+            await acceptor.abort()
 
     def _make_protocol(self) -> TimedH11Protocol:
         return TimedH11Protocol(self.config, self.server_state, {})
