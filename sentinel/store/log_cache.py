@@ -25,7 +25,7 @@ from sentinel.config.settings import Settings, build_detectors
 from sentinel.model.json_safe import parse_object
 from sentinel.readers.log_folder import log_files
 from sentinel.store.database import SCHEMA_VERSION, connect
-from sentinel.transport.paths import private_cache_dir
+from sentinel.transport.paths import is_locked, private_cache_dir
 
 MAX_CACHE_BYTES = 2 << 30
 MAX_CACHE_ENTRIES = 1000
@@ -105,23 +105,16 @@ class CacheEntry:
             self.directory / _LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
         )
         try:
-            yield _is_locked(descriptor)
+            yield _try_lock(descriptor)
         finally:
             os.close(descriptor)
 
     def is_importing(self) -> bool:
         """Whether a process imports or follows the log now."""
         try:
-            descriptor = os.open(self.directory / _LOCK_NAME, os.O_RDWR | os.O_CLOEXEC)
-        except OSError:
-            return False
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            return is_locked(self.directory / _LOCK_NAME)
         except OSError:
             return True
-        finally:
-            os.close(descriptor)
-        return False
 
     def remove_databases(self, kept: str) -> None:
         """Remove the databases of other imports than the one of that name."""
@@ -179,7 +172,7 @@ def _default_root() -> Path:
         return Path(tempfile.mkdtemp(prefix="sentinel-logs-"))
 
 
-def _is_locked(descriptor: int) -> bool:
+def _try_lock(descriptor: int) -> bool:
     """Lock the file; whether no other process holds the lock."""
     for attempt in range(LOCK_TRIES):
         if attempt:

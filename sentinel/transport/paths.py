@@ -296,16 +296,23 @@ def write_owner_host(run_id: str, host: str) -> None:
 
 
 def is_agent_running(directory: Path) -> bool:
-    """Whether an agent holds the lock in that directory. Never waits, creates nothing.
+    """Whether an agent holds the lock in that directory. Never waits, creates nothing."""
+    return is_locked(directory / AGENT_LOCK)
 
-    The kernel releases the lock when its owner exits, however it exits.
+
+def is_locked(path: Path) -> bool:
+    """Whether a process holds the exclusive lock of that file. Never waits, creates nothing.
+
+    The kernel releases the lock when its owner exits, however it exits. Raises OSError if the file
+    system has no locks.
     """
     try:
-        descriptor = os.open(directory / AGENT_LOCK, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:
         return False
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # Shared, so that two that look at once do not take each other for the owner.
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
     finally:
