@@ -155,11 +155,9 @@ class ConnectionAcceptor:
     async def abort(self) -> None:
         """Close what is still open: a stream may outlast the time that the server waits for it."""
         for connection in list(self._connections):
-            if connection.protocol.transport is None:
-                connection.socket.close()
-            else:
-                connection.protocol.transport.abort()
-        # The event loop closes them in its next turn.
+            connection.close()
+            connection.socket.close()
+        # The event loop ends their transports in its next turn.
         await asyncio.sleep(0)
 
     async def _accept(self) -> None:

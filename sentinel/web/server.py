@@ -200,16 +200,16 @@ class _Server(uvicorn.Server):
     ) -> None:
         super().__init__(config)
         self._web_config, self._end_streams = web_config, end_streams
+        self._acceptors: list[ConnectionAcceptor] = []
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Accept connections of `sockets`, and follow changes of the web configuration."""
-        acceptors = [
+        self._acceptors = [
             ConnectionAcceptor(listener, self._make_protocol, self._tls_context)
             for listener in sockets or ()
         ]
         # Not asyncio servers, but with the methods that are called.
-        self.servers = acceptors  # type: ignore[assignment]
-        self._acceptors = acceptors
+        self.servers = self._acceptors  # type: ignore[assignment]
         self.started = True
 
     async def on_tick(self, counter: int) -> bool:
