@@ -17,7 +17,7 @@ _HEIGHT = re.compile(r'<html[^>]*\bdata-height="(\d+)"')
 
 
 class PictureError(Exception):
-    """No picture was taken; the message says why and what to do."""
+    """No picture was taken; the message states why and what to do."""
 
 
 def find_chromium() -> str:

@@ -27,7 +27,7 @@ Window = tuple[float | None, float | None]
 WHOLE: Window = (None, None)
 
 MAX_RUNS = 20
-"""Runs that are compared at once; more are not told apart in a chart."""
+"""Runs that are compared at once; more cannot be distinguished in a chart."""
 MAX_SIGNALS = 60
 """Signals that are compared unless they are named."""
 GROUPS = ("main", "training", "policy", "reward", "evaluation", "logged")

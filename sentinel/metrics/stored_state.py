@@ -85,7 +85,7 @@ def stored_summary(run: str, database: Path) -> dict[str, Any]:
 def log_state(stored: Mapping[str, Any], *, is_growing: bool) -> dict[str, Any]:
     """The state of a run that is known by its log alone, which was imported as `stored`.
 
-    The training runs while the log grows, unless the log says that it ended.
+    The training runs while the log grows, unless the log states that it ended.
     """
     if not is_growing or stored["state"] not in {UNFINISHED, *ACTIVE_STATES}:
         return dict(stored)

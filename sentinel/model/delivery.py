@@ -142,7 +142,7 @@ def closes_alerts(sink: Sink) -> bool:
 
 
 def is_record(sink: Sink) -> bool:
-    """Whether its receiver records incidents and notifies nobody, such as a tracker.
+    """Whether its receiver records incidents and sends no notification, such as a tracker.
 
     A class attribute `is_record`. Nothing that another sink rejected is passed on to it, and
     nothing that it rejected to another sink.

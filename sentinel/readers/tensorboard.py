@@ -201,7 +201,7 @@ class EventLog:
             self.last_growth_at = self.reader.clock()
             yield from self._add_payloads(payloads, self.file.payload_offsets)
         if is_first_read and self.last_growth_at:
-            # A file that nobody writes any more is complete at once.
+            # A file without a writer is complete at once.
             self.last_growth_at = min(self.last_growth_at, self.file.path.stat().st_mtime)
         self._count_damage()
         idle = self.reader.clock() - self.last_growth_at

@@ -1,4 +1,4 @@
-"""Metadata that says to which run of an experiment tracker the training logs."""
+"""Metadata that states to which run of an experiment tracker the training logs."""
 
 from __future__ import annotations
 

@@ -52,11 +52,11 @@ FIRST_DATA_SECONDS = 5.0
 CHECK_SECONDS = 2.0
 """Interval at which the files of a viewed log are examined for changes."""
 UNWATCHED_SECONDS = 600.0
-"""A log that nobody viewed for so long is not followed any more."""
+"""A log without a viewer for so long is not followed any more."""
 MAX_WORKERS = 4
 """Processes that import and follow logs, of which one works in the background."""
 MAX_BACKGROUND_LOGS = 500
-"""The newest logs, which are imported though nobody views them."""
+"""The newest logs, which are imported without a viewer."""
 LOGS_PER_WORKER = 20
 """Logs that a process imports in the background one after the other: its start takes a second."""
 _BACKGROUND = ""

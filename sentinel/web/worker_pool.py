@@ -18,7 +18,7 @@ READ_TIMEOUT_SECONDS = 60.0
 class WorkerPool:
     """At most `size` daemon threads, started as they are needed.
 
-    A call that takes longer than `READ_TIMEOUT_SECONDS` keeps its thread, but nobody waits for it.
+    A call longer than `READ_TIMEOUT_SECONDS` keeps its thread, but its answer is dropped.
     """
 
     def __init__(self, size: int = 8) -> None:

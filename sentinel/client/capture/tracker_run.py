@@ -16,7 +16,7 @@ from sentinel.client.capture.patcher import Patcher
 from sentinel.model.record import Event
 
 MAX_RUNS = 64
-"""Runs of a tracker that are told apart; further ones are not reported."""
+"""Runs of a tracker that are distinguished; further ones are not reported."""
 
 
 @dataclass
