@@ -187,7 +187,7 @@ def read_only_uri(path: Path) -> str:
 
     Closing a connection that may write moves the write-ahead log into the database.
     """
-    if not path.with_name(f"{path.name}-wal").exists():
+    if not _log_path(path).exists():
         return f"{path.as_uri()}?immutable=1"
     # A read-only connection cannot create the index of the log, but needs no content of it.
     with suppress(OSError):
@@ -201,10 +201,9 @@ def connect_read_only(path: Path) -> sqlite3.Connection:
     Raises FileNotFoundError if there is no database or an empty one, and NewerSchemaError if a
     later version wrote it. One of an earlier version is migrated.
     """
-    uri = read_only_uri(path)
-    if uri.endswith("immutable=1") and _has_rollback_journal(path):
-        # It may be written at any time.
-        uri = f"{path.as_uri()}?mode=ro"
+    # A file without a write-ahead log may be written at any time.
+    is_logged = _log_path(path).exists() or not _has_rollback_journal(path)
+    uri = read_only_uri(path) if is_logged else f"{path.as_uri()}?mode=ro"
     connection = sqlite3.connect(uri, uri=True, timeout=10.0, isolation_level=None)
     try:
         version = _schema_version(connection)
@@ -219,6 +218,11 @@ def connect_read_only(path: Path) -> sqlite3.Connection:
         connect(path).close()
         return connect_read_only(path)
     return connection
+
+
+def _log_path(path: Path) -> Path:
+    """The write-ahead log of the database, which exists while a process has it open."""
+    return path.with_name(f"{path.name}-wal")
 
 
 def _has_rollback_journal(path: Path) -> bool:

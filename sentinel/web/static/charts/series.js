@@ -80,7 +80,7 @@ export function seriesLast({ x, mean, bad = [], last }) {
 }
 
 // Whether the newest value is not finite.
-export function seriesEndsBad({ x, bad }) {
+function seriesEndsBad({ x, bad }) {
   return bad.length > 0 && bad[bad.length - 1] >= x[x.length - 1];
 }
 
