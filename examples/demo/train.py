@@ -123,6 +123,7 @@ def reinforce(
         "reward": rewards.mean().item(),
         "reward_std": rewards.std().item(),
         "entropy": entropy.item(),
+        "completion_length": float(taken.shape[1]),
     }
     return loss, figures
 
