@@ -41,6 +41,7 @@ SIGNAL_GROUPS: dict[str, tuple[Signal, ...]] = {
     "Objective": policy.OBJECTIVE,
     "Completions and samples": policy.COMPLETIONS,
     "Optimiser": training.OPTIMISATION,
+    "Curvature and distance": training.GEOMETRY,
     "Progress": training.PROGRESS,
     "Speed": training.SPEED,
     "GPU": machine.GPU,

@@ -137,6 +137,40 @@ OPTIMISATION = (
     ),
 )
 
+GEOMETRY = (
+    Signal(
+        "sharpness",
+        "",
+        _MEAN,
+        "Largest eigenvalue of the loss's Hessian; preconditioned where the optimiser is adaptive.",
+        ("hessian_max_eigenvalue", "max_hessian_eigenvalue", "hessian/max_eigenvalue"),
+    ),
+    Signal(
+        "sharpness_ratio",
+        "",
+        _MEAN,
+        "Sharpness divided by the highest at which the learning rate is stable: 1 is the edge.",
+    ),
+    Signal(
+        "distance_to_initial",
+        "ratio",
+        _MEAN,
+        "L2 distance of the weights from the initial ones, relative to the norm of those.",
+    ),
+    Signal(
+        "distance_to_reference",
+        "ratio",
+        _MEAN,
+        "L2 distance of the weights from the reference model's, relative to the initial norm.",
+    ),
+    Signal(
+        "distance_travelled",
+        "ratio",
+        _MEAN,
+        "Length of the path of the weights so far, relative to the norm of the initial ones.",
+    ),
+)
+
 PROGRESS = (
     Signal(
         "global_step",

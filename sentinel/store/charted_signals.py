@@ -42,6 +42,7 @@ _GROUP_BY_HEADING = {
     "Objective": "policy",
     "Completions and samples": "policy",
     "Optimiser": "training",
+    "Curvature and distance": "training",
     "Progress": "training",
     "Speed": "training",
     "GPU": "machine",
