@@ -15,6 +15,7 @@ from time import monotonic
 from typing import Literal
 
 from sentinel.agent.registration import REGISTRATION_NAME
+from sentinel.insight.artifact import copy_artifacts
 from sentinel.store.relocation import merge_into_home
 from sentinel.transport.paths import AGENT_LOCK, DATABASE_NAME
 
@@ -99,3 +100,4 @@ def copy_to_home(source: Path, home: Path, journal_mode: Literal["wal", "delete"
     for path in source.iterdir():
         if path.is_file() and not path.name.startswith(excluded):
             shutil.copy(path, home / path.name)
+    copy_artifacts(source, home)

@@ -23,6 +23,7 @@ from time import monotonic
 from sentinel.agent.home_sync import SEED_NAME, HomeSync, copy_to_home
 from sentinel.agent.output_log import OUTPUT_LOG_NAME
 from sentinel.agent.registration import REGISTRATION_NAME, AgentRegistration
+from sentinel.insight.artifact import copy_artifacts
 from sentinel.model.storage_state import MEMORY, StorageState
 from sentinel.store import database
 from sentinel.store.recovery import STATE_NAME, load_state, save_state
@@ -38,6 +39,7 @@ from sentinel.transport.mounts import find_mount
 from sentinel.transport.paths import (
     BASELINES_NAME,
     DATABASE_NAME,
+    INSIGHT_NAME,
     REMOVED_SUFFIX,
     START_LOG_NAME,
     UnsafeDirectoryError,
@@ -59,6 +61,8 @@ RETRY_INTERVAL_SECONDS = 30.0
 """Interval between tries to return to the home directory."""
 SEED_TIMEOUT_SECONDS = 5.0
 """Longest wait for the database of an earlier agent on a file server."""
+MAX_SEED_ARTIFACT_BYTES = 8 << 20
+"""Size of the newest results of insight that are copied to shared memory."""
 FINAL_COPY_SECONDS = 10.0
 """Longest wait for the last copy to a file server."""
 _PROBE_BYTES = 4096
@@ -239,6 +243,10 @@ class RunDirectory:
             except (OSError, sqlite3.Error) as error:
                 log.warning("The database of an earlier agent cannot be read: %s", error)
                 begin_in_fallback(path)
+        if not self._mount.is_remote:
+            with suppress(OSError):
+                home = home_dir() / "runs" / self.run
+                copy_artifacts(home, directory, MAX_SEED_ARTIFACT_BYTES)
         return directory
 
     def _seed_from_server(self, path: Path) -> None:
@@ -251,6 +259,7 @@ class RunDirectory:
                 home = home_dir() / "runs" / self.run
                 _append_file(home / OUTPUT_LOG_NAME, path.with_name(OUTPUT_LOG_NAME), remove=False)
                 _copy_newer(home_dir() / BASELINES_NAME, path.with_name(BASELINES_NAME))
+                copy_artifacts(home, path.parent, MAX_SEED_ARTIFACT_BYTES)
                 with suppress(FileNotFoundError):
                     shutil.copy(home / STATE_NAME, path.parent)
                 (home / DATABASE_NAME).stat()
@@ -312,7 +321,7 @@ class RunDirectory:
         try:
             directory = run_dir(self.run)
             _probe(directory)
-            size = sum(path.stat().st_size for path in self.path.iterdir())
+            size = sum(path.stat().st_size for path in self.path.rglob("*"))
             return _free_bytes(directory) >= size + 2 * RESERVE_BYTES
         except OSError:
             return False
@@ -421,7 +430,8 @@ def remove_shared_files(run: str) -> None:
 
 def _remove_files(fallback: Path) -> None:
     """Remove the files of a run directory in shared memory, the database last."""
-    shutil.rmtree(fallback / BASELINES_NAME, ignore_errors=True)
+    for name in (BASELINES_NAME, INSIGHT_NAME):
+        shutil.rmtree(fallback / name, ignore_errors=True)
     for path in fallback.iterdir():
         if not path.name.startswith(DATABASE_NAME) and not path.name.endswith(REMOVED_SUFFIX):
             path.unlink(missing_ok=True)

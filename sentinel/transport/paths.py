@@ -25,6 +25,8 @@ START_LOG_NAME = "agent.log"
 DATABASE_NAME = "sentinel.db"
 BASELINES_NAME = "baselines"
 """Directory of the trajectories of healthy runs."""
+INSIGHT_NAME = "insight"
+"""Directory in that of a run with the results of insight."""
 HOME_TIMEOUT_SECONDS = 1.0
 """Longest wait for a home directory on a file server."""
 _HANG_MEMORY_SECONDS = 30.0
