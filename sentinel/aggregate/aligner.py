@@ -32,6 +32,9 @@ ENDED_STATES = frozenset({"finished", "failed", "died"})
 _EVENT_ORDER = {Event.STEP: 0, Event.EVAL: 1}
 """Events that wait for all ranks, and the order in which those of one step index close."""
 
+_COMBINED_ELSEWHERE = frozenset({Event.SAMPLE, Event.LAYERS})
+"""Events of ranks that `TextSampleAggregator` and `LayerAggregator` combine."""
+
 
 @dataclass
 class Aligner:
@@ -130,7 +133,7 @@ class Aligner:
             if record.step_index > self.last_saved_index:
                 self.last_saved_index = record.step_index
                 yield replace(record, rank=WHOLE_RUN)
-        elif record.event is not Event.SAMPLE:
+        elif record.event not in _COMBINED_ELSEWHERE:
             yield replace(record, rank=WHOLE_RUN)
 
     def _process_start(self, record: Record) -> Iterator[Record]:

@@ -30,6 +30,11 @@ class Event(Enum):
 
     For the whole run: statistics of the texts of one step, without the texts.
     """
+    LAYERS = "layers"
+    """Statistics of the gradient of each layer at a step, named `<statistic>/<layer>`.
+
+    Of a rank: sums that are combined over the ranks; see `sentinel.signals.layer_statistics`.
+    """
     HEARTBEAT = "heartbeat"
     """The time and the liveness of the ranks, from the source of the records."""
     STOP = "stop"

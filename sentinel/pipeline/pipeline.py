@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from sentinel import __version__
 from sentinel.aggregate.aligner import Aligner
+from sentinel.aggregate.layers import LayerAggregator
 from sentinel.aggregate.text_samples import TextSampleAggregator
 from sentinel.config.settings import Settings, build_causes, build_detectors
 from sentinel.model.counters import Counters
@@ -40,6 +41,7 @@ class PipelineState:
     fingerprint: str
     aligner: Aligner
     samples: TextSampleAggregator
+    layers: LayerAggregator
     incident_book: IncidentBook
     cases: dict[str, RunCases]
     detectors: dict[IncidentKey, Detector]
@@ -61,6 +63,7 @@ class Pipeline:
         self.keys = dict(keys or {})
         self.aligner = Aligner(counters, keys=self.keys)
         self.samples = TextSampleAggregator()
+        self.layers = LayerAggregator(counters)
         self.engine = Engine(detector_factories, case_book=CaseBook(causes or {}))
 
     def process(self, entry: RecordOrBatch) -> Iterator[Result]:
@@ -71,8 +74,9 @@ class Pipeline:
         """
         try:
             for aligned in self.aligner.process(entry):
-                for record in self.samples.process(aligned):
-                    yield self.engine.process(record)
+                for with_texts in self.samples.process(aligned):
+                    for record in self.layers.process(with_texts):
+                        yield self.engine.process(record)
         except SKIPPED_ERRORS:
             ranks = entry_ranks(entry)
             log.exception("A record of ranks %s cannot be processed and is skipped", ranks)
@@ -100,13 +104,14 @@ class Pipeline:
 
     def serialize(self) -> str | None:
         """The state as text; None if a plug-in holds something that cannot be stored."""
-        aligner = copy(self.aligner)
+        aligner, layers = copy(self.aligner), copy(self.layers)
         # The agent stores its counters itself.
-        aligner.counters = Counters()
+        aligner.counters = layers.counters = Counters()
         state = PipelineState(
             self._fingerprint(),
             aligner,
             self.samples,
+            layers,
             self.engine.incident_book,
             self.engine.case_book.runs,
             self.engine.detectors,
@@ -134,7 +139,8 @@ class Pipeline:
             log.warning("Version or detector settings changed; the detectors start from scratch")
             return False
         self.aligner, self.samples = state.aligner, state.samples
-        self.aligner.counters = self.counters
+        self.layers = state.layers
+        self.aligner.counters = self.layers.counters = self.counters
         self.aligner.configure_keys(self.keys)
         self.engine.incident_book, self.engine.case_book.runs = state.incident_book, state.cases
         self.engine.detectors, self.engine.error_counts = state.detectors, state.error_counts

@@ -11,7 +11,8 @@ Spreads with ranks that differ or are not finite are rare, and are stored in ful
     highest, or mean (if it is not the value), minimum, maximum and rank; then the JSON of full
     spreads by name, if there are any
 
-The range of stored values of ranks is for charts, which read it without the values.
+The range of stored values of ranks is for charts, which read it without the values. A LAYERS row
+has its attributes, compressed JSON, behind the numbers.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from __future__ import annotations
 import json
 import sqlite3
 import struct
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, field, fields
 from functools import cached_property
@@ -163,6 +165,10 @@ class RecordPacker:
     def _pack(self, record: Record, *, exact: bool) -> tuple[RowLayout, bytes]:
         numbers = [*record.values.values()]
         full: dict[str, Any] = {}
+        if record.event is Event.LAYERS:
+            # Histograms differ in every row: in the layout they would make it one of a single row.
+            layout = RowLayout(tuple(record.values))
+            return layout, layout.numbers.pack(*numbers) + _compressed(record.attributes)
         spreads: list[SpreadLayout] = []
         for name, spread in record.spread.items():
             kind = _spread_kind(spread, record.values.get(name), exact=exact)
@@ -227,6 +233,9 @@ def unpack(run: str, layout: RowLayout, blob: bytes, header: Sequence[Any]) -> R
     numbers = layout.unpack(blob)
     values = dict(zip(layout.names, numbers, strict=False))
     rest = blob[layout.numbers.size :]
+    attributes = dict(layout.attributes)
+    if event == Event.LAYERS.value:
+        attributes, rest = decompressed(rest), b""
     full = json.loads(rest) if rest else {}
     spread: dict[str, Spread] = {}
     at = len(layout.names)
@@ -247,10 +256,23 @@ def unpack(run: str, layout: RowLayout, blob: bytes, header: Sequence[Any]) -> R
         time=time,
         event=Event(event),
         values=values,
-        attributes=dict(layout.attributes),
+        attributes=attributes,
         spread=spread,
         attempt=attempt,
     )
+
+
+def _compressed(attributes: Mapping[str, str]) -> bytes:
+    return zlib.compress(json.dumps(dict(attributes)).encode(), 1)
+
+
+def decompressed(rest: bytes) -> dict[str, str]:
+    """The attributes of a LAYERS row, from what follows its numbers. Raises ValueError."""
+    try:
+        found: dict[str, str] = json.loads(zlib.decompress(rest))
+    except zlib.error as error:
+        raise ValueError(f"the histograms of a row cannot be decoded: {error}") from error
+    return found
 
 
 def unpack_values(layout: RowLayout, blob: bytes) -> dict[str, float]:

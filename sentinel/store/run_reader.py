@@ -21,6 +21,7 @@ from sentinel.store import cases, media, samples
 from sentinel.store.charted_signals import charted_name
 from sentinel.store.database import connect_read_only
 from sentinel.store.history import History, load_onsets
+from sentinel.store.layer_grid import layer_grid
 from sentinel.store.run_metadata import RunMetadataStore
 from sentinel.store.run_series import Report, RunSeries, Window, ignore
 from sentinel.store.storage_monitor import reading_storage
@@ -116,6 +117,25 @@ class RunReader:
         window = Window("step", start, end, max(2, min(columns, MAX_POINTS)))
         with self._refreshed():
             return self._series.rank_grid(signal, window)
+
+    def layers(
+        self,
+        statistic: str,
+        *,
+        columns: int = 240,
+        start: float | None = None,
+        end: float | None = None,
+    ) -> dict[str, Any]:
+        """A statistic of each layer in at most `columns` parts of the steps of a window.
+
+        Keys: statistic, statistics (those of `LAYER_STATISTICS` that are stored), layers (in the
+        order of the model), x (the last step of each column), values (for each layer the mean of
+        its finite values in each column, None if it has none) and histograms (x, the step of the
+        newest histograms in the window, and layer: by layer, first exponent and counts). What was
+        measured before a step that goes back is replaced.
+        """
+        with self._reading() as connection:
+            return finite(layer_grid(connection, statistic, start, end, max(2, columns)))
 
     def rows_since(self, row_id: int, limit: int = 5000) -> dict[str, Any]:
         """The rows after `row_id`, oldest first.
