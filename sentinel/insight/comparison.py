@@ -33,7 +33,7 @@ MAX_SIGNALS = 60
 GROUPS = ("main", "training", "policy", "reward", "evaluation", "logged")
 """Groups of signals that are compared unless they are named: those of the machine are not."""
 _ENDS_OF_RUN = frozenset(each.value for each in ENDS_OF_RUN)
-_RUN_SPECIFIC = frozenset(
+RUN_SPECIFIC = frozenset(
     {"pid", "run", "host", "hosts", "attempt", "local_rank", "rank", NAME_KEY, *TRACKER_RUN_KEYS}
 )
 """Metadata that are no settings: two runs always differ in them, or the heading has them."""
@@ -287,7 +287,7 @@ def _value_at(curve: Mapping[str, Any], end: float | None) -> float | None:
 
 def _compare_settings(settings: Sequence[Mapping[str, Any]]) -> tuple[list[JsonObject], int]:
     """The settings in which the runs differ with the value of each run, and how many are equal."""
-    names = {name for each in settings for name in each if name not in _RUN_SPECIFIC}
+    names = {name for each in settings for name in each if name not in RUN_SPECIFIC}
     differing, same = [], 0
     for name in sorted(names):
         values = [each.get(name) for each in settings]
