@@ -9,13 +9,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from sentinel.insight.loss_surface import LossSurface
     from sentinel.insight.model_state import preserved
+    from sentinel.insight.sharpness import Sharpness
 
 __all__ = [
+    "LossSurface",
+    "Sharpness",
     "preserved",
 ]
 
 _MODULES = {
+    "LossSurface": "sentinel.insight.loss_surface",
+    "Sharpness": "sentinel.insight.sharpness",
     "preserved": "sentinel.insight.model_state",
 }
 
