@@ -1,22 +1,27 @@
-"""The HTML report: one file with its styles, scripts and data, which opens without a server.
+"""The HTML report of runs, or of a result: one file with its styles, scripts and data.
 
-Its content security policy permits the scripts and styles of the file by their hashes and nothing
-else, so that it requests nothing, and a text of the run is never executed.
+It opens without a server. Its content security policy permits the scripts and styles of the file by
+their hashes and nothing else, so that it requests nothing, and a text of the run is never executed.
 """
 
 from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Mapping
+import os
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from hashlib import sha256
 from html import escape
+from pathlib import Path
 from typing import Any
 
+from sentinel.insight.artifact import make_artifact
 from sentinel.web.module_bundle import bundle, read_static
 from sentinel.web.static_files import plotly_file
 
-ENTRY = "report.js"
+ENTRY, INSIGHT_ENTRY = "report.js", "insight_page.js"
 _HTML_CHARACTERS = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"}
 
 _PRELUDE = """\
@@ -43,12 +48,12 @@ _PAGE = """\
   <style id="plotly.js-style-global">{style}</style>
 </head>
 <body>
-  <a class="skip" href="#page">Skip to the report</a>
+  <a class="skip" href="#page">Skip to the content</a>
   <header class="topbar" id="topbar"></header>
   <main class="page" id="page">
     <noscript>
-      <p>{verdict}</p>
-      <p>The charts and tables of this report need JavaScript.</p>
+      <p>{summary}</p>
+      <p>The charts and tables of this file need JavaScript.</p>
     </noscript>
   </main>
   <div class="toasts" id="toasts" role="status"></div>
@@ -64,10 +69,69 @@ def render_report(report: Mapping[str, Any], *, with_charts: bool = True) -> str
 
     Without plotly, or without `with_charts`, its curves are small pictures.
     """
+    names = [str(run["name"]) for run in report["runs"]]
+    return _render(
+        ENTRY,
+        report,
+        title=f"{', '.join(names[:3])}: report of sentinel",
+        summary=" ".join(str(run["verdict"]["text"]) for run in report["runs"]),
+        with_charts=with_charts,
+    )
+
+
+def render_insight_page(*results: Any, title: str = "") -> str:
+    """The file with the pictures of results of insight, see `make_artifact`, as UTF-8 text.
+
+    Raises TypeError and ValueError for what is no result.
+    """
+    artifacts = [make_artifact(result) for result in results]
+    title = title or ", ".join(dict.fromkeys(each["title"] for each in artifacts))
+    report = {
+        "generated": time.time(),
+        "title": title,
+        "runs": [{"name": title, "answers": insight_answers(artifacts)}],
+        "comparison": None,
+    }
+    summary = "Results of sentinel.insight."
+    return _render(INSIGHT_ENTRY, report, title=f"{title}: sentinel", summary=summary)
+
+
+def write_insight_page(result: Any, path: Path | str, *, title: str = "") -> None:
+    """Write the picture of a result of insight, or of several in a sequence, to an HTML file.
+
+    The file needs no server. If writing fails, an earlier file stays as it was. Raises OSError, and
+    TypeError or ValueError for what is no result.
+    """
+    results = result if isinstance(result, Sequence) else [result]
+    text, path = render_insight_page(*results, title=title), Path(path)
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        partial.write_text(text, encoding="utf-8")
+        partial.replace(path)
+    except BaseException:
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)
+        raise
+
+
+def insight_answers(artifacts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What the server of a run with these results answers, by path."""
+    headers, answers = [], {}
+    for number, artifact in enumerate(artifacts):
+        # Two results of one name and step would have one id.
+        key = str(artifact["id"]) if len(artifacts) == 1 else f"{artifact['id']}.{number}"
+        answers[f"api/insight/{key}"] = {**artifact, "id": key}
+        header = {name: value for name, value in artifact.items() if name != "data"}
+        headers.append({**header, "id": key, "revision": ""})
+    return {"api/run": {"insight": "stored"}, "api/insight": headers, **answers}
+
+
+def _render(
+    entry: str, report: Mapping[str, Any], *, title: str, summary: str, with_charts: bool = True
+) -> str:
     library = read_plotly() if with_charts else ""
     style = read_static("style.css")
-    scripts = [*([_PRELUDE, library] if library else []), bundle(ENTRY)]
-    names = [str(run["name"]) for run in report["runs"]]
+    scripts = [*([_PRELUDE, library] if library else []), bundle(entry)]
     policy = "; ".join(
         (
             "default-src 'none'",
@@ -80,9 +144,9 @@ def render_report(report: Mapping[str, Any], *, with_charts: bool = True) -> str
     )
     return _PAGE.format(
         policy=policy,
-        title=escape(f"{', '.join(names[:3])}: report of sentinel"),
+        title=escape(title),
         style=style,
-        verdict=escape(" ".join(str(run["verdict"]["text"]) for run in report["runs"])),
+        summary=escape(summary),
         data=embed_json(report),
         scripts="\n".join(f"  <script>{text}</script>" for text in scripts),
     )

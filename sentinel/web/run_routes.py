@@ -22,6 +22,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
+from sentinel.insight.artifact import ArtifactError, artifact_mark, list_artifacts, load_artifact
 from sentinel.notify.report_process import ReportError, build_report, report_file_name
 from sentinel.store.database import NewerSchemaError
 from sentinel.store.run_reader import RunReader
@@ -79,12 +80,19 @@ class RunView:
         default_factory=lambda: asyncio.Semaphore(MAX_READS_PER_RUN), init=False
     )
 
+    @property
+    def directory(self) -> Path:
+        """The directory of the run."""
+        return self.database.parent
+
     def read_state(self) -> JsonObject:
-        """The state of the run."""
+        """The state of the run; `insight` differs once a result of insight was stored."""
         state = self.state()
         # A run that was killed, or whose agent was, may go on.
         is_open = state.get("state") in {UNFINISHED, *ACTIVE_STATES}
         self.ended = not state.get("is_live", True) and not is_open
+        if mark := artifact_mark(self.directory):
+            state = state | {"insight": mark}
         return state | {"is_listed": True} if self.is_listed else state
 
     def change_mark(self) -> object:
@@ -154,12 +162,14 @@ class RunRoutes:
             "sample-steps": lambda view, _: view.reader.sample_steps(),
             "deliveries": lambda view, request: view.reader.deliveries(_limit(request)),
             "media": _media,
+            "insight": lambda view, _: list_artifacts(view.directory),
         }
         changes = {"acknowledge": SuppressionApi.acknowledge, "silence": SuppressionApi.silence}
         return [
             Route(f"{prefix}/api/run", self._answer_state),
             *(Route(f"{prefix}/api/{name}", self._reading(read)) for name, read in answers.items()),
             Route(f"{prefix}/api/media/{{id:int}}", self._answer_media),
+            Route(f"{prefix}/api/insight/{{id}}", self._reading(_artifact)),
             Route(f"{prefix}/api/events", self._answer_events),
             Route(f"{prefix}/api/write-token", self._answer_token),
             *(
@@ -330,6 +340,23 @@ def _ranks(view: RunView, request: Request) -> JsonObject:
         start=optional_float(request, "from"),
         end=optional_float(request, "to"),
     )
+
+
+def _layers(view: RunView, request: Request) -> JsonObject:
+    columns = whole_number(request, "columns", DEFAULT_COLUMNS)
+    return view.reader.layers(
+        request.query_params.get("statistic", ""),
+        columns=min(max(columns, 1), MAX_COLUMNS),
+        start=optional_float(request, "from"),
+        end=optional_float(request, "to"),
+    )
+
+
+def _artifact(view: RunView, request: Request) -> JsonObject:
+    try:
+        return load_artifact(view.directory, request.path_params["id"])
+    except ArtifactError as error:
+        raise RequestError(404, str(error)) from None
 
 
 def _samples(view: RunView, request: Request) -> list[JsonObject]:

@@ -4,6 +4,7 @@ import { button, container, element, formatDate } from "./dom.js";
 import { startComparison } from "./compare_page.js";
 import { startPage } from "./run.js";
 import { report, reportedRun } from "./source.js";
+import "./sections/insight_drawings.js";
 import { createResults, verdictElement } from "./sections/results.js";
 
 const isRunChosen = new URLSearchParams(location.search).has("run");

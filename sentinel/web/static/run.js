@@ -12,6 +12,7 @@ import { createCases } from "./sections/cases.js";
 import { createTimeline } from "./sections/timeline.js";
 import { createCurves } from "./sections/curves.js";
 import { createRankMap } from "./sections/rank_map.js";
+import { createInsightSections } from "./sections/insight.js";
 import { createMachineCurves } from "./sections/machine_curves.js";
 import { createSignals } from "./sections/signals.js";
 import { createRanks } from "./sections/ranks.js";
@@ -25,7 +26,7 @@ import { createCoverage } from "./sections/coverage.js";
 import { createSettings } from "./sections/settings.js";
 
 const SECTIONS = [
-  createCases, createTimeline, createCurves, createRankMap, createMachineCurves, createSignals, createRanks, createNodes,
+  createCases, createTimeline, createCurves, createRankMap, createInsightSections, createMachineCurves, createSignals, createRanks, createNodes,
   createMachine, createSamples, createMedia, createIncidents, createDeliveries, createCoverage, createSettings,
 ];
 
@@ -45,7 +46,7 @@ export function startPage(extraSections = []) {
     runbookUrl: (name) => (source.isReport ? "" : `../../runbooks/${encodeName(name)}`),
   };
   const header = createHeader(page);
-  const frame = createFrame(withSections(extraSections).map((create) => create(page)));
+  const frame = createFrame(withSections(extraSections).flatMap((create) => create(page)));
   page.frame = frame;
   page.reveal = frame.reveal;
   page.toolbar = createToolbar(page, openHelpDialog, () => openSearchDialog(page));

@@ -2,6 +2,8 @@
 import { CHART_AXIS_NOUNS, chartNumber, chartShortNumber } from "./units.js";
 
 const PLOT_CONFIG = { displayModeBar: false, doubleClick: false, showTips: false, responsive: false };
+// Cividis: even in lightness, and the same for people who see few colours.
+export const PLOT_SCALE = [[0, "#00224e"], [0.25, "#35456c"], [0.5, "#7c7b78"], [0.75, "#bcae6c"], [1, "#fee838"]];
 export const PLOT_MARGIN = { l: 52, r: 12, t: 8, b: 24, pad: 0 };
 
 let plotLoading = null;

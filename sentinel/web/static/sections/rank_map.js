@@ -1,15 +1,13 @@
 // Heat map of ranks: one row per rank, one column per part of the run.
 import { choice, container, element, emptyState, isActive, setText } from "../dom.js";
 import { chartContext } from "../charts/context.js";
-import { plotDraw, plotLayout, plotText, plotValue } from "../charts/plot.js";
+import { PLOT_SCALE, plotDraw, plotLayout, plotText, plotValue } from "../charts/plot.js";
 import { chartNumber, chartUnit } from "../charts/units.js";
 
 const RANK_MAP_COLUMNS = 240;
 const RANK_MAP_REFRESH_MS = 30000;
 const RANK_MAP_SIGNALS = ["step_time", "grad_norm", "loss"];
 const RANK_MAP_UNITS = { step_time: "seconds", data_time: "seconds" };
-// Cividis: even in lightness, and the same for people who see few colours.
-const RANK_MAP_SCALE = [[0, "#00224e"], [0.25, "#35456c"], [0.5, "#7c7b78"], [0.75, "#bcae6c"], [1, "#fee838"]];
 
 export function createRankMap(page) {
   const context = chartContext(page);
@@ -161,7 +159,7 @@ class RankMap {
     const [low, high] = this.limits.map((value) => value * factor);
     const trace = {
       type: "heatmap", x, y: ranks, z: values.map((row) => row.map((value) => (value === null ? null : value * factor))),
-      zmin: low, zmax: high > low ? high : low + 1, colorscale: RANK_MAP_SCALE, showscale: false,
+      zmin: low, zmax: high > low ? high : low + 1, colorscale: PLOT_SCALE, showscale: false,
       // Without a gap plotly.js scales a small image with an inline style, which the policy refuses.
       ygap: ranks.length <= 32 ? 1 : 0.2, xgap: 0.01,
       hovertemplate: `rank %{y}<br>step %{x:,d}<br>%{z:.4~g} ${plotText(name)}<extra></extra>`,
@@ -172,7 +170,7 @@ class RankMap {
       yaxis: { autorange: false, range: [ranks.length - 0.5, -0.5], showgrid: false, tickformat: "d", nticks: 8, },
     });
     layout.hovermode = "closest";
-    layout.plot_bgcolor = RANK_MAP_SCALE[0][1];
+    layout.plot_bgcolor = PLOT_SCALE[0][1];
     layout.yaxis.tickvals = ranks.filter((_, index) => index % Math.ceil(ranks.length / 8) === 0);
     this.drawnWidth = layout.width;
     plotDraw(plotly, this.plot, [trace], layout);

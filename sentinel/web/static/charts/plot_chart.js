@@ -1,0 +1,69 @@
+// A chart with data of its own: a card whose plot is drawn when it comes into view, and again when
+// its data, its width or the theme changed.
+import { container, element, setText } from "../dom.js";
+import { plotDraw } from "./plot.js";
+
+export class PlotChart {
+  // `picture({ width, height, colors })` returns { traces, layout, label }: the label is for those
+  // who do not see the picture. `onBuild(plotly, plot)` is called once for each plot.
+  constructor(context, { title = "", className = "", onBuild = () => {} } = {}) {
+    this.context = context;
+    this.names = [];
+    this.isBuilt = false;
+    this.onBuild = onBuild;
+    this.picture = null;
+    this.version = 0;
+    this.heading = element("h3", title);
+    this.detail = element("span", "", "unit");
+    this.header = container("header", "", this.heading, this.detail);
+    this.header.hidden = !title;
+    this.plot = element("div", "", "plot");
+    this.plot.setAttribute("role", "img");
+    this.plot.setAttribute("aria-label", title);
+    this.plot.addEventListener("pointerdown", () => context.hold(this), true);
+    this.element = container("article", `chart ${className}`.trim(), this.header, this.plot);
+    context.add(this);
+  }
+
+  // Show another picture; null for none.
+  show(picture) {
+    this.picture = picture;
+    this.version += 1;
+    this.context.redraw([this]);
+  }
+
+  setTitle(title, detail = "") {
+    setText(this.heading, title);
+    setText(this.detail, detail);
+    this.header.hidden = !title;
+  }
+
+  draw(plotly) {
+    if (!this.picture) return;
+    const [width, height] = [this.plot.clientWidth, this.plot.clientHeight];
+    const { colors } = this.context;
+    const shown = JSON.stringify([this.version, width, height, colors.text, plotly === null]);
+    if (!width || shown === this.shown) return;
+    this.shown = shown;
+    this.drawnWidth = width;
+    const { traces, layout, label } = this.picture({ width, height, colors });
+    this.plot.setAttribute("aria-label", label);
+    if (!plotly) {
+      this.plot.replaceChildren(element("p", "This picture needs the chart library: `pip install 'train-sentinel[web]'` on the server.", "soft"));
+      this.isBuilt = true;
+      return;
+    }
+    if (!this.isBuilt) this.plot.replaceChildren();
+    plotDraw(plotly, this.plot, traces, layout);
+    if (!this.isListening) this.onBuild(plotly, this.plot);
+    this.isListening = true;
+    this.isBuilt = true;
+  }
+
+  destroy(plotly) {
+    if (plotly && this.isBuilt) plotly.purge(this.plot);
+    this.isBuilt = false;
+    this.isListening = false;
+    this.shown = "";
+  }
+}

@@ -1,0 +1,372 @@
+// Pictures of a loss surface: a contour, a surface in three dimensions, or a curve.
+import { formatNumber, isNumber } from "../dom.js";
+import { PLOT_SCALE, plotFade, plotText } from "./plot.js";
+import { chartNumber } from "./units.js";
+
+const SURFACE_MAX_SIDE = 401;
+const SURFACE_LEVELS = 16;
+// Values above this quantile are drawn in one colour if they would hide all others.
+const SURFACE_TOP_QUANTILE = 0.97;
+const SURFACE_OUTLIER_FACTOR = 3;
+const SURFACE_MARGIN = { l: 58, r: 12, t: 8, b: 44, pad: 0 };
+// Marks are seen on every colour of the scale.
+const SURFACE_INK = "#ffffff";
+const SURFACE_EDGE = "#000000";
+const SURFACE_SYMBOLS = { minimum: "triangle-down", saddle: "x", maximum: "triangle-up" };
+const SURFACE_SYMBOLS_3D = { minimum: "diamond", saddle: "x", maximum: "square" };
+const SURFACE_KINDS = {
+  random: "random direction", hessian: "eigenvector of the Hessian", pca: "principal component of the path", gradient: "gradient",
+  checkpoint: "towards a checkpoint",
+};
+
+// The surface in stored data, whatever these are. Throws an Error whose message is for people.
+export function readSurface(data) {
+  const numbers = (values) => (Array.isArray(values) ? values.filter(isNumber) : []);
+  const x = numbers(data.x);
+  const y = numbers(data.y);
+  const rows = Array.isArray(data.loss) ? data.loss : [];
+  const is1d = y.length === 0;
+  const isWhole = x.length >= 2 && x.length === data.x.length && y.length === (data.y ?? []).length && rows.length === (is1d ? 1 : y.length)
+    && rows.every((row) => Array.isArray(row) && row.length === x.length);
+  if (!isWhole || y.length === 1) throw new Error("The stored surface is damaged: its sizes do not match.");
+  if (Math.max(x.length, y.length) > SURFACE_MAX_SIDE) throw new Error(`The stored surface is larger than ${SURFACE_MAX_SIDE} points a side.`);
+  const loss = rows.map((row) => row.map((value) => (isNumber(value) ? value : null)));
+  const objects = (values) => (Array.isArray(values) ? values.filter((each) => each !== null && typeof each === "object") : []);
+  const placed = (values) => objects(values).filter((each) => isNumber(each.x) && (is1d || isNumber(each.y)))
+    .map((each) => ({ ...each, y: isNumber(each.y) ? each.y : 0, loss: isNumber(each.loss) ? each.loss : null }));
+  const quadruples = (values, count) => (Array.isArray(values) ? values : []).filter((each) => Array.isArray(each) && each.slice(0, count).every(isNumber));
+  const all = loss.flat().filter((value) => value !== null).sort((a, b) => a - b);
+  return {
+    x, y, loss, is1d,
+    lowest: all[0] ?? null,
+    highest: all[all.length - 1] ?? null,
+    top: all[Math.floor(all.length * SURFACE_TOP_QUANTILE)] ?? null,
+    holes: loss.flat().length - all.length,
+    center: placed([data.center])[0] ?? null,
+    path: placed(data.trajectory),
+    features: placed(data.features).filter(({ kind }) => kind in SURFACE_SYMBOLS),
+    arrows: quadruples(data.arrows, 4),
+    points: quadruples(data.points, 2).map(([first, second, value]) => ({ x: first, y: isNumber(second) ? second : 0, loss: isNumber(value) ? value : null })),
+    directions: objects(data.directions).slice(0, 2),
+    sharpness: objects([data.sharpness])[0] ?? null,
+    evaluations: isNumber(data.evaluations) ? data.evaluations : null,
+    seconds: isNumber(data.seconds) ? data.seconds : null,
+    parameters: isNumber(data.parameter_count) ? data.parameter_count : null,
+    selection: String(data.selection ?? ""),
+    model: String(data.model ?? ""),
+    step: isNumber(data.step) ? data.step : null,
+    notes: (Array.isArray(data.note) ? data.note : data.note ? [data.note] : []).map(String).slice(0, 20),
+  };
+}
+
+// The values at the ends of the colour scale, of one or several surfaces.
+export function surfaceLimits(surfaces) {
+  const known = surfaces.filter(({ lowest }) => lowest !== null);
+  if (!known.length) return [0, 1];
+  const low = Math.min(...known.map(({ lowest }) => lowest));
+  const high = Math.max(...known.map(({ highest }) => highest));
+  const top = Math.max(...known.map(({ top: each }) => each));
+  const isOutlying = top > low && high - low > SURFACE_OUTLIER_FACTOR * (top - low);
+  return [low, isOutlying ? top : high > low ? high : low + (Math.abs(low) || 1) * 1e-6];
+}
+
+// The position of the lowest value: { x, y, loss }; null if there is none.
+export function lowestPoint(surface) {
+  let best = null;
+  surface.loss.forEach((row, rowIndex) => row.forEach((loss, index) => {
+    if (loss !== null && (!best || loss < best.loss)) best = { x: surface.x[index], y: surface.y[rowIndex] ?? 0, loss };
+  }));
+  return best;
+}
+
+// A direction in words.
+export function directionText(direction) {
+  if (!direction) return "";
+  const kind = SURFACE_KINDS[direction.kind] ?? String(direction.kind ?? "direction").replaceAll("_", " ");
+  const details = [
+    direction.name && !/^[xy12]$/.test(direction.name) ? String(direction.name) : "",
+    isNumber(direction.eigenvalue) ? `eigenvalue ${chartNumber(direction.eigenvalue)}` : "",
+    isNumber(direction.explained) ? `${Math.round(100 * direction.explained)} % of the path` : "",
+  ].filter(Boolean);
+  return details.length ? `${kind} (${details.join(", ")})` : kind;
+}
+
+// A picture for a PlotChart. `options`: is3d, isLog, hasPoints, hasArrows, limits (those of
+// `surfaceLimits`), camera.
+export function surfacePicture(surface, options) {
+  return (size) => {
+    const label = surfaceLabel(surface);
+    if (surface.is1d) return { ...curvePicture(surface, options, size), label };
+    return { ...(options.is3d ? scenePicture(surface, options, size) : contourPicture(surface, options, size)), label };
+  };
+}
+
+function surfaceLabel(surface) {
+  const lowest = lowestPoint(surface);
+  const kind = surface.is1d ? "Loss along one direction" : "Loss in a plane through the weights";
+  if (!lowest) return `${kind}: no finite value`;
+  return `${kind}: from ${chartNumber(surface.lowest)} to ${chartNumber(surface.highest)}, `
+    + `lowest at ${chartNumber(lowest.x)}${surface.is1d ? "" : `, ${chartNumber(lowest.y)}`}`;
+}
+
+// Whether all values have a logarithm.
+export function hasLogarithm(surface) {
+  return surface.lowest !== null && surface.lowest > 0;
+}
+
+function scaled(options) {
+  return options.isLog ? (value) => (value === null ? null : Math.log10(value)) : (value) => value;
+}
+
+function surfaceFont(colors) {
+  return { color: colors.soft, size: 11, family: "system-ui, sans-serif" };
+}
+
+function hoverLabel(colors) {
+  return { bgcolor: colors.surface, bordercolor: colors.edge, font: { ...surfaceFont(colors), color: colors.text }, align: "left", namelength: -1 };
+}
+
+function baseLayout({ width, height, colors }) {
+  return {
+    width, height, autosize: false, showlegend: false, hovermode: "closest", font: surfaceFont(colors), margin: SURFACE_MARGIN,
+    paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: colors.grid, hoverlabel: hoverLabel(colors), uirevision: "surface",
+    dragmode: matchMedia("(pointer: coarse)").matches ? false : "zoom",
+  };
+}
+
+function axisOf(values, title, colors) {
+  return {
+    title: { text: plotText(title), standoff: 6, font: surfaceFont(colors) }, range: [values[0], values[values.length - 1]], autorange: false,
+    zeroline: false, showgrid: false, showline: false, ticks: "", nticks: 7, automargin: false,
+  };
+}
+
+function contourPicture(surface, options, size) {
+  const { colors } = size;
+  const toScale = scaled(options);
+  const [low, high] = options.limits.map(toScale);
+  const z = surface.loss.map((row) => row.map(toScale));
+  const clipped = z.map((row) => row.map((value) => (value === null ? null : Math.min(value, high))));
+  const traces = [];
+  if (surface.holes) {
+    traces.push({
+      type: "heatmap", x: surface.x, y: surface.y, z: surface.loss.map((row) => row.map((value) => (value === null ? 1 : null))),
+      zmin: 0, zmax: 1, colorscale: [[0, colors.critical], [1, colors.critical]], opacity: 0.55, showscale: false, hoverongaps: false,
+      // Without a gap plotly.js scales a small image with an inline style, which the policy refuses.
+      xgap: 0.01, ygap: 0.01, hovertemplate: "%{x:.3~f}, %{y:.3~f}<br>NaN or infinite<extra></extra>",
+    });
+  }
+  traces.push({
+    type: "contour", x: surface.x, y: surface.y, z: clipped, customdata: surface.loss, zmin: low, zmax: high, zauto: false,
+    colorscale: PLOT_SCALE, showscale: false, connectgaps: false, autocontour: false, hoverongaps: false,
+    contours: { coloring: "fill", showlines: true, start: low, end: high, size: (high - low) / SURFACE_LEVELS },
+    line: { width: 0.4, color: "rgba(255,255,255,0.35)", smoothing: 0.6 },
+    hovertemplate: "%{x:.3~f}, %{y:.3~f}<br>loss %{customdata:.5~g}<extra></extra>",
+  });
+  traces.push(...planeMarks(surface, options));
+  return {
+    traces,
+    layout: {
+      ...baseLayout(size),
+      xaxis: axisOf(surface.x, directionText(surface.directions[0]) || "first direction", colors),
+      yaxis: axisOf(surface.y, directionText(surface.directions[1]) || "second direction", colors),
+    },
+  };
+}
+
+// A line on the picture that is seen on light and dark colours.
+function inkLine(trace, width) {
+  return [
+    { ...trace, mode: "lines", line: { color: plotFade(SURFACE_EDGE, 0.55), width: width + 1.8 }, hoverinfo: "skip" },
+    { ...trace, mode: "lines", line: { color: SURFACE_INK, width }, hoverinfo: "skip" },
+  ];
+}
+
+function inkMarkers(points, text, marker) {
+  return {
+    type: "scatter", mode: "markers", x: points.map(({ x }) => x), y: points.map(({ y }) => y), text: points.map(text),
+    marker: { color: SURFACE_INK, line: { color: SURFACE_EDGE, width: 1.2 }, ...marker }, hovertemplate: "%{text}<extra></extra>",
+  };
+}
+
+function lossText(value) {
+  return value === null || value === undefined ? "" : `, loss ${chartNumber(value)}`;
+}
+
+function stepText({ step }) {
+  return isNumber(step) ? `step ${formatNumber(step)}` : "path";
+}
+
+function planeMarks(surface, options) {
+  const { x: xs, y: ys } = surface;
+  const isIn = ({ x, y }) => x >= xs[0] && x <= xs[xs.length - 1] && y >= ys[0] && y <= ys[ys.length - 1];
+  const traces = [];
+  if (options.hasPoints) {
+    const shown = surface.points.filter(isIn);
+    traces.push({
+      type: "scatter", mode: "markers", x: shown.map(({ x }) => x), y: shown.map(({ y }) => y), text: shown.map(({ loss }) => (loss === null ? "NaN or infinite" : chartNumber(loss))),
+      marker: { color: SURFACE_INK, size: 3.2, line: { color: SURFACE_EDGE, width: 0.7 } }, hovertemplate: "evaluated: %{text}<extra></extra>",
+    });
+  }
+  if (options.hasArrows && surface.arrows.length) traces.push(...inkLine({ type: "scatter", ...arrowLines(surface, surface.arrows.filter(([x, y]) => isIn({ x, y }))) }, 1));
+  const path = surface.path.filter(isIn);
+  if (path.length) {
+    traces.push(...inkLine({ type: "scatter", x: path.map(({ x }) => x), y: path.map(({ y }) => y) }, 1.8));
+    traces.push(inkMarkers(path, (point) => `${stepText(point)}${lossText(point.loss)}`, { size: path.length > 60 ? 3 : 4.5, line: { color: SURFACE_EDGE, width: 0.6 } }));
+    traces.push(inkMarkers([path[0]], (point) => `start of the path: ${stepText(point)}${lossText(point.loss)}`, { symbol: "circle-open", size: 10, line: { color: SURFACE_INK, width: 2 } }));
+  }
+  for (const kind of Object.keys(SURFACE_SYMBOLS)) {
+    const found = surface.features.filter((each) => each.kind === kind && isIn(each));
+    if (found.length) traces.push(inkMarkers(found, (point) => `${kind}${lossText(point.loss)}`, { symbol: SURFACE_SYMBOLS[kind], size: 11 }));
+  }
+  if (surface.center && isIn(surface.center)) {
+    traces.push(inkMarkers([surface.center], ({ loss }) => `the weights${lossText(loss)}`, { symbol: "circle", size: 9, color: "#c2570c", line: { color: SURFACE_INK, width: 2 } }));
+  }
+  return traces;
+}
+
+// Arrows as one line with gaps: the longest is as long as the distance between two of them.
+function arrowLines({ x: xs, y: ys }, arrows) {
+  const [width, height] = [xs[xs.length - 1] - xs[0], ys[ys.length - 1] - ys[0]];
+  const sizes = arrows.map(([, , dx, dy]) => Math.hypot(dx / width, dy / height));
+  const largest = Math.max(...sizes, 0);
+  const spacing = 0.85 / Math.max(2, Math.sqrt(arrows.length));
+  const [x, y] = [[], []];
+  arrows.forEach(([startX, startY, dx, dy], index) => {
+    if (!(sizes[index] > 0)) return;
+    // The square root keeps small gradients visible.
+    const factor = (spacing * Math.sqrt(sizes[index] / largest)) / sizes[index];
+    const [u, v] = [(dx / width) * factor, (dy / height) * factor];
+    const point = (along, across) => {
+      x.push(startX + (u * along - v * across) * width);
+      y.push(startY + (v * along + u * across) * height);
+    };
+    point(-0.5, 0);
+    point(0.5, 0);
+    point(0.2, 0.18);
+    point(0.5, 0);
+    point(0.2, -0.18);
+    x.push(null);
+    y.push(null);
+  });
+  return { x, y };
+}
+
+// The value of the surface between its points; null beyond it and in holes.
+function heightAt({ x: xs, y: ys, loss }, x, y) {
+  const place = (values, value) => {
+    const last = values.length - 1;
+    if (!(value >= values[0] && value <= values[last])) return null;
+    const index = Math.min(last - 1, Math.max(0, values.findIndex((each) => each > value) - 1 + (value === values[last] ? last : 0)));
+    return [index, (value - values[index]) / (values[index + 1] - values[index])];
+  };
+  const [column, row] = [place(xs, x), place(ys, y)];
+  if (!column || !row) return null;
+  const corners = [[0, 0], [0, 1], [1, 0], [1, 1]].map(([down, right]) => loss[row[0] + down]?.[column[0] + right] ?? null);
+  if (corners.includes(null)) return null;
+  const [first, second] = [corners[0] + (corners[1] - corners[0]) * column[1], corners[2] + (corners[3] - corners[2]) * column[1]];
+  return first + (second - first) * row[1];
+}
+
+function scenePicture(surface, options, size) {
+  const { colors } = size;
+  const toScale = scaled(options);
+  const [low, high] = options.limits.map(toScale);
+  const lift = 0.015 * (high - low);
+  const z = surface.loss.map((row) => row.map((value) => (value === null ? null : Math.min(toScale(value), high))));
+  const on = (points) => points.map((point) => ({ ...point, height: toScale(heightAt(surface, point.x, point.y)) }))
+    .filter(({ height }) => height !== null && height <= high).map((point) => ({ ...point, height: point.height + lift }));
+  const marks = (points, text, marker) => ({
+    type: "scatter3d", mode: "markers", x: points.map(({ x }) => x), y: points.map(({ y }) => y), z: points.map(({ height }) => height),
+    text: points.map(text), marker, hovertemplate: "%{text}<extra></extra>",
+  });
+  const traces = [{
+    type: "surface", x: surface.x, y: surface.y, z, customdata: surface.loss, cmin: low, cmax: high, colorscale: PLOT_SCALE, showscale: false,
+    connectgaps: false, contours: { x: { highlight: false }, y: { highlight: false }, z: { highlight: false } },
+    lighting: { ambient: 0.75, diffuse: 0.55, specular: 0.05, roughness: 0.9, fresnel: 0.05 },
+    hovertemplate: "%{x:.3~f}, %{y:.3~f}<br>loss %{customdata:.5~g}<extra></extra>",
+  }];
+  const ink = colors.text;
+  if (options.hasArrows && surface.arrows.length) {
+    const { x, y } = arrowLines(surface, surface.arrows);
+    const heights = x.map((each, index) => (each === null ? null : toScale(heightAt(surface, each, y[index]))));
+    traces.push({ type: "scatter3d", mode: "lines", x, y, z: heights.map((height) => (height === null || height > high ? null : height + lift)), line: { color: ink, width: 2 }, hoverinfo: "skip" });
+  }
+  if (options.hasPoints) traces.push(marks(on(surface.points), ({ loss }) => `evaluated: ${chartNumber(loss)}`, { color: ink, size: 1.8 }));
+  const path = on(surface.path);
+  if (path.length) {
+    traces.push({
+      ...marks(path, (point) => `${stepText(point)}${lossText(point.loss)}`, { color: colors.threshold, size: 2.5 }), mode: "lines+markers", line: { color: colors.threshold, width: 5 },
+    });
+  }
+  for (const kind of Object.keys(SURFACE_SYMBOLS_3D)) {
+    const found = on(surface.features.filter((each) => each.kind === kind));
+    if (found.length) traces.push(marks(found, (point) => `${kind}${lossText(point.loss)}`, { symbol: SURFACE_SYMBOLS_3D[kind], color: ink, size: 5 }));
+  }
+  const center = surface.center ? on([surface.center]) : [];
+  if (center.length) traces.push(marks(center, ({ loss }) => `the weights${lossText(loss)}`, { color: "#c2570c", size: 6 }));
+  const axis = (title) => ({
+    title: { text: title, font: surfaceFont(colors) }, tickfont: surfaceFont(colors), color: colors.soft, gridcolor: colors.grid, zeroline: false,
+    showbackground: false, showspikes: false, nticks: 5,
+  });
+  const ticks = options.isLog ? logTicks(low, high) : {};
+  return {
+    traces,
+    layout: {
+      ...baseLayout(size), margin: { l: 0, r: 0, t: 0, b: 0 },
+      scene: {
+        xaxis: axis("first direction"), yaxis: axis("second direction"), zaxis: { ...axis("loss"), range: [low, high + 3 * lift], ...ticks },
+        camera: options.camera, aspectmode: "manual", aspectratio: { x: 1, y: 1, z: 0.65 }, dragmode: "turntable", uirevision: "surface",
+      },
+    },
+  };
+}
+
+// Ticks of an axis of logarithms, with the values themselves.
+function logTicks(low, high) {
+  const tickvals = [0, 1, 2, 3, 4].map((index) => low + ((high - low) * index) / 4);
+  return { tickvals, ticktext: tickvals.map((value) => chartNumber(Number((10 ** value).toPrecision(3)))) };
+}
+
+function curvePicture(surface, options, size) {
+  const { colors } = size;
+  const toScale = scaled(options);
+  const [low, high] = options.limits.map(toScale);
+  const [values] = surface.loss;
+  const color = colors.series[0];
+  const traces = [{
+    type: "scatter", mode: "lines", x: surface.x, y: values.map(toScale), customdata: values, line: { color, width: 1.8 }, connectgaps: false,
+    hovertemplate: "%{x:.3~f}<br>loss %{customdata:.5~g}<extra></extra>",
+  }];
+  const at = (points) => points.map((point) => ({ ...point, y: toScale(point.loss) })).filter(({ y }) => y !== null);
+  const marks = (points, text, marker) => ({
+    type: "scatter", mode: "markers", x: points.map(({ x }) => x), y: points.map(({ y }) => y), text: points.map(text), marker,
+    hovertemplate: "%{text}<extra></extra>",
+  });
+  if (options.hasPoints) traces.push(marks(at(surface.points), ({ loss }) => `evaluated: ${chartNumber(loss)}`, { color, size: 4.5 }));
+  for (const kind of Object.keys(SURFACE_SYMBOLS)) {
+    const found = at(surface.features.filter((each) => each.kind === kind));
+    if (found.length) traces.push(marks(found, (point) => `${kind}${lossText(point.loss)}`, { color: colors.text, symbol: SURFACE_SYMBOLS[kind], size: 10 }));
+  }
+  const path = at(surface.path);
+  if (path.length) traces.push(marks(path, (point) => `${stepText(point)}${lossText(point.loss)}`, { color: colors.threshold, size: 5 }));
+  const center = surface.center ? at([surface.center]) : [];
+  if (center.length) traces.push(marks(center, ({ loss }) => `the weights${lossText(loss)}`, { color: "#c2570c", size: 9 }));
+  const pad = 0.05 * (high - low);
+  const holes = surface.x.filter((_, index) => values[index] === null);
+  const half = (surface.x[1] - surface.x[0]) / 2;
+  return {
+    traces,
+    layout: {
+      ...baseLayout(size), plot_bgcolor: "rgba(0,0,0,0)",
+      xaxis: axisOf(surface.x, directionText(surface.directions[0]) || "direction", colors),
+      yaxis: {
+        title: { text: "loss", standoff: 6, font: surfaceFont(colors) }, range: [low - pad, high + pad], autorange: false, gridcolor: colors.grid, zeroline: false,
+        nticks: 6, automargin: false, ...(options.isLog ? logTicks(low, high) : {}),
+      },
+      shapes: holes.map((x) => ({
+        type: "rect", layer: "below", yref: "paper", x0: x - half, x1: x + half, y0: 0, y1: 1, line: { width: 0 }, fillcolor: plotFade(colors.critical, 0.35),
+      })),
+    },
+  };
+}

@@ -1,0 +1,116 @@
+// The sections of results of insight. What draws them is loaded once there is something to draw, so
+// that the page of a run without results is as small as ever.
+import { container, element, emptyState, isActive, textWithCode } from "../dom.js";
+
+// How each result is made, by the id of its section.
+const INSIGHT_SECTIONS = [
+  ["loss-surface", "Loss surface", "sentinel.insight.loss_surface(model, loss_fn, batch)"],
+  ["trajectory", "Trajectory of the weights", "sentinel.insight.TrajectoryRecorder(model)"],
+  ["gradient-flow", "Gradient flow", '@sentinel.monitor(insight="gradient_flow")'],
+  ["importance", "Importance of settings", ""],
+];
+
+// By the id of a section: a function (page, items) => { element, show(items), note() }. Filled by
+// insight_drawings.js.
+export const insightDrawings = {};
+
+let insightLoading = null;
+
+function loadInsightDrawings() {
+  if (Object.keys(insightDrawings).length) return Promise.resolve();
+  insightLoading ??= new Promise((resolve, reject) => {
+    const script = document.createElement("script");
+    script.type = "module";
+    script.src = new URL("sections/insight_drawings.js", document.querySelector("script[type=module][src]").src).href;
+    script.addEventListener("load", resolve);
+    script.addEventListener("error", () => reject(new Error("The charts cannot be loaded.")));
+    document.head.append(script);
+  });
+  return insightLoading;
+}
+
+export function createInsightSections(page) {
+  const sections = INSIGHT_SECTIONS.map(([id, title]) => new InsightSection(page, id, title));
+  let mark;
+  const update = async (run) => {
+    if ((run.insight ?? "") === mark) return;
+    mark = run.insight ?? "";
+    if (!mark) return;
+    const items = await page.source.getJson("api/insight").catch(() => null);
+    if (!items) {
+      mark = undefined;
+      return;
+    }
+    for (const section of sections) await section.show(items.filter(({ kind }) => kind.replaceAll("_", "-") === section.id));
+    page.frame.refresh("insight");
+  };
+  const missing = createMissingInsight(sections, update);
+  return [...sections, missing];
+}
+
+class InsightSection {
+  constructor(page, id, title) {
+    this.page = page;
+    this.id = id;
+    this.title = title;
+    this.element = element("div", "", "insight");
+    this.view = null;
+    this.items = [];
+  }
+
+  async show(items) {
+    this.items = items;
+    if (!items.length && !this.view) return;
+    try {
+      await loadInsightDrawings();
+      const create = insightDrawings[this.id];
+      if (!create) {
+        this.items = [];
+        return;
+      }
+      if (!this.view) {
+        this.view = create(this.page, () => this.page.frame.refresh(this.id));
+        this.element.replaceChildren(this.view.element);
+      }
+      this.view.show(items);
+    } catch (error) {
+      this.element.replaceChildren(element("p", error.message, "bad"));
+    }
+    this.page.frame.refresh(this.id);
+  }
+
+  isShown() {
+    return this.items.length > 0;
+  }
+
+  note() {
+    return this.view ? this.view.note() : "";
+  }
+
+  update() {}
+
+  urgency() {
+    return 0;
+  }
+}
+
+// What is not there, and the line of code that makes it.
+function createMissingInsight(sections, update) {
+  const list = element("dl", "", "insight-missing");
+  const known = INSIGHT_SECTIONS.filter(([, , code]) => code);
+  const isMissing = ([id]) => !sections.find((section) => section.id === id).isShown();
+  return {
+    id: "insight",
+    title: "Insight",
+    isClosed: true,
+    element: container("div", "", emptyState("Not measured in this run:"), list),
+    update(run) {
+      update(run);
+      list.replaceChildren(...known.filter(isMissing).flatMap(([, title, code]) =>
+        [element("dt", title), textWithCode("dd", `\`${code}\``)]));
+    },
+    note: () => known.filter(isMissing).map(([, title], index) => (index ? title.toLowerCase() : title)).join(", ") + ": not measured",
+    isShown: (run) => isActive(run) && !run.log && known.some(isMissing),
+    urgency: () => 0,
+  };
+}
