@@ -6,6 +6,7 @@ import json
 import sqlite3
 import struct
 from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from math import inf, isfinite
 from typing import Any
@@ -39,6 +40,31 @@ class _Place:
         return {layer: numbers[at - first] for at, layer in self.layers.items()}
 
 
+@dataclass(frozen=True, slots=True)
+class _Column:
+    """The means of the finite values of some rows by layer, and the layers with other values."""
+
+    means: Mapping[str, float]
+    bad: AbstractSet[str]
+
+    @classmethod
+    def of(cls, rows: Iterable[Mapping[str, float]]) -> _Column:
+        values: dict[str, list[float]] = {}
+        bad = set()
+        for row in rows:
+            for layer, value in row.items():
+                if isfinite(value):
+                    values.setdefault(layer, []).append(value)
+                else:
+                    bad.add(layer)
+        return cls({layer: sum(each) / len(each) for layer, each in values.items()}, bad)
+
+
+def has_layers(connection: sqlite3.Connection) -> bool:
+    """Whether any statistics of layers are stored."""
+    return connection.execute(f"{_ROWS_SQL} limit 1").fetchone() is not None
+
+
 def layer_grid(
     connection: sqlite3.Connection,
     statistic: str,
@@ -60,8 +86,8 @@ def layer_grid(
     places = {number: _place_of(layout, statistic) for number, layout in layouts.items()}
     width = max(1, -(-len(rows) // columns))
     parts = [rows[at : at + width] for at in range(0, len(rows), width)]
-    means = [
-        _means(places[layout].values(connection, row_id) for row_id, _, layout in part)
+    parted = [
+        _Column.of(places[layout].values(connection, row_id) for row_id, _, layout in part)
         for part in parts
     ]
     layers = [*dict.fromkeys(layer for each in places.values() for layer in each.layers.values())]
@@ -71,7 +97,8 @@ def layer_grid(
         "statistics": [name for name in LAYER_STATISTICS if name in names],
         "layers": layers,
         "x": [part[-1][1] for part in parts],
-        "values": [[each.get(layer) for each in means] for layer in layers],
+        "values": [[each.means.get(layer) for each in parted] for layer in layers],
+        "bad": [[n for n, each in enumerate(parted) if layer in each.bad] for layer in layers],
         "histograms": _newest_histograms(connection, rows, layouts),
     }
 
@@ -80,15 +107,6 @@ def _place_of(layout: RowLayout, statistic: str) -> _Place:
     prefix = f"{statistic}/"
     names = enumerate(layout.names)
     return _Place({at: n.removeprefix(prefix) for at, n in names if n.startswith(prefix)})
-
-
-def _means(rows: Iterable[Mapping[str, float]]) -> dict[str, float]:
-    values: dict[str, list[float]] = {}
-    for row in rows:
-        for layer, value in row.items():
-            if isfinite(value):
-                values.setdefault(layer, []).append(value)
-    return {layer: sum(each) / len(each) for layer, each in values.items()}
 
 
 def _newest_histograms(

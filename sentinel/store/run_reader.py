@@ -21,7 +21,7 @@ from sentinel.store import cases, media, samples
 from sentinel.store.charted_signals import charted_name
 from sentinel.store.database import connect_read_only
 from sentinel.store.history import History, load_onsets
-from sentinel.store.layer_grid import layer_grid
+from sentinel.store.layer_grid import has_layers, layer_grid
 from sentinel.store.run_metadata import RunMetadataStore
 from sentinel.store.run_series import Report, RunSeries, Window, ignore
 from sentinel.store.storage_monitor import reading_storage
@@ -118,6 +118,11 @@ class RunReader:
         with self._refreshed():
             return self._series.rank_grid(signal, window)
 
+    def has_layers(self) -> bool:
+        """Whether statistics of layers are stored; one look at an index."""
+        with self._reading() as connection:
+            return has_layers(connection)
+
     def layers(
         self,
         statistic: str,
@@ -130,9 +135,10 @@ class RunReader:
 
         Keys: statistic, statistics (those of `LAYER_STATISTICS` that are stored), layers (in the
         order of the model), x (the last step of each column), values (for each layer the mean of
-        its finite values in each column, None if it has none) and histograms (x, the step of the
-        newest histograms in the window, and layer: by layer, first exponent and counts). What was
-        measured before a step that goes back is replaced.
+        its finite values in each column, None if it has none), bad (for each layer the numbers
+        of the columns with a value that is not finite) and histograms (x, the step of the newest
+        histograms in the window, and layer: by layer, first exponent and counts). What was measured
+        before a step that goes back is replaced.
         """
         with self._reading() as connection:
             return finite(layer_grid(connection, statistic, start, end, max(2, columns)))

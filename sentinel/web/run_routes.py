@@ -9,9 +9,11 @@ import asyncio
 import logging
 import sqlite3
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from math import isfinite
 from pathlib import Path
+from time import monotonic
 from typing import Any, TypeVar
 from urllib.parse import quote
 from zlib import crc32
@@ -47,6 +49,8 @@ _MAX_NUMBER_DIGITS = 18
 """Maximum length of a number in a query: it fits into a 64-bit integer."""
 _VALUE_LISTS = ("mean", "min", "max", "rank_min", "rank_max")
 _MAX_SEARCH_CHARS = 200
+LAYERS_CHECK_SECONDS = 5.0
+"""Interval of the look for the first statistics of layers."""
 MAX_READS_PER_RUN = 3
 """Threads that read one run at a time: the first reading of a long one takes seconds."""
 
@@ -76,6 +80,8 @@ class RunView:
     events: RunEvents | None = field(default=None, init=False)
     ended: bool = field(default=False, init=False)
     is_listed: bool = field(default=False, init=False)
+    _are_layers_known: bool = field(default=False, init=False)
+    _layers_at: float = field(default=0.0, init=False)
     reads: asyncio.Semaphore = field(
         default_factory=lambda: asyncio.Semaphore(MAX_READS_PER_RUN), init=False
     )
@@ -86,14 +92,27 @@ class RunView:
         return self.database.parent
 
     def read_state(self) -> JsonObject:
-        """The state of the run; `insight` differs once a result of insight was stored."""
+        """The state of the run.
+
+        `insight` differs once a result of insight was stored; `layers` if gradient flow is stored.
+        """
         state = self.state()
         # A run that was killed, or whose agent was, may go on.
         is_open = state.get("state") in {UNFINISHED, *ACTIVE_STATES}
         self.ended = not state.get("is_live", True) and not is_open
         if mark := artifact_mark(self.directory):
             state = state | {"insight": mark}
+        if self._has_layers():
+            state = state | {"layers": True}
         return state | {"is_listed": True} if self.is_listed else state
+
+    def _has_layers(self) -> bool:
+        now = monotonic()
+        if not self._are_layers_known and now >= self._layers_at:
+            self._layers_at = now + LAYERS_CHECK_SECONDS
+            with suppress(FileNotFoundError):
+                self._are_layers_known = bool(self.reader.has_layers())
+        return self._are_layers_known
 
     def change_mark(self) -> object:
         """What differs once there are new rows."""
@@ -162,6 +181,7 @@ class RunRoutes:
             "sample-steps": lambda view, _: view.reader.sample_steps(),
             "deliveries": lambda view, request: view.reader.deliveries(_limit(request)),
             "media": _media,
+            "layers": _layers,
             "insight": lambda view, _: list_artifacts(view.directory),
         }
         changes = {"acknowledge": SuppressionApi.acknowledge, "silence": SuppressionApi.silence}

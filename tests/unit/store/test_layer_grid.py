@@ -51,6 +51,15 @@ def test_values_that_are_not_finite_are_none(path):
 
     assert RunReader(path).layers("layer_grad_cosine")["values"][0] == [None, None, None]
     assert RunReader(path).layers("layer_grad_norm")["values"] == [[0.0, 1.0, None], [0, 2, None]]
+    assert RunReader(path).layers("layer_grad_norm")["bad"] == [[2], [2]]
+    assert RunReader(path).layers("layer_grad_norm", columns=2)["bad"] == [[1], [1]]
+
+
+def test_whether_layers_are_stored(path):
+    write_records(path, [step_record(1, {"loss": 1.0})])
+    assert not RunReader(path).has_layers()
+    write_records(path, run_of([2]))
+    assert RunReader(path).has_layers()
 
 
 def test_a_window_holds_its_own_newest_histograms(path):
@@ -78,6 +87,7 @@ def test_a_run_without_layers_has_an_empty_answer(path):
         "layers": [],
         "x": [],
         "values": [],
+        "bad": [],
         "histograms": {"x": None, "layer": {}},
     }
 

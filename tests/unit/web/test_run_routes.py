@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import sqlite3
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from threading import Event as Flag
 from threading import Semaphore
 
 import pytest
 import requests
+from prometheus_client import CollectorRegistry
+from support.insight_results import surface
 from support.results import RUN
-from support.web_servers import TIMEOUT_SECONDS, get, servers
+from support.web_servers import TIMEOUT_SECONDS, StubReader, get, servers
 
+from sentinel.insight.artifact import save_artifact
 from sentinel.web import worker_pool
-from sentinel.web.run_routes import MAX_READS_PER_RUN
+from sentinel.web.agent_site import AgentSite
+from sentinel.web.run_routes import MAX_READS_PER_RUN, RunView
+from sentinel.web.server import WebServer
 from sentinel.web.suppression_api import SuppressionApi
 
 SIGNALS = [{"name": name} for name in ("loss", "reward", "my/loss,raw")]
@@ -57,6 +63,7 @@ def asked(serve, reader):
             "samples",
             "deliveries",
             "media",
+            "layers",
         )
     }
     url = serve(**answers)
@@ -88,6 +95,11 @@ def asked(serve, reader):
             {"points": 5000, "axis": "step", "start": None, "end": None},
         ),
         ("ranks?signal=loss&columns=9", ("loss",), {"columns": 9, "start": None, "end": None}),
+        (
+            "layers?statistic=layer_grad_norm&columns=9&from=2",
+            ("layer_grad_norm",),
+            {"columns": 9, "start": 2.0, "end": None},
+        ),
         ("samples?step=7&search=fox&before=30", (7, 20, "fox", 30), {}),
         ("deliveries?limit=5", (5,), {}),
         ("deliveries?limit=999999", (2000,), {}),
@@ -214,3 +226,36 @@ def test_the_page_of_a_run_writes_through_the_same_gate(serve, tmp_path):
     for path in ("acknowledge", "silence"):
         answer = requests.post(f"{url}/runs/{RUN}/api/{path}", json={}, timeout=TIMEOUT_SECONDS)
         assert answer.status_code == 403
+
+
+def view_of(directory):
+    """The view of a run whose files are in that directory."""
+    return RunView(RUN, StubReader(), lambda: {"run": RUN}, directory / "sentinel.db")
+
+
+@contextmanager
+def site_server(view):
+    server = WebServer(AgentSite(CollectorRegistry(), view))
+    yield f"http://127.0.0.1:{server.start()}"
+    server.stop()
+
+
+def test_results_of_insight_are_listed_and_read(tmp_path):
+    save_artifact(tmp_path, surface(40, size=5))
+    (tmp_path / "insight" / "bad.json").write_text('{"version":1,"kind":"a",\n"data":')
+    state = view_of(tmp_path).read_state()
+    assert state["insight"]
+    assert "layers" not in state
+    with site_server(view_of(tmp_path)) as url:
+        (listed,) = [each for each in get(f"{url}/api/insight").json() if each["id"] != "bad"]
+        assert (listed["id"], listed["step"]) == ("loss_surface-40", 40)
+        found = get(f"{url}/runs/{RUN}/api/insight/{listed['id']}").json()
+        assert found["data"]["x"] == [-1.0, -0.5, 0.0, 0.5, 1.0]
+        for path in ("bad", "missing", "..%2f..%2fsentinel.db", "%3Cscript%3E"):
+            answer = get(f"{url}/api/insight/{path}")
+            assert answer.status_code == 404
+            assert answer.headers["content-type"] != "text/html"
+
+
+def test_a_run_without_results_has_the_same_state_as_ever(tmp_path):
+    assert view_of(tmp_path).read_state() == {"run": RUN}

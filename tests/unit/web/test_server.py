@@ -103,13 +103,14 @@ def test_the_page_loads_nothing_from_other_servers(serve, get):
 
 def test_every_run_key_in_the_scripts_exists_in_the_state():
     # On the other pages, a run is one of several.
-    others = ("runs.js", "compare.js", "compare_page.js")
-    paths = (path for path in STATIC_DIRECTORY.rglob("*.js") if path.name not in others)
+    pages = ("runs.js", "compare.js", "compare_page.js")
+    paths = (path for path in STATIC_DIRECTORY.rglob("*.js") if path.name not in pages)
     scripts = "".join(path.read_text() for path in paths)
     state = Exposition(Counters(), {}).state()
     arrays = {"js", "length", "push", "join"}
-    # Of a server with a list of runs, or of a run of which there is only a log.
-    read = set(re.findall(r"\brun\.(\w+)", scripts)) - arrays - {"is_listed", "log"}
+    # Of a server with a list of runs, of what else is stored, or of a run with a log only.
+    others = {"is_listed", "insight", "layers", "log"}
+    read = set(re.findall(r"\brun\.(\w+)", scripts)) - arrays - others
 
     assert {"run", "state", "step", "cases", "incidents"} <= read <= state.keys()
 

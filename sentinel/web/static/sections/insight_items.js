@@ -77,7 +77,7 @@ export class InsightChoice {
 }
 
 // Facts as a list of [term, text or element]; those without a text are left out.
-export function factList(facts) {
+export function insightFacts(facts) {
   return container("dl", "insight-facts", ...facts.filter(([, value]) => value).flatMap(([term, value]) =>
     [element("dt", term), value instanceof Node ? container("dd", "", value) : element("dd", value)]));
 }

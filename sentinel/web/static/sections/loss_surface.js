@@ -4,7 +4,7 @@ import { chartContext } from "../charts/context.js";
 import { PlotChart } from "../charts/plot_chart.js";
 import { directionText, hasLogarithm, lowestPoint, readSurface, surfaceLimits, surfacePicture } from "../charts/surface.js";
 import { chartNumber } from "../charts/units.js";
-import { InsightChoice, factList, loadInsight } from "./insight_items.js";
+import { InsightChoice, insightFacts, loadInsight } from "./insight_items.js";
 
 const SURFACE_EYE = { x: 1.3, y: -1.3, z: 0.9 };
 const SURFACE_TURN = Math.PI / 8;
@@ -187,7 +187,7 @@ function surfaceFacts(surface) {
   const isOver = isNumber(sharpness?.ratio) && sharpness.ratio > 1;
   const count = (kind) => surface.features.filter((each) => each.kind === kind).length;
   const kinds = ["minimum", "saddle", "maximum"].filter(count).map((kind) => `${count(kind)} ${count(kind) === 1 ? kind : kind === "saddle" ? "saddles" : kind.replace("um", "a")}`);
-  return factList([
+  return insightFacts([
     ["Horizontal", directionText(surface.directions[0])],
     ["Vertical", surface.is1d ? "" : directionText(surface.directions[1])],
     ["Sharpness", eigenvalue !== null && element("span", `${chartNumber(eigenvalue)}${limit}${rate}`, isOver ? "bad" : "")],
