@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sentinel.cli._options import JsonOption, error_exit, read_error_text
-from sentinel.cli._run_ids import complete_run
+from sentinel.cli._options import JsonOption, error_exit
+from sentinel.cli._run_ids import complete_run, resolve_run
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -30,24 +30,36 @@ def insight() -> None:
 
 
 @app.command()
-def importance(
+def importance(  # noqa: PLR0913, PLR0917 - the options of the command
     runs: Annotated[
-        list[str],
+        list[str] | None,
         typer.Argument(
-            help="Tables of runs (.json, .jsonl, .csv).",
-            metavar="RUNS...",
+            help="Run ids, logs, tables (.json, .jsonl, .csv), or folders of them; by default, all "
+            "runs of the home directory.",
+            metavar="[RUNS]...",
             autocompletion=complete_run,
         ),
-    ],
+    ] = None,
     outcome: Annotated[
-        str, typer.Option(help="Signal or column that is explained, such as eval_loss.")
+        str,
+        typer.Option(help="Signal or column that is explained; by default, the reward or loss."),
     ] = "",
+    statistic: Annotated[
+        str, typer.Option(help="Value of the signal: last, best, or mean of the last tenth.")
+    ] = "last",
     better: Annotated[
         str, typer.Option(help="Which outcome is better: lower or higher; known for most signals.")
     ] = "",
     failed: Annotated[
         str, typer.Option(help="Runs that failed or ended with NaN: drop, or count as worst.")
     ] = "drop",
+    exclude: Annotated[
+        list[str] | None, typer.Option(help="Setting, or pattern of settings, that is left out.")
+    ] = None,
+    filter_text: Annotated[
+        str, typer.Option("--filter", help="Of the home directory: words, tag:x or project:y.")
+    ] = "",
+    seed: Annotated[int, typer.Option(help="Seed of the forests and bootstrap samples.")] = 0,
     json: JsonOption = False,
 ) -> None:
     """Show which settings explain an outcome over many runs.
@@ -58,31 +70,38 @@ def importance(
 
     Exit status: 0 on success, 2 if the runs cannot be read or compared.
     """
+    from dataclasses import replace
+
     from sentinel.cli._progress import ProgressBar
     from sentinel.insight.importance import importance as explain
-    from sentinel.insight.run_collection import read_table
+    from sentinel.insight.run_collection import collect_runs
 
-    collected = []
-    for path in runs:
-        try:
-            collected += read_table(Path(path), outcome)
-        except (OSError, ValueError) as error:
-            text = f"cannot read {path}: {read_error_text(error)}"
-            raise error_exit("insight importance", text) from None
-    if better not in {"", "lower", "higher"} or failed not in {"drop", "worst"}:
-        text = "--better is lower or higher, and --failed is drop or worst."
+    if filter_text and runs:
+        text = "--filter chooses among all runs: give it or RUNS."
         raise error_exit("insight importance", text)
+    sources = [*map(resolve_run, runs)] if runs else _filtered_runs(filter_text)
     try:
+        with ProgressBar("Reading runs") as bar:
+            found = collect_runs(
+                sources,
+                outcome,
+                statistic=statistic,  # type: ignore[arg-type]
+                better=better,
+                progress=lambda done, total: bar.update(done / total, f"{done} of {total}"),
+            )
         with ProgressBar("Fitting forests") as bar:
             result = explain(
-                collected,
-                outcome or "outcome",
-                better=better or None,
-                failed="worst" if failed == "worst" else "drop",
+                found.runs,
+                found.outcome,
+                better=better,
+                failed=failed,  # type: ignore[arg-type]
+                exclude=exclude or (),
+                seed=seed,
                 progress=bar.update,
             )
-    except (ValueError, ImportError) as error:
+    except (ValueError, ImportError, OSError) as error:
         raise error_exit("insight importance", str(error)) from None
+    result = replace(result, note=[*result.note, *found.notes])
     if json:
         from json import dumps
 
@@ -91,6 +110,16 @@ def importance(
         print(dumps(json_safe(result.to_json()), allow_nan=False))
     else:
         _print_importance(result)
+
+
+def _filtered_runs(filter_text: str) -> list[str]:
+    """The ids of the runs that the filter selects; empty, which stands for all, without one."""
+    from sentinel.cli._run_table import read_rows
+
+    rows = read_rows(filter_text) if filter_text else []
+    if filter_text and not rows:
+        raise error_exit("insight importance", f"no run matches {filter_text!r}.")
+    return [str(row["run"]) for row in rows]
 
 
 def _print_importance(result: Importance) -> None:
@@ -104,9 +133,8 @@ def _print_importance(result: Importance) -> None:
     if result.score is not None:
         score = result.score
         console.print(
-            f"{result.runs} runs. On held-out runs the forest explains "
-            f"{max(score['r2'], 0):.0%} of the variance of {escape_unprintable(result.outcome)} "
-            f"(R2 {score['r2']:.2f}, 95 % interval {score['low']:.2f} to {score['high']:.2f}).",
+            f"{result.runs} runs. R2 of the forest on held-out runs: {score['r2']:.2f} "
+            f"({score['low']:.2f} to {score['high']:.2f}). Intervals are at 95 %.",
             highlight=False,
             markup=False,
         )

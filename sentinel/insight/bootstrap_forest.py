@@ -68,7 +68,8 @@ def fit_forests(  # noqa: PLR0913 - what the forests are made of
     slices = [slice(end - each.width, end) for each, end in zip(columns, ends, strict=True)]
     members = [np.flatnonzero(np.asarray(group) == code) for code in sorted(set(group))]
     variance = outcome.var(ddof=1)
-    shown = rng.permutation(len(outcome))[:MAX_CURVE_RUNS]
+    shown = matrix[rng.permutation(len(outcome))[:MAX_CURVE_RUNS]]
+    moved = [each.moved(shown, part) for each, part in zip(columns, slices, strict=True)]
     importance, explained = np.empty((samples, len(settings))), np.empty((samples, 2))
     curves = [np.empty((samples, len(each.grid))) for each in columns]
     for sample in range(samples):
@@ -79,14 +80,15 @@ def fit_forests(  # noqa: PLR0913 - what the forests are made of
             max_samples=min(1.0, MAX_TREE_RUNS / len(seen)),
             random_state=int(rng.integers(2**31)),
         ).fit(matrix[seen], outcome[seen])
-        errors = (outcome[held_out] - forest.predict(matrix[held_out])) ** 2
+        rows = [matrix[held_out], _permuted(matrix[held_out], slices, rng), *moved]
+        predicted, permuted, *on_curves = _predict(forest, rows)
+        errors = (outcome[held_out] - predicted) ** 2
         mean = outcome[seen].mean()
         explained[sample] = errors.mean(), ((outcome[held_out] - mean) ** 2).mean()
-        permuted = _permuted(matrix[held_out], slices, rng)
-        added = (outcome[held_out] - _predict(forest, permuted)) ** 2 - errors
+        added = (outcome[held_out] - permuted) ** 2 - errors
         importance[sample] = added.mean(axis=(1, 2)) / variance / 2
-        for each, part, curve in zip(columns, slices, curves, strict=True):
-            curve[sample] = _predict(forest, each.moved(matrix[shown], part)).mean(axis=1)
+        for curve, values in zip(curves, on_curves, strict=True):
+            curve[sample] = values.mean(axis=1)
         progress((sample + 1) / samples)
     return ForestResult(importance, explained, [each.grid for each in columns], curves)
 
@@ -120,10 +122,12 @@ def _permuted(rows: Array, slices: Sequence[slice], rng: np.random.Generator) ->
     return permuted
 
 
-def _predict(forest: Any, rows: Array) -> Array:
-    """The predictions for rows in an array of any shape."""
-    flat = forest.predict(rows.reshape(-1, rows.shape[-1]))
-    return np.asarray(flat, dtype=np.float64).reshape(rows.shape[:-1])
+def _predict(forest: Any, groups: Sequence[Array]) -> list[Array]:
+    """The predictions for the rows in arrays of any shape. One call, since each has its cost."""
+    flat = forest.predict(np.concatenate([rows.reshape(-1, rows.shape[-1]) for rows in groups]))
+    ends = np.cumsum([rows.size // rows.shape[-1] for rows in groups])
+    parts = np.split(np.asarray(flat, dtype=np.float64), ends[:-1])
+    return [part.reshape(rows.shape[:-1]) for part, rows in zip(parts, groups, strict=True)]
 
 
 class _Columns:

@@ -10,9 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
+from fnmatch import fnmatchcase
 from math import isfinite
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from sentinel.insight.run_collection import Statistic, collect_runs
 from sentinel.insight.run_settings import Setting, SettingTable, flat_settings, tabulate
 from sentinel.signals.catalogue import better_value
 
@@ -29,8 +32,9 @@ MIN_SAMPLES, MAX_SAMPLES = 40, 100
 """Bootstrap samples with a forest each: fewer for many runs, which spread less."""
 CORRELATION_SAMPLES = 1000
 FEW_RUNS_PER_SETTING = 3
-OUTLIER_SPREADS = 3.0
-"""Outcomes are clipped this many interquartile ranges outside the quartiles (Tukey's far out)."""
+CLIP_SPREADS, FAR_SPREADS = 1.5, 3.0
+"""Interquartile ranges outside the quartiles (Tukey's fences): outcomes beyond the first count as
+if they were there, and the note tells of those beyond the second."""
 TIED = 0.9
 """Rank correlation from which two settings cannot be told apart reliably."""
 _QUANTILES = (0.025, 0.975)
@@ -75,29 +79,61 @@ class Importance:
 
 
 def importance(  # noqa: PLR0913 - each is a choice of the caller
-    runs: Sequence[Mapping[str, Any]],
-    outcome: str = "outcome",
+    runs: Sequence[Mapping[str, Any]] | Sequence[str | Path] | str | Path = (),
+    outcome: str = "",
     *,
-    better: str | None = None,
+    statistic: Statistic = "last",
+    better: str = "",
     failed: Failed = "drop",
+    exclude: Sequence[str] = (),
     seed: int = 0,
     progress: Callable[[float], None] = lambda _: None,
 ) -> Importance:
     """Which settings of the runs explain their outcome.
 
-    `runs` have name, settings (nested ones are joined with a dot) and outcome, a number; NaN, None
-    or `failed` true marks a run that failed. Such runs are left out, or count as the worst one seen
-    (`failed="worst"`), which needs `better`: "lower" or "higher", by default known from the name of
-    the outcome. Raises ValueError if no setting or no outcome can be used, and ImportError without
-    scikit-learn.
+    `runs` are mappings with name, settings (nested ones are joined with a dot) and outcome, a
+    number, or what `run_collection.collect_runs` reads: run ids, logs, tables and folders; without
+    any, all runs of the home directory. `statistic` is what of a signal is the outcome: last, best,
+    or mean (of the last tenth of the steps). A run failed if its outcome is NaN or infinite, or
+    `failed` is true. Such runs are left out, or count as the worst one seen (`failed="worst"`),
+    which needs `better`: "lower" or "higher", by default known from the name of the outcome.
+    Settings that match a pattern of `exclude`, as in a shell, are left out. The result is the same
+    for the same `seed`. Raises ValueError if no setting or no outcome can be used, OSError if a
+    folder cannot be read, and ImportError without scikit-learn.
     """
     import numpy as np  # noqa: PLC0415 - `sentinel.insight` is imported by commands in a hurry
 
     _require_scikit_learn()
-    better = better_value(outcome) if better is None else better
+    if better not in {"", "lower", "higher"}:
+        raise ValueError(f'better must be "lower" or "higher", not {better!r}.')
+    if failed not in {"drop", "worst"}:
+        raise ValueError(f'failed must be "drop" or "worst", not {failed!r}.')
+    listed = [runs] if isinstance(runs, str | Path) else [*runs]
     notes: list[str] = []
-    kept, outcomes = _usable_runs(runs, outcome, better, failed, notes)
-    settings = tabulate([flat_settings(run.get("settings") or {}) for run in kept])
+    if not listed or isinstance(listed[0], str | Path):
+        found = collect_runs(
+            [each for each in listed if isinstance(each, str | Path)],
+            outcome,
+            statistic=statistic,
+            better=better,
+        )
+        outcome, notes = found.outcome, found.notes
+        collected: list[Mapping[str, Any]] = [*found.runs]
+    else:
+        collected = [each for each in listed if isinstance(each, Mapping)]
+    outcome = outcome or "outcome"
+    better = better or better_value(outcome)
+    kept, outcomes = _usable_runs(collected, outcome, better, failed, notes)
+    settings = tabulate(
+        [
+            {
+                name: value
+                for name, value in flat_settings(run.get("settings") or {}).items()
+                if not any(fnmatchcase(name, pattern) for pattern in exclude)
+            }
+            for run in kept
+        ]
+    )
     if not settings.varying:
         raise ValueError(
             f"no setting differs between the {len(kept)} runs, so nothing can explain {outcome}. "
@@ -178,20 +214,16 @@ def _clipped(values: Array, outcome: str, notes: list[str]) -> Array:
     import numpy as np  # noqa: PLC0415
 
     low, high = np.quantile(values, (0.25, 0.75))
-    reach = OUTLIER_SPREADS * (high - low)
-    clipped = np.clip(values, low - reach, high + reach)
-    count = int((clipped != values).sum())
-    if not reach or not count:
+    if low == high:
         return values
-    notes.append(
-        f"{_count(count, 'run')} far from the others: their {outcome} counts as "
-        f"{clipped.min():.4g} or {clipped.max():.4g}, the nearest usual value."
-        if (clipped > values).any() and (clipped < values).any()
-        else f"{_count(count, 'run')} far from the others: their {outcome} counts as "
-        f"{(clipped.max() if (clipped < values).any() else clipped.min()):.4g}, the nearest "
-        "usual value."
-    )
-    return clipped
+    clip, far = CLIP_SPREADS * (high - low), FAR_SPREADS * (high - low)
+    count = int(((values < low - far) | (values > high + far)).sum())
+    if count:
+        notes.append(
+            f"{_count(count, 'run')} with a {outcome} far from the others: what is below "
+            f"{low - clip:.4g} or above {high + clip:.4g} counts as that."
+        )
+    return np.clip(values, low - clip, high + clip)
 
 
 def _fit(

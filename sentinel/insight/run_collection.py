@@ -1,65 +1,346 @@
-"""Runs with their settings and an outcome: from tables, logs and the runs of the home directory."""
+"""Runs with their settings and an outcome, from runs of the home directory, logs and tables."""
 
 from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import sqlite3
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import isfinite, nan
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
+from sentinel.insight.comparison import summarize
 from sentinel.insight.run_settings import to_value
+from sentinel.model.json_safe import parse_object
+from sentinel.model.record import Event, Record
+from sentinel.readers.format_detection import open_log
 from sentinel.readers.log_file import open_log_file
+from sentinel.readers.log_folder import find_logs, read_error_text
+from sentinel.readers.rows import row_step
+from sentinel.signals.catalogue import SIGNALS, better_value, canonical_name
+from sentinel.store.database import NewerSchemaError
+from sentinel.store.run_reader import RunReader
+from sentinel.store.run_summary import ACTIVE_STATES, SUMMARY_NAME
+from sentinel.transport.paths import (
+    DATABASE_NAME,
+    RunIdError,
+    current_run_dir,
+    home_dir,
+    list_current_run_dirs,
+)
 
 Statistic = Literal["last", "best", "mean"]
-CollectedRun = dict[str, Any]
-"""A run with `name`, `settings`, `outcome` (None if it has none) and `failed`."""
+STATISTICS: tuple[Statistic, ...] = get_args(Statistic)
+"""What of a signal is the outcome: its last value, its best one, or the mean of the last tenth."""
 
-TABLE_SUFFIXES = frozenset({".json", ".jsonl", ".ndjson", ".csv", ".tsv"})
-DEFAULT_OUTCOMES = ("eval_reward", "reward", "eval_loss", "loss")
-"""Outcomes that are explained unless one is named: the first that most runs have."""
+DEFAULT_OUTCOMES = ("outcome", "eval_reward", "reward", "eval_loss", "loss")
+"""What is explained unless it is named: the first that at least half of the runs have."""
 
-_NAME_COLUMNS = ("name", "run", "id", "run_name", "run_id", "trial_id")
+TAIL_SHARE = 0.1
+"""Share of the steps over which the last values are averaged."""
+
+_TABLE_SUFFIXES = frozenset({".json", ".jsonl", ".ndjson", ".csv", ".tsv"})
+_NAME_COLUMNS = ("name", "Name", "run", "id", "run_name", "run_id", "trial_id")
 _SETTINGS_COLUMNS = ("settings", "config", "params", "parameters", "hparams")
-_OUTCOME_COLUMN = "outcome"
+_STATE_COLUMNS = ("failed", "state", "State", "status")
+_FAILED_STATES = frozenset({"failed", "died", "crashed", "killed", "exception", "exit", "true"})
 _MAX_TABLE_BYTES = 2**28
+_MAX_NAMES = 20
+_MAX_POINTS = 5000
+
+CollectedRun = dict[str, Any]
+"""A run with `name`, `settings`, `outcome` (None if it has none, NaN if that was logged) and
+`failed`."""
+
+Progress = Callable[[int, int], None]
 
 
-def read_table(path: Path, outcome: str) -> list[CollectedRun]:
-    """The runs of a table, one per row or JSON object.
+@dataclass(frozen=True, slots=True)
+class Collection:
+    """The `runs` with the outcome that they share, and what about them is to be known."""
 
-    A row has its settings in an object such as `settings` or `config`, or each in a column of its
-    own; `outcome` is the column of the outcome, by default "outcome". Raises OSError, and
-    ValueError if it is no such table.
+    outcome: str
+    runs: list[CollectedRun]
+    notes: list[str] = field(default_factory=list)
+
+
+def collect_runs(
+    sources: Iterable[str | Path] = (),
+    outcome: str = "",
+    *,
+    statistic: Statistic = "last",
+    better: str = "",
+    progress: Progress | None = None,
+) -> Collection:
+    """The runs of all sources; without any, those of the home directory.
+
+    A source is a run id, the database or folder of a run, a log, a table, or a folder of any of
+    these. A table (.json, .jsonl or .csv) has a run in each row: its settings in an object such as
+    `config`, or one in each column. `outcome` is a signal, a logged key or a column; `statistic` is
+    what of a signal counts. Raises ValueError if no source has runs.
     """
-    column = outcome or _OUTCOME_COLUMN
+    if statistic not in STATISTICS:
+        raise ValueError(f"the statistic must be one of {', '.join(STATISTICS)}.")
+    names = (outcome, canonical_name(outcome)) if outcome else DEFAULT_OUTCOMES
+    wanted = _Wanted(tuple(dict.fromkeys(names)), statistic, better)
+    found = [part for source in sources for part in _parts(source)] or None
+    parts = [*_home_runs()] if found is None else [*dict.fromkeys(found)]
+    runs: list[_ValuedRun] = []
+    problems: list[str] = []
+    for place, part in enumerate(parts):
+        if progress is not None:
+            progress(place, len(parts))
+        try:
+            runs += part.kind(part.name, part.path, wanted)
+        except (OSError, ValueError, sqlite3.Error, NewerSchemaError, csv.Error) as error:
+            text = read_error_text(error) if isinstance(error, OSError | ValueError) else error
+            problems.append(f"{part.path}: {text}")
+    if not runs:
+        where = f"under {home_dir()}" if found is None else "in the given files"
+        raise ValueError(" ".join([f"there are no runs {where}.", *problems[:3]]))
+    chosen = _choose(runs, wanted.names, outcome)
+    return Collection(chosen, [run.collected(chosen) for run in runs], [*_notes(runs, problems)])
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """Names under which the outcome may be found, and what of it counts."""
+
+    names: Sequence[str]
+    statistic: Statistic
+    better: str
+
+
+@dataclass(frozen=True, slots=True)
+class _ValuedRun:
+    """A run with the values of each outcome that it has."""
+
+    name: str
+    settings: Mapping[str, Any]
+    values: Mapping[str, float]
+    state: str = ""
+    known: Iterable[str] = ()
+    """What the run has that might be an outcome."""
+
+    def collected(self, outcome: str) -> CollectedRun:
+        value = self.values.get(outcome)
+        return {
+            "name": self.name,
+            "settings": dict(self.settings),
+            "outcome": value,
+            "failed": self.state in _FAILED_STATES,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A file or folder, and the function that reads its runs."""
+
+    kind: Callable[[str, Path, _Wanted], list[_ValuedRun]]
+    name: str
+    path: Path
+
+
+def _parts(source: str | Path) -> Iterator[_Part]:
+    """What is to be read for a source. Raises ValueError if there is no such thing."""
+    try:
+        directory = current_run_dir(str(source))
+        if (directory / DATABASE_NAME).is_file():
+            yield _Part(_stored_run, str(source), directory / DATABASE_NAME)
+            return
+    except RunIdError:
+        # A path is no run id.
+        pass
+    path = Path(source)
+    if path.name == DATABASE_NAME or (path / DATABASE_NAME).is_file():
+        database = path if path.name == DATABASE_NAME else path / DATABASE_NAME
+        yield _Part(_stored_run, database.absolute().parent.name, database)
+    elif path.is_dir():
+        yield from _folder_parts(path)
+    elif _is_table(path):
+        yield _Part(_table_runs, path.stem, path)
+    elif path.exists() or path.parent.is_file():
+        yield from _log_parts(path)
+    else:
+        raise ValueError(f"no run {str(source)!r} under {home_dir()}, and no such file.")
+
+
+def _folder_parts(folder: Path) -> Iterator[_Part]:
+    """Runs of a home directory, else logs and tables."""
+    databases = sorted(
+        {*folder.glob(f"*/{DATABASE_NAME}"), *folder.glob(f"runs/*/{DATABASE_NAME}")}
+    )
+    for database in databases:
+        yield _Part(_stored_run, database.parent.name, database)
+    if databases:
+        return
+    logs = [*_log_parts(folder)]
+    files = {part.path for part in logs}
+    yield from logs
+    for path in sorted(folder.iterdir()):
+        if path not in files and path.is_file() and _is_table(path):
+            yield _Part(_table_runs, path.stem, path)
+
+
+def _log_parts(path: Path) -> Iterator[_Part]:
+    for log in find_logs(path):
+        if not _is_table(log.path):
+            yield _Part(_log_run, log.run, log.path)
+
+
+def _home_runs() -> Iterator[_Part]:
+    for run, directory in list_current_run_dirs().items():
+        if (directory / DATABASE_NAME).is_file():
+            yield _Part(_stored_run, run, directory / DATABASE_NAME)
+
+
+def _stored_run(name: str, database: Path, wanted: _Wanted) -> list[_ValuedRun]:
+    reader = RunReader(database)
+    signals = {each["name"]: each for each in reader.signals()}
+    names = [each for each in wanted.names if each in signals]
+    curves = reader.series(names, points=_MAX_POINTS)["series"] if names else {}
+    values = {each: _value(curves[each], each, wanted, signals[each]) for each in names}
+    try:
+        state = parse_object((database.parent / SUMMARY_NAME).read_text()).get("state", "")
+    except (OSError, UnicodeDecodeError):
+        state = ""
+    known = {each: value for each, value in values.items() if value is not None}
+    return [_ValuedRun(name, reader.metadata(), known, state, signals)]
+
+
+def _log_run(name: str, path: Path, wanted: _Wanted) -> list[_ValuedRun]:
+    reader = open_log(path)
+    curves: dict[str, dict[str, Any]] = {each: _empty_curve() for each in wanted.names}
+    known: set[str] = set()
+    settings: dict[str, Any] = {}
+    state = ""
+    for record in reader:
+        if record.event is Event.STOP:
+            state = record.attributes.get("outcome", state)
+        elif record.event in {Event.START, Event.METADATA}:
+            settings |= {**record.values, **record.attributes}
+        else:
+            known |= record.values.keys()
+            _add(record, curves)
+    # The stored configuration has more than the settings that are known of its framework.
+    settings = reader.settings or settings
+    values = {
+        each: value
+        for each, curve in curves.items()
+        if (value := _value(curve, each, wanted)) is not None
+    }
+    return [_ValuedRun(name, settings, values, state, known)]
+
+
+def _empty_curve() -> dict[str, Any]:
+    return {"x": [], "mean": [], "min": None, "max": None, "bad": []}
+
+
+def _add(record: Record, curves: Mapping[str, dict[str, Any]]) -> None:
+    for name, curve in curves.items():
+        value = record.values.get(name)
+        if value is not None and isfinite(value):
+            curve["x"].append(record.step)
+            curve["mean"].append(value)
+        elif value is not None:
+            curve["bad"].append(record.step)
+
+
+def _value(
+    curve: Mapping[str, Any],
+    name: str,
+    wanted: _Wanted,
+    signal: Mapping[str, Any] | None = None,
+) -> float | None:
+    """The value of a curve that counts; NaN if that is not finite, None without any value."""
+    better = wanted.better or better_value(name)
+    summary = summarize(curve, better, signal)
+    last: float | None = summary["last"]
+    if wanted.statistic == "best":
+        if not better:
+            raise ValueError(
+                f"whether a lower or a higher {name} is better is not known: state it (--better)"
+            )
+        best: float | None = summary["best"]
+        return best if best is not None else last
+    if wanted.statistic == "last" or last is None or not isfinite(last):
+        return last
+    start = curve["x"][0] + (1 - TAIL_SHARE) * (summary["last_x"] - curve["x"][0])
+    if any(x >= start for x in curve.get("bad") or []):
+        return nan
+    tail = [
+        mean
+        for x, mean in zip(curve["x"], curve["mean"], strict=True)
+        if x >= start and mean is not None
+    ]
+    return sum(tail) / len(tail) if tail else last
+
+
+def _is_table(path: Path) -> bool:
+    """Whether a file has a run in each row, and not a step of one run."""
+    suffix = (path.with_suffix("") if path.suffix == ".gz" else path).suffix.lower()
+    if suffix not in _TABLE_SUFFIXES:
+        return False
+    try:
+        row = next(_rows(path), {})
+    except (OSError, ValueError, csv.Error):
+        # Whoever reads it says why.
+        return suffix == ".json"
+    is_named = any(isinstance(row.get(each), Mapping) for each in _SETTINGS_COLUMNS)
+    return "log_history" not in row and (is_named or row_step(row) is None)
+
+
+def _table_runs(name: str, path: Path, wanted: _Wanted) -> list[_ValuedRun]:
+    """The runs of a table. Raises OSError, and ValueError if it is none."""
     rows = [*_rows(path)]
-    if not any(column in row for row in rows):
-        names = ", ".join(sorted({name for row in rows for name in row})[:20])
-        raise ValueError(f"no row has a column {column!r}; its columns: {names}")
-    return [_table_run(row, column, place) for place, row in enumerate(rows, 1)]
+    if not rows:
+        raise ValueError("it holds no object of a run")
+    return [
+        _table_run(row, f"{name} {place}" if len(rows) > 1 else name, wanted)
+        for place, row in enumerate(rows, 1)
+    ]
 
 
-def _table_run(row: Mapping[str, Any], column: str, place: int) -> CollectedRun:
+def _table_run(row: Mapping[str, Any], name: str, wanted: _Wanted) -> _ValuedRun:
     name_column = next((each for each in _NAME_COLUMNS if each in row), None)
     nested = next((each for each in _SETTINGS_COLUMNS if isinstance(row.get(each), Mapping)), None)
+    state_column = next((each for each in _STATE_COLUMNS if each in row), None)
+    values = {each: value for each in wanted.names if (value := _number(row.get(each))) is not None}
     if nested is None:
-        settings = {name: row[name] for name in row if name not in {column, name_column}}
+        known = {name_column, state_column, *wanted.names}
+        settings = {each: row[each] for each in row if each not in known and not _is_result(each)}
     else:
         settings = dict(row[nested])
-    value = row.get(column)
+    return _ValuedRun(
+        name if name_column is None else str(row[name_column]),
+        settings,
+        values,
+        "" if state_column is None else str(row[state_column]).lower(),
+        row,
+    )
+
+
+def _number(value: Any) -> float | None:
+    """The outcome in a cell: NaN if the run diverged, None if the cell is empty."""
+    if value is None or (isinstance(value, str) and not value.strip()):
+        return None
     number = to_value(value)
-    has_outcome = value not in {None, ""} if isinstance(value, str | None) else True
-    return {
-        "name": str(row[name_column]) if name_column else f"row {place}",
-        "settings": settings,
-        "outcome": float(number) if isinstance(number, float | bool) else None,
-        # NaN is an outcome: the run diverged.
-        "failed": bool(row.get("failed")) or (has_outcome and number is None),
-    }
+    if isinstance(number, str):
+        return None
+    return nan if number is None else float(number)
+
+
+def _is_result(column: str) -> bool:
+    """Whether a column is another outcome and no setting, such as the loss beside the reward."""
+    name = canonical_name(column)
+    return name in SIGNALS and SIGNALS[name].better != ""
 
 
 def _rows(path: Path) -> Iterator[dict[str, Any]]:
+    """The rows of a table. Raises OSError, and ValueError if it is none."""
     with open_log_file(path) as file:
         data = file.read(_MAX_TABLE_BYTES + 1)
     if len(data) > _MAX_TABLE_BYTES:
@@ -80,9 +361,29 @@ def _json_rows(text: str) -> Iterator[dict[str, Any]]:
         found = json.loads(text)
     except ValueError:
         found = [json.loads(line) for line in text.splitlines() if line.strip()]
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
     if isinstance(found, Mapping):
         found = found.get("runs", [found])
-    rows = [row for row in found if isinstance(row, Mapping)] if isinstance(found, Sequence) else []
-    if not rows:
-        raise ValueError("it holds no object of a run")
-    yield from map(dict, rows)
+    if isinstance(found, list):
+        yield from (dict(row) for row in found if isinstance(row, Mapping))
+
+
+def _choose(runs: Sequence[_ValuedRun], names: Sequence[str], outcome: str) -> str:
+    """The name of the outcome: one that most runs have. Raises ValueError if none has any."""
+    counts = Counter(name for run in runs for name in names if name in run.values)
+    if not counts:
+        known = Counter(each for run in runs for each in run.known)
+        shown = ", ".join(name for name, _ in known.most_common(_MAX_NAMES))
+        missing = f"no run has {outcome}" if outcome else "no run has a reward or a loss"
+        raise ValueError(f"{missing}: name the outcome. The runs have: {shown or 'no values'}.")
+    usual = (name for name in names if 2 * counts[name] >= len(runs))
+    return next(usual, max(names, key=lambda name: counts[name]))
+
+
+def _notes(runs: Sequence[_ValuedRun], problems: Sequence[str]) -> Iterator[str]:
+    if active := sum(run.state in ACTIVE_STATES for run in runs):
+        yield f"{active} of {len(runs)} runs have not ended: their values so far count."
+    if problems:
+        more = f" and {len(problems) - 1} more" if len(problems) > 1 else ""
+        yield f"Cannot be read: {problems[0]}{more}."

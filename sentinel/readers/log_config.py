@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -24,19 +24,24 @@ SAVE_INTERVAL_SETTING = "save_steps"
 
 @dataclass(frozen=True, slots=True)
 class LoggedConfig:
-    """A configuration found between the rows of a log."""
+    """A configuration found between the rows of a log.
+
+    `metadata` are its known settings, `settings` is all of it as it was stored.
+    """
 
     metadata: ConfigMetadata
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
 
 def extract_config(config: Any) -> LoggedConfig | None:
-    """The known settings of a configuration; None if there are none."""
-    metadata = parse_framework_config(config) if isinstance(config, Mapping) else {}
-    return LoggedConfig(metadata) if metadata else None
+    """The settings of a configuration; None if there are none."""
+    if not isinstance(config, Mapping) or not config:
+        return None
+    return LoggedConfig(parse_framework_config(config), dict(config))
 
 
 def parse_config(text: str | bytes) -> LoggedConfig | None:
-    """The known settings of a configuration as JSON; None if it cannot be parsed."""
+    """The settings of a configuration as JSON; None if it cannot be parsed."""
     if len(text) > MAX_CONFIG_BYTES:
         return None
     try:

@@ -35,6 +35,7 @@ class LogReader:
     message for the user about a choice made in reading, mostly "". `clock` returns seconds since
     the epoch. `keys` are logged keys with the signals that they stand for, from the settings.
     `on_media` is called with each image and histogram, before the record of their row is returned.
+    `settings` is the configuration that was read so far, with nested settings as they are stored.
     """
 
     iterate_records: Callable[[LogReader], Iterator[Record | None]]
@@ -46,6 +47,7 @@ class LogReader:
     notice: str = ""
     keys: Mapping[str, str] = field(default_factory=dict)
     on_media: Callable[[LoggedMedia], None] = lambda _: None
+    settings: dict[str, Any] = field(default_factory=dict)
 
     def __iter__(self) -> Iterator[Record]:
         self._reset(is_live=False)
@@ -61,6 +63,7 @@ class LogReader:
 
     def _reset(self, *, is_live: bool) -> None:
         self.skipped = self.position = self.pending_count = 0
+        self.settings = {}
         self.is_live = is_live
 
 
@@ -99,6 +102,7 @@ def _convert_rows(
             yield None
             continue
         if isinstance(item, LoggedConfig):
+            reader.settings |= item.settings
             pending |= {n: value for n, value in item.metadata.items() if known.get(n) != value}
             known |= item.metadata
             continue

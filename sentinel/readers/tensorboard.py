@@ -218,6 +218,7 @@ class EventLog:
             if not scalars and self.folder_tags.holds_run_config:
                 if (config := decode_config(payload)) is not None:
                     self.pending_config |= config.metadata
+                    self.reader.settings |= config.settings
                 for media in decode_media(payload, self.file.path, offset):
                     self.reader.on_media(media)
             for time, step, logged_tag, value in scalars:
@@ -256,6 +257,7 @@ class TensorBoardRun:
         self.converter.metadata.configure_keys(reader.keys)
         config = read_config_file(path)
         self.pending_config = config.metadata if config is not None else ConfigMetadata()
+        reader.settings |= config.settings if config is not None else {}
         self.seen_tags: set[str] = set()
         self.max_step = -1
         self.attempt = 0

@@ -18,6 +18,7 @@ from typing import Any
 from sentinel.model.record import WHOLE_RUN, Event, Record
 from sentinel.readers.json_members import iterate_members
 from sentinel.readers.log_config import (
+    LoggedConfig,
     config_record,
     extract_config,
     read_config_file,
@@ -95,10 +96,11 @@ def _read_once(path: Path, reader: LogReader) -> Iterator[Record]:
         _config_values(overview.state, checkpoints),
     )
     yield start
-    config = _config_metadata(path, overview.state)
-    if config:
-        metadata.update_metadata(text_metadata(config))
-        yield config_record(config, start, logs_saves=bool(checkpoints))
+    config = _config(path, overview.state)
+    reader.settings = dict(config.settings)
+    if config.metadata:
+        metadata.update_metadata(text_metadata(config.metadata))
+        yield config_record(config.metadata, start, logs_saves=bool(checkpoints))
     saves = (_save_record(run, step) for step in checkpoints)
     converter = RowConverter(run=run, metadata=metadata)
     history = _history_records(converter, _history_rows(file, overview), reader)
@@ -259,10 +261,14 @@ def _checkpoint_steps(folder: Path) -> list[int]:
     return sorted(int(match[1]) for match in matches if match)
 
 
-def _config_metadata(path: Path, state: Mapping[str, Any]) -> ConfigMetadata:
+def _config(path: Path, state: Mapping[str, Any]) -> LoggedConfig:
     """Configuration from a file of arguments and from a hyper-parameter search."""
-    configs = (read_config_file(path), extract_config(state.get("trial_params")))
-    return {name: value for each in configs if each for name, value in each.metadata.items()}
+    metadata, settings = ConfigMetadata(), dict[str, Any]()
+    for config in (read_config_file(path), extract_config(state.get("trial_params"))):
+        if config is not None:
+            metadata |= config.metadata
+            settings |= config.settings
+    return LoggedConfig(metadata, settings)
 
 
 def _config_values(state: Mapping[str, Any], checkpoint_steps: list[int]) -> dict[str, float]:

@@ -32,6 +32,7 @@ def read(path: Path) -> LogReader:
         lines = replace(jsonl.read(path), keys=reader.keys)
         for record in lines.follow() if reader.is_live else lines:
             reader.skipped, reader.position = lines.skipped, lines.position
+            reader.settings = lines.settings
             yield record
             if record and record.event is Event.STEP and CHECKPOINT_KEY in record.values:
                 yield replace(record, event=Event.SAVE, values={})
