@@ -88,10 +88,10 @@ class SavedWeights:
         return self.shapes[name]
 
 
-def row_ranges(shape: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Ranges of rows with at most `MAX_PIECE_ELEMENTS` elements, or one row."""
+def row_ranges(shape: Sequence[int], max_elements: int | None = None) -> Iterator[tuple[int, int]]:
+    """Ranges of rows with at most `max_elements` elements (`MAX_PIECE_ELEMENTS`), or one row."""
     rows, width = (shape[0], prod(shape[1:])) if shape else (1, 1)
-    count = max(1, MAX_PIECE_ELEMENTS // max(1, width))
+    count = max(1, (max_elements or MAX_PIECE_ELEMENTS) // max(1, width))
     for start in range(0, rows if width else 0, count):
         yield start, min(start + count, rows)
 
