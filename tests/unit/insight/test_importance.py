@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from importlib import import_module
 from math import inf, log10, nan
 from random import Random
 
 import pytest
 
 from sentinel.insight import bootstrap_forest
-from sentinel.insight import importance as importance_module
 from sentinel.insight.importance import Importance, importance
 
 FEW_SAMPLES, FEW_TREES = 16, 8
@@ -19,8 +19,9 @@ FEW_SAMPLES, FEW_TREES = 16, 8
 
 @pytest.fixture(autouse=True)
 def small_forests(monkeypatch):
-    monkeypatch.setattr(importance_module, "MIN_SAMPLES", FEW_SAMPLES)
-    monkeypatch.setattr(importance_module, "MAX_SAMPLES", FEW_SAMPLES)
+    module = import_module("sentinel.insight.importance")
+    monkeypatch.setattr(module, "MIN_SAMPLES", FEW_SAMPLES)
+    monkeypatch.setattr(module, "MAX_SAMPLES", FEW_SAMPLES)
     monkeypatch.setattr(bootstrap_forest, "TREES", FEW_TREES)
 
 

@@ -1,11 +1,12 @@
 """Principal directions of checkpoints equal those of the weights as one matrix."""
 
+from importlib import import_module
+
 import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
 
-from sentinel.insight import principal_directions as module
 from sentinel.insight.principal_directions import principal_directions
 from sentinel.insight.saved_weights import CheckpointError
 
@@ -36,6 +37,7 @@ def checkpoints(tmp_path):
 def test_equal_to_the_decomposition_of_the_matrix(checkpoints, monkeypatch):
     from safetensors.torch import load_file
 
+    module = import_module("sentinel.insight.principal_directions")
     monkeypatch.setattr(module, "_PIECE_BYTES", 6 * 8 * 10)
     done = []
     found = principal_directions(checkpoints, components=3, progress=done.append)

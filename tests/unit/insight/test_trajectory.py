@@ -1,6 +1,8 @@
 """Paths of weights: known planes and lengths, recorded and from checkpoints."""
 
 import json
+import subprocess
+import sys
 from math import pi
 
 import numpy as np
@@ -11,6 +13,15 @@ from torch import nn
 
 from sentinel.insight.saved_weights import CheckpointError
 from sentinel.insight.trajectory import Trajectory, TrajectoryRecorder, trajectory
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
 
 START = torch.tensor([3.0, 0.0, 4.0])
 
@@ -276,6 +287,20 @@ def test_learning_rates_in_one_plane(tmp_path):
 def test_errors_name_what_to_do(source, error, text):
     with pytest.raises(error, match=text):
         trajectory(source)
+
+
+def test_the_package_has_the_functions_beside_their_modules():
+    """Whatever was imported before: `sentinel.insight.trajectory` is a function and a module."""
+    script = (
+        "import sys, sentinel.insight as insight\n"
+        "assert not {'torch', 'numpy'} & {*sys.modules}, 'import sentinel.insight is cheap'\n"
+        "import sentinel.insight.trajectory\n"
+        "from sentinel.insight.principal_directions import PrincipalDirections\n"
+        "functions = insight.trajectory, insight.principal_directions, insight.importance\n"
+        "assert all(map(callable, functions)), functions\n"
+        "assert insight.TrajectoryRecorder and 'torch' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)
 
 
 def test_errors_of_a_recorder():
