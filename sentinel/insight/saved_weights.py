@@ -46,6 +46,7 @@ _BUFFERS = re.compile(r"(^|\.)(running_mean|running_var|num_batches_tracked)$")
 """Buffers of normalisation layers: they are no weights, and a file does not tell them apart."""
 _STEP = re.compile(r"(?:step|iter|checkpoint|ckpt)[^0-9a-z]{0,2}(\d+)", re.IGNORECASE)
 _NUMBER = re.compile(r"(\d+)")
+_SAFE_TORCH = (2, 6)
 _MAX_INDEX_BYTES = 64 << 20
 _MAX_PROBLEM_CHARS = 200
 
@@ -266,25 +267,28 @@ def _load_torch_file(
     path: Path, step: int | None, loss: float | None
 ) -> tuple[Mapping[str, Any], int | None, float | None]:
     """The state dict in a file, and the step and the loss beside it."""
-    import pickle  # noqa: PLC0415 - for the class of the error
-
     import torch  # noqa: PLC0415
 
+    if tuple(map(int, torch.__version__.split(".")[:2])) < _SAFE_TORCH:
+        raise CheckpointError(
+            f"Files of torch.save such as {path} are read with PyTorch 2.6 or newer only, since "
+            "before that one may run code (CVE-2025-32434): save the state dict as .safetensors."
+        )
     try:
         try:
             content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
         except RuntimeError:
             # Files of the format before PyTorch 1.6 cannot be mapped.
             content = torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        raise CheckpointError(
-            f"{path} holds more than tensors, which would run code when it is loaded: save its "
-            f"state dict as .safetensors. {_brief(error)}"
-        ) from None
     except OSError:
         raise
     except Exception as error:
         # Damaged bytes raise any of a dozen classes.
+        if "weights_only" in str(error):
+            raise CheckpointError(
+                f"{path} holds more than tensors, which would run code when it is loaded: save its "
+                f"state dict as .safetensors. {_brief(error)}"
+            ) from None
         raise CheckpointError(f"{path} is no file of torch.save: {_brief(error)}.") from None
     if not isinstance(content, Mapping):
         raise CheckpointError(f"{path} holds no state dict but {type(content).__name__}.")

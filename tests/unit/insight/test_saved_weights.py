@@ -102,6 +102,13 @@ def test_an_object_is_never_unpickled(tmp_path):
     assert not (tmp_path / "made").exists()
 
 
+def test_an_old_torch_reads_no_pickle(tmp_path, monkeypatch):
+    torch.save(TENSORS, tmp_path / "w.pt")
+    monkeypatch.setattr(torch, "__version__", "2.5.1+cpu")
+    with pytest.raises(CheckpointError, match=r"PyTorch 2\.6 or newer"):
+        open_weights(tmp_path / "w.pt")
+
+
 def test_checkpoints_of_a_run_are_in_the_order_of_their_steps(tmp_path):
     for step in (100, 20, 3):
         folder = tmp_path / f"checkpoint-{step}"
