@@ -16,6 +16,8 @@ CRITICAL_ACTIONS = ("checkpoint", "stop")
 TIERS = ("page", "notify", "quiet")
 AGGREGATE_MODES = ("agent", "collective")
 """How the records of several ranks are combined."""
+INSIGHTS = ("gradient_flow",)
+"""What `insight` measures of the model, beside the training loop."""
 MAX_SAMPLES_PER_BATCH = 64
 
 
@@ -35,6 +37,7 @@ class MonitorArguments:
     aggregate: str = "agent"
     strict: bool = False
     samples: int = 0
+    insight: tuple[str, ...] = ()
     metadata: Mapping[str, str | float] = field(default_factory=dict)
     tier: str | None = None
     on_critical: str | None = None
@@ -63,6 +66,7 @@ def parse_arguments(settings: Mapping[str, Any]) -> MonitorArguments:
         or AGGREGATE_MODES[0],
         strict=_boolean("strict", settings.get("strict", False)),
         samples=_sample_count(settings.get("samples", 0)),
+        insight=_insight(settings.get("insight")),
         metadata=_metadata(settings.get("metadata")),
         tier=_one_of("tier", settings.get("tier"), TIERS),
         on_critical=on_critical,
@@ -88,6 +92,19 @@ def _sample_count(value: Any) -> int:
     raise _value_error(
         "samples", value, f"an integer number of texts, from 0 to {MAX_SAMPLES_PER_BATCH}"
     )
+
+
+def _insight(value: Any) -> tuple[str, ...]:
+    """The names of what is measured, from one name or several."""
+    if value is None:
+        return ()
+    is_single = isinstance(value, str) or not isinstance(value, Iterable)
+    names = [value] if is_single else list(value)
+    for name in names:
+        _one_of("insight", name, INSIGHTS)
+        if name is None:
+            raise _value_error("insight", name, f"one of {', '.join(map(repr, INSIGHTS))}")
+    return tuple(dict.fromkeys(names))
 
 
 def _boolean(key: str, value: Any) -> bool:

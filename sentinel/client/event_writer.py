@@ -45,6 +45,10 @@ class EventWriter:
         for values, attributes in select_samples(batch, max_samples, self._ring):
             self._encoder.write_event(Event.SAMPLE, stamp, values, attributes)
 
+    def write_layers(self, stamp: StepStamp, attributes: Mapping[str, str]) -> None:
+        """Write a LAYERS event of an earlier step."""
+        self._encoder.write_event(Event.LAYERS, stamp, {}, attributes)
+
     def _stamp(self, step: Any, now: float) -> tuple[StepStamp, int | None]:
         """The stamp of an event, and the step number that the trainer gave for it, if any."""
         given = None if step is None else self._schemas.read_step(step)

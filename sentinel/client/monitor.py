@@ -122,6 +122,7 @@ def monitor(
     aggregate: Literal["agent", "collective"] = "agent",
     strict: bool = False,
     samples: int = 0,
+    insight: Literal["gradient_flow"] | Iterable[Literal["gradient_flow"]] | None = None,
     metadata: Mapping[str, str | float] | None = None,
     tier: Literal["page", "notify", "quiet"] | None = None,
     on_critical: CriticalAction | Iterable[CriticalAction] | None = None,
@@ -140,6 +141,8 @@ def monitor(function: Any = None, /, **settings: Any) -> Any:
     - `strict=True` raises sentinel's own errors, for tests.
     - `samples` is the number of texts recorded of each batch that a framework generates. With 0,
       only `sentinel.log_samples` records texts.
+    - `insight="gradient_flow"` measures the gradient of each layer at some steps, for at most 1 %
+      of the time of a step. See docs/gradient-flow.md.
     - `metadata` holds hyper-parameters to store with the run, as numbers and texts.
     - `tier` is the importance of the run: "page", "notify" or "quiet".
     - `on_critical` is what every rank does, at the same step, when a case becomes critical:

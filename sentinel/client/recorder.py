@@ -25,7 +25,7 @@ from sentinel.client.step_clock import StepClock
 from sentinel.client.step_poller import StepPoller
 from sentinel.client.try_lock import CALL, TryLock
 from sentinel.model.record import STATE_LOADED_KEY, Event
-from sentinel.transport.record_codec import RecordEncoder, names_interval
+from sentinel.transport.record_codec import RecordEncoder, StepStamp, names_interval
 from sentinel.transport.ring import RingWriter
 
 
@@ -129,6 +129,10 @@ class Recorder:
     ) -> None:
         """Record at most `max_samples` of the texts that the model generated."""
         self.try_lock.run(self._event_writer.write_samples, batch, step, max_samples, wall_time())
+
+    def record_layers(self, stamp: StepStamp, attributes: Mapping[str, str]) -> None:
+        """Record the sums over the layers that were measured at that step."""
+        self.try_lock.run(self._event_writer.write_layers, stamp, attributes)
 
     def close(self, attributes: Mapping[str, Any]) -> None:
         """Write what is pending, then a STOP with these attributes, and nothing after it."""

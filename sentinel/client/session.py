@@ -16,6 +16,7 @@ from pkgutil import iter_modules
 from typing import Any
 
 from sentinel.client.arguments import MonitorArguments
+from sentinel.client.capture.gradient_flow import NAME, GradientFlow
 from sentinel.client.capture.loop import TrainingLoop
 from sentinel.client.capture.patcher import Patcher
 from sentinel.client.guard import ErrorGuard
@@ -53,6 +54,7 @@ class Session:
         self.recorder.commands.open(self.ring.path, self.identity, arguments.callback)
         self._undo_patches: list[Callable[[], None]] = []
         self.stack_thread: StackThread | None = None
+        self.loop: TrainingLoop | None = None
 
     def open(self) -> None:
         """Record START, start the agent, and attach the integrations."""
@@ -63,7 +65,9 @@ class Session:
         )
         if not self.uses_collective or self.identity.rank == 0:
             self._start_agent()
-        loop = TrainingLoop(self.recorder)
+        loop = self.loop = TrainingLoop(self.recorder)
+        if NAME in self.arguments.insight:
+            loop.gradient_flow = GradientFlow(self.recorder, loop.grad_norm, self.identity.rank)
         self.stack_thread = StackThread(self.ring.path, lambda: loop.training_thread_id)
         self.stack_thread.open()
         for name in integration_names():
@@ -87,6 +91,8 @@ class Session:
         if self.stack_thread is not None:
             self.stack_thread.close()
         self._remove_patches()
+        if self.loop is not None and self.loop.gradient_flow is not None:
+            self.loop.gradient_flow.flush()
         self.recorder.close(attributes)
         self.ring.close(attributes["outcome"])
         self.recorder.commands.close()

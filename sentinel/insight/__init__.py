@@ -11,6 +11,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from sentinel.insight.gradient_flow import GradientFlow
+    from sentinel.insight.gradient_flow import gradient_flow as gradient_flow
     from sentinel.insight.importance import importance as importance
     from sentinel.insight.loss_surface import LossSurface
     from sentinel.insight.model_state import preserved
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from sentinel.insight.trajectory import trajectory as trajectory
 
 __all__ = [
+    "GradientFlow",
     "LossSurface",
     "Sharpness",
     "Trajectory",
@@ -28,6 +31,7 @@ __all__ = [
 ]
 
 _MODULES = {
+    "GradientFlow": "sentinel.insight.gradient_flow",
     "LossSurface": "sentinel.insight.loss_surface",
     "Sharpness": "sentinel.insight.sharpness",
     "Trajectory": "sentinel.insight.trajectory",

@@ -17,6 +17,7 @@ from math import nan
 from pathlib import Path
 from typing import Any
 
+from sentinel.client.capture.gradient_flow import GradientFlow
 from sentinel.client.capture.loop import OTHER_STEPS_MARGIN
 from sentinel.client.capture.loss import RAW_LOSS_ATTRIBUTE
 from sentinel.client.capture.patcher import Patcher
@@ -115,6 +116,9 @@ class DeepSpeedObserver:
         self.step_values = {"learning_rate": next(iter(engine.get_lr()), None)}
         if self._has_plain_gradients(engine) and not engine.gradient_clipping():
             self.step_values |= self._measure_grad_norm(engine.optimizer)
+        flow = self._gradient_flow(engine)
+        if flow is not None:
+            flow.before_step(engine.optimizer, has_closure=False)
 
     def on_clip(self, norm: Any, *args: Any, **kwargs: Any) -> None:
         """Called with the norm of unsharded gradients, by which the engine's module clips."""
@@ -128,6 +132,9 @@ class DeepSpeedObserver:
         if engine.global_steps == self.steps_before:
             return
         loop.grad_norm.clips.clear()
+        flow = self._gradient_flow(engine)
+        if flow is not None:
+            flow.after_step(engine.optimizer)
         self.other_engine_steps = 0 if self._is_primary(engine) else self.other_engine_steps + 1
         accepted = not self.other_engine_steps or self.other_engine_steps > OTHER_STEPS_MARGIN
         if not (accepted and loop.completes_step(engine.optimizer, self.parameter_counts[engine])):
@@ -159,6 +166,12 @@ class DeepSpeedObserver:
     def on_monitor_events(self, _: Any, events: Any) -> None:
         """Called with monitor events, which count samples instead of steps."""
         self.patcher.recorder.log_from_framework({name: value for name, value, *_ in events})
+
+    def _gradient_flow(self, engine: Any) -> GradientFlow | None:
+        """What measures the layers of the engine, if its gradients can be read."""
+        loop = self.patcher.loop
+        is_counted = loop.primary_ref() is engine.optimizer
+        return loop.gradient_flow if is_counted and self._has_plain_gradients(engine) else None
 
     def _is_primary(self, engine: Any) -> bool:
         """Whether that engine's steps are the run's steps."""

@@ -24,7 +24,12 @@ def attach(patcher: Patcher) -> None:
     owner, observer = sys.modules[FRAMEWORK].FullyShardedDataParallel, FsdpObserver(patcher.loop)
     patcher.loop.grad_norm.flattened_shares = WeakIdKeyDictionary()
     patcher.wrap(owner, "__init__", after=observer.on_init)
-    patcher.wrap(owner, "clip_grad_norm_", after=observer.on_clip)
+    patcher.wrap(
+        owner,
+        "clip_grad_norm_",
+        before=lambda *_, **__: patcher.loop.before_clip(),
+        after=observer.on_clip,
+    )
 
 
 class FsdpObserver:

@@ -46,6 +46,8 @@ def attach(patcher: Patcher) -> None:
     for owner, name in norms:
         if hasattr(owner, name):
             patcher.replace(owner, name, _wrap_total_norm(patcher))
+    for owner in (clip_grad, torch.nn.utils):
+        patcher.replace(owner, "clip_grad_value_", _wrap_clip_value(patcher))
     patcher.replace(torch.nn.Module, "eval", _wrap_eval(patcher))
     _patch_serialization(patcher)
     loads = StateLoads(loop)
@@ -142,12 +144,29 @@ def _wrap_total_norm(patcher: Patcher) -> Callable[[Any], Any]:
             if torch.compiler.is_compiling():
                 return original(*args, **kwargs)
             args, kwargs, tensors = _materialize_tensors(args, kwargs, "tensors", "parameters")
+            patcher.call_safely(patcher.loop.before_clip)
             norm = original(*args, **kwargs)
             norm_type = args[position] if len(args) > position else kwargs.get("norm_type", 2.0)
             patcher.call_safely(remember, original.__name__, tensors, norm_type, norm)
             return norm
 
         return total_norm
+
+    return make
+
+
+def _wrap_clip_value(patcher: Patcher) -> Callable[[Any], Any]:
+    """A wrapper for `clip_grad_value_(parameters, …)`."""
+    torch = sys.modules["torch"]
+
+    def make(original: Any) -> Any:
+        @functools.wraps(original)
+        def clip_grad_value_(*args: Any, **kwargs: Any) -> Any:
+            if not torch.compiler.is_compiling():
+                patcher.call_safely(patcher.loop.before_clip)
+            return original(*args, **kwargs)
+
+        return clip_grad_value_
 
     return make
 

@@ -2,8 +2,9 @@
 
 A measurement covers every layer. Each rank reports sums over the part of the gradient that it
 holds; those of all ranks are combined before anything is divided, so that the result is that of the
-whole gradient. NaN is a statistic that is undefined at this step: a layer without a gradient,
-weights that are all zero, too few measurements for the noise scale.
+whole gradient. NaN is a statistic that is undefined at this step: of a layer without a gradient, of
+weights that are all zero, or of too few measurements. The norm of a gradient that is not finite is
+infinite.
 """
 
 from __future__ import annotations
@@ -92,7 +93,7 @@ class LayerSum:
         cosine = self.dot / norms if 0.0 < norms < inf else nan
         noise = (self.mean_square - self.mean_dot) / self.mean_dot if self.mean_dot > 0.0 else nan
         return (
-            self.grad_norm,
+            inf if isnan(self.grad_norm) else self.grad_norm,
             self.zeros / self.elements,
             self.update_norm / self.weight_norm if self.weight_norm > 0.0 else nan,
             nan if isnan(cosine) else max(-1.0, min(1.0, cosine)),

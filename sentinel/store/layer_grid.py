@@ -8,7 +8,7 @@ import struct
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from math import inf, isfinite
+from math import inf, isfinite, isinf
 from typing import Any
 
 from sentinel.signals.layer_statistics import HISTOGRAM_KEY, LAYER_STATISTICS
@@ -42,7 +42,7 @@ class _Place:
 
 @dataclass(frozen=True, slots=True)
 class _Column:
-    """The means of the finite values of some rows by layer, and the layers with other values."""
+    """The means of the finite values of some rows by layer, and the layers with infinite ones."""
 
     means: Mapping[str, float]
     bad: AbstractSet[str]
@@ -55,7 +55,8 @@ class _Column:
             for layer, value in row.items():
                 if isfinite(value):
                     values.setdefault(layer, []).append(value)
-                else:
+                elif isinf(value):
+                    # NaN is a value that is undefined at this step.
                     bad.add(layer)
         return cls({layer: sum(each) / len(each) for layer, each in values.items()}, bad)
 

@@ -136,7 +136,7 @@ class RunReader:
         Keys: statistic, statistics (those of `LAYER_STATISTICS` that are stored), layers (in the
         order of the model), x (the last step of each column), values (for each layer the mean of
         its finite values in each column, None if it has none), bad (for each layer the numbers
-        of the columns with a value that is not finite) and histograms (x, the step of the newest
+        of the columns with an infinite value) and histograms (x, the step of the newest
         histograms in the window, and layer: by layer, first exponent and counts). What was measured
         before a step that goes back is replaced.
         """

@@ -28,6 +28,11 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grad, clip_grad_norm_
 
 import sentinel
+from sentinel.client.capture import gradient_flow
+from sentinel.insight.gradient_flow import gradient_flow as gradient_flow_of
+
+# Every step is measured, whatever it costs.
+gradient_flow.WARM_UP_STRIDE = 1
 
 STEPS, CLIP = 4, 0.5
 OUT = Path(os.environ["OUT"])
@@ -194,7 +199,7 @@ def train_in_pytorch(*, micro=1, clip=None, **_):
     """One model with the batches of all ranks."""
     model = net()
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-    measured = {"losses": [], "norms": []}
+    measured = {"losses": [], "norms": [], "layers": []}
     for step in range(STEPS):
         own = []
         for rank in range(WORLD):
@@ -203,6 +208,7 @@ def train_in_pytorch(*, micro=1, clip=None, **_):
             own.append(float(sum(losses)))
         measured["losses"].append(own[RANK])
         measured["norms"].append(_norm(model.parameters()))
+        measured["layers"].append([_norm(layer.parameters()) for layer in model])
         for group in model if clip is apart else [model]:
             scale = CLIP / _norm(group.parameters())
             for p in group.parameters():
@@ -228,6 +234,18 @@ def patched():
     return [dict(vars(owner)) for owner in owners]
 
 
+def gathered_norms(build):
+    """The norms of the layers of the first step, by a call on every rank."""
+    model = build()
+    kept_models.append(model)
+    loss_of(model, batch(0, 0, RANK)).backward()
+    return gradient_flow_of(model, save=False).layer_grad_norm
+
+
+def monitored(name):
+    return sentinel.monitor(run=name, agent=False, strict=True, insight="gradient_flow")
+
+
 def main():
     dist.init_process_group("gloo")
     results = {}
@@ -236,9 +254,10 @@ def main():
         build, options = known[name]
         with CollectiveCounter() as unmonitored_counter:
             unwatched = train(build, **options)
+        flow = gathered_norms(build) if name in {"fsdp2", "hsdp"} else None
         before, state = patched(), random_state()
         with CollectiveCounter() as ours:
-            watched = sentinel.monitor(run=name, agent=False, strict=True)(train)(build, **options)
+            watched = monitored(name)(train)(build, **options)
         results[name] = {
             "watched": watched,
             "unwatched": unwatched,
@@ -246,6 +265,7 @@ def main():
             "collectives": [unmonitored_counter.counts, ours.counts],
             "same_random_state": state == random_state(),
             "unpatched": before == patched(),
+            "flow": flow,
         }
     (OUT / f"{RANK}.json").write_text(json.dumps(results))
     # Gloo's threads may still run, so the models live until the end.

@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 from requirements import need
 
-from sentinel.model.record import Event
+from sentinel.aggregate.layers import LayerAggregator
+from sentinel.model.record import WHOLE_RUN, Event
+from sentinel.signals.layer_statistics import by_layer
 
 need("torch")
 pytestmark = [pytest.mark.frameworks, pytest.mark.filterwarnings("ignore")]
@@ -39,6 +41,7 @@ def spread(torchrun, recorded, headers, tmp_path):
             for mine, values in zip(seen, records_by_rank, strict=True):
                 _same_training(case, mine, values)
             assert len({tuple(mine["watched"]["losses"]) for mine in seen}) == ranks, case
+            _check_layers(case, records, seen[0]["hand"], ranks)
             found[case] = seen, records_by_rank
         assert all(
             header.errors == 0 and not any(header.drop_counts) for header in headers().values()
@@ -54,6 +57,35 @@ def _steps(records_by_rank, case):
     ]
     assert [r.step_index for r in chosen] == list(range(1, len(chosen) + 1))
     return [r.values for r in chosen]
+
+
+def _check_layers(case, records, expected, ranks):
+    """The norm of each layer is that of the whole gradient of the step, before clipping."""
+    if case == "ddp-join":
+        # A rank that has no batch left halves the gradient of the last step.
+        return
+    aggregator, found = LayerAggregator(), {}
+    for rank in range(ranks):
+        own = [r for r in records[rank] if r.event is Event.LAYERS]
+        for record in own:
+            if record.run.rpartition("-")[0] == case:
+                for each in aggregator.process(record):
+                    if each.rank == WHOLE_RUN:
+                        found[each.step_index] = by_layer(each.values, "layer_grad_norm")
+    assert [*found] == [2, 3, 4], case
+    for step, norms in found.items():
+        layers = expected["layers"][step - 1]
+        if case.startswith(("fsdp1", "hsdp1")) and [*norms] != ["0", "1", "2"]:
+            # A flattened parameter is of several layers.
+            assert hypot(*norms.values()) == pytest.approx(hypot(*layers), rel=CLOSE), (case, step)
+        else:
+            assert [*norms.values()] == pytest.approx(layers, rel=CLOSE), (case, step)
+
+
+def _check_gathered_norms(found, *cases):
+    for case in cases:
+        for mine in found[case][0]:
+            assert mine["flow"] == pytest.approx(mine["hand"]["layers"][0], rel=CLOSE), case
 
 
 def _same_training(case, mine, values):
@@ -129,6 +161,7 @@ def test_fsdp_records_the_clipped_norm_or_the_shares_of_it(spread):
     _check_whole_norms(
         found, "fsdp2", "fsdp2-halves", "fsdp1", "fsdp1-named-clipped", "fsdp1-whole"
     )
+    _check_gathered_norms(found, "fsdp2")
     _check_shares(
         found,
         *("fsdp2-unclipped", "fsdp2-accumulating", "fsdp2-partly"),
@@ -143,5 +176,6 @@ def test_replicas_of_a_shard_count_once(spread):
         *("hsdp1", "hsdp1-unclipped"),
     )
 
+    _check_gathered_norms(found, "hsdp")
     _check_whole_norms(found, "hsdp", "hsdp-mixed-apart", "hsdp1")
     _check_shares(found, "hsdp-unclipped", "hsdp-partly", "hsdp-mixed", "hsdp1-unclipped")

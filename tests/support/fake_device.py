@@ -80,7 +80,9 @@ def host_queue(device):
     """A device queue whose rows are in host memory."""
     host = torch.empty(ROWS_PER_DEVICE, SCALARS_PER_ROW, dtype=torch.float64)
     return DeviceQueue(
-        lambda: None, [(host[row], CompletedEvent()) for row in range(ROWS_PER_DEVICE)]
+        lambda: None,
+        [(host[row], CompletedEvent()) for row in range(ROWS_PER_DEVICE)],
+        lambda size: (torch.empty(size), CompletedEvent()),
     )
 
 

@@ -3,7 +3,8 @@
 Each row of a pinned host buffer holds the scalars of one record: they are copied without blocking,
 and an event follows. Rows are read in order, after their event has completed. Nothing here waits
 for the device, and nothing is allocated after the first use of a device, since allocating pinned
-memory may wait.
+memory may wait. A vector, such as the statistics of all layers, has a buffer of its own; one per
+device is in flight at a time.
 """
 
 from __future__ import annotations
@@ -36,13 +37,28 @@ class CopyRow:
     """The event of the record."""
 
 
+@dataclass(slots=True)
+class VectorCopy:
+    """A vector in flight: `deliver` receives its numbers."""
+
+    host_buffer: Any
+    ready_event: Any
+    deliver: Callable[[list[float]], None]
+
+
 @dataclass
 class DeviceQueue:
-    """The rows of one device: free ones with their events, and those in flight, oldest first."""
+    """The rows of one device: free ones with their events, and those in flight, oldest first.
+
+    `make_buffer` makes a host buffer for a vector of that size, and its event.
+    """
 
     current_stream: Callable[[], Any]
     free: list[tuple[Any, Any]]
+    make_buffer: Callable[[int], tuple[Any, Any]] | None = None
     in_flight: deque[CopyRow] = field(default_factory=deque)
+    vector_buffer: tuple[Any, Any] | None = None
+    vector: VectorCopy | None = None
 
 
 @dataclass
@@ -87,17 +103,48 @@ class DeviceCopies:
                 queue.free.append((row.host_buffer, row.ready_event))
                 yield row.record_kind, row.stamp, row.names, values
 
+    def start_vector(self, vector: Any, deliver: Callable[[list[float]], None]) -> bool:
+        """Start copying a flat float32 tensor; whether it will be delivered by `deliver_vectors`.
+
+        It is not while another one of its device is in flight.
+        """
+        if is_capturing_graph():
+            return False
+        self.deliver_vectors()
+        queue = self._queue(vector.device)
+        if queue.vector is not None or queue.make_buffer is None:
+            return False
+        if queue.vector_buffer is None or queue.vector_buffer[0].numel() != vector.numel():
+            queue.vector_buffer = queue.make_buffer(vector.numel())
+        host, event = queue.vector_buffer
+        host.copy_(vector, non_blocking=True)
+        event.record(queue.current_stream())
+        queue.vector = VectorCopy(host, event, deliver)
+        return True
+
+    def deliver_vectors(self) -> None:
+        """Deliver the vectors that have arrived."""
+        for queue in self.queues.values():
+            copy = queue.vector
+            if copy is None or is_capturing_graph() or not copy.ready_event.query():
+                continue
+            queue.vector = None
+            copy.deliver(copy.host_buffer.tolist())
+
     def pending_count(self) -> int:
         """Scalars that have not arrived."""
         return sum(len(row.names) for queue in self.queues.values() for row in queue.in_flight)
+
+    def _queue(self, device: Any) -> DeviceQueue:
+        if device not in self.queues:
+            self.queues[device] = self.make_queue(device)
+        return self.queues[device]
 
     def _start_row(self, device: Any, group: Mapping[str, Any]) -> CopyRow | None:
         # While a graph is captured, the copies would become part of it.
         if is_capturing_graph():
             return None
-        if device not in self.queues:
-            self.queues[device] = self.make_queue(device)
-        queue = self.queues[device]
+        queue = self._queue(device)
         if not queue.free:
             return None
         host, event = queue.free.pop()
@@ -118,7 +165,12 @@ def cuda_queue(device: Any) -> DeviceQueue:
         ROWS_PER_DEVICE, SCALARS_PER_ROW, dtype=torch.float64, device="cpu", pin_memory=True
     )
     free = [(host[row], kind.Event()) for row in range(ROWS_PER_DEVICE)]
-    return DeviceQueue(lambda: kind.current_stream(device), free)
+
+    def make_buffer(size: int) -> tuple[Any, Any]:
+        buffer = torch.empty(size, dtype=torch.float32, device="cpu", pin_memory=True)
+        return buffer, kind.Event()
+
+    return DeviceQueue(lambda: kind.current_stream(device), free, make_buffer)
 
 
 def _split_into_rows(

@@ -110,7 +110,7 @@ class GradNorm:
             if not parts:
                 return self._norm_without_gradients(optimizer)
             by_share: dict[GradientShare | None, list[Any]] = {}
-            for norm, share in zip(_norms(parts, torch), shares, strict=True):
+            for norm, share in zip(gradient_norms(parts, torch), shares, strict=True):
                 by_share.setdefault(share, []).append(norm)
             totals = [
                 (torch.linalg.vector_norm(torch.stack(each)), share)
@@ -148,7 +148,7 @@ class GradNorm:
         return parts, shares
 
 
-def _norms(parts: list[Any], torch: Any) -> list[Any]:
+def gradient_norms(parts: list[Any], torch: Any) -> list[Any]:
     """The norms as clip_grad_norm_ computes them, but not rounded to half precision."""
     dtype = torch.float64 if any(p.dtype == torch.float64 for p in parts) else torch.float32
     try:

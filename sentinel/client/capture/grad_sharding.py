@@ -21,11 +21,13 @@ class GradientShare(NamedTuple):
 def gradient_share(parameter: Any, flattened_shares: Any) -> GradientShare | None:
     """The rank's share of a parameter's gradient; None if every rank holds all of it.
 
-    `flattened_shares` maps flattened and split parameters to their share. Raises
-    RejectedValueError if the share is unknown, or if the gradients are not yet reduced.
+    A parameter without a gradient is sharded as its gradient would be. `flattened_shares` maps
+    flattened and split parameters to their share. Raises RejectedValueError if the share is
+    unknown, or if the gradients are not yet reduced.
     """
-    if hasattr(parameter.grad, "placements"):
-        return _placement_share(parameter.grad, [p.is_partial() for p in parameter.grad.placements])
+    tensor = parameter if parameter.grad is None else parameter.grad
+    if hasattr(tensor, "placements"):
+        return _placement_share(tensor, [p.is_partial() for p in tensor.placements])
     if getattr(parameter, "_fsdp_flattened", False):
         share: GradientShare | None = (
             None if flattened_shares is None else flattened_shares.get(parameter)

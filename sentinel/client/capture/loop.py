@@ -18,6 +18,7 @@ from typing import Any
 
 from sentinel.client.capture.device_copy import is_capturing_graph
 from sentinel.client.capture.grad_norm import GradNorm
+from sentinel.client.capture.gradient_flow import GradientFlow
 from sentinel.client.capture.loss import StepLoss
 from sentinel.client.capture.scalars import RejectedValueError, split_by_device
 from sentinel.client.recorder import Recorder
@@ -64,6 +65,8 @@ class TrainingLoop:
     """Optimizer steps that began, of any optimizer."""
     training_thread_id: int | None = None
     """The thread of the last step."""
+    gradient_flow: GradientFlow | None = None
+    """Measures the gradient of each layer, if that is on."""
     engine_optimizers: list[Callable[[], Any]] = field(default_factory=list)
     """Weak references to the optimizers that an engine owns."""
 
@@ -75,6 +78,8 @@ class TrainingLoop:
         if self.own_since is not None:
             self.own_seconds += perf_counter() - self.own_since
         self.recorder.begin_backward()
+        if self.gradient_flow is not None:
+            self.gradient_flow.before_backward()
         # A backward pass inside a step belongs to a closure, which may run again: the last counts.
         self.thread_state.stepping_optimizers = _still_stepping(
             self.thread_state.stepping_optimizers
@@ -105,8 +110,12 @@ class TrainingLoop:
             _still_stepping(self.thread_state.stepping_optimizers), id(optimizer)
         )
         self.thread_state.stepping_optimizers = (*enclosing, id(optimizer))
-        if len(self.thread_state.stepping_optimizers) == 1 and not _closure(args, kwargs):
-            self._measure(optimizer)
+        if len(self.thread_state.stepping_optimizers) == 1:
+            has_closure = bool(_closure(args, kwargs))
+            if not has_closure:
+                self._measure(optimizer)
+            if self.gradient_flow is not None and self.primary_ref() is optimizer:
+                self.gradient_flow.before_step(optimizer, has_closure=has_closure)
 
     def after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         """An optimizer step ended."""
@@ -117,6 +126,8 @@ class TrainingLoop:
         )
         if self.thread_state.stepping_optimizers:
             return
+        if self.gradient_flow is not None and self.primary_ref() is optimizer:
+            self.gradient_flow.after_step(optimizer)
         if self.completes_step(optimizer):
             # Before the closure ran, this step had no gradient.
             if _closure(args, kwargs):
@@ -124,6 +135,11 @@ class TrainingLoop:
             self._complete_optimizer_step(optimizer)
         else:
             self.on_uncounted_step()
+
+    def before_clip(self) -> None:
+        """Gradients are complete and may be clipped now."""
+        if self.gradient_flow is not None and not is_capturing_graph():
+            self.gradient_flow.before_clip(self.primary_ref())
 
     def add_seconds(self, signal: str, seconds: float) -> None:
         """Add to the time that the current step spent on `signal`."""
@@ -150,6 +166,8 @@ class TrainingLoop:
         self.extra_values = {}
         self.last_step_at = self.own_since = now
         self.training_thread_id = threading.get_ident()
+        if self.gradient_flow is not None:
+            self.gradient_flow.end_step(self.step_time)
         self.recorder.record_step(*split_by_device(measured.items()))
         self.recorder.commands.after_optimizer_step(self.recorder.clock)
 

@@ -25,6 +25,9 @@ from sentinel.client.arguments import parse_arguments
         ({"metadata": {1: 2}}, "metadata.*names"),
         ({"tier": "urgent"}, "tier.*'page', 'notify', 'quiet'.*str 'urgent'"),
         ({"tier": 1}, "tier.*int 1"),
+        ({"insight": "loss"}, "insight.*'gradient_flow'.*str 'loss'"),
+        ({"insight": ["gradient_flow", None]}, "insight.*'gradient_flow'.*None"),
+        ({"insight": 5}, "insight.*int 5"),
         ({"aggregate": "ring"}, "aggregate.*'agent', 'collective'.*str 'ring'"),
         ({"aggregate": True}, "aggregate.*bool True"),
         ({"on_critical": "halt"}, "on_critical.*'checkpoint' or 'stop', or a function.*'halt'"),
@@ -55,6 +58,18 @@ def test_on_critical_is_split_into_actions_and_a_callback(given, actions, callba
     arguments = parse_arguments({"on_critical": given})
 
     assert (arguments.on_critical, arguments.callback) == (actions, callback)
+
+
+@pytest.mark.parametrize(
+    ("given", "names"),
+    [
+        (None, ()),
+        ("gradient_flow", ("gradient_flow",)),
+        (["gradient_flow"] * 2, ("gradient_flow",)),
+    ],
+)
+def test_insight_is_one_name_or_several(given, names):
+    assert parse_arguments({"insight": given}).insight == names
 
 
 @pytest.mark.parametrize("value", [5, "train", type("Trainer", (), {})])

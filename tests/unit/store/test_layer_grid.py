@@ -45,14 +45,14 @@ def test_the_answer_has_layers_in_the_order_of_the_model_and_means_by_column(pat
     assert found["histograms"] == {"x": 9, "layer": {"b": [-5, 9, 2]}}
 
 
-def test_values_that_are_not_finite_are_none(path):
+def test_values_that_are_not_finite_are_none_and_infinite_ones_are_bad(path):
     write_records(path, run_of(range(2)))
     write_records(path, [layer_record(2, layer_grad_norm={"b": inf, "a": nan})])
 
     assert RunReader(path).layers("layer_grad_cosine")["values"][0] == [None, None, None]
     assert RunReader(path).layers("layer_grad_norm")["values"] == [[0.0, 1.0, None], [0, 2, None]]
-    assert RunReader(path).layers("layer_grad_norm")["bad"] == [[2], [2]]
-    assert RunReader(path).layers("layer_grad_norm", columns=2)["bad"] == [[1], [1]]
+    assert RunReader(path).layers("layer_grad_norm")["bad"] == [[2], []]
+    assert RunReader(path).layers("layer_grad_norm", columns=2)["bad"] == [[1], []]
 
 
 def test_whether_layers_are_stored(path):
