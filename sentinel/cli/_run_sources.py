@@ -49,7 +49,8 @@ def open_runs(
                 state = _state(run, path, log)
             except (NewerSchemaError, DatabaseError) as error:
                 raise error_exit(command, f"cannot use {path}: {error}") from None
-            runs.append(ReportedRun(_unused_name(run, runs), RunReader(path), state))
+            directory = path.parent if log is None else None
+            runs.append(ReportedRun(_unused_name(run, runs), RunReader(path), state, directory))
     if not runs:
         raise error_exit(command, "none of the logs can be read.")
     return runs

@@ -55,6 +55,7 @@ _MAX_STEP = 2**53
 _MAX_TIME = 1e11
 _MAX_DEPTH = 20
 _SHORT_DIGITS = 6
+_HIDDEN_KEYS = frozenset({"projection"})
 _KIND = re.compile(r"[a-z][a-z0-9_]{0,39}")
 _ID = re.compile(r"[a-z][A-Za-z0-9._-]{0,159}")
 _LEFTOVER = re.compile(r"\.[0-9a-f]{16}\.new")
@@ -178,6 +179,11 @@ def load_artifact(run_directory: Path | str, artifact_id: str) -> dict[str, Any]
         if header is None or not isinstance(data, dict):
             raise ArtifactError(f"The file of the result {artifact_id} is damaged.")
         return header | {"data": data}
+
+
+def shown_data(data: Mapping[str, Any]) -> dict[str, Any]:
+    """The data of a result without what no picture shows, such as random projections."""
+    return {key: value for key, value in data.items() if key not in _HIDDEN_KEYS}
 
 
 def artifact_mark(run_directory: Path | str) -> str:

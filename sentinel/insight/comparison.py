@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, isfinite, nan
+from pathlib import Path
 from typing import Any, Literal, Protocol, get_args
 
 from sentinel.model.evidence_text import label_of
@@ -65,11 +66,15 @@ class SeriesReader(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ComparedRun:
-    """A run with the name under which it is shown, and its state as of `/api/run`."""
+    """A run with the name under which it is shown, and its state as of `/api/run`.
+
+    `directory` has the results of insight, if the run is none of a log.
+    """
 
     name: str
     reader: SeriesReader
     state: Mapping[str, Any]
+    directory: Path | None = None
 
 
 def compare(

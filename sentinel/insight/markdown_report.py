@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import isnan
 from typing import Any
 
+from sentinel.insight.result_text import layers_text, result_text
 from sentinel.model.clean_text import clean
 from sentinel.model.quantity_text import format_duration, format_number, format_time
 
@@ -108,6 +109,11 @@ def _run_lines(run: JsonObject) -> Iterator[str]:
         yield ""
         names = ("First", "Last", "Best", "At step", "Lowest", "Highest", "NaN or infinite")
         yield from _table(["Metric", *names], map(_result_row, results))
+    if insight := [*_insight_rows(run["answers"])]:
+        yield ""
+        yield "## Insight"
+        yield ""
+        yield from _table(["Result", "Name", "Step", ""], insight)
     incidents = run["answers"]["api/incidents"][:_MAX_INCIDENTS]
     if incidents:
         yield ""
@@ -177,6 +183,16 @@ def _case_lines(case: JsonObject) -> Iterator[str]:
     if remedy := case.get("remedy"):
         yield ""
         yield f"What to do: {_text(remedy, 1500)}"
+
+
+def _insight_rows(answers: JsonObject) -> Iterator[Sequence[Any]]:
+    """The stored results, and the gradient norms of the layers."""
+    for header in answers.get("api/insight", ())[-_MAX_RESULTS:]:
+        data = answers[f"api/insight/{header['id']}"]["data"]
+        text = _text(result_text(header["kind"], data))
+        yield [_text(header["title"]), _text(header["name"]), _step(header["step"]), text]
+    if text := layers_text(answers.get("api/layers?statistic=layer_grad_norm", {})):
+        yield ["Gradient flow", "", "", _text(text)]
 
 
 def _result_row(result: JsonObject) -> Sequence[Any]:

@@ -14,6 +14,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from sentinel.insight.artifact import ArtifactError, list_artifacts, load_artifact, shown_data
+from sentinel.insight.compared_results import compared_results
 from sentinel.insight.comparison import (
     GROUPS,
     Axis,
@@ -35,6 +37,9 @@ _POINTS: Mapping[Axis, int] = {"step": 1500, "time": 400, "tokens": 400}
 _MIN_POINTS = 50
 _COMPARED_POINTS = 300
 _GRID_COLUMNS = 160
+_LAYER_COLUMNS = (160, 80, 40)
+_MAX_INSIGHT_SHARE = 0.4
+"""Share of the size of a report for results of insight and statistics of layers."""
 _MAX_INCIDENTS, _MAX_CASES, _MAX_DELIVERIES = 500, 200, 200
 _SAMPLE_STEPS, _SAMPLES_PER_STEP, _MAX_SAMPLE_CHARS = 12, 5, 6_000
 _MAX_SAMPLE_BYTES, _MAX_MEDIA_BYTES, _MAX_MEDIA = 600_000, 600_000, 40
@@ -73,6 +78,12 @@ class ReportReader(SeriesReader, Protocol):
     def media_body(self, number: int, /) -> tuple[str, bytes]:
         """Content type and content of one of them."""
 
+    def has_layers(self) -> bool:
+        """Whether statistics of layers are stored."""
+
+    def layers(self, statistic: str, *, columns: int = ...) -> JsonObject:
+        """A statistic of each layer over the steps."""
+
 
 @dataclass(frozen=True, slots=True)
 class ReportedRun(ComparedRun):
@@ -94,8 +105,9 @@ def collect_report(
     the curves over time and tokens in `other_axes`). Each run has name, verdict, results (label,
     unit, better, first, last, min, max, best, best_x and bad_count by metric; what is not finite is
     a text) and answers: what the server answers, by the path of a route of the run's page. Other
-    axes than the step are in the query of `api/series`, and signals in that of `api/ranks`; images
-    as data URLs and histograms as JSON are under `api/media-bodies` by id.
+    axes than the step are in the query of `api/series`, signals in that of `api/ranks`, and
+    statistics in that of `api/layers`; images as data URLs and histograms as JSON are under
+    `api/media-bodies` by id.
     """
     limit = max_bytes // max(len(runs), 1)
     collected = [_collect(run, limit, include_samples=include_samples) for run in runs]
@@ -110,6 +122,9 @@ def collect_report(
 def _compare(runs: Sequence[ReportedRun]) -> JsonObject:
     """The comparison over steps, with the curves over the other axes in `other_axes`."""
     comparison = compare(runs, points=_COMPARED_POINTS)
+    comparison["insight"] = compared_results(
+        [run.name for run in runs], [run.directory for run in runs]
+    )
     names = list(comparison["series"])
     comparison["other_axes"] = {
         axis: compare(runs, signals=names, axis=axis, points=_COMPARED_POINTS // 2)["series"]
@@ -147,6 +162,10 @@ def _collect(run: ReportedRun, max_bytes: int, *, include_samples: bool) -> Json
         **_rank_grids(reader),
         **(_media(reader) if include_samples else {"api/media": []}),
     }
+    found = _insight(run, int(_MAX_INSIGHT_SHARE * max_bytes))
+    state["insight"] = "stored" if "api/insight" in found else ""
+    state["layers"] = any(path.startswith("api/layers") for path in found)
+    answers |= found
     answers |= _series(reader, names, max_bytes - _json_bytes(answers))
     curves = answers["api/series"]["series"]
     results = [
@@ -212,6 +231,44 @@ def _rank_grids(reader: ReportReader) -> JsonObject:
             for name in names
         },
     }
+
+
+def _insight(run: ReportedRun, max_bytes: int) -> JsonObject:
+    """The results of insight, the newest first while they fit, and the statistics of layers."""
+    answers: JsonObject = _layers(run.reader, max_bytes // 2) if run.reader.has_layers() else {}
+    left = max_bytes - _json_bytes(answers)
+    listed = [] if run.directory is None else list_artifacts(run.directory)
+    headers: list[JsonObject] = []
+    # The newest of each name first, and then their earlier steps.
+    newest = {(each["kind"], each["name"]): each for each in listed}
+    others = [each for each in listed if each not in newest.values()]
+    for header in [*newest.values(), *reversed(others)]:
+        try:
+            found = load_artifact(run.directory or "", header["id"])
+        except ArtifactError:
+            continue
+        found["data"] = _rounded(shown_data(found["data"]))
+        size = _json_bytes(found)
+        if size <= left:
+            left -= size
+            headers.append(header)
+            answers[f"api/insight/{header['id']}"] = found
+    if headers:
+        answers["api/insight"] = sorted(headers, key=lambda each: (each["time"], each["id"]))
+    return answers
+
+
+def _layers(reader: ReportReader, max_bytes: int) -> JsonObject:
+    """The statistics of layers, in as many columns as fit; none if they never do."""
+    statistics = reader.layers("", columns=2)["statistics"]
+    for columns in _LAYER_COLUMNS:
+        answers: JsonObject = {
+            f"api/layers?statistic={name}": _rounded(reader.layers(name, columns=columns))
+            for name in statistics
+        }
+        if _json_bytes(answers) <= max_bytes:
+            return answers
+    return {}
 
 
 def _samples(reader: ReportReader) -> list[JsonObject]:

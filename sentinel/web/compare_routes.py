@@ -12,6 +12,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
+from sentinel.insight.compared_results import compared_results
 from sentinel.insight.comparison import AXES, MAX_RUNS, Axis, ComparedRun, Window, compare
 from sentinel.store.database import NewerSchemaError
 from sentinel.web.responses import json_response
@@ -80,11 +81,15 @@ def _compare(find_view: Callable[[str], RunView | None], query: _Query) -> dict[
         view = find_view(run)
         if view is None:
             raise RequestError(404, f"There is no run {run!r}. It may have been deleted.")
-        compared.append(ComparedRun(run, view.reader, view.read_state()))
-    return compare(
+        compared.append(ComparedRun(run, view.reader, view.read_state(), view.directory))
+    comparison = compare(
         compared,
         signals=query.signals,
         axis=query.axis,
         points=query.points,
         window=query.window,
     )
+    if not query.signals:
+        directories = [each.directory for each in compared]
+        comparison["insight"] = compared_results(query.runs, directories)
+    return comparison

@@ -17,7 +17,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from sentinel.insight.artifact import make_artifact
+from sentinel.insight.artifact import make_artifact, shown_data
 from sentinel.web.module_bundle import bundle, read_static
 from sentinel.web.static_files import plotly_file
 
@@ -120,7 +120,11 @@ def insight_answers(artifacts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     for number, artifact in enumerate(artifacts):
         # Two results of one name and step would have one id.
         key = str(artifact["id"]) if len(artifacts) == 1 else f"{artifact['id']}.{number}"
-        answers[f"api/insight/{key}"] = {**artifact, "id": key}
+        answers[f"api/insight/{key}"] = {
+            **artifact,
+            "id": key,
+            "data": shown_data(artifact["data"]),
+        }
         header = {name: value for name, value in artifact.items() if name != "data"}
         headers.append({**header, "id": key, "revision": ""})
     return {"api/run": {"insight": "stored"}, "api/insight": headers, **answers}

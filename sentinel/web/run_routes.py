@@ -24,7 +24,13 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
-from sentinel.insight.artifact import ArtifactError, artifact_mark, list_artifacts, load_artifact
+from sentinel.insight.artifact import (
+    ArtifactError,
+    artifact_mark,
+    list_artifacts,
+    load_artifact,
+    shown_data,
+)
 from sentinel.notify.report_process import ReportError, build_report, report_file_name
 from sentinel.store.database import NewerSchemaError
 from sentinel.store.run_reader import RunReader
@@ -374,9 +380,10 @@ def _layers(view: RunView, request: Request) -> JsonObject:
 
 def _artifact(view: RunView, request: Request) -> JsonObject:
     try:
-        return load_artifact(view.directory, request.path_params["id"])
+        found = load_artifact(view.directory, request.path_params["id"])
     except ArtifactError as error:
         raise RequestError(404, str(error)) from None
+    return found | {"data": shown_data(found["data"])}
 
 
 def _samples(view: RunView, request: Request) -> list[JsonObject]:

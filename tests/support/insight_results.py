@@ -173,13 +173,13 @@ def layers(steps: int = 240, names: list[str] | None = None) -> dict[str, Any]:
         "layers": names,
         "x": x,
         "values": rows,
-        "histograms": {"x": x[-1], "layer": histograms},
+        "histograms": {"x": x[-1] if x else None, "layer": histograms},
     }
 
 
 def save_all(run_directory: Path) -> None:
     """Store surfaces of three steps, a line and a trajectory with the run."""
+    save_artifact(run_directory, line(), name="interpolation")
     for step in (40, 120, 200):
         save_artifact(run_directory, surface(step, offset=1.5 * exp(-step / 60)))
-    save_artifact(run_directory, line(), name="interpolation")
     save_artifact(run_directory, trajectory())

@@ -25,7 +25,8 @@ async function startComparePage() {
   page.replaceChildren(element("p", "Loading the runs.", "soft"));
   try {
     const comparison = await getJson(comparePath());
-    startComparison(comparison, (query) => getJson(comparePath(query)), (compared) => `runs/${encodeName(compared.run)}/`, list);
+    startComparison(comparison, (query) => getJson(comparePath(query)), (compared) => `runs/${encodeName(compared.run)}/`,
+      (compared, _index, path) => getJson(`runs/${encodeName(compared.run)}/${path}`), list);
   } catch (error) {
     page.replaceChildren(element("p", error.message, "bad"));
   }

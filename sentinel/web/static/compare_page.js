@@ -7,6 +7,7 @@ import { createFrame } from "./frame.js";
 import { report } from "./source.js";
 import { createView } from "./view.js";
 import { chartContext } from "./charts/context.js";
+import { insightDrawings, loadInsightDrawings } from "./sections/insight.js";
 import { ChartGrid } from "./charts/grid.js";
 import { chartText } from "./charts/units.js";
 
@@ -18,9 +19,9 @@ const SECONDS_PER_HOUR = 3600;
 const MAX_CELL_CHARS = 200;
 
 // Show a comparison. `load(query)` returns that of the query { axis, signals, start, end }, with the
-// curves of these signals; `runUrl(run, index)` is the address of the page of a run, `lead` what
-// stands before the title.
-export function startComparison(comparison, load, runUrl, lead = null) {
+// curves of these signals; `runUrl(run, index)` is the address of the page of a run, `loadResult(run,
+// index, path)` the answer of its server, `lead` what stands before the title.
+export function startComparison(comparison, load, runUrl, loadResult, lead = null) {
   const view = createView();
   // Times count from the start of each run.
   if (["time", "hours"].includes(new URLSearchParams(location.search).get("axis"))) view.axis = "hours";
@@ -30,6 +31,7 @@ export function startComparison(comparison, load, runUrl, lead = null) {
   page.showRuns = () => curves.showRuns();
   const sections = [
     createComparedRuns(page), createComparedSettings(page), createComparedProblems(page), curves, createComparedMetrics(page),
+    ...createComparedInsight(page, loadResult),
   ];
   const frame = createFrame(sections);
   page.frame = frame;
@@ -263,4 +265,20 @@ function settingCell(value) {
   const node = element("span", text.length > MAX_CELL_CHARS ? `${text.slice(0, MAX_CELL_CHARS)}…` : text);
   node.title = text;
   return node;
+}
+
+// Surfaces side by side, and paths in one plane, of the runs that have such results.
+function createComparedInsight(page, loadResult) {
+  const { insight, runs } = page.comparison;
+  const has = (kind, least) => (insight?.results ?? []).filter((items) => items.some((item) => item.kind === kind)).length >= least;
+  const load = (index, id) => loadResult(runs[index], index, `api/insight/${encodeURIComponent(id)}`);
+  const section = (id, title, draw) => {
+    const body = element("div", "", "insight");
+    loadInsightDrawings().then(() => body.replaceChildren(draw())).catch((error) => body.replaceChildren(element("p", error.message, "bad")));
+    return { id, title, element: body, update: () => {}, urgency: () => 0 };
+  };
+  return [
+    has("loss_surface", 1) && section("loss-surface", "Loss surfaces", () => insightDrawings["compared-surfaces"](page, insight.results, load)),
+    has("trajectory", 2) && section("trajectory", "Trajectories in one plane", () => insightDrawings["compared-paths"](page, insight)),
+  ].filter(Boolean);
 }

@@ -26,7 +26,11 @@ function startReport() {
 function startReportedComparison() {
   const { axis: own, series, other_axes: others } = report.comparison;
   const load = async ({ axis }) => ({ series: axis === own ? series : others[axis] ?? {} });
-  startComparison(report.comparison, load, (_run, index) => `?run=${index}`);
+  startComparison(report.comparison, load, (_run, index) => `?run=${index}`, async (_run, index, path) => {
+    const { [path]: answer } = report.runs[index].answers;
+    if (!answer) throw new Error("The report has no room for this result.");
+    return answer;
+  });
 }
 
 function startReportedRun() {

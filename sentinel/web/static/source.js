@@ -1,7 +1,7 @@
 // Where the data of the page come from: the server of the run, or, in a report, the JSON inside it.
 //
 // A report has <script type="application/json" id="report-data">. The answers of a run in it are what
-// the server would answer, by path. A path is looked up with its axis or its signal, and then without
+// the server would answer, by path. A path is looked up with its axis, signal or statistic, and then without
 // its query; of series, thresholds and samples, what the query asks for is taken from the whole.
 
 import { isActive } from "./dom.js";
@@ -214,7 +214,7 @@ function roundedOffset(seconds) {
 function embeddedAnswer(path) {
   const [name, text] = path.split("?");
   const query = new URLSearchParams(text);
-  const key = ["axis", "signal"].filter((each) => query.has(each)).map((each) => `${name}?${each}=${query.get(each)}`)
+  const key = ["axis", "signal", "statistic"].filter((each) => query.has(each)).map((each) => `${name}?${each}=${query.get(each)}`)
     .find((each) => each in embedded) ?? name;
   const answer = embedded[key];
   if (answer === undefined) throw answerError(`The report does not contain ${name}.`, 404);

@@ -110,6 +110,13 @@ class ChartContext {
     return domain && (domain[0] === domain[1] ? [domain[0] - 0.5, domain[1] + 0.5] : domain);
   }
 
+  // The range of all charts in steps, or null for the whole run.
+  shownSteps() {
+    const { range, axis } = this.view;
+    const steps = range && range.map((value) => this.marks.step(value, axis));
+    return steps && !steps.includes(null) ? steps : null;
+  }
+
   // Leave a chart as it is while the pointer is down in it: drawing would end the selection.
   hold(chart) {
     this.held = chart;

@@ -21,7 +21,9 @@ export class PlotChart {
     this.plot.setAttribute("role", "img");
     this.plot.setAttribute("aria-label", title);
     this.plot.addEventListener("pointerdown", () => context.hold(this), true);
-    this.element = container("article", `chart ${className}`.trim(), this.header, this.plot);
+    this.legend = element("div", "", "legend");
+    this.legend.hidden = true;
+    this.element = container("article", `chart ${className}`.trim(), this.header, this.plot, this.legend);
     context.add(this);
   }
 
@@ -36,6 +38,16 @@ export class PlotChart {
     setText(this.heading, title);
     setText(this.detail, detail);
     this.header.hidden = !title;
+  }
+
+  // Name the colours of curves: [{ name, color }].
+  setLegend(curves) {
+    this.legend.hidden = curves.length < 2;
+    this.legend.replaceChildren(...curves.map(({ name, color }) => {
+      const line = element("i");
+      line.style.setProperty("color", `var(--series-${(color % 8) + 1})`);
+      return container("span", "", line, name);
+    }));
   }
 
   draw(plotly) {

@@ -13,7 +13,7 @@ const SURFACE_MARGIN = { l: 58, r: 12, t: 8, b: 44, pad: 0 };
 const SURFACE_INK = "#ffffff";
 const SURFACE_EDGE = "#000000";
 const SURFACE_SYMBOLS = { minimum: "triangle-down", saddle: "x", maximum: "triangle-up" };
-const SURFACE_SYMBOLS_3D = { minimum: "diamond", saddle: "x", maximum: "square" };
+const SURFACE_SYMBOLS_3D = { minimum: "diamond", saddle: "cross", maximum: "square" };
 const SURFACE_KINDS = {
   random: "random direction", hessian: "eigenvector of the Hessian", pca: "principal component of the path", gradient: "gradient",
   checkpoint: "towards a checkpoint",

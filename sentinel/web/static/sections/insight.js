@@ -16,7 +16,7 @@ export const insightDrawings = {};
 
 let insightLoading = null;
 
-function loadInsightDrawings() {
+export function loadInsightDrawings() {
   if (Object.keys(insightDrawings).length) return Promise.resolve();
   insightLoading ??= new Promise((resolve, reject) => {
     const script = document.createElement("script");
@@ -31,17 +31,20 @@ function loadInsightDrawings() {
 
 export function createInsightSections(page) {
   const sections = INSIGHT_SECTIONS.map(([id, title]) => new InsightSection(page, id, title));
-  let mark;
-  const update = async (run) => {
-    if ((run.insight ?? "") === mark) return;
-    mark = run.insight ?? "";
-    if (!mark) return;
-    const items = await page.source.getJson("api/insight").catch(() => null);
-    if (!items) {
-      mark = undefined;
-      return;
+  let mark = "";
+  const update = async ({ insight = "", layers = false }) => {
+    const key = `${insight} ${layers}`;
+    if (key === mark || (!insight && !layers)) return;
+    mark = key;
+    try {
+      const items = insight ? await page.source.getJson("api/insight") : [];
+      // Gradient flow is part of the history of the run.
+      if (layers) items.push({ kind: "gradient_flow", id: "" });
+      for (const section of sections) await section.show(items.filter(({ kind }) => kind.replaceAll("_", "-") === section.id));
+    } catch {
+      // The next state tries again.
+      mark = "";
     }
-    for (const section of sections) await section.show(items.filter(({ kind }) => kind.replaceAll("_", "-") === section.id));
     page.frame.refresh("insight");
   };
   const missing = createMissingInsight(sections, update);

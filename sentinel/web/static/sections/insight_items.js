@@ -70,7 +70,7 @@ export class InsightChoice {
     this.slider.hidden = group.length < 2;
     const item = this.item;
     const place = group.length > 1 ? ` (${this.index + 1} of ${group.length})` : "";
-    setText(this.text, `${isNumber(item.step) ? `step ${formatNumber(item.step)}` : formatTime(item.time)}${place}`);
+    setText(this.text, `${isNumber(item.step) ? `step ${formatNumber(item.step)}` : `stored ${formatTime(item.time)}`}${place}`);
     setAttributes(this.slider, { "aria-valuetext": this.text.textContent });
     this.onChoose(item);
   }

@@ -6,7 +6,7 @@ import { directionText, hasLogarithm, lowestPoint, readSurface, surfaceLimits, s
 import { chartNumber } from "../charts/units.js";
 import { InsightChoice, insightFacts, loadInsight } from "./insight_items.js";
 
-const SURFACE_EYE = { x: 1.3, y: -1.3, z: 0.9 };
+const SURFACE_CAMERA = { eye: { x: 1.1, y: -1.1, z: 0.95 }, center: { x: 0, y: 0, z: -0.18 } };
 const SURFACE_TURN = Math.PI / 8;
 
 let surfaceGl;
@@ -27,6 +27,131 @@ export function hasWebGl() {
   return surfaceGl;
 }
 
+// How surfaces are shown. `onChange()` is called with each choice.
+export class SurfaceControls {
+  constructor(onChange) {
+    this.onChange = onChange;
+    this.is3d = false;
+    this.chosen = { isLog: false, hasPoints: false, hasArrows: true };
+    this.surfaces = [];
+    const toggle = (text, title, name) => setAttributes(button(text, () => {
+      this.chosen[name] = !this.chosen[name];
+      this.#change();
+    }, "small"), { title });
+    const picture = (text, is3d) => button(text, () => {
+      this.is3d = is3d;
+      this.#change();
+    });
+    this.flat = picture("Contour", false);
+    this.solid = picture("3-D", true);
+    this.kinds = setAttributes(container("span", "segmented", this.flat, this.solid), { role: "group", "aria-label": "Picture" });
+    this.log = toggle("Log", "", "isLog");
+    this.points = toggle("Points", "The points at which the loss was evaluated; between them it is interpolated", "hasPoints");
+    this.arrows = toggle("Arrows", "The negative gradient in this plane", "hasArrows");
+    this.low = element("span");
+    this.high = element("span");
+    this.scale = container("span", "scale soft number", this.low, element("i"), this.high);
+    this.missing = element("p", "This browser has no WebGL, so surfaces are shown as contours.", "soft");
+    this.missing.hidden = true;
+    this.buttons = [this.kinds, this.log, this.points, this.arrows];
+    // Paper shows the contour.
+    addEventListener("beforeprint", () => this.#print(true), true);
+    addEventListener("afterprint", () => this.#print(false), true);
+  }
+
+  #change() {
+    this.show(this.surfaces);
+    this.onChange();
+  }
+
+  #print(isPrinting) {
+    if (!this.is3d || this.isPrinting === isPrinting) return;
+    this.isPrinting = isPrinting;
+    this.onChange();
+  }
+
+  // Whether the surfaces are drawn in three dimensions now.
+  get isSolid() {
+    return this.is3d && !this.is1d && !this.isPrinting && hasWebGl();
+  }
+
+  get is1d() {
+    return this.surfaces.length > 0 && this.surfaces.every((surface) => surface.is1d);
+  }
+
+  // What `surfacePicture` needs for these surfaces.
+  get options() {
+    const { hasPoints, hasArrows, isLog } = this.chosen;
+    return { hasPoints, hasArrows, isLog: isLog && this.surfaces.every(hasLogarithm), is3d: this.isSolid, limits: this.limits };
+  }
+
+  // Offer what these surfaces have.
+  show(surfaces) {
+    this.surfaces = surfaces;
+    this.limits = surfaceLimits(surfaces);
+    const isSolid = this.is3d && !this.is1d && hasWebGl();
+    this.flat.setAttribute("aria-pressed", String(!isSolid));
+    this.solid.setAttribute("aria-pressed", String(isSolid));
+    this.solid.disabled = !hasWebGl();
+    this.missing.hidden = hasWebGl() || this.is1d;
+    this.kinds.hidden = this.is1d;
+    this.scale.hidden = this.is1d || !surfaces.length;
+    const highest = Math.max(...surfaces.map(({ highest: each }) => each ?? -Infinity));
+    setText(this.low, chartNumber(this.limits[0]));
+    setText(this.high, `${this.limits[1] < highest ? "≥ " : ""}${chartNumber(this.limits[1])}`);
+    const canLog = surfaces.every(hasLogarithm);
+    this.log.disabled = !canLog;
+    this.log.title = canLog ? "Logarithmic colours" : "The loss has values of 0 or less, which have no logarithm";
+    const { isLog, hasPoints, hasArrows } = this.chosen;
+    for (const [control, isOn] of [[this.log, isLog && canLog], [this.points, hasPoints], [this.arrows, hasArrows]]) control.setAttribute("aria-pressed", String(isOn));
+    this.points.hidden = !surfaces.some(({ points }) => points.length);
+    this.arrows.hidden = !surfaces.some(({ arrows, is1d }) => arrows.length && !is1d);
+  }
+}
+
+// A surface that turns: its camera stays as the user left it. `onTurn(camera)` reports that.
+export class SurfaceChart extends PlotChart {
+  constructor(context, { title = "", onTurn = () => {} } = {}) {
+    super(context, { title, className: "surface" });
+    this.camera = SURFACE_CAMERA;
+    this.onTurn = onTurn;
+    this.onBuild = (plotly, plot) => {
+      this.plotly = plotly;
+      plot.on("plotly_relayout", (changes) => {
+        if (!changes["scene.camera"]) return;
+        this.camera = changes["scene.camera"];
+        this.onTurn(this.camera);
+      });
+      plot.on("plotly_doubleclick", () => this.showSurface(this.surface, this.options));
+    };
+  }
+
+  showSurface(surface, options) {
+    this.surface = surface;
+    this.options = options;
+    this.element.classList.toggle("solid", options.is3d);
+    this.show(surfacePicture(surface, { ...options, camera: this.camera }));
+  }
+
+  // Turn by steps of 22.5 degrees; 0 goes back to the start.
+  turn(steps) {
+    const { eye } = this.camera;
+    const [radius, angle] = [Math.hypot(eye.x, eye.y), Math.atan2(eye.y, eye.x) + steps * SURFACE_TURN];
+    this.setCamera(steps ? { ...this.camera, eye: { x: radius * Math.cos(angle), y: radius * Math.sin(angle), z: eye.z } } : SURFACE_CAMERA);
+  }
+
+  setCamera(camera) {
+    this.camera = camera;
+    if (this.isBuilt && this.options.is3d) this.plotly?.relayout(this.plot, { "scene.camera": camera });
+  }
+}
+
+// Buttons that turn surfaces, for those who do not drag them.
+export function turnButtons(turn) {
+  return container("span", "row", button("Turn left", () => turn(1), "small"), button("Turn right", () => turn(-1), "small"),
+    button("Reset", () => turn(0), "small"));
+}
+
 // `refresh()` shows the note again. Returns { element, show(items), note() }.
 export function createLossSurfaces(page, refresh) {
   const view = new SurfaceView(page, refresh);
@@ -39,43 +164,23 @@ class SurfaceView {
     this.refresh = refresh;
     this.note = "";
     this.surface = null;
-    this.options = { is3d: false, isLog: false, hasPoints: false, hasArrows: true, camera: { eye: SURFACE_EYE }, limits: [0, 1] };
     this.choice = new InsightChoice("Surface", (item) => this.#load(item));
-    this.chart = new PlotChart(chartContext(page), { className: "surface", onBuild: (plotly, plot) => this.#listen(plotly, plot) });
-    this.#makeControls();
+    this.chart = new SurfaceChart(chartContext(page));
+    this.controls = new SurfaceControls(() => this.#draw());
+    this.turns = turnButtons((steps) => this.chart.turn(steps));
+    this.turns.hidden = true;
     this.summary = element("p", "", "summary");
     this.problem = element("p", "", "bad");
     this.facts = element("div", "", "insight-side");
     this.body = container("div", "insight-body", this.chart.element, this.facts);
-    this.element = container("div", "", this.controls, this.missing, this.problem, this.summary, this.body);
-    this.#showControls();
-    // Paper shows the contour.
-    addEventListener("beforeprint", () => this.#print(true), true);
-    addEventListener("afterprint", () => this.#print(false), true);
-  }
-
-  #makeControls() {
-    const toggle = (text, title, name) => setAttributes(button(text, () => this.#set({ [name]: !this.options[name] }), "small"), { title });
-    this.flat = button("Contour", () => this.#set({ is3d: false }));
-    this.solid = button("3-D", () => this.#set({ is3d: true }));
-    this.kinds = setAttributes(container("span", "segmented", this.flat, this.solid), { role: "group", "aria-label": "Picture" });
-    this.log = toggle("Log", "Logarithmic colours", "isLog");
-    this.points = toggle("Points", "The points at which the loss was evaluated; between them it is interpolated", "hasPoints");
-    this.arrows = toggle("Arrows", "The negative gradient in this plane", "hasArrows");
-    this.turns = container("span", "row", button("Turn left", () => this.#turn(1), "small"), button("Turn right", () => this.#turn(-1), "small"),
-      button("Reset", () => this.#turn(0), "small"));
-    this.low = element("span");
-    this.high = element("span");
-    this.scale = container("span", "scale soft number", this.low, element("i"), this.high);
-    this.missing = element("p", "This browser has no WebGL, so the surface is shown as a contour.", "soft");
-    this.missing.hidden = hasWebGl();
-    this.controls = container("div", "row insight-controls", this.choice.element, this.kinds, this.log, this.points, this.arrows, this.turns, this.scale);
+    const { buttons, scale, missing } = this.controls;
+    this.element = container("div", "", container("div", "row insight-controls", this.choice.element, ...buttons, this.turns, scale),
+      missing, this.problem, this.summary, this.body);
   }
 
   async #load(item) {
-    const isNew = item.id !== this.item?.id;
     this.item = item;
-    if (isNew && !this.surface) setText(this.summary, "Loading…");
+    if (!this.surface) setText(this.summary, "Loading…");
     try {
       const { data } = await loadInsight(this.page.source, item);
       if (item !== this.item) return;
@@ -86,79 +191,27 @@ class SurfaceView {
       this.surface = null;
       setText(this.problem, error.message);
     }
-    this.problem.hidden = !this.problem.textContent;
-    this.#draw();
-  }
-
-  #set(changes) {
-    Object.assign(this.options, changes);
+    this.problem.hidden = this.surface !== null;
+    this.body.hidden = this.surface === null;
+    this.controls.show(this.surface ? [this.surface] : []);
     this.#draw();
   }
 
   #draw() {
-    this.#showControls();
-    const { surface } = this;
-    this.body.hidden = !surface;
+    const { surface, controls } = this;
+    this.turns.hidden = !controls.isSolid;
     if (!surface) {
-      this.summary.textContent = "";
+      setText(this.summary, "");
       this.note = "cannot be read";
       this.refresh();
       return;
     }
-    const isLog = this.options.isLog && hasLogarithm(surface);
-    const limits = surfaceLimits([surface]);
-    const is3d = this.options.is3d && hasWebGl() && !surface.is1d && !this.isPrinting;
-    this.chart.element.classList.toggle("solid", is3d);
-    this.chart.show(surfacePicture(surface, { ...this.options, is3d, isLog, limits }));
-    setText(this.low, chartNumber(limits[0]));
-    setText(this.high, `${limits[1] < surface.highest ? "≥ " : ""}${chartNumber(limits[1])}`);
-    const text = surfaceSummary(surface);
-    setText(this.summary, text);
+    this.chart.showSurface(surface, controls.options);
+    setText(this.summary, surfaceSummary(surface));
     this.facts.replaceChildren(surfaceFacts(surface), ...surface.notes.map((note) => element("p", note, "soft")));
     this.note = [isNumber(surface.step) && `step ${formatNumber(surface.step)}`, surface.evaluations !== null && formatCount(surface.evaluations, "evaluation")]
       .filter(Boolean).join(", ");
     this.refresh();
-  }
-
-  #showControls() {
-    const { is3d, isLog, hasPoints, hasArrows } = this.options;
-    const { surface } = this;
-    const isSolid = is3d && hasWebGl() && !surface?.is1d;
-    this.flat.setAttribute("aria-pressed", String(!isSolid));
-    this.solid.setAttribute("aria-pressed", String(isSolid));
-    this.solid.disabled = !hasWebGl();
-    this.kinds.hidden = Boolean(surface?.is1d);
-    this.turns.hidden = !isSolid;
-    this.scale.hidden = !surface || surface.is1d;
-    const canLog = !surface || hasLogarithm(surface);
-    this.log.disabled = !canLog;
-    this.log.title = canLog ? "Logarithmic colours" : "The loss has values of 0 or less, which have no logarithm";
-    for (const [control, isOn] of [[this.log, isLog && canLog], [this.points, hasPoints], [this.arrows, hasArrows]]) control.setAttribute("aria-pressed", String(isOn));
-    this.points.hidden = Boolean(surface && !surface.points.length);
-    this.arrows.hidden = Boolean(surface && (surface.is1d || !surface.arrows.length));
-  }
-
-  // The camera stays as the user left it.
-  #listen(plotly, plot) {
-    plot.on("plotly_relayout", (changes) => {
-      if (changes["scene.camera"]) this.options.camera = changes["scene.camera"];
-    });
-    plot.on("plotly_doubleclick", () => this.#draw());
-    this.turnTo = (camera) => plotly.relayout(plot, { "scene.camera": camera });
-  }
-
-  #turn(direction) {
-    const { eye } = this.options.camera;
-    const [radius, angle] = [Math.hypot(eye.x, eye.y), Math.atan2(eye.y, eye.x) + direction * SURFACE_TURN];
-    const turned = direction ? { ...this.options.camera, eye: { x: radius * Math.cos(angle), y: radius * Math.sin(angle), z: eye.z } } : { eye: SURFACE_EYE };
-    this.options.camera = turned;
-    this.turnTo?.(turned);
-  }
-
-  #print(isPrinting) {
-    if (!this.options.is3d || this.isPrinting === isPrinting) return;
-    this.isPrinting = isPrinting;
-    this.#draw();
   }
 }
 

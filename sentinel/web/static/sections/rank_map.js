@@ -57,20 +57,13 @@ class RankMap {
 
   // Fetch the map again if the range has changed, or after a while of a live run.
   refresh() {
-    const shown = this.#shownSteps();
+    const shown = this.context.shownSteps();
     const key = JSON.stringify([shown, this.signal]);
     const isNew = key !== this.key || this.loaded === -Infinity;
     if (!this.context.visible.has(this) || (!isNew && performance.now() - this.loaded < RANK_MAP_REFRESH_MS)) return;
     this.key = key;
     this.loaded = performance.now();
     this.#load(shown, key);
-  }
-
-  // The range of all charts in steps, or null for the whole run.
-  #shownSteps() {
-    const { range, axis } = this.page.view;
-    const steps = range && range.map((value) => this.context.marks.step(value, axis));
-    return steps && !steps.includes(null) ? steps : null;
   }
 
   async #load(range, key) {
@@ -164,7 +157,7 @@ class RankMap {
       ygap: ranks.length <= 32 ? 1 : 0.2, xgap: 0.01,
       hovertemplate: `rank %{y}<br>step %{x:,d}<br>%{z:.4~g} ${plotText(name)}<extra></extra>`,
     };
-    const range = this.#shownSteps() ?? [x[0], x[x.length - 1]];
+    const range = this.context.shownSteps() ?? [x[0], x[x.length - 1]];
     const layout = plotLayout({
       width: this.plot.clientWidth, height: this.plot.clientHeight, axis: "step", range, colors: this.context.colors,
       yaxis: { autorange: false, range: [ranks.length - 0.5, -0.5], showgrid: false, tickformat: "d", nticks: 8, },

@@ -1,0 +1,105 @@
+// Pictures of curves and bars with data of their own, for a PlotChart.
+import { PLOT_SCALE, plotFade, plotLayout, plotText } from "./plot.js";
+import { chartNumber } from "./units.js";
+
+// Values below this share of the largest one are too small for a linear axis.
+const LINES_LOG_RATIO = 50;
+const PATH_MARGIN = { l: 58, r: 12, t: 8, b: 40, pad: 0 };
+
+function knownExtent(values) {
+  let [low, high] = [Infinity, -Infinity];
+  for (const value of values) {
+    if (value === null || value === undefined) continue;
+    if (value < low) low = value;
+    if (value > high) high = value;
+  }
+  return low <= high ? [low, high] : null;
+}
+
+// Curves over steps: [{ name, x, y, color }], the color by its number. `range` are the shown steps,
+// null for all. `isLog` if small values matter, where all are positive.
+export function linesPicture(curves, { title, unit = "", range = null, isLog = false, shapes = [], noun = "step" }) {
+  return ({ width, height, colors }) => {
+    const shown = range ?? knownExtent(curves.flatMap(({ x }) => x)) ?? [0, 1];
+    const isIn = (x) => x >= shown[0] && x <= shown[1];
+    const extent = knownExtent(curves.flatMap(({ x, y }) => y.filter((_, index) => isIn(x[index])))) ?? [0, 1];
+    const isLogarithmic = isLog && extent[0] > 0 && extent[1] / extent[0] > LINES_LOG_RATIO;
+    const [low, high] = isLogarithmic ? extent.map(Math.log10) : extent;
+    const pad = 0.06 * (high - low || Math.abs(high) || 1);
+    const traces = curves.map(({ name, x, y, color }) => ({
+      type: "scatter", mode: x.length === 1 ? "markers" : "lines", x, y, connectgaps: false,
+      line: { color: colors.series[color % colors.series.length], width: 1.6 }, marker: { color: colors.series[color % colors.series.length], size: 6 },
+      name: plotText(name), hovertemplate: `${curves.length > 1 ? `${plotText(name)}: ` : ""}%{y:.4~g}${unit ? ` ${unit}` : ""}<extra></extra>`,
+    }));
+    const layout = plotLayout({
+      width, height, axis: noun, range: shown[0] === shown[1] ? [shown[0] - 0.5, shown[1] + 0.5] : shown, colors, shapes,
+      yaxis: { type: isLogarithmic ? "log" : "linear", range: [low - pad, high + pad], autorange: false, gridcolor: colors.grid, ...(isLogarithmic ? { dtick: Math.max(1, Math.ceil((high - low) / 4)), exponentformat: "e" } : {}) },
+    });
+    const last = curves.map(({ name, y }) => `${curves.length > 1 ? `${name} ` : ""}${chartNumber(y.filter((value) => value !== null).pop())}`);
+    return { traces, layout, label: `${title}: from ${chartNumber(extent[0])} to ${chartNumber(extent[1])}, last ${last.join(", ")}` };
+  };
+}
+
+// The paths of runs in one plane: [{ name, color, x, y, steps, loss }]. The path of a single run has
+// the colours of its steps.
+export function pathsPicture(paths, { title, axes }) {
+  return ({ width, height, colors }) => {
+    const isSingle = paths.length === 1;
+    const traces = paths.flatMap(({ name, color, x, y, steps, loss }) => {
+      const ink = colors.series[color % colors.series.length];
+      const text = steps.map((step, index) => `${isSingle ? "" : `${plotText(name)}<br>`}step ${chartNumber(step)}${loss[index] === null ? "" : `<br>loss ${chartNumber(loss[index])}`}`);
+      const last = x.length - 1;
+      const mark = (index, symbol, label) => ({
+        type: "scatter", mode: "markers", x: [x[index]], y: [y[index]], text: [`${label}<br>${text[index]}`], hovertemplate: "%{text}<extra></extra>",
+        marker: { symbol, size: 11, color: isSingle ? colors.text : ink, line: { color: isSingle ? colors.text : ink, width: 2 } },
+      });
+      return [
+        { type: "scatter", mode: "lines", x, y, line: { color: plotFade(isSingle ? colors.text : ink, isSingle ? 0.25 : 0.6), width: 1.4 }, hoverinfo: "skip" },
+        {
+          type: "scatter", mode: "markers", x, y, text, hovertemplate: "%{text}<extra></extra>",
+          marker: isSingle ? { size: 5, color: steps, colorscale: PLOT_SCALE, showscale: false, line: { width: 0.4, color: colors.soft } } : { size: 3.5, color: ink },
+        },
+        mark(0, "circle-open", "start"), ...(last > 0 ? [mark(last, "diamond", "end")] : []),
+      ];
+    });
+    const font = { color: colors.soft, size: 11, family: "system-ui, sans-serif" };
+    const axis = (text) => ({ title: { text: plotText(text), standoff: 6, font }, gridcolor: colors.grid, zeroline: false, nticks: 6, automargin: false });
+    return {
+      traces,
+      label: title,
+      layout: {
+        width, height, autosize: false, showlegend: false, hovermode: "closest", font, margin: PATH_MARGIN, dragmode: false,
+        paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
+        hoverlabel: { bgcolor: colors.surface, bordercolor: colors.edge, font: { ...font, color: colors.text }, align: "left" },
+        // Distances are those of the weights.
+        xaxis: axis(axes[0]), yaxis: { ...axis(axes[1]), scaleanchor: "x" },
+      },
+    };
+  };
+}
+
+// Bars of counts over powers of two: `first` is the exponent of the first one.
+export function exponentsPicture({ first, counts }, { title }) {
+  return ({ width, height, colors }) => {
+    const x = counts.map((_, index) => first + index);
+    const total = counts.reduce((sum, count) => sum + count, 0) || 1;
+    const font = { color: colors.soft, size: 11, family: "system-ui, sans-serif" };
+    const size = Math.max(1, Math.ceil(counts.length / 6));
+    const ticks = x.filter((_, index) => index % size === 0);
+    const power = (exponent) => chartNumber(2 ** exponent);
+    return {
+      traces: [{
+        type: "bar", x, y: counts.map((count) => count / total), marker: { color: colors.series[0] }, width: 0.9,
+        text: x.map((exponent) => `${power(exponent)} to ${power(exponent + 1)}`), textposition: "none", hovertemplate: "%{text}: %{y:.1%}<extra></extra>",
+      }],
+      layout: {
+        width, height, autosize: false, showlegend: false, hovermode: "closest", font, margin: { l: 44, r: 8, t: 8, b: 24, pad: 0 }, dragmode: false,
+        paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
+        hoverlabel: { bgcolor: colors.surface, bordercolor: colors.edge, font: { ...font, color: colors.text }, align: "left" },
+        xaxis: { tickvals: ticks, ticktext: ticks.map((exponent) => chartNumber(Number((2 ** exponent).toPrecision(1)))), showgrid: false, zeroline: false },
+        yaxis: { gridcolor: colors.grid, zeroline: false, tickformat: ".0%", nticks: 4 },
+      },
+      label: `${title}: from ${power(first)} to ${power(first + counts.length)}, most at ${power(first + counts.indexOf(Math.max(...counts)))}`,
+    };
+  };
+}

@@ -1,0 +1,142 @@
+// The path of the weights: in a plane, the loss along it, and the distances that it covers.
+import { container, element, formatCount, formatNumber, formatPercent, isNumber, setText } from "../dom.js";
+import { chartContext } from "../charts/context.js";
+import { PlotChart } from "../charts/plot_chart.js";
+import { linesPicture, pathsPicture } from "../charts/lines.js";
+import { chartNumber } from "../charts/units.js";
+import { InsightChoice, insightFacts, loadInsight } from "./insight_items.js";
+
+const PATH_MAX_POINTS = 20000;
+const PATH_MAX_RUNS = 20;
+const PATH_DISTANCES = [
+  ["distance_to_initial", "from the initial weights"], ["distance_to_reference", "from the reference"], ["distance_travelled", "travelled"],
+];
+
+// The paths in stored data, whatever these are. Throws an Error whose message is for people.
+export function readPaths(data) {
+  const runs = Array.isArray(data.runs) ? data.runs.filter((each) => each !== null && typeof each === "object").slice(0, PATH_MAX_RUNS) : [];
+  const paths = runs.map((run) => {
+    const steps = Array.isArray(run.steps) ? run.steps : [];
+    const column = (values) => (Array.isArray(values) && values.length === steps.length ? values.map((value) => (isNumber(value) ? value : null)) : null);
+    const [x, y] = [column(run.x), column(run.y)];
+    if (!x || !y || !steps.every(isNumber) || steps.length > PATH_MAX_POINTS) throw new Error("The stored trajectory is damaged: its sizes do not match.");
+    const known = steps.map((_, index) => x[index] !== null && y[index] !== null);
+    const keep = (values) => values && values.filter((_, index) => known[index]);
+    const distances = Object.fromEntries(PATH_DISTANCES.map(([key]) => [key, keep(column(run[key]))]).filter(([, values]) => values));
+    return {
+      name: String(run.name ?? ""), steps: keep(steps), x: keep(x), y: keep(y), loss: keep(column(run.loss)) ?? keep(steps.map(() => null)), distances,
+      straightness: isNumber(run.straightness) ? run.straightness : Array.isArray(run.straightness) ? run.straightness.filter(isNumber).pop() ?? null : null,
+    };
+  }).filter(({ steps }) => steps.length);
+  if (!paths.length) throw new Error("The stored trajectory has no points.");
+  return {
+    paths,
+    explained: (Array.isArray(data.explained) ? data.explained : []).map((value) => (isNumber(value) ? value : null)),
+    selection: String(data.selection ?? ""),
+    parameters: isNumber(data.parameter_count) ? data.parameter_count : null,
+    notes: (Array.isArray(data.note) ? data.note : data.note ? [data.note] : []).map(String).slice(0, 20),
+  };
+}
+
+// `refresh()` shows the note again. Returns { element, show(items), note() }.
+export function createTrajectories(page, refresh) {
+  const view = new TrajectoryView(page, refresh);
+  return { element: view.element, show: (items) => view.choice.set(items), note: () => view.note };
+}
+
+class TrajectoryView {
+  constructor(page, refresh) {
+    this.page = page;
+    this.refresh = refresh;
+    this.note = "";
+    const context = chartContext(page);
+    this.choice = new InsightChoice("Trajectory", (item) => this.#load(item));
+    this.summary = element("p", "", "summary");
+    this.problem = element("p", "", "bad");
+    this.charts = new PathCharts(context);
+    this.facts = element("div", "", "insight-side");
+    this.charts.side.append(this.facts);
+    this.element = container("div", "", container("div", "row insight-controls", this.choice.element), this.problem, this.summary, this.charts.element);
+  }
+
+  async #load(item) {
+    this.item = item;
+    try {
+      const { data } = await loadInsight(this.page.source, item);
+      if (item !== this.item) return;
+      const found = readPaths(data);
+      this.charts.show(found.paths.map((path, index) => ({ ...path, color: index })), found.explained);
+      setText(this.summary, found.paths.map((path) => pathSummary(path, found.paths.length > 1)).join(" "));
+      this.facts.replaceChildren(insightFacts([
+        ["Marks", "circle: start; diamond: end"],
+        ["Parameters", found.parameters === null ? found.selection : `${formatNumber(found.parameters)}${found.selection ? `: ${found.selection}` : ""}`],
+      ]), ...found.notes.map((note) => element("p", note, "soft")));
+      this.note = formatCount(found.paths[0].steps.length, "point");
+      setText(this.problem, "");
+    } catch (error) {
+      if (item !== this.item) return;
+      setText(this.problem, error.message);
+      setText(this.summary, "");
+      this.note = "cannot be read";
+    }
+    this.problem.hidden = !this.problem.textContent;
+    this.charts.element.hidden = !this.problem.hidden;
+    this.refresh();
+  }
+}
+
+// The plane, and beside it loss and distances.
+export class PathCharts {
+  constructor(context) {
+    this.plane = new PlotChart(context, { title: "Path in the plane", className: "path" });
+    this.loss = new PlotChart(context, { title: "Loss along the path" });
+    this.distance = new PlotChart(context, { title: "Distance" });
+    this.side = container("div", "insight-side charts-column", this.loss.element, this.distance.element);
+    this.element = container("div", "insight-body", this.plane.element, this.side);
+    this.context = context;
+    context.listeners.add(() => this.#drawSteps());
+  }
+
+  // Show paths with a `color`, and the shares of the movement that the two axes explain.
+  show(paths, explained) {
+    this.paths = paths;
+    const share = (index) => (isNumber(explained[index]) ? ` (${formatPercent(explained[index])} of the movement)` : "");
+    this.plane.show(pathsPicture(paths, {
+      title: `Path of the weights in the plane of its first two principal components${paths.length > 1 ? `, of ${formatCount(paths.length, "run")}` : ""}`,
+      axes: [`first component${share(0)}`, `second component${share(1)}`],
+    }));
+    this.#drawSteps(true);
+  }
+
+  // The charts over steps show the range of all charts.
+  #drawSteps(isNew = false) {
+    const range = this.context.shownSteps();
+    const key = JSON.stringify(range);
+    if (!this.paths || (!isNew && key === this.key)) return;
+    this.key = key;
+    const losses = this.paths.filter(({ loss }) => loss.some((value) => value !== null));
+    this.loss.element.hidden = !losses.length;
+    if (losses.length) this.loss.show(linesPicture(losses.map(({ name, steps, loss, color }) => ({ name, x: steps, y: loss, color })), { title: "Loss along the path", range }));
+    const curves = this.paths.flatMap(({ name, steps, distances, color }) => PATH_DISTANCES.filter(([each]) => distances[each]).map(([each, text], index) =>
+      ({ name: this.paths.length > 1 ? `${name}, ${text}` : text, x: steps, y: distances[each], color: this.paths.length > 1 ? color : index })))
+      .filter((_, index, all) => this.paths.length === 1 || all.length <= 3 || all[index].name.endsWith(PATH_DISTANCES[0][1]));
+    this.distance.element.hidden = !curves.length;
+    if (curves.length) {
+      this.distance.setTitle("Distance", this.paths.length > 1 ? "from the initial weights" : "");
+      this.distance.show(linesPicture(curves, { title: "Distance", range }));
+      this.distance.setLegend(this.paths.length > 1 ? [] : curves);
+    }
+  }
+}
+
+function pathSummary({ name, distances, straightness, steps }, isNamed) {
+  const last = (key) => distances[key]?.filter((value) => value !== null).pop() ?? null;
+  const [initial, travelled, reference] = [last("distance_to_initial"), last("distance_travelled"), last("distance_to_reference")];
+  const parts = [];
+  if (initial !== null) parts.push(`is ${chartNumber(initial)} from the initial weights`);
+  if (travelled !== null) parts.push(`has travelled ${chartNumber(travelled)}`);
+  if (reference !== null) parts.push(`is ${chartNumber(reference)} from the reference`);
+  if (straightness !== null) parts.push(`its straightness is ${straightness.toFixed(2)} (1 is a straight line)`);
+  const text = parts.length > 1 ? `${parts.slice(0, -1).join(", ")} and ${parts[parts.length - 1]}` : parts[0] ?? "moved";
+  return `At step ${formatNumber(steps[steps.length - 1])}, the model${isNamed ? ` of ${name}` : ""} ${text}.`;
+}
