@@ -15,9 +15,11 @@ if TYPE_CHECKING:
     from sentinel.insight.gradient_flow import gradient_flow as gradient_flow
     from sentinel.insight.importance import importance as importance
     from sentinel.insight.loss_surface import LossSurface
+    from sentinel.insight.loss_surface import loss_surface as loss_surface
     from sentinel.insight.model_state import preserved
     from sentinel.insight.principal_directions import principal_directions as principal_directions
     from sentinel.insight.sharpness import Sharpness
+    from sentinel.insight.sharpness import sharpness as sharpness
     from sentinel.insight.trajectory import Trajectory, TrajectoryRecorder
     from sentinel.insight.trajectory import trajectory as trajectory
 

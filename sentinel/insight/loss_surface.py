@@ -1,12 +1,60 @@
-"""The loss around the weights of a model, along one or two directions in weight space."""
+"""The loss around the weights of a model, along one or two directions in weight space.
+
+The method is that of Li et al. 2018, "Visualizing the Loss Landscape of Neural Nets", and for lines
+between checkpoints that of Goodfellow et al. 2015, "Qualitatively characterizing neural network
+optimization problems".
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
+import inspect
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Self
+from math import inf, isfinite, isnan
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Self
 
-from sentinel.insight.sharpness import finite_values
+from sentinel.insight.artifact import current_run_directory, save_artifact
+from sentinel.insight.directions import (
+    PlacedDirection,
+    Snapshot,
+    as_snapshots,
+    gram,
+    make_directions,
+    project,
+    read_weights,
+)
+from sentinel.insight.evaluation import Evaluator, LossFunction, Mode, digest_of
+from sentinel.insight.model_state import preserved
+from sentinel.insight.parameters import Selection, describe_selection, select_parameters
+from sentinel.insight.rank_exchange import RankExchange
+from sentinel.insight.sampling import SampledSurface, sample_surface
+from sentinel.insight.sharpness import finite_values, measure_sharpness
+from sentinel.insight.surface_cache import SurfaceCache
+from sentinel.insight.surface_error import SurfaceError
+from sentinel.insight.surface_features import find_features
+from sentinel.insight.surface_progress import SurfaceProgress, start_progress
+from sentinel.insight.weight_space import WeightSpace
+
+if TYPE_CHECKING:
+    from torch import nn
+
+Directions = str | Sequence[Any]
+Progress = Literal["auto"] | Callable[[SurfaceProgress], None] | None
+
+EVALUATIONS_2D = 51 * 51 * 4 // 10
+EVALUATIONS_1D = 51
+GRID_2D, GRID_1D = 51, 201
+"""Points of the displayed grid along an axis."""
+ARROWS = 7
+"""Arrows along an axis."""
+_POINTS_PER_RANK = 4
+"""Points that a rank evaluates between two exchanges."""
+_GRADIENT_COST = 3.0
+"""A gradient takes about as long as this many evaluations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,3 +110,451 @@ class LossSurface:
         """The surface whose `to_json` returned `data`. Keys that are not known are ignored."""
         known = {each.name for each in fields(cls)}
         return cls(**{name: value for name, value in data.items() if name in known})
+
+
+def loss_surface(  # noqa: PLR0913 - keyword arguments with defaults
+    model: nn.Module,
+    loss_fn: LossFunction,
+    batch: Any,
+    *,
+    directions: Directions = "random",
+    bounds: tuple[float, float] | Sequence[tuple[float, float]] = (-1.0, 1.0),
+    dimensions: int = 2,
+    max_evaluations: int | None = None,
+    parameters: Selection = None,
+    seed: int = 0,
+    trajectory: Any = None,
+    optimizer: Any = None,
+    cache: bool | str | Path = True,
+    progress: Progress = "auto",
+    process_group: Any = None,
+    save: bool = True,
+    name: str = "",
+    arrows: bool = True,
+    mode: Mode = "eval",
+    density: Callable[[tuple[float, ...]], float] | None = None,
+    step: int | None = None,
+    timeout: float | None = None,
+) -> LossSurface:
+    """Evaluate the loss on a line or a plane through the current weights of a model.
+
+    The model, its gradients and all random number generators are given back bit-exactly, after an
+    error or Ctrl-C too; see `preserved`.
+
+    `loss_fn(model, batch)` returns the loss as a tensor of one element, or a tuple that begins with
+    it. `batch` is one batch, or a list of batches (dicts, tuples or lists), whose mean is weighted
+    by their sizes.
+
+    `directions` is "random" (filter-normalised), "hessian" (leading eigenvectors), "pca" (of
+    `trajectory`), "gradient", or a list of checkpoints (paths, state dicts, models) or of
+    `Direction`. `bounds` are those of the coordinates, one pair or one for each dimension. What the
+    coordinate 1 means is in `sentinel.insight.directions`.
+
+    `parameters` are the weights that move: None for those that require a gradient, a pattern such
+    as "*lora*", a list of names, or a predicate of name and parameter. `trajectory` is a folder or
+    a list of checkpoints, which are projected onto the plane. With `optimizer`, the result has the
+    sharpness and its limit of stability.
+
+    The modules are in eval mode, so that the loss is the same at each evaluation; with
+    `mode="train"` dropout draws the same mask each time, and batch norm uses the batch.
+
+    With DDP, ranks that hold the same batch evaluate different points. With FSDP2, and with
+    different batches, each point is evaluated by all ranks, and the loss is that of all their data.
+    Every rank must call it with the same arguments, and all get the result. For a model
+    without a wrapper, `process_group` shares the points of that group; False uses one rank alone.
+    A rank that does not answer within `timeout` seconds (by default two minutes more than ten times
+    what this rank needed) is an error.
+
+    `cache` stores the points on disk, so that a surface that was interrupted is continued; a path
+    is its folder. `progress` "auto" shows a bar on a terminal and one line elsewhere, a function is
+    called with `SurfaceProgress`, None is silent. `save` stores the result with the run that is
+    monitored in this process, if there is one. `density` makes sampling denser where it is larger.
+
+    Raises SurfaceError if the surface cannot be computed: the batch does not fit in memory, a rank
+    is lost, the directions span no plane. Errors of `loss_fn` are raised as they are. ValueError
+    and TypeError if an argument has no valid value.
+    """
+    started = time.monotonic()
+    pairs = _bounds(bounds, dimensions)
+    budget = _budget(max_evaluations, dimensions)
+    if mode not in {"eval", "train"}:
+        raise ValueError(f'`mode` must be "eval" or "train", not {mode!r}.')
+    snapshots = as_snapshots(trajectory)
+    with measuring(model, parameters, process_group, timeout) as (space, exchange):
+        evaluator = Evaluator(model, loss_fn, batch, space, exchange=exchange, mode=mode, seed=seed)
+        work = _Surface(evaluator, pairs, budget)
+        work.measure_center()
+        work.choose_directions(directions, snapshots, seed)
+        key = work.cache_key(loss_fn, mode, seed) if cache is not False else None
+        work.open_cache(key, None if isinstance(cache, bool) else Path(cache))
+        work.sample(progress, density, arrows=arrows and dimensions == 2)
+        path = work.project_trajectory(snapshots)
+        field_of_arrows = work.arrows() if arrows and dimensions == 2 else []
+        described = work.described_directions
+        curvature = None
+        if optimizer is not None:
+            curvature = measure_sharpness(evaluator, optimizer, seed=seed).to_json()
+    x, y, rows = work.surface.grid(GRID_1D if dimensions == 1 else GRID_2D)
+    points = {**work.surface.points}
+    result = LossSurface(
+        x=x,
+        y=y,
+        loss=finite_values(rows),
+        points=[[*_two(point), _finite(loss)] for point, loss in points.items()],
+        directions=described,
+        center={"x": 0.0, "y": 0.0, "loss": _finite(work.center_loss)},
+        trajectory=path,
+        arrows=field_of_arrows,
+        features=find_features(points, (x, y, rows)),
+        sharpness=curvature,
+        evaluations=work.evaluations,
+        seconds=time.monotonic() - started,
+        parameter_count=space.size,
+        selection=describe_selection(parameters),
+        step=step,
+        model=_model_name(model),
+        note=[*dict.fromkeys([*work.notes, *evaluator.notes])],
+        name=name,
+    )
+    if save and exchange.rank == 0:
+        directory = current_run_directory()
+        if directory is not None:
+            save_artifact(directory, result)
+    return result
+
+
+@contextmanager
+def measuring(
+    model: nn.Module, parameters: Selection, process_group: Any, timeout: float | None
+) -> Iterator[tuple[WeightSpace, RankExchange]]:
+    """Restores the model at the end, and tells the other ranks if this one fails."""
+    chosen = select_parameters(model, parameters)
+    exchange = RankExchange(find_group(model, process_group), timeout)
+    try:
+        with _without_inference_mode(), preserved(model):
+            yield WeightSpace(model, chosen), exchange
+    except BaseException as error:
+        is_collective = isinstance(error, RuntimeError) and not isinstance(error, SurfaceError)
+        lost = exchange.fail(error, is_collective=is_collective)
+        if lost is not None:
+            raise SurfaceError(f"{lost} The model is restored.") from error
+        raise
+
+
+class _Surface:
+    """The parts of a loss surface while they are computed, on one rank."""
+
+    def __init__(
+        self, evaluator: Evaluator, bounds: Sequence[tuple[float, float]], budget: int
+    ) -> None:
+        self.evaluator, self.bounds, self.budget = evaluator, bounds, budget
+        self.exchange, self.space = evaluator.exchange, evaluator.space
+        self.notes: list[str] = []
+        self.evaluations = 0
+        self.center_loss = 0.0
+        self.placed: list[PlacedDirection] = []
+        self._known: dict[tuple[float, ...], float] = {}
+        self._cache: SurfaceCache | None = None
+        self._seconds_each = 0.0
+
+    @property
+    def described_directions(self) -> list[dict[str, Any]]:
+        """The directions as the result has them."""
+        return [
+            {
+                "name": each.name,
+                "kind": each.kind,
+                "norm": self.space.norm(each.vector),
+                "eigenvalue": each.eigenvalue,
+                "explained": each.explained,
+            }
+            for each in self.placed
+        ]
+
+    def measure_center(self) -> None:
+        """Evaluate the centre twice: its loss, whether it repeats, and how long it takes."""
+        if not isfinite(self.space.norm(self.space.center)):
+            raise SurfaceError(
+                "The weights hold NaN or infinite values, around which there is no surface: give "
+                "the last checkpoint without them."
+            )
+        first = self.evaluator.mean_loss()
+        started = time.monotonic()
+        second = self.evaluator.mean_loss()
+        seconds = time.monotonic() - started
+        # The slowest rank decides.
+        self._seconds_each = max(self.exchange.gather(seconds))
+        self.evaluations += 2
+        self.center_loss = first
+        if first != second and not (isnan(first) and isnan(second)):
+            self.notes.append(
+                f"Two evaluations of the same weights gave {first:.6g} and {second:.6g}: the loss "
+                "function is not deterministic, and the surface has this much noise."
+            )
+        if not isfinite(first):
+            self.notes.append(f"The loss at the centre is {first}.")
+        coarse = self.space.coarsest_dtype
+        if coarse is not None:
+            self.notes.append(
+                f"Weights are {coarse}: displacements below the spacing of this type are lost, and "
+                "the surface has steps."
+            )
+
+    def choose_directions(
+        self, directions: Directions, snapshots: Sequence[Snapshot], seed: int
+    ) -> None:
+        """Build the directions, the same on every rank."""
+        self.placed = make_directions(
+            directions,
+            len(self.bounds),
+            self.evaluator,
+            seed=seed,
+            snapshots=snapshots,
+            center_loss=self.center_loss if isfinite(self.center_loss) else 0.0,
+        )
+        self._vectors = [each.vector for each in self.placed]
+        digests = [self.space.digest(each) for each in self._vectors]
+        everyone = self.exchange.gather(digests)
+        if not self.evaluator.is_sharded and any(each != everyone[0] for each in everyone):
+            raise SurfaceError(
+                "The ranks have different directions: call the function on every rank with the "
+                "same arguments and the same checkpoints."
+            )
+        self._digests = everyone
+
+    def cache_key(self, loss_fn: LossFunction, mode: Mode, seed: int) -> str | None:
+        """The key of the weights, the data, the directions and the loss function."""
+        mine = [
+            digest_of([*self.evaluator.model.parameters(), *self.evaluator.model.buffers()]),
+            self.evaluator.data_digest,
+            _digest_of_function(loss_fn),
+        ]
+        everyone = self.exchange.gather(mine)
+        if any(None in each for each in everyone):
+            self.notes.append(
+                "The points are not cached: the batch holds objects other than tensors, arrays, "
+                "texts and numbers."
+            )
+            return None
+        text = repr((everyone, self._digests, mode, seed, len(self.bounds)))
+        return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+    def open_cache(self, key: str | None, folder: Path | None) -> None:
+        """Read the points that are known, on rank 0 for all."""
+        origin = (0.0,) * len(self.bounds)
+        found: list[list[float]] = []
+        if key is not None and self.exchange.rank == 0:
+            self._cache = SurfaceCache(key, folder)
+            known = self._cache.known()
+            center = known.get(origin)
+            if center is not None and not _is_close(center, self.center_loss):
+                # The loss function does something else although its code and its data are equal.
+                self._cache, known = None, {}
+                self.notes.append("The points in the cache have other losses and are not used.")
+            found = [[*point, loss] for point, loss in known.items()]
+        found = self.exchange.gather(found)[0]
+        self._known = {tuple(point): loss for *point, loss in found}
+        if origin not in self._known:
+            self._known[origin] = self.center_loss
+            self._store({origin: self.center_loss})
+
+    def sample(self, progress: Progress, density: Any, *, arrows: bool) -> None:
+        """Evaluate the surface."""
+        ranks = self.exchange.size if self.evaluator.shares_points else 1
+        gradients = _GRADIENT_COST * ARROWS**2 if arrows else 0.0
+        seconds = self._seconds_each / ranks
+        with start_progress(
+            progress if self.exchange.rank == 0 else None,
+            self.budget,
+            seconds,
+            gradients * seconds,
+            ranks,
+        ) as shown:
+
+            def evaluate(points: Sequence[tuple[float, ...]]) -> list[float]:
+                losses = self.evaluator.losses(self._vectors, points)
+                self.evaluations += len(points)
+                self._store(dict(zip(points, losses, strict=True)))
+                shown.add(len(points))
+                return losses
+
+            self.surface: SampledSurface = sample_surface(
+                evaluate,
+                self.bounds,
+                max_evaluations=self.budget,
+                batch_size=ranks * _POINTS_PER_RANK,
+                known=self._known,
+                on_points=shown.show,
+                density=density,
+            )
+        if self._cache is not None and self._cache.problem is not None:
+            self.notes.append(self._cache.problem)
+        bad = sum(not isfinite(loss) for loss in self.surface.points.values())
+        if bad:
+            count = len(self.surface.points)
+            self.notes.append(f"The loss is NaN or infinite at {bad} of {count} points.")
+
+    def project_trajectory(self, snapshots: Iterable[Snapshot]) -> list[dict[str, Any]]:
+        """Coordinates and losses of the checkpoints."""
+        found = []
+        for snapshot in snapshots:
+            weights = read_weights(self.space, snapshot.weights)
+            moved = self.space.difference(weights, self.space.center)
+            coordinates = project(self.space, self._vectors, moved)
+            self.space.set_weights(weights)
+            loss = self.evaluator.mean_loss()
+            self.evaluations += 1
+            x, y = _two(coordinates)
+            found.append({"step": snapshot.step, "x": x, "y": y, "loss": _finite(loss)})
+        self.space.move([], [])
+        return found
+
+    def arrows(self) -> list[list[float]]:
+        """The negative gradient projected onto the plane, on a grid inside the bounds."""
+        import numpy as np  # noqa: PLC0415 - not needed to import this module
+
+        axes = [
+            [low + (high - low) * (i + 0.5) / ARROWS for i in range(ARROWS)]
+            for low, high in self.bounds
+        ]
+        points = [(x, y) for y in axes[1] for x in axes[0]]
+        try:
+            slopes = self.evaluator.arrows(self._vectors, points)
+        except SurfaceError as error:
+            if "no gradient" not in str(error):
+                raise
+            self.notes.append(f"There are no arrows: {error}")
+            return []
+        products = gram(self.space, self._vectors)
+        found = []
+        for (x, y), slope in zip(points, slopes, strict=True):
+            if all(map(isfinite, slope)):
+                dx, dy = np.linalg.solve(products, [-each for each in slope]).tolist()
+                found.append([x, y, dx, dy])
+        return found
+
+    def _store(self, points: Mapping[tuple[float, ...], float]) -> None:
+        if self._cache is not None:
+            self._cache.append(points)
+
+
+def find_group(model: nn.Module, process_group: Any) -> Any:
+    """The process group whose ranks measure together; None for this rank alone.
+
+    That of a DDP or FSDP2 model, or `process_group`; False is this rank alone.
+    """
+    if process_group is False:
+        if any(hasattr(each, "placements") for each in model.parameters()):
+            raise SurfaceError(
+                "The model is sharded, so every rank has to take part: leave out `process_group`."
+            )
+        return None
+    import torch.distributed as dist  # noqa: PLC0415 - slow to import
+
+    if not dist.is_available() or not dist.is_initialized():
+        if process_group is None:
+            return None
+        raise SurfaceError("`process_group` is given, but torch.distributed is not initialised.")
+    if process_group is not None and process_group is not True:
+        return process_group
+    for module in model.modules():
+        if type(module).__name__ == "FullyShardedDataParallel":
+            raise SurfaceError(
+                "FSDP1 keeps the weights in flat buffers, which have no filters: use FSDP2 "
+                "(torch.distributed.fsdp.fully_shard), or measure a saved checkpoint."
+            )
+        if isinstance(module, nn_parallel()):
+            return module.process_group
+    sharded = [each for each in model.parameters() if hasattr(each, "placements")]
+    if sharded:
+        mesh: Any = getattr(sharded[0], "device_mesh")  # noqa: B009 (a DTensor has it)
+        return mesh.get_group() if mesh.ndim == 1 else dist.group.WORLD
+    return dist.group.WORLD if process_group is True else None
+
+
+def nn_parallel() -> type:
+    """The class of DDP models."""
+    from torch.nn.parallel import DistributedDataParallel  # noqa: PLC0415 - slow to import
+
+    return DistributedDataParallel
+
+
+def _without_inference_mode() -> Any:
+    import torch  # noqa: PLC0415 - slow to import
+
+    # Tensors of inference mode can have no gradient.
+    return torch.inference_mode(mode=False)
+
+
+def _bounds(
+    bounds: tuple[float, float] | Sequence[tuple[float, float]], dimensions: int
+) -> list[tuple[float, float]]:
+    if dimensions not in {1, 2}:
+        raise ValueError(f"`dimensions` must be 1 or 2, not {dimensions!r}.")
+    pairs: Any = bounds
+    if isinstance(pairs, Sequence) and pairs and isinstance(pairs[0], int | float):
+        pairs = [bounds] * dimensions
+    try:
+        found = [(float(low), float(high)) for low, high in pairs]
+    except (TypeError, ValueError):
+        found = []
+    if len(found) != dimensions or not all(-inf < low < high < inf for low, high in found):
+        raise ValueError(
+            "`bounds` must be a pair (low, high) with low < high, or one pair for each dimension, "
+            f"not {bounds!r}."
+        )
+    return found
+
+
+def _budget(max_evaluations: int | None, dimensions: int) -> int:
+    if max_evaluations is None:
+        return EVALUATIONS_1D if dimensions == 1 else EVALUATIONS_2D
+    least = 3**dimensions
+    if isinstance(max_evaluations, bool) or not isinstance(max_evaluations, int):
+        raise TypeError(f"`max_evaluations` must be a whole number, not {max_evaluations!r}.")
+    if max_evaluations < least:
+        raise ValueError(f"`max_evaluations` must be at least {least}, not {max_evaluations}.")
+    return max_evaluations
+
+
+def _two(point: Sequence[float]) -> list[float]:
+    return [point[0], point[1] if len(point) > 1 else 0.0]
+
+
+def _finite(value: float) -> float | None:
+    return value if isfinite(value) else None
+
+
+def _is_close(one: float, two: float) -> bool:
+    return one == two or (isnan(one) and isnan(two)) or abs(one - two) <= 1e-6 * abs(one)
+
+
+def _digest_of_function(function: Any) -> str | None:
+    """A hash of the code of a function and of the values that it has captured, as far as known."""
+    parts: list[Any] = [getattr(function, "__module__", ""), getattr(function, "__qualname__", "")]
+    target = inspect.unwrap(function) if callable(function) else function
+    while hasattr(target, "func"):  # functools.partial
+        parts += [digest_of([target.args, target.keywords])]
+        target = target.func
+    code = getattr(target, "__code__", None)
+    if code is not None:
+        parts += [code.co_code.hex(), repr(code.co_names)]
+        parts += [repr([each for each in code.co_consts if not hasattr(each, "co_code")])]
+        cells = [each.cell_contents for each in target.__closure__ or () if _is_filled(each)]
+        parts += [digest_of(each) for each in [*cells, *(target.__defaults__ or ())]]
+    return digest_of([str(each) for each in parts])
+
+
+def _is_filled(cell: Any) -> bool:
+    try:
+        cell.cell_contents  # noqa: B018 (raises if it is empty)
+    except ValueError:
+        return False
+    return True
+
+
+def _model_name(model: Any) -> str:
+    """The name of a Hugging Face model, or that of the class."""
+    inner = getattr(model, "module", model)
+    named = getattr(getattr(inner, "config", None), "_name_or_path", "")
+    return str(named or type(inner).__name__)
