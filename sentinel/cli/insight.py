@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from sentinel.insight.importance import Importance
+    from sentinel.insight.trajectory import Trajectory
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -181,3 +182,131 @@ def _estimate(row: dict[str, Any], name: str, low: str, high: str) -> str:
     # Rounded first, and without a negative zero.
     value, low_value, high_value = (round(row[key], 2) + 0.0 for key in (name, low, high))
     return f"{value:5.2f} ({low_value:.2f} to {high_value:.2f})"
+
+
+@app.command()
+def trajectory(  # noqa: PLR0913, PLR0917 - the options of the command
+    sources: Annotated[
+        list[str],
+        typer.Argument(
+            help="Runs that recorded their weights, folders of checkpoints, or the checkpoints of "
+            "one run.",
+            metavar="RUN_OR_CHECKPOINTS...",
+            autocompletion=complete_run,
+        ),
+    ],
+    parameters: Annotated[
+        list[str] | None,
+        typer.Option(help="Name or pattern of the weights that are compared, such as '*lora*'."),
+    ] = None,
+    reference: Annotated[
+        Path | None, typer.Option(help="Checkpoint whose distance is measured too.")
+    ] = None,
+    name: Annotated[str, typer.Option(help="Name of the result.")] = "",
+    output: OutputOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Show which way the weights of runs move, in one plane.
+
+    Each folder of checkpoints, and each run that recorded its weights, is one path; checkpoints
+    given one by one are one path. Formats: .safetensors, alone, in shards or as PEFT adapter, and
+    files of torch.save, read with weights_only=True.
+
+    Exit status: 0 on success, 2 if a source cannot be read, or they cannot be compared.
+    """
+    from sentinel.cli._progress import ProgressBar
+    from sentinel.insight.trajectory import trajectory as compare_paths
+
+    try:
+        with ProgressBar("Comparing weights") as bar:
+            result = compare_paths(
+                [_recorded_run(each) or each for each in sources],
+                parameters=parameters or None,
+                reference=reference,
+                name=name,
+                progress=bar.update,
+            )
+        if output is not None:
+            from sentinel.web.report_page import write_insight_page
+
+            write_insight_page(result, output)
+    except (ValueError, ImportError, OSError) as error:
+        raise error_exit("insight trajectory", str(error)) from None
+    if json:
+        from json import dumps
+
+        print(dumps(result.to_json(), allow_nan=False))
+    elif output is None:
+        _print_trajectory(result)
+
+
+def _recorded_run(argument: str) -> Trajectory | None:
+    """The newest trajectory that a run stored; None if the argument is no run.
+
+    Raises ValueError if the run has none.
+    """
+    from dataclasses import replace
+
+    from sentinel.insight.artifact import ArtifactError, list_artifacts, load_artifact
+    from sentinel.insight.trajectory import Trajectory
+    from sentinel.transport.paths import RunIdError, current_run_dir
+
+    run = resolve_run(argument)
+    try:
+        directory = current_run_dir(run)
+    except RunIdError:
+        # A path is no run id.
+        return None
+    if Path(argument).exists() or not directory.is_dir():
+        return None
+    stored = [each for each in list_artifacts(directory) if each["kind"] == "trajectory"]
+    if not stored:
+        raise ValueError(
+            f"The run {run} has no trajectory: record one with sentinel.insight.TrajectoryRecorder."
+        )
+    try:
+        data = load_artifact(directory, stored[-1]["id"])["data"]
+    except ArtifactError as error:
+        raise ValueError(str(error)) from None
+    return replace(Trajectory.from_json(data), name=run)
+
+
+def _print_trajectory(result: Trajectory) -> None:
+    from rich.box import SIMPLE
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from sentinel.cli._terminal import escape_unprintable
+
+    table = Table(box=SIMPLE, title="Paths of the weights", title_justify="left")
+    titles = ("Run", "Steps", "From initial", "From reference", "Travelled", "Straightness", "Loss")
+    for title in titles:
+        table.add_column(title, overflow="fold")
+    for run in result.runs:
+        steps = run["steps"]
+        far = [
+            _relative(run[key])
+            for key in ("distance_to_initial", "distance_to_reference", "distance_travelled")
+        ]
+        losses = [each for each in run["loss"] if each is not None]
+        straightness = run["straightness"]
+        table.add_row(
+            Text(escape_unprintable(run["name"])),
+            f"{steps[0]} to {steps[-1]}" if steps else "-",
+            *far,
+            "-" if straightness is None else f"{straightness:.2f}",
+            f"{losses[0]:.4g} to {losses[-1]:.4g}" if losses else "-",
+        )
+    console = Console()
+    console.print(table)
+    shares = " and ".join(f"{each:.0%}" for each in result.explained)
+    text = f"The plane explains {shares} of the variance of {result.parameter_count:,} weights."
+    for line in (text, "Distances are relative to the norm of the initial weights.", *result.note):
+        console.print(Text(escape_unprintable(line)))
+
+
+def _relative(distances: list[float | None] | None) -> str:
+    """The last of some distances."""
+    last = distances[-1] if distances else None
+    return "-" if last is None else f"{last:.4g}"

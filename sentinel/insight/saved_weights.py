@@ -294,14 +294,23 @@ def _load_torch_file(
         raise CheckpointError(f"{path} holds no state dict but {type(content).__name__}.")
     for key in _STATE_KEYS:
         if isinstance(content.get(key), Mapping):
-            numbers = [content[each] for each in _STEP_KEYS if isinstance(content.get(each), int)]
-            own_loss = content.get("loss")
-            if isinstance(own_loss, torch.Tensor) and own_loss.numel() == 1:
-                own_loss = own_loss.item()
-            if loss is None and isinstance(own_loss, int | float) and isfinite(own_loss):
-                loss = float(own_loss)
-            return content[key], (numbers[0] if numbers else step), loss
+            own_step, own_loss = _numbers_beside(content)
+            return (
+                content[key],
+                step if own_step is None else own_step,
+                own_loss if loss is None else loss,
+            )
     return content, step, loss
+
+
+def _numbers_beside(content: Mapping[str, Any]) -> tuple[int | None, float | None]:
+    """Step and loss that a training script saved beside the weights."""
+    steps = [content[each] for each in _STEP_KEYS if isinstance(content.get(each), int)]
+    loss: Any = content.get("loss")
+    if hasattr(loss, "numel") and loss.numel() == 1:
+        loss = loss.item()
+    is_known = isinstance(loss, int | float) and isfinite(loss)
+    return steps[0] if steps else None, float(loss) if is_known else None
 
 
 def _open_shards(index: Path, name: str, step: int | None, loss: float | None) -> SavedWeights:
