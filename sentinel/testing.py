@@ -56,6 +56,7 @@ from sentinel.model.record import WHOLE_RUN, Event, Record
 from sentinel.pipeline.run_baselines import BASELINE_SETTINGS, RunBaselines
 from sentinel.pipeline.snapshot import deserialize, serialize
 from sentinel.signals.catalogue import SIGNALS
+from sentinel.signals.layer_statistics import LAYER_STATISTICS
 from sentinel.signals.setting_names import with_setting_names
 
 EXTREME_VALUES = (nan, inf, -inf, 0.0, -1.0, 1e308, -1e308)
@@ -302,8 +303,22 @@ def _synthetic_run(count: int, extreme_share: float = 0.0) -> Iterator[Record]:
         }
         values["global_step"] = values["optimizer_steps"] = float(step)
         yield Record("run", WHOLE_RUN, step, float(step), values=values)
+        if step % 5 == 0:
+            yield _measured_layers(step, rng, extreme_share, 1.0 if is_healthy else 50.0)
         if step % 10 == 0 or not is_healthy:
             yield event(Event.SAVE, step, time=float(step))
+
+
+def _measured_layers(step: int, rng: Random, extreme_share: float, level: float) -> Record:
+    """A measurement of three layers, of which one has no gradient now and then."""
+    values = {
+        f"{statistic}/layers.{layer}": rng.choice(EXTREME_VALUES)
+        if rng.random() < extreme_share
+        else (rng.random() < 0.9) * level * rng.gauss(1.0, 0.1)
+        for statistic in LAYER_STATISTICS
+        for layer in range(3)
+    }
+    return Record("run", WHOLE_RUN, step, float(step), Event.LAYERS, values)
 
 
 MAX_PAYLOAD_BYTES = 65536

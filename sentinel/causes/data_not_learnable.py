@@ -5,8 +5,8 @@ rejected completions, inputs truncated before the relevant part.
 
 Evidence
     A loss that never moved is the main evidence. A gradient norm and a learning rate above 0
-    exclude weights that are not trained. A loss of ln 2 is that of random guessing between two
-    alternatives.
+    exclude weights that are not trained, and so does no layer whose gradient is dead, vanishes or
+    explodes. A loss of ln 2 is that of random guessing between two alternatives.
 
 Source
     Zhang et al. 2017 (arXiv:1611.03530): with shuffled labels the loss stays at that of guessing
@@ -27,6 +27,12 @@ from sentinel.signals.setting_names import describe_setting
 MIN_GRAD_NORM = 1e-4
 """Smallest gradient norm that counts as a gradient."""
 
+BROKEN_LAYER_DETECTORS = (
+    "layer_gradient_dead", "layer_gradient_exploding", "layer_gradient_vanishing",
+    "layer_update_ratio",
+)  # fmt: skip
+"""Detectors of layers that hardly learn, whatever the data."""
+
 CHANCE_LOSS, CHANCE_TOLERANCE = log(2.0), 0.02
 
 
@@ -45,9 +51,11 @@ class DataNotLearnable:
         )
         rate = context.values.get("learning_rate", context.number("learning_rate") or 0.0)
         excluding = context.earliest("grad_vanishing", "nan_or_inf", "learning_rate_anomaly")
+        layers = context.earliest_in_run(*BROKEN_LAYER_DETECTORS)
         if (
             never_moved is None
             or excluding is not None
+            or (layers is not None and layers.severity is not Severity.INFO)
             or norm < MIN_GRAD_NORM
             or any(low_learning_rate_evidence(context))
         ):

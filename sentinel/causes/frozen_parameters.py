@@ -2,10 +2,12 @@
 
 Adapters that are not connected to the output, `requires_grad` False, an optimizer without the
 relevant parameters, a learning rate of 0: the run costs as much as a training, and changes nothing.
+Or some layers only are cut off, and the others train around them.
 
 Evidence
     A gradient of exactly 0 since the first step, or a learning rate that was never above 0, is
-    sufficient. A loss or a reward that never moved is the effect. Groups with one reward, masked
+    sufficient; so are layers that never had a gradient, or whose weights do not change, while
+    others do. A loss or a reward that never moved is the effect. Groups with one reward, masked
     labels and NaN losses leave no gradient either, and are other causes.
 
 Source
@@ -29,12 +31,12 @@ NEGLIGIBLE_GRAD_NORM = 1e-7
 
 
 class FrozenParameters:
-    """Diagnoses by a gradient norm, or a learning rate, that was 0 from the start."""
+    """Diagnoses by a gradient, a learning rate or updates that were 0 from the start."""
 
     title: ClassVar[str] = "frozen parameters"
     explains: ClassVar[frozenset[str]] = frozenset({
-        "grad_vanishing", "learning_rate_anomaly", "loss_never_moved", "loss_plateau",
-        "reward_stalled",
+        "grad_vanishing", "layer_gradient_dead", "layer_update_ratio", "learning_rate_anomaly",
+        "loss_never_moved", "loss_plateau", "reward_stalled",
     })  # fmt: skip
     severity: ClassVar[Severity | None] = None
 
@@ -54,8 +56,11 @@ class FrozenParameters:
             and norm is not None
             and 0 <= norm < NEGLIGIBLE_GRAD_NORM
         )
-        if no_gradient is None and no_rate is None and not is_negligible:
+        layers = list(_frozen_layers(context))
+        if no_gradient is None and no_rate is None and not is_negligible and not layers:
             return
+        for symptom in layers:
+            yield from symptom_evidence(symptom, 0.65)
         yield from symptom_evidence(no_gradient, 0.65)
         yield from symptom_evidence(no_rate, 0.8)
         yield from symptom_evidence(stagnation, 0.5)
@@ -63,7 +68,16 @@ class FrozenParameters:
             yield Evidence(0.5, f"The gradient norm is {norm:.2g}, too small to change a weight.")
 
     def remedy(self, context: CaseContext) -> str:
-        """Count the trained parameters; check adapters."""
+        """Count the trained parameters; check adapters; or look at the layers that are frozen."""
+        layers = {f"`{each.evidence['layer']}`" for each in _frozen_layers(context)}
+        if layers and "grad_vanishing" not in context.symptoms:
+            return (
+                "Stop the run: its checkpoints contain the initial weights of "
+                f"{' and '.join(sorted(layers))}. Check that the layer is connected to the loss: "
+                "no `detach()`, no `torch.no_grad()`, no adapter that is switched off, and not all "
+                "of its units off. Check that "
+                f"{describe_setting('learning rate', context.metadata)} of its parameters is not 0."
+            )
         return (
             "Stop the run: its checkpoints contain the initial weights. Count the "
             "parameters that require a gradient and are in the optimizer "
@@ -72,6 +86,20 @@ class FrozenParameters:
             "gradient checkpointing call `model.enable_input_require_grads()`, and check that the "
             "adapter is active."
         )
+
+
+def _frozen_layers(context: CaseContext) -> Iterable[Symptom]:
+    """Symptoms of layers that never had a gradient, or whose weights do not change."""
+    for name, key in (
+        ("layer_gradient_dead", "layer_gradient_norm_before"),
+        ("layer_update_ratio", "update_fraction"),
+    ):
+        if name == "layer_update_ratio" and "layer_gradient_vanishing" in context.symptoms:
+            # A gradient that is too small to move the weights has another reason.
+            continue
+        symptom = _zero_from_start(context.symptoms.get(name), key, None)
+        if symptom is not None and "layer" in symptom.evidence:
+            yield symptom
 
 
 def _zero_from_start(

@@ -11,7 +11,9 @@ Evidence
     norm supports it. A rate above the usual for this kind of training, without a warm-up, is the
     reason, and makes even a single jump count. A rate ten times above the usual explains a
     gradient that has vanished, and one fifty times above it a loss that has stopped falling or
-    never fell.
+    never fell. Where layers are measured, a step that changes half of them by more than half of
+    their weights is evidence by itself, and so is a sharpness far beyond what the rate is stable
+    at. Layers whose units die, or that saturate, after they had a gradient, support it.
 
 Source
     Cohen et al. 2021 (arXiv:2103.00065) on the edge of stability; Wortsman et al. 2023
@@ -40,6 +42,9 @@ FAR_TOO_HIGH, FAR_TOO_HIGH_FOR_LOSS = 10.0, 50.0
 """Factor on the highest usual rate that no sweep contains, and that explains a loss that stays
 whatever the data."""
 
+NORM_BEFORE_KEY = "layer_gradient_norm_before"
+"""Key of evidence: the gradient norm of a layer before it died or vanished."""
+
 EARLY_STEPS = 200
 """Steps in which a warm-up would help."""
 
@@ -51,6 +56,8 @@ class LearningRateTooHigh:
     explains: ClassVar[frozenset[str]] = frozenset({
         "loss_divergence", "loss_spike", "oscillation", "grad_explosion", "nan_or_inf",
         "loss_plateau", "loss_never_moved", "grad_vanishing", "learning_rate_high",
+        "layer_gradient_dead", "layer_gradient_exploding", "layer_gradient_vanishing",
+        "layer_update_ratio", "sharpness_high",
     })  # fmt: skip
     severity: ClassVar[Severity | None] = None
 
@@ -66,7 +73,10 @@ class LearningRateTooHigh:
         # Where the loss jumped in one step and stays high, a batch may have caused it as well.
         is_jump = spike is not None and (divergence is None or _is_same_event(spike, divergence))
         is_gradual = divergence is not None and not is_jump
+        layers = list(_layer_evidence(context))
+        yield from layers
         if not (is_gradual or oscillation is not None or has_recurred or (is_jump and high_rate)):
+            yield from high_rate if layers else ()
             return
         yield from symptom_evidence(divergence, 0.45)
         yield from symptom_evidence(oscillation, 0.45)
@@ -117,6 +127,19 @@ def _stuck_evidence(context: CaseContext) -> Iterable[Evidence]:
     yield from symptom_evidence(stuck, 0.4)
     text = f"{rate / usual.highest:.0f} times the highest usual for {usual.kind}"
     yield Evidence(0.5, f"The learning rate is {rate:g}, {text}.")
+
+
+def _layer_evidence(context: CaseContext) -> Iterable[Evidence]:
+    """Updates and curvature that are too large for the weights, and layers that they broke."""
+    updates = context.symptoms.get("layer_update_ratio")
+    if updates is not None and updates.evidence.get("update_fraction", 0.0) != 0.0:
+        yield from symptom_evidence(updates, 0.3 if updates.severity is Severity.INFO else 0.65)
+    yield from symptom_evidence(context.symptoms.get("sharpness_high"), 0.65)
+    for name, weight in (("layer_gradient_dead", 0.45), ("layer_gradient_vanishing", 0.3)):
+        broken = context.symptoms.get(name)
+        # Without a gradient before, the layer was broken from the start, whatever the rate.
+        if broken is not None and broken.evidence.get(NORM_BEFORE_KEY, 0.0) != 0.0:
+            yield from symptom_evidence(broken, weight)
 
 
 def _rate(context: CaseContext) -> float:

@@ -7,14 +7,17 @@ Evidence
     The fall of the reward is the main evidence. A KL that rose no later than the reward fell is the
     classic symptom; an entropy or length that left its range is another, since two of three policy
     runs log no KL. Notes of severity info do not count. Texts that begin to loop are as good as
-    either. A small KL coefficient or a high learning rate is the reason. If the reward became
-    constant at once, the sampling engine differed first, or only the entropy collapsed, the cause
-    is another one.
+    either, and so are, where no KL is logged, weights that are half of their initial norm or more
+    away from those of the reference; with a KL they support it. Adapters begin near 0 and are not
+    judged by that. A small KL coefficient or a high learning rate is the reason. If the reward
+    became constant at once, the sampling engine differed first, or only the entropy collapsed, the
+    cause is another one.
 
 Source
     Ouyang et al. 2022 (arXiv:2203.02155) on the purpose of the KL term; the collapses of the
     labelled logs, where reward, length and entropy leave their range within 80 points of each
-    other.
+    other. Tiny policies of TRL move by at most 0.21 of their initial norm in healthy trainings, and
+    by 0.86 in the first 10 steps at ten times their rate.
 """
 
 from __future__ import annotations
@@ -33,6 +36,7 @@ from sentinel.causes.reward_function_broken import is_sudden_constant
 from sentinel.model.diagnosis import CaseContext, Evidence, Symptom
 from sentinel.model.finding import Severity
 from sentinel.signals.setting_names import describe_setting
+from sentinel.signals.usual_learning_rate import has_adapters
 
 MAX_ONSET_DELAY_POINTS = 8
 """Logged values by which the drift may appear to begin after the fall of the reward: a cliff is
@@ -41,6 +45,9 @@ range earlier than that before the fall left the reward intact: many healthy pol
 longer."""
 
 LENGTH_DETECTORS = frozenset({"length_explosion", "length_collapse", "truncation"})
+
+FAR_FROM_REFERENCE = 0.5
+"""Distance of the weights from those of the reference, relative to the initial norm."""
 
 INFO_ORDER = Severity.INFO.order
 
@@ -91,13 +98,17 @@ class PolicyCollapse:
             drift.append(truncation)
         # With both a falling reward and looping texts, the order does not matter.
         has_both = reward is not None and repetition is not None
-        if not drift or not (has_both or _is_led(fall, drift, context.steps_per_point)):
+        distance = list(_distance_evidence(context))
+        is_far_without_kl = bool(distance) and "kl_ref" not in context.values
+        is_led = drift and (has_both or _is_led(fall, drift, context.steps_per_point))
+        if not is_far_without_kl and not is_led:
             return
         yield from symptom_evidence(fall, 0.5)
         if has_both:
             yield from symptom_evidence(repetition if fall is reward else reward, 0.3)
         for symptom in drift:
             yield from symptom_evidence(symptom, 0.5)
+        yield from distance
         yield from symptom_evidence(context.earliest("reward_zero_variance"), 0.2)
         yield from weak_kl_control_evidence(context)
 
@@ -109,6 +120,15 @@ class PolicyCollapse:
             f"{describe_setting('learning rate', context.metadata)}. If it recurs at the same "
             "samples, read them: the reward may pay for unwanted text."
         )
+
+
+def _distance_evidence(context: CaseContext) -> Iterable[Evidence]:
+    """Weights far from those of the reference, as evidence."""
+    distance = context.values.get("distance_to_reference")
+    if distance is None or not distance >= FAR_FROM_REFERENCE or has_adapters(context.metadata):
+        return
+    text = f"The weights of the policy are {distance:.2g} times their initial norm away"
+    yield Evidence(0.3, f"{text} from those of the reference.")
 
 
 def _earliest_reported(context: CaseContext, *detectors: str) -> Symptom | None:

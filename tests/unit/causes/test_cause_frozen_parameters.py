@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from support.diagnoses import diagnose_run, make_context
+from support.layer_trainings import make
 from support.tiny_trainings import GOOD_LEARNING_RATE, Training
 
 from sentinel.causes.frozen_parameters import FrozenParameters
@@ -62,3 +63,39 @@ def test_data_that_cannot_be_learned_have_another_cause():
     replay = diagnose_run(Training(labels="random", count=200).records(), METADATA)
 
     assert replay.causes == ["data_not_learnable"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "layer", "detector"),
+    [
+        ("dead layer", "4", "layer_gradient_dead"),
+        ("detached block", "blocks.2.1", "layer_gradient_dead"),
+        ("block with a rate of 0", "blocks.2.0", "layer_update_ratio"),
+    ],
+)
+def test_layers_that_are_cut_off_are_diagnosed_and_named(kind, layer, detector):
+    replay = diagnose_run(make(kind, 0).records(), {"learning_rate": 1e-3})
+
+    assert replay.causes == ["frozen_parameters"]
+    assert [each.step for each in replay.notifications] == [70]
+    (case,) = replay.cases.values()
+    assert case.incident.key.detector == detector
+    assert f"`{layer}`" in case.diagnosis.evidence[0].text
+    assert f"initial weights of `{layer}`" in case.diagnosis.remedy
+
+
+def test_a_head_that_no_loss_uses_is_no_fault():
+    unused = Symptom(
+        "layer_gradient_dead", Severity.INFO, 1, 80, "It is 0.",
+        {"layer": "head", "layer_gradient_norm_before": 0.0},
+    )  # fmt: skip
+
+    context = CaseContext({"layer_gradient_dead": unused})
+    assert diagnose(context, {"it": FrozenParameters()}) is None
+
+
+def test_gradients_that_vanish_with_depth_have_another_cause():
+    replay = diagnose_run(make("ten sigmoids", 0).records(), {"learning_rate": 0.1})
+
+    assert replay.causes == [""]
+    assert replay.notifications[0].incident.key.detector == "layer_gradient_vanishing"

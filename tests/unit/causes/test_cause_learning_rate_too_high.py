@@ -6,12 +6,16 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
+from scipy.sparse.linalg import LinearOperator, eigsh
 from support.diagnoses import diagnose_run, make_context
+from support.layer_trainings import make, make_examples, perceptron
 from support.tiny_trainings import GOOD_LEARNING_RATE, Training
 
 from sentinel.causes.learning_rate_too_high import LearningRateTooHigh
+from sentinel.model.record import Event
 from sentinel.pipeline.diagnose import diagnose
-from sentinel.testing import steps
+from sentinel.testing import event, steps
 
 FAST = 100 * GOOD_LEARNING_RATE
 METADATA = {"learning_rate": FAST, "warmup_steps": 0.0}
@@ -94,3 +98,69 @@ def test_lora_at_a_thousand_times_the_usual_rate_is_diagnosed():
     replay = diagnose_run(steps(loss=loss.tolist()), metadata)
 
     assert replay.causes == ["learning_rate_too_high"]
+
+
+def test_the_first_update_shows_a_rate_a_thousand_times_too_high():
+    replay = diagnose_run(make("a thousand times the rate", 0).records(), {"learning_rate": 1.0})
+
+    assert replay.causes == ["learning_rate_too_high"]
+    assert [each.step for each in replay.notifications] == [1]
+    (case,) = replay.cases.values()
+    texts = [each.text for each in case.diagnosis.evidence]
+    assert "A step changes half of the layers by" in texts[0]
+    assert any("The gradient of layer" in text for text in texts)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_units_that_die_of_a_high_rate_are_no_frozen_parameters(seed):
+    run = diagnose_run(make("units die of the rate", seed).records(), {"learning_rate": 3.0})
+
+    assert run.causes[-1] == "learning_rate_too_high"
+    assert not {"frozen_parameters", "data_not_learnable"} & {*run.causes}
+
+
+def test_a_sharpness_far_beyond_the_limit_is_diagnosed_before_any_other_sign():
+    replay = diagnose_run(measured_sharpness(4.0), {"learning_rate": 4.0})
+
+    assert replay.causes == ["learning_rate_too_high"]
+    assert [each.step for each in replay.notifications] == [40]
+    (case,) = replay.cases.values()
+    assert "times the highest at which the learning rate is" in case.diagnosis.evidence[0].text
+
+
+def test_the_sharpness_of_a_training_at_a_good_rate_has_no_case():
+    assert diagnose_run(measured_sharpness(0.5), {"learning_rate": 0.5}).causes == []
+
+
+def measured_sharpness(rate):
+    """Gradient descent with small batches, and the sharpness of a batch at each tenth step."""
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    model, (inputs, labels) = perceptron(2, torch.nn.Tanh), make_examples(512, 0)
+    optimizer, batches = torch.optim.SGD(model.parameters(), rate), torch.randint(512, (80, 32))
+    for step, batch in enumerate(batches, 1):
+        loss = torch.nn.functional.cross_entropy(model(inputs[batch]), labels[batch])
+        if step % 10 == 0:
+            sharpness = largest_eigenvalue(loss, [*model.parameters()])
+            values = {"sharpness": sharpness, "sharpness_ratio": sharpness * rate / 2}
+            yield event(Event.STEP, step, time=float(step), **values)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
+def largest_eigenvalue(loss, parameters):
+    """Of the Hessian, by Lanczos."""
+    gradients = torch.autograd.grad(loss, parameters, create_graph=True)
+    gradient = torch.cat([each.flatten() for each in gradients])
+
+    def multiply(vector):
+        product = gradient @ torch.as_tensor(vector, dtype=gradient.dtype).flatten()
+        products = torch.autograd.grad(product, parameters, retain_graph=True)
+        return torch.cat([each.flatten() for each in products]).numpy()
+
+    size = (len(gradient), len(gradient))
+    operator = LinearOperator(size, matvec=multiply, dtype=np.float32)
+    first = np.ones(len(gradient), dtype=np.float32)
+    (value,) = eigsh(operator, 1, which="LA", v0=first, tol=0.01, return_eigenvectors=False)
+    return float(value)

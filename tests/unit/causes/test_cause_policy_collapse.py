@@ -6,14 +6,16 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from support.diagnoses import diagnose_run
 
 from sentinel.causes.policy_collapse import PolicyCollapse
 from sentinel.model.diagnosis import CaseContext, Symptom
 from sentinel.model.finding import Severity
 from sentinel.model.notification import NotificationReason
+from sentinel.model.record import Event
 from sentinel.pipeline.diagnose import diagnose
-from sentinel.testing import steps
+from sentinel.testing import event, steps
 
 GRPO = {"framework": "trl", "algorithm": "grpo", "beta": 0.001, "learning_rate": 5e-6}
 
@@ -94,3 +96,59 @@ def test_a_kl_rise_long_after_the_reward_fall_has_another_cause():
     late = context(reward_collapse=100, kl_blowup=150)
 
     assert diagnose(late, {"it": PolicyCollapse()}) is None
+
+
+def test_a_real_policy_that_leaves_its_reference_is_diagnosed_without_a_kl():
+    """From step 150 on, its rate is three hundred times as high."""
+    metadata = {"framework": "trl", "algorithm": "grpo"}
+    records = list(policy_training())
+    replay = diagnose_run(records, metadata)
+
+    assert replay.causes == ["policy_collapse"]
+    (case,) = replay.cases.values()
+    assert case.incident.key.detector == "reward_collapse"
+    texts = [each.text for each in case.diagnosis.evidence]
+    assert any(
+        "times their initial norm away from those of the reference" in text for text in texts
+    )
+    near = [with_values(each, distance_to_reference=0.2) for each in records]
+    assert diagnose_run(near, metadata).causes == [""]
+    adapters = metadata | {"peft_type": "LORA"}
+    assert diagnose_run(records, adapters).causes == [""]
+
+
+def with_values(record, **values):
+    return replace(record, values={**record.values, **values})
+
+
+def policy_training(count=220):
+    """Policy gradient in groups of 8: the reward is the share of letters that the prompt names."""
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    model = torch.nn.Sequential(
+        torch.nn.Linear(8, 32), torch.nn.Tanh(), torch.nn.Linear(32, 32), torch.nn.Tanh(),
+        torch.nn.Linear(32, 8),
+    )  # fmt: skip
+    first = torch.nn.utils.parameters_to_vector(model.parameters()).detach()
+    optimizer = torch.optim.Adam(model.parameters())
+    prompts = torch.arange(8).repeat_interleave(8)
+    inputs = torch.eye(8)[prompts]
+    for step in range(1, count + 1):
+        rate = optimizer.param_groups[0]["lr"] = 2e-3 * (300 if step >= 150 else 1)
+        policy = torch.distributions.Categorical(logits=model(inputs)[:, None].expand(-1, 6, -1))
+        letters = policy.sample()
+        rewards = (letters == prompts[:, None]).float().mean(1).view(8, 8)
+        spread = rewards.std(1, keepdim=True)
+        advantages = ((rewards - rewards.mean(1, keepdim=True)) / (spread + 1e-4)).flatten()
+        loss = -(policy.log_prob(letters).mean(1) * advantages).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        weights = torch.nn.utils.parameters_to_vector(model.parameters()).detach()
+        values = {
+            "reward": rewards.mean().item(),
+            "reward_std": spread.mean().item(),
+            "learning_rate": rate,
+            "distance_to_reference": ((weights - first).norm() / first.norm()).item(),
+        }
+        yield event(Event.STEP, step, time=float(step), **values)

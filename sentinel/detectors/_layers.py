@@ -1,0 +1,103 @@
+"""Layers of a measurement, as detectors of layers compare and name them.
+
+Layers of one kind are those whose names differ in numbers only, as `layers.0.mlp` and
+`layers.7.mlp`: they do the same at another depth, or are experts of one mixture.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from math import inf, isnan, sqrt
+
+from sentinel.model.record import Event, Record
+from sentinel.signals.layer_statistics import by_layer
+
+MAX_NAMED_LAYERS = 3
+"""Layers that are named in a text."""
+
+_NUMBER = re.compile(r"\d+")
+
+
+def measured(record: Record, statistic: str) -> dict[str, float]:
+    """The finite values of that statistic by layer, in the order of the model.
+
+    A layer without a gradient has none. Empty for a record that measures no layers.
+    """
+    if record.event is not Event.LAYERS:
+        return {}
+    values = by_layer(record.values, statistic)
+    return {layer: value for layer, value in values.items() if -inf < value < inf}
+
+
+def gradient_norms(record: Record) -> dict[str, float]:
+    """The finite gradient norm of each layer, 0 for one that has no gradient.
+
+    Layers that are not trained are not in the record.
+    """
+    shares = by_layer(record.values, "layer_grad_zero_share")
+    norms = by_layer(record.values, "layer_grad_norm") if record.event is Event.LAYERS else {}
+    # Without a gradient every statistic is NaN; of a gradient that is NaN, not all.
+    known = {
+        layer: 0.0 if isnan(norm) and isnan(shares.get(layer, 0.0)) else norm
+        for layer, norm in norms.items()
+    }
+    return {layer: norm for layer, norm in known.items() if -inf < norm < inf}
+
+
+def kind_of(layer: str) -> str:
+    """The name without its numbers.
+
+    >>> kind_of("model.layers.12.mlp.up_proj")
+    'model.layers.*.mlp.up_proj'
+    """
+    return _NUMBER.sub("*", layer)
+
+
+def by_kind(layers: Iterable[str]) -> dict[str, list[str]]:
+    """The layers of each kind, in the order of the model."""
+    kinds: dict[str, list[str]] = {}
+    for layer in layers:
+        kinds.setdefault(kind_of(layer), []).append(layer)
+    return kinds
+
+
+def are_conspicuous(affected: Sequence[str], others: Iterable[str], layer_count: int) -> bool:
+    """Whether layers are affected that should not be: half of all, or some of a kind only.
+
+    A single head that no loss of this run uses, or all norms of a model in bfloat16, are not.
+    """
+    kinds = {kind_of(layer) for layer in others}
+    return 2 * len(affected) >= layer_count or any(kind_of(layer) in kinds for layer in affected)
+
+
+def names(layers: Sequence[str]) -> str:
+    """The first layers of a list in words.
+
+    >>> names(["a", "b", "c", "d"])
+    '`a`, `b`, `c` and 1 more'
+    """
+    shown = ", ".join(f"`{layer}`" for layer in layers[:MAX_NAMED_LAYERS])
+    more = len(layers) - MAX_NAMED_LAYERS
+    return f"{shown} and {more} more" if more > 0 else shown
+
+
+def drop_absent(states: dict[str, list[float]], present: Mapping[str, float], most: int) -> None:
+    """Remove the states of layers that are no longer measured if there are more than `most`."""
+    if len(states) > most:
+        for layer in [each for each in states if each not in present]:
+            del states[layer]
+
+
+def depth_correlation(values: Sequence[float]) -> float:
+    """Pearson's correlation of values with their position; 0 if all are equal.
+
+    >>> depth_correlation([3.0, 2.0, 1.0])
+    -1.0
+    """
+    count = len(values)
+    middle, mean = (count - 1) / 2.0, sum(values) / count
+    products = sum((at - middle) * (value - mean) for at, value in enumerate(values))
+    squares = sum((value - mean) ** 2 for value in values)
+    positions = count * (count * count - 1) / 12.0
+    return products / sqrt(squares * positions) if squares > 0.0 else 0.0

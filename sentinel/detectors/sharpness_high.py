@@ -1,0 +1,81 @@
+"""High sharpness: the curvature of the loss is far beyond what the learning rate is stable at.
+
+Formula
+    ratio    = largest eigenvalue of the Hessian divided by the highest at which the optimizer is
+               stable on a quadratic: 2 / learning rate for gradient descent
+    Finding  = the last `in_a_row` ratios are all above `limit`, and do not fall: the mean of the
+               later half of them is at least half of that of the earlier half
+
+Units
+    `limit`: plain factor. `in_a_row`: measurements.
+
+Source
+    Cohen et al. 2021 (arXiv:2103.00065) and 2022 (arXiv:2207.14484) on the edge of stability: with
+    full batches the ratio rises to 1 and stays about there, which is healthy. Lewkowycz et al. 2020
+    (arXiv:2003.02218): at a high rate a sharpness beyond the limit falls after a short rise of the
+    loss, as in a warm-up (Gilmer et al. 2021, arXiv:2110.04369). Measured on a small batch, the
+    ratio is above 1 in healthy trainings (Andreyev and Beneventano 2024, arXiv:2412.20553).
+
+Defaults
+    Small tanh networks at rates of 0.5 to 2, which learn with batches of 32 and with all examples,
+    have a ratio of up to 4, for a single measurement; at a rate of 4 and batches of 32, which does
+    not learn, it is 7 to 33. `limit` 4 is between.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from math import inf
+from typing import ClassVar
+
+from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
+from sentinel.model.record import Record
+
+
+@dataclass
+class SharpnessHigh:
+    """Evaluates `sharpness_ratio`."""
+
+    limit: float = 4.0
+    in_a_row: int = 4
+
+    needs: ClassVar[frozenset[str]] = frozenset({"sharpness_ratio"})
+    reads: ClassVar[frozenset[str]] = frozenset({"sharpness"})
+    signal: ClassVar[str] = "sharpness_ratio"
+    severity: ClassVar[Severity] = Severity.WARNING
+    remedy: ClassVar[str] = (
+        "Lower {learning rate} to a third, or lengthen {warm-up}. If the loss has risen, resume "
+        "from the last checkpoint before the onset."
+    )
+
+    def __post_init__(self) -> None:
+        self._recent: deque[tuple[int, float]] = deque(maxlen=self.in_a_row)
+
+    def update(self, record: Record) -> DetectorOutput:
+        """Evaluate one ratio."""
+        ratio = record.values["sharpness_ratio"]
+        if not -inf < ratio < inf:
+            return None
+        self._recent.append((record.step, ratio))
+        ratios = [value for _, value in self._recent]
+        if len(ratios) < self.in_a_row or min(ratios) <= self.limit:
+            return Clear(threshold=self.limit)
+        half = len(ratios) // 2
+        is_falling = sum(ratios[-half:]) < 0.5 * sum(ratios[:half])
+        if half and is_falling:
+            return Clear(threshold=self.limit)
+        evidence = {
+            "sharpness_ratio": ratio,
+            "limit": self.limit,
+            "measurements": float(len(ratios)),
+        }
+        sharpness = record.values.get("sharpness", inf)
+        if -inf < sharpness < inf:
+            evidence["sharpness"] = sharpness
+        return Finding(
+            summary=f"Sharpness is {ratio:.3g} times the highest at which the learning rate is "
+            f"stable, and has been above {self.limit:g} times it in {len(ratios)} measurements.",
+            evidence=evidence,
+            onset_step=self._recent[0][0],
+        )

@@ -1,0 +1,93 @@
+"""Tests of the detector layer_update_ratio."""
+
+from __future__ import annotations
+
+from math import nan
+from random import Random
+
+from support.layer_measurements import LAYERS, measurement
+
+from sentinel.detectors.layer_update_ratio import LayerUpdateRatio
+from sentinel.model.finding import Clear, Severity
+from sentinel.testing import first_finding, update_detector
+
+STILL = "layers.3.mlp"
+
+
+def ratios(*levels, still=(), zero_share=0.0, norm=1.0):
+    """A measurement per level of the ratios."""
+    random = Random(0)
+    records = []
+    for at, level in enumerate(levels, 1):
+        values = {layer: level * random.uniform(0.5, 2.0) for layer in LAYERS}
+        records.append(
+            measurement(10 * at, "layer_update_ratio", values | dict.fromkeys(still, 0.0))
+        )
+        records[-1].values.update({f"layer_grad_norm/{layer}": norm for layer in LAYERS})
+        shares = {f"layer_grad_zero_share/{layer}": zero_share for layer in LAYERS}
+        records[-1].values.update(shares)
+    return records
+
+
+def test_a_step_that_replaces_most_weights_is_a_warning_at_once():
+    record, finding = first_finding(LayerUpdateRatio(), ratios(8.0, 0.1, 0.01))
+
+    assert record.step == 10
+    assert finding.severity is None
+    assert finding.evidence["update_fraction"] > 5.0
+    assert "About 0.1 % is usual" in finding.summary
+
+
+def test_large_updates_for_long_are_info():
+    record, finding = first_finding(LayerUpdateRatio(), ratios(*[0.3] * 10))
+
+    assert record.step == 80
+    assert finding.severity is Severity.INFO
+    assert "since step 10" in finding.summary
+
+
+def test_small_models_adapters_warm_up_and_the_end_of_a_schedule_are_clear():
+    levels = [0.0, 0.02, 0.1, 0.15, 0.15, 0.12, 0.05, *[1e-3] * 20, *[1e-6] * 20, *[0.0] * 20]
+
+    assert first_finding(LayerUpdateRatio(), ratios(*levels)) == (None, None)
+
+
+def test_a_few_layers_that_begin_at_zero_are_clear():
+    records = ratios(*[1e-3] * 20)
+    for at, record in enumerate(records, 1):
+        record.values["layer_update_ratio/scale"] = nan if at == 1 else 1.0 / at
+        record.values["layer_update_ratio/head"] = 100.0 / at**2
+
+    assert first_finding(LayerUpdateRatio(), records) == (None, None)
+
+
+def test_a_layer_that_is_not_updated_is_named():
+    record, finding = first_finding(LayerUpdateRatio(), ratios(*[1e-3] * 10, still=[STILL]))
+
+    assert record.step == 80
+    assert finding.severity is None
+    assert f"layer `{STILL}` have not changed" in finding.summary
+    assert finding.evidence["update_fraction"] == 0.0
+
+
+def test_all_norms_that_bfloat16_does_not_move_are_info():
+    records = ratios(*[1e-3] * 10)
+    for record in records:
+        for number in range(4):
+            record.values[f"layer_update_ratio/layers.{number}.norm"] = 0.0
+            record.values[f"layer_grad_norm/layers.{number}.norm"] = 1.0
+
+    assert first_finding(LayerUpdateRatio(), records)[1].severity is Severity.INFO
+
+
+def test_rows_of_an_embedding_that_do_not_occur_are_clear():
+    records = ratios(*[1e-3] * 20, still=[STILL], zero_share=0.99)
+
+    assert first_finding(LayerUpdateRatio(), records) == (None, None)
+
+
+def test_it_is_clear_once_the_layer_moves():
+    detector = LayerUpdateRatio()
+    assert first_finding(detector, ratios(*[1e-3] * 10, still=[STILL]))[1] is not None
+
+    assert update_detector(detector, ratios(1e-3)[0]) == Clear()
