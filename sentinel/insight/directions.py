@@ -270,43 +270,31 @@ def _length(space: WeightSpace, wanted: float) -> float:
 def _principal(
     space: WeightSpace, snapshots: Sequence[Snapshot], dimensions: int
 ) -> list[PlacedDirection]:
-    """Principal axes of the displacements from the current weights, without centring.
-
-    So the plane goes through the current weights. Li et al. (2018), section 7, do the same with the
-    differences to the last weights. All snapshots are in memory at once.
-    """
-    import numpy as np  # noqa: PLC0415 - not needed to import this module
+    """Principal axes of the snapshots and the current weights (Li et al. 2018, section 7)."""
+    from sentinel.insight.principal_directions import principal_directions  # noqa: PLC0415
 
     if len(snapshots) < dimensions:
         raise SurfaceError(
             f'directions="pca" needs a `trajectory` of at least {dimensions} checkpoints; there '
             f"are {len(snapshots)}. Save checkpoints, or use other directions."
         )
-    moved = [
-        space.difference(read_weights(space, each.weights), space.center) for each in snapshots
-    ]
-    products = np.array([[space.dot(one, two) for two in moved] for one in moved])
-    values, vectors = np.linalg.eigh(products)
-    total = float(values.clip(min=0).sum())
+    current = space.to_full(space.center)
+    weights = [*(each.weights for each in snapshots), current]
+    axes = principal_directions(
+        weights, components=dimensions, parameters=space.names, center=current
+    )
+    if len(axes.directions) < dimensions:
+        raise SurfaceError(
+            "The checkpoints of the trajectory lie on a line or are equal, and span no plane: "
+            "use dimensions=1, or more checkpoints."
+        )
     found = []
-    for axis in range(dimensions):
-        value, weights = float(values[-1 - axis]), vectors[:, -1 - axis]
-        if value <= 1e-12 * max(total, 1e-300):
-            raise SurfaceError(
-                "The checkpoints of the trajectory lie on a line or are equal, and span no plane: "
-                "use dimensions=1, or more checkpoints."
-            )
-        # Coordinates of the snapshots on the axis of norm 1 are sqrt(value) * weights.
-        farthest = max(range(len(weights)), key=lambda i: abs(weights[i]))
-        sign = -1.0 if weights[farthest] < 0 else 1.0
-        reach = value**0.5 * abs(float(weights[farthest]))
-        factor = sign * reach / value**0.5
-        vector = space.scaled(moved[0], factor * float(weights[0]))
-        for each, weight in zip(moved[1:], weights[1:], strict=True):
-            addend = space.scaled(each, factor * float(weight))
-            vector = [a + b for a, b in zip(vector, addend, strict=True)]
+    for axis, (tensors, explained) in enumerate(zip(axes.directions, axes.explained, strict=True)):
+        # The checkpoint that is farthest along the axis is at 1.
+        farthest = max((row[axis] for row in axes.coordinates), key=abs)
+        vector = space.scaled(space.from_full(tensors), farthest or 1.0)
         name = f"principal axis {axis + 1} of the trajectory"
-        found.append(PlacedDirection(vector, name, "pca", explained=value / total))
+        found.append(PlacedDirection(vector, name, "pca", explained=explained))
     return found
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Literal
 
-from sentinel.insight.model_state import inner_tensors, reshard
+from sentinel.insight.model_state import initialised_devices, inner_tensors, reshard
 from sentinel.insight.rank_exchange import RankExchange
 from sentinel.insight.surface_error import SurfaceError
 from sentinel.insight.weight_space import Vector, WeightSpace, tensor_bytes
@@ -226,7 +226,12 @@ class Evaluator:
         for buffer, saved in self._buffers:
             buffer.data.copy_(saved)
         torch.clear_autocast_cache()
-        torch.manual_seed(self._seed)
+        # `torch.manual_seed` would also seed devices that are not initialised yet, for good.
+        torch.default_generator.manual_seed(self._seed)
+        for module in initialised_devices():
+            module.manual_seed_all(self._seed)
+        if torch.backends.mps.is_available():
+            torch.mps.manual_seed(self._seed)
         random.seed(self._seed)
         numpy = sys.modules.get("numpy")
         if numpy is not None:

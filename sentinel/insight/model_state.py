@@ -332,7 +332,7 @@ class _RandomState:
             self._restores.append(lambda: numpy.random.set_state(numpy_state))
         cpu_state = torch.get_rng_state()
         self._restores.append(lambda: torch.set_rng_state(cpu_state))
-        for module in _initialised_devices():
+        for module in initialised_devices():
             for index in range(module.device_count()):
                 self._restores.append(_restore_of(module, index, module.get_rng_state(index)))
         if torch.backends.mps.is_available():
@@ -344,7 +344,8 @@ class _RandomState:
             restore()
 
 
-def _initialised_devices() -> Iterator[Any]:
+def initialised_devices() -> Iterator[Any]:
+    """The modules of the accelerators that this process uses, such as `torch.cuda`."""
     import torch  # noqa: PLC0415 - slow to import
 
     for name in ("cuda", "xpu"):

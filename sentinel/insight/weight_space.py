@@ -118,6 +118,10 @@ class WeightSpace:
             vector.append(_like(parameter, tensor.detach(), dtype))
         return vector
 
+    def to_full(self, vector: Vector) -> dict[str, torch.Tensor]:
+        """The whole tensors of a vector by name; the inverse of `from_full`."""
+        return {name: _full(each) for name, each in zip(self.names, vector, strict=True)}
+
     def random(self, seed: int, *, normalise: bool) -> Vector:
         """A Gaussian direction, drawn for each parameter from the seed and its name.
 

@@ -1,0 +1,190 @@
+"""Loss surfaces over several ranks equal those of one process with the data of all of them."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+os.environ.setdefault("RANK", "0")
+from support.surface_ranks import (
+    QUIET,
+    make_batch,
+    make_checkpoint,
+    make_net,
+    squared_error,
+)
+
+from sentinel.insight import loss_surface, sharpness
+
+WORLD = 2
+CASES = (
+    "ddp", "ddp_own_data", "fsdp", "fsdp_own_data", "group", "alone", "ddp_hessian",
+    "fsdp_gradient", "fsdp_checkpoint", "fsdp_sharpness", "other_weights", "ddp_error",
+    "ddp_interrupt", "fsdp_interrupt", "ddp_lost",
+)  # fmt: skip
+
+
+def run_ranks(folder: Path, *cases: str) -> list[dict[str, Any]]:
+    """Run the cases on every rank, and return what each reports."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    ranks = []
+    for rank in range(WORLD):
+        environment = os.environ | {
+            "RANK": str(rank), "WORLD_SIZE": str(WORLD), "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": port, "OUT": str(folder), "OMP_NUM_THREADS": "1",
+        }  # fmt: skip
+        script = str(Path(__file__).parents[2] / "support" / "surface_ranks.py")
+        with (folder / f"{rank}.log").open("w") as log:
+            command = [sys.executable, script, *cases]
+            ranks.append(subprocess.Popen(command, env=environment, stdout=log, stderr=log))
+    try:
+        for each in ranks:
+            each.wait(300)
+    finally:
+        for each in ranks:
+            each.kill()
+            each.wait()
+    reports = [folder / f"{rank}.json" for rank in range(WORLD)]
+    logs = "\n".join((folder / f"{rank}.log").read_text()[-3000:] for rank in range(WORLD))
+    assert all(each.is_file() for each in reports), logs
+    found = [json.loads(each.read_text()) for each in reports]
+    assert any(set(each) == set(cases) for each in found), logs
+    return found
+
+
+@pytest.fixture(scope="module")
+def reports(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    return run_ranks(tmp_path_factory.mktemp("ranks"), *CASES)
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Any:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def expected(batch: Any, **arguments: Any) -> dict[str, Any]:
+    return loss_surface(make_net(), squared_error, batch, **QUIET, **arguments).to_json()
+
+
+def assert_same(found: Any, wanted: Any, tolerance: float = 1e-12) -> None:
+    for key in ("points", "arrows", "loss"):
+        assert len(found[key]) == len(wanted[key])
+        for one, two in zip(found[key], wanted[key], strict=True):
+            assert one == pytest.approx(two, abs=tolerance), key
+    assert found["center"]["loss"] == pytest.approx(wanted["center"]["loss"], abs=tolerance)
+    for one, two in zip(found["directions"], wanted["directions"], strict=True):
+        assert one["norm"] == pytest.approx(two["norm"], rel=1e-9)
+
+
+def test_both_ranks_have_the_same_result(reports: list[dict[str, Any]]) -> None:
+    for case in ("ddp", "ddp_own_data", "fsdp", "fsdp_own_data", "group", "ddp_hessian"):
+        one, two = (each[case]["result"] for each in reports)
+        assert_same(one, two, 0.0)
+
+
+@pytest.mark.parametrize("case", ["ddp", "fsdp"])
+def test_training_afterwards_equals_training_without(
+    reports: list[dict[str, Any]], case: str
+) -> None:
+    for each in reports:
+        assert each[case]["is_restored"]
+        assert each[case]["is_equal"]
+
+
+def test_replicas_share_points_of_one_batch(reports: list[dict[str, Any]]) -> None:
+    wanted = expected(make_batch(0), max_evaluations=40)
+    for each in reports:
+        assert_same(each["group"]["result"], wanted, 0.0)
+
+
+@pytest.mark.parametrize("case", ["ddp_own_data", "fsdp_own_data"])
+def test_the_data_of_all_ranks_count(reports: list[dict[str, Any]], case: str) -> None:
+    wanted = expected([make_batch(0), make_batch(1)], max_evaluations=40)
+    for each in reports:
+        assert each[case]["is_restored"]
+        assert_same(each[case]["result"], wanted)
+
+
+def test_hessian_directions_over_ranks(reports: list[dict[str, Any]]) -> None:
+    wanted = expected([make_batch(0), make_batch(1)], max_evaluations=20, directions="hessian")
+    found = reports[0]["ddp_hessian"]["result"]
+    values = [[each["eigenvalue"] for each in one["directions"]] for one in (found, wanted)]
+    assert values[0] == pytest.approx(values[1], rel=1e-3)
+    assert found["center"]["loss"] == pytest.approx(wanted["center"]["loss"], abs=1e-12)
+
+
+def test_the_gradient_of_shards(reports: list[dict[str, Any]]) -> None:
+    wanted = expected([make_batch(0), make_batch(1)], max_evaluations=20, directions="gradient")
+    assert_same(reports[0]["fsdp_gradient"]["result"], wanted, 1e-10)
+
+
+def test_checkpoints_of_shards(reports: list[dict[str, Any]]) -> None:
+    wanted = expected(
+        make_batch(0), max_evaluations=20, directions=[make_checkpoint()],
+        trajectory=[(3, make_checkpoint())],
+    )  # fmt: skip
+    found = reports[0]["fsdp_checkpoint"]["result"]
+    assert_same(found, wanted, 1e-10)
+    assert found["trajectory"][0] == pytest.approx(wanted["trajectory"][0], abs=1e-9)
+
+
+def test_sharpness_of_shards(reports: list[dict[str, Any]]) -> None:
+    wanted = sharpness(make_net(), squared_error, [make_batch(0), make_batch(1)])
+    found = reports[0]["fsdp_sharpness"]
+    assert found["eigenvalues"] == pytest.approx(wanted.eigenvalues, rel=1e-2)
+    assert "FSDP does not support double backward" in found["note"][0]
+
+
+def test_ranks_with_other_weights_are_named(reports: list[dict[str, Any]]) -> None:
+    for each in reports:
+        assert "Rank 1 has other weights than rank 0" in each["other_weights"]["error"]
+
+
+@pytest.mark.parametrize(
+    ("case", "own"),
+    [("ddp_error", "ValueError: bad sample"), ("ddp_interrupt", "KeyboardInterrupt")],
+)
+def test_a_rank_that_fails_is_named_by_the_others(
+    reports: list[dict[str, Any]], case: str, own: str
+) -> None:
+    first, second = (each[case] for each in reports)
+    assert own in second["error"]
+    assert "SurfaceError: Rank 1 failed: " in first["error"]
+    assert own in first["error"]
+    assert first["is_restored"]
+    assert second["is_restored"]
+
+
+def test_shards_are_restored_on_ctrl_c(reports: list[dict[str, Any]]) -> None:
+    for each in reports:
+        assert "KeyboardInterrupt" in each["fsdp_interrupt"]["error"]
+        assert each["fsdp_interrupt"]["is_restored"]
+
+
+def test_a_rank_that_is_lost_is_named(reports: list[dict[str, Any]]) -> None:
+    found = reports[0]["ddp_lost"]
+    assert "SurfaceError: Rank 1 has not answered for" in found["error"]
+    assert "look at the log of that rank" in found["error"]
+    assert found["is_restored"]
+    assert "ddp_lost" not in reports[1]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("case", "lost"), [("fsdp_lost", 1), ("ddp_lost_first", 0)])
+def test_a_rank_lost_in_a_collective_or_with_the_store_is_named(
+    tmp_path: Path, case: str, lost: int
+) -> None:
+    found = run_ranks(tmp_path, "alone", case)[1 - lost][case]
+    assert f"Rank {lost} has not answered" in found["error"]
+    assert found["is_restored"]
