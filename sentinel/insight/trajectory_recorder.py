@@ -124,6 +124,8 @@ class TrajectoryRecorder:
         self._base_length: torch.Tensor
         self._own_length: torch.Tensor
         self._own_last: torch.Tensor | None = None
+        self._resumed_at: torch.Tensor | None = None
+        self._resumed_with: torch.Tensor | None = None
         if not self.is_recording:
             return
         if exact is None:
@@ -165,6 +167,8 @@ class TrajectoryRecorder:
             else:
                 if self._own_last is not None:
                     self._own_length = self._own_length + self._gap(values, self._own_last)
+                elif self._resumed_at is not None:
+                    self._resumed_with = values
                 self._own_last, snapshot.own_travelled = values, self._own_length
             self._append(snapshot)
             if snapshot.travelled is not None and self._rank == 0 and current_session() is not None:
@@ -174,8 +178,8 @@ class TrajectoryRecorder:
         """Add up what the ranks recorded of a sharded model. Call it on every rank: a collective.
 
         Afterwards every rank has the result and the state. The distance travelled is a lower bound
-        then: the root of the sum of the squared lengths of the paths of the ranks' parts, which is
-        exact where the parts move in proportion.
+        then, up to the error of the projection: the root of the sum of the squared lengths of the
+        paths of the ranks' parts, which is exact where the parts move in proportion.
         """
         if not self._is_sharded:
             return
@@ -183,6 +187,12 @@ class TrajectoryRecorder:
 
         with torch.no_grad():
             self._reduce_start()
+            if self._resumed_at is not None and self._resumed_with is not None:
+                # From the last snapshot before a resume to the first record after it.
+                first = self._resumed_with.clone()
+                torch.distributed.all_reduce(first, group=self._group)
+                self._base_length = self._base_length + self._gap(first, self._resumed_at)
+                self._resumed_at = self._resumed_with = None
             partial = [each for each in self._snapshots if each.travelled is None]
             if partial:
                 rows = [
@@ -299,6 +309,7 @@ class TrajectoryRecorder:
         self._count, self._stride = int(state["count"]), int(state["stride"])
         self._base_length = travelled[-1]
         self._own_last, self._own_length = None, torch.zeros_like(self._base_length)
+        self._resumed_at, self._resumed_with = values[-1], None
 
     def _start(self, initial: Source, reference: Source, exact: bool) -> None:
         """Measure the initial and the reference weights, and keep copies of them if `exact`."""
