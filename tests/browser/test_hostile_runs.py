@@ -12,8 +12,13 @@ import pytest
 import requests
 from support.browsers import new_context
 from support.hostile_texts import PAYLOADS
+from support.insight_results import surface, trajectory
+from support.layer_records import layer_record
+from support.run_databases import write_records
 from support.serve_command import serve_command
 from support.stored_homes import write_run
+
+from sentinel.insight.artifact import save_artifact
 
 pytestmark = [pytest.mark.fault("X7"), pytest.mark.timeout(1200)]
 
@@ -75,6 +80,18 @@ def poisoned(value, names, payloads, *, is_in=False):
     return value
 
 
+def store_results(path, texts):
+    """Results of insight, and measurements of layers, whose every text is a payload."""
+    for step, text in enumerate(texts):
+        direction = {"name": text, "kind": text, "norm": 1.0}
+        said = {"selection": text, "model": text, "note": [text], "directions": [direction] * 2}
+        save_artifact(path.parent, surface(step, size=5, **said), name=text, title=text)
+    path_of_weights = trajectory(texts[0], selection=texts[1], note=texts)
+    save_artifact(path.parent, path_of_weights, name=texts[2], title=texts[3])
+    norms = dict.fromkeys(texts, 1.0)
+    write_records(path, [layer_record(step, layer_grad_norm=norms) for step in (1, 2)])
+
+
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
     """A home with a run whose texts are payloads, under a name that is one."""
@@ -92,6 +109,7 @@ def home(tmp_path_factory):
         metadata={"model": texts[0], "host": texts[4], "framework": texts[5]},
     )
     poison(path)
+    store_results(path, texts)
     write_run(home, run="healthy", steps=60)
     return home
 

@@ -5,8 +5,11 @@ import { PlotChart } from "../charts/plot_chart.js";
 import { PLOT_SCALE, plotFade, plotLayout, plotText, plotValue } from "../charts/plot.js";
 import { exponentsPicture, linesPicture } from "../charts/lines.js";
 import { chartNumber } from "../charts/units.js";
+import { loadInsight } from "./insight_items.js";
 
 const FLOW_COLUMNS = 240;
+// The name of what the run measured while it trained.
+const FLOW_TRAINING = "+";
 const FLOW_REFRESH_MS = 30000;
 const FLOW_MAX_TICKS = 24;
 // Widest range of the colours, in powers of ten.
@@ -24,10 +27,32 @@ const FLOW_STATISTICS = {
   layer_noise_scale: { title: "Gradient noise scale", noun: "gradient noise scale" },
 };
 
-// `refresh()` shows the note again. Returns { element, show(), note() }.
+// `refresh()` shows the note again. Returns { element, show(items), note() }.
 export function createGradientFlow(page, refresh) {
   const view = new GradientFlowView(page, refresh);
-  return { element: view.element, show: () => view.load(true), note: () => view.note };
+  return { element: view.element, show: (items) => view.show(items), note: () => view.note };
+}
+
+// What `api/layers` answers, made of results of `sentinel.insight.gradient_flow`: one column each.
+function snapshotGrid(results, statistic) {
+  const names = (values) => (Array.isArray(values) ? values.map(String) : []);
+  const known = results.filter(({ data }) => names(data.layers).length).slice(-FLOW_COLUMNS);
+  const layers = known.length ? names(known[known.length - 1].data.layers) : [];
+  const column = ({ data }) => {
+    const values = Array.isArray(data[statistic]) ? data[statistic] : [];
+    const byName = new Map(names(data.layers).map((name, index) => [name, values[index]]));
+    return layers.map((name) => (Number.isFinite(byName.get(name)) ? byName.get(name) : null));
+  };
+  const columns = known.map(column);
+  const hasSteps = known.every(({ step }) => Number.isFinite(step));
+  return {
+    statistic, layers,
+    statistics: Object.keys(FLOW_STATISTICS).filter((name) => known.some(({ data }) => Array.isArray(data[name]))),
+    x: known.map(({ step }, index) => (hasSteps ? step : index + 1)),
+    values: layers.map((_, index) => columns.map((values) => values[index])),
+    bad: layers.map(() => []),
+    histograms: { x: known.length, layer: known.length ? known[known.length - 1].data.histograms ?? {} : {} },
+  };
 }
 
 class GradientFlowView {
@@ -42,6 +67,12 @@ class GradientFlowView {
       this.statistic = statistic;
       this.load(true);
     });
+    this.source = "";
+    this.snapshots = [];
+    this.sourceChoice = choice("Measured", [], (name) => {
+      this.source = name;
+      this.load(true);
+    });
     this.layerChoice = choice("Layer", [], (layer) => this.#select(layer));
     this.low = element("span");
     this.bar = element("i");
@@ -49,7 +80,7 @@ class GradientFlowView {
     this.scale = container("span", "scale soft number", this.low, this.bar, this.high);
     const swatch = (className, text) => container("span", "flow-key", element("i", "", className), text);
     this.zeroKey = swatch("flow-zero", "zero");
-    this.badKey = swatch("flow-bad", "NaN, infinite or undefined");
+    this.badKey = swatch("flow-bad", "NaN or infinite");
     this.key = container("span", "row soft", this.zeroKey, this.badKey);
     this.summary = element("p", "", "summary");
     this.problem = element("p", "", "bad");
@@ -58,26 +89,48 @@ class GradientFlowView {
     this.curve = new PlotChart(this.context, { title: "Layer" });
     this.histogram = new PlotChart(this.context, { title: "Sizes of gradient elements" });
     this.detail = container("div", "charts", this.curve.element, this.histogram.element);
-    this.element = container("div", "", container("div", "row insight-controls", this.statisticChoice, this.layerChoice, this.key, this.scale),
+    this.element = container("div", "", container("div", "row insight-controls", this.sourceChoice, this.statisticChoice, this.layerChoice, this.key, this.scale),
       this.problem, this.summary, this.map.element, this.detail);
     this.context.listeners.add(() => this.load());
   }
 
-  // Fetch the map again if the range has changed, or after a while of a live run.
-  async load(isForced = false) {
-    const range = this.context.shownSteps();
-    const key = JSON.stringify([range, this.statistic]);
-    if (!isForced && key === this.loadedKey && performance.now() - this.loadedAt < FLOW_REFRESH_MS) return;
-    if (!isForced && !this.context.visible.has(this.map)) return;
-    this.loadedKey = key;
-    this.loadedAt = performance.now();
+  // `items` are the stored results, and one without an id if the run measured its layers.
+  show(items) {
+    this.snapshots = items.filter(({ id }) => id);
+    const options = [
+      ...(items.some(({ id }) => !id) ? [[FLOW_TRAINING, "during training"]] : []),
+      ...[...new Set(this.snapshots.map(({ name }) => name))].map((name) => [`=${name}`, name || "measured on request"]),
+    ];
+    if (!options.some(([name]) => name === this.source)) [[this.source]] = options;
+    showOptions(this.sourceChoice, options, this.source);
+    this.sourceChoice.hidden = options.length < 2;
+    this.load(true);
+  }
+
+  async #read(range) {
+    if (this.source !== FLOW_TRAINING) {
+      const items = this.snapshots.filter(({ name }) => `=${name}` === this.source).sort((a, b) => (a.step ?? 0) - (b.step ?? 0) || a.time - b.time);
+      const results = await Promise.all(items.map((item) => loadInsight(this.page.source, item).catch(() => null)));
+      return snapshotGrid(results.filter((result) => result !== null), this.statistic);
+    }
     const query = new URLSearchParams({ statistic: this.statistic, columns: FLOW_COLUMNS });
     if (range) {
       query.set("from", range[0]);
       query.set("to", range[1]);
     }
+    return this.page.source.getJson(`api/layers?${query}`);
+  }
+
+  // Fetch the map again if the range has changed, or after a while of a live run.
+  async load(isForced = false) {
+    const range = this.context.shownSteps();
+    const key = JSON.stringify([range, this.source, this.statistic]);
+    if (!isForced && key === this.loadedKey && performance.now() - this.loadedAt < FLOW_REFRESH_MS) return;
+    if (!isForced && !this.context.visible.has(this.map)) return;
+    this.loadedKey = key;
+    this.loadedAt = performance.now();
     try {
-      const grid = await this.page.source.getJson(`api/layers?${query}`);
+      const grid = await this.#read(range);
       if (key !== this.loadedKey) return;
       this.grid = grid;
       this.problem.hidden = true;
@@ -92,6 +145,11 @@ class GradientFlowView {
   #draw() {
     const { layers, statistics, x, values, bad } = this.grid;
     const isEmpty = !layers.length || !x.length;
+    if (!isEmpty && statistics.length && !statistics.includes(this.statistic)) {
+      [this.statistic] = statistics;
+      this.load(true);
+      return;
+    }
     this.map.element.hidden = isEmpty;
     this.detail.hidden = isEmpty;
     showOptions(this.statisticChoice, statistics.map((name) => [name, FLOW_STATISTICS[name]?.title ?? name.replaceAll("_", " ")]), this.statistic);
@@ -130,7 +188,7 @@ class GradientFlowView {
       if (value === 0 && !range) return -0.1;
       return Math.min(1, Math.max(0, place(value)));
     }));
-    const texts = values.map((row, index) => row.map((value, column) => (isBad[index].has(column) ? "NaN, infinite or undefined" : chartNumber(value))));
+    const texts = values.map((row, index) => row.map((value, column) => (isBad[index].has(column) ? "NaN or infinite" : chartNumber(value))));
     const stops = range && range[0] < 0 ? FLOW_DIVERGING : PLOT_SCALE;
     const colorscale = [[0, FLOW_BAD], [0.05, FLOW_BAD], [0.05, FLOW_ZERO], [1 / 6 - 1e-6, FLOW_ZERO], ...stops.map(([at, color]) => [(at + 0.2) / 1.2, color])];
     const selected = layers.indexOf(this.layer);
@@ -244,7 +302,7 @@ function flowSummary({ layers, x, values, isBad, noun }) {
     parts.push(known.length === 1 ? `is ${chartNumber(lowest.value)} in ${lowest.name}` : `goes from ${chartNumber(lowest.value)} in ${lowest.name} to ${chartNumber(highest.value)} in ${highest.name}`);
   }
   if (zero.length) parts.push(`is zero in ${names(zero)}`);
-  if (bad.length) parts.push(`is NaN, infinite or undefined in ${names(bad)}`);
+  if (bad.length) parts.push(`is NaN or infinite in ${names(bad)}`);
   const text = parts.length ? `At step ${formatNumber(x[last])}, the ${noun} ${parts.join("; it ")}.` : `At step ${formatNumber(x[last])}, no layer has a ${noun}.`;
   return { text, layer: (bad[0] ?? zero[0] ?? known[0] ?? rows[0]).name };
 }

@@ -25,7 +25,9 @@ export function readPaths(data) {
     const distances = Object.fromEntries(PATH_DISTANCES.map(([key]) => [key, keep(column(run[key]))]).filter(([, values]) => values));
     return {
       name: String(run.name ?? ""), steps: keep(steps), x: keep(x), y: keep(y), loss: keep(column(run.loss)) ?? keep(steps.map(() => null)), distances,
-      straightness: isNumber(run.straightness) ? run.straightness : Array.isArray(run.straightness) ? run.straightness.filter(isNumber).pop() ?? null : null,
+      straightness: isNumber(run.straightness) ? run.straightness : null,
+      // Without it, distances are absolute.
+      isRelative: isNumber(run.initial_norm) && run.initial_norm > 0,
     };
   }).filter(({ steps }) => steps.length);
   if (!paths.length) throw new Error("The stored trajectory has no points.");
@@ -117,26 +119,32 @@ export class PathCharts {
     const losses = this.paths.filter(({ loss }) => loss.some((value) => value !== null));
     this.loss.element.hidden = !losses.length;
     if (losses.length) this.loss.show(linesPicture(losses.map(({ name, steps, loss, color }) => ({ name, x: steps, y: loss, color })), { title: "Loss along the path", range }));
-    const curves = this.paths.flatMap(({ name, steps, distances, color }) => PATH_DISTANCES.filter(([each]) => distances[each]).map(([each, text], index) =>
-      ({ name: this.paths.length > 1 ? `${name}, ${text}` : text, x: steps, y: distances[each], color: this.paths.length > 1 ? color : index })))
-      .filter((_, index, all) => this.paths.length === 1 || all.length <= 3 || all[index].name.endsWith(PATH_DISTANCES[0][1]));
+    // Of several runs one distance is enough.
+    const kinds = this.paths.length > 1 ? PATH_DISTANCES.slice(0, 1) : PATH_DISTANCES;
+    const curves = this.paths.flatMap(({ name, steps, distances, color }) => kinds.filter(([kind]) => distances[kind]).map(([kind, text], index) =>
+      ({ name: this.paths.length > 1 ? name : text, x: steps, y: distances[kind], color: this.paths.length > 1 ? color : index })));
     this.distance.element.hidden = !curves.length;
     if (curves.length) {
-      this.distance.setTitle("Distance", this.paths.length > 1 ? "from the initial weights" : "");
+      const unit = this.paths.every(({ isRelative }) => isRelative) ? "times the initial norm" : "";
+      this.distance.setTitle("Distance", [this.paths.length > 1 && PATH_DISTANCES[0][1], unit].filter(Boolean).join(", "));
       this.distance.show(linesPicture(curves, { title: "Distance", range }));
       this.distance.setLegend(this.paths.length > 1 ? [] : curves);
     }
   }
 }
 
-function pathSummary({ name, distances, straightness, steps }, isNamed) {
-  const last = (key) => distances[key]?.filter((value) => value !== null).pop() ?? null;
+function pathSummary({ name, distances, straightness, steps, isRelative }, isNamed) {
+  const last = (key) => {
+    const value = distances[key]?.filter((each) => each !== null).pop();
+    return value === undefined ? "" : isRelative ? `${chartNumber(Number((100 * value).toPrecision(3)))} %` : chartNumber(value);
+  };
   const [initial, travelled, reference] = [last("distance_to_initial"), last("distance_travelled"), last("distance_to_reference")];
-  const parts = [];
-  if (initial !== null) parts.push(`is ${chartNumber(initial)} from the initial weights`);
-  if (travelled !== null) parts.push(`has travelled ${chartNumber(travelled)}`);
-  if (reference !== null) parts.push(`is ${chartNumber(reference)} from the reference`);
-  if (straightness !== null) parts.push(`its straightness is ${straightness.toFixed(2)} (1 is a straight line)`);
-  const text = parts.length > 1 ? `${parts.slice(0, -1).join(", ")} and ${parts[parts.length - 1]}` : parts[0] ?? "moved";
-  return `At step ${formatNumber(steps[steps.length - 1])}, the model${isNamed ? ` of ${name}` : ""} ${text}.`;
+  const parts = [
+    initial && `are ${initial}${isRelative ? " of their initial norm" : ""} from where they began`,
+    travelled && `have travelled ${travelled}`,
+    reference && `are ${reference} from the reference`,
+  ].filter(Boolean);
+  const text = parts.length > 1 ? `${parts.slice(0, -1).join(", ")}, and ${parts[parts.length - 1]}` : parts[0] ?? "have moved";
+  const straight = straightness === null ? "" : ` The straightness of the path is ${straightness.toFixed(2)} (1 is a straight line).`;
+  return `At step ${formatNumber(steps[steps.length - 1])}, the weights${isNamed ? ` of ${name}` : ""} ${text}.${straight}`;
 }
