@@ -61,6 +61,7 @@ def importance(  # noqa: PLR0913, PLR0917 - the options of the command
         str, typer.Option("--filter", help="Of the home directory: words, tag:x or project:y.")
     ] = "",
     seed: Annotated[int, typer.Option(help="Seed of the forests and bootstrap samples.")] = 0,
+    output: OutputOption = None,
     json: JsonOption = False,
 ) -> None:
     """Show which settings explain an outcome over many runs.
@@ -103,13 +104,19 @@ def importance(  # noqa: PLR0913, PLR0917 - the options of the command
     except (ValueError, ImportError, OSError) as error:
         raise error_exit("insight importance", str(error)) from None
     result = replace(result, note=[*result.note, *found.notes])
+    if output is not None:
+        from sentinel.cli.report import write_text
+        from sentinel.web.report_page import render_insight_page
+
+        title = f"What explains {result.outcome}"
+        write_text("insight importance", render_insight_page(result, title=title), output)
     if json:
         from json import dumps
 
         from sentinel.model.json_safe import json_safe
 
         print(dumps(json_safe(result.to_json()), allow_nan=False))
-    else:
+    elif output is None:
         _print_importance(result)
 
 

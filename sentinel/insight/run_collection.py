@@ -7,7 +7,7 @@ import json
 import sqlite3
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import isfinite, nan
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -20,7 +20,7 @@ from sentinel.readers.format_detection import open_log
 from sentinel.readers.log_file import open_log_file
 from sentinel.readers.log_folder import find_logs, read_error_text
 from sentinel.readers.rows import row_step
-from sentinel.signals.catalogue import SIGNALS, better_value, canonical_name
+from sentinel.signals.catalogue import POSITION_KEYS, SIGNALS, better_value, canonical_name
 from sentinel.store.database import NewerSchemaError
 from sentinel.store.run_reader import RunReader
 from sentinel.store.run_summary import ACTIVE_STATES, SUMMARY_NAME
@@ -48,8 +48,9 @@ _SETTINGS_COLUMNS = ("settings", "config", "params", "parameters", "hparams")
 _STATE_COLUMNS = ("failed", "state", "State", "status")
 _FAILED_STATES = frozenset({"failed", "died", "crashed", "killed", "exception", "exit", "true"})
 _MAX_TABLE_BYTES = 2**28
-_MAX_NAMES = 20
+_MAX_NAMES, _MAX_OUTCOMES = 20, 200
 _MAX_POINTS = 5000
+_POSITIONS = POSITION_KEYS | {"global_step", "epoch"}
 
 CollectedRun = dict[str, Any]
 """A run with `name`, `settings`, `outcome` (None if it has none, NaN if that was logged) and
@@ -60,15 +61,19 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Collection:
-    """The `runs` with the outcome that they share, and what about them is to be known."""
+    """The `runs` with the outcome that they share, and what about them is to be known.
+
+    `outcomes` are names that at least half of them have, which might be outcomes too.
+    """
 
     outcome: str
     runs: list[CollectedRun]
     notes: list[str] = field(default_factory=list)
+    outcomes: list[str] = field(default_factory=list)
 
 
 def collect_runs(
-    sources: Iterable[str | Path] = (),
+    sources: Iterable[str | Path] | Mapping[str, Path] = (),
     outcome: str = "",
     *,
     statistic: Statistic = "last",
@@ -78,16 +83,20 @@ def collect_runs(
     """The runs of all sources; without any, those of the home directory.
 
     A source is a run id, the database or folder of a run, a log, a table, or a folder of any of
-    these. A table (.json, .jsonl or .csv) has a run in each row: its settings in an object such as
-    `config`, or one in each column. `outcome` is a signal, a logged key or a column; `statistic` is
-    what of a signal counts. Raises ValueError if no source has runs.
+    these; of a mapping, the keys are the names of the runs. A table (.json, .jsonl or .csv) has a
+    run in each row: its settings in an object such as `config`, or one in each column. `outcome` is
+    a signal, a logged key or a column; `statistic` is what of a signal counts. Raises ValueError if
+    no source has runs.
     """
     if statistic not in STATISTICS:
         raise ValueError(f"the statistic must be one of {', '.join(STATISTICS)}.")
     names = (outcome, canonical_name(outcome)) if outcome else DEFAULT_OUTCOMES
     wanted = _Wanted(tuple(dict.fromkeys(names)), statistic, better)
-    found = [part for source in sources for part in _parts(source)] or None
-    parts = [*_home_runs()] if found is None else [*dict.fromkeys(found)]
+    if isinstance(sources, Mapping):
+        named = [replace(part, name=name) for name in sources for part in _parts(sources[name])]
+    else:
+        named = [part for source in sources for part in _parts(source)]
+    parts = [*dict.fromkeys(named)] or [*_home_runs()]
     runs: list[_ValuedRun] = []
     problems: list[str] = []
     for place, part in enumerate(parts):
@@ -99,10 +108,11 @@ def collect_runs(
             text = read_error_text(error) if isinstance(error, OSError | ValueError) else error
             problems.append(f"{part.path}: {text}")
     if not runs:
-        where = f"under {home_dir()}" if found is None else "in the given files"
+        where = "in the given files" if named else f"under {home_dir()}"
         raise ValueError(" ".join([f"there are no runs {where}.", *problems[:3]]))
     chosen = _choose(runs, wanted.names, outcome)
-    return Collection(chosen, [run.collected(chosen) for run in runs], [*_notes(runs, problems)])
+    notes, outcomes = [*_notes(runs, problems)], [*_shared_outcomes(runs)]
+    return Collection(chosen, [run.collected(chosen) for run in runs], notes, outcomes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -377,8 +387,18 @@ def _choose(runs: Sequence[_ValuedRun], names: Sequence[str], outcome: str) -> s
         shown = ", ".join(name for name, _ in known.most_common(_MAX_NAMES))
         missing = f"no run has {outcome}" if outcome else "no run has a reward or a loss"
         raise ValueError(f"{missing}: name the outcome. The runs have: {shown or 'no values'}.")
-    usual = (name for name in names if 2 * counts[name] >= len(runs))
-    return next(usual, max(names, key=lambda name: counts[name]))
+    usual = [name for name in names if 2 * counts[name] >= len(runs)]
+    usual = usual or [max(names, key=lambda name: counts[name])]
+    # An outcome that is the same in every run leaves nothing to explain.
+    varying = (name for name in usual if len({run.values.get(name) for run in runs} - {None}) > 1)
+    return next(varying, usual[0])
+
+
+def _shared_outcomes(runs: Sequence[_ValuedRun]) -> Iterator[str]:
+    """What at least half of the runs have, those first of which better values are known."""
+    counts = Counter(name for run in runs for name in {*run.known} - _POSITIONS)
+    shared = [name for name, count in counts.items() if 2 * count >= len(runs)]
+    yield from sorted(shared, key=lambda name: (not better_value(name), name))[:_MAX_OUTCOMES]
 
 
 def _notes(runs: Sequence[_ValuedRun], problems: Sequence[str]) -> Iterator[str]:

@@ -93,11 +93,8 @@ class HomeRuns:
 
     def view(self, run: str) -> RunView | None:
         """The view of a run; None if there is none of that id. May wait for a file server."""
-        try:
-            database = current_run_dir(validate_run_id(run)) / DATABASE_NAME
-        except RunIdError:
-            return None
-        if not database.is_file():
+        database = self.path(run)
+        if database is None:
             with self._lock:
                 self._views.pop(run, None)
             return None
@@ -110,6 +107,14 @@ class HomeRuns:
                 if each.events is None or not each.events.has_viewers:
                     del self._views[name]
         return view
+
+    def path(self, run: str) -> Path | None:
+        """The database of a run; None if there is none of that id. May wait for a file server."""
+        try:
+            database = current_run_dir(validate_run_id(run)) / DATABASE_NAME
+        except RunIdError:
+            return None
+        return database if database.is_file() else None
 
     def _make_view(self, run: str, database: Path) -> RunView:
         source = StateSource(run, database, self._ask_agent)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from starlette.exceptions import HTTPException
@@ -12,6 +13,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from sentinel.web.compare_routes import answer_comparison
+from sentinel.web.importance_routes import MAX_RUNS, ImportanceJobs, answer_importance
 from sentinel.web.responses import json_response
 from sentinel.web.run_list import DEFAULT_ROWS, DEFAULT_SORT, GROUPS, MAX_ROWS, SORT_KEYS, RunQuery
 from sentinel.web.run_routes import RunRoutes, RunView, whole_number
@@ -34,6 +36,9 @@ class RunSource(Protocol):
     def view(self, run: str) -> RunView | None:
         """The view of a run; None if there is none of that id."""
 
+    def path(self, run: str) -> Path | None:
+        """The database or the log of a run; None if there is none of that id."""
+
 
 class HomeSite:
     """The list at `/`, the page of each run at `/runs/<run>/`."""
@@ -43,6 +48,7 @@ class HomeSite:
         self._run_routes: RunRoutes | None = None
         # Its own threads: those that read runs may all be busy.
         self._pool = WorkerPool(LIST_THREADS)
+        self._importance = ImportanceJobs()
 
     def routes(self, write_token: str) -> list[BaseRoute]:
         """All routes but those of every server."""
@@ -53,6 +59,8 @@ class HomeSite:
             Route("/compare", static.page("compare.html")),
             Route("/api/runs", self._answer_runs),
             Route("/api/compare", self._answer_comparison),
+            Route("/importance", static.page("importance.html")),
+            Route("/api/importance", self._answer_importance),
             Route("/static/{path:path}", static.serve),
             *run_routes.page_routes(),
         ]
@@ -61,7 +69,8 @@ class HomeSite:
         """It is ready as soon as it listens."""
 
     def close(self) -> None:
-        """End the streams of events."""
+        """End the streams of events, and what is being worked out."""
+        self._importance.close()
         if self._run_routes is not None:
             self._run_routes.streams.close()
 
@@ -75,6 +84,19 @@ class HomeSite:
     async def _answer_comparison(self, request: Request) -> Response:
         assert self._run_routes is not None
         return await answer_comparison(request, self._runs.view, self._run_routes.pool.run)
+
+    async def _answer_importance(self, request: Request) -> Response:
+        return await answer_importance(request, self._importance, self._find_paths, self._pool.run)
+
+    def _find_paths(self, names: list[str], words: str) -> dict[str, Path]:
+        """The paths of these runs, or of all that a filter selects."""
+        if not names:
+            listed = self._runs.list_runs(RunQuery(filter=words, limit=MAX_RUNS + 1))["runs"]
+            names = [str(each["run"]) for each in listed]
+        paths = {name: self._runs.path(name) for name in names}
+        if missing := [name for name, path in paths.items() if path is None]:
+            raise RequestError(404, f"There is no run {missing[0]!r}. It may have been deleted.")
+        return {name: path for name, path in paths.items() if path is not None}
 
     async def _find_view(self, request: Request) -> RunView:
         run = str(request.path_params["run"])

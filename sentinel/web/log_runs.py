@@ -166,6 +166,12 @@ class LogRuns:
                     del self._views[name]
         return view.view
 
+    def path(self, run: str) -> Path | None:
+        """The log of a run; None if there is none of that name."""
+        with self._lock:
+            shown = self._logs.get(run)
+        return None if shown is None or shown.log.problem else shown.log.path
+
     def check(self, shown: ShownLog) -> None:
         """Import the log of a view, unless that is done or under way."""
         shown.viewed_at = now = monotonic()

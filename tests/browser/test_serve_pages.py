@@ -151,6 +151,34 @@ def test_two_runs_are_chosen_and_compared(page, url):
     assert_usable(page)
 
 
+def test_what_matters_over_the_runs_is_worked_out_and_shown(page, url):
+    page.goto(url)
+    page.get_by_role("searchbox").fill("7b")
+    expect(page.locator("tbody a.run")).to_have_count(6)
+    link = page.get_by_role("link", name="What matters")
+    expect(link).to_have_attribute("href", "importance?filter=7b")
+
+    page.goto(f"{url}/importance?outcome=loss")
+    expect(page.locator(".importance .summary")).to_contain_text("10 runs. ")
+    expect(page.get_by_role("status")).to_be_hidden()
+    expect(page.locator(".importance-curve .scatterlayer path").first).to_be_attached()
+    expect(page.get_by_role("region", name="Settings").locator("tbody tr")).not_to_have_count(0)
+    assert_usable(page)
+
+    lines = page.locator(".importance-lines .plot")
+    lines.scroll_into_view_if_needed()
+    expect(lines.locator(".scatterlayer path.js-line").first).to_be_attached()
+    box = lines.bounding_box()
+    top, bottom = (box["y"] + share * box["height"] for share in (0.05, 0.4))
+    page.mouse.move(box["x"] + box["width"] - 20, top)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] - 90, bottom, steps=5)
+    page.mouse.up()
+    expect(page.locator(".importance")).to_contain_text("stand out.")
+    page.get_by_role("button", name="Show all runs").click()
+    expect(page.locator(".importance")).to_contain_text("Draw a box")
+
+
 def test_a_run_is_found_opened_and_read_by_keys(page, url):
     page.goto(url)
     expect(page.locator("#runs a.run")).to_have_count(10)

@@ -46,6 +46,7 @@ function changeQuery(changes) {
   for (const [name, value] of Object.entries(listed)) if (value && value !== DEFAULT_ORDER) query.set(name, value);
   const text = query.toString();
   history.replaceState(null, "", `${location.pathname}${text ? `?${text}` : ""}`);
+  showImportanceLink();
   loadRuns();
 }
 
@@ -64,11 +65,12 @@ function createListParts() {
   const theme = choice("Theme", [["auto", "Theme: auto"], ["dark", "Theme: dark"], ["light", "Theme: light"]], (value) => view.set({ theme: value }));
   theme.value = view.theme;
   const compare = setAttributes(element("a", "Compare", "button primary"), { hidden: true });
+  const importance = setAttributes(element("a", "What matters", "button"), { title: "Which settings explain the outcome of these runs" });
   const clear = button("Clear choice", () => chooseRuns([]), "quiet");
   clear.hidden = true;
   document.getElementById("topbar").append(
     container("div", "name", element("h1", "Runs"), setAttributes(element("span", "", "soft"), { role: "status", id: "count" })),
-    container("div", "toolbar list-bar", filter, group, theme, clear, compare));
+    container("div", "toolbar list-bar", filter, group, theme, clear, importance, compare));
 
   const states = setAttributes(container("div", "row states"), { role: "group", "aria-label": "States" });
   const note = element("p", "", "banner warning");
@@ -85,7 +87,7 @@ function createListParts() {
   document.getElementById("page").replaceChildren(note, states, wide, empty, pages);
   document.addEventListener("keydown", (event) => handleListKey(event, filter));
   document.addEventListener("visibilitychange", () => { if (!document.hidden) loadRuns(); });
-  return { filter, compare, clear, states, note, heads, body, wide, empty, previous, next, place, pages, areStatesNew: createChangeCheck() };
+  return { filter, compare, importance, clear, states, note, heads, body, wide, empty, previous, next, place, pages, areStatesNew: createChangeCheck() };
 }
 
 function listHead(title, key, isDescending, className) {
@@ -289,8 +291,17 @@ function chooseRuns(names) {
   for (const row of listRows.values()) row.updateChoice?.();
   const query = new URLSearchParams([...chosen].map((name) => ["run", name]));
   setAttributes(parts.compare, { hidden: chosen.size < 2, href: chosen.size > 1 ? `compare?${query}` : null });
+  showImportanceLink();
   setText(parts.compare, `Compare ${formatCount(chosen.size, "run")}`);
   parts.clear.hidden = !chosen.size;
 }
 
+// The importance is that of the chosen runs, else of all that the filter selects.
+function showImportanceLink() {
+  const filter = listed.filter ? [["filter", listed.filter]] : [];
+  const query = new URLSearchParams(chosen.size > 1 ? [...chosen].map((name) => ["run", name]) : filter).toString();
+  parts.importance.href = `importance${query ? `?${query}` : ""}`;
+}
+
+showImportanceLink();
 loadRuns();

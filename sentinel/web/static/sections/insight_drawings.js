@@ -2,6 +2,7 @@
 import { insightDrawings } from "./insight.js";
 import { createComparedPaths, createComparedSurfaces } from "./compared_insight.js";
 import { createGradientFlow } from "./gradient_flow.js";
+import { createImportance } from "./importance.js";
 import { createLossSurfaces } from "./loss_surface.js";
 import { createTrajectories } from "./trajectory.js";
 
@@ -10,3 +11,4 @@ insightDrawings.trajectory = createTrajectories;
 insightDrawings["gradient-flow"] = createGradientFlow;
 insightDrawings["compared-surfaces"] = createComparedSurfaces;
 insightDrawings["compared-paths"] = createComparedPaths;
+insightDrawings.importance = createImportance;
