@@ -7,6 +7,7 @@ Layers of one kind are those whose names differ in numbers only, as `layers.0.ml
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from math import inf, isnan, sqrt
 
@@ -30,19 +31,15 @@ def measured(record: Record, statistic: str) -> dict[str, float]:
     return {layer: value for layer, value in values.items() if -inf < value < inf}
 
 
-def gradient_norms(record: Record) -> dict[str, float]:
-    """The finite gradient norm of each layer, 0 for one that has no gradient.
+def without_gradient(record: Record) -> set[str]:
+    """Layers that are trained, but have no gradient: every statistic of them is NaN.
 
-    Layers that are not trained are not in the record.
+    Those that are frozen on purpose require no gradient and are not in the record.
     """
     shares = by_layer(record.values, "layer_grad_zero_share")
     norms = by_layer(record.values, "layer_grad_norm") if record.event is Event.LAYERS else {}
-    # Without a gradient every statistic is NaN; of a gradient that is NaN, not all.
-    known = {
-        layer: 0.0 if isnan(norm) and isnan(shares.get(layer, 0.0)) else norm
-        for layer, norm in norms.items()
-    }
-    return {layer: norm for layer, norm in known.items() if -inf < norm < inf}
+    # A gradient of NaN still has a share of zeros.
+    return {layer for layer, norm in norms.items() if isnan(norm) and isnan(shares.get(layer, 0.0))}
 
 
 def kind_of(layer: str) -> str:
@@ -62,13 +59,30 @@ def by_kind(layers: Iterable[str]) -> dict[str, list[str]]:
     return kinds
 
 
-def are_conspicuous(affected: Sequence[str], others: Iterable[str], layer_count: int) -> bool:
-    """Whether layers are affected that should not be: half of all, or some of a kind only.
+def are_part_of_kind(affected: Iterable[str], others: Iterable[str]) -> bool:
+    """Whether some layers of a kind are affected, and others of it are not.
 
-    A single head that no loss of this run uses, or all norms of a model in bfloat16, are not.
+    A single head that no loss of this run uses is of no kind.
     """
     kinds = {kind_of(layer) for layer in others}
-    return 2 * len(affected) >= layer_count or any(kind_of(layer) in kinds for layer in affected)
+    return any(kind_of(layer) in kinds for layer in affected)
+
+
+def has_whole_block(affected: Iterable[str], others: Iterable[str]) -> bool:
+    """Whether all layers of one block, of several, are affected, and blocks of its kind are not.
+
+    >>> has_whole_block(["h.2.norm", "h.2.mlp"], ["h.1.norm", "h.1.mlp"])
+    True
+    >>> has_whole_block(["h.1.norm", "h.2.norm"], ["h.1.mlp", "h.2.mlp"])
+    False
+    """
+    blocks = Counter(layer.rpartition(".")[0] for layer in affected)
+    intact = {layer.rpartition(".")[0] for layer in others}
+    kinds = {kind_of(block) for block in intact}
+    return any(
+        count > 1 and block and block not in intact and kind_of(block) in kinds
+        for block, count in blocks.items()
+    )
 
 
 def names(layers: Sequence[str]) -> str:

@@ -7,8 +7,8 @@ Formula
     pause    = consecutive zeros of a layer that ended; the longest of all layers counts
     Finding  = a layer has been zero in the last `in_a_row` measurements, and in `times` as many as
                the longest pause. The dead layer that is nearest to the output is named first
-    info     = less than half of the layers are dead, and none of them has others of its kind that
-               have a gradient: layers whose names differ in numbers only
+    info     = a gradient of exactly 0 has less than half of the layers, and no dead layer has
+               others of its kind that are not dead: layers whose names differ in numbers only
 
 Units
     `in_a_row`: measurements. `times`: plain factor.
@@ -18,7 +18,8 @@ Source
     no gradient on, so that every layer before it is dead, too. `detach()` and `torch.no_grad()` cut
     off layers in the same way, and so do gradients below the range of float16. An expert that gets
     no token in a step pauses, and so does a layer that is dropped at random. Layers that are
-    frozen on purpose require no gradient and are not measured.
+    frozen on purpose require no gradient and are not measured; an encoder that is only used under
+    `torch.no_grad()`, and embeddings with sparse gradients, have none.
 
 Defaults
     On 152 healthy trainings of 19 kinds (experts that get a token in few of the steps, layers that
@@ -33,10 +34,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from sentinel.detectors._layers import are_conspicuous, drop_absent, gradient_norms, names
+from sentinel.detectors._layers import (
+    are_part_of_kind,
+    drop_absent,
+    measured,
+    names,
+    without_gradient,
+)
 from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
 from sentinel.model.record import Event, Record
-from sentinel.signals.layer_statistics import MAX_LAYERS
+from sentinel.signals.layer_statistics import MAX_LAYERS, by_layer
 
 COUNT, ONSET, NORM_BEFORE = range(3)
 """State of a layer: zeros in a row, the step of the first, and the last norm that was not 0."""
@@ -67,7 +74,11 @@ class LayerGradientDead:
         """Evaluate one measurement."""
         if record.event is Event.START:
             self.__post_init__()
-        norms = gradient_norms(record)
+        absent = without_gradient(record)
+        known = measured(record, "layer_grad_norm")
+        # In the order of the model, so that the layer nearest to the output is the last dead one.
+        layers = by_layer(record.values, "layer_grad_norm")
+        norms = {each: known.get(each, 0.0) for each in layers if each in known or each in absent}
         # Without any gradient, as in a step without a spread of rewards, no layer is the reason.
         if not any(norms.values()):
             return None
@@ -76,7 +87,7 @@ class LayerGradientDead:
         drop_absent(self._layers, norms, MAX_LAYERS)
         needed = max(self.in_a_row, self.times * self._longest_pause)
         dead = [layer for layer in norms if self._layers[layer][COUNT] >= needed]
-        return self._finding(dead[::-1], norms) if dead else Clear()
+        return self._finding(dead[::-1], norms, absent) if dead else Clear()
 
     def _update_layer(self, state: list[float], norm: float, step: int) -> None:
         if norm == 0.0:
@@ -86,8 +97,9 @@ class LayerGradientDead:
         self._longest_pause = max(self._longest_pause, int(state[COUNT]))
         state[COUNT], state[NORM_BEFORE] = 0.0, norm
 
-    def _finding(self, dead: list[str], norms: dict[str, float]) -> Finding:
+    def _finding(self, dead: list[str], norms: dict[str, float], absent: set[str]) -> Finding:
         alive = [layer for layer, norm in norms.items() if norm > 0.0]
+        is_half = 2 * len([layer for layer in dead if layer not in absent]) >= len(norms)
         count, onset, before = self._layers[dead[0]]
         since = f"since step {onset:.0f}" if before else "since the first measurement"
         others = f" The same holds for {names(dead[1:])}." if dead[1:] else ""
@@ -100,6 +112,6 @@ class LayerGradientDead:
                 "layer": dead[0],
                 "layer_gradient_norm_before": before,
             },
-            severity=None if are_conspicuous(dead, alive, len(norms)) else Severity.INFO,
+            severity=None if is_half or are_part_of_kind(dead, alive) else Severity.INFO,
             onset_step=int(onset),
         )

@@ -8,8 +8,8 @@ Formula
     high     = level is above `extreme`, or above `high` in the last `in_a_row` measurements
     unmoved  = in each of the last `in_a_row` measurements the ratio of a layer is 0, although less
                than half of the elements of its gradient are 0, and that of another layer is not
-    Finding  = level above `extreme`; or unmoved, in half of the layers or only in some of a kind:
-               layers whose names differ in numbers only
+    Finding  = level above `extreme`; or unmoved, in half of the layers or in all layers of a block,
+               while blocks whose names differ in numbers only are updated
     info     = high or unmoved otherwise
 
 Units
@@ -36,7 +36,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import ClassVar
 
-from sentinel.detectors._layers import are_conspicuous, measured, names
+from sentinel.detectors._layers import has_whole_block, measured, names
 from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
 from sentinel.model.record import Event, Record
 
@@ -118,6 +118,7 @@ class LayerUpdateRatio:
 
     def _unmoved_finding(self, unmoved: list[str], ratios: dict[str, float]) -> Finding:
         moved = [layer for layer, ratio in ratios.items() if ratio > 0.0]
+        is_half = 2 * len(unmoved) >= len(ratios)
         count, onset = self._unmoved[unmoved[0]]
         more = f" The same holds for {names(unmoved[1:])}." if unmoved[1:] else ""
         return Finding(
@@ -130,6 +131,6 @@ class LayerUpdateRatio:
                 "layer": unmoved[0],
                 "update_fraction": 0.0,
             },
-            severity=None if are_conspicuous(unmoved, moved, len(ratios)) else Severity.INFO,
+            severity=None if is_half or has_whole_block(unmoved, moved) else Severity.INFO,
             onset_step=onset,
         )

@@ -70,6 +70,18 @@ def test_a_head_that_no_loss_uses_is_info():
     assert first_finding(LayerGradientDead(), series(rows))[1].severity is Severity.INFO
 
 
+def test_an_encoder_without_any_gradient_is_info():
+    """Under `torch.no_grad()`, or with sparse gradients: all of its kind have none."""
+    records = with_zeros(lambda _: True, layers=LAYERS, zero=nan)
+    for record in records:
+        record.values.update({f"layer_grad_zero_share/{layer}": nan for layer in LAYERS})
+        record.values["layer_grad_norm/head"] = 1.0
+
+    _, finding = first_finding(LayerGradientDead(), records)
+    assert finding.severity is Severity.INFO
+    assert "1 of 13 layers have one" in finding.summary
+
+
 def test_steps_without_any_gradient_are_no_problem_of_a_layer():
     """As in a batch whose groups have no spread of rewards."""
     rows = [dict.fromkeys(row, 0.0) if at % 5 else row for at, row in enumerate(healthy_norms(80))]

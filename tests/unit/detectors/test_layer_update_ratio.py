@@ -12,6 +12,7 @@ from sentinel.model.finding import Clear, Severity
 from sentinel.testing import first_finding, update_detector
 
 STILL = "layers.3.mlp"
+BLOCK = ("layers.3.attention", STILL)
 
 
 def ratios(*levels, still=(), zero_share=0.0, norm=1.0):
@@ -61,13 +62,19 @@ def test_a_few_layers_that_begin_at_zero_are_clear():
     assert first_finding(LayerUpdateRatio(), records) == (None, None)
 
 
-def test_a_layer_that_is_not_updated_is_named():
-    record, finding = first_finding(LayerUpdateRatio(), ratios(*[1e-3] * 10, still=[STILL]))
+def test_a_block_that_is_not_updated_is_named():
+    record, finding = first_finding(LayerUpdateRatio(), ratios(*[1e-3] * 10, still=BLOCK))
 
     assert record.step == 80
     assert finding.severity is None
-    assert f"layer `{STILL}` have not changed" in finding.summary
+    assert f"layer `{BLOCK[0]}` have not changed" in finding.summary
     assert finding.evidence["update_fraction"] == 0.0
+
+
+def test_half_of_the_layers_without_an_update_are_a_warning():
+    _, finding = first_finding(LayerUpdateRatio(), ratios(*[1e-3] * 10, still=LAYERS[::2]))
+
+    assert finding.severity is None
 
 
 def test_all_norms_that_bfloat16_does_not_move_are_info():
