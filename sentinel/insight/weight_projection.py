@@ -55,8 +55,10 @@ class WeightProjection:
             raise ValueError(f"The size of a projection is {MIN_SIZE} to {MAX_SIZE}, not {size}.")
         self.size, self.seed = size, seed
         self.parameter_count = sum(prod(shape) for shape in shapes.values())
-        bits = max(1, self.parameter_count - 1).bit_length() - _TARGET_BLOCKS_BITS
-        self.width = 1 << min(max(bits, _MIN_WIDTH_BITS), _MAX_WIDTH_BITS)
+        bits = max(1, self.parameter_count - 1).bit_length()
+        # A small model needs less, but at least eight times the size.
+        least_bits = min(_MIN_WIDTH_BITS, max(bits, (8 * size - 1).bit_length()))
+        self.width = 1 << min(max(bits - _TARGET_BLOCKS_BITS, least_bits), _MAX_WIDTH_BITS)
         self.error = float((2 / size + 4 / self.width) ** 0.5 / 2)
         identity = repr((seed, size, sorted((name, tuple(s)) for name, s in shapes.items())))
         self.digest = blake2b(identity.encode(), digest_size=16).hexdigest()
@@ -105,14 +107,16 @@ class WeightProjection:
 
         Only elementwise sums in a fixed order: every device gives the same bits.
         """
+        import torch  # noqa: PLC0415
+
         _, rows = self._device_tables(sums.device)
         values: torch.Tensor = sums[: self.width] + sums[self.width :]
         step = 1
         while step < self.width:
             pairs = values.view(-1, 2, step)
             values = pairs.new_empty(pairs.shape)
-            values[:, 0] = pairs[:, 0] + pairs[:, 1]
-            values[:, 1] = pairs[:, 0] - pairs[:, 1]
+            torch.add(pairs[:, 0], pairs[:, 1], out=values[:, 0])
+            torch.sub(pairs[:, 0], pairs[:, 1], out=values[:, 1])
             step *= 2
         chosen: torch.Tensor = values.view(-1)[rows] / self.size**0.5
         return chosen

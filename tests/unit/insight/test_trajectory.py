@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
+from support.fake_device import Ops, waiting_operations
 from torch import nn
 
 from sentinel.insight.saved_weights import CheckpointError
@@ -52,8 +53,8 @@ def checkpoints(points):
     return [{"at": torch.as_tensor(point, dtype=torch.float32)} for point in points]
 
 
-SOURCES = {"recorded": lambda points: recorded(points, projection_size=2048), "saved": checkpoints}
-TOLERANCE = {"recorded": 0.06, "saved": 1e-5}
+SOURCES = {"recorded": lambda points: recorded(points, projection_size=1024), "saved": checkpoints}
+TOLERANCE = {"recorded": 0.1, "saved": 1e-5}
 """Of distances: four standard errors, and none."""
 LINE = [(3.0 + t, 2.0 * t, 4.0 - 2.0 * t) for t in (0, 1, 2, 4)]
 
@@ -77,13 +78,13 @@ def test_a_straight_line(source):
 
 @pytest.mark.parametrize("source", SOURCES)
 def test_a_circle(source):
-    angles = np.linspace(0, 2 * pi, 101)
-    circle = np.stack([np.cos(angles), np.sin(angles), np.zeros(101)], axis=1)
+    angles = np.linspace(0, 2 * pi, 41)
+    circle = np.stack([np.cos(angles), np.sin(angles), np.zeros(41)], axis=1)
     (run,) = (result := trajectory(SOURCES[source](circle))).runs
     assert result.explained == pytest.approx([0.5, 0.5], abs=0.05)
     assert run["straightness"] == pytest.approx(0, abs=1e-6)
-    assert run["distance_travelled"][-1] == pytest.approx(2 * pi, rel=TOLERANCE[source] + 1e-3)
-    assert max(run["distance_to_initial"]) == pytest.approx(2, rel=1e-3)
+    assert run["distance_travelled"][-1] == pytest.approx(2 * pi, rel=TOLERANCE[source] + 2e-3)
+    assert max(run["distance_to_initial"]) == pytest.approx(2, rel=2e-3)
     radii = np.hypot(np.array(run["x"]), np.array(run["y"]))
     np.testing.assert_allclose(radii, 1, rtol=TOLERANCE[source] + 0.03)
 
@@ -122,7 +123,7 @@ def test_the_result_is_plain_data():
     result = recorded(LINE, reference={"at": torch.zeros(3)}).result(name="policy")
     text = json.dumps(result.to_json(), allow_nan=False)
     assert Trajectory.from_json(json.loads(text)) == result
-    assert "standard error of 3.2%" in result.note[0]
+    assert "standard error of 3.5%" in result.note[0]
     assert result.note[1] == "Distances to the initial and the reference weights are exact."
     with pytest.raises(ValueError, match="no trajectory"):
         Trajectory.from_json({"kind": "loss_surface"})
@@ -155,16 +156,16 @@ def test_distances_to_initial_and_reference(exact):
 
 def test_snapshots_are_thinned_and_the_end_is_kept():
     """The path is as long as without thinning, since every record is measured."""
-    zigzag = [(3.0 + t, t % 2, 4.0) for t in range(100)]
+    zigzag = [(3.0 + t, t % 2, 4.0) for t in range(60)]
     recorder = recorded(zigzag, max_snapshots=10)
     assert len(recorder.steps) <= 11
-    assert (recorder.steps[0], recorder.steps[-1]) == (0, 99)
+    assert (recorder.steps[0], recorder.steps[-1]) == (0, 59)
     gaps = np.diff(recorder.steps[:-1])
-    assert set(gaps) == {16}
+    assert set(gaps) == {8}
     (run,) = recorder.result().runs
     (all_run,) = recorded(zigzag).result().runs
     assert run["distance_travelled"][-1] == pytest.approx(all_run["distance_travelled"][-1])
-    assert run["distance_travelled"][-1] * 5 == pytest.approx(99 * 2**0.5, rel=0.13)
+    assert run["distance_travelled"][-1] * 5 == pytest.approx(59 * 2**0.5, rel=0.13)
 
 
 def test_a_resumed_recorder_continues_one_path(tmp_path):
@@ -221,7 +222,7 @@ def test_records_leave_a_training_as_it_is():
     def train(recording):
         torch.manual_seed(0)
         model = nn.Sequential(nn.Linear(5, 8), nn.Dropout(0.5), nn.Linear(8, 1))
-        optimizer = torch.optim.Adam(model.parameters())
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
         recorder = TrajectoryRecorder(model) if recording else None
         for step in range(5):
             loss = model(torch.randn(4, 5)).square().mean()
@@ -234,6 +235,22 @@ def test_records_leave_a_training_as_it_is():
 
     for a, b in zip(train(recording=True), train(recording=False), strict=True):
         assert torch.equal(a, b)
+
+
+def test_a_record_waits_for_no_device():
+    """No value is read, and nothing is copied to another device: the kernels are only queued."""
+    model = nn.Linear(50, 50)
+    recorder = TrajectoryRecorder(model, reference=model, max_snapshots=4)
+    loss = model(torch.randn(2, 50)).sum()
+
+    def record():
+        for step in range(10):
+            recorder.record(step, loss)
+
+    with Ops() as operations:
+        record()
+    assert waiting_operations(operations.seen) == {}
+    assert sum(operations.seen.values()) > 100
 
 
 def test_learning_rates_in_one_plane(tmp_path):
