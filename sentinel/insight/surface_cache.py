@@ -56,7 +56,7 @@ class SurfaceCache:
             try:
                 values = json.loads(line)
                 *point, loss = map(float, values)
-            except (ValueError, TypeError, OverflowError):
+            except (ValueError, TypeError, OverflowError, RecursionError):
                 continue
             if isinstance(values, list) and point:
                 found[tuple(point)] = loss
@@ -77,7 +77,7 @@ class SurfaceCache:
             try:
                 size = os.fstat(descriptor).st_size
                 if size == 0:
-                    prune(self.path.parent, kept=self.path)
+                    prune(self.path.parent, MAX_CACHE_BYTES, kept=self.path)
                 if size + len(data) > MAX_SURFACE_BYTES:
                     raise OSError(f"the surface is larger than {MAX_SURFACE_BYTES >> 20} MiB")
                 if os.write(descriptor, data) < len(data):
@@ -103,7 +103,7 @@ class SurfaceCache:
         self.problem = f"Points of the surface are not stored in the cache: {reason}."
 
 
-def prune(directory: Path, kept: Path | None = None, max_bytes: int = MAX_CACHE_BYTES) -> None:
+def prune(directory: Path, max_bytes: int, kept: Path | None = None) -> None:
     """Delete the surfaces that were written longest ago, until all take at most `max_bytes`.
 
     `kept` and surfaces written within the last hour stay.
