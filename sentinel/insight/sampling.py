@@ -424,13 +424,32 @@ def _interpolator(kind: Interpolation, units: Array, values: Array) -> Interpola
         spline = RectBivariateSpline(axis, axis, rows, kx=degree, ky=degree, s=0)
         return lambda wanted: spline.ev(wanted[:, 0], wanted[:, 1])
     try:
-        mesh = Delaunay(units)
+        mesh = _triangulate(units)
     except (QhullError, ValueError):
         # Too few points between holes for a triangle.
         return cast("Interpolator", NearestNDInterpolator(units, values))
     if kind == "linear":
         return cast("Interpolator", LinearNDInterpolator(mesh, values))
     return cast("Interpolator", CloughTocher2DInterpolator(mesh, values))
+
+
+def _triangulate(units: Array) -> Delaunay:
+    """The triangulation, with the matrices by which points are located in it.
+
+    Scipy calculates them by a call of LAPACK for each triangle, which takes 50 times as long if
+    the library has several threads and the processors are busy with training.
+    """
+    mesh = Delaunay(units)
+    if getattr(mesh, "_transform", 0) is None:
+        corners = units[mesh.simplices]
+        (a, c), (b, d) = (corners[:, :2] - corners[:, 2:]).transpose(1, 2, 0)
+        determinant = a * d - b * c
+        flat = np.abs(determinant) <= 1e-12 * np.abs(corners).max() ** 2
+        determinant = np.where(flat, nan, determinant)
+        inverse = np.array([[d, -b], [-c, a]]) / determinant
+        matrices = np.concatenate([inverse.transpose(2, 0, 1), corners[:, 2:]], axis=1)
+        mesh._transform = np.ascontiguousarray(matrices)  # noqa: SLF001 - as `transform` does
+    return mesh
 
 
 def _curve(kind: Interpolation, units: Array, values: Array) -> Interpolator:
