@@ -28,6 +28,8 @@ Mode = Literal["eval", "train"]
 _MAX_DEPTH = 8
 _RELATIVE_STEP = {"float32": 1e-3, "float64": 1e-5}
 """Central differences move the weights by this share of their norm."""
+_MAX_DISAGREEMENT = 0.3
+"""Relative difference of products above which differences of gradients are used."""
 
 
 class Evaluator:
@@ -67,7 +69,7 @@ class Evaluator:
             for buffer in model.buffers()
             for inner in inner_tensors(buffer)
         ]
-        self._differs = self.is_sharded
+        self._differs, self._has_custom_functions = self.is_sharded, False
         self._graph: tuple[Any, Any] | None = None
         self.data_digest = digest_of([each for each, _ in self._batches])
         self._weights_of_ranks = [float(self._weight)]
@@ -138,7 +140,10 @@ class Evaluator:
         self.hessian_products += 1
         if not self._differs:
             try:
-                return self._combined(self._double_backward(vector))
+                product = self._combined(self._double_backward(vector))
+                if self._is_plausible(vector, product):
+                    return product
+                self._graph, self._differs = None, True
             except (RuntimeError, NotImplementedError) as error:
                 self._graph = None
                 if _is_out_of_memory(error) or isinstance(error, SurfaceError):
@@ -147,12 +152,14 @@ class Evaluator:
                 first = str(error).strip().splitlines()[0][:160]
                 self.notes.append(
                     "Hessian-vector products are central differences of gradients, accurate to "
-                    f"about three digits: double backward is not available here ({first})."
+                    f"about three digits: double backward is not available here ({first}). Kinks, "
+                    "as of ReLU, add to the curvature."
                 )
         elif self.is_sharded and not any("FSDP" in note for note in self.notes):
             self.notes.append(
                 "Hessian-vector products are central differences of gradients, accurate to about "
-                "three digits: FSDP does not support double backward."
+                "three digits: FSDP does not support double backward. Kinks, as of ReLU, add to "
+                "the curvature."
             )
         return self._differences(vector)
 
@@ -362,12 +369,36 @@ class Evaluator:
             return self._graph[1]
         self._reset()
         loss = self._differentiable(batch)
+        if self.hessian_products == 1:
+            self._has_custom_functions = has_custom_functions(loss.grad_fn)
         gradients = torch.autograd.grad(
             loss, self.space.parameters, create_graph=True, materialize_grads=True
         )
         if len(self._batches) == 1:
             self._graph = (loss, gradients)
         return gradients
+
+    def _is_plausible(self, vector: Vector, product: Vector) -> bool:
+        """Check a product against differences of gradients, if the loss has custom functions.
+
+        Their backward pass may have no derivative without saying so, as that of some kernels of
+        attention: their part of the Hessian would be left out. Operations of PyTorch raise instead.
+        """
+        if not self._has_custom_functions or self.space.coarsest_dtype is not None:
+            return True
+        self._has_custom_functions = False
+        different = self._differences(vector)
+        space = self.space
+        largest = max(space.norm(product), space.norm(different))
+        error = space.norm(space.difference(product, different))
+        if not error > _MAX_DISAGREEMENT * largest:
+            return True
+        self.notes.append(
+            "Hessian-vector products are central differences of gradients, accurate to about three "
+            "digits: a custom function in the loss has no second derivative. Kinks, as of ReLU, "
+            "add to the curvature."
+        )
+        return False
 
     def _differences(self, vector: Vector) -> Vector:
         space = self.space
@@ -512,6 +543,23 @@ def _twice_differentiable() -> Iterator[None]:
     eager: Any = nullcontext() if set_stance is None else set_stance("force_eager")
     with attention.sdpa_kernel(attention.SDPBackend.MATH), eager:
         yield
+
+
+def has_custom_functions(node: Any) -> bool:
+    """Whether a graph of autograd has functions that are written in Python."""
+    import torch  # noqa: PLC0415 - slow to import
+
+    custom = torch.autograd.function.BackwardCFunction
+    found, waiting = {node}, [node]
+    while waiting:
+        current = waiting.pop()
+        if isinstance(current, custom):
+            return True
+        for following, _ in current.next_functions:
+            if following is not None and following not in found:
+                found.add(following)
+                waiting.append(following)
+    return False
 
 
 def _is_out_of_memory(error: BaseException) -> bool:

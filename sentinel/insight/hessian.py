@@ -66,11 +66,9 @@ def leading_eigenpairs(  # noqa: PLR0913 - keyword arguments
         values, vectors = _solve(product, size, count, which, tolerance, seed, evaluator)
     finally:
         evaluator.release()
-    order = np.argsort(-np.abs(values)) if which == "LM" else np.argsort(-values)
-    if which == "SA":
-        order = order[::-1]
     found = []
-    for index in order[:count]:
+    keys = {"LM": -abs(values), "LA": -values, "SA": values}
+    for index in keys[which].argsort()[:count]:
         vector = vectors[:, index]
         sign = -1.0 if vector[np.argmax(np.abs(vector))] < 0 else 1.0
         found.append((float(values[index]), space.from_array(sign * vector)))
