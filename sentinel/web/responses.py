@@ -73,10 +73,11 @@ def body_response(
     *,
     status: int = 200,
     headers: dict[str, str] | None = None,
+    compressed_from: int = MIN_COMPRESSED_BYTES,
 ) -> Response:
-    """The body, compressed if it is large and the client accepts that."""
+    """The body, compressed if it has so many bytes and the client accepts that."""
     headers = {"content-type": content_type, **(headers or {})}
-    if len(body) >= MIN_COMPRESSED_BYTES and accepts_gzip(request):
+    if len(body) >= compressed_from and accepts_gzip(request):
         body = gzip.compress(body, 1, mtime=0)
         headers |= {"content-encoding": "gzip", "vary": "accept-encoding"}
     return Response(body, status, headers)

@@ -29,6 +29,8 @@ _CONTENT_TYPES = {
     ".js": "text/javascript; charset=utf-8",
     ".svg": "image/svg+xml",
 }
+_MIN_COMPRESSED_BYTES = 1024
+"""Smaller files are sent as they are; browsers load each only once."""
 _STATIC_REFERENCE = re.compile(rb'(?<=["/])static/(?=[\w./-]+")')
 
 
@@ -59,7 +61,11 @@ class StaticFiles:
         if name == PLOTLY_NAME:
             return self._plotly_response(request, path, headers)
         return body_response(
-            request, self._read(path), _CONTENT_TYPES[path.suffix], headers=headers
+            request,
+            self._read(path),
+            _CONTENT_TYPES[path.suffix],
+            headers=headers,
+            compressed_from=_MIN_COMPRESSED_BYTES,
         )
 
     def page(self, name: str) -> Callable[[Request], Response]:

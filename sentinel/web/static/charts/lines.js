@@ -42,7 +42,7 @@ export function linesPicture(curves, { title, unit = "", range = null, isLog = f
 
 // The paths of runs in one plane: [{ name, color, x, y, steps, loss }]. The path of a single run has
 // the colours of its steps.
-export function pathsPicture(paths, { title, axes }) {
+export function pathsPicture(paths, { title, axes, reference = null }) {
   return ({ width, height, colors }) => {
     const isSingle = paths.length === 1;
     const traces = paths.flatMap(({ name, color, x, y, steps, loss }) => {
@@ -62,6 +62,12 @@ export function pathsPicture(paths, { title, axes }) {
         mark(0, "circle-open", "start"), ...(last > 0 ? [mark(last, "diamond", "end")] : []),
       ];
     });
+    if (reference) {
+      traces.push({
+        type: "scatter", mode: "markers", x: [reference.x], y: [reference.y], marker: { symbol: "star", size: 13, color: colors.threshold },
+        hovertemplate: "the reference<extra></extra>",
+      });
+    }
     const font = { color: colors.soft, size: 11, family: "system-ui, sans-serif" };
     const axis = (text) => ({ title: { text: plotText(text), standoff: 6, font }, gridcolor: colors.grid, zeroline: false, nticks: 6, automargin: false });
     return {

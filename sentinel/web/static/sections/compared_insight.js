@@ -85,13 +85,13 @@ class ComparedSurfaces {
 export function createComparedPaths(page, { trajectory, problem }) {
   if (!trajectory) return emptyState(problem);
   try {
-    const { paths, explained, notes } = readPaths(trajectory);
+    const plane = readPaths(trajectory);
     const charts = new PathCharts(chartContext(page));
     const numbers = new Map(page.comparison.runs.map(({ name }, index) => [name, index]));
-    const shown = paths.map((path, index) => ({ ...path, color: numbers.get(path.name) ?? index }));
-    charts.show(shown, explained);
+    const shown = plane.paths.map((path, index) => ({ ...path, color: numbers.get(path.name) ?? index }));
+    charts.show(shown, plane);
     charts.plane.setLegend(shown);
-    return container("div", "", charts.element, ...notes.map((note) => element("p", note, "soft")));
+    return container("div", "", charts.element, ...plane.notes.map((note) => element("p", note, "soft")));
   } catch (error) {
     return element("p", error.message, "bad");
   }

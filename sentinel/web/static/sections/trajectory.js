@@ -15,25 +15,26 @@ const PATH_DISTANCES = [
 // The paths in stored data, whatever these are. Throws an Error whose message is for people.
 export function readPaths(data) {
   const runs = Array.isArray(data.runs) ? data.runs.filter((each) => each !== null && typeof each === "object").slice(0, PATH_MAX_RUNS) : [];
-  const paths = runs.map((run) => {
-    const steps = Array.isArray(run.steps) ? run.steps : [];
+  const paths = runs.map((stored) => {
+    const steps = Array.isArray(stored.steps) ? stored.steps : [];
     const column = (values) => (Array.isArray(values) && values.length === steps.length ? values.map((value) => (isNumber(value) ? value : null)) : null);
-    const [x, y] = [column(run.x), column(run.y)];
+    const [x, y] = [column(stored.x), column(stored.y)];
     if (!x || !y || !steps.every(isNumber) || steps.length > PATH_MAX_POINTS) throw new Error("The stored trajectory is damaged: its sizes do not match.");
     const known = steps.map((_, index) => x[index] !== null && y[index] !== null);
     const keep = (values) => values && values.filter((_, index) => known[index]);
-    const distances = Object.fromEntries(PATH_DISTANCES.map(([key]) => [key, keep(column(run[key]))]).filter(([, values]) => values));
+    const distances = Object.fromEntries(PATH_DISTANCES.map(([key]) => [key, keep(column(stored[key]))]).filter(([, values]) => values));
     return {
-      name: String(run.name ?? ""), steps: keep(steps), x: keep(x), y: keep(y), loss: keep(column(run.loss)) ?? keep(steps.map(() => null)), distances,
-      straightness: isNumber(run.straightness) ? run.straightness : null,
+      name: String(stored.name ?? ""), steps: keep(steps), x: keep(x), y: keep(y), loss: keep(column(stored.loss)) ?? keep(steps.map(() => null)), distances,
+      straightness: isNumber(stored.straightness) ? stored.straightness : null,
       // Without it, distances are absolute.
-      isRelative: isNumber(run.initial_norm) && run.initial_norm > 0,
+      isRelative: isNumber(stored.initial_norm) && stored.initial_norm > 0,
     };
   }).filter(({ steps }) => steps.length);
   if (!paths.length) throw new Error("The stored trajectory has no points.");
   return {
     paths,
     explained: (Array.isArray(data.explained) ? data.explained : []).map((value) => (isNumber(value) ? value : null)),
+    reference: data.reference && isNumber(data.reference.x) && isNumber(data.reference.y) ? { x: data.reference.x, y: data.reference.y } : null,
     selection: String(data.selection ?? ""),
     parameters: isNumber(data.parameter_count) ? data.parameter_count : null,
     notes: (Array.isArray(data.note) ? data.note : data.note ? [data.note] : []).map(String).slice(0, 20),
@@ -67,10 +68,10 @@ class TrajectoryView {
       const { data } = await loadInsight(this.page.source, item);
       if (item !== this.item) return;
       const found = readPaths(data);
-      this.charts.show(found.paths.map((path, index) => ({ ...path, color: index })), found.explained);
+      this.charts.show(found.paths.map((path, index) => ({ ...path, color: index })), found);
       setText(this.summary, found.paths.map((path) => pathSummary(path, found.paths.length > 1)).join(" "));
       this.facts.replaceChildren(insightFacts([
-        ["Marks", "circle: start; diamond: end"],
+        ["Marks", `circle: start; diamond: end${found.reference ? "; star: the reference" : ""}`],
         ["Parameters", found.parameters === null ? found.selection : `${formatNumber(found.parameters)}${found.selection ? `: ${found.selection}` : ""}`],
       ]), ...found.notes.map((note) => element("p", note, "soft")));
       this.note = formatCount(found.paths[0].steps.length, "point");
@@ -99,13 +100,13 @@ export class PathCharts {
     context.listeners.add(() => this.#drawSteps());
   }
 
-  // Show paths with a `color`, and the shares of the movement that the two axes explain.
-  show(paths, explained) {
+  // Show paths with a `color`, in a plane with the shares of the movement that its axes explain.
+  show(paths, { explained, reference }) {
     this.paths = paths;
     const share = (index) => (isNumber(explained[index]) ? ` (${formatPercent(explained[index])} of the movement)` : "");
     this.plane.show(pathsPicture(paths, {
       title: `Path of the weights in the plane of its first two principal components${paths.length > 1 ? `, of ${formatCount(paths.length, "run")}` : ""}`,
-      axes: [`first component${share(0)}`, `second component${share(1)}`],
+      axes: [`first component${share(0)}`, `second component${share(1)}`], reference,
     }));
     this.#drawSteps(true);
   }
