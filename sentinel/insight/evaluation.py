@@ -367,6 +367,7 @@ class Evaluator:
 
         if self._graph is not None:
             return self._graph[1]
+        self.space.move([], [])
         self._reset()
         loss = self._differentiable(batch)
         if self.hessian_products == 1:

@@ -389,6 +389,11 @@ class _Surface:
             )
         if self._cache is not None and self._cache.problem is not None:
             self.notes.append(self._cache.problem)
+        if len(set(self.surface.points.values())) == 1:
+            self.notes.append(
+                "The loss is the same everywhere: it does not depend on the chosen weights, such "
+                "as those of LoRA adapters before their first step, whose product is zero."
+            )
         bad = sum(not isfinite(loss) for loss in self.surface.points.values())
         if bad:
             count = len(self.surface.points)

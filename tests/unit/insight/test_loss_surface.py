@@ -30,7 +30,7 @@ from support.restored_models import (
 from torch import nn
 from torch.nn import functional
 
-from sentinel.insight import LossSurface, loss_surface
+from sentinel.insight import LossSurface, loss_surface, sharpness
 from sentinel.insight.directions import Direction
 from sentinel.insight.surface_error import SurfaceError
 
@@ -196,6 +196,20 @@ def test_hessian_directions_are_eigenvectors() -> None:
     assert found == pytest.approx([-7.0, 4.0], rel=1e-6)
 
 
+def test_the_sharpness_is_that_of_the_centre() -> None:
+    model, batch = make_net(), make_batch()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    result = loss_surface(
+        model, squared_error, batch, optimizer=optimizer, max_evaluations=9, **QUIET
+    )
+
+    alone = sharpness(model, squared_error, batch, optimizer=optimizer)
+    assert result.sharpness is not None
+    assert result.sharpness["eigenvalues"] == pytest.approx(alone.eigenvalues, rel=1e-9)
+    assert result.sharpness["limit"] == 20.0
+
+
 def test_the_gradient_direction_goes_down() -> None:
     model, batch = make_net(), make_batch()
 
@@ -239,6 +253,16 @@ def test_adapters_of_peft_move_alone() -> None:
 
     assert result.parameter_count == 2 * (3 + 5)
     assert len({loss for _, _, loss in result.points}) > 10
+
+
+def test_adapters_before_their_first_step_have_a_flat_surface() -> None:
+    model = peft.get_peft_model(make_net(torch.float32), peft.LoraConfig(r=2, target_modules=["0"]))
+
+    result = loss_surface(
+        model, squared_error, make_batch(torch.float32), max_evaluations=9, **QUIET
+    )
+
+    assert "LoRA adapters before their first step" in result.note[0]
 
 
 @pytest.mark.parametrize("mode", ["eval", "train"])
