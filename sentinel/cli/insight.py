@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sentinel.cli._insight_surface import surface
 from sentinel.cli._options import JsonOption, error_exit
 from sentinel.cli._run_ids import complete_run, resolve_run
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from sentinel.insight.trajectory import Trajectory
 
 app = typer.Typer(no_args_is_help=True)
+app.command()(surface)
 
 OutputOption = Annotated[
     Path | None, typer.Option("-o", "--output", help="Write the result as one HTML file.")

@@ -91,7 +91,12 @@ def _solve(  # noqa: PLR0913, PLR0917
         matrix = np.stack([product(row) for row in np.eye(size)])
         values, vectors = np.linalg.eigh((matrix + matrix.T) / 2)
         return values, vectors
-    from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh  # noqa: PLC0415
+    from scipy.sparse.linalg import (  # noqa: PLC0415
+        ArpackError,
+        ArpackNoConvergence,
+        LinearOperator,
+        eigsh,
+    )
 
     start = np.random.default_rng(seed).standard_normal(size)
     operator = LinearOperator((size, size), matvec=product, dtype=np.float64)
@@ -113,6 +118,11 @@ def _solve(  # noqa: PLR0913, PLR0917
                 "restarts: use a larger batch or a larger `tolerance`."
             ) from error
         evaluator.notes.append("The leading eigenvalues of the Hessian did not converge fully.")
+    except ArpackError:
+        # ARPACK refuses a Hessian of zeros, as that of a loss that is clipped everywhere.
+        if product(start).any():
+            raise
+        return np.zeros(count), np.eye(size, count)
     return values, vectors
 
 

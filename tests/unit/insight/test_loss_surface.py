@@ -576,3 +576,24 @@ def test_tied_weights_move_together() -> None:
         result = loss_surface(model, lambda m, _: loss_of(m), None, max_evaluations=9, **QUIET)
 
     assert result.parameter_count == sum(each.numel() for each in model.parameters())
+
+
+def test_the_sharpness_of_a_surface_is_that_of_its_centre():
+    model, batch = make_net(), make_batch()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    expected = sharpness(model, squared_error, batch, optimizer=optimizer)
+
+    surface = loss_surface(
+        model, squared_error, batch, optimizer=optimizer, max_evaluations=25, **QUIET
+    )
+
+    assert surface.sharpness is not None
+    assert surface.sharpness["eigenvalues"] == pytest.approx(expected.eigenvalues)
+
+
+def test_the_hessian_of_a_loss_that_is_constant_has_eigenvalue_zero():
+    model = nn.Linear(60, 1)
+
+    found = sharpness(model, lambda net, batch: net(batch).sum() * 0, torch.ones(2, 60))
+
+    assert found.eigenvalues == [0.0]

@@ -1,0 +1,1 @@
+"""Callbacks that compute insight while a trainer of a framework runs."""

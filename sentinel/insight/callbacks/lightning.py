@@ -1,0 +1,224 @@
+"""Callbacks for `lightning.Trainer`.
+
+from sentinel.insight.callbacks.lightning import LightningLossSurfaceCallback
+
+Trainer(..., callbacks=[LightningLossSurfaceCallback(every=200)]).fit(module)
+
+They work with and without `@sentinel.monitor`. With it, results are on the page of the run and in
+its report; in any case `callback.results` has them. The package, `lightning` or
+`pytorch_lightning`, is the one that is loaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sentinel.client.capture import gradient_flow
+from sentinel.insight.callbacks.loss_measurement import (
+    DEFAULT_SHARE,
+    LossFunction,
+    LossMeasurement,
+    Schedule,
+    SharpnessMeasurement,
+    SurfaceMeasurement,
+)
+from sentinel.insight.callbacks.module_loss import ModuleLoss
+from sentinel.insight.callbacks.recording import Recording
+from sentinel.integrations.callbacks.lightning import _lightning
+from sentinel.integrations.callbacks.owned_session import OwnedSession
+
+
+class _LossCallback(_lightning.Callback):  # type: ignore[misc]
+    """Keeps batches of the training, and runs a measurement on them when it is due."""
+
+    def __init__(
+        self,
+        measurement: LossMeasurement,
+        batches: int,
+        newest: bool | None,
+        loss_fn: LossFunction | None,
+    ) -> None:
+        super().__init__()
+        self._measurement = measurement
+        self._options = (batches, bool(newest), loss_fn)
+        self._loss: ModuleLoss | None = None
+        self._last_step = 0
+        self._is_saving = False
+
+    @property
+    def results(self) -> Sequence[Any]:
+        """What was computed, the oldest first; at most 64."""
+        return self._measurement.results
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The state of a copy, which belongs to no trainer yet."""
+        return self.__dict__ | {"_loss": None}
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        """Say what is computed and when."""
+        self._loss, self._last_step = None, trainer.global_step
+        try:
+            self._loss = ModuleLoss(trainer, pl_module, *self._options)
+        except Exception as error:
+            self._measurement.turn_off(error)
+            return
+        self._measurement.start(trainer.global_step, self._loss)
+
+    def on_train_batch_start(
+        self,
+        trainer: Any,  # noqa: ARG002 - names are those of Lightning
+        pl_module: Any,  # noqa: ARG002
+        batch: Any,
+        batch_idx: int,  # noqa: ARG002
+    ) -> None:
+        """Keep the batch."""
+        if self._loss is not None and not self._measurement.is_off:
+            self._loss.keep(batch)
+
+    def on_train_batch_end(self, trainer: Any, *_: Any, **__: Any) -> None:
+        """Compute what is due."""
+        step = trainer.global_step
+        if self._loss is None or (step == self._last_step and not self._is_saving):
+            return
+        is_saving, self._is_saving = self._is_saving, False
+        self._last_step = step
+        if is_saving and self._measurement.schedule.on_save:
+            self._measurement.run(step, self._loss)
+        else:
+            self._measurement.end_step(step, self._loss)
+
+    def on_save_checkpoint(self, *_: Any, **__: Any) -> None:
+        """Compute at the end of this batch: the checkpoint is being written now."""
+        self._is_saving = True
+
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
+        """Compute at the end, if that is wanted."""
+        if self._loss is not None and self._measurement.schedule.at_end:
+            self._measurement.run(trainer.global_step, self._loss, is_last=True)
+        self._loss = None
+
+
+class LightningLossSurfaceCallback(_LossCallback):
+    """Computes the loss surface around the weights every `every` steps, at saves or at the end.
+
+    It takes at most `max_share` of the wall time of the training (5 % by default; None: no limit).
+    The loss is `training_step` of the module on its first `batches` batches, or with `newest` on
+    the current ones. `loss_fn(module, batch)` takes its place, as it must for a module with manual
+    optimization. With `sharpness`, the leading eigenvalue of the Hessian is logged too. Everything
+    else goes to `sentinel.insight.loss_surface` (directions, bounds, dimensions, parameters, ...).
+
+    Raises ValueError and TypeError for bad settings, and nothing later.
+    """
+
+    def __init__(  # noqa: PLR0913 - keyword arguments with defaults
+        self,
+        *,
+        every: int | None = None,
+        on_save: bool = False,
+        at_end: bool = True,
+        max_share: float | None = DEFAULT_SHARE,
+        batches: int = 1,
+        newest: bool | None = None,
+        loss_fn: LossFunction | None = None,
+        sharpness: bool = False,
+        **surface: Any,
+    ) -> None:
+        schedule = Schedule(every, on_save=on_save, at_end=at_end)
+        measurement = SurfaceMeasurement(schedule, max_share, surface, sharpness=sharpness)
+        super().__init__(measurement, batches, newest, loss_fn)
+
+
+class LightningSharpnessCallback(_LossCallback):
+    """Logs `sharpness` and `sharpness_ratio` every `every` steps, at saves or at the end.
+
+    See `sentinel.insight.callbacks.transformers.SharpnessCallback`; the loss is that of
+    `LightningLossSurfaceCallback`.
+    """
+
+    def __init__(  # noqa: PLR0913 - keyword arguments with defaults
+        self,
+        *,
+        every: int | None = None,
+        on_save: bool = False,
+        at_end: bool = True,
+        max_share: float | None = DEFAULT_SHARE,
+        batches: int = 1,
+        newest: bool | None = None,
+        loss_fn: LossFunction | None = None,
+        **sharpness: Any,
+    ) -> None:
+        schedule = Schedule(every, on_save=on_save, at_end=at_end)
+        measurement = SharpnessMeasurement(schedule, max_share, sharpness)
+        super().__init__(measurement, batches, newest, loss_fn)
+
+
+class LightningTrajectoryCallback(_lightning.Callback):  # type: ignore[misc]
+    """Records the path of the weights every `every` steps; at the end it is stored with the run.
+
+    `callback.recorder` is the `sentinel.insight.TrajectoryRecorder`, which takes the other
+    arguments, and `callback.results` has the trajectory after the training. In a monitored run,
+    `distance_to_initial`, `distance_to_reference` and `distance_travelled` are logged.
+    """
+
+    def __init__(self, *, every: int = 10, **settings: Any) -> None:
+        super().__init__()
+        self._recording = Recording(every, settings)
+        self._last_step = 0
+
+    @property
+    def recorder(self) -> Any:
+        """The recorder of the current or last training; None before."""
+        return self._recording.recorder
+
+    @property
+    def results(self) -> Sequence[Any]:
+        """The trajectory of each training."""
+        return self._recording.results
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        """Record where the training starts."""
+        self._last_step = trainer.global_step
+        self._recording.start(pl_module, trainer.global_step)
+
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, *_: Any) -> None:  # noqa: ARG002 - names are those of Lightning
+        """Record the weights, if it is time."""
+        step = trainer.global_step
+        if step == self._last_step:
+            return
+        self._last_step = step
+        self._recording.loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
+        self._recording.record(step)
+
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
+        """Store the trajectory with the run."""
+        self._recording.end(trainer.global_step)
+
+
+class LightningGradientFlowCallback(_lightning.Callback):  # type: ignore[misc]
+    """Measures the gradient of each layer, within 1 % of the time of the training.
+
+    It does what `@sentinel.monitor(insight="gradient_flow")` does. If the run is not monitored
+    yet, it monitors it, with the arguments of `sentinel.monitor`. `every` is the stride in steps;
+    the default adapts to the cost.
+
+    Raises SettingsError for an unknown argument or an invalid value, and nothing later.
+    """
+
+    def __init__(self, *, every: int | None = None, **settings: Any) -> None:
+        super().__init__()
+        self._every = every
+        self._session = OwnedSession({**settings, "insight": gradient_flow.NAME})
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
+        """Start, after the callbacks that start a session when `fit` is set up."""
+        self._session.begin()
+        gradient_flow.enable(pl_module, every=self._every)
+
+    def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:  # noqa: ARG002
+        """End the session, if this callback started it."""
+        self._session.end()
+
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:  # noqa: ARG002
+        """End the session with that exception as its outcome."""
+        self._session.end(exception)

@@ -1,0 +1,405 @@
+"""What is computed from the loss on kept batches while a model trains: surface and sharpness.
+
+A measurement never breaks the training: an error is written to stderr once, with its remedy, and
+the measurement is then off. It takes at most its share of the wall time, which it says before.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
+from math import ceil
+from typing import Any, Protocol
+
+import torch
+
+import sentinel
+from sentinel.client import guard
+from sentinel.insight.artifact import current_run_directory, save_artifact
+from sentinel.insight.callbacks.time_budget import TimeBudget
+from sentinel.insight.loss_surface import ARROWS, EVALUATIONS_1D, EVALUATIONS_2D, loss_surface
+from sentinel.insight.model_state import preserved
+from sentinel.insight.rank_exchange import RankExchange
+from sentinel.insight.sharpness import sharpness
+
+DEFAULT_SHARE = 0.05
+"""Share of the wall time of a training that a callback takes at most."""
+MAX_RESULTS = 64
+"""Results that a callback keeps in memory, the newest."""
+_PHASE = "insight"
+_MIN_EVALUATIONS = {1: 9, 2: 49}
+"""With fewer evaluations a surface shows nothing, by dimensions."""
+_DEFAULT_EVALUATIONS = {1: EVALUATIONS_1D, 2: EVALUATIONS_2D}
+_GRADIENT_COST = 3.0
+"""A gradient costs as much as so many evaluations of the loss."""
+_PRODUCT_COST = 6.0
+"""A product of the Hessian and a vector costs as much as so many evaluations."""
+_TYPICAL_PRODUCTS = 25
+"""Products that the leading eigenvalue takes, until it was computed once."""
+
+_SAFETY = 1.3
+"""Estimated times are multiplied by this, so that the share is kept."""
+_OWN = frozenset(
+    {"model", "loss_fn", "batch", "optimizer", "save", "cache", "step", "process_group"}
+)
+"""Arguments of the functions that the callbacks give."""
+
+LossFunction = Callable[[Any, Any], Any]
+"""Model and batch -> scalar tensor, or tensor and metrics."""
+
+
+class KeptLoss(Protocol):
+    """A loss that can be computed again for other weights."""
+
+    batches: list[Any]
+    """The kept batches; empty if there are none yet."""
+
+    is_reporting: bool
+    """Whether this rank writes messages and stores results."""
+
+    @property
+    def model(self) -> Any:
+        """The model whose weights are varied."""
+
+    @property
+    def optimizer(self) -> Any:
+        """The optimizer of these weights."""
+
+    def __call__(self, model: Any, batch: Any) -> Any:
+        """The loss as a scalar tensor."""
+
+    def isolated(self) -> AbstractContextManager[None]:
+        """Undo at its end what calls of the loss change in the trainer."""
+
+
+class Schedule:
+    """At which steps something is computed: every `every` steps, at each save, and at the end.
+
+    Raises ValueError if that is never, or if `every` is not positive.
+    """
+
+    def __init__(self, every: int | None, *, on_save: bool, at_end: bool) -> None:
+        if every is not None and (not isinstance(every, int) or every < 1):
+            raise ValueError(f"every is {every!r}: give a number of steps, or None.")
+        if every is None and not on_save and not at_end:
+            raise ValueError("Give every=, on_save=True or at_end=True: otherwise nothing is due.")
+        self.every, self.on_save, self.at_end = every, on_save, at_end
+
+    def is_due(self, step: int) -> bool:
+        """Whether something is due at the end of this step, without saves and the end."""
+        return self.every is not None and step > 0 and step % self.every == 0
+
+    def __str__(self) -> str:
+        parts = []
+        if self.every is not None:
+            parts = ["every step" if self.every == 1 else f"every {self.every} steps"]
+        parts += ["at each save"] if self.on_save else []
+        parts += ["at the end"] if self.at_end else []
+        return " and ".join(parts)
+
+
+class LossMeasurement:
+    """Computes something on a schedule within a share of the training time. Never raises.
+
+    Every rank takes part, with its own batch. What depends on clocks is agreed on: the slowest rank
+    decides, so that all ranks compute the same.
+    """
+
+    title = ""
+    """What is computed, for messages."""
+
+    def __init__(self, schedule: Schedule, max_share: float | None) -> None:
+        self.schedule = schedule
+        self.budget = TimeBudget(max_share)
+        self.results: deque[Any] = deque(maxlen=MAX_RESULTS)
+        self.is_off = False
+        self._first_step = self._retry_step = 0
+        """Step before which a computation that was put off is not tried again; 0 if none was."""
+        self._has_said_late = False
+
+    def start(self, step: int, loss: KeptLoss) -> None:
+        """The training starts after this step."""
+        self.budget.start()
+        self._first_step, self._retry_step = step, 0
+        if loss.is_reporting:
+            share = self.budget.max_share
+            limit = "without a time limit" if share is None else f"within {share:.0%} of its time"
+            say(f"{self.title} of this training {self.schedule}, {limit}.")
+
+    def end_step(self, step: int, loss: KeptLoss) -> None:
+        """Compute what is due at the end of a step, or was put off."""
+        if self.schedule.is_due(step) or 0 < self._retry_step <= step:
+            self.run(step, loss)
+
+    def run(self, step: int, loss: KeptLoss, *, is_last: bool = False) -> None:
+        """Compute now, if the time allows it."""
+        if self.is_off or not loss.batches:
+            return
+        with self.budget.spend():
+            try:
+                with sentinel.phase(_PHASE), loss.isolated():
+                    self._run(step, loss, is_last=is_last)
+            except Exception as error:
+                self.turn_off(error, f" at step {step:,}", is_reporting=loss.is_reporting)
+
+    def turn_off(self, error: Exception, where: str = "", *, is_reporting: bool = True) -> None:
+        """Say why there are no more results."""
+        self.is_off = True
+        guard.on_swallowed_error(error)
+        if is_reporting:
+            say(
+                f"no {self.title}{where}: {type(error).__name__}: {error} {remedy(error)} "
+                f"Training goes on as before, without further {self.title}."
+            )
+
+    def _run(self, step: int, loss: KeptLoss, *, is_last: bool) -> None:
+        available = self.budget.available_seconds()
+        mine = {"needed": self._needed_seconds(loss), "available": available, "wall": self._wall()}
+        everyone = gather_from_ranks(mine)
+        needed = max(each["needed"] for each in everyone)
+        if available is not None:
+            available = min(each["available"] for each in everyone)
+        if available is not None and needed > available:
+            share = self.budget.max_share or 1.0
+            wait = (needed - available) / share
+            seconds_per_step = max(each["wall"] for each in everyone) / max(
+                1, step - self._first_step
+            )
+            self._retry_step = step + max(1, ceil(wait / seconds_per_step))
+            if loss.is_reporting and (is_last or not self._has_said_late):
+                self._has_said_late = True
+                say(self._late_message(step, needed, available, is_last=is_last))
+            return
+        self._retry_step = 0
+        result = self._compute(step, loss, available)
+        self.results.append(result)
+        if loss.is_reporting:
+            self._publish(result, step)
+
+    def _wall(self) -> float:
+        return self.budget.wall_seconds()
+
+    def _needed_seconds(self, loss: KeptLoss) -> float:
+        """The least time that a result takes."""
+        raise NotImplementedError
+
+    def _compute(self, step: int, loss: KeptLoss, seconds: float | None) -> Any:
+        """The result, which takes at most so many seconds; a dataclass with the field `step`."""
+        raise NotImplementedError
+
+    def _publish(self, result: Any, step: int) -> None:  # noqa: ARG002 - of subclasses
+        """Store the result with the run, and log what is a signal."""
+        directory = current_run_directory()
+        if directory is not None:
+            save_artifact(directory, result)
+
+    def _late_message(self, step: int, needed: float, available: float, *, is_last: bool) -> str:
+        share = f"{self.budget.max_share or 1.0:.0%}"
+        times = (
+            f"it takes {duration_text(needed)} at least, and {duration_text(available)} are left "
+            f"of {share} of the training time"
+        )
+        if is_last:
+            return f"no {self.title} at step {step:,}: {times}. max_share=None sets no limit."
+        return f"{self.title} put off at step {step:,}: {times}."
+
+
+class SurfaceMeasurement(LossMeasurement):
+    """The loss surface; `settings` are arguments of `sentinel.insight.loss_surface`.
+
+    Raises TypeError for an unknown one.
+    """
+
+    title = "loss surface"
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        max_share: float | None,
+        settings: Mapping[str, Any],
+        *,
+        sharpness: bool = False,
+    ) -> None:
+        super().__init__(schedule, max_share)
+        self._settings = {"progress": None, **check_settings(settings, loss_surface, _OWN)}
+        self._settings |= {"save": False, "cache": False}
+        self._dimensions = int(self._settings.get("dimensions", 2))
+        self._sharpness = sharpness
+        self._evaluation_seconds: float | None = None
+        """Measured time of one evaluation; that of gradients is spread over all of them."""
+
+    def _needed_seconds(self, loss: KeptLoss) -> float:
+        return self._seconds_per_evaluation(loss) * min(
+            self._wanted, _MIN_EVALUATIONS[self._dimensions]
+        )
+
+    def _compute(self, step: int, loss: KeptLoss, seconds: float | None) -> Any:
+        each = max(gather_from_ranks(self._seconds_per_evaluation(loss)))
+        count, arrows = self._wanted, self._arrows_cost
+        if seconds is not None:
+            allowed = int(seconds / each)
+            # Arrows are left out where they would take more than the surface itself.
+            arrows = arrows if allowed > 2 * arrows else 0
+            count = min(count, max(allowed - arrows, _MIN_EVALUATIONS[self._dimensions]))
+        if loss.is_reporting:
+            duration = duration_text((count + arrows) * each)
+            say(f"{self.title} at step {step:,}: up to {count:,} evaluations, about {duration}.")
+        surface = loss_surface(
+            loss.model,
+            loss,
+            loss.batches,
+            optimizer=loss.optimizer if self._sharpness else None,
+            process_group=_all_ranks(),
+            **self._settings | {"max_evaluations": count, "arrows": arrows > 0, "step": step},
+        )
+        total = surface.evaluations + arrows
+        self._evaluation_seconds = surface.seconds / max(1, total)
+        return surface
+
+    @property
+    def _arrows_cost(self) -> int:
+        """What the field of arrows costs, in evaluations."""
+        has_arrows = self._dimensions > 1 and self._settings.get("arrows", True)
+        return int(_GRADIENT_COST * ARROWS**2) if has_arrows else 0
+
+    @property
+    def _wanted(self) -> int:
+        given = self._settings.get("max_evaluations")
+        return int(given or _DEFAULT_EVALUATIONS[self._dimensions])
+
+    def _seconds_per_evaluation(self, loss: KeptLoss) -> float:
+        if self._evaluation_seconds is None:
+            self._evaluation_seconds = _forward_seconds(loss) * _SAFETY
+        return self._evaluation_seconds
+
+    def _publish(self, result: Any, step: int) -> None:
+        super()._publish(result, step)
+        if result.sharpness is not None:
+            _log_sharpness(result.sharpness, step)
+
+
+class SharpnessMeasurement(LossMeasurement):
+    """The leading eigenvalue of the Hessian; `settings` are arguments of `insight.sharpness`.
+
+    Raises TypeError for an unknown one.
+    """
+
+    title = "sharpness"
+
+    def __init__(
+        self, schedule: Schedule, max_share: float | None, settings: Mapping[str, Any]
+    ) -> None:
+        super().__init__(schedule, max_share)
+        self._settings = check_settings(settings, sharpness, _OWN)
+        self._last_seconds: float | None = None
+
+    def _needed_seconds(self, loss: KeptLoss) -> float:
+        if self._last_seconds is None:
+            self._last_seconds = _forward_seconds(loss) * _PRODUCT_COST * _TYPICAL_PRODUCTS
+        return self._last_seconds * _SAFETY
+
+    def _compute(self, step: int, loss: KeptLoss, seconds: float | None) -> Any:  # noqa: ARG002
+        if loss.is_reporting and not self.results:
+            duration = duration_text(self._needed_seconds(loss))
+            say(f"{self.title} at step {step:,}: about {duration}.")
+        result = sharpness(
+            loss.model,
+            loss,
+            loss.batches,
+            optimizer=loss.optimizer,
+            step=step,
+            process_group=_all_ranks(),
+            **self._settings,
+        )
+        self._last_seconds = result.seconds
+        return result
+
+    def _publish(self, result: Any, step: int) -> None:
+        _log_sharpness(result.to_json(), step)
+
+
+def gather_from_ranks(value: Any) -> list[Any]:
+    """What each rank of the job passed; the value alone in one process.
+
+    Raises RuntimeError if a rank does not answer.
+    """
+    return RankExchange(_all_ranks()).gather(value)
+
+
+def _all_ranks() -> Any:
+    """The process group of the job; None in one process."""
+    distributed = torch.distributed
+    if distributed.is_available() and distributed.is_initialized():
+        return distributed.group.WORLD
+    return None
+
+
+def _log_sharpness(values: Mapping[str, Any], step: int) -> None:
+    eigenvalues, ratio = values.get("eigenvalues") or [], values.get("ratio")
+    known = {"sharpness": eigenvalues[0] if eigenvalues else None, "sharpness_ratio": ratio}
+    sentinel.log({name: each for name, each in known.items() if each is not None}, step=step)
+
+
+def check_settings(
+    settings: Mapping[str, Any], function: Callable[..., Any], own: Iterable[str]
+) -> dict[str, Any]:
+    """The arguments of a function, of which a callback gives `own` itself.
+
+    Raises TypeError for an unknown one.
+    """
+    known = {*inspect.signature(function).parameters} - {*own}
+    for each in settings:
+        if each not in known:
+            near = difflib.get_close_matches(each, known, n=1)
+            hint = f": did you mean {near[0]!r}?" if near else f"; known are {sorted(known)}."
+            raise TypeError(f"unknown argument {each!r}{hint}")
+    return dict(settings)
+
+
+def _forward_seconds(loss: KeptLoss) -> float:
+    """How long one evaluation takes, measured at the current weights."""
+    with preserved(loss.model), torch.no_grad():
+        loss.model.eval()
+        times = []
+        for _ in range(2):
+            begin = time.perf_counter()
+            for batch in loss.batches:
+                float(loss(loss.model, batch))
+            times.append(time.perf_counter() - begin)
+    return min(times)
+
+
+def duration_text(seconds: float) -> str:
+    """A duration in one unit.
+
+    >>> duration_text(0.234), duration_text(12.3), duration_text(600.0)
+    ('0.2 s', '12 s', '10 min')
+    """
+    if seconds < 10.0:
+        return f"{seconds:.1f} s"
+    return f"{seconds:.0f} s" if seconds < 120.0 else f"{seconds / 60.0:.0f} min"
+
+
+def remedy(error: Exception) -> str:
+    """What to do about an error of a measurement."""
+    name, text = type(error).__name__, str(error).lower()
+    if "outofmemory" in name.lower() or "out of memory" in text:
+        return 'Choose fewer weights, such as parameters="*lora*", or a smaller batch.'
+    if "not implemented" in text and "derivative" in text:
+        return 'Choose directions that need no second derivatives, such as "random".'
+    if isinstance(error, ImportError):
+        return "Install the extra: pip install 'train-sentinel[insight]'."
+    return "The loss of the trainer must be computable again on a kept batch; or give loss_fn=."
+
+
+def say(message: str) -> None:
+    try:
+        sys.stderr.write(f"sentinel: {message}\n")
+    except (OSError, ValueError):
+        # A closed stderr is none of the training's concern.
+        return

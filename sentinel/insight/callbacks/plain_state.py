@@ -1,0 +1,183 @@
+"""Plain data that objects hold, given back as it was: what a loss function counts or appends."""
+
+from __future__ import annotations
+
+import copy
+import operator
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, MutableMapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+_MAX_TENSOR_ELEMENTS = 65_536
+"""Tensors up to this size are copied; larger ones, such as a buffered batch, are not."""
+_MAX_CONTAINER_ITEMS = 10_000
+"""The items of larger containers are not looked into."""
+_MAX_DEPTH = 6
+
+_TORCH_ATTRIBUTES = frozenset(
+    {"_parameters", "_buffers", "_modules", "_non_persistent_buffers_set", "_hf_hook"}
+)
+"""Attributes of a module that `sentinel.insight.model_state` restores, or that are no data."""
+_STATE_MODULES = ("trl.", "transformers.trainer_callback")
+"""Objects of these modules are looked into: they hold counters and moments."""
+
+
+@contextmanager
+def plain_state_preserved(objects: Iterable[Any]) -> Iterator[None]:
+    """Restore the attributes of the objects when the block ends, however it ends.
+
+    Restored are which object each attribute names, the items of lists, dicts, sets and deques
+    within them, and the content of small tensors. Weights, buffers and hooks of modules are not:
+    `sentinel.insight.model_state` restores those.
+    """
+    snapshot = _Snapshot()
+    restore = [snapshot.of_object(each) for each in objects]
+    try:
+        yield
+    finally:
+        _run_all(restore)
+
+
+Restore = Callable[[], None]
+
+
+def _nothing() -> None:
+    """Restore a value that cannot change."""
+
+
+def _run_all(restores: Iterable[Restore]) -> None:
+    for each in restores:
+        each()
+
+
+class _Snapshot:
+    """Copies containers once each, since several attributes may name one."""
+
+    def __init__(self) -> None:
+        self._seen: set[int] = set()
+
+    def of_object(self, owner: Any, depth: int = 0) -> Restore:
+        attributes = vars(owner)
+        kept = {name: value for name, value in attributes.items() if name not in _TORCH_ATTRIBUTES}
+        nested = [self._of(value, depth + 1) for value in kept.values()]
+
+        def restore() -> None:
+            for name in [*attributes]:
+                if name not in kept and name not in _TORCH_ATTRIBUTES:
+                    del attributes[name]
+            attributes.update(kept)
+            _run_all(nested)
+
+        return restore
+
+    def _of(self, value: Any, depth: int) -> Restore:  # noqa: PLR0911 - one for each type
+        if value is None or isinstance(value, bool | int | float | str | bytes):
+            return _nothing
+        if depth > _MAX_DEPTH or id(value) in self._seen:
+            return _nothing
+        self._seen.add(id(value))
+        if isinstance(value, dict):
+            return self._of_dict(value, depth)
+        if isinstance(value, list | deque):
+            return self._of_sequence(value, depth)
+        if isinstance(value, set):
+            return self._of_set(value)
+        if isinstance(value, tuple):
+            nested = [self._of(each, depth + 1) for each in self._items(value)]
+            return lambda: _run_all(nested)
+        if isinstance(value, torch.Tensor):
+            return _of_tensor(value)
+        if type(value).__module__.startswith(_STATE_MODULES) and hasattr(value, "__dict__"):
+            return self.of_object(value, depth)
+        return _nothing
+
+    @staticmethod
+    def _items(values: Any) -> Any:
+        return values if len(values) <= _MAX_CONTAINER_ITEMS else ()
+
+    def _of_dict(self, value: dict[Any, Any], depth: int) -> Restore:
+        kept = dict(value)
+        nested = [self._of(each, depth + 1) for each in self._items(kept).values()] if kept else []
+
+        def restore() -> None:
+            if not _same_items(value, kept) or not _same_items(value.values(), kept.values()):
+                value.clear()
+                value.update(kept)
+            _run_all(nested)
+
+        return restore
+
+    def _of_sequence(self, value: Any, depth: int) -> Restore:
+        kept = list(value)
+        nested = [self._of(each, depth + 1) for each in self._items(kept)]
+
+        def restore() -> None:
+            # A list of callbacks may be iterated over at this moment: it is written only if needed.
+            if not _same_items(value, kept):
+                value.clear()
+                value.extend(kept)
+            _run_all(nested)
+
+        return restore
+
+    @staticmethod
+    def _of_set(value: set[Any]) -> Restore:
+        kept = set(value)
+
+        def restore() -> None:
+            if value != kept:
+                value.clear()
+                value.update(kept)
+
+        return restore
+
+
+def _same_items(values: Collection[Any], kept: Collection[Any]) -> bool:
+    return len(values) == len(kept) and all(map(operator.is_, values, kept))
+
+
+def _of_tensor(value: Any) -> Restore:
+    is_plain = type(value) is torch.Tensor and not value.is_inference()
+    if not is_plain or value.numel() > _MAX_TENSOR_ELEMENTS or value.is_leaf is False:
+        return _nothing
+    kept, version = value.detach().clone(), value._version  # noqa: SLF001 - it has no public name
+
+    def restore() -> None:
+        if value._version != version:  # noqa: SLF001
+            with torch.no_grad():
+                value.copy_(kept)
+
+    return restore
+
+
+@contextmanager
+def attribute_set(owner: Any, name: str, value: Any) -> Iterator[None]:
+    """Set an attribute of an object for the block, also one that hides a method."""
+    attributes = vars(owner)
+    is_missing, before = name not in attributes, attributes.get(name)
+    attributes[name] = value
+    try:
+        yield
+    finally:
+        if is_missing:
+            attributes.pop(name, None)
+        else:
+            attributes[name] = before
+
+
+def copy_of_inputs(value: Any) -> Any:
+    """A copy of the inputs of a loss: the same types, with tensors of their own."""
+    if isinstance(value, torch.Tensor):
+        # A tensor may be a view of a much larger one, which deepcopy would copy as a whole.
+        return value.detach().clone()
+    if isinstance(value, MutableMapping):
+        result = copy.copy(value)
+        for name, each in value.items():
+            result[name] = copy_of_inputs(each)
+        return result
+    if type(value) in {list, tuple}:
+        return type(value)(map(copy_of_inputs, value))
+    return copy.deepcopy(value)

@@ -1,0 +1,75 @@
+"""The path of the weights, recorded by a callback. An error never reaches the training."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from sentinel.client import guard
+from sentinel.insight.artifact import current_run_directory, save_artifact
+from sentinel.insight.callbacks.loss_measurement import MAX_RESULTS, check_settings, say
+from sentinel.insight.trajectory_recorder import TrajectoryRecorder
+
+
+class Recording:
+    """A `TrajectoryRecorder` for each training; `settings` are its arguments.
+
+    Raises TypeError for an unknown one, and ValueError for an invalid `every`.
+    """
+
+    def __init__(self, every: int, settings: Mapping[str, Any]) -> None:
+        if not isinstance(every, int) or every < 1:
+            raise ValueError(f"every is {every!r}: give a number of steps.")
+        self._every = every
+        self._settings = check_settings(settings, TrajectoryRecorder, {"model", "process_group"})
+        self.recorder: Any = None
+        self.results: deque[Any] = deque(maxlen=MAX_RESULTS)
+        self.loss: float | None = None
+        """The newest loss that is known."""
+        self._is_on = False
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The state of a copy, which records nothing yet."""
+        return self.__dict__ | {"recorder": None, "_is_on": False}
+
+    def start(self, model: Any, step: int, reference: Any = None) -> None:
+        """Record the weights before the training; `reference` unless one was given."""
+        self._is_on = True
+        self._run(self._start, model, step, reference)
+
+    def record(self, step: int) -> None:
+        """Record the weights, if it is time."""
+        if step % self._every == 0:
+            self._run(lambda: self.recorder.record(step, self.loss))
+
+    def end(self, step: int) -> None:
+        """Record the last weights, and store the trajectory with the run."""
+        self._run(self._end, step)
+        self._is_on = False
+
+    def _start(self, model: Any, step: int, reference: Any) -> None:
+        self.loss = None
+        settings = {"reference": reference} | self._settings
+        self.recorder = TrajectoryRecorder(model, **settings)
+        self.recorder.record(step)
+
+    def _end(self, step: int) -> None:
+        if self.recorder.steps[-1:] != [step]:
+            self.recorder.record(step, self.loss)
+        self.recorder.all_reduce()
+        result = self.recorder.result()
+        self.results.append(result)
+        directory = current_run_directory()
+        if directory is not None and result.runs:
+            save_artifact(directory, result)
+
+    def _run(self, body: Callable[..., None], *args: Any) -> None:
+        if not self._is_on:
+            return
+        try:
+            body(*args)
+        except Exception as error:
+            self._is_on = False
+            guard.on_swallowed_error(error)
+            say(f"no trajectory: {type(error).__name__}: {error} Training goes on as before.")

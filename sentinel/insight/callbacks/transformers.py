@@ -1,0 +1,213 @@
+"""Callbacks for `transformers.Trainer` and TRL's trainers.
+
+from sentinel.insight.callbacks.transformers import LossSurfaceCallback, SharpnessCallback
+
+DPOTrainer(..., callbacks=[LossSurfaceCallback(every=200), SharpnessCallback(every=50)]).train()
+
+They work with and without `@sentinel.monitor`. With it, results are on the page of the run and in
+its report; in any case `callback.results` has them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+from transformers import TrainerCallback
+
+from sentinel.client.capture import gradient_flow
+from sentinel.insight.callbacks.loss_measurement import (
+    DEFAULT_SHARE,
+    LossFunction,
+    LossMeasurement,
+    Schedule,
+    SharpnessMeasurement,
+    SurfaceMeasurement,
+)
+from sentinel.insight.callbacks.recording import Recording
+from sentinel.insight.callbacks.trainer_loss import TrainerLoss, trainer_of
+from sentinel.integrations.callbacks.owned_session import OwnedSession
+
+
+class _LossCallback(TrainerCallback):  # type: ignore[misc]
+    """Keeps inputs of the trainer's loss, and runs a measurement on them when it is due."""
+
+    def __init__(
+        self,
+        measurement: LossMeasurement,
+        batches: int,
+        newest: bool | None,
+        loss_fn: LossFunction | None,
+    ) -> None:
+        self._measurement = measurement
+        self._options = (batches, newest, loss_fn)
+        self._loss: TrainerLoss | None = None
+
+    @property
+    def results(self) -> Sequence[Any]:
+        """What was computed, the oldest first; at most 64."""
+        return self._measurement.results
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The state of a copy, which belongs to no trainer yet."""
+        return self.__dict__ | {"_loss": None}
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002 - names are those of Transformers
+        """Find the trainer, and say what is computed and when."""
+        self._loss = None
+        try:
+            self._loss = TrainerLoss(trainer_of(self), *self._options)
+        except Exception as error:
+            self._measurement.turn_off(error)
+            return
+        self._measurement.start(state.global_step, self._loss)
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
+        """Keep the inputs of this step."""
+        if self._loss is not None and not self._measurement.is_off:
+            self._loss.keep()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
+        """Compute what is due."""
+        if self._loss is not None:
+            self._loss.end_keeping()
+            self._measurement.end_step(state.global_step, self._loss)
+
+    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
+        """Compute at a checkpoint, if that is wanted."""
+        if self._loss is not None and self._measurement.schedule.on_save:
+            self._measurement.run(state.global_step, self._loss)
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
+        """Compute at the end, if that is wanted."""
+        if self._loss is not None:
+            self._loss.end_keeping()
+            if self._measurement.schedule.at_end:
+                self._measurement.run(state.global_step, self._loss, is_last=True)
+            self._loss = None
+
+
+class LossSurfaceCallback(_LossCallback):
+    """Computes the loss surface around the weights every `every` steps, at saves or at the end.
+
+    It takes at most `max_share` of the wall time of the training (5 % by default; None: no limit).
+    The loss is that of the trainer on `batches` of its micro-batches: those of the first step, or
+    with `newest`, which is the default for trainers that generate texts, those of the current one.
+    `loss_fn(model, batch)` takes the place of the trainer's loss. With `sharpness`, the leading
+    eigenvalue of the Hessian is logged too. Everything else goes to `sentinel.insight.loss_surface`
+    (directions, bounds, dimensions, parameters, ...).
+
+    Raises ValueError and TypeError for bad settings, and nothing later.
+    """
+
+    def __init__(  # noqa: PLR0913 - keyword arguments with defaults
+        self,
+        *,
+        every: int | None = None,
+        on_save: bool = False,
+        at_end: bool = True,
+        max_share: float | None = DEFAULT_SHARE,
+        batches: int = 1,
+        newest: bool | None = None,
+        loss_fn: LossFunction | None = None,
+        sharpness: bool = False,
+        **surface: Any,
+    ) -> None:
+        schedule = Schedule(every, on_save=on_save, at_end=at_end)
+        measurement = SurfaceMeasurement(schedule, max_share, surface, sharpness=sharpness)
+        super().__init__(measurement, batches, newest, loss_fn)
+
+
+class SharpnessCallback(_LossCallback):
+    """Logs `sharpness` and `sharpness_ratio` every `every` steps, at saves or at the end.
+
+    The sharpness is the leading eigenvalue of the Hessian of the loss; the ratio relates it to the
+    largest one with which the optimizer is stable at its learning rate (1 is the edge of
+    stability). The other arguments are those of `LossSurfaceCallback`, and `parameters`, `k`,
+    `tolerance` and `seed` go to `sentinel.insight.sharpness`.
+
+    Raises ValueError and TypeError for bad settings, and nothing later.
+    """
+
+    def __init__(  # noqa: PLR0913 - keyword arguments with defaults
+        self,
+        *,
+        every: int | None = None,
+        on_save: bool = False,
+        at_end: bool = True,
+        max_share: float | None = DEFAULT_SHARE,
+        batches: int = 1,
+        newest: bool | None = None,
+        loss_fn: LossFunction | None = None,
+        **sharpness: Any,
+    ) -> None:
+        schedule = Schedule(every, on_save=on_save, at_end=at_end)
+        measurement = SharpnessMeasurement(schedule, max_share, sharpness)
+        super().__init__(measurement, batches, newest, loss_fn)
+
+
+class TrajectoryCallback(TrainerCallback):  # type: ignore[misc]
+    """Records the path of the weights every `every` steps; at the end it is stored with the run.
+
+    `callback.recorder` is the `sentinel.insight.TrajectoryRecorder`, which takes the other
+    arguments, and `callback.results` has the trajectory after the training. The distance to the
+    reference is that to the trainer's own reference model, if it has one. In a monitored run,
+    `distance_to_initial`, `distance_to_reference` and `distance_travelled` are logged.
+    """
+
+    def __init__(self, *, every: int = 10, **settings: Any) -> None:
+        self._recording = Recording(every, settings)
+
+    @property
+    def recorder(self) -> Any:
+        """The recorder of the current or last training; None before."""
+        return self._recording.recorder
+
+    @property
+    def results(self) -> Sequence[Any]:
+        """The trajectory of each training."""
+        return self._recording.results
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:  # noqa: ARG002 - names are those of Transformers
+        """Record where the training starts."""
+        reference = None
+        with suppress(RuntimeError):
+            reference = getattr(trainer_of(self), "ref_model", None)
+        self._recording.start(given["model"], state.global_step, reference)
+
+    def on_log(self, args: Any, state: Any, control: Any, **given: Any) -> None:  # noqa: ARG002
+        """Keep the newest loss."""
+        self._recording.loss = (given.get("logs") or {}).get("loss", self._recording.loss)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
+        """Record the weights, if it is time."""
+        self._recording.record(state.global_step)
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
+        """Store the trajectory with the run."""
+        self._recording.end(state.global_step)
+
+
+class GradientFlowCallback(TrainerCallback):  # type: ignore[misc]
+    """Measures the gradient of each layer, within 1 % of the time of the training.
+
+    It does what `@sentinel.monitor(insight="gradient_flow")` does. If the run is not monitored
+    yet, it monitors it, with the arguments of `sentinel.monitor`. `every` is the stride in steps;
+    the default adapts to the cost.
+
+    Raises SettingsError for an unknown argument or an invalid value, and nothing later.
+    """
+
+    def __init__(self, *, every: int | None = None, **settings: Any) -> None:
+        self._every = every
+        self._session = OwnedSession({**settings, "insight": gradient_flow.NAME})
+
+    def on_epoch_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:  # noqa: ARG002 - names are those of Transformers
+        """Start, after the callbacks that start a session for the whole training."""
+        self._session.begin()
+        gradient_flow.enable(given.get("model"), every=self._every)
+
+    def on_train_end(self, *_: Any, **__: Any) -> None:
+        """End the session, if this callback started it."""
+        self._session.end()
