@@ -1,7 +1,11 @@
 // Loads plotly.js, and draws with the colours of the page.
 import { CHART_AXIS_NOUNS, chartNumber, chartShortNumber } from "./units.js";
 
-const PLOT_CONFIG = { displayModeBar: false, doubleClick: false, showTips: false, responsive: false };
+const PLOT_CONFIG = {
+  displayModeBar: false, doubleClick: false, showTips: false, responsive: false, scrollZoom: false,
+  // By default four pixels are drawn for each, which takes half a second without a GPU.
+  plotGlPixelRatio: Math.min(2, Math.max(1, devicePixelRatio)),
+};
 // Cividis: even in lightness, and the same for people who see few colours.
 export const PLOT_SCALE = [[0, "#00224e"], [0.25, "#35456c"], [0.5, "#7c7b78"], [0.75, "#bcae6c"], [1, "#fee838"]];
 export const PLOT_MARGIN = { l: 52, r: 12, t: 8, b: 24, pad: 0 };
