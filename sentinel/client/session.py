@@ -13,10 +13,9 @@ from collections.abc import Callable
 from functools import partial
 from importlib import import_module
 from pkgutil import iter_modules
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sentinel.client.arguments import MonitorArguments
-from sentinel.client.capture.gradient_flow import NAME, GradientFlow
 from sentinel.client.capture.loop import TrainingLoop
 from sentinel.client.capture.patcher import Patcher
 from sentinel.client.guard import ErrorGuard
@@ -31,6 +30,9 @@ from sentinel.transport import paths
 from sentinel.transport.identity import Identity
 from sentinel.transport.launch_environment import identify
 from sentinel.transport.ring import RingWriter, fitting_capacity
+
+if TYPE_CHECKING:
+    from sentinel.client.capture.gradient_flow import GradientFlow
 
 NAME_KEY, TIER_KEY, ON_CRITICAL_KEY = "monitor/name", "monitor/tier", "monitor/on_critical"
 """Metadata keys of arguments that are settings of the agent."""
@@ -66,14 +68,24 @@ class Session:
         if not self.uses_collective or self.identity.rank == 0:
             self._start_agent()
         loop = self.loop = TrainingLoop(self.recorder)
-        if NAME in self.arguments.insight:
-            loop.gradient_flow = GradientFlow(self.recorder, loop.grad_norm, self.identity.rank)
+        if "gradient_flow" in self.arguments.insight:
+            self.measure_gradient_flow()
         self.stack_thread = StackThread(self.ring.path, lambda: loop.training_thread_id)
         self.stack_thread.open()
         for name in integration_names():
             patcher = Patcher(name, self.recorder, loop)
             self._undo_patches.append(patcher.undo)
             self._attach_on_import(patcher)
+
+    def measure_gradient_flow(self) -> GradientFlow | None:
+        """Measure the gradient of each layer from now on; None before the run is open."""
+        from sentinel.client.capture.gradient_flow import GradientFlow  # noqa: PLC0415 - few runs need it
+
+        if self.loop is not None and self.loop.gradient_flow is None:
+            self.loop.gradient_flow = GradientFlow(
+                self.recorder, self.loop.grad_norm, self.identity.rank
+            )
+        return None if self.loop is None else self.loop.gradient_flow
 
     def _attach_on_import(self, patcher: Patcher) -> None:
         """Attach the integration as soon as its framework is imported."""

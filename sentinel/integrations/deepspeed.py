@@ -15,9 +15,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import nan
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from sentinel.client.capture.gradient_flow import GradientFlow
 from sentinel.client.capture.loop import OTHER_STEPS_MARGIN
 from sentinel.client.capture.loss import RAW_LOSS_ATTRIBUTE
 from sentinel.client.capture.patcher import Patcher
@@ -25,6 +24,9 @@ from sentinel.client.capture.phases import PhaseRecorder
 from sentinel.client.capture.scalars import RejectedValueError
 from sentinel.client.capture.tracker import ignore_trackers_during
 from sentinel.model.record import Event
+
+if TYPE_CHECKING:
+    from sentinel.client.capture.gradient_flow import GradientFlow
 
 FRAMEWORK = "deepspeed.runtime.engine"
 

@@ -1,14 +1,19 @@
 """The norms of layers under frameworks that accumulate, clip and adapt, as autograd has them."""
 
+import json
+from pathlib import Path
+
 import pytest
 from requirements import need
 from support.gradient_flows import GradientLog, every_step, monitored, statistics
+from support.rank_processes import until
 from support.training_loops import batch, loss_of, model
 
 need("torch", "transformers", "accelerate", "lightning", "peft", "datasets")
 import torch
 
 from sentinel.client.capture.layer_names import clean_name, module_path
+from sentinel.store.run_reader import RunReader
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.filterwarnings("ignore")]
 
@@ -133,3 +138,20 @@ def test_lightning_with_accumulation_and_clipping(algorithm, tmp_path, recorded)
         trainer.fit(Net(), data)
 
     check(recorded, expected, [2, 3, 4])
+
+
+def test_the_parts_of_two_ranks_are_stored_by_their_agent_as_one_gradient(torchrun, tmp_path):
+    torchrun((Path(__file__).parent / "flow_ranks.py").read_text(), OUT=str(tmp_path))
+
+    expected = json.loads((tmp_path / "norms.json").read_text())
+    (database,) = (tmp_path / "home" / "runs").glob("*/sentinel.db")
+    reader = RunReader(database)
+    # The agent reads the last records after the end of the ranks.
+    until(lambda: len(reader.layers("layer_grad_norm")["x"]) == 5, 120.0, "layers are stored")
+    found = reader.layers("layer_grad_norm")
+    assert found["layers"] == ["0", "2"]
+    for column, step in enumerate(found["x"]):
+        norms = [row[column] for row in found["values"]]
+        assert norms == pytest.approx(expected[str(step)], rel=CLOSE)
+    assert found["x"] == [2, 3, 4, 5, 6]
+    assert {*found["histograms"]["layer"]} == {"0", "2"}

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from math import isfinite, nan
 from time import perf_counter
@@ -46,6 +46,8 @@ MIN_INTERVAL_SECONDS, RANKS_PER_INTERVAL = 1.0, 64
 MIN_DEVICE_STRIDE = 10
 """On a GPU, whose time is not seen, reading each gradient once is much less than ten steps."""
 MIN_NOISE_MEASUREMENTS, NOISE_DECAY = 4, 0.9
+TIMES_COMPARED = 5
+"""Measurements, and steps, of which the median time is taken."""
 PLAN_AGAIN_STEPS = 10
 """Steps after which parameters that changed are grouped again; twice as many each time."""
 
@@ -74,8 +76,9 @@ class GradientFlow:
         self.phase = IDLE
         self.disabled = False
         self.measurement_count = 0
-        self.costs_seconds: deque[float] = deque(maxlen=3)
-        """Times of the last measurements; the smallest counts, since the first ones warm up."""
+        self.costs_seconds: deque[float] = deque(maxlen=TIMES_COMPARED)
+        """Times of the last measurements."""
+        self._step_times: deque[float] = deque(maxlen=TIMES_COMPARED)
         self._layers: Layers | None = None
         self._plan_count = 0
         self._plan_step = 0
@@ -109,8 +112,9 @@ class GradientFlow:
     def end_step(self, step_time: float) -> None:
         """The training step, which took that many seconds, is complete but not yet recorded."""
         self._steps += 1
+        self._step_times.append(step_time)
         if self._steps >= self._wake_step or self._arriving is not None:
-            self._run(self._end_step, step_time)
+            self._run(self._end_step)
 
     def flush(self) -> None:
         """Write what has arrived, at the end of the run."""
@@ -175,14 +179,14 @@ class GradientFlow:
         deliver(vector.tolist())
         return True
 
-    def _end_step(self, step_time: float) -> None:
+    def _end_step(self) -> None:
         self._write_arrived()
         self._accept_measured()
         layers = self._layers
         if layers is not None:
             layers.end_step()
         self._is_captured = False
-        stride = self._stride(step_time)
+        stride = self.stride()
         due = (self._steps // stride + 1) * stride
         self._wake_step, self.phase = due - 2, IDLE
         if layers is not None and not layers.is_sharded and self._rank != 0:
@@ -234,7 +238,7 @@ class GradientFlow:
         )
         self._recorder.record_layers(stamp, attributes)
 
-    def _stride(self, step_time: float) -> int:
+    def stride(self) -> int:
         """Steps between measurements. Each stride is a multiple of the shorter ones.
 
         Ranks with different costs have common steps then, at which sums can be combined.
@@ -242,8 +246,10 @@ class GradientFlow:
         if self.every is not None:
             return self.every
         layers, wanted = self._layers, 1.0
+        # Medians: the first times, and those of a machine that is busy, are no measure.
+        step_time = _median(self._step_times) if self._step_times else 0.0
         if step_time > 0.0 and self.measurement_count:
-            cost = min(self.costs_seconds) if len(self.costs_seconds) > 1 else 0.0
+            cost = _median(self.costs_seconds) if len(self.costs_seconds) > 1 else 0.0
             ranks = layers.world_size if layers is not None and layers.is_sharded else 1
             interval = MIN_INTERVAL_SECONDS * max(1.0, ranks / RANKS_PER_INTERVAL)
             wanted = max(cost / MAX_STEP_TIME_FRACTION, interval) / step_time
@@ -269,6 +275,12 @@ class GradientFlow:
             )
             self._noise = NoiseAverages()
         return self._layers if self._layers.devices else None
+
+
+def _median(times: Iterable[float]) -> float:
+    # The module `statistics` takes 8 ms to import.
+    ordered = sorted(times)
+    return ordered[len(ordered) // 2]
 
 
 @dataclass
@@ -317,12 +329,9 @@ def enable(model: Any = None, *, every: int | None = None) -> bool:
     from sentinel.client.session import current_session  # noqa: PLC0415 - it imports this module
 
     session = current_session()
-    if session is None or session.loop is None:
-        return False
-    flow = session.loop.gradient_flow
+    flow = None if session is None else session.measure_gradient_flow()
     if flow is None:
-        flow = GradientFlow(session.recorder, session.loop.grad_norm, session.identity.rank)
+        return False
     flow.every = flow.every if every is None else every
     flow.model = flow.model if model is None else model
-    session.loop.gradient_flow = flow
     return True

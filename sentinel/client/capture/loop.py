@@ -14,14 +14,16 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from time import perf_counter
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sentinel.client.capture.device_copy import is_capturing_graph
 from sentinel.client.capture.grad_norm import GradNorm
-from sentinel.client.capture.gradient_flow import GradientFlow
 from sentinel.client.capture.loss import StepLoss
 from sentinel.client.capture.scalars import RejectedValueError, split_by_device
 from sentinel.client.recorder import Recorder
+
+if TYPE_CHECKING:
+    from sentinel.client.capture.gradient_flow import GradientFlow
 
 OTHER_STEPS_MARGIN = 16
 """Steps of others, beyond twice the usual count, after which the primary optimizer is replaced."""

@@ -26,6 +26,7 @@ MAX_BACKLOG_BYTES = 16 * chunk.CHUNK_BYTES
 _CATCH_UP_BYTES, _CATCH_UP_READS = 2 * chunk.CHUNK_BYTES, 4
 """Bytes per read of a sender that is behind, and reads per chunk: about two milliseconds."""
 _SAMPLE_PREFIX = b'T["' + Event.SAMPLE.value.encode()
+_LAYERS_PREFIX = b'T["' + Event.LAYERS.value.encode()
 
 
 @dataclass
@@ -97,23 +98,32 @@ class CollectiveSender:
         if payload.startswith(_SAMPLE_PREFIX):
             # A sampled text may be dropped; it must not delay values.
             return not is_behind and len(payload) < chunk.MAX_PAYLOAD_BYTES // 8
+        if is_behind and payload.startswith(_LAYERS_PREFIX):
+            return False
         return chunk.encoded_size(payload) <= chunk.MAX_PAYLOAD_BYTES and not (
             is_behind and payload[:1] == VALUES_KIND
         )
 
     def _select_newest(self) -> list[bytes]:
-        """The newest pending payloads that fit; events take precedence over values."""
+        """The newest pending payloads that fit: events, then values, then those of layers."""
         free = chunk.MAX_PAYLOAD_BYTES
         selected: set[int] = set()
-        for is_values in (False, True):
+        for rank in range(3):
             for at in range(len(self._pending) - 1, -1, -1):
                 payload = self._pending[at]
                 size = chunk.encoded_size(payload)
-                if (payload[:1] == VALUES_KIND) is is_values and size <= free:
+                if _final_rank(payload) == rank and size <= free:
                     free -= size
                     selected.add(at)
         self.lost_records += len(self._pending) - len(selected)
         return [payload for at, payload in enumerate(self._pending) if at in selected]
+
+
+def _final_rank(payload: bytes) -> int:
+    """The place of the payload's kind in the final chunk."""
+    if payload.startswith(_LAYERS_PREFIX):
+        return 2
+    return 1 if payload[:1] == VALUES_KIND else 0
 
 
 def sender_identity(payloads: Iterable[bytes]) -> dict[str, object] | None:

@@ -3,6 +3,7 @@
 import os
 
 import pytest
+from support.layer_records import rank_sums
 from support.recorders import RecordedRank
 
 from sentinel.client.collective import chunk
@@ -11,9 +12,10 @@ from sentinel.client.collective.sender import MAX_BACKLOG_BYTES, CollectiveSende
 from sentinel.live.rings import LiveRings
 from sentinel.model.counters import Counters
 from sentinel.model.record import Event
+from sentinel.signals.layer_statistics import LayerSum, sums_from_attributes
 from sentinel.transport.identity import Identity
 from sentinel.transport.paths import ring_path
-from sentinel.transport.record_codec import RecordDecoder
+from sentinel.transport.record_codec import RecordDecoder, StepStamp
 from sentinel.transport.ring import RingCursor, RingReader, RingWriter
 from sentinel.transport.ring_layout import DROP_REASONS
 
@@ -133,6 +135,37 @@ def test_a_full_final_chunk_holds_all_events_and_the_newest_values(pair):
     assert steps == [*range(steps[0], 600)]
     assert len(steps) + last.lost_records == 600
     assert header.drop_counts[DROP_REASONS.index("behind")] == last.lost_records
+
+
+def record_layers(rank, step):
+    """The sums over the most layers that a rank reports."""
+    sums = {f"model.layers.{at}.self_attn.q_proj": LayerSum(*[0.1 * at] * 10) for at in range(128)}
+    attributes = rank_sums(step, 1, sums, ranks=2).attributes
+    rank.recorder.record_layers(StepStamp(step, step, 1e9), attributes)
+
+
+def test_a_chunk_carries_the_sums_over_all_layers(pair):
+    for step in range(3):
+        record_layers(pair.sending, step)
+        assert pair.send_chunk().lost_records == 0
+
+    _, records = pair.read_replica()
+
+    assert [record.step for record in records if record.event is Event.LAYERS] == [0, 1, 2]
+    assert len(sums_from_attributes(records[-1].attributes)) == 128
+
+
+def test_layers_displace_no_values_from_the_final_chunk(pair):
+    for step in range(100):
+        pair.sending.recorder.log({f"n{n}": float(step) for n in range(10)}, step=step)
+    record_layers(pair.sending, 100)
+    pair.sending.recorder.close({"outcome": "finished"})
+    last = pair.send_final_chunk()
+
+    _, records = pair.read_replica()
+
+    assert last.lost_records == 1
+    assert [record.step for record in records if record.event is Event.STEP] == [*range(100)]
 
 
 def test_a_rank_that_logs_too_much_loses_values_and_counts_them(pair):
