@@ -133,7 +133,12 @@ def plan_layers(
     one. `flattened_shares` are those of FSDP1. Raises RejectedValueError if it is unknown which
     part of a gradient this rank holds.
     """
-    named = name_parameters(parameters, model, names)
+    # A layer whose gradient cannot be read must not look like one that has none.
+    named = [
+        (at, name)
+        for at, name in name_parameters(parameters, model, names)
+        if _is_readable(parameters[at].grad)
+    ]
     layers, layer_of = group_layers([name for _, name in named])
     world_size = _world_size()
     shares = {at: gradient_share(parameters[at], flattened_shares) for at, _ in named}
@@ -159,6 +164,15 @@ def plan_layers(
         _choose_sample(members, [local_part(parameters[each.position]) for each in members])
         devices.append(DeviceLayers(device, rows, members))
     return Layers(layers, [*map(id, parameters)], devices, is_sharded, world_size)
+
+
+def _is_readable(gradient: Any) -> bool:
+    """Whether the gradient, if there is one, can be measured without waiting for its device."""
+    if gradient is None:
+        return True
+    return gradient.layout == sys.modules["torch"].strided and (
+        gradient.is_floating_point() or gradient.is_complex()
+    )
 
 
 def _square_share(share: GradientShare | None, world_size: int) -> float:
