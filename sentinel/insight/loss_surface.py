@@ -17,6 +17,7 @@ from math import inf, isfinite, isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
+from sentinel.client.api import phase
 from sentinel.insight.artifact import current_run_directory, save_artifact
 from sentinel.insight.directions import (
     PlacedDirection,
@@ -231,7 +232,8 @@ def measuring(
     chosen = select_parameters(model, parameters)
     exchange = RankExchange(find_group(model, process_group), timeout)
     try:
-        with _without_inference_mode(), preserved(model):
+        # In a monitored run it is no training step that takes so long.
+        with phase("insight"), _without_inference_mode(), preserved(model):
             yield WeightSpace(model, chosen), exchange
     except BaseException as error:
         is_collective = isinstance(error, RuntimeError) and not isinstance(error, SurfaceError)

@@ -3,7 +3,7 @@
 import functools
 import json
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
@@ -30,9 +30,12 @@ from support.restored_models import (
 from torch import nn
 from torch.nn import functional
 
+import sentinel
 from sentinel.insight import LossSurface, loss_surface, sharpness
+from sentinel.insight.artifact import current_run_directory, list_artifacts, load_artifact
 from sentinel.insight.directions import Direction
 from sentinel.insight.surface_error import SurfaceError
+from sentinel.model.record import Event, Record
 
 QUIET: dict[str, Any] = {"cache": False, "progress": None}
 
@@ -497,6 +500,36 @@ def test_the_result_is_json_and_comes_back() -> None:
     result = loss_surface(make_net(), squared_error, make_batch(), max_evaluations=16, **QUIET)
 
     assert LossSurface.from_json(json.loads(json.dumps(result.to_json()))) == result
+
+
+def test_a_monitored_run_keeps_the_result_and_sees_no_training_in_it(
+    recorded: Callable[[], dict[int, list[Record]]],
+) -> None:
+    model, batch = make_net(), make_batch()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    found = []
+
+    @sentinel.monitor(run="surface", agent=False)
+    def run() -> None:
+        for step in range(4):
+            if step == 2:
+                found.append(loss_surface(model, squared_error, batch, name="middle", step=step,
+                    max_evaluations=9, **QUIET))  # fmt: skip
+                found.append(current_run_directory())
+            optimizer.zero_grad()
+            squared_error(model, batch).backward()
+            optimizer.step()
+
+    run()
+
+    (records,) = recorded().values()
+    phases = [r.attributes for r in records if r.event is Event.PHASE]
+    assert phases == [{"name": "insight", "edge": edge} for edge in ("begin", "end")]
+    assert sum("loss" in record.values for record in records) == 4
+    (header,) = list_artifacts(found[1])
+    assert (header["kind"], header["name"], header["step"]) == ("loss_surface", "middle", 2)
+    stored = load_artifact(found[1], header["id"])["data"]
+    assert LossSurface.from_json(stored).points == found[0].points
 
 
 def test_progress_is_estimated_before_and_shown_while_it_runs(
