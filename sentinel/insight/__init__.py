@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from sentinel.insight.gradient_flow import GradientFlow
     from sentinel.insight.gradient_flow import gradient_flow as gradient_flow
+    from sentinel.insight.importance import Importance
     from sentinel.insight.importance import importance as importance
     from sentinel.insight.loss_surface import LossSurface
     from sentinel.insight.loss_surface import loss_surface as loss_surface
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "GradientFlow",
+    "Importance",
     "LossSurface",
     "Sharpness",
     "Trajectory",
@@ -34,6 +36,7 @@ __all__ = [
 
 _MODULES = {
     "GradientFlow": "sentinel.insight.gradient_flow",
+    "Importance": "sentinel.insight.importance",
     "LossSurface": "sentinel.insight.loss_surface",
     "Sharpness": "sentinel.insight.sharpness",
     "Trajectory": "sentinel.insight.trajectory",
