@@ -35,7 +35,8 @@ MAX_EXACT_ELEMENTS = 1 << 26
 """Parameters per rank of which a copy of the initial weights is kept unless `exact` is given."""
 
 _VERSION = 1
-_CHUNK = 1 << 20
+_CPU_CHUNK, _DEVICE_CHUNK = 1 << 16, 1 << 22
+"""Elements whose difference is in memory at once: a CPU has them in its cache."""
 _INITIAL, _REFERENCE = -2, -1
 """Positions in the values of a snapshot: squared distances, behind the projection."""
 _SAME_WEIGHTS = 1e-9
@@ -548,11 +549,12 @@ def _squared_norm(tensor: torch.Tensor, origin: torch.Tensor | None = None) -> t
     # The difference of two close float32 numbers is exact in float32.
     wide = torch.promote_types(tensor.dtype, torch.float32)
     total = torch.zeros((), dtype=sums_type, device=tensor.device)
-    for start in range(0, len(flat), _CHUNK):
-        piece = flat[start : start + _CHUNK].to(wide)
+    count = _CPU_CHUNK if tensor.is_cpu else _DEVICE_CHUNK
+    for start in range(0, len(flat), count):
+        piece = flat[start : start + count].to(wide)
         if others is not None:
-            piece = piece - others[start : start + _CHUNK].to(wide)
-        total += piece.to(sums_type).square().sum()
+            piece = piece - others[start : start + count].to(wide)
+        total += torch.linalg.vector_norm(piece, dtype=sums_type).square()
     return total
 
 
