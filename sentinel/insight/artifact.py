@@ -97,10 +97,10 @@ def save_artifact(
     """Store a result with the run, and return its file; None, with a warning, if that fails.
 
     `result` has `kind` and `to_json()`, and may have `name`, `step` and `title`; a mapping with
-    these keys will do. The id is the kind with name and step: a result with the same id replaces
-    the former one, as a reader sees at once. Without either, the id has the time. One result is at
-    most 4 MiB, and a run has at most 64 of them, of 64 MiB: the oldest of the kind that has most
-    are deleted.
+    these keys will do. A step that is None becomes that of the run in this process. The id is the
+    kind with name and step, or else with the time: a result with the same id replaces the former
+    one, as a reader sees at once. One result is at most 4 MiB, and a run has at most 64 of them, of
+    64 MiB: the oldest of the kind that has most are deleted.
     """
     try:
         return _save(Path(run_directory), result, name, title)
@@ -112,16 +112,13 @@ def save_artifact(
 
 def make_artifact(result: Any, *, name: str | None = None, title: str = "") -> dict[str, Any]:
     """A result with its header, as it is stored. Raises TypeError, ValueError."""
-    if not isinstance(result, Mapping) and not hasattr(result, "to_json"):
-        raise TypeError(f"a result of insight has to_json(), and {type(result).__name__} has not")
-    data = dict(result if isinstance(result, Mapping) else result.to_json())
-    kind = str(data.get("kind") or getattr(result, "kind", ""))
+    data = _plain(result)
+    kind = str(data["kind"])
     if not _KIND.fullmatch(kind):
         raise ValueError(f"the kind of a result must be a name such as loss_surface, not {kind!r}")
     step = data.get("step")
     step = int(step) if isinstance(step, int | float) and abs(step) < _MAX_STEP else None
-    given = name if name is not None else data.get("name") or getattr(result, "name", "")
-    name = clean(str(given or ""), _MAX_NAME_CHARS)
+    name = clean(_given_name(result, data, name), _MAX_NAME_CHARS)
     title = clean(title or str(data.get("title") or ""), _MAX_TITLE_CHARS)
     now = time.time()
     parts = [kind, *([_slug(name)] if name else []), *([str(step)] if step is not None else [])]
@@ -229,7 +226,10 @@ class _Entry:
 
 
 def _save(run_directory: Path, result: Any, name: str | None, title: str) -> Path:
-    artifact = make_artifact(result, name=name, title=title)
+    data = _plain(result)
+    if data.get("step", 0) is None:
+        data["step"] = _current_step(run_directory)
+    artifact = make_artifact(data, name=_given_name(result, data, name), title=title)
     body = _encode(artifact)
     if len(body) > MAX_BYTES:
         body = _encode(artifact | {"data": _shortened(artifact["data"])})
@@ -241,6 +241,28 @@ def _save(run_directory: Path, result: Any, name: str | None, title: str) -> Pat
         _write(folder, file, body)
         _prune(folder, file)
     return run_directory / INSIGHT_NAME / file
+
+
+def _plain(result: Any) -> dict[str, Any]:
+    """The JSON of a result, with its kind. Raises TypeError."""
+    if not isinstance(result, Mapping) and not hasattr(result, "to_json"):
+        raise TypeError(f"a result of insight has to_json(), and {type(result).__name__} has not")
+    data = dict(result if isinstance(result, Mapping) else result.to_json())
+    return {**data, "kind": data.get("kind") or getattr(result, "kind", "")}
+
+
+def _given_name(result: Any, data: Mapping[str, Any], name: str | None) -> str:
+    return str((data.get("name") or getattr(result, "name", "")) if name is None else name)
+
+
+def _current_step(run_directory: Path) -> int | None:
+    """The step of the run that is monitored in this process, if that is its directory."""
+    from sentinel.client.session import current_session  # noqa: PLC0415 - as above
+
+    session = current_session()
+    if session is None or current_run_directory() != run_directory:
+        return None
+    return session.recorder.clock.step
 
 
 def _encode(artifact: Mapping[str, Any]) -> bytes:

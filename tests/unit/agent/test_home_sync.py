@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from support.insight_results import surface
 
 from sentinel.agent.home_sync import HomeSync
+from sentinel.insight.artifact import list_artifacts, save_artifact
 from sentinel.store import database
 from sentinel.transport.paths import DATABASE_NAME
 
@@ -25,3 +27,15 @@ def test_a_copy_that_failed_is_no_last_copy(tmp_path, error):
     assert not sync.finish(60.0)
     assert sync.error is error
     assert not sync.is_hanging
+
+
+def test_results_of_insight_are_copied(tmp_path):
+    source, home = tmp_path / "shm", tmp_path / "home"
+    source.mkdir()
+    home.mkdir()
+    save_artifact(source, surface(3, size=5))
+    sync = HomeSync(source, lambda: home, lambda *_: None)
+    sync.start()
+
+    assert sync.finish(60.0)
+    assert [each["id"] for each in list_artifacts(home)] == ["loss_surface-3"]

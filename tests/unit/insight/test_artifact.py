@@ -207,7 +207,9 @@ def test_the_directory_of_the_run_of_this_process(tmp_path, monkeypatch):
     @sentinel.monitor(run="mine", agent=False)
     def train():
         found.append(current_run_directory())
-        assert save_artifact(found[0], Result()) is not None
+        sentinel.log({"loss": 1.0}, step=7)
+        assert save_artifact(found[0], Result(step=None)).name == "loss_surface-7.json"
+        assert load_artifact(found[0], "loss_surface-7")["data"]["step"] == 7
         # The agent keeps its files in shared memory, since the disk is full.
         (fallback_run_dir(found[0].name) / "sentinel.db").touch()
         found.append(current_run_directory())
