@@ -1,6 +1,8 @@
 """Sampling of surfaces: errors beside a grid, holes, budgets, known points, and order."""
 
 import math
+import subprocess
+import sys
 from collections.abc import Callable
 
 import numpy as np
@@ -312,3 +314,46 @@ def test_bad_arguments_are_named(arguments, message):
 def test_denser_near_needs_points():
     with pytest.raises(ValueError, match="at least one point"):
         denser_near([], 0.1)
+
+
+SAMPLE = """
+import math, os, sys, time
+from sentinel.insight.sampling import sample_surface
+from sentinel.insight.surface_cache import SurfaceCache
+
+cache, slow_after = SurfaceCache("k", sys.argv[1]), int(sys.argv[2])
+count = 0
+
+def evaluate(points):
+    global count
+    if count >= slow_after:
+        print("half", flush=True)
+        time.sleep(600)
+    count += len(points)
+    losses = [math.tanh(40 * (0.8 * x + 0.6 * y - 0.13)) for x, y in points]
+    cache.append(dict(zip(points, losses)))
+    return losses
+
+surface = sample_surface(
+    evaluate, [(-1.0, 1.0)] * 2, max_evaluations=300, batch_size=7, known=cache.known()
+)
+print(count, hash(tuple(surface.points.items())), surface.estimated_error)
+"""
+
+
+def test_a_surface_whose_process_is_killed_is_continued(tmp_path):
+    def start(folder, slow_after):
+        command = [sys.executable, "-c", SAMPLE, str(tmp_path / folder), str(slow_after)]
+        return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+    killed, whole = start("killed", 200), start("whole", 10**6)
+    assert killed.stdout.readline() == "half\n"
+    killed.kill()
+    killed.communicate()
+    continued = start("killed", 10**6)
+
+    count, *result = whole.communicate()[0].split()
+    assert count == "300"
+    again, *same = continued.communicate()[0].split()
+    assert int(again) <= 100
+    assert same == result
