@@ -1,8 +1,8 @@
 """Detectors of layers, and of sharpness, on real trainings: healthy ones and ones with a fault.
 
-    python benchmarks/layer_detection.py [--seeds N] [--trl]
+    python benchmarks/layer_detection.py [--seeds N] [--kinds torch,sharpness,trl]
 
-Small models of plain PyTorch with every seed; `--trl` adds the tiny models of TRL and transformers
+Small models of plain PyTorch; the sharpness of another one; the tiny models of TRL and transformers
 that `failing_runs.py` trains, whose layers are measured at every fifth step. No download, no GPU.
 A row shows the trainings with a finding at warning, and at info, by detector, and the median of the
 measurements that the first took.
@@ -15,6 +15,7 @@ import os
 import sys
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import redirect_stdout
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -115,7 +116,7 @@ def trl_records(name: str, seed: int) -> list[Record]:
 
         def on_pre_optimizer_step(self, _: Any, state: Any, *__: Any, **___: Any) -> None:
             self.step = state.global_step + 1
-            self.is_measured = self.step == 1 or self.step % TRL_STRIDE == 0
+            self.is_measured = self.step == 2 or self.step % TRL_STRIDE == 0
             if self.is_measured:
                 self.meter.before_step()
 
@@ -131,7 +132,8 @@ def trl_records(name: str, seed: int) -> list[Record]:
         trainer.args.seed = seed
         measure = Measure()
         trainer.add_callback(measure)
-        trainer.train()
+        with redirect_stdout(sys.stderr):
+            trainer.train()
     return measure.records
 
 
@@ -156,18 +158,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--first", type=int, default=100, help="first seed")
-    parser.add_argument("--trl", action="store_true")
+    parser.add_argument("--kinds", default="torch,sharpness")
     args = parser.parse_args()
     torch.set_num_threads(1)
     seeds = range(args.first, args.first + args.seeds)
     print("| training | trainings | found, median measurements |\n| --- | ---: | --- |")
-    for kind in (*HEALTHY, *BROKEN):
+    kinds = args.kinds.split(",")
+    for kind in (*HEALTHY, *BROKEN) if "torch" in kinds else ():
         show(kind, (make(kind, seed).records() for seed in seeds))
     for batch, rates in ((512, (0.5, 1.0, 2.0, 4.0)), (32, (0.5, 1.0, 2.0, 4.0, 8.0))):
-        for rate in rates:
+        for rate in rates if "sharpness" in kinds else ():
             kind = f"sharpness, batch {batch}, rate {rate:g}"
             show(kind, (sharpness_records(rate, batch, seed) for seed in seeds))
-    for name in TRL if args.trl else ():
+    for name in TRL if "trl" in kinds else ():
         show(name, (trl_records(name, seed) for seed in seeds))
 
 

@@ -73,9 +73,9 @@ class FrozenParameters:
         if layers and "grad_vanishing" not in context.symptoms:
             return (
                 "Stop the run: its checkpoints contain the initial weights of "
-                f"{' and '.join(sorted(layers))}. Check that the layer is connected to the loss: "
-                "no `detach()`, no `torch.no_grad()`, no adapter that is switched off, and not all "
-                "of its units off. Check that "
+                f"{' and '.join(sorted(layers))}. Check that the layer is connected to the loss "
+                "(no `detach()`, no `torch.no_grad()`, no adapter that is off), and that its "
+                "units are not all off. Check that "
                 f"{describe_setting('learning rate', context.metadata)} of its parameters is not 0."
             )
         return (

@@ -75,6 +75,17 @@ def double_counting() -> Records:
             yield record(Event.SAVE, step)
 
 
+def detached_block() -> Records:
+    """A block of a language model that has no gradient since the start."""
+    settings = {"framework": "trl", "algorithm": "sft"}
+    yield record(Event.START, 0, settings, max_steps=2000.0)
+    for step in range(10, 110, 10):
+        yield record(Event.STEP, step, loss=2.0)
+        norms = {f"model.layers.{number}": 0.0 if number == 17 else 0.1 for number in range(24)}
+        values = {f"layer_grad_norm/{layer}": norm for layer, norm in norms.items()}
+        yield record(Event.LAYERS, step, **values)
+
+
 def gradient_jump(then: str = "recovers") -> Records:
     """A gradient norm that rises tenfold at step 100, and recovers at step 140."""
     yield record(Event.START, 0, {"framework": "trl"})
@@ -138,6 +149,9 @@ def message_kinds() -> dict[str, Callable[[], Notification]]:
         ),
         "resolved": lambda: first[NotificationReason.RESOLVED],
         "run_finished": lambda: notifications_of(gradient_jump("stays"), "grad_explosion")[-1],
+        "layer_without_gradient": lambda: notifications_of(
+            detached_block(), "layer_gradient_dead"
+        )[0],
         "resolved_with_cause": lambda: _resolved(opened_case[-1]),
         "died_of_memory": lambda: died(
             died_ranks="1", culprit_ranks="1", following_ranks="0,2,3", cause="died",
