@@ -45,6 +45,8 @@ class RankExchange:
         from torch.distributed import distributed_c10d  # noqa: PLC0415
 
         self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
+        if self.rank < 0:
+            raise SurfaceError("This rank is no member of `process_group`: call it on its members.")
         self.ranks = dist.get_process_group_ranks(group)
         self._store = distributed_c10d._get_default_store()  # noqa: SLF001 (no public name)
         members = ",".join(map(str, self.ranks))

@@ -121,6 +121,33 @@ def failing(
     return {"error": None}
 
 
+def fail_inside_forward() -> dict[str, Any]:
+    """All ranks are interrupted between two modules, whose weights FSDP has gathered."""
+    torch.manual_seed(1)
+    model = sharded()
+    train(model, make_batch(0))
+    before, calls = state_of(model), 0
+
+    def interrupt_later(*_: Any) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 6:
+            raise KeyboardInterrupt
+
+    hook = model[2].register_forward_hook(interrupt_later)
+    try:
+        measure(model, make_batch(0))
+    except KeyboardInterrupt:
+        is_restored = state_of(model) == before
+    hook.remove()
+    trained = values_of(train(model, make_batch(0)))
+    torch.manual_seed(1)
+    plain = sharded()
+    train(plain, make_batch(0))
+    is_equal = values_of(train(plain, make_batch(0))) == trained
+    return {"is_restored": is_restored, "is_equal": is_equal}
+
+
 def raise_error() -> None:
     raise ValueError("bad sample")
 
@@ -169,6 +196,7 @@ CASES: dict[str, Callable[[], Any]] = {
     "ddp_error": lambda: failing(parallel, raise_error),
     "ddp_interrupt": lambda: failing(parallel, interrupt),
     "fsdp_interrupt": lambda: failing(sharded, interrupt, (0, 1)),
+    "fsdp_inside": fail_inside_forward,
     "ddp_lost": lambda: failing(parallel, leave),
     "fsdp_lost": lambda: failing(sharded, leave),
     "ddp_lost_first": lambda: failing(parallel, leave, (0,)),

@@ -26,7 +26,7 @@ WORLD = 2
 CASES = (
     "ddp", "ddp_own_data", "fsdp", "fsdp_own_data", "group", "alone", "ddp_hessian",
     "fsdp_gradient", "fsdp_checkpoint", "fsdp_sharpness", "other_weights", "ddp_error",
-    "ddp_interrupt", "fsdp_interrupt", "ddp_lost",
+    "ddp_interrupt", "fsdp_interrupt", "fsdp_inside", "ddp_lost",
 )  # fmt: skip
 
 
@@ -170,6 +170,7 @@ def test_shards_are_restored_on_ctrl_c(reports: list[dict[str, Any]]) -> None:
     for each in reports:
         assert "KeyboardInterrupt" in each["fsdp_interrupt"]["error"]
         assert each["fsdp_interrupt"]["is_restored"]
+        assert each["fsdp_inside"] == {"is_restored": True, "is_equal": True}
 
 
 def test_a_rank_that_is_lost_is_named(reports: list[dict[str, Any]]) -> None:
