@@ -37,6 +37,11 @@ __all__ = ["Trajectory", "TrajectoryRecorder", "recorded_trajectory", "trajector
 Matrix = npt.NDArray[np.float64]
 MAX_RUNS = 20
 
+_MAX_POINTS_CHARS = 2 << 20
+_TOO_LARGE = (
+    "The projections are too large to be stored, so that the stored path cannot be put into one "
+    "plane with others: record fewer or smaller snapshots."
+)
 _MAX_NAMES = 4000
 """Names of parameters that a result lists, so that checkpoints can be added to its plane."""
 
@@ -67,8 +72,14 @@ class Trajectory:
     kind: str = "trajectory"
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data for JSON: numbers that are not finite are None."""
+        """Plain data for JSON: numbers that are not finite are None.
+
+        Projections above 2 MiB are left out, so that the result can be stored with the run.
+        """
         plain: dict[str, Any] = _finite(asdict(self))
+        if self.projection is not None and len(self.projection["points"]) > _MAX_POINTS_CHARS:
+            plain["projection"] = None
+            plain["note"] = [*self.note, _TOO_LARGE]
         return plain
 
     @classmethod
@@ -367,7 +378,10 @@ def _from_projections(
                 f"{label} has no projections: give the trajectory of one recorded run, or the "
                 "recorder."
             )
-        paths.append(_decoded_path(label, each))
+        try:
+            paths.append(_decoded_path(label, each))
+        except (KeyError, IndexError, TypeError, ValueError) as error:
+            raise ValueError(f"The stored trajectory of {label} is damaged: {error!r}.") from None
     (first_label, first), *others = recorded.items()
     shared = first.projection or {}
     for label, each in others:
@@ -390,6 +404,9 @@ def _from_projections(
 def _decoded_path(name: str, result: Trajectory) -> _Path:
     stored, run = result.projection or {}, result.runs[0]
     initial = _decode(stored["initial"], "<f8")
+    points = initial + _decode(stored["points"], "<f4").reshape(-1, int(stored["size"]))
+    if len(points) != len(run["steps"]):
+        raise ValueError(f"{len(points)} points for {len(run['steps'])} steps")
     norm = float(run["initial_norm"])
     unit = norm or 1.0
     to_reference = run["distance_to_reference"]
@@ -397,7 +414,7 @@ def _decoded_path(name: str, result: Trajectory) -> _Path:
         name,
         run["steps"],
         run["loss"],
-        initial + _decode(stored["points"], "<f4").reshape(-1, int(stored["size"])),
+        points,
         initial,
         norm,
         _floats(run["distance_travelled"]) * unit,

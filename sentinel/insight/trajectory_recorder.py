@@ -158,6 +158,8 @@ class TrajectoryRecorder:
         with torch.no_grad():
             kept_loss = _single_number(loss)
             values = self._measure(self._model_parts())
+            if values.device != self._start_values.device:
+                self._move(values.device)
             self._go_back_before(step)
             snapshot = _Snapshot(self._count, int(step), kept_loss, values, None)
             if self._reduces_records:
@@ -360,6 +362,7 @@ class TrajectoryRecorder:
                     continue
                 for copy, found in zip(copies, squares, strict=True):
                     if copy is not None:
+                        copy[name] = copy[name].to(part.tensor.device)
                         found.append(_squared_norm(part.tensor, copy[name]))
                 yield from local_pieces(name, part)
 
@@ -397,6 +400,22 @@ class TrajectoryRecorder:
                     f"{weights.name}: give weights of the same model."
                 )
             yield name, part._replace(tensor=_read_part(weights, name, part))
+
+    def _move(self, device: torch.device) -> None:
+        """Follow a model that was moved to another device."""
+
+        def moved(tensor: torch.Tensor | None) -> Any:
+            return None if tensor is None else tensor.to(device, exact_type(device))
+
+        self._start_values, self._initial_square = map(
+            moved, (self._start_values, self._initial_square)
+        )
+        self._reference, self._base_length = moved(self._reference), moved(self._base_length)
+        self._own_length, self._own_last = moved(self._own_length), moved(self._own_last)
+        self._resumed_at, self._resumed_with = moved(self._resumed_at), moved(self._resumed_with)
+        for each in self._snapshots:
+            each.values, each.travelled = moved(each.values), moved(each.travelled)
+            each.own_travelled = moved(each.own_travelled)
 
     def _go_back_before(self, step: int) -> None:
         """Remove the snapshots from this step on."""

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from math import pi
 
 import numpy as np
@@ -12,6 +13,8 @@ from safetensors.torch import save_file
 from support.fake_device import Ops, waiting_operations
 from torch import nn
 
+import sentinel
+from sentinel.insight.artifact import current_run_directory, list_artifacts, load_artifact
 from sentinel.insight.saved_weights import CheckpointError
 from sentinel.insight.trajectory import Trajectory, TrajectoryRecorder, trajectory
 
@@ -235,6 +238,43 @@ def test_records_leave_a_training_as_it_is():
 
     for a, b in zip(train(recording=True), train(recording=False), strict=True):
         assert torch.equal(a, b)
+
+
+def test_a_model_that_is_moved_to_another_device():
+    """What is recorded follows it. Only the CPU is here, so it moves to where it is."""
+    model = Point(torch.tensor(LINE[0]))
+    recorder = TrajectoryRecorder(model)
+    for step, point in enumerate(LINE):
+        model.move_to(point)
+        recorder._move(torch.device("cpu"))
+        recorder.record(step, 0.5)
+    assert recorder.result() == recorded(LINE).result()
+
+
+def test_the_result_is_stored_with_the_monitored_run():
+    with sentinel.monitor(run="sft", agent=False):
+        recorder = recorded(LINE)
+        trajectory(recorder, name="policy")
+        trajectory(recorder, save=False)
+        directory = current_run_directory()
+    (stored,) = list_artifacts(directory)
+    assert stored["id"] == "trajectory-policy-3"
+    data = load_artifact(directory, stored["id"])["data"]
+    alike = trajectory([recorder, Trajectory.from_json(data)])
+    assert alike.runs[1]["x"] == pytest.approx(alike.runs[0]["x"], abs=1e-6)
+    assert data["note"] == recorder.result().note
+
+
+def test_stored_results_that_are_large_or_damaged():
+    result = recorded(LINE).result()
+    data = result.to_json()
+    for key, value in (("points", "????"), ("points", ""), ("size", "x"), ("initial", None)):
+        damaged = Trajectory.from_json(data | {"projection": data["projection"] | {key: value}})
+        with pytest.raises(ValueError, match="damaged"):
+            trajectory([result, damaged])
+    large = replace(result, projection=data["projection"] | {"points": "A" * (3 << 20)})
+    assert large.to_json()["projection"] is None
+    assert "too large to be stored" in large.to_json()["note"][-1]
 
 
 def test_a_record_waits_for_no_device():
