@@ -19,6 +19,10 @@ from rank_state import CollectiveCounter, random_state
 from torch.optim.lr_scheduler import LambdaLR
 
 import sentinel
+from sentinel.client.capture import gradient_flow
+
+# Every step is measured, whatever it costs.
+gradient_flow.WARM_UP_STRIDE = 1
 
 # Otherwise DeepSpeed compiles it, which takes minutes.
 deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
@@ -151,6 +155,10 @@ def patched():
     return [dict(vars(owner)) for owner in owners]
 
 
+def monitored(name):
+    return sentinel.monitor(run=name, agent=False, strict=True, insight="gradient_flow")
+
+
 def main():
     results = {"hand": {"": train_in_pytorch(), "unclipped": train_in_pytorch(clip=0.0)}}
     for name, case in CASES.items():
@@ -159,7 +167,7 @@ def main():
         before, state = patched(), random_state()
         save = OUT / "saved" if name == "zero2" else None
         with CollectiveCounter() as ours:
-            watched = sentinel.monitor(run=name, agent=False, strict=True)(train)(name, **case)
+            watched = monitored(name)(train)(name, **case)
         results[name] = {
             "watched": watched,
             "unwatched": unwatched,

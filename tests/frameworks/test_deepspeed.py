@@ -1,13 +1,15 @@
 """DeepSpeed on two ranks: values of every ZeRO stage, compared with PyTorch and the engine."""
 
 import json
-from math import inf, isnan
+from math import hypot, inf, isnan
 from pathlib import Path
 
 import pytest
 from requirements import need
+from support.gradient_flows import layer_records
 
 from sentinel.model.record import Event
+from sentinel.signals.layer_statistics import by_layer
 
 need("torch", "deepspeed")
 pytestmark = [pytest.mark.frameworks, pytest.mark.filterwarnings("ignore")]
@@ -85,6 +87,17 @@ def test_every_zero_stage_records_loss_norm_rate_and_steps(
         expected = mine["hand"]["unclipped"]["norms"]
         assert norms == pytest.approx({step: expected[step - 1] for step in norms}, rel=1e-5)
         assert {1, 2} <= norms.keys()
+
+        # Layers are measured where gradients are whole and unscaled: on the lowest rank, by ours.
+        for case in CASES:
+            found = layer_records(r for r in records_by_rank if run_of(r) == case)
+            is_measured = rank == 0 and case in {"zero0", "zero0-unclipped"}
+            assert [*found] == ([2, 3, 4] if is_measured else []), case
+            hand_norms = mine["hand"]["unclipped" if case == "zero0-unclipped" else ""]["norms"]
+            for step, record in found.items():
+                norms = by_layer(record.values, "layer_grad_norm")
+                assert [*norms] == ["0", "2"], case
+                assert hypot(*norms.values()) == pytest.approx(hand_norms[step - 1], rel=1e-5), case
 
         # One rank's loss is NaN in the third step: only it records NaN, and the step is skipped.
         assert [isnan(loss) for loss in column(records_by_rank, "zero1-nan", "loss")] == [

@@ -170,9 +170,8 @@ def _is_readable(gradient: Any) -> bool:
     """Whether the gradient, if there is one, can be measured without waiting for its device."""
     if gradient is None:
         return True
-    return gradient.layout == sys.modules["torch"].strided and (
-        gradient.is_floating_point() or gradient.is_complex()
-    )
+    is_dense = gradient.layout == sys.modules["torch"].strided
+    return bool(is_dense and (gradient.is_floating_point() or gradient.is_complex()))
 
 
 def _square_share(share: GradientShare | None, world_size: int) -> float:

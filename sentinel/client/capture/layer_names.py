@@ -93,8 +93,10 @@ def group_layers(names: Iterable[str], limit: int = MAX_LAYERS) -> tuple[list[st
 def _names_in_modules(parameters: Sequence[Any], model: Any) -> dict[int, str]:
     """Names by id of the parameter, in the modules that own most of them."""
     wanted = {id(each) for each in parameters}
-    roots = _root_modules() if model is None else [model]
-    owned = [_owned_names(root, wanted) for root in roots]
+    owned = [] if model is None else [_owned_names(model, wanted)]
+    if not any(owned):
+        # The trainer may have wrapped, and replaced, what it was given.
+        owned = [_owned_names(root, wanted) for root in _root_modules()]
     found: dict[int, str] = {}
     for names in sorted(filter(None, owned), key=len, reverse=True):
         new = names.keys() - found.keys()

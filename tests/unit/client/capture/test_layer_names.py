@@ -69,5 +69,6 @@ def test_names_are_those_of_the_model_that_owns_the_parameters_in_its_order():
         (1, "1.bias"),
         (4, "parameter4"),
     ]
-    assert name_parameters(parameters, other)[0] == (0, "parameter0")
+    assert name_parameters(parameters, net) == found
+    assert name_parameters(parameters, other) == found
     assert name_parameters(parameters[-1:], None, ["scale"]) == [(0, "scale")]
