@@ -55,7 +55,12 @@ select (select count(*) from step) - (select count(*) from step where event <> '
 _EVENT_COUNT_SQL = f"""
 select (select count(*) from step where event <> 'step' and event = :event) + {_THINNED_COUNT}
 """  # noqa: S608
+_LAYER_ROWS_SQL = "select id from step where event <> 'step' and event = 'layers' order by id"
 _RESTORED_EVENTS = ("start", "save", "eval", "stop")
+
+MAX_LAYER_ROWS = 1024
+"""Records of layers above which every second one of the older half is deleted: of 128 layers one
+takes about 8 KB, and where the database is in shared memory nothing else bounds them."""
 
 
 @dataclass
@@ -63,12 +68,15 @@ class History:
     """Rows of the tables `step`, `block`, `metadata`, `incident`, `case_history`, `threshold`.
 
     Records of single ranks are not stored: the combined record holds their spread. Heartbeats are
-    stored if they have values of the node, METADATA records if they change anything. A row that
+    stored if they have values of the node, METADATA records if they change anything. Of LAYERS
+    records at most `MAX_LAYER_ROWS` are stored, the older ones farther apart. A row that
     cannot be decoded raises DamagedContentError. Make a new history after a rollback.
     """
 
     connection: sqlite3.Connection
     _packer: RecordPacker = field(default_factory=RecordPacker)
+    _layer_count: int = MAX_LAYER_ROWS
+    """Records of layers that are stored, at most; they are counted at the first one."""
 
     def update(self, result: Result) -> None:
         """Store the record, incidents and cases of the result in the caller's transaction."""
@@ -80,6 +88,8 @@ class History:
             is_stored = True
         if record.rank == WHOLE_RUN and is_stored:
             self._insert_record(record)
+            if record.event is Event.LAYERS:
+                self._thin_layers()
         for notification in result.notifications:
             self._store_incident(notification.incident)
         for incident in result.changed_incidents:
@@ -126,6 +136,16 @@ class History:
                 blob,
             ),
         )
+
+    def _thin_layers(self) -> None:
+        """Delete every second of the older records of layers, if there are too many."""
+        self._layer_count += 1
+        if self._layer_count <= MAX_LAYER_ROWS:
+            return
+        rows = self.connection.execute(_LAYER_ROWS_SQL).fetchall()
+        older = rows[1 : MAX_LAYER_ROWS // 2 : 2] if len(rows) > MAX_LAYER_ROWS else []
+        self.connection.executemany("delete from step where id = ?", older)
+        self._layer_count = len(rows) - len(older)
 
     def _store_incident(self, incident: Incident) -> None:
         self.connection.execute(

@@ -2,9 +2,8 @@
 
 The newest records are kept in full. Older ones become blocks of mean, minimum, maximum and last,
 which are merged to coarser blocks as they age. Records around incidents, and those of starts,
-checkpoints, evaluations and ends, stay as they are. Of the statistics of layers, at most
-`MAX_LAYER_ROWS` rows are kept, of which the older ones are farther apart. Above the cap, fewer
-records are kept in full, and then the oldest are deleted, whatever they are.
+checkpoints, evaluations and ends, stay as they are. Above the cap, fewer records are kept in full,
+and then the oldest are deleted, whatever they are.
 """
 
 from __future__ import annotations
@@ -48,10 +47,6 @@ MAX_FREE_PAGES = 2048
 MAX_FREE_SHARE = 0.2
 PAGES_PER_VACUUM = 128
 
-MAX_LAYER_ROWS = 1024
-"""Rows of layers above which every second one of the older half is deleted; one takes about 8 KB
-of 128 layers."""
-
 THINNED_EVENTS = (Event.STEP, Event.HEARTBEAT)
 
 _INCIDENT_STEPS_SQL = """
@@ -63,7 +58,6 @@ _INSERT_BLOCK_SQL = """
 insert into block(level, attempt, event, count, first_id, first_step, step, first_time, time,
     layout, vals) values(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
-_LAYER_ROWS_SQL = "select id from step where event <> 'step' and event = 'layers' order by id"
 _OLDEST_BLOCKS_SQL = "select id from block where level = ? order by id limit ?"
 _OLDEST_KEPT_SQL = """
 select id from step where id < ? and event not in ('start', 'stop') and id not in (
@@ -148,10 +142,6 @@ class HistoryRetention:
         full_steps = min(self.full_steps, self.min_full_steps) if is_over else self.full_steps
         if self._newest_id() - full_steps >= self._next_id + ROWS_PER_WINDOW:
             return self._thin_window
-        layer_rows = self.connection.execute(_LAYER_ROWS_SQL).fetchall()
-        if len(layer_rows) > MAX_LAYER_ROWS:
-            older = [number for (number,) in layer_rows[: MAX_LAYER_ROWS // 2]]
-            return lambda: self._delete_rows(older[1::2])
         for level, count in self._blocks_by_level.items():
             if count > self.max_blocks_per_level:
                 return lambda: self._merge_oldest(level)

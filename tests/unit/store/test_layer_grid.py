@@ -11,8 +11,7 @@ from support.run_databases import step_record, write_records
 
 from sentinel.model.record import Event
 from sentinel.store.database import connect
-from sentinel.store.history import History
-from sentinel.store.retention import MAX_LAYER_ROWS, HistoryRetention
+from sentinel.store.history import MAX_LAYER_ROWS, History
 from sentinel.store.run_reader import RunReader
 
 
@@ -116,13 +115,13 @@ def test_layers_are_no_series_of_the_run(path):
 
 def test_old_rows_are_farther_apart_and_their_number_is_bounded(path):
     write_records(path, (each for each in run_of(range(1500)) if each.event is Event.LAYERS))
-    with closing(connect(path)) as connection:
-        retention = HistoryRetention(History(connection), 50_000, 1 << 30)
-        while retention.run_slice(10.0):
-            pass
 
     x = RunReader(path).layers("layer_grad_norm", columns=5000)["x"]
 
     assert len(x) <= MAX_LAYER_ROWS
     assert (x[0], x[-1]) == (0, 1499)
     assert x[-200:] == [*range(1300, 1500)]
+    write_records(path, (each for each in run_of(range(1500, 4000)) if each.event is Event.LAYERS))
+    x = RunReader(path).layers("layer_grad_norm", columns=5000)["x"]
+    assert MAX_LAYER_ROWS * 3 // 4 <= len(x) <= MAX_LAYER_ROWS
+    assert (x[0], x[-1]) == (0, 3999)
