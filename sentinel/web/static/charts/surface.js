@@ -83,8 +83,10 @@ export function lowestPoint(surface) {
 export function directionText(direction) {
   if (!direction) return "";
   const kind = SURFACE_KINDS[direction.kind] ?? String(direction.kind ?? "direction").replaceAll("_", " ");
+  // The name of an automatic one is its kind with a number.
+  const name = String(direction.name ?? "");
   const details = [
-    direction.name && !/^[xy12]$/.test(direction.name) ? String(direction.name) : "",
+    /^[xy12]$/.test(name) || (direction.kind && name.startsWith(direction.kind)) ? "" : name,
     isNumber(direction.eigenvalue) ? `eigenvalue ${chartNumber(direction.eigenvalue)}` : "",
     isNumber(direction.explained) ? `${Math.round(100 * direction.explained)} % of the path` : "",
   ].filter(Boolean);

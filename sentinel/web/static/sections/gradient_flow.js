@@ -164,7 +164,7 @@ class GradientFlowView {
     const summary = flowSummary({ layers, x, values, isBad, noun });
     setText(this.summary, summary.text);
     if (!layers.includes(this.layer)) this.layer = summary.layer;
-    showOptions(this.layerChoice, layers.map((name) => [name, name]), this.layer);
+    showOptions(this.layerChoice, layers.map((name) => [name, layerText(name)]), this.layer);
     this.bar.className = range && range[0] < 0 ? "diverging" : "";
     setText(this.low, chartNumber(limits[0]));
     setText(this.high, chartNumber(limits[1]));
@@ -224,7 +224,7 @@ class GradientFlowView {
     const { layers, x, values, histograms } = this.grid;
     const index = layers.indexOf(this.layer);
     const { title, range } = FLOW_STATISTICS[this.statistic] ?? { title: this.statistic };
-    this.curve.setTitle(this.layer, title.toLowerCase());
+    this.curve.setTitle(layerText(this.layer), title.toLowerCase());
     this.curve.show(linesPicture([{ name: this.layer, x, y: values[index], color: 0 }], {
       title: `${title} of ${this.layer}`, range: this.context.shownSteps() ?? [x[0], x[x.length - 1]], isLog: !range,
     }));
@@ -288,6 +288,11 @@ function layerTicks(layers, height, left) {
   return { tickvals, ticktext: tickvals.map((index) => plotText(layers[index].length > length ? `…${layers[index].slice(1 - length)}` : layers[index])) };
 }
 
+// Layers of a sequence have numbers as their names.
+function layerText(name) {
+  return /^[\d.]+$/.test(name) ? `layer ${name}` : name;
+}
+
 // The newest measurement in a sentence, and the layer that is named first: { text, layer }.
 function flowSummary({ layers, x, values, isBad, noun }) {
   const last = x.length - 1;
@@ -295,11 +300,11 @@ function flowSummary({ layers, x, values, isBad, noun }) {
   const bad = rows.filter((row) => row.isBad);
   const zero = rows.filter(({ value }) => value === 0);
   const known = rows.filter((row) => !row.isBad && row.value !== null && row.value !== 0).sort((a, b) => a.value - b.value);
-  const names = (list) => `${list.slice(0, 3).map(({ name }) => name).join(", ")}${list.length > 3 ? ` and ${list.length - 3} more` : ""}`;
+  const names = (list) => `${list.slice(0, 3).map(({ name }) => layerText(name)).join(", ")}${list.length > 3 ? ` and ${list.length - 3} more` : ""}`;
   const parts = [];
   if (known.length) {
     const [lowest, highest] = [known[0], known[known.length - 1]];
-    parts.push(known.length === 1 ? `is ${chartNumber(lowest.value)} in ${lowest.name}` : `goes from ${chartNumber(lowest.value)} in ${lowest.name} to ${chartNumber(highest.value)} in ${highest.name}`);
+    parts.push(known.length === 1 ? `is ${chartNumber(lowest.value)} in ${layerText(lowest.name)}` : `goes from ${chartNumber(lowest.value)} in ${layerText(lowest.name)} to ${chartNumber(highest.value)} in ${layerText(highest.name)}`);
   }
   if (zero.length) parts.push(`is zero in ${names(zero)}`);
   if (bad.length) parts.push(`is NaN or infinite in ${names(bad)}`);
