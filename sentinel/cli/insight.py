@@ -25,6 +25,10 @@ OutputOption = Annotated[
 ]
 
 _BAR_CHARS = 10
+_DISTANCES = (
+    "Distances to the initial and the reference weights and along the path are relative to the "
+    "norm of the initial weights."
+)
 
 
 @app.callback()
@@ -289,9 +293,9 @@ def _print_trajectory(result: Trajectory) -> None:
     from sentinel.cli._terminal import escape_unprintable
 
     table = Table(box=SIMPLE, title="Paths of the weights", title_justify="left")
-    titles = ("Run", "Steps", "From initial", "From reference", "Travelled", "Straightness", "Loss")
-    for title in titles:
-        table.add_column(title, overflow="fold")
+    table.add_column("Run", overflow="fold", min_width=12)
+    for title in ("Steps", "Initial", "Reference", "Travelled", "Straight", "Loss"):
+        table.add_column(title, no_wrap=True)
     for run in result.runs:
         steps = run["steps"]
         far = [
@@ -305,17 +309,17 @@ def _print_trajectory(result: Trajectory) -> None:
             f"{steps[0]} to {steps[-1]}" if steps else "-",
             *far,
             "-" if straightness is None else f"{straightness:.2f}",
-            f"{losses[0]:.4g} to {losses[-1]:.4g}" if losses else "-",
+            f"{losses[-1]:.3g}" if losses else "-",
         )
     console = Console()
     console.print(table)
     shares = " and ".join(f"{each:.0%}" for each in result.explained)
     text = f"The plane explains {shares} of the variance of {result.parameter_count:,} weights."
-    for line in (text, "Distances are relative to the norm of the initial weights.", *result.note):
+    for line in (text, _DISTANCES, *result.note):
         console.print(Text(escape_unprintable(line)))
 
 
 def _relative(distances: list[float | None] | None) -> str:
     """The last of some distances."""
     last = distances[-1] if distances else None
-    return "-" if last is None else f"{last:.4g}"
+    return "-" if last is None else f"{last:.3g}"
