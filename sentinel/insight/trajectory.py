@@ -216,7 +216,7 @@ def _exact_or_estimated(exact: Matrix, points: Matrix, origin: Matrix) -> tuple[
 def _projection_note(size: int, error: float) -> str:
     return (
         f"Distances between snapshots are estimated from {size} random projections, with a "
-        f"standard error of {error:.1%}."
+        f"standard error of {error * 100:.1f} %."
     )
 
 

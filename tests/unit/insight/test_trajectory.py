@@ -4,11 +4,14 @@ import json
 import subprocess
 import sys
 from dataclasses import replace
+from itertools import pairwise
 from math import pi
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from safetensors.torch import save_file
 from support.fake_device import Ops, waiting_operations
 from torch import nn
@@ -126,7 +129,7 @@ def test_the_result_is_plain_data():
     result = recorded(LINE, reference={"at": torch.zeros(3)}).result(name="policy")
     text = json.dumps(result.to_json(), allow_nan=False)
     assert Trajectory.from_json(json.loads(text)) == result
-    assert "standard error of 3.5%" in result.note[0]
+    assert "standard error of 3.5 %" in result.note[0]
     assert result.note[1] == "Distances to the initial and the reference weights are exact."
     with pytest.raises(ValueError, match="no trajectory"):
         Trajectory.from_json({"kind": "loss_surface"})
@@ -155,6 +158,39 @@ def test_distances_to_initial_and_reference(exact):
     assert run["distance_to_reference"] == pytest.approx([gap(reference)], rel=tolerance)
     assert run["initial_norm"] == pytest.approx(norm)
     assert run["distance_travelled"] == pytest.approx([gap(initial)], rel=0.16)
+
+
+@settings(max_examples=max(10, settings.default.max_examples // 20))
+@given(
+    st.lists(st.lists(st.integers(0, 30), max_size=3).map(tuple), min_size=1, max_size=4),
+    st.sampled_from([torch.float32, torch.float64, torch.bfloat16]),
+    st.integers(2, 5),
+)
+def test_distances_of_any_shapes_and_types(shapes, kind, most):
+    """Exact to the initial weights; the length of the path within six standard errors."""
+    torch.manual_seed(0)
+    model = nn.ParameterList([nn.Parameter(torch.randn(shape).to(kind)) for shape in shapes])
+
+    def flat():
+        return torch.cat([each.detach().double().reshape(-1) for each in model])
+
+    recorder = TrajectoryRecorder(model, max_snapshots=most)
+    places = [flat()]
+    for step in range(12):
+        with torch.no_grad():
+            for each in model:
+                each.add_(torch.randn_like(each), alpha=0.1)
+        recorder.record(step)
+        places.append(flat())
+    (run,) = trajectory(Trajectory.from_json(recorder.result().to_json())).runs
+    norm = float(places[0].norm()) or 1.0
+    kept = [float((places[step + 1] - places[0]).norm()) / norm for step in run["steps"]]
+    assert run["distance_to_initial"] == pytest.approx(kept, rel=1e-5)
+    travelled = sum(float((b - a).norm()) for a, b in pairwise(places)) / norm
+    error = recorder.projection.error
+    assert run["distance_travelled"][-1] == pytest.approx(travelled, rel=6 * error)
+    assert len(run["steps"]) <= most + 1
+    assert run["steps"][-1] == 11
 
 
 def test_snapshots_are_thinned_and_the_end_is_kept():

@@ -50,7 +50,7 @@ def test_error_of_a_distance(kind):
     assert np.std(ratios) < 1.6 * projection.error
 
 
-@settings(max_examples=10)
+@settings(max_examples=max(10, settings.default.max_examples // 20))
 @given(st.data())
 def test_projections_of_parts_add_up(data):
     """However a tensor of any shape is cut, along any dimension, and in whatever order."""
