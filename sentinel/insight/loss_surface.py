@@ -12,12 +12,13 @@ import inspect
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from math import inf, isfinite, isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from sentinel.client.api import phase
+from sentinel.client.session import CurrentSession
 from sentinel.insight.artifact import current_run_directory, save_artifact
 from sentinel.insight.directions import (
     PlacedDirection,
@@ -54,6 +55,8 @@ ARROWS = 7
 """Arrows along an axis."""
 _POINTS_PER_RANK = 4
 """Points that a rank evaluates between two exchanges."""
+_SAVE_SECONDS = 5.0
+"""How often an unfinished surface is stored with the run."""
 _GRADIENT_COST = 3.0
 """A gradient takes about as long as this many evaluations."""
 
@@ -169,7 +172,8 @@ def loss_surface(  # noqa: PLR0913 - keyword arguments with defaults
     `cache` stores the points on disk, so that a surface that was interrupted is continued; a path
     is its folder. `progress` "auto" shows a bar on a terminal and one line elsewhere, a function is
     called with `SurfaceProgress`, None is silent. `save` stores the result with the run that is
-    monitored in this process, if there is one. `density` makes sampling denser where it is larger.
+    monitored in this process, if there is one, and a coarse picture while it is computed; `step` is
+    that of the run by default. `density` makes sampling denser where it is larger.
 
     Raises SurfaceError if the surface cannot be computed: the batch does not fit in memory, a rank
     is lost, the directions span no plane. Errors of `loss_fn` are raised as they are. ValueError
@@ -181,9 +185,16 @@ def loss_surface(  # noqa: PLR0913 - keyword arguments with defaults
     if mode not in {"eval", "train"}:
         raise ValueError(f'`mode` must be "eval" or "train", not {mode!r}.')
     snapshots = as_snapshots(trajectory)
+    described = {
+        "selection": describe_selection(parameters),
+        "step": _current_step() if step is None else step,
+        "model": _model_name(model),
+        "name": name,
+    }
     with measuring(model, parameters, process_group, timeout) as (space, exchange):
         evaluator = Evaluator(model, loss_fn, batch, space, exchange=exchange, mode=mode, seed=seed)
-        work = _Surface(evaluator, pairs, budget)
+        directory = current_run_directory() if save and exchange.rank == 0 else None
+        work = _Surface(evaluator, pairs, budget, directory, described)
         work.measure_center()
         work.choose_directions(directions, snapshots, seed)
         key = work.cache_key(loss_fn, mode, seed) if cache is not False else None
@@ -191,36 +202,20 @@ def loss_surface(  # noqa: PLR0913 - keyword arguments with defaults
         work.sample(progress, density, arrows=arrows and dimensions == 2)
         path = work.project_trajectory(snapshots)
         field_of_arrows = work.arrows() if arrows and dimensions == 2 else []
-        described = work.described_directions
         curvature = None
         if optimizer is not None:
             curvature = measure_sharpness(evaluator, optimizer, seed=seed).to_json()
-    x, y, rows = work.surface.grid(GRID_1D if dimensions == 1 else GRID_2D)
-    points = {**work.surface.points}
-    result = LossSurface(
-        x=x,
-        y=y,
-        loss=finite_values(rows),
-        points=[[*_two(point), _finite(loss)] for point, loss in points.items()],
-        directions=described,
-        center={"x": 0.0, "y": 0.0, "loss": _finite(work.center_loss)},
+    picture = work.picture(work.surface)
+    result = replace(
+        picture,
         trajectory=path,
         arrows=field_of_arrows,
-        features=find_features(points, (x, y, rows)),
+        features=find_features(work.surface.points, work.surface.grid(len(picture.x))),
         sharpness=curvature,
-        evaluations=work.evaluations,
         seconds=time.monotonic() - started,
-        parameter_count=space.size,
-        selection=describe_selection(parameters),
-        step=step,
-        model=_model_name(model),
-        note=[*dict.fromkeys([*work.notes, *evaluator.notes])],
-        name=name,
     )
-    if save and exchange.rank == 0:
-        directory = current_run_directory()
-        if directory is not None:
-            save_artifact(directory, result)
+    if directory is not None:
+        save_artifact(directory, result)
     return result
 
 
@@ -247,9 +242,16 @@ class _Surface:
     """The parts of a loss surface while they are computed, on one rank."""
 
     def __init__(
-        self, evaluator: Evaluator, bounds: Sequence[tuple[float, float]], budget: int
+        self,
+        evaluator: Evaluator,
+        bounds: Sequence[tuple[float, float]],
+        budget: int,
+        directory: Path | None,
+        described: dict[str, Any],
     ) -> None:
         self.evaluator, self.bounds, self.budget = evaluator, bounds, budget
+        self._directory, self._described = directory, described
+        self._started = self._saved = time.monotonic()
         self.exchange, self.space = evaluator.exchange, evaluator.space
         self.notes: list[str] = []
         self.evaluations = 0
@@ -259,19 +261,22 @@ class _Surface:
         self._cache: SurfaceCache | None = None
         self._seconds_each = 0.0
 
-    @property
-    def described_directions(self) -> list[dict[str, Any]]:
-        """The directions as the result has them."""
-        return [
-            {
-                "name": each.name,
-                "kind": each.kind,
-                "norm": self.space.norm(each.vector),
-                "eigenvalue": each.eigenvalue,
-                "explained": each.explained,
-            }
-            for each in self.placed
-        ]
+    def picture(self, surface: SampledSurface) -> LossSurface:
+        """The result as far as a surface is sampled."""
+        x, y, rows = surface.grid(GRID_1D if len(self.bounds) == 1 else GRID_2D)
+        return LossSurface(
+            x=x,
+            y=y,
+            loss=finite_values(rows),
+            points=[[*_two(point), _finite(loss)] for point, loss in surface.points.items()],
+            directions=self._directions,
+            center={"x": 0.0, "y": 0.0, "loss": _finite(self.center_loss)},
+            evaluations=self.evaluations,
+            seconds=time.monotonic() - self._started,
+            parameter_count=self.space.size,
+            note=[*dict.fromkeys([*self.notes, *self.evaluator.notes])],
+            **self._described,
+        )
 
     def measure_center(self) -> None:
         """Evaluate the centre twice: its loss, whether it repeats, and how long it takes."""
@@ -315,6 +320,16 @@ class _Surface:
             center_loss=self.center_loss if isfinite(self.center_loss) else 0.0,
         )
         self._vectors = [each.vector for each in self.placed]
+        self._directions = [
+            {
+                "name": each.name,
+                "kind": each.kind,
+                "norm": self.space.norm(each.vector),
+                "eigenvalue": each.eigenvalue,
+                "explained": each.explained,
+            }
+            for each in self.placed
+        ]
         digests = [self.space.digest(each) for each in self._vectors]
         everyone = self.exchange.gather(digests)
         if not self.evaluator.is_sharded and any(each != everyone[0] for each in everyone):
@@ -380,13 +395,17 @@ class _Surface:
                 shown.add(len(points))
                 return losses
 
+            def show(surface: SampledSurface) -> None:
+                shown.show(surface)
+                self._save_coarse(surface)
+
             self.surface: SampledSurface = sample_surface(
                 evaluate,
                 self.bounds,
                 max_evaluations=self.budget,
                 batch_size=ranks * _POINTS_PER_RANK,
                 known=self._known,
-                on_points=shown.show,
+                on_points=show,
                 density=density,
             )
         if self._cache is not None and self._cache.problem is not None:
@@ -439,6 +458,19 @@ class _Surface:
                 dx, dy = np.linalg.solve(products, [-each for each in slope]).tolist()
                 found.append([x, y, dx, dy])
         return found
+
+    def _save_coarse(self, surface: SampledSurface) -> None:
+        """Store what is there, so that the page of the run shows it, if the rest takes long."""
+        # Without a name and a step each would be a result of its own.
+        is_named = self._described["name"] or self._described["step"] is not None
+        if self._directory is None or not is_named:
+            return
+        now = time.monotonic()
+        if now - self._saved > _SAVE_SECONDS:
+            self._saved = now
+            text = f"It is being computed: {self.evaluations} of at most {self.budget} evaluations."
+            picture = self.picture(surface)
+            save_artifact(self._directory, replace(picture, note=[text, *picture.note]))
 
     def _store(self, points: Mapping[tuple[float, ...], float]) -> None:
         if self._cache is not None:
@@ -558,6 +590,12 @@ def _is_filled(cell: Any) -> bool:
     except ValueError:
         return False
     return True
+
+
+def _current_step() -> int | None:
+    """The step of the run that is monitored in this process."""
+    recorder = CurrentSession.recorder
+    return None if recorder is None else recorder.clock.step
 
 
 def _model_name(model: Any) -> str:

@@ -3,6 +3,7 @@
 import functools
 import json
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import count
@@ -32,7 +33,12 @@ from torch.nn import functional
 
 import sentinel
 from sentinel.insight import LossSurface, loss_surface, sharpness
-from sentinel.insight.artifact import current_run_directory, list_artifacts, load_artifact
+from sentinel.insight.artifact import (
+    current_run_directory,
+    list_artifacts,
+    load_artifact,
+    save_artifact,
+)
 from sentinel.insight.directions import Direction
 from sentinel.insight.surface_error import SurfaceError
 from sentinel.model.record import Event, Record
@@ -503,8 +509,17 @@ def test_the_result_is_json_and_comes_back() -> None:
 
 
 def test_a_monitored_run_keeps_the_result_and_sees_no_training_in_it(
-    recorded: Callable[[], dict[int, list[Record]]],
+    recorded: Callable[[], dict[int, list[Record]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    module = sys.modules["sentinel.insight.loss_surface"]
+    monkeypatch.setattr(module, "_SAVE_SECONDS", 0.0)
+    notes: list[list[str]] = []
+
+    def save(directory: Path, result: LossSurface) -> None:
+        notes.append(result.note)
+        save_artifact(directory, result)
+
+    monkeypatch.setattr(module, "save_artifact", save)
     model, batch = make_net(), make_batch()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     found = []
@@ -513,7 +528,7 @@ def test_a_monitored_run_keeps_the_result_and_sees_no_training_in_it(
     def run() -> None:
         for step in range(4):
             if step == 2:
-                found.append(loss_surface(model, squared_error, batch, name="middle", step=step,
+                found.append(loss_surface(model, squared_error, batch, name="middle",
                     max_evaluations=9, **QUIET))  # fmt: skip
                 found.append(current_run_directory())
             optimizer.zero_grad()
@@ -530,6 +545,8 @@ def test_a_monitored_run_keeps_the_result_and_sees_no_training_in_it(
     assert (header["kind"], header["name"], header["step"]) == ("loss_surface", "middle", 2)
     stored = load_artifact(found[1], header["id"])["data"]
     assert LossSurface.from_json(stored).points == found[0].points
+    assert "It is being computed" in notes[0][0]
+    assert notes[-1] == []
 
 
 def test_progress_is_estimated_before_and_shown_while_it_runs(
