@@ -185,7 +185,7 @@ def network_plane() -> Surface:
     ends = []
     for seed in (1, 2):
         torch.manual_seed(seed)
-        nn.utils.vector_to_parameters(initial, model.parameters())
+        nn.utils.vector_to_parameters(initial.clone(), model.parameters())
         optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
         for _ in range(400):
             chosen = torch.randint(0, 256, (64,))
@@ -340,6 +340,22 @@ def measure(name: str, surface: Surface, budget: int, fine: int = FINE) -> tuple
     return error / base, linear / triangles
 
 
+def narrow_minima(share: float, count: int = 20) -> int:
+    """How many Gaussian minima of that standard deviation, as a share of the side, are found."""
+    rng, width, found = np.random.default_rng(7), 2 * share, 0
+    for _ in range(count):
+        around, (a, b) = bowl(rng), rng.uniform(-0.85, 0.85, 2)
+
+        def losses(points, around=around, a=a, b=b):
+            x, y = np.array(points).T
+            well = np.exp(-((x - a) ** 2 + (y - b) ** 2) / (2 * width**2))
+            return (around(x, y) - well).tolist()
+
+        points = sample_surface(losses, SQUARE, max_evaluations=LOCAL, batch_size=LOCAL).points
+        found += sum(np.hypot(x - a, y - b) < 2 * width for x, y in points) > 9
+    return found
+
+
 def main() -> None:
     """Print the table, and how many surfaces meet the targets."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -364,6 +380,11 @@ def main() -> None:
         print(f"{title}: {met[0]} of {len(found)} within the error of the uniform grid", end="")
         print(f" ({met[1]} with linear interpolation)")
     measure("network", network_plane(), LOCAL, NETWORK_FINE)
+    for share in (0.006, 0.008, 0.01, 0.015):
+        print(
+            f"minima with a standard deviation of {share:.1%} of the side that are found: ", end=""
+        )
+        print(f"{narrow_minima(share)} of 20")
 
 
 if __name__ == "__main__":

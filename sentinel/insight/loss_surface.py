@@ -49,7 +49,7 @@ Progress = Literal["auto"] | Callable[[SurfaceProgress], None] | None
 
 EVALUATIONS_2D = 51 * 51 * 4 // 10
 EVALUATIONS_1D = 51
-GRID_2D, GRID_1D = 51, 201
+GRID_2D, GRID_1D = 101, 201
 """Points of the displayed grid along an axis."""
 ARROWS = 7
 """Arrows along an axis."""

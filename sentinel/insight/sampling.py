@@ -6,10 +6,10 @@ there: the triangles are divided whose corners deviate most from each other's ta
 Otherwise the grid is refined as a whole, since nothing is better for a smooth surface, and the
 splines that it allows are far more accurate than triangles.
 
-The division of triangles follows `Learner2D` of the library `adaptive` (Nijholt et al. 2019). The
-library is not used: it never falls back to a grid, it weighs the size of a triangle more than the
-maximal error allows, it fails at losses that are NaN, and it proposes points in an order that
-depends on the number of processes. `benchmarks/loss_surface.py` compares both.
+The division of triangles follows `Learner2D` of the library `adaptive` (Nijholt et al. 2019), with
+less weight for the size of a triangle. The library is not used: on a smooth surface it has no grid
+to fall back to, it samples inside of holes, and which points it samples depends on the order in
+which ranks answer. `benchmarks/loss_surface.py` compares both.
 """
 
 from __future__ import annotations

@@ -7,9 +7,17 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from scipy.interpolate import RegularGridInterpolator
 
-from sentinel.insight.sampling import SampledSurface, denser_near, sample_surface
+from sentinel.insight.sampling import (
+    MAX_FINITE_LOSS,
+    SampledSurface,
+    denser_near,
+    sample_surface,
+)
+from sentinel.insight.surface_features import find_features
 
 SQUARE = [(-1.0, 1.0), (-1.0, 1.0)]
 UNIFORM = 51 * 51
@@ -357,3 +365,45 @@ def test_a_surface_whose_process_is_killed_is_continued(tmp_path):
     again, *same = continued.communicate()[0].split()
     assert int(again) <= 100
     assert same == result
+
+
+@settings(max_examples=max(10, settings.default.max_examples // 100))
+@given(seed=st.integers(0, 10**9))
+def test_any_surface_is_sampled(seed):
+    """Holes, spikes, plateaus, noise and losses of any size, in one and two dimensions."""
+    rng = np.random.default_rng(seed)
+    dimensions, budget = int(rng.integers(1, 3)), int(rng.integers(9, 250))
+    waves, at = rng.normal(0, 5, (3, dimensions)), rng.uniform(-1, 1, dimensions)
+    kind, scale = rng.integers(0, 8), 10.0 ** int(rng.choice([-200, 0, 0, 0, 149]))
+
+    def loss(point):
+        distance = float(np.linalg.norm(np.array(point) - at))
+        return {
+            0: math.nan if distance < 0.5 else distance,
+            1: math.inf if distance > 0.8 else distance,
+            2: 1e100 if distance < 0.1 else distance,
+            3: float(distance < 0.3),
+            4: 7.0,
+            5: -math.inf if rng.random() < 0.95 else distance,
+            6: rng.normal(),
+        }.get(int(kind), float(np.sin(waves @ np.array(point)).sum())) * scale
+
+    bounds = [(-1.0, 1.0)] * dimensions
+    density = denser_near([tuple(at.tolist())], 0.2) if rng.random() < 0.2 else None
+    surface = sample_surface(
+        lambda points: [loss(point) for point in points],
+        bounds,
+        max_evaluations=budget,
+        batch_size=int(rng.integers(1, 20)),
+        on_points=lambda each: each.grid(5),
+        density=density,
+    )
+
+    assert len(surface.points) <= budget
+    grid = surface.grid(21)
+    find_features(surface.points, grid)
+    losses, rows = list(surface.points.values()), np.array(grid[2])
+    if all(abs(each) < MAX_FINITE_LOSS for each in losses):
+        slack = max(losses) - min(losses) + 1e-9 * max(map(abs, losses))
+        assert rows.max() <= max(losses) + slack
+        assert rows.min() >= min(losses) - slack
