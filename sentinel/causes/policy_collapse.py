@@ -8,10 +8,10 @@ Evidence
     classic symptom; an entropy or length that left its range is another, since two of three policy
     runs log no KL. Notes of severity info do not count. Texts that begin to loop are as good as
     either, and so are, where no KL is logged, weights that are half of their initial norm or more
-    away from those of the reference; with a KL they support it. Adapters begin near 0 and are not
-    judged by that. A small KL coefficient or a high learning rate is the reason. If the reward
-    became constant at once, the sampling engine differed first, or only the entropy collapsed, the
-    cause is another one.
+    away from those of the reference, or 5 times in adapters; with a KL they support it. A small KL
+    coefficient or a high learning rate is the reason. If the reward became constant at once, the
+    sampling engine differed first, or only the entropy collapsed, the cause is
+    another one.
 
 Source
     Ouyang et al. 2022 (arXiv:2203.02155) on the purpose of the KL term; the collapses of the
@@ -46,8 +46,9 @@ longer."""
 
 LENGTH_DETECTORS = frozenset({"length_explosion", "length_collapse", "truncation"})
 
-FAR_FROM_REFERENCE = 0.5
-"""Distance of the weights from those of the reference, relative to the initial norm."""
+FAR_FROM_REFERENCE, FAR_WITH_ADAPTERS = 0.5, 5.0
+"""Distance of the weights from those of the reference, relative to the initial norm. That of
+adapters, whose second matrix begins at 0, is small: they travel 3.3 times it in a healthy run."""
 
 INFO_ORDER = Severity.INFO.order
 
@@ -125,7 +126,8 @@ class PolicyCollapse:
 def _distance_evidence(context: CaseContext) -> Iterable[Evidence]:
     """Weights far from those of the reference, as evidence."""
     distance = context.values.get("distance_to_reference")
-    if distance is None or not distance >= FAR_FROM_REFERENCE or has_adapters(context.metadata):
+    far = FAR_WITH_ADAPTERS if has_adapters(context.metadata) else FAR_FROM_REFERENCE
+    if distance is None or not distance >= far:
         return
     text = f"The weights of the policy are {distance:.2g} times their initial norm away"
     yield Evidence(0.3, f"{text} from those of the reference.")

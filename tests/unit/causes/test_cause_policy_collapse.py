@@ -113,8 +113,8 @@ def test_a_real_policy_that_leaves_its_reference_is_diagnosed_without_a_kl():
     )
     near = [with_values(each, distance_to_reference=0.2) for each in records]
     assert diagnose_run(near, metadata).causes == [""]
-    adapters = metadata | {"peft_type": "LORA"}
-    assert diagnose_run(records, adapters).causes == [""]
+    adapters = [with_values(each, distance_to_reference=3.0) for each in records]
+    assert diagnose_run(adapters, metadata | {"peft_type": "LORA"}).causes == [""]
 
 
 def with_values(record, **values):
