@@ -30,6 +30,11 @@ class WeightSpace:
         import torch  # noqa: PLC0415 - slow to import
 
         for name, parameter in parameters.items():
+            if hasattr(parameter, "ds_id") and not parameter.numel():
+                raise SurfaceError(
+                    "DeepSpeed ZeRO-3 keeps the weights in pieces that cannot be moved: measure a "
+                    "saved checkpoint, or train with FSDP2."
+                )
             if not parameter.is_floating_point():
                 raise SurfaceError(
                     f"The weight {name} is {_dtype_name(parameter)}, which cannot be moved in "

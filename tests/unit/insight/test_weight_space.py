@@ -98,3 +98,12 @@ def test_integers_cannot_be_moved() -> None:
 
     with pytest.raises(SurfaceError, match=r"weight is int8, .* adapters of a quantized model"):
         space_of(model)
+
+
+def test_weights_that_zero_3_has_partitioned_are_refused() -> None:
+    model = nn.Linear(2, 2)
+    model.weight.data = torch.empty(0)
+    model.weight.ds_id = 0
+
+    with pytest.raises(SurfaceError, match=r"ZeRO-3 .* measure a saved checkpoint"):
+        space_of(model)
