@@ -115,9 +115,10 @@ class RunView:
     def _has_layers(self) -> bool:
         now = monotonic()
         if not self._are_layers_known and now >= self._layers_at:
-            self._layers_at = now + LAYERS_CHECK_SECONDS
             with suppress(FileNotFoundError):
                 self._are_layers_known = bool(self.reader.has_layers())
+            # Now: another thread that asks meanwhile must not answer before it is known.
+            self._layers_at = now + LAYERS_CHECK_SECONDS
         return self._are_layers_known
 
     def change_mark(self) -> object:

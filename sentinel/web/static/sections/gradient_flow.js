@@ -45,13 +45,14 @@ function snapshotGrid(results, statistic) {
   };
   const columns = known.map(column);
   const hasSteps = known.every(({ step }) => Number.isFinite(step));
+  const x = known.map(({ step }, index) => (hasSteps ? step : index + 1));
   return {
     statistic, layers,
     statistics: Object.keys(FLOW_STATISTICS).filter((name) => known.some(({ data }) => Array.isArray(data[name]))),
-    x: known.map(({ step }, index) => (hasSteps ? step : index + 1)),
+    x,
     values: layers.map((_, index) => columns.map((values) => values[index])),
     bad: layers.map(() => []),
-    histograms: { x: known.length, layer: known.length ? known[known.length - 1].data.histograms ?? {} : {} },
+    histograms: { x: x[x.length - 1] ?? null, layer: known.length ? known[known.length - 1].data.histograms ?? {} : {} },
   };
 }
 
