@@ -66,7 +66,7 @@ def json_text(data: Any) -> str:
         return json.dumps(json_safe(data), allow_nan=False, separators=(",", ":"))
 
 
-def body_response(
+def body_response(  # noqa: PLR0913 - what a response consists of
     request: Request,
     body: bytes,
     content_type: str,
