@@ -138,21 +138,21 @@ def cost_table(parameters: int, count: int) -> Table:
     return table
 
 
-def memory_text(parameters: int, records: int = 1000) -> str:
-    """What a record needs while it works, and what many records keep."""
-    model = model_of(parameters)
-    recorder = TrajectoryRecorder(model, exact=False)
-    tables = [recorder.projection.project([(next(iter(recorder.names)), 0, torch.zeros(1))])]
-    with PeakBytes([*model.parameters(), *tables]) as peak:
-        recorder.record(0)
+def memory_table(records: int = 1000) -> Table:
+    """What a record works in, its tables included, for models that need not exist for that."""
     small = TrajectoryRecorder(nn.Linear(4, 4))
     for step in range(records):
         small.record(step)
-    kept = len(small.steps) * (SIZE + 3) * 8
-    return (
-        f"Working memory of a record: {peak.peak / 2**20:.2f} MiB. After {records} records, "
-        f"{len(small.steps)} snapshots of {kept / 2**20:.2f} MiB."
-    )
+    kept = len(small.steps) * (SIZE + 3) * 8 / 2**20
+    title = f"After {records} records: {len(small.steps)} snapshots of {kept:.2f} MiB"
+    table = Table("Parameters", "working memory, MiB", title=title)
+    piece = torch.zeros(1 << 20)
+    for parameters in (10_000_000, 124_000_000, 1_000_000_000, 7_000_000_000):
+        projection = WeightProjection({"w": (parameters,)})
+        with PeakBytes([piece]) as peak:
+            projection.project([("w", 0, piece)])
+        table.add_row(f"{parameters:,}", f"{peak.peak / 2**20:.1f}")
+    return table
 
 
 def error_table(seeds: int) -> Table:
@@ -198,7 +198,7 @@ def main() -> None:
     torch.set_num_threads(1)
     console = Console()
     console.print(cost_table(int(args.parameters), args.records))
-    console.print(memory_text(int(args.parameters)))
+    console.print(memory_table())
     console.print(error_table(args.seeds))
 
 
