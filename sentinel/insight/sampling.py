@@ -66,12 +66,15 @@ WAVES = 20
 
 _MIN_TESTED = 8
 """Errors of prediction from which on it is decided whether structure is local."""
+_ROUNDING = 1e-6
+"""Errors that are a smaller share of the losses are those of single precision."""
 _MIN_WAVE = 4
 _RECENT_WAVES = 5
 """Waves whose errors choose the interpolation."""
 _MIN_CUBIC = 4
 """Points of a curve through which other than lines are drawn."""
 _ANYWHERE: tuple[Interpolation, ...] = ("linear", "cubic")
+_ON_GRID: tuple[Interpolation, ...] = (*_ANYWHERE, "spline")
 _GRID_GAIN: dict[Interpolation, float] = {"linear": 1 / 4, "cubic": 1 / 8, "spline": 1 / 16}
 """By what errors fall if the spacing is halved."""
 
@@ -205,17 +208,18 @@ class _Sampler:
         is_black = np.rint(self._units * steps).sum(1) % 2 == 0
         errors = self._errors(is_black, _ANYWHERE)
         self._choose(errors)
-        if not (is_uniform and finite.all()) or _is_local(errors):
+        if not (is_uniform and finite.all()) or self._is_local(errors):
             return True
         is_coarse = np.arange(len(finite) + len(centres)) < len(finite)
         self._add(centres)
-        errors = self._errors(is_coarse, (*_ANYWHERE, "spline"))
+        errors = self._errors(is_coarse, _ON_GRID)
         self._choose({kind: errors[kind] for kind in _ANYWHERE})
-        if _is_local(errors) or not np.isfinite(self._losses).all():
+        if self._is_local(errors) or not np.isfinite(self._losses).all():
             return True
         for level in middles:
             self._add(level)
-        kinds = _GRID_GAIN if np.isfinite(self._losses).all() else _ANYWHERE
+        kinds = _ON_GRID if np.isfinite(self._losses).all() else _ANYWHERE
+        errors = self._errors(np.arange(len(self._units)) < len(finite), kinds)
         self._choose({kind: _GRID_GAIN[kind] * errors[kind] for kind in kinds})
         return False
 
@@ -282,6 +286,19 @@ class _Sampler:
             errors[kind] = np.sort(found[np.isfinite(found)])[::-1]
         return errors
 
+    def _is_local(self, errors: Mapping[Interpolation, Array]) -> bool:
+        """Whether the surface is predicted badly, but only in a small part."""
+        linear = errors["linear"]
+        if len(linear) < _MIN_TESTED or linear[0] <= _ROUNDING * np.nanmax(np.abs(self._losses)):
+            return False
+        elsewhere = linear[int(LOCAL_SHARE * len(linear))]
+        is_resolved = any(
+            errors[kind].max(initial=0.0) <= share * linear[0]
+            for kind, share in RESOLVED.items()
+            if kind in errors
+        )
+        return bool(elsewhere <= WELL_PREDICTED * linear[0] and not is_resolved)
+
     def _choose(self, errors: Mapping[Interpolation, Array]) -> None:
         """Use the interpolation with the smallest maximal error, and show the surface."""
         largest = {
@@ -314,20 +331,6 @@ def _grid_levels(budget: int, dimensions: int) -> list[Array]:
     if dimensions == 2:
         parts.append(is_odd.sum(1) == 1)
     return [grid[part] / intervals for part in parts]
-
-
-def _is_local(errors: Mapping[Interpolation, Array]) -> bool:
-    """Whether a surface is predicted badly, but only in a small part."""
-    linear = errors["linear"]
-    if len(linear) < _MIN_TESTED:
-        return False
-    elsewhere = linear[int(LOCAL_SHARE * len(linear))]
-    is_resolved = any(
-        errors[kind].max(initial=0.0) <= share * linear[0]
-        for kind, share in RESOLVED.items()
-        if kind in errors
-    )
-    return bool(elsewhere <= WELL_PREDICTED * linear[0] and not is_resolved)
 
 
 class _Divisions(NamedTuple):

@@ -87,6 +87,18 @@ def test_a_smooth_surface_is_sampled_on_a_grid(function):
     assert error(surface, function) <= 0.05 * uniform_error(function)
 
 
+@pytest.mark.parametrize("weights", [(1, -1, 0), (1, 1, 0), (0, 0, 1), (2, 0.5, 0.7)])
+@pytest.mark.parametrize("budget", [225, 400, LOCAL])
+def test_a_quadratic_surface_is_exact(weights, budget):
+    def quadratic(x, y):
+        return weights[0] * x**2 + weights[1] * y**2 + weights[2] * x * y + 0.3 * x + 5
+
+    surface = sample_surface(vectorised(quadratic), SQUARE, max_evaluations=budget)
+
+    assert error(surface, quadratic) < 1e-12
+    assert surface.estimated_error < 1e-12
+
+
 def test_the_estimated_error_is_near_the_error():
     for function, budget in ((cliff, LOCAL), (ripples, SMOOTH)):
         surface = sample_surface(vectorised(function), SQUARE, max_evaluations=budget)
