@@ -141,23 +141,29 @@ class _Columns:
             has_others = len(setting.levels) > MAX_LEVELS
             self.grid: list[Any] = [*self.levels, *([OTHER] if has_others else [])]
         else:
-            self.median = float(np.median(np.array(present, dtype=float)))
+            # Trees see the order of numbers only, and these have any size.
+            self.order = np.unique(np.array(present, dtype=float))
             self.grid = [False, True] if setting.kind == "flag" else _grid(present)
         if setting.has_missing:
             self.grid.append(None)
         self.width = self.encode(setting.values[:1]).shape[1]
 
     def encode(self, values: Sequence[Any]) -> Array:
-        """A number, or a column for each level of a choice; and whether it is not set."""
+        """The rank of a number, or a column for each level of a choice; whether it is not set."""
         if self.setting.kind == "choice":
             columns = [[float(value == level) for value in values] for level in self.levels]
             rare = [float(value is not None and value not in self.levels) for value in values]
             columns.append(rare)
         else:
-            columns = [[self.median if value is None else float(value) for value in values]]
+            middle = (len(self.order) - 1) / 2
+            numbers = [middle if value is None else self._rank(float(value)) for value in values]
+            columns = [numbers]
         if self.setting.has_missing:
             columns.append([float(value is None) for value in values])
         return np.array(columns, dtype=np.float64).T
+
+    def _rank(self, value: float) -> float:
+        return float(np.searchsorted(self.order, value))
 
     def moved(self, rows: Array, part: slice) -> Array:
         """The rows with the setting at each value of the grid: value, row, column."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from fnmatch import fnmatchcase
-from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -37,6 +36,8 @@ CLIP_SPREADS, FAR_SPREADS = 1.5, 3.0
 if they were there, and the note tells of those beyond the second."""
 TIED = 0.9
 """Rank correlation from which two settings cannot be told apart reliably."""
+MAX_OUTCOME = 1e100
+"""A larger outcome counts as infinite: its square would be."""
 _QUANTILES = (0.025, 0.975)
 _MAX_NAMES = 5
 MAX_TABLE_RUNS, MAX_TABLE_SETTINGS = 2000, 40
@@ -206,7 +207,7 @@ def _usable_runs(
 
 def _is_good(run: Mapping[str, Any]) -> bool:
     value = run.get("outcome")
-    return value is not None and isfinite(value) and not run.get("failed")
+    return value is not None and abs(value) <= MAX_OUTCOME and not run.get("failed")
 
 
 def _clipped(values: Array, outcome: str, notes: list[str]) -> Array:
@@ -338,7 +339,7 @@ def _correlation(
     if numbers is None:
         return dict.fromkeys(keys)
     has = np.isfinite(numbers)
-    if has.sum() < MIN_CORRELATED_RUNS or np.ptp(numbers[has]) == 0 or np.ptp(outcome[has]) == 0:
+    if has.sum() < MIN_CORRELATED_RUNS or not (_varies(numbers[has]) and _varies(outcome[has])):
         return dict.fromkeys(keys)
     _, codes = np.unique(np.asarray(group)[has], return_inverse=True)
     count = int(codes.max()) + 1
@@ -354,6 +355,10 @@ def _correlation(
     with np.errstate(invalid="ignore", divide="ignore"):
         found = covariance / np.sqrt(np.where(spread > 1e-9, spread, np.nan))
     return dict(zip(keys, (float(found[0]), *_interval(found[1:])), strict=True))
+
+
+def _varies(values: Array) -> bool:
+    return bool(values.min() < values.max())
 
 
 def _numbers(setting: Setting) -> Array | None:
@@ -399,7 +404,9 @@ def _inseparable(settings: Sequence[Setting]) -> Iterator[str]:
     for place, (name, first) in enumerate(known):
         for other, second in known[place + 1 :]:
             has = np.isfinite(first) & np.isfinite(second)
-            if has.sum() < MIN_CORRELATED_RUNS or 0 in (np.ptp(first[has]), np.ptp(second[has])):
+            if has.sum() < MIN_CORRELATED_RUNS:
+                continue
+            if not (_varies(first[has]) and _varies(second[has])):
                 continue
             found = float(spearmanr(first[has], second[has]).statistic)
             if abs(found) >= TIED:

@@ -64,7 +64,7 @@ class Setting:
         if len(numbers) < _MIN_LOG_NUMBERS or self.kind != "number" or numbers[0] <= 0:
             return False
         first, middle, last = numbers[0], numbers[len(numbers) // 2], numbers[-1]
-        share = log(middle / first) / log(last / first)
+        share = (log(middle) - log(first)) / (log(last) - log(first))
         linear_share = (middle - first) / (last - first)
         return last >= LOG_RATIO * first and abs(share - 0.5) < abs(linear_share - 0.5)
 

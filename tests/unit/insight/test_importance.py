@@ -231,3 +231,14 @@ def test_without_scikit_learn_the_error_names_the_extra(monkeypatch):
 
     with pytest.raises(ImportError, match=r"pip install 'train-sentinel\[insight\]'"):
         importance(sweep(12, lambda s, _: s["a"], **UNIT))
+
+
+def test_hostile_values_are_settings_like_others():
+    values = [1e308, -1e308, 1e-300, 10**400, nan, [1, 2], {"x": {"y": None}}, "<b>\ud800", b"x"]
+    runs = sweep(40, lambda s, _: s["a"], wild=lambda source: source.choice(values), **UNIT)
+    runs[3]["outcome"] = 1e308
+    result = importance(runs, "loss")
+
+    assert result.runs == 39
+    assert result.settings[0]["name"] == "a"
+    json.dumps(result.to_json(), allow_nan=False)
