@@ -338,7 +338,9 @@ HEALTHY: dict[str, Make] = {
     "layer scale": lambda: LayerTraining(Blocks(lambda: Scaled(1e-6), 8), adam(1e-3)),
     "layer scale, momentum": lambda: LayerTraining(Blocks(lambda: Scaled(1e-3), 8), sgd(0.02)),
     "transformer": lambda: LayerTraining(Attention(), adam(1e-3), count=200),
-    "policy": lambda: LayerTraining(perceptron(3), adam(1e-3), loss=_policy_loss, every=1),
+    "policy": lambda: LayerTraining(
+        perceptron(3), adam(1e-3), loss=_policy_loss, every=1, count=160
+    ),
     "bfloat16": lambda: LayerTraining(_half_precision(), adam(1e-5), loss=_bfloat16),
 }
 """Trainings in which no layer is broken, some of them odd."""
@@ -360,7 +362,7 @@ BROKEN: dict[str, tuple[str, Make]] = {
     ),
     "gradient scaled twice from step 200": (
         "layer_gradient_exploding",
-        lambda: LayerTraining(Blocks(_linear), adam(1e-3), loss=_scaled_twice),
+        lambda: LayerTraining(Blocks(_linear), adam(1e-3), loss=_scaled_twice, count=240),
     ),
     "dead layer": (
         "layer_gradient_dead",
