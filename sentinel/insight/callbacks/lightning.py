@@ -105,8 +105,10 @@ class LightningLossSurfaceCallback(_LossCallback):
     It takes at most `max_share` of the wall time of the training (5 % by default; None: no limit).
     The loss is `training_step` of the module on its first `batches` batches, or with `newest` on
     the current ones. `loss_fn(module, batch)` takes its place, as it must for a module with manual
-    optimization. With `sharpness`, the leading eigenvalue of the Hessian is logged too. Everything
-    else goes to `sentinel.insight.loss_surface` (directions, bounds, dimensions, parameters, ...).
+    optimization. With `sharpness`, the leading eigenvalue of the Hessian is logged too. With
+    `snapshots`, up to so many copies of the chosen weights are kept in host memory, and the surface
+    shows the path through them; `directions="pca"` is the plane of that path. Everything else goes
+    to `sentinel.insight.loss_surface` (directions, bounds, dimensions, parameters, ...).
 
     Raises ValueError and TypeError for bad settings, and nothing later.
     """
@@ -122,10 +124,13 @@ class LightningLossSurfaceCallback(_LossCallback):
         newest: bool | None = None,
         loss_fn: LossFunction | None = None,
         sharpness: bool = False,
+        snapshots: int = 0,
         **surface: Any,
     ) -> None:
         schedule = Schedule(every, on_save=on_save, at_end=at_end)
-        measurement = SurfaceMeasurement(schedule, max_share, surface, sharpness=sharpness)
+        measurement = SurfaceMeasurement(
+            schedule, max_share, surface, sharpness=sharpness, snapshots=snapshots
+        )
         super().__init__(measurement, batches, newest, loss_fn)
 
 

@@ -24,6 +24,7 @@ from sentinel.insight.artifact import current_run_directory, save_artifact
 from sentinel.insight.callbacks.time_budget import TimeBudget
 from sentinel.insight.loss_surface import ARROWS, EVALUATIONS_1D, EVALUATIONS_2D, loss_surface
 from sentinel.insight.model_state import preserved
+from sentinel.insight.parameters import Selection, select_parameters
 from sentinel.insight.rank_exchange import RankExchange
 from sentinel.insight.sharpness import sharpness
 
@@ -42,6 +43,7 @@ _PRODUCT_COST = 6.0
 _TYPICAL_PRODUCTS = 25
 """Products that the leading eigenvalue takes, until it was computed once."""
 
+_MIN_SNAPSHOTS = 2
 _SAFETY = 1.3
 """Estimated times are multiplied by this, so that the share is kept."""
 _OWN = frozenset(
@@ -224,14 +226,37 @@ class SurfaceMeasurement(LossMeasurement):
         settings: Mapping[str, Any],
         *,
         sharpness: bool = False,
+        snapshots: int = 0,
     ) -> None:
         super().__init__(schedule, max_share)
         self._settings = {"progress": None, **check_settings(settings, loss_surface, _OWN)}
+        self._snapshots = None
+        if snapshots:
+            self._snapshots = WeightSnapshots(snapshots, self._settings.get("parameters"))
         self._settings |= {"save": False, "cache": False}
         self._dimensions = int(self._settings.get("dimensions", 2))
         self._sharpness = sharpness
         self._evaluation_seconds: float | None = None
         """Measured time of one evaluation; that of gradients is spread over all of them."""
+
+    def start(self, step: int, loss: KeptLoss) -> None:
+        """The training starts after this step."""
+        super().start(step, loss)
+        self._take_snapshot(step, loss)
+
+    def end_step(self, step: int, loss: KeptLoss) -> None:
+        """Compute what is due at the end of a step, or was put off."""
+        self._take_snapshot(step, loss)
+        super().end_step(step, loss)
+
+    def _take_snapshot(self, step: int, loss: KeptLoss) -> None:
+        if self._snapshots is None or self.is_off:
+            return
+        with self.budget.spend():
+            try:
+                self._snapshots.add(step, loss.model)
+            except Exception as error:
+                self.turn_off(error, f" at step {step:,}", is_reporting=loss.is_reporting)
 
     def _needed_seconds(self, loss: KeptLoss) -> float:
         return self._seconds_per_evaluation(loss) * min(
@@ -249,13 +274,18 @@ class SurfaceMeasurement(LossMeasurement):
         if loss.is_reporting:
             duration = duration_text((count + arrows) * each)
             say(f"{self.title} at step {step:,}: up to {count:,} evaluations, about {duration}.")
+        given = {}
+        if self._snapshots is not None:
+            given["trajectory"] = [*self._snapshots.weights.items()]
         surface = loss_surface(
             loss.model,
             loss,
             loss.batches,
             optimizer=loss.optimizer if self._sharpness else None,
             process_group=_all_ranks(),
-            **self._settings | {"max_evaluations": count, "arrows": arrows > 0, "step": step},
+            **self._settings
+            | {"max_evaluations": count, "arrows": arrows > 0, "step": step}
+            | given,
         )
         total = surface.evaluations + arrows
         self._evaluation_seconds = surface.seconds / max(1, total)
@@ -281,6 +311,40 @@ class SurfaceMeasurement(LossMeasurement):
         super()._publish(result, step)
         if result.sharpness is not None:
             _log_sharpness(result.sharpness, step)
+
+
+class WeightSnapshots:
+    """Copies of the chosen weights in host memory, at most `count`, evenly over the steps so far.
+
+    When there are too many, every other one is dropped and from then on every other step is kept.
+    Raises ValueError if `count` is below 2.
+    """
+
+    def __init__(self, count: int, parameters: Selection) -> None:
+        if count < _MIN_SNAPSHOTS:
+            raise ValueError(f"snapshots is {count}: a path needs at least 2; 0 keeps none.")
+        self._count, self._parameters, self._stride = count, parameters, 1
+        self.weights: dict[int, dict[str, torch.Tensor]] = {}
+        """By step, the weights by name."""
+
+    def add(self, step: int, model: Any) -> None:
+        """Keep the weights as they are now, if it is time."""
+        if step in self.weights or step % self._stride:
+            return
+        chosen = select_parameters(model, self._parameters)
+        for name, each in chosen.items():
+            if hasattr(each, "placements"):
+                raise TypeError(
+                    f"{name} is sharded over ranks, of which no snapshots are kept: leave out "
+                    "snapshots=, and give trajectory= the folder of the checkpoints."
+                )
+        self.weights[step] = {
+            name: each.detach().to("cpu", copy=True) for name, each in chosen.items()
+        }
+        if len(self.weights) > self._count:
+            self._stride *= 2
+            kept = {at: each for at, each in self.weights.items() if at % self._stride == 0}
+            self.weights = kept
 
 
 class SharpnessMeasurement(LossMeasurement):

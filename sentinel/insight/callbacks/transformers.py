@@ -95,8 +95,10 @@ class LossSurfaceCallback(_LossCallback):
     The loss is that of the trainer on `batches` of its micro-batches: those of the first step, or
     with `newest`, which is the default for trainers that generate texts, those of the current one.
     `loss_fn(model, batch)` takes the place of the trainer's loss. With `sharpness`, the leading
-    eigenvalue of the Hessian is logged too. Everything else goes to `sentinel.insight.loss_surface`
-    (directions, bounds, dimensions, parameters, ...).
+    eigenvalue of the Hessian is logged too. With `snapshots`, up to so many copies of the chosen
+    weights are kept in host memory, and the surface shows the path through them; `directions="pca"`
+    is the plane of that path. Everything else goes to `sentinel.insight.loss_surface` (directions,
+    bounds, dimensions, parameters, ...).
 
     Raises ValueError and TypeError for bad settings, and nothing later.
     """
@@ -112,10 +114,13 @@ class LossSurfaceCallback(_LossCallback):
         newest: bool | None = None,
         loss_fn: LossFunction | None = None,
         sharpness: bool = False,
+        snapshots: int = 0,
         **surface: Any,
     ) -> None:
         schedule = Schedule(every, on_save=on_save, at_end=at_end)
-        measurement = SurfaceMeasurement(schedule, max_share, surface, sharpness=sharpness)
+        measurement = SurfaceMeasurement(
+            schedule, max_share, surface, sharpness=sharpness, snapshots=snapshots
+        )
         super().__init__(measurement, batches, newest, loss_fn)
 
 
