@@ -4,6 +4,8 @@
 
 Runs `sentinel demo`, photographs the page of its run with headless Chromium while a fault is on,
 then a list of 50 runs and a comparison, and renders the Slack message that the demo delivers.
+Last, trains the example `trl_dpo_insight` in its three ways and photographs its loss surfaces and
+the gradients of its layers.
 Writes PNG files to docs/pictures; with FOLDER to that folder, and there also the page on a phone
 and in the light theme, and a report.
 """
@@ -61,6 +63,7 @@ def main() -> None:
         page = Path(scratch) / "slack.html"
         page.write_text(slack_html(message), encoding="utf-8")
         camera.take(page.as_uri(), "slack-message", {"width": 760, "height": 580}, theme="light")
+        photograph_insight(camera, Path(scratch) / "insight")
     print(f"Pictures are in {folder}.")
 
 
@@ -174,6 +177,32 @@ def photograph_runs(camera: Camera, home: Path, *, is_review: bool) -> None:
             check=True,
         )
         camera.take(report.as_uri(), "report", theme="light")
+
+
+def photograph_insight(camera: Camera, home: Path) -> None:
+    """Train with DPO, healthy and broken, and photograph what insight shows of it."""
+    from support.serve_command import serve_command
+
+    home.mkdir()
+    own = {"SENTINEL_HOME": str(home), "SENTINEL_RUNTIME_DIR": str(home / "shm")}
+    environ = {**os.environ, **own, "SENTINEL_LINGER_SECONDS": "0", "PYTHONPATH": str(ROOT)}
+    example = str(ROOT / "examples" / "trl_dpo_insight.py")
+    for kind in ("healthy", "learning-rate", "frozen"):
+        subprocess.run([sys.executable, example, kind], env=environ, cwd=home, check=True)
+    names = [path.name for path in (home / "runs").iterdir()]
+    healthy, fast, frozen = (
+        next(name for name in names if name.startswith(f"dpo-{kind}"))
+        for kind in ("healthy", "learning-rate", "frozen")
+    )
+    with serve_command(home) as url:
+        # The pages are complete once the agents have written how the runs ended.
+        while "unknown" in requests.get(f"{url}/api/runs", timeout=60).json()["states"]:
+            time.sleep(0.5)
+        runs = f"run={healthy}&run={fast}"
+        sizes = {"width": 1440, "height": 660}
+        camera.take(f"{url}/compare?{runs}", "insight-surfaces", sizes, section="loss-surface")
+        camera.take(f"{url}/compare?{runs}", "insight-paths", sizes, section="trajectory")
+        camera.take(f"{url}/runs/{frozen}/", "insight-layers", sizes, section="gradient-flow")
 
 
 def has_cause(url: str) -> bool:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from support.rank_processes import until
 
+from sentinel.insight.artifact import list_artifacts
 from sentinel.model.record import Event
 from sentinel.store.database import connect
 from sentinel.store.history import History
@@ -63,3 +64,23 @@ def test_an_example_is_recorded_to_its_end(name, environ, tmp_path):
     assert records[-1].step == steps
     # Without clipping, the gradient norm is measured at the first two steps, then rarely.
     assert {name for record in records for name in record.values} == {*CAPTURED, logged}
+
+
+@pytest.mark.timeout(900)
+def test_the_example_of_insight_stores_its_results_and_finds_the_learning_rate(environ, tmp_path):
+    script = str(ROOT / "examples" / "trl_dpo_insight.py")
+    short = {"STEPS": "12", "EVALUATIONS": "25", "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    command = [sys.executable, script, "learning-rate"]
+    subprocess.run(command, env=environ | short, cwd=tmp_path, check=True, timeout=600)
+    path = wait_for_file(tmp_path / "home", "outcome.json")
+
+    stored = [each["kind"] for each in list_artifacts(path.parent)]
+    assert sorted(stored) == ["loss_surface", "trajectory"]
+    with closing(connect(path.with_name("sentinel.db"))) as database:
+        records = History(database).records("")
+        values = {name for each in records for name in each.values}
+    assert {"sharpness", "distance_to_reference"} <= values
+    assert any(name.startswith("layer_update_ratio/") for name in values)
+    command = [sys.executable, "-m", "sentinel", "report", path.parent.name, "--md"]
+    report = subprocess.run(command, env=environ, check=True, timeout=600, stdout=subprocess.PIPE)
+    assert b"Learning rate too high" in report.stdout

@@ -32,7 +32,6 @@ DEFAULT_SHARE = 0.05
 """Share of the wall time of a training that a callback takes at most."""
 MAX_RESULTS = 64
 """Results that a callback keeps in memory, the newest."""
-_PHASE = "insight"
 _MIN_EVALUATIONS = {1: 9, 2: 49}
 """With fewer evaluations a surface shows nothing, by dimensions."""
 _DEFAULT_EVALUATIONS = {1: EVALUATIONS_1D, 2: EVALUATIONS_2D}
@@ -144,7 +143,7 @@ class LossMeasurement:
             return
         with self.budget.spend():
             try:
-                with sentinel.phase(_PHASE), loss.isolated():
+                with loss.isolated():
                     self._run(step, loss, is_last=is_last)
             except Exception as error:
                 self.turn_off(error, f" at step {step:,}", is_reporting=loss.is_reporting)

@@ -1,0 +1,106 @@
+"""`sentinel insight surface`: reads checkpoints without unpickling; errors name the remedy."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from typer.testing import CliRunner
+
+from sentinel.cli.main import app
+from sentinel.insight.artifact import list_artifacts
+from sentinel.transport.paths import run_dir
+
+NETS = """
+import torch
+
+def build():
+    return torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
+
+def loss(model, batch):
+    return ((model(batch["x"]) - batch["y"]) ** 2).mean()
+
+def failing(model, batch):
+    raise KeyError("x")
+"""
+USUAL = ("--data", "batch.safetensors", "--model", "own_nets:build", "--loss", "own_nets:loss")
+
+
+@pytest.fixture
+def checkpoints(tmp_path, monkeypatch):
+    """Two checkpoints and a pickle of a net that a module in the working directory builds."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own_nets.py").write_text(NETS)
+    nets = []
+    for seed in (0, 1):
+        torch.manual_seed(seed)
+        nets.append(
+            torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
+        )
+        torch.save(nets[-1].state_dict(), tmp_path / f"net-{seed}.pt")
+    torch.save(nets[0], tmp_path / "pickle.pt")
+    batch = {"x": torch.randn(16, 4), "y": torch.randn(16, 1)}
+    save_file(batch, tmp_path / "batch.safetensors")
+    return nets, batch
+
+
+def invoke(*arguments):
+    return CliRunner().invoke(app, ["insight", "surface", *arguments])
+
+
+def test_the_line_between_two_checkpoints_has_their_losses(checkpoints):
+    nets, batch = checkpoints
+
+    done = invoke("net-0.pt", "--other", "net-1.pt", *USUAL, "--evaluations", "25", "--json")
+
+    assert done.exit_code == 0, done.stderr
+    surface = json.loads(done.stdout)
+    points = {round(x, 6): loss for x, _, loss in surface["points"]}
+    for place, net in zip((0.0, 1.0), nets, strict=True):
+        expected = ((net(batch["x"]) - batch["y"]) ** 2).mean().item()
+        if place in points:
+            assert points[place] == pytest.approx(expected, rel=1e-5)
+    assert surface["center"]["loss"] == points[0.0]
+    assert surface["parameter_count"] == 49
+    assert surface["step"] == 0
+
+
+def test_a_surface_is_stored_with_a_run_and_written_as_a_page(checkpoints, tmp_path):
+    folder = run_dir("mine-1")
+
+    done = invoke(
+        "net-0.pt", *USUAL, "--evaluations", "25", "--run", "mine-1", "-o", "surface.html"
+    )
+
+    assert done.exit_code == 0, done.stderr
+    assert [each["kind"] for each in list_artifacts(folder)] == ["loss_surface"]
+    assert "<html" in (tmp_path / "surface.html").read_text()
+    assert not done.stdout
+
+
+def test_the_terminal_shows_a_map(checkpoints):
+    done = invoke("net-0.pt", *USUAL, "--evaluations", "25")
+
+    assert done.exit_code == 0, done.stderr
+    assert done.stdout.startswith("Loss at the checkpoint ")
+    assert "evaluations of 49 weights" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("pickle.pt", *USUAL), "more than tensors"),
+        (("net-0.pt", "--data", "batch.safetensors"), "no config.json"),
+        (("net-9.pt", *USUAL), "There is no checkpoint net-9.pt"),
+        (("net-0.pt", *USUAL, "--run", "nobody"), "no run nobody"),
+        (("net-0.pt", *USUAL[:4], "--loss", "own_nets:failing"), "cannot be computed: KeyError"),
+        (("net-0.pt", *USUAL[:4], "--loss", "own_nets:none"), "no function own_nets:none"),
+        (("net-0.pt", *USUAL, "--parameters", "nothing*"), "nothing*"),
+    ],
+)
+def test_what_cannot_be_read_is_named(checkpoints, arguments, message):
+    done = invoke(*arguments)
+
+    assert done.exit_code == 2
+    assert message in done.stderr
+    assert not done.stdout
