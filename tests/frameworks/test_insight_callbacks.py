@@ -30,7 +30,10 @@ from sentinel.insight.loss_surface import LossSurface
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.filterwarnings("ignore")]
 
-TRAINERS = ("sft", "dpo", "kto", "reward", "grpo", "rloo")
+TRAINERS = [
+    *("sft", "dpo", "grpo"),
+    *(pytest.param(name, marks=pytest.mark.full) for name in ("kto", "reward", "rloo")),
+]
 SMALL = {"max_evaluations": 9, "arrows": False, "max_share": None}
 
 
@@ -118,8 +121,11 @@ def test_dpo_against_a_reference_computed_by_hand(build, tokens):
 
 @pytest.mark.parametrize(
     "settings",
-    [{"bf16": True}, {"gradient_checkpointing": True}, {"lora": True, "max_grad_norm": 0.1}],
-    ids=["bf16", "checkpointing", "lora"],
+    [
+        pytest.param({"bf16": True}, marks=pytest.mark.full, id="bf16"),
+        pytest.param({"gradient_checkpointing": True}, marks=pytest.mark.full, id="checkpointing"),
+        pytest.param({"lora": True, "max_grad_norm": 0.1}, id="lora"),
+    ],
 )
 def test_a_plain_trainer_continues_bit_for_bit(tokens, tmp_path, settings):
     from peft import LoraConfig, get_peft_model
