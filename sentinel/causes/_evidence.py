@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from sentinel.model.diagnosis import CaseContext, Evidence, Symptom
 from sentinel.signals.setting_names import describe_setting
+from sentinel.signals.usual_learning_rate import ADAPTER_FACTOR, has_adapters
 
 WEAK_KL_COEFFICIENT = 0.01
 """KL coefficient below which the KL term is weaker than in published runs (0.02 to 0.04)."""
@@ -13,8 +14,6 @@ WEAK_KL_COEFFICIENT = 0.01
 FAST_LEARNING_RATE = 1e-5
 """Learning rate above which full fine-tuning by reward is fast."""
 
-ADAPTER_LEARNING_RATE_FACTOR = 10.0
-"""Factor on learning rates for adapters."""
 
 _KL_COEFFICIENT_KEYS = ("beta", "kl_coef", "kl_loss_coef")
 
@@ -62,12 +61,8 @@ def weak_kl_control_evidence(context: CaseContext) -> Iterable[Evidence]:
     if beta is not None and beta < WEAK_KL_COEFFICIENT:
         yield Evidence(0.3, f"The KL coefficient is {beta:g}, which hardly constrains the policy.")
     rate = context.number("learning_rate") or context.values.get("learning_rate")
-    high_rate = (
-        ADAPTER_LEARNING_RATE_FACTOR * FAST_LEARNING_RATE
-        if "peft" in context.metadata
-        else FAST_LEARNING_RATE
-    )
-    if rate is not None and rate > high_rate:
+    factor = ADAPTER_FACTOR if has_adapters(context.metadata) else 1.0
+    if rate is not None and rate > factor * FAST_LEARNING_RATE:
         yield Evidence(0.2, f"The learning rate is {rate:g}, high for training by reward.")
 
 

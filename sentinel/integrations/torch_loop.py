@@ -144,7 +144,7 @@ def _wrap_total_norm(patcher: Patcher) -> Callable[[Any], Any]:
             if torch.compiler.is_compiling():
                 return original(*args, **kwargs)
             args, kwargs, tensors = _materialize_tensors(args, kwargs, "tensors", "parameters")
-            patcher.call_safely(patcher.loop.before_clip)
+            patcher.call_safely(patcher.loop.before_clip, tensors)
             norm = original(*args, **kwargs)
             norm_type = args[position] if len(args) > position else kwargs.get("norm_type", 2.0)
             patcher.call_safely(remember, original.__name__, tensors, norm_type, norm)
@@ -162,8 +162,9 @@ def _wrap_clip_value(patcher: Patcher) -> Callable[[Any], Any]:
     def make(original: Any) -> Any:
         @functools.wraps(original)
         def clip_grad_value_(*args: Any, **kwargs: Any) -> Any:
-            if not torch.compiler.is_compiling():
-                patcher.call_safely(patcher.loop.before_clip)
+            if patcher.loop.gradient_flow is not None and not torch.compiler.is_compiling():
+                args, kwargs, tensors = _materialize_tensors(args, kwargs, "parameters")
+                patcher.call_safely(patcher.loop.before_clip, tensors)
             return original(*args, **kwargs)
 
         return clip_grad_value_

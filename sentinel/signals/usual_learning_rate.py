@@ -20,8 +20,8 @@ ADAPTER_FACTOR = 10.0
 FINE_TUNING_FRAMEWORKS = frozenset({"trl", "verl", "openrlhf", "llama-factory"})
 """Frameworks that train language models from a checkpoint; transformers also trains new ones."""
 
-ADAPTER_SETTINGS = ("peft_type", "lora_r", "lora_rank", "lora_alpha", "use_lora", "peft")
-"""Settings of a training of adapters; of `peft` only the version is known."""
+ADAPTER_SETTINGS = ("peft_type", "lora_r", "lora_rank", "lora_alpha", "use_lora", "use_peft")
+"""Settings of a training of adapters. The version of PEFT is none: TRL imports it in any case."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +56,6 @@ def usual_learning_rate(metadata: Mapping[str, str | float]) -> UsualLearningRat
 
 
 def has_adapters(metadata: Mapping[str, str | float]) -> bool:
-    """Whether adapters are trained; also True where only the version of PEFT is known."""
+    """Whether adapters are trained, as the settings say."""
     values = (metadata.get(name) for name in ADAPTER_SETTINGS)
     return any(value not in (None, "", 0.0, "false", "False") for value in values)

@@ -11,6 +11,7 @@ here switches the measurement off, and nothing else.
 from __future__ import annotations
 
 import sys
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -58,21 +59,15 @@ IDLE, SAMPLE, MEASURE = range(3)
 class GradientFlow:
     """Measures the gradients of one optimizer's parameters.
 
-    `rank` is this rank's number in the run. `every` is the stride in steps, by default one that
-    adapts to the cost. `model` owns the parameters, by default any model of the process.
+    `rank` is this rank's number in the run.
     """
 
-    def __init__(
-        self,
-        recorder: Recorder,
-        grad_norm: GradNorm,
-        rank: int = 0,
-        *,
-        every: int | None = None,
-        model: Any = None,
-    ) -> None:
+    def __init__(self, recorder: Recorder, grad_norm: GradNorm, rank: int = 0) -> None:
         self._recorder, self._grad_norm, self._rank = recorder, grad_norm, rank
-        self.every, self.model = every, model
+        self.every: int | None = None
+        """Stride in steps; None for one that adapts to the cost."""
+        self.model_ref: Callable[[], Any] = lambda: None
+        """Weak reference to the model that owns the parameters; of None, any of the process may."""
         self.phase = IDLE
         self.disabled = False
         self.measurement_count = 0
@@ -94,10 +89,14 @@ class GradientFlow:
         """A backward pass begins: what was captured so far is not the whole gradient."""
         self._is_captured = False
 
-    def before_clip(self, optimizer: Any) -> None:
-        """The gradients of the optimizer, if it is known, are complete and may be clipped now."""
+    def before_clip(self, optimizer: Any, clipped: Sequence[Any] | None = None) -> None:
+        """The gradients of the optimizer, if it is known, are complete and may be clipped now.
+
+        `clipped` are parameters or gradients, by default the optimizer's. Others say nothing: those
+        of the optimizer may still be scaled.
+        """
         if self.phase and optimizer is not None:
-            self._run(self._capture, optimizer)
+            self._run(self._before_clip, optimizer, clipped)
 
     def before_step(self, optimizer: Any, *, has_closure: bool) -> None:
         """A step of the optimizer begins; with a closure, its gradients are computed inside it."""
@@ -142,6 +141,13 @@ class GradientFlow:
             self._recorder.record_event(Event.METADATA, None, {f"patch/{NAME}": state})
             self._recorder.try_lock.guard.count_error(error)
         self._cost_seconds += perf_counter() - began
+
+    def _before_clip(self, optimizer: Any, clipped: Sequence[Any] | None) -> None:
+        if clipped is not None:
+            ids = {*map(id, clipped)}
+            if not any(id(p) in ids or id(p.grad) in ids for p in trained_parameters(optimizer)):
+                return
+        self._capture(optimizer)
 
     def _before_step(self, optimizer: Any, has_closure: bool) -> None:
         if not has_closure:
@@ -271,7 +277,7 @@ class GradientFlow:
                 name for group in optimizer.param_groups for name in group.get("param_names", ())
             ]
             self._layers = plan_layers(
-                parameters, self.model, names, self._grad_norm.flattened_shares
+                parameters, self.model_ref(), names, self._grad_norm.flattened_shares
             )
             self._noise = NoiseAverages()
         return self._layers if self._layers.devices else None
@@ -333,5 +339,5 @@ def enable(model: Any = None, *, every: int | None = None) -> bool:
     if flow is None:
         return False
     flow.every = flow.every if every is None else every
-    flow.model = flow.model if model is None else model
+    flow.model_ref = flow.model_ref if model is None else weakref.ref(model)
     return True

@@ -109,11 +109,24 @@ def _names_in_modules(parameters: Sequence[Any], model: Any) -> dict[int, str]:
 
 
 def _owned_names(root: Any, wanted: set[int]) -> dict[int, str]:
-    named = root.named_parameters(remove_duplicate=False)
+    """Names by id of these parameters in the module, in its order.
+
+    Nothing of the module is called: any object of the process may be one, and override anything.
+    """
     names: dict[int, str] = {}
-    for name, parameter in named:
-        if id(parameter) in wanted:
-            names.setdefault(id(parameter), name)
+    seen: set[int] = set()
+    pending = [("", root)]
+    while pending:
+        prefix, module = pending.pop()
+        if id(module) in seen:
+            continue
+        seen.add(id(module))
+        content = getattr(module, "__dict__", {})
+        for name, parameter in [*(content.get("_parameters") or {}).items()]:
+            if id(parameter) in wanted:
+                names.setdefault(id(parameter), prefix + name)
+        children = [*(content.get("_modules") or {}).items()]
+        pending += [(f"{prefix}{name}.", child) for name, child in reversed(children)]
     return names
 
 

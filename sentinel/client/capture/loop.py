@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
 from types import FrameType
@@ -138,10 +138,10 @@ class TrainingLoop:
         else:
             self.on_uncounted_step()
 
-    def before_clip(self) -> None:
-        """Gradients are complete and may be clipped now."""
+    def before_clip(self, clipped: Sequence[Any] | None = None) -> None:
+        """Gradients, by default all, are complete and may be clipped now."""
         if self.gradient_flow is not None and not is_capturing_graph():
-            self.gradient_flow.before_clip(self.primary_ref())
+            self.gradient_flow.before_clip(self.primary_ref(), clipped)
 
     def add_seconds(self, signal: str, seconds: float) -> None:
         """Add to the time that the current step spent on `signal`."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import gc
+import weakref
 from math import inf, isnan, nan, sqrt
 
 import pytest
@@ -266,6 +268,47 @@ def test_nothing_waits_for_a_device(recorded):
 
     assert waiting_operations(found) == {}
     assert len(statistics(recorded()[0], "layer_grad_norm")) == 5
+
+
+def test_clipping_another_optimizers_gradients_says_nothing(recorded):
+    """Those of the model may still be scaled when a critic is clipped first."""
+    critic = torch.nn.Linear(4, 1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    critic_optimizer = sgd(critic.parameters())
+
+    def body(model, optimizer, step):
+        critic_optimizer.zero_grad()
+        scaler.scale(loss_of(model, batch(step)) + loss_of(critic, batch(step))).backward()
+        for each, owner in ((critic_optimizer, critic), (optimizer, model)):
+            scaler.unscale_(each)
+            torch.nn.utils.clip_grad_value_(owner.parameters(), 1e-3)
+            torch.nn.utils.clip_grad_norm_(owner.parameters(), 0.01)
+        scaler.step(optimizer)
+        scaler.step(critic_optimizer)
+        scaler.update()
+        return 1024.0
+
+    expected = train(net(), sgd, body)
+
+    found = statistics(recorded()[0], "layer_grad_norm")
+    assert [*found] == [2, 3, 4, 5, 6]
+    for step, norms in found.items():
+        assert norms == pytest.approx(expected[step], rel=CLOSE)
+
+
+def test_a_model_that_the_trainer_drops_is_freed():
+    """A sweep in one run needs the memory of each model for the next."""
+    with monitored:
+        model = net()
+        assert gradient_flow.enable(model)
+        optimizer = sgd(model.parameters())
+        for step in range(4):
+            plain(model, optimizer, step)
+        dropped = [weakref.ref(each) for each in (model, model[0].weight, model[0].weight.grad)]
+        del model, optimizer
+        gc.collect()
+
+        assert [each() for each in dropped] == [None] * 3
 
 
 def test_off_it_is_not_there():

@@ -69,7 +69,11 @@ def test_repeated_jumps_are_diagnosed_and_a_single_one_is_not():
     ("metadata", "expected"),
     [
         ({"framework": "trl", "algorithm": "dpo", "learning_rate": 5e-5}, True),
-        ({"framework": "trl", "algorithm": "dpo", "learning_rate": 5e-5, "peft": "0.18"}, False),
+        ({"framework": "trl", "algorithm": "dpo", "learning_rate": 5e-5, "peft": "0.18"}, True),
+        (
+            {"framework": "trl", "algorithm": "dpo", "learning_rate": 5e-5, "peft_type": "LORA"},
+            False,
+        ),
         ({"framework": "trl", "algorithm": "sft", "learning_rate": 5e-5}, False),
         ({"framework": "trl", "algorithm": "reward", "learning_rate": 5e-5}, False),
         ({"framework": "trl", "algorithm": "sft", "learning_rate": 5e-4}, True),

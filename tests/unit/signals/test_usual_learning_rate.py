@@ -12,6 +12,7 @@ from sentinel.signals.usual_learning_rate import usual_learning_rate
         ({"framework": "transformers", "peft_type": "LORA"}, 1e-3),
         ({"framework": "trl", "algorithm": "sft", "lora_r": 16.0}, 1e-3),
         ({"framework": "trl", "algorithm": "dpo"}, 1e-5),
+        ({"framework": "trl", "algorithm": "sft", "peft": "0.21.2"}, 1e-4),
         ({"framework": "verl", "algorithm": "grpo", "use_lora": "false"}, 1e-5),
         ({"framework": "trl", "algorithm": "grpo", "peft_type": "LORA"}, 1e-4),
     ],

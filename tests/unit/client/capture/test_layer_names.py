@@ -72,3 +72,23 @@ def test_names_are_those_of_the_model_that_owns_the_parameters_in_its_order():
     assert name_parameters(parameters, net) == found
     assert name_parameters(parameters, other) == found
     assert name_parameters(parameters[-1:], None, ["scale"]) == [(0, "scale")]
+
+
+class Unusual(torch.nn.Module):
+    """A module of somebody else, which raises when it is asked for its parameters."""
+
+    def named_parameters(self, prefix=""):
+        raise RuntimeError("not now")
+
+    modules = named_modules = named_children = named_parameters
+
+
+def test_modules_that_override_anything_do_not_hinder_the_search():
+    elsewhere, wrapper = Unusual(), Unusual()
+    wrapper.inner = wrapper.again = torch.nn.Sequential(torch.nn.Linear(2, 2))
+    parameters = [*wrapper.inner.parameters()]
+
+    names = [name for _, name in name_parameters(parameters)]
+
+    assert names == ["inner.0.weight", "inner.0.bias"]
+    assert elsewhere is not wrapper
