@@ -100,7 +100,10 @@ def both_trainings(make: Callable[[], nn.Module], batch: Any, **arguments: Any) 
 
 
 def failing(
-    make: Callable[[], nn.Module], how: Callable[[], Any], ranks: tuple[int, ...] = (1,)
+    make: Callable[[], nn.Module],
+    how: Callable[[], Any],
+    ranks: tuple[int, ...] = (1,),
+    timeout: float = 120.0,
 ) -> dict[str, Any]:
     """These ranks fail in the middle; what this one reports."""
     model = make()
@@ -114,7 +117,7 @@ def failing(
         return squared_error(model, batch)
 
     try:
-        loss_surface(model, loss_fn, make_batch(0), max_evaluations=49, **QUIET, timeout=2.0)
+        loss_surface(model, loss_fn, make_batch(0), max_evaluations=49, timeout=timeout, **QUIET)
     except BaseException as error:
         text = f"{type(error).__name__}: {error}"
         return {"error": text, "is_restored": state_of(model) == before}
@@ -170,7 +173,7 @@ def other_weights() -> Any:
     return {"error": None}
 
 
-RANK = int(os.environ["RANK"])
+RANK = int(os.environ.get("RANK", "0"))
 CASES: dict[str, Callable[[], Any]] = {
     "ddp": lambda: both_trainings(parallel, make_batch(0), max_evaluations=40),
     "ddp_own_data": lambda: measure(parallel(), make_batch(RANK), max_evaluations=40),
@@ -197,9 +200,9 @@ CASES: dict[str, Callable[[], Any]] = {
     "ddp_interrupt": lambda: failing(parallel, interrupt),
     "fsdp_interrupt": lambda: failing(sharded, interrupt, (0, 1)),
     "fsdp_inside": fail_inside_forward,
-    "ddp_lost": lambda: failing(parallel, leave),
-    "fsdp_lost": lambda: failing(sharded, leave),
-    "ddp_lost_first": lambda: failing(parallel, leave, (0,)),
+    "ddp_lost": lambda: failing(parallel, leave, timeout=2.0),
+    "fsdp_lost": lambda: failing(sharded, leave, timeout=2.0),
+    "ddp_lost_first": lambda: failing(parallel, leave, (0,), timeout=2.0),
 }
 
 

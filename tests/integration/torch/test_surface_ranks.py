@@ -10,8 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-
-os.environ.setdefault("RANK", "0")
 from support.surface_ranks import (
     QUIET,
     make_batch,
