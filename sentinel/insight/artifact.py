@@ -19,11 +19,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from hashlib import sha256
-from math import isfinite
 from pathlib import Path
 from typing import Any
 
 from sentinel.model.clean_text import clean
+from sentinel.model.json_safe import finite_values
 from sentinel.transport import paths
 from sentinel.transport.paths import INSIGHT_NAME
 
@@ -53,7 +53,6 @@ _MAX_ENTRIES = 4096
 _MAX_NAME_CHARS, _MAX_TITLE_CHARS, _MAX_SLUG_CHARS = 200, 300, 60
 _MAX_STEP = 2**53
 _MAX_TIME = 1e11
-_MAX_DEPTH = 20
 _SHORT_DIGITS = 6
 _HIDDEN_KEYS = frozenset({"projection"})
 _KIND = re.compile(r"[a-z][a-z0-9_]{0,39}")
@@ -132,7 +131,7 @@ def make_artifact(result: Any, *, name: str | None = None, title: str = "") -> d
         "title": title or TITLES.get(kind, kind.replace("_", " ").capitalize()),
         "step": step,
         "time": round(now, 3),
-        "data": _finite(data),
+        "data": finite_values(data),
     }
 
 
@@ -361,7 +360,7 @@ def _read_start(folder: int, name: str, max_bytes: int) -> bytes:
 
 def _write(folder: int, name: str, body: bytes, modified: int | None = None) -> None:
     """Write or replace a file in one instant. Raises OSError."""
-    temporary = f".{secrets.token_hex(8)}.new"
+    temporary = f".{secrets.token_hex(8)}.new"  # as `_LEFTOVER` matches
     descriptor = os.open(temporary, _WRITE_FLAGS, 0o600, dir_fd=folder)
     try:
         with open(descriptor, "wb") as file:  # noqa: PTH123 - of a descriptor
@@ -396,9 +395,7 @@ def _prune(folder: int, kept: str) -> None:
 def _remove_leftovers(folder: int) -> None:
     oldest = time.time() - 3600
     with os.scandir(folder) as entries:
-        leftovers = [
-            each.name for each in entries if re.fullmatch(r"\.[0-9a-f]{16}\.new", each.name)
-        ]
+        leftovers = [each.name for each in entries if _LEFTOVER.fullmatch(each.name)]
     for name in leftovers:
         with suppress(OSError):
             if os.stat(name, dir_fd=folder, follow_symlinks=False).st_mtime < oldest:
@@ -448,20 +445,7 @@ def _parse(body: bytes) -> Any:
         value = json.loads(body)
     except ValueError:
         raise ValueError("it is no JSON") from None
-    return _finite(value)
-
-
-def _finite(value: Any, depth: int = 0) -> Any:
-    """Plain data with None for numbers that JSON lacks. Raises ValueError if it is too deep."""
-    if isinstance(value, float):
-        return value if isfinite(value) else None
-    if depth > _MAX_DEPTH:
-        raise ValueError("it is nested too deeply")
-    if isinstance(value, Mapping):
-        return {str(key): _finite(each, depth + 1) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(each, depth + 1) for each in value]
-    return value
+    return finite_values(value)
 
 
 def _shortened(value: Any) -> Any:

@@ -55,7 +55,7 @@ class PlacedDirection:
     eigenvalue: float | None = None
     """Of the Hessian, for the kind hessian."""
     explained: float | None = None
-    """Share of the squared distances of the trajectory along this axis, for the kind pca."""
+    """Share of the variance of the trajectory along this axis, for the kind pca."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,11 +140,16 @@ def as_snapshots(trajectory: Any) -> list[Snapshot]:
         return []
     if isinstance(trajectory, str | Path):
         trajectory = find_checkpoints(trajectory)
+    if hasattr(trajectory, "projection"):
+        raise SurfaceError(
+            f"A {type(trajectory).__name__} has random projections of the weights, and a surface "
+            "needs the weights: save checkpoints while training, and give their folder as "
+            "`trajectory`. sentinel.insight.trajectory(recorder) draws the path without a surface."
+        )
     if not isinstance(trajectory, Sequence):
         raise SurfaceError(
             "`trajectory` must be a folder of checkpoints or a list of them, not "
-            f"{type(trajectory).__name__}: a plane needs the weights themselves, and a recorder "
-            "keeps random projections of them."
+            f"{type(trajectory).__name__}."
         )
     found = []
     for each in trajectory:

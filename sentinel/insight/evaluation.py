@@ -14,9 +14,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Literal
 
+from sentinel.insight.measurement import count_activity
 from sentinel.insight.model_state import initialised_devices, inner_tensors, reshard
 from sentinel.insight.rank_exchange import RankExchange
-from sentinel.insight.surface_error import SurfaceError
+from sentinel.insight.surface_error import SurfaceError, UndefinedError
 from sentinel.insight.weight_space import Vector, WeightSpace, tensor_bytes
 
 if TYPE_CHECKING:
@@ -52,6 +53,8 @@ class Evaluator:
         mode: Mode = "eval",
         seed: int = 0,
     ) -> None:
+        if mode not in {"eval", "train"}:
+            raise ValueError(f'`mode` must be "eval" or "train", not {mode!r}.')
         self.model, self.space, self.exchange = model, space, exchange
         self.notes: list[str] = []
         self.hessian_products = 0
@@ -128,7 +131,7 @@ class Evaluator:
     def gradient(self) -> tuple[float, Vector]:
         """Loss and gradient of the data of all ranks at the weights as they are.
 
-        Raises SurfaceError if the loss does not depend on the weights.
+        Raises UndefinedError if the loss does not depend on the weights.
         """
         loss, gradient = self._gradient()
         return loss, self._combined(gradient)
@@ -139,6 +142,7 @@ class Evaluator:
         By double backward where it is available, otherwise by central differences of gradients.
         """
         self.hessian_products += 1
+        count_activity()
         if not self._differs:
             try:
                 product = self._combined(self._double_backward(vector))
@@ -230,6 +234,7 @@ class Evaluator:
         """Start from the same buffers and random numbers, and forget weights cast by autocast."""
         import torch  # noqa: PLC0415 - slow to import
 
+        count_activity()
         reshard(self.model)
         for buffer, saved in self._buffers:
             buffer.data.copy_(saved)
@@ -318,7 +323,7 @@ class Evaluator:
     def _differentiable(self, batch: Any) -> Any:
         loss = self._scalar(batch)
         if not getattr(loss, "requires_grad", False):
-            raise SurfaceError(
+            raise UndefinedError(
                 "The loss has no gradient with respect to the chosen weights: the loss function "
                 "must return a tensor that depends on them, without `no_grad`, `detach` or `item`."
             )

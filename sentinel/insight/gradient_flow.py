@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, astuple, dataclass, field, fields
-from typing import TYPE_CHECKING, Any, Self
+from dataclasses import astuple, dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from sentinel.client.capture.layer_measurement import Layers, Measurement, plan_layers
 from sentinel.insight.artifact import current_run_directory, save_artifact
-from sentinel.insight.sharpness import finite_values
+from sentinel.insight.result import Result
 from sentinel.signals.layer_statistics import LayerSum, by_layer, layer_values
 
 if TYPE_CHECKING:
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class GradientFlow:
+class GradientFlow(Result):
     """The norm and the share of zero of each layer's gradient; None where it has none."""
 
     layers: list[str]
@@ -34,17 +33,6 @@ class GradientFlow:
     note: list[str] = field(default_factory=list)
     name: str = ""
     kind: str = "gradient_flow"
-
-    def to_json(self) -> dict[str, Any]:
-        """The fields as JSON values; numbers that are not finite become None."""
-        values: dict[str, Any] = finite_values(asdict(self))
-        return values
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Self:
-        """The result whose `to_json` returned `data`. Keys that are not known are ignored."""
-        known = {each.name for each in fields(cls)}
-        return cls(**{name: value for name, value in data.items() if name in known})
 
 
 def gradient_flow(

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal
 
-from sentinel.insight.surface_error import SurfaceError
+from sentinel.insight.surface_error import SurfaceError, UndefinedError
 from sentinel.insight.weight_space import Vector
 
 if TYPE_CHECKING:
     import numpy as np
 
     from sentinel.insight.evaluation import Evaluator
+    from sentinel.insight.rank_exchange import RankExchange
 
 MAX_RESTARTS = 30
 _DENSE_SIZE = 40
@@ -37,8 +38,10 @@ def leading_eigenpairs(  # noqa: PLR0913 - keyword arguments
 
     Lanczos iterations of ARPACK (`scipy.sparse.linalg.eigsh`) on Hessian-vector products, until the
     relative error is below `tolerance`. With `scale` s it is the matrix diag(s) H diag(s). The sign
-    of an eigenvector is that its largest element is positive. Not converged values are returned
-    with a note. Raises SurfaceError if the basis does not fit in memory.
+    of an eigenvector is that its largest element is positive.
+
+    Raises UndefinedError if they do not converge or the Hessian is not finite, and SurfaceError if
+    there are fewer weights or the basis does not fit in memory.
     """
     import numpy as np  # noqa: PLC0415 - not needed to import this module
 
@@ -51,7 +54,7 @@ def leading_eigenpairs(  # noqa: PLR0913 - keyword arguments
             flat = flat * scale
         result = space.to_array(evaluator.hessian_product(space.from_array(flat)))
         if not np.isfinite(result).all():
-            raise SurfaceError(
+            raise UndefinedError(
                 "The Hessian has values that are not finite: the loss or its gradient is NaN or "
                 "infinite at the current weights. Measure at an earlier checkpoint."
             )
@@ -63,7 +66,7 @@ def leading_eigenpairs(  # noqa: PLR0913 - keyword arguments
             "`parameters`."
         )
     try:
-        values, vectors = _solve(product, size, count, which, tolerance, seed, evaluator)
+        values, vectors = _solve(product, size, count, which, tolerance, seed, evaluator.exchange)
     finally:
         evaluator.release()
     found = []
@@ -82,7 +85,7 @@ def _solve(  # noqa: PLR0913, PLR0917
     which: Which,
     tolerance: float,
     seed: int,
-    evaluator: Evaluator,
+    exchange: RankExchange,
 ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     """Eigenvalues and eigenvectors as columns."""
     import numpy as np  # noqa: PLC0415 - not needed to import this module
@@ -107,17 +110,14 @@ def _solve(  # noqa: PLR0913, PLR0917
             which=which,
             tol=tolerance,
             v0=start,
-            ncv=_basis_size(size, count),
+            ncv=_basis_size(size, count, exchange),
             maxiter=MAX_RESTARTS,
         )
     except ArpackNoConvergence as error:
-        values, vectors = error.eigenvalues, error.eigenvectors
-        if len(values) < count:
-            raise SurfaceError(
-                f"The leading eigenvalues of the Hessian did not converge in {MAX_RESTARTS} "
-                "restarts: use a larger batch or a larger `tolerance`."
-            ) from error
-        evaluator.notes.append("The leading eigenvalues of the Hessian did not converge fully.")
+        raise UndefinedError(
+            f"The leading eigenvalues of the Hessian did not converge in {MAX_RESTARTS} restarts: "
+            "use a larger batch or a larger `tolerance`."
+        ) from error
     except ArpackError:
         # ARPACK refuses a Hessian of zeros, as that of a loss that is clipped everywhere.
         if product(start).any():
@@ -126,11 +126,13 @@ def _solve(  # noqa: PLR0913, PLR0917
     return values, vectors
 
 
-def _basis_size(size: int, count: int) -> int:
-    """Vectors of the Lanczos basis that fit in a quarter of the free memory."""
+def _basis_size(size: int, count: int, exchange: RankExchange) -> int:
+    """Vectors of the Lanczos basis that fit in a quarter of the free memory of every rank."""
     import psutil  # noqa: PLC0415 - not needed to import this module
 
-    fits = int(_SHARE_OF_MEMORY * psutil.virtual_memory().available / (8 * size))
+    own = int(_SHARE_OF_MEMORY * psutil.virtual_memory().available / (8 * size))
+    # Another basis takes other products, each a collective of all ranks.
+    fits: int = min(exchange.gather(own))
     least = 2 * count + 1
     if fits < least + 3:
         raise SurfaceError(

@@ -9,11 +9,12 @@ direction. The engine is scikit-learn, of the extra `insight`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from sentinel.insight.result import Result
 from sentinel.insight.run_collection import Statistic, collect_runs
 from sentinel.insight.run_settings import Setting, SettingTable, flat_settings, tabulate
 from sentinel.signals.catalogue import better_value
@@ -44,7 +45,7 @@ MAX_TABLE_RUNS, MAX_TABLE_SETTINGS = 2000, 40
 
 
 @dataclass(frozen=True, slots=True)
-class Importance:
+class Importance(Result):
     """Which settings explain `outcome`.
 
     `settings`, the most important first, have name, kind (number, flag or choice), scale (linear or
@@ -68,15 +69,6 @@ class Importance:
     constant: list[JsonObject] = field(default_factory=list)
     note: list[str] = field(default_factory=list)
     kind: str = "importance"
-
-    def to_json(self) -> JsonObject:
-        """The result as data that JSON can represent."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Importance:
-        """The result that `to_json` returned; unknown keys are left out."""
-        return cls(**{each.name: data[each.name] for each in fields(cls) if each.name in data})
 
 
 def importance(  # noqa: PLR0913 - each is a choice of the caller

@@ -10,14 +10,12 @@ from __future__ import annotations
 import hashlib
 import inspect
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, fields, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from math import inf, isfinite, isnan
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal
 
-from sentinel.client.api import phase
 from sentinel.client.session import CurrentSession
 from sentinel.insight.artifact import current_run_directory, save_artifact
 from sentinel.insight.directions import (
@@ -30,16 +28,16 @@ from sentinel.insight.directions import (
     read_weights,
 )
 from sentinel.insight.evaluation import Evaluator, LossFunction, Mode, digest_of
-from sentinel.insight.model_state import preserved
-from sentinel.insight.parameters import Selection, describe_selection, select_parameters
-from sentinel.insight.rank_exchange import RankExchange
+from sentinel.insight.measurement import measuring
+from sentinel.insight.parameters import Selection, describe_selection
+from sentinel.insight.result import Result
 from sentinel.insight.sampling import SampledSurface, sample_surface
-from sentinel.insight.sharpness import finite_values, measure_sharpness
+from sentinel.insight.sharpness import measure_sharpness
 from sentinel.insight.surface_cache import SurfaceCache
-from sentinel.insight.surface_error import SurfaceError
+from sentinel.insight.surface_error import SurfaceError, UndefinedError
 from sentinel.insight.surface_features import find_features
 from sentinel.insight.surface_progress import SurfaceProgress, start_progress
-from sentinel.insight.weight_space import WeightSpace
+from sentinel.model.json_safe import finite_values
 
 if TYPE_CHECKING:
     from torch import nn
@@ -62,7 +60,7 @@ _GRADIENT_COST = 3.0
 
 
 @dataclass(frozen=True, slots=True)
-class LossSurface:
+class LossSurface(Result):
     """The loss on a line or a plane through the weights of a model.
 
     A point (x, y) stands for the weights `center + x * direction[0] + y * direction[1]`. Losses
@@ -79,7 +77,7 @@ class LossSurface:
     """The evaluations: x, y (0 in one dimension) and loss."""
     directions: list[dict[str, Any]]
     """For each direction `name`, `kind`, `norm` (L2, of the displacement at 1), `eigenvalue` (of
-    the Hessian, or None) and `explained` (share of the movement in the trajectory, or None)."""
+    the Hessian, or None) and `explained` (share of the variance of the trajectory, or None)."""
     center: dict[str, Any]
     """`x`, `y` and `loss` of the weights themselves."""
     trajectory: list[dict[str, Any]] = field(default_factory=list)
@@ -103,17 +101,6 @@ class LossSurface:
     """What a reader of the picture should know, one sentence each."""
     name: str = ""
     kind: str = "loss_surface"
-
-    def to_json(self) -> dict[str, Any]:
-        """The fields as JSON values; numbers that are not finite become None."""
-        values: dict[str, Any] = finite_values(asdict(self))
-        return values
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Self:
-        """The surface whose `to_json` returned `data`. Keys that are not known are ignored."""
-        known = {each.name for each in fields(cls)}
-        return cls(**{name: value for name, value in data.items() if name in known})
 
 
 def loss_surface(  # noqa: PLR0913 - keyword arguments with defaults
@@ -165,7 +152,8 @@ def loss_surface(  # noqa: PLR0913 - keyword arguments with defaults
     With DDP, ranks that hold the same batch evaluate different points. With FSDP2, and with
     different batches, each point is evaluated by all ranks, and the loss is that of all their data.
     Every rank must call it with the same arguments, and all get the result. For a model
-    without a wrapper, `process_group` shares the points of that group; False uses one rank alone.
+    without a wrapper, `process_group` shares the points of that group, True of all ranks; False
+    uses one rank alone.
     A rank that does not answer within `timeout` seconds (by default two minutes more than ten times
     what this rank needed) is an error.
 
@@ -182,8 +170,6 @@ def loss_surface(  # noqa: PLR0913 - keyword arguments with defaults
     started = time.monotonic()
     pairs = _bounds(bounds, dimensions)
     budget = _budget(max_evaluations, dimensions)
-    if mode not in {"eval", "train"}:
-        raise ValueError(f'`mode` must be "eval" or "train", not {mode!r}.')
     snapshots = as_snapshots(trajectory)
     described = {
         "selection": describe_selection(parameters),
@@ -202,9 +188,7 @@ def loss_surface(  # noqa: PLR0913 - keyword arguments with defaults
         work.sample(progress, density, arrows=arrows and dimensions == 2)
         path = work.project_trajectory(snapshots)
         field_of_arrows = work.arrows() if arrows and dimensions == 2 else []
-        curvature = None
-        if optimizer is not None:
-            curvature = measure_sharpness(evaluator, optimizer, seed=seed).to_json()
+        curvature = None if optimizer is None else work.sharpness(optimizer, seed)
     picture = work.picture(work.surface)
     result = replace(
         picture,
@@ -217,25 +201,6 @@ def loss_surface(  # noqa: PLR0913 - keyword arguments with defaults
     if directory is not None:
         save_artifact(directory, result)
     return result
-
-
-@contextmanager
-def measuring(
-    model: nn.Module, parameters: Selection, process_group: Any, timeout: float | None
-) -> Iterator[tuple[WeightSpace, RankExchange]]:
-    """Restores the model at the end, and tells the other ranks if this one fails."""
-    chosen = select_parameters(model, parameters)
-    exchange = RankExchange(find_group(model, process_group), timeout)
-    try:
-        # In a monitored run it is no training step that takes so long.
-        with phase("insight"), _without_inference_mode(), preserved(model):
-            yield WeightSpace(model, chosen), exchange
-    except BaseException as error:
-        is_collective = isinstance(error, RuntimeError) and not isinstance(error, SurfaceError)
-        lost = exchange.fail(error, is_collective=is_collective)
-        if lost is not None:
-            raise SurfaceError(f"{lost} The model is restored.") from error
-        raise
 
 
 class _Surface:
@@ -268,9 +233,9 @@ class _Surface:
             x=x,
             y=y,
             loss=finite_values(rows),
-            points=[[*_two(point), _finite(loss)] for point, loss in surface.points.items()],
+            points=[[*_two(point), finite_values(loss)] for point, loss in surface.points.items()],
             directions=self._directions,
-            center={"x": 0.0, "y": 0.0, "loss": _finite(self.center_loss)},
+            center={"x": 0.0, "y": 0.0, "loss": finite_values(self.center_loss)},
             evaluations=self.evaluations,
             seconds=time.monotonic() - self._started,
             parameter_count=self.space.size,
@@ -431,7 +396,7 @@ class _Surface:
             loss = self.evaluator.mean_loss()
             self.evaluations += 1
             x, y = _two(coordinates)
-            found.append({"step": snapshot.step, "x": x, "y": y, "loss": _finite(loss)})
+            found.append({"step": snapshot.step, "x": x, "y": y, "loss": finite_values(loss)})
         self.space.move([], [])
         return found
 
@@ -446,9 +411,7 @@ class _Surface:
         points = [(x, y) for y in axes[1] for x in axes[0]]
         try:
             slopes = self.evaluator.arrows(self._vectors, points)
-        except SurfaceError as error:
-            if "no gradient" not in str(error):
-                raise
+        except UndefinedError as error:
             self.notes.append(f"There are no arrows: {error}")
             return []
         products = gram(self.space, self._vectors)
@@ -458,6 +421,14 @@ class _Surface:
                 dx, dy = np.linalg.solve(products, [-each for each in slope]).tolist()
                 found.append([x, y, dx, dy])
         return found
+
+    def sharpness(self, optimizer: Any, seed: int) -> dict[str, Any] | None:
+        """The curvature at the centre; None, with a note, if it has none."""
+        try:
+            return measure_sharpness(self.evaluator, optimizer, seed=seed).to_json()
+        except UndefinedError as error:
+            self.notes.append(f"There is no sharpness: {error}")
+            return None
 
     def _save_coarse(self, surface: SampledSurface) -> None:
         """Store what is there, so that the page of the run shows it, if the rest takes long."""
@@ -475,54 +446,6 @@ class _Surface:
     def _store(self, points: Mapping[tuple[float, ...], float]) -> None:
         if self._cache is not None:
             self._cache.append(points)
-
-
-def find_group(model: nn.Module, process_group: Any) -> Any:
-    """The process group whose ranks measure together; None for this rank alone.
-
-    That of a DDP or FSDP2 model, or `process_group`; False is this rank alone.
-    """
-    if process_group is False:
-        if any(hasattr(each, "placements") for each in model.parameters()):
-            raise SurfaceError(
-                "The model is sharded, so every rank has to take part: leave out `process_group`."
-            )
-        return None
-    import torch.distributed as dist  # noqa: PLC0415 - slow to import
-
-    if not dist.is_available() or not dist.is_initialized():
-        if process_group is None:
-            return None
-        raise SurfaceError("`process_group` is given, but torch.distributed is not initialised.")
-    if process_group is not None and process_group is not True:
-        return process_group
-    for module in model.modules():
-        if type(module).__name__ == "FullyShardedDataParallel":
-            raise SurfaceError(
-                "FSDP1 keeps the weights in flat buffers, which have no filters: use FSDP2 "
-                "(torch.distributed.fsdp.fully_shard), or measure a saved checkpoint."
-            )
-        if isinstance(module, nn_parallel()):
-            return module.process_group
-    sharded = [each for each in model.parameters() if hasattr(each, "placements")]
-    if sharded:
-        mesh: Any = getattr(sharded[0], "device_mesh")  # noqa: B009 (a DTensor has it)
-        return mesh.get_group() if mesh.ndim == 1 else dist.group.WORLD
-    return dist.group.WORLD if process_group is True else None
-
-
-def nn_parallel() -> type:
-    """The class of DDP models."""
-    from torch.nn.parallel import DistributedDataParallel  # noqa: PLC0415 - slow to import
-
-    return DistributedDataParallel
-
-
-def _without_inference_mode() -> Any:
-    import torch  # noqa: PLC0415 - slow to import
-
-    # Tensors of inference mode can have no gradient.
-    return torch.inference_mode(mode=False)
 
 
 def _bounds(
@@ -558,10 +481,6 @@ def _budget(max_evaluations: int | None, dimensions: int) -> int:
 
 def _two(point: Sequence[float]) -> list[float]:
     return [point[0], point[1] if len(point) > 1 else 0.0]
-
-
-def _finite(value: float) -> float | None:
-    return value if isfinite(value) else None
 
 
 def _is_close(one: float, two: float) -> bool:

@@ -10,24 +10,26 @@ the Edge of Stability").
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
-from math import isfinite
-from typing import TYPE_CHECKING, Any, Self
+from dataclasses import dataclass, field
+from math import inf
+from typing import TYPE_CHECKING, Any
 
+from sentinel.insight.evaluation import Evaluator, LossFunction, Mode
+from sentinel.insight.measurement import measuring
 from sentinel.insight.parameters import Selection
+from sentinel.insight.result import Result
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from sentinel.insight.evaluation import Evaluator, LossFunction, Mode
     from sentinel.insight.weight_space import Vector
 
-_ADAM = frozenset({"Adam", "AdamW", "FusedAdam", "DeepSpeedCPUAdam", "Adam8bit", "AdamW8bit"})
+_ADAM = frozenset({"Adam", "AdamW", "FusedAdam", "DeepSpeedCPUAdam"})
+"""Classes whose state has the second moments as they are, not in 8 bits."""
 
 
 @dataclass(frozen=True, slots=True)
-class Sharpness:
+class Sharpness(Result):
     """The largest eigenvalues of the Hessian of the loss, the largest first."""
 
     eigenvalues: list[float]
@@ -46,17 +48,6 @@ class Sharpness:
     step: int | None = None
     name: str = ""
     kind: str = "sharpness"
-
-    def to_json(self) -> dict[str, Any]:
-        """The fields as JSON values; numbers that are not finite become None."""
-        values: dict[str, Any] = finite_values(asdict(self))
-        return values
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Self:
-        """The result whose `to_json` returned `data`. Keys that are not known are ignored."""
-        known = {each.name for each in fields(cls)}
-        return cls(**{name: value for name, value in data.items() if name in known})
 
 
 def sharpness(  # noqa: PLR0913 - keyword arguments with defaults
@@ -80,14 +71,15 @@ def sharpness(  # noqa: PLR0913 - keyword arguments with defaults
     With an optimizer the result has its limit of stability: 2 / lr for SGD, (2 + 2 momentum) / lr
     with momentum, (2 + 2 momentum) / ((1 + 2 momentum) lr) with Nesterov's, and for Adam and AdamW
     (2 + 2 beta1) / ((1 - beta1) lr) for the preconditioned Hessian, whose eigenvalues are returned.
+    Weight decay is left out of the Hessian.
 
     `trace_samples` > 0 adds an estimate of the trace of the Hessian from so many random vectors
     (Hutchinson 1989). The other arguments are those of `loss_surface`. The model is given back
-    bit-exactly. Raises what `loss_surface` raises.
+    bit-exactly. Raises what `loss_surface` raises, and UndefinedError, a SurfaceError, if the
+    Hessian is not finite or its eigenvalues do not converge.
     """
-    from sentinel.insight.evaluation import Evaluator  # noqa: PLC0415 - a cycle otherwise
-    from sentinel.insight.loss_surface import measuring  # noqa: PLC0415 - a cycle otherwise
-
+    if k < 1:
+        raise ValueError(f"`k` is the number of eigenvalues, at least 1, not {k!r}.")
     with measuring(model, parameters, process_group, timeout) as (space, exchange):
         evaluator = Evaluator(model, loss_fn, batch, space, exchange=exchange, mode=mode, seed=seed)
         return measure_sharpness(
@@ -163,12 +155,14 @@ def _stability(optimizer: Any, evaluator: Evaluator) -> _Stability:
         note = "There is no limit of stability: the learning rate of these weights is 0."
         return _Stability(learning_rate=fastest if rates else None, notes=(note,))
     leading = next(group for group in own if group is not None and float(group["lr"]) == fastest)
-    kind = type(optimizer).__name__
-    if kind in _ADAM or kind.startswith("Adam"):
+    kinds = {each.__name__ for each in type(optimizer).__mro__}
+    if kinds & _ADAM:
         return _adam(optimizer, evaluator, own, fastest, leading)
-    if kind == "SGD":
+    if "SGD" in kinds:
         momentum = float(leading.get("momentum", 0.0))
-        limit = (2 + 2 * momentum) / fastest
+        # Dampening scales every gradient but the first.
+        damped = 1 - float(leading.get("dampening", 0.0)) if momentum else 1.0
+        limit = (2 + 2 * momentum) / (fastest * damped) if damped > 0 else inf
         if leading.get("nesterov"):
             limit /= 1 + 2 * momentum
         shares = [0.0 if group is None else float(group["lr"]) / fastest for group in own]
@@ -177,7 +171,7 @@ def _stability(optimizer: Any, evaluator: Evaluator) -> _Stability:
         pairs = zip(space.center, shares, strict=True)
         scale = [each * 0 + share**0.5 for each, share in pairs]
         return _Stability(fastest, limit, scale, is_preconditioned=True)
-    note = f"There is no known limit of stability for the optimizer {kind}."
+    note = f"There is no known limit of stability for the optimizer {type(optimizer).__name__}."
     return _Stability(fastest, notes=(note,))
 
 
@@ -220,16 +214,3 @@ def _trace(evaluator: Evaluator, samples: int, seed: int) -> float:
         total += space.dot(vector, evaluator.hessian_product(vector))
     evaluator.release()
     return total / samples
-
-
-def finite_values(value: Any) -> Any:
-    """The same lists and dicts with None for every number that is not finite.
-
-    >>> finite_values({"loss": [1.0, float("nan")]})
-    {'loss': [1.0, None]}
-    """
-    if isinstance(value, dict):
-        return {name: finite_values(each) for name, each in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [finite_values(each) for each in value]
-    return None if isinstance(value, float) and not isfinite(value) else value

@@ -11,16 +11,16 @@ from __future__ import annotations
 import json
 from base64 import b64decode, b64encode
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
-from math import isfinite
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from sentinel.insight.parameters import Selection, choose_names, describe_selection
 from sentinel.insight.principal_directions import Progress, embed, gram_matrix
+from sentinel.insight.result import Result
 from sentinel.insight.saved_weights import (
     CheckpointError,
     SavedWeights,
@@ -31,6 +31,7 @@ from sentinel.insight.saved_weights import (
 )
 from sentinel.insight.trajectory_recorder import TrajectoryRecorder
 from sentinel.insight.weight_projection import WeightProjection
+from sentinel.model.json_safe import finite_values
 
 __all__ = ["Trajectory", "TrajectoryRecorder", "recorded_trajectory", "trajectory"]
 
@@ -47,7 +48,7 @@ _MAX_NAMES = 4000
 
 
 @dataclass(frozen=True)
-class Trajectory:
+class Trajectory(Result):
     """Paths of the weights of runs in one plane.
 
     Each run has `name`, and lists with one entry per snapshot: `steps`, `x` and `y` (units of the
@@ -76,19 +77,18 @@ class Trajectory:
 
         Projections above 2 MiB are left out, so that the result can be stored with the run.
         """
-        plain: dict[str, Any] = _finite(asdict(self))
+        plain = super().to_json()
         if self.projection is not None and len(self.projection["points"]) > _MAX_POINTS_CHARS:
             plain["projection"] = None
             plain["note"] = [*self.note, _TOO_LARGE]
         return plain
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Trajectory:
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
         """The result from `to_json`. Raises ValueError if `data` is none."""
         if data.get("kind") != "trajectory" or not isinstance(data.get("runs"), list):
             raise ValueError("This is no trajectory.")
-        known = {each.name for each in fields(cls)}
-        return cls(**{key: value for key, value in data.items() if key in known})
+        return super().from_json(data)
 
 
 @dataclass
@@ -470,7 +470,8 @@ def _in_plane(  # noqa: PLR0913 - the fields of the result
                 "have no place, because their weights are not finite."
             )
     finite = [path.points[np.isfinite(path.points).all(axis=1)] for path in paths]
-    center, axes, explained = _plane([each for each in finite if len(each)])
+    width = paths[0].points.shape[1]
+    center, axes, explained = _plane([each for each in finite if len(each)], width)
     runs = [_described(path, (path.points - center) @ axes) for path in paths]
     references = [path.reference for path in paths if path.reference is not None]
     place = None
@@ -493,17 +494,17 @@ def _in_plane(  # noqa: PLR0913 - the fields of the result
     )
 
 
-def _plane(groups: Sequence[Matrix]) -> tuple[Matrix, Matrix, list[float]]:
-    """Center, two axes as columns, and the share of the variance along each.
+def _plane(groups: Sequence[Matrix], width: int) -> tuple[Matrix, Matrix, list[float]]:
+    """Center, two axes as columns, and the share of the variance along each, of `width` numbers.
 
     Each group of points has the same weight. The first axis points to where the first group goes.
     """
     if not groups:
-        return np.zeros(1), np.zeros((1, 2)), [0.0, 0.0]
+        return np.zeros(width), np.zeros((width, 2)), [0.0, 0.0]
     center = np.mean([each.mean(axis=0) for each in groups], axis=0)
     weighted = [(each - center) / np.sqrt(len(each)) for each in groups]
     _, values, rows = np.linalg.svd(np.concatenate(weighted), full_matrices=False)
-    axes = np.zeros((groups[0].shape[1], 2))
+    axes = np.zeros((width, 2))
     axes[:, : len(rows[:2])] = rows[:2].T
     travelled = (groups[0][-1] - groups[0][0]) @ axes
     axes *= np.where(travelled < 0, -1.0, 1.0)
@@ -519,7 +520,7 @@ def _described(path: _Path, places: Matrix) -> dict[str, Any]:
         net = float(np.linalg.norm(path.points[-1] - path.initial))
         straightness = min(1.0, net / float(path.travelled[-1]))
     reference = path.to_reference
-    described: dict[str, Any] = _finite(
+    described: dict[str, Any] = finite_values(
         {
             "name": path.name,
             "steps": path.steps,
@@ -556,13 +557,3 @@ def _decode(text: str, kind: str) -> Matrix:
 
 def _floats(values: Iterable[float | None]) -> Matrix:
     return np.array([np.nan if each is None else each for each in values], dtype=np.float64)
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, float):
-        return value if isfinite(value) else None
-    if isinstance(value, dict):
-        return {key: _finite(each) for key, each in value.items()}
-    if isinstance(value, list):
-        return [_finite(each) for each in value]
-    return value

@@ -193,7 +193,14 @@ def bowl_loss(model: Any, batch: Any) -> torch.Tensor:
 
 @pytest.mark.parametrize("factor", [0.98, 1.02])
 @pytest.mark.parametrize(
-    "options", [{}, {"momentum": 0.9}, {"momentum": 0.9, "nesterov": True}], ids=str
+    "options",
+    [
+        {},
+        {"momentum": 0.9},
+        {"momentum": 0.9, "nesterov": True},
+        {"momentum": 0.9, "dampening": 0.9},
+    ],
+    ids=str,
 )
 def test_training_diverges_above_the_limit_and_not_below(options: Any, factor: float) -> None:
     model = Bowl([10.0, 1.0, 0.1])
@@ -250,16 +257,17 @@ def test_adam_is_measured_in_the_scale_of_its_second_moments() -> None:
 def test_an_optimizer_without_a_limit_says_so() -> None:
     model = make_net()
     unused = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    other = torch.optim.Rprop(model.parameters(), lr=1e-3)
+    others = [kind(model.parameters(), lr=1e-3) for kind in (torch.optim.Rprop, torch.optim.Adamax)]
 
-    first, second = (
-        sharpness(model, cross_entropy, make_batch(), optimizer=each) for each in (unused, other)
+    first, *found = (
+        sharpness(model, cross_entropy, make_batch(), optimizer=each) for each in (unused, *others)
     )
 
     assert first.limit is None
     assert "Measure after its first step" in first.note[0]
-    assert second.ratio is None
-    assert "no known limit of stability for the optimizer Rprop" in second.note[0]
+    for name, each in zip(("Rprop", "Adamax"), found, strict=True):
+        assert each.ratio is None
+        assert f"no known limit of stability for the optimizer {name}" in each.note[0]
 
 
 def test_weights_that_are_nan_are_an_error() -> None:
@@ -274,6 +282,24 @@ def test_weights_that_are_nan_are_an_error() -> None:
 def test_more_eigenvalues_than_weights_are_refused() -> None:
     with pytest.raises(SurfaceError, match="choose more weights"):
         sharpness(Bowl([1.0, 2.0]), bowl_loss, None, k=3)
+
+
+def test_no_eigenvalues_are_refused() -> None:
+    with pytest.raises(ValueError, match="`k` is the number of eigenvalues, at least 1, not 0"):
+        sharpness(Bowl([1.0]), bowl_loss, None, k=0)
+
+
+def test_a_mode_that_is_none_is_refused() -> None:
+    with pytest.raises(ValueError, match='"eval" or "train", not \'test\''):
+        sharpness(Bowl([1.0]), bowl_loss, None, mode="test")  # type: ignore[arg-type]
+
+
+def test_the_hessian_of_a_loss_that_is_constant_has_eigenvalue_zero() -> None:
+    model = nn.Linear(60, 1)
+
+    found = sharpness(model, lambda net, batch: net(batch).sum() * 0, torch.ones(2, 60))
+
+    assert found.eigenvalues == [0.0]
 
 
 def test_the_result_is_json_and_comes_back() -> None:

@@ -257,6 +257,23 @@ def test_weights_that_are_not_finite_have_no_place():
         assert "left out" in result.note[0]
 
 
+@pytest.mark.parametrize("points", [[], [(torch.nan, 0.0, 0.0)]], ids=["none", "not finite"])
+def test_a_recorder_without_a_finite_snapshot_has_no_path(points):
+    model = Point()
+    recorder = TrajectoryRecorder(model)
+    for step, point in enumerate(points):
+        model.move_to(point)
+        recorder.record(step)
+
+    result = trajectory(recorder)
+
+    (run,) = result.runs
+    assert run["x"] == run["y"] == [None] * len(points)
+    assert result.explained == [0.0, 0.0]
+    assert run["straightness"] is None
+    assert trajectory([recorder, recorded(LINE)]).runs[0]["x"] == run["x"]
+
+
 def test_records_leave_a_training_as_it_is():
     def train(recording):
         torch.manual_seed(0)
