@@ -6,7 +6,8 @@ Formula
                norm is 10 times the highest usual norm of any layer, moved by that quartile
     by depth = among at least 4 layers of one kind, whose names differ in numbers only, ln(norm)
                falls with the position in the model (correlation at most -0.8), and that of the
-               layer exceeds the lowest by ln `depth_ratio`
+               layer exceeds the lowest by ln `depth_ratio` and is not below a tenth of the highest
+               norm of any layer
     Finding  = in each of the last 3 measurements, the layer has risen; or in each of the last
                `in_a_row`, it is high by depth
 
@@ -52,7 +53,9 @@ RISEN_IN_A_ROW = 3
 """Measurements in which a layer has risen that are no single batch."""
 
 DOMINANCE = 10.0
-"""Factor on the highest usual norm of any layer."""
+"""Factor on the highest norm of any layer: its usual one, above which a layer has risen, or the
+present one, which those that are high by depth are near. In a healthy transformer the queries and
+keys differ by 1000 from block to block, far below all other layers."""
 
 COUNT, ONSET = range(2)
 """State of a layer: measurements in a row in which it is high, and the step of the first."""
@@ -146,11 +149,13 @@ class LayerGradientExploding:
 def _deep_layers(logs: dict[str, float], margin: float) -> dict[str, str]:
     """The layers that are high by depth, each with the lowest of its kind."""
     deep: dict[str, str] = {}
+    least = max(logs.values()) - log(DOMINANCE)
     for layers in by_kind(logs).values():
         values = [logs[layer] for layer in layers]
         lowest = min(values)
         is_wide = len(values) >= MIN_LAYERS_OF_KIND and max(values) >= lowest + margin
         if is_wide and depth_correlation(values) <= -MIN_CORRELATION:
             end = layers[values.index(lowest)]
-            deep |= {layer: end for layer in layers if logs[layer] >= lowest + margin}
+            bound = max(lowest + margin, least)
+            deep |= {layer: end for layer in layers if logs[layer] >= bound}
     return deep

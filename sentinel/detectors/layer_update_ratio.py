@@ -5,9 +5,11 @@ Formula
                have about 1e-3
     level    = median of the ratios of all layers in a measurement, which a layer whose weights
                begin at 0 hardly moves
-    high     = level is above `extreme`, or above `high` in the last `in_a_row` measurements
-    unmoved  = in each of the last `in_a_row` measurements the ratio of a layer is 0, although less
-               than half of the elements of its gradient are 0, and that of another layer is not
+    high     = of at least 3 layers, level is above `extreme`, or above `high` in the last
+               `in_a_row` measurements
+    unmoved  = in each of the last `in_a_row` measurements the ratio of a layer is 0, as in all
+               before, although less than half of the elements of its gradient are 0, and the median
+               of the ratios that are not 0 is at least 1e-6
     Finding  = level above `extreme`; or unmoved, in half of the layers or in all layers of a block,
                while blocks whose names differ in numbers only are updated
     info     = high or unmoved otherwise
@@ -40,9 +42,16 @@ from typing import ClassVar
 from sentinel.detectors._layers import has_whole_block, measured, names
 from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
 from sentinel.model.record import Event, Record
+from sentinel.signals.layer_statistics import MAX_LAYERS
 
 MAX_ZERO_SHARE = 0.5
 """Share of elements without a gradient from which on sampled weights may have none."""
+
+MIN_LAYERS = 3
+"""Layers whose median is no matter of a single one, whose weights may begin at 0."""
+
+MIN_LEVEL = 1e-6
+"""Ratio below which updates are lost in rounding, as at the end of a schedule."""
 
 COUNT, ONSET = range(2)
 """State of a layer: measurements in a row without an update, and the step of the first."""
@@ -69,16 +78,22 @@ class LayerUpdateRatio:
     def __post_init__(self) -> None:
         self._high_count = self._high_step = 0
         self._unmoved: dict[str, list[int]] = {}
+        self._moved: dict[str, bool] = {}
+        """Layers that were updated since the start."""
 
     def update(self, record: Record) -> DetectorOutput:
         """Evaluate one measurement."""
         if record.event is Event.START:
             self.__post_init__()
         ratios = measured(record, "layer_update_ratio")
+        moved = {layer: ratio for layer, ratio in ratios.items() if ratio > 0.0}
+        self._moved.update(dict.fromkeys(moved, True))
+        if len(self._moved) > MAX_LAYERS:
+            self._moved = {layer: True for layer in self._moved if layer in ratios}
         # At a learning rate of 0, as in the first step of a warm-up, no layer moves.
-        if not any(ratios.values()):
+        if not moved or median(moved.values()) < MIN_LEVEL:
             return None
-        level = median(ratios.values())
+        level = median(ratios.values()) if len(ratios) >= MIN_LAYERS else 0.0
         if level <= self.high:
             self._high_count = 0
         else:
@@ -94,9 +109,9 @@ class LayerUpdateRatio:
         norms = measured(record, "layer_grad_norm")
         zeros = measured(record, "layer_grad_zero_share")
         before, self._unmoved = self._unmoved, {}
-        for layer, ratio in ratios.items():
+        for layer in ratios:
             has_gradient = norms.get(layer, 0.0) > 0.0 and zeros.get(layer, 0.0) < MAX_ZERO_SHARE
-            if ratio == 0.0 and has_gradient:
+            if layer not in self._moved and has_gradient:
                 count, onset = before.get(layer, [0, record.step])
                 self._unmoved[layer] = [count + 1, onset]
 

@@ -3,8 +3,8 @@
 A measurement covers every layer. Each rank reports sums over the part of the gradient that it
 holds; those of all ranks are combined before anything is divided, so that the result is that of the
 whole gradient. NaN is a statistic that is undefined at this step: of a layer without a gradient, of
-weights that are all zero, or of too few measurements. The norm of a gradient that is not finite is
-infinite.
+weights that are zero or nearly so, or of too few measurements. The norm of a gradient that is not
+finite is infinite.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from array import array
 from base64 import b64decode, b64encode
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from math import hypot, inf, isnan, nan
+from math import hypot, inf, isnan, nan, sqrt
 from operator import attrgetter
 from sys import byteorder
 from zlib import crc32
@@ -39,6 +39,11 @@ Count i is of sampled elements g with 2**(first+i) <= |g| < 2**(first+i+1); zero
 LAYERS_KEY, SUMS_KEY, NAMES_CRC_KEY, RANKS_KEY = "layers", "sums", "layers_crc", "ranks"
 """Attributes of the LAYERS record of one rank: names (of the lowest rank only), sums, checksum of
 the names, and the number of ranks whose sums make up the whole gradient."""
+
+SMALL_WEIGHT, MAX_RATIO_OF_SMALL_WEIGHTS = 5e-3, 0.2
+"""Root mean square of the weights of a layer that may begin at 0, as those of an adapter, and the
+ratio of an update to them from which on it is undefined. Usual initial weights are 0.02 or more;
+from 0, the first five updates of a usual size are larger fractions, and harmless."""
 
 LayerValues = dict[str, float]
 
@@ -95,10 +100,18 @@ class LayerSum:
         return (
             inf if isnan(self.grad_norm) else self.grad_norm,
             self.zeros / self.elements,
-            self.update_norm / self.weight_norm if self.weight_norm > 0.0 else nan,
+            self._update_ratio(),
             nan if isnan(cosine) else max(-1.0, min(1.0, cosine)),
             nan if isnan(noise) else max(0.0, noise),
         )
+
+    def _update_ratio(self) -> float:
+        """Update by weights; NaN for weights that are 0, or begin there and are not far from it."""
+        if not self.weight_norm > 0.0:
+            return nan
+        ratio = self.update_norm / self.weight_norm
+        is_small = self.weight_norm < SMALL_WEIGHT * sqrt(self.elements)
+        return nan if is_small and ratio > MAX_RATIO_OF_SMALL_WEIGHTS else ratio
 
 
 _FIELDS = tuple(each.name for each in fields(LayerSum))

@@ -110,6 +110,17 @@ def test_a_layer_without_a_gradient_has_no_statistics():
     assert all(map(isnan, record.values.values()))
 
 
+def test_the_update_of_weights_that_began_at_zero_has_no_ratio():
+    update = 1e-3 * sqrt(100.0)
+    rows = [LayerSum(1.0, 0.0, 100.0, update, steps * update) for steps in (1, 4, 6)]
+    usual = LayerSum(1.0, 0.0, 100.0, 0.7 * 0.02 * 10.0, 0.02 * 10.0)
+
+    ratios = [each.statistics()[2] for each in (*rows, usual)]
+
+    assert all(map(isnan, ratios[:2]))
+    assert ratios[2:] == pytest.approx([1 / 6, 0.7])
+
+
 def test_the_state_survives_a_snapshot_and_records_the_journal_and_other_nodes():
     pipeline, restored = Pipeline({}, Counters()), Pipeline({}, Counters())
     start = run_record(Event.START)

@@ -75,6 +75,14 @@ def test_a_gradient_that_explodes_with_depth_is_found_from_the_start():
     assert "that of `8`, behind it" in finding.summary
 
 
+def test_queries_that_are_negligible_beside_the_other_layers_are_clear():
+    rows = [{f"{at}.query": 1e-3 * 0.2**at for at in range(9)} for _ in range(20)]
+    for row in rows:
+        row |= {f"{at}.value": 0.5 for at in range(9)}
+
+    assert first_finding(LayerGradientExploding(), series(rows)) == (None, None)
+
+
 def test_healthy_norms_are_clear():
     for seed in range(5):
         records = series(healthy_norms(200, seed))

@@ -77,6 +77,30 @@ def test_half_of_the_layers_without_an_update_are_a_warning():
     assert finding.severity is None
 
 
+def test_layers_that_rounding_stops_at_the_end_of_a_schedule_are_clear():
+    """In bfloat16 first some layers move no more, then most, then all."""
+    records = ratios(*[1e-3] * 10)
+    records += ratios(*[1e-5] * 20, still=BLOCK)
+    records += ratios(*[1e-7] * 20, still=LAYERS[2:])
+
+    assert first_finding(LayerUpdateRatio(), records) == (None, None)
+
+
+def test_a_run_resumed_at_the_end_of_a_schedule_is_clear():
+    records = ratios(*[1e-7] * 20, still=LAYERS[2:])
+
+    assert first_finding(LayerUpdateRatio(), records) == (None, None)
+
+
+def test_a_single_layer_is_not_the_model():
+    records = [
+        measurement(at, "layer_update_ratio", {"weight": 1.0 / at, "bias": 1.0 / at})
+        for at in range(1, 20)
+    ]
+
+    assert first_finding(LayerUpdateRatio(), records) == (None, None)
+
+
 def test_all_norms_that_bfloat16_does_not_move_are_info():
     records = ratios(*[1e-3] * 10)
     for record in records:
