@@ -284,6 +284,8 @@ class Agent:
             host=settings.host,
             port=self.port,
             port_tries=settings.port_tries,
+            # Without a port the run would not be monitored.
+            any_port=True,
             # Open pages and links in notifications keep working.
             former_port=self.registration.former_port(),
             token=settings.secret_token(),

@@ -141,8 +141,8 @@ class HistorySettings(BaseModel):
 class Settings(BaseModel):
     """The settings of an agent. Durations are in seconds.
 
-    The agent listens on the first free one of `port_tries` ports from `port` on, and stays
-    `linger_seconds` after the run has ended. Every request to it must carry `token`, if there is
+    The agent listens on the first free one of `port_tries` ports from `port` on, else on
+    any, and stays `linger_seconds` after the run has ended. Every request to it must carry `token`, if there is
     one; `web_config_file` has the TLS settings and further users. Up to `per_rank_limit` ranks have
     metrics of their own, and a few outliers; 0 is none. The database holds the newest `max_samples`
     texts; `samples_dir` is a folder to which the trainer writes texts. GPUs, processors, memory and

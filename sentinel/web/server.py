@@ -55,7 +55,7 @@ class WebServer:
     """HTTP server of one site, in a daemon thread.
 
     The port is `former_port` if that is given and free, else the first free one of `port_tries`
-    from `port` on; port 0 lets the system choose.
+    from `port` on; port 0 lets the system choose, and so does `any_port` if none of them is free.
     `web_config_file` has the TLS settings and users, and `public_url` is the address of the page
     behind a proxy. `hosts` and `own_token` are those of `AuthMiddleware`. Raises ConfigError for an
     invalid web configuration, and ValueError if `host` is not a loopback address and clients would
@@ -66,6 +66,7 @@ class WebServer:
     host: str = "127.0.0.1"
     port: int = 0
     port_tries: int = 100
+    any_port: bool = False
     former_port: int = 0
     token: str = field(default="", repr=False)
     own_token: str = field(default="", repr=False)
@@ -113,7 +114,13 @@ class WebServer:
         if self.former_port:
             with suppress(OSError):
                 return bind_free_port(self.host, self.former_port, 1)
-        return bind_free_port(self.host, self.port, self.port_tries)
+        try:
+            return bind_free_port(self.host, self.port, self.port_tries)
+        except OSError as error:
+            if not self.any_port or error.errno != errno.EADDRINUSE:
+                raise
+            log.warning("%s: another port is used", error.strerror)
+            return bind_free_port(self.host, 0, 1)
 
     def stop(self) -> None:
         """Close the connections and wait for the thread, for at most 5 seconds."""

@@ -200,6 +200,16 @@ def test_the_error_without_a_free_port_names_the_range():
             bind_free_port("127.0.0.1", taken, 1)
 
 
+def test_without_a_free_port_in_the_range_any_port_is_used():
+    with bind_free_port("127.0.0.1", 0, 1) as first:
+        taken = first.getsockname()[1]
+        server = WebServer(make_site(), port=taken, port_tries=1, any_port=True)
+        assert server.start() not in {0, taken}
+        server.stop()
+        with pytest.raises(OSError, match="No free port"):
+            WebServer(make_site(), port=taken, port_tries=1).start()
+
+
 @pytest.mark.fault("X3")
 def test_a_reachable_host_requires_a_token_or_a_login(tmp_path):
     (tmp_path / "web.yml").write_text("{}")
