@@ -141,26 +141,24 @@ class HistorySettings(BaseModel):
 class Settings(BaseModel):
     """The settings of an agent. Durations are in seconds.
 
-    The agent listens on the first free one of `port_tries` ports from `port` on, else on
-    any, and stays `linger_seconds` after the run has ended. Every request to it must carry `token`, if there is
-    one; `web_config_file` has the TLS settings and further users. Up to `per_rank_limit` ranks have
-    metrics of their own, and a few outliers; 0 is none. The database holds the newest `max_samples`
-    texts; `samples_dir` is a folder to which the trainer writes texts. GPUs, processors, memory and
-    disks are polled every `node_poll_seconds`; 0 is never. `tier` limits how notifications of the
-    run are sent, and `team` is who gets them. The list of runs is grouped by `project` and `tags`.
-    The first notification of a case waits `hold_seconds` for a cause. Above
+    The agent listens on the first free one of `port_tries` ports from `port` on, else on any, and
+    stays `linger_seconds` after the run has ended. Every request to it must carry `token`, if there
+    is one; `web_config_file` has the TLS settings and further users. Up to `per_rank_limit` ranks
+    have metrics of their own, and a few outliers; 0 is none. The database holds the newest
+    `max_samples` texts; `samples_dir` is a folder to which the trainer writes texts. GPUs,
+    processors, memory and disks are polled every `node_poll_seconds`; 0 is never. `tier` limits how
+    notifications of the run are sent, and `team` is who gets them. The list of runs is grouped by
+    `project` and `tags`. The first notification of a case waits `hold_seconds` for a cause. Above
     `max_notifications_per_hour` the further ones are summarised. `ping_url` is requested while the
     run is healthy. Links in notifications begin with `public_url`, by default the agent's own
     address, and contain `dashboard_url`, in which `{run}` is replaced. `detectors` holds the
     settings of each detector; those in `disable` do not run. `keys` are logged keys, each with the
     signal that it stands for. With `baselines` the run starts from the trajectories of healthy runs
     with the same configuration, and stores its own. `actions` are the commands that are sent to the
-    trainer.
-    `targets_group` is the group, by name or id, of a Prometheus of another user, which may then
-    read `targets/`. `cluster` is for runs on several nodes, `privacy` limits which texts are
+    trainer. `targets_group` is the group, by name or id, of a Prometheus of another user, which may
+    then read `targets/`. `cluster` is for runs on several nodes, `privacy` limits which texts are
     stored, and `history` how much is stored. `drill` is set by `sentinel chaos`: every notification
-    is marked as a drill.
-    """
+    is marked as a drill.    """
 
     model_config = ConfigDict(
         extra="forbid", hide_input_in_errors=True, frozen=True, arbitrary_types_allowed=True
