@@ -158,7 +158,8 @@ class Settings(BaseModel):
     trainer. `targets_group` is the group, by name or id, of a Prometheus of another user, which may
     then read `targets/`. `cluster` is for runs on several nodes, `privacy` limits which texts are
     stored, and `history` how much is stored. `drill` is set by `sentinel chaos`: every notification
-    is marked as a drill.    """
+    is marked as a drill.
+    """
 
     model_config = ConfigDict(
         extra="forbid", hide_input_in_errors=True, frozen=True, arbitrary_types_allowed=True
