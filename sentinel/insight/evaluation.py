@@ -18,6 +18,7 @@ from sentinel.insight.measurement import count_activity
 from sentinel.insight.model_state import initialised_devices, inner_tensors, reshard
 from sentinel.insight.rank_exchange import RankExchange
 from sentinel.insight.surface_error import SurfaceError, UndefinedError
+from sentinel.insight.time_limit import TimeLimit
 from sentinel.insight.weight_space import Vector, WeightSpace, tensor_bytes
 
 if TYPE_CHECKING:
@@ -52,10 +53,12 @@ class Evaluator:
         exchange: RankExchange,
         mode: Mode = "eval",
         seed: int = 0,
+        max_seconds: float | None = None,
     ) -> None:
         if mode not in {"eval", "train"}:
             raise ValueError(f'`mode` must be "eval" or "train", not {mode!r}.')
         self.model, self.space, self.exchange = model, space, exchange
+        self.time_limit = TimeLimit(max_seconds, exchange)
         self.notes: list[str] = []
         self.hessian_products = 0
         self._loss_fn, self._seed = loss_fn, seed
@@ -140,7 +143,9 @@ class Evaluator:
         """The Hessian of the loss at the centre times a vector, over the data of all ranks.
 
         By double backward where it is available, otherwise by central differences of gradients.
+        Raises OutOfTimeError if the time limit is passed.
         """
+        self.time_limit.check()
         self.hessian_products += 1
         count_activity()
         if not self._differs:

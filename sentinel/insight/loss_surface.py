@@ -37,6 +37,7 @@ from sentinel.insight.surface_cache import SurfaceCache
 from sentinel.insight.surface_error import SurfaceError, UndefinedError
 from sentinel.insight.surface_features import find_features
 from sentinel.insight.surface_progress import SurfaceProgress, start_progress
+from sentinel.insight.time_limit import OutOfTimeError
 from sentinel.model.json_safe import finite_values
 
 if TYPE_CHECKING:
@@ -126,6 +127,7 @@ def loss_surface(  # noqa: PLR0913 - keyword arguments with defaults
     density: Callable[[tuple[float, ...]], float] | None = None,
     step: int | None = None,
     timeout: float | None = None,
+    max_seconds: float | None = None,
 ) -> LossSurface:
     """Evaluate the loss on a line or a plane through the current weights of a model.
 
@@ -161,7 +163,9 @@ def loss_surface(  # noqa: PLR0913 - keyword arguments with defaults
     is its folder. `progress` "auto" shows a bar on a terminal and one line elsewhere, a function is
     called with `SurfaceProgress`, None is silent. `save` stores the result with the run that is
     monitored in this process, if there is one, and a coarse picture while it is computed; `step` is
-    that of the run by default. `density` makes sampling denser where it is larger.
+    that of the run by default. `density` makes sampling denser where it is larger. After
+    `max_seconds` the surface is what was sampled until then, at least a few points, and what else
+    takes time is left out, which a note says.
 
     Raises SurfaceError if the surface cannot be computed: the batch does not fit in memory, a rank
     is lost, the directions span no plane. Errors of `loss_fn` are raised as they are. ValueError
@@ -178,7 +182,16 @@ def loss_surface(  # noqa: PLR0913 - keyword arguments with defaults
         "name": name,
     }
     with measuring(model, parameters, process_group, timeout) as (space, exchange):
-        evaluator = Evaluator(model, loss_fn, batch, space, exchange=exchange, mode=mode, seed=seed)
+        evaluator = Evaluator(
+            model,
+            loss_fn,
+            batch,
+            space,
+            exchange=exchange,
+            mode=mode,
+            seed=seed,
+            max_seconds=max_seconds,
+        )
         directory = current_run_directory() if save and exchange.rank == 0 else None
         work = _Surface(evaluator, pairs, budget, directory, described)
         work.measure_center()
@@ -352,9 +365,13 @@ class _Surface:
             gradients * seconds,
             ranks,
         ) as shown:
+            evaluated: dict[tuple[float, ...], float] = {}
 
             def evaluate(points: Sequence[tuple[float, ...]]) -> list[float]:
+                if shown.surface is not None and self.evaluator.time_limit.is_passed():
+                    raise OutOfTimeError
                 losses = self.evaluator.losses(self._vectors, points)
+                evaluated.update(zip(points, losses, strict=True))
                 self.evaluations += len(points)
                 self._store(dict(zip(points, losses, strict=True)))
                 shown.add(len(points))
@@ -364,15 +381,25 @@ class _Surface:
                 shown.show(surface)
                 self._save_coarse(surface)
 
-            self.surface: SampledSurface = sample_surface(
-                evaluate,
-                self.bounds,
-                max_evaluations=self.budget,
-                batch_size=ranks * _POINTS_PER_RANK,
-                known=self._known,
-                on_points=show,
-                density=density,
-            )
+            try:
+                self.surface: SampledSurface = sample_surface(
+                    evaluate,
+                    self.bounds,
+                    max_evaluations=self.budget,
+                    batch_size=ranks * _POINTS_PER_RANK,
+                    known=self._known,
+                    on_points=show,
+                    density=density,
+                )
+            except OutOfTimeError:
+                coarse = shown.surface
+                if coarse is None:
+                    raise
+                self.surface = replace(coarse, points=coarse.points | evaluated)
+                self.notes.append(
+                    f"The time was over after {self.evaluations} of at most {self.budget} "
+                    "evaluations: the surface is coarser than it could be."
+                )
         if self._cache is not None and self._cache.problem is not None:
             self.notes.append(self._cache.problem)
         if len(set(self.surface.points.values())) == 1:
@@ -392,16 +419,21 @@ class _Surface:
             weights = read_weights(self.space, snapshot.weights)
             moved = self.space.difference(weights, self.space.center)
             coordinates = project(self.space, self._vectors, moved)
-            self.space.set_weights(weights)
-            loss = self.evaluator.mean_loss()
-            self.evaluations += 1
+            loss = None
+            if not self.evaluator.time_limit.is_passed():
+                self.space.set_weights(weights)
+                loss = finite_values(self.evaluator.mean_loss())
+                self.evaluations += 1
             x, y = _two(coordinates)
-            found.append({"step": snapshot.step, "x": x, "y": y, "loss": finite_values(loss)})
+            found.append({"step": snapshot.step, "x": x, "y": y, "loss": loss})
         self.space.move([], [])
         return found
 
     def arrows(self) -> list[list[float]]:
         """The negative gradient projected onto the plane, on a grid inside the bounds."""
+        if self.evaluator.time_limit.is_passed():
+            self.notes.append("There are no arrows: the time was over.")
+            return []
         import numpy as np  # noqa: PLC0415 - not needed to import this module
 
         axes = [
@@ -423,10 +455,10 @@ class _Surface:
         return found
 
     def sharpness(self, optimizer: Any, seed: int) -> dict[str, Any] | None:
-        """The curvature at the centre; None, with a note, if it has none."""
+        """The curvature at the centre; None, with a note, if it has none or time is over."""
         try:
             return measure_sharpness(self.evaluator, optimizer, seed=seed).to_json()
-        except UndefinedError as error:
+        except (UndefinedError, OutOfTimeError) as error:
             self.notes.append(f"There is no sharpness: {error}")
             return None
 

@@ -65,6 +65,7 @@ def sharpness(  # noqa: PLR0913 - keyword arguments with defaults
     process_group: Any = None,
     step: int | None = None,
     timeout: float | None = None,
+    max_seconds: float | None = None,
 ) -> Sharpness:
     """The `k` largest eigenvalues of the Hessian of the loss at the current weights.
 
@@ -76,12 +77,22 @@ def sharpness(  # noqa: PLR0913 - keyword arguments with defaults
     `trace_samples` > 0 adds an estimate of the trace of the Hessian from so many random vectors
     (Hutchinson 1989). The other arguments are those of `loss_surface`. The model is given back
     bit-exactly. Raises what `loss_surface` raises, and UndefinedError, a SurfaceError, if the
-    Hessian is not finite or its eigenvalues do not converge.
+    Hessian is not finite or its eigenvalues do not converge, and
+    OutOfTimeError after `max_seconds`.
     """
     if k < 1:
         raise ValueError(f"`k` is the number of eigenvalues, at least 1, not {k!r}.")
     with measuring(model, parameters, process_group, timeout) as (space, exchange):
-        evaluator = Evaluator(model, loss_fn, batch, space, exchange=exchange, mode=mode, seed=seed)
+        evaluator = Evaluator(
+            model,
+            loss_fn,
+            batch,
+            space,
+            exchange=exchange,
+            mode=mode,
+            seed=seed,
+            max_seconds=max_seconds,
+        )
         return measure_sharpness(
             evaluator,
             optimizer,

@@ -53,7 +53,8 @@ class _Progress:
         self._is_shown = progress == "auto" and self._estimate > DELAY_SECONDS
         self._bar: Any = None
         self._done = 0
-        self._surface: SampledSurface | None = None
+        self.surface: SampledSurface | None = None
+        """The newest level; None before the first."""
         self._started = time.monotonic()
 
     def __enter__(self) -> Self:
@@ -82,7 +83,7 @@ class _Progress:
 
     def show(self, surface: SampledSurface) -> None:
         """A level of the surface is there."""
-        self._surface = surface
+        self.surface = surface
         self._call()
 
     @property
@@ -96,7 +97,7 @@ class _Progress:
         left = self._estimate
         if self._done:
             left = seconds / self._done * max(self._budget - self._done, 0) + self._after
-        self._function(SurfaceProgress(self._done, self._budget, seconds, left, self._surface))
+        self._function(SurfaceProgress(self._done, self._budget, seconds, left, self.surface))
 
 
 def duration_text(seconds: float) -> str:

@@ -177,6 +177,11 @@ class TrajectoryRecorder:
             if snapshot.travelled is not None and self._rank == 0 and current_session() is not None:
                 api.log(self._signals(snapshot), step)
 
+    def set_loss(self, step: int, loss: Any) -> None:
+        """Give the newest snapshot its loss, if it is of this step: trainers log it later."""
+        if self._snapshots and self._snapshots[-1].step == step:
+            self._snapshots[-1].loss = _single_number(loss)
+
     def all_reduce(self) -> None:
         """Add up what the ranks recorded of a sharded model. Call it on every rank: a collective.
 

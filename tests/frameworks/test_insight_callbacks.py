@@ -20,6 +20,7 @@ import tiny_models
 from recording_trainers import BETA, logs, of_trl, plain
 from support.training_loops import column
 
+from sentinel.insight.callbacks.recorder_state import FILE_NAME
 from sentinel.insight.callbacks.transformers import (
     GradientFlowCallback,
     LossSurfaceCallback,
@@ -30,10 +31,7 @@ from sentinel.insight.loss_surface import LossSurface
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.filterwarnings("ignore")]
 
-TRAINERS = [
-    *("sft", "dpo", "grpo"),
-    *(pytest.param(name, marks=pytest.mark.full) for name in ("kto", "reward", "rloo")),
-]
+RARE = [pytest.param(name, marks=pytest.mark.full) for name in ("kto", "reward", "rloo")]
 SMALL = {"max_evaluations": 9, "arrows": False, "max_share": None}
 
 
@@ -62,7 +60,9 @@ def trained(trainer, *callbacks):
     return weights(trainer.model), random_state(), trainer.losses, history
 
 
-@pytest.mark.parametrize("name", TRAINERS)
+@pytest.mark.parametrize(
+    "name", ["dpo", pytest.param("sft", marks=pytest.mark.full), "grpo", *RARE]
+)
 def test_a_training_with_surfaces_equals_one_without(build, name):
     results = []
     surfaces = LossSurfaceCallback(every=2, at_end=False, **SMALL)
@@ -78,17 +78,19 @@ def test_a_training_with_surfaces_equals_one_without(build, name):
     assert curvature.results[0].eigenvalues[0] > 0
 
 
-@pytest.mark.parametrize("name", TRAINERS)
+@pytest.mark.parametrize("name", ["sft", "dpo", "grpo", *RARE])
 def test_the_centre_of_the_surface_has_the_loss_of_the_trainer(build, name):
     surfaces = LossSurfaceCallback(every=1, at_end=False, dimensions=1, **SMALL)
 
-    trainer = build(name, max_steps=1, learning_rate=0.0)
+    # That of SFT is a share of the tokens of all micro-batches, of which one is kept.
+    count = 1 if name == "sft" else 2
+    settings = {"gradient_accumulation_steps": count, "learning_rate": 0.0}
+    trainer = build(name, max_steps=1, **settings)
     trained(trainer, surfaces)
 
     (surface,) = surfaces.results
-    # Two micro-batches are accumulated; that of SFT is a share of the tokens of both.
-    expected = [2 * trainer.losses[0]] if name != "sft" else [surface.center["loss"]]
-    assert surface.center["loss"] == pytest.approx(expected[0], rel=1e-5, abs=1e-6)
+    expected = count * trainer.losses[0]
+    assert surface.center["loss"] == pytest.approx(expected, rel=1e-5, abs=1e-6)
     around = [loss for *_, loss in surface.points]
     assert max(around) - min(around) > 1e-3
 
@@ -153,6 +155,33 @@ def test_a_plain_trainer_continues_bit_for_bit(tokens, tmp_path, settings):
         assert surfaces.results[0].parameter_count == 2 * (2 * (16 + 16) + 2 * (16 + 8))
 
 
+def test_a_resumed_training_continues_the_path(tokens, tmp_path, capsys):
+    runs = []
+    for is_resumed, is_broken in ((False, False), (True, False), (True, True)):
+        checkpoint = tmp_path / "checkpoint-2"
+        if is_broken:
+            (checkpoint / FILE_NAME).write_bytes(b"no trajectory")
+        path = TrajectoryCallback(every=1)
+        curvature = SharpnessCallback(every=4, max_share=None, tolerance=0.1)
+        saves = {"save_strategy": "steps", "save_steps": 2}
+        trainer = plain(tokens, tmp_path, callbacks=[path, curvature], **saves)
+        trainer.train(resume_from_checkpoint=str(checkpoint) if is_resumed else None)
+        runs.append(path.results[0].runs[0])
+        # Once at the end, for the rate of the last step: that of the step after it is 0.
+        assert [each.step for each in curvature.results] == [4]
+        assert curvature.results[0].learning_rate == logs(trainer)[-1]["learning_rate"] > 0
+
+    whole, resumed, anew = runs
+    assert resumed["steps"] == whole["steps"] == [0, 1, 2, 3, 4]
+    # The loss of a step is logged after its end.
+    assert whole["loss"] == [None, *(row["loss"] for row in logs(trainer))]
+    assert resumed["loss"] == whole["loss"]
+    for name in ("distance_travelled", "distance_to_initial"):
+        assert resumed[name] == pytest.approx(whole[name], rel=0.1), name
+    assert anew["steps"] == [2, 3, 4]
+    assert "a new trajectory begins at step 2: " in capsys.readouterr().err
+
+
 def test_results_are_stored_and_logged_with_the_monitored_run(build, recorded):
     from sentinel.insight.artifact import current_run_directory
 
@@ -209,7 +238,7 @@ def test_an_error_is_said_once_and_the_training_goes_on(build, capsys):
     surfaces = LossSurfaceCallback(every=1, loss_fn=broken, **SMALL)
     for callbacks in ((), (surfaces,)):
         seed()
-        results.append(trained(build("sft"), *callbacks))
+        results.append(trained(build("sft", max_steps=2), *callbacks))
 
     assert results[0] == results[1]
     assert len(calls) == 1
@@ -220,13 +249,18 @@ def test_an_error_is_said_once_and_the_training_goes_on(build, capsys):
     assert "Training goes on" in said[1]
 
 
+@pytest.mark.swallows_errors
 def test_a_short_training_has_no_time_for_a_surface_and_says_so(build, capsys):
     surfaces = LossSurfaceCallback(max_share=1e-6)
+    unknown = SharpnessCallback(parameters="*nope*")
 
-    trained(build("sft", max_steps=2), surfaces)
+    trained(build("sft", max_steps=2), surfaces, unknown)
 
     assert not surfaces.results
     said = capsys.readouterr().err
+    # What can be known at the start is said there, with its own remedy.
+    assert "no sharpness: ValueError: No parameter matches '*nope*'. Names are such as" in said
+    assert "computable again" not in said
     assert "sentinel: loss surface of this training at the end, within 0% of its time." in said
     assert "no loss surface at step 2" in said
     assert "max_share=None" in said
@@ -241,8 +275,14 @@ def test_bad_settings_are_refused_at_once():
         LossSurfaceCallback(max_share=5)
     with pytest.raises(ValueError, match="every"):
         TrajectoryCallback(every=0)
+    with pytest.raises(ValueError, match="snapshots=20"):
+        LossSurfaceCallback(directions="pca")
+    with pytest.raises(ValueError, match="batches"):
+        SharpnessCallback(batches=0)
     with pytest.raises(sentinel.SettingsError):
         GradientFlowCallback(rum="x")
+    with pytest.raises(sentinel.SettingsError, match="did you mean 'every'"):
+        GradientFlowCallback(evry=3)
 
 
 @pytest.mark.parametrize(
@@ -286,6 +326,7 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.full
 def test_two_ranks_compute_one_surface_of_both_batches(torchrun, tmp_path):
     torchrun(RANKS)
 

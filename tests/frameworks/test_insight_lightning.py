@@ -56,6 +56,24 @@ def test_surfaces_are_computed_after_checkpoints(tmp_path):
     assert len(surfaces.results) == 2
 
 
+def test_a_resumed_fit_continues_the_path(tmp_path):
+    from lightning.pytorch.callbacks import ModelCheckpoint
+
+    runs = []
+    for resume in (None, tmp_path / "epoch=0-step=3.ckpt"):
+        path = callbacks.LightningTrajectoryCallback(every=1)
+        other = callbacks.LightningTrajectoryCallback(every=2)
+        saves = ModelCheckpoint(dirpath=tmp_path, every_n_train_steps=3, save_top_k=-1)
+        fit = trainer(
+            tmp_path, callbacks=[path, other, saves], max_steps=5, enable_checkpointing=True
+        )
+        fit.fit(Net(), data(), ckpt_path=resume, weights_only=True)
+        runs.append(path.results[0].runs[0])
+
+    assert runs[0]["steps"] == runs[1]["steps"] == [0, 1, 2, 3, 4, 5]
+    assert runs[0]["loss"][:4] == runs[1]["loss"][:4]
+
+
 @pytest.mark.swallows_errors
 def test_manual_optimization_needs_a_loss_function(tmp_path, capsys):
     refused = callbacks.LightningLossSurfaceCallback(**SMALL)

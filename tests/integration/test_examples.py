@@ -66,6 +66,7 @@ def test_an_example_is_recorded_to_its_end(name, environ, tmp_path):
     assert {name for record in records for name in record.values} == {*CAPTURED, logged}
 
 
+@pytest.mark.full
 @pytest.mark.timeout(900)
 def test_the_example_of_insight_stores_its_results_and_finds_the_learning_rate(environ, tmp_path):
     script = str(ROOT / "examples" / "trl_dpo_insight.py")

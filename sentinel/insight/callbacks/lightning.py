@@ -22,9 +22,11 @@ from sentinel.insight.callbacks.loss_measurement import (
     Schedule,
     SharpnessMeasurement,
     SurfaceMeasurement,
+    check_batches,
 )
 from sentinel.insight.callbacks.module_loss import ModuleLoss
 from sentinel.insight.callbacks.recording import Recording
+from sentinel.insight.callbacks.stride import check_stride
 from sentinel.integrations.callbacks.lightning import _lightning
 from sentinel.integrations.callbacks.owned_session import OwnedSession
 
@@ -41,7 +43,7 @@ class _LossCallback(_lightning.Callback):  # type: ignore[misc]
     ) -> None:
         super().__init__()
         self._measurement = measurement
-        self._options = (batches, bool(newest), loss_fn)
+        self._options = (check_batches(batches), bool(newest), loss_fn)
         self._loss: ModuleLoss | None = None
         self._last_step = 0
         self._is_saving = False
@@ -75,6 +77,11 @@ class _LossCallback(_lightning.Callback):  # type: ignore[misc]
         """Keep the batch."""
         if self._loss is not None and not self._measurement.is_off:
             self._loss.keep(batch)
+
+    def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:  # noqa: ARG002
+        """Keep the learning rate of this step."""
+        if self._loss is not None:
+            self._loss.keep_learning_rates()
 
     def on_train_batch_end(self, trainer: Any, *_: Any, **__: Any) -> None:
         """Compute what is due."""
@@ -163,13 +170,28 @@ class LightningTrajectoryCallback(_lightning.Callback):  # type: ignore[misc]
 
     `callback.recorder` is the `sentinel.insight.TrajectoryRecorder`, which takes the other
     arguments, and `callback.results` has the trajectory after the training. In a monitored run,
-    `distance_to_initial`, `distance_to_reference` and `distance_travelled` are logged.
+    `distance_to_initial`, `distance_to_reference` and `distance_travelled` are logged. Each
+    checkpoint of the trainer has the path so far, which a resumed training continues.
     """
 
     def __init__(self, *, every: int = 10, **settings: Any) -> None:
         super().__init__()
         self._recording = Recording(every, settings)
         self._last_step = 0
+        self._key = {"every": every, **{name: repr(each) for name, each in settings.items()}}
+
+    @property
+    def state_key(self) -> str:
+        """The name of its state in a checkpoint."""
+        return str(self._generate_state_key(**self._key))
+
+    def state_dict(self) -> dict[str, Any]:
+        """The path so far, which a resumed training continues: plain values and tensors."""
+        return self._recording.state()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Continue that path when the training starts."""
+        self._recording.continued = state_dict
 
     @property
     def recorder(self) -> Any:
@@ -212,7 +234,7 @@ class LightningGradientFlowCallback(_lightning.Callback):  # type: ignore[misc]
 
     def __init__(self, *, every: int | None = None, **settings: Any) -> None:
         super().__init__()
-        self._every = every
+        self._every = check_stride(every, settings)
         self._session = OwnedSession({**settings, "insight": gradient_flow.NAME})
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002

@@ -27,6 +27,7 @@ from sentinel.insight.model_state import preserved
 from sentinel.insight.parameters import Selection, select_parameters
 from sentinel.insight.rank_exchange import RankExchange
 from sentinel.insight.sharpness import sharpness
+from sentinel.insight.time_limit import OutOfTimeError
 
 DEFAULT_SHARE = 0.05
 """Share of the wall time of a training that a callback takes at most."""
@@ -46,7 +47,10 @@ _MIN_SNAPSHOTS = 2
 _SAFETY = 1.3
 """Estimated times are multiplied by this, so that the share is kept."""
 _OWN = frozenset(
-    {"model", "loss_fn", "batch", "optimizer", "save", "cache", "step", "process_group"}
+    {
+        *("model", "loss_fn", "batch", "optimizer", "save", "cache", "step"),
+        *("process_group", "max_seconds"),
+    }
 )
 """Arguments of the functions that the callbacks give."""
 
@@ -119,6 +123,7 @@ class LossMeasurement:
         self.budget = TimeBudget(max_share)
         self.results: deque[Any] = deque(maxlen=MAX_RESULTS)
         self.is_off = False
+        self._computed_step: int | None = None
         self._first_step = self._retry_step = 0
         """Step before which a computation that was put off is not tried again; 0 if none was."""
         self._has_said_late = False
@@ -126,7 +131,7 @@ class LossMeasurement:
     def start(self, step: int, loss: KeptLoss) -> None:
         """The training starts after this step."""
         self.budget.start()
-        self._first_step, self._retry_step = step, 0
+        self._first_step, self._retry_step, self._computed_step = step, 0, None
         if loss.is_reporting:
             share = self.budget.max_share
             limit = "without a time limit" if share is None else f"within {share:.0%} of its time"
@@ -139,7 +144,7 @@ class LossMeasurement:
 
     def run(self, step: int, loss: KeptLoss, *, is_last: bool = False) -> None:
         """Compute now, if the time allows it."""
-        if self.is_off or not loss.batches:
+        if self.is_off or not loss.batches or step == self._computed_step:
             return
         with self.budget.spend():
             try:
@@ -148,14 +153,21 @@ class LossMeasurement:
             except Exception as error:
                 self.turn_off(error, f" at step {step:,}", is_reporting=loss.is_reporting)
 
+    def _check_selection(self, loss: KeptLoss, parameters: Selection) -> None:
+        """Say at once what is wrong with a choice of parameters."""
+        try:
+            select_parameters(loss.model, parameters)
+        except Exception as error:
+            self.turn_off(error, is_reporting=loss.is_reporting)
+
     def turn_off(self, error: Exception, where: str = "", *, is_reporting: bool = True) -> None:
         """Say why there are no more results."""
         self.is_off = True
         guard.on_swallowed_error(error)
         if is_reporting:
             say(
-                f"no {self.title}{where}: {type(error).__name__}: {error} {remedy(error)} "
-                f"Training goes on as before, without further {self.title}."
+                f"no {self.title}{where}: {type(error).__name__}: {_sentence(error)} "
+                f"{remedy(error)}Training goes on as before, without further {self.title}."
             )
 
     def _run(self, step: int, loss: KeptLoss, *, is_last: bool) -> None:
@@ -177,7 +189,19 @@ class LossMeasurement:
                 say(self._late_message(step, needed, available, is_last=is_last))
             return
         self._retry_step = 0
-        result = self._compute(step, loss, available)
+        try:
+            result = self._compute(step, loss, available)
+        except OutOfTimeError:
+            # The estimate was wrong: the next attempt waits until there is twice the time.
+            self._allow(2.0 * (available or needed))
+            if loss.is_reporting:
+                say(
+                    f"no {self.title} at step {step:,}: it takes longer than the "
+                    f"{duration_text(available or needed)} that were left of its share of the "
+                    "training time. max_share=None sets no limit."
+                )
+            return
+        self._computed_step = step
         self.results.append(result)
         if loss.is_reporting:
             self._publish(result, step)
@@ -191,6 +215,10 @@ class LossMeasurement:
 
     def _compute(self, step: int, loss: KeptLoss, seconds: float | None) -> Any:
         """The result, which takes at most so many seconds; a dataclass with the field `step`."""
+        raise NotImplementedError
+
+    def _allow(self, seconds: float) -> None:
+        """Expect that the least result takes so many seconds."""
         raise NotImplementedError
 
     def _publish(self, result: Any, step: int) -> None:  # noqa: ARG002 - of subclasses
@@ -235,12 +263,19 @@ class SurfaceMeasurement(LossMeasurement):
         self._settings |= {"save": False, "cache": False}
         self._dimensions = int(self._settings.get("dimensions", 2))
         self._sharpness = sharpness
+        directions, path = self._settings.get("directions"), self._settings.get("trajectory")
+        if isinstance(directions, str) and directions == "pca" and not (snapshots or path):
+            raise ValueError(
+                'directions="pca" needs a path of the weights: give snapshots=20, or trajectory= '
+                "the folder of earlier checkpoints."
+            )
         self._evaluation_seconds: float | None = None
         """Measured time of one evaluation; that of gradients is spread over all of them."""
 
     def start(self, step: int, loss: KeptLoss) -> None:
         """The training starts after this step."""
         super().start(step, loss)
+        self._check_selection(loss, self._settings.get("parameters"))
         self._take_snapshot(step, loss)
 
     def end_step(self, step: int, loss: KeptLoss) -> None:
@@ -258,9 +293,14 @@ class SurfaceMeasurement(LossMeasurement):
                 self.turn_off(error, f" at step {step:,}", is_reporting=loss.is_reporting)
 
     def _needed_seconds(self, loss: KeptLoss) -> float:
-        return self._seconds_per_evaluation(loss) * min(
-            self._wanted, _MIN_EVALUATIONS[self._dimensions]
-        )
+        return self._seconds_per_evaluation(loss) * self._least_evaluations
+
+    def _allow(self, seconds: float) -> None:
+        self._evaluation_seconds = seconds / self._least_evaluations
+
+    @property
+    def _least_evaluations(self) -> int:
+        return min(self._wanted, _MIN_EVALUATIONS[self._dimensions]) + self._extra_cost
 
     def _compute(self, step: int, loss: KeptLoss, seconds: float | None) -> Any:
         each = max(gather_from_ranks(self._seconds_per_evaluation(loss)))
@@ -269,9 +309,10 @@ class SurfaceMeasurement(LossMeasurement):
             allowed = int(seconds / each)
             # Arrows are left out where they would take more than the surface itself.
             arrows = arrows if allowed > 2 * arrows else 0
-            count = min(count, max(allowed - arrows, _MIN_EVALUATIONS[self._dimensions]))
+            least = _MIN_EVALUATIONS[self._dimensions]
+            count = min(count, max(allowed - arrows - self._extra_cost, least))
         if loss.is_reporting:
-            duration = duration_text((count + arrows) * each)
+            duration = duration_text((count + arrows + self._extra_cost) * each)
             say(f"{self.title} at step {step:,}: up to {count:,} evaluations, about {duration}.")
         given = {}
         if self._snapshots is not None:
@@ -284,9 +325,10 @@ class SurfaceMeasurement(LossMeasurement):
             process_group=_all_ranks(),
             **self._settings
             | {"max_evaluations": count, "arrows": arrows > 0, "step": step}
+            | {"max_seconds": seconds}
             | given,
         )
-        total = surface.evaluations + arrows
+        total = surface.evaluations + arrows + self._extra_cost
         self._evaluation_seconds = surface.seconds / max(1, total)
         return surface
 
@@ -295,6 +337,12 @@ class SurfaceMeasurement(LossMeasurement):
         """What the field of arrows costs, in evaluations."""
         has_arrows = self._dimensions > 1 and self._settings.get("arrows", True)
         return int(_GRADIENT_COST * ARROWS**2) if has_arrows else 0
+
+    @property
+    def _extra_cost(self) -> int:
+        """What directions and sharpness cost, in evaluations."""
+        kinds = (self._settings.get("directions") == "hessian") + self._sharpness
+        return int(kinds * _PRODUCT_COST * _TYPICAL_PRODUCTS)
 
     @property
     def _wanted(self) -> int:
@@ -366,7 +414,15 @@ class SharpnessMeasurement(LossMeasurement):
             self._last_seconds = _forward_seconds(loss) * _PRODUCT_COST * _TYPICAL_PRODUCTS
         return self._last_seconds * _SAFETY
 
-    def _compute(self, step: int, loss: KeptLoss, seconds: float | None) -> Any:  # noqa: ARG002
+    def start(self, step: int, loss: KeptLoss) -> None:
+        """The training starts after this step."""
+        super().start(step, loss)
+        self._check_selection(loss, self._settings.get("parameters"))
+
+    def _allow(self, seconds: float) -> None:
+        self._last_seconds = seconds / _SAFETY
+
+    def _compute(self, step: int, loss: KeptLoss, seconds: float | None) -> Any:
         if loss.is_reporting and not self.results:
             duration = duration_text(self._needed_seconds(loss))
             say(f"{self.title} at step {step:,}: about {duration}.")
@@ -377,6 +433,7 @@ class SharpnessMeasurement(LossMeasurement):
             optimizer=loss.optimizer,
             step=step,
             process_group=_all_ranks(),
+            max_seconds=seconds,
             **self._settings,
         )
         self._last_seconds = result.seconds
@@ -384,6 +441,13 @@ class SharpnessMeasurement(LossMeasurement):
 
     def _publish(self, result: Any, step: int) -> None:
         _log_sharpness(result.to_json(), step)
+
+
+def check_batches(count: int) -> int:
+    """The number of batches to keep. Raises ValueError if it is not positive."""
+    if not isinstance(count, int) or count < 1:
+        raise ValueError(f"batches is {count!r}: give a number of micro-batches, at least 1.")
+    return count
 
 
 def gather_from_ranks(value: Any) -> list[Any]:
@@ -449,15 +513,31 @@ def duration_text(seconds: float) -> str:
 
 
 def remedy(error: Exception) -> str:
-    """What to do about an error of a measurement."""
+    """What to do about an error of a measurement; empty if its message says so itself."""
     name, text = type(error).__name__, str(error).lower()
     if "outofmemory" in name.lower() or "out of memory" in text:
-        return 'Choose fewer weights, such as parameters="*lora*", or a smaller batch.'
+        return 'Choose fewer weights, such as parameters="*lora*", or a smaller batch. '
     if "not implemented" in text and "derivative" in text:
-        return 'Choose directions that need no second derivatives, such as "random".'
+        return 'Choose directions that need no second derivatives, such as "random". '
     if isinstance(error, ImportError):
-        return "Install the extra: pip install 'train-sentinel[insight]'."
-    return "The loss of the trainer must be computable again on a kept batch; or give loss_fn=."
+        return "Install the extra: pip install 'train-sentinel[insight]'. "
+    if _is_own(error):
+        return ""
+    return "The loss of the trainer must be computable again on a kept batch; or give loss_fn=. "
+
+
+def _is_own(error: Exception) -> bool:
+    """Whether `sentinel.insight` raised it itself: its message has the remedy."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    where = "" if trace is None else trace.tb_frame.f_globals.get("__name__", "")
+    return str(where).startswith("sentinel.insight.")
+
+
+def _sentence(error: Exception) -> str:
+    text = str(error).strip()
+    return text if text.endswith((".", "!", "?")) else f"{text}."
 
 
 def say(message: str) -> None:

@@ -16,6 +16,8 @@ from sentinel.insight.callbacks.loss_measurement import LossFunction
 from sentinel.insight.callbacks.plain_state import (
     attribute_set,
     copy_of_inputs,
+    learning_rates,
+    learning_rates_set,
     plain_state_preserved,
 )
 
@@ -46,6 +48,8 @@ class ModuleLoss:
         self._max_batches, self._newest, self._loss_fn = batches, newest, loss_fn
         self.batches: list[tuple[Any]] = []
         self.is_reporting = trainer.is_global_zero
+        self.learning_rates: list[float] = []
+        """By parameter group, those of the last step; empty before the first."""
 
     @property
     def model(self) -> Any:
@@ -56,6 +60,10 @@ class ModuleLoss:
     def optimizer(self) -> Any:
         """The first optimizer."""
         return self.trainer.optimizers[0]
+
+    def keep_learning_rates(self) -> None:
+        """Keep the learning rates of this step, before the schedule moves them on."""
+        self.learning_rates = learning_rates(self.optimizer)
 
     def keep(self, batch: Any) -> None:
         """Keep a batch. The first ones stay, unless the newest are wanted."""
@@ -89,6 +97,7 @@ class ModuleLoss:
         silent = import_module(f"{package}.loggers.logger").DummyLogger()
         with ExitStack() as stack:
             stack.enter_context(plain_state_preserved([self.module]))
+            stack.enter_context(learning_rates_set(self.optimizer, self.learning_rates))
             for name in _SILENCED:
                 stack.enter_context(attribute_set(self.module, name, _ignore))
             stack.enter_context(attribute_set(self.module, "all_gather", _same))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import operator
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, MutableMapping
+from collections.abc import Callable, Collection, Iterable, Iterator, MutableMapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -166,6 +166,31 @@ def attribute_set(owner: Any, name: str, value: Any) -> Iterator[None]:
             attributes.pop(name, None)
         else:
             attributes[name] = before
+
+
+@contextmanager
+def learning_rates_set(optimizer: Any, rates: Sequence[Any]) -> Iterator[None]:
+    """Set the learning rates of the groups of an optimizer for the block; none if `rates` is empty.
+
+    Trainers move the rate on before their callbacks are called: at the end of the training it is
+    that of a step that never comes, 0 by most schedules.
+    """
+    groups = optimizer.param_groups[: len(rates)]
+    now = [group["lr"] for group in groups]
+    try:
+        for group, rate in zip(groups, rates, strict=False):
+            group["lr"] = rate
+        yield
+    finally:
+        for group, rate in zip(groups, now, strict=True):
+            group["lr"] = rate
+
+
+def learning_rates(optimizer: Any) -> list[float]:
+    """The learning rate of each group of an optimizer."""
+    groups = getattr(optimizer, "param_groups", ())
+    # Some are tensors, which the schedule changes in place.
+    return [float(group["lr"]) for group in groups]
 
 
 def copy_of_inputs(value: Any) -> Any:

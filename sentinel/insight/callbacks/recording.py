@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from sentinel.client import guard
 from sentinel.insight.artifact import current_run_directory, save_artifact
 from sentinel.insight.callbacks.loss_measurement import MAX_RESULTS, check_settings, say
+from sentinel.insight.callbacks.recorder_state import (
+    FILE_NAME,
+    read_recorder_state,
+    write_recorder_state,
+)
 from sentinel.insight.trajectory_recorder import TrajectoryRecorder
 
 
@@ -27,16 +33,45 @@ class Recording:
         self.results: deque[Any] = deque(maxlen=MAX_RESULTS)
         self.loss: float | None = None
         """The newest loss that is known."""
+        self.continued: Mapping[str, Any] = {}
+        """The state of the recorder that the next training continues; empty for a new path."""
         self._is_on = False
 
     def __getstate__(self) -> dict[str, Any]:
         """The state of a copy, which records nothing yet."""
-        return self.__dict__ | {"recorder": None, "_is_on": False}
+        return self.__dict__ | {"recorder": None, "continued": {}, "_is_on": False}
 
-    def start(self, model: Any, step: int, reference: Any = None) -> None:
-        """Record the weights before the training; `reference` unless one was given."""
+    def start(
+        self, model: Any, step: int, reference: Any = None, *, checkpoint: Path | None = None
+    ) -> None:
+        """Record the weights before the training; `reference` unless one was given.
+
+        The path that is stored in `checkpoint` is continued, if there is one.
+        """
         self._is_on = True
-        self._run(self._start, model, step, reference)
+        self._run(self._start, model, step, reference, checkpoint)
+
+    def state(self) -> dict[str, Any]:
+        """What `continued` needs later. Sharded: a collective, on every rank. Never raises."""
+        found: list[dict[str, Any]] = [{}]
+
+        def read() -> None:
+            self.recorder.all_reduce()
+            found.append(self.recorder.state_dict())
+
+        self._run(read)
+        return found[-1]
+
+    def save(self, checkpoint: Path, *, is_writing: bool) -> None:
+        """Store the path in a checkpoint, on the rank that writes. Every rank calls it."""
+        state = self.state()
+        if is_writing and state and checkpoint.is_dir():
+            self._run(write_recorder_state, checkpoint / FILE_NAME, state)
+
+    def log_loss(self, step: int, loss: float) -> None:
+        """Take over the loss of a step, which may be recorded already."""
+        self.loss = loss
+        self._run(lambda: self.recorder.set_loss(step, loss))
 
     def record(self, step: int) -> None:
         """Record the weights, if it is time."""
@@ -48,11 +83,20 @@ class Recording:
         self._run(self._end, step)
         self._is_on = False
 
-    def _start(self, model: Any, step: int, reference: Any) -> None:
+    def _start(self, model: Any, step: int, reference: Any, checkpoint: Path | None) -> None:
         self.loss = None
         settings = {"reference": reference} | self._settings
         self.recorder = TrajectoryRecorder(model, **settings)
-        self.recorder.record(step)
+        state, self.continued = self.continued, {}
+        try:
+            if checkpoint is not None and (checkpoint / FILE_NAME).is_file():
+                state = read_recorder_state(checkpoint / FILE_NAME)
+            if state:
+                self.recorder.load_state_dict(state)
+        except (ValueError, OSError) as error:
+            say(f"a new trajectory begins at step {step:,}: {error}")
+        if step not in self.recorder.steps[-1:]:
+            self.recorder.record(step)
 
     def _end(self, step: int) -> None:
         if self.recorder.steps[-1:] != [step]:

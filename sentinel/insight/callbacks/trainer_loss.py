@@ -17,6 +17,8 @@ import functools
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from os import PathLike
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -27,6 +29,8 @@ from sentinel.insight.callbacks.loss_measurement import LossFunction
 from sentinel.insight.callbacks.plain_state import (
     attribute_set,
     copy_of_inputs,
+    learning_rates,
+    learning_rates_set,
     plain_state_preserved,
 )
 from sentinel.insight.model_state import preserved
@@ -54,6 +58,8 @@ class TrainerLoss:
         self._newest = hasattr(trainer, "_buffered_inputs") if newest is None else newest
         self.batches: list[dict[str, Any]] = []
         self.is_reporting = trainer.is_world_process_zero()
+        self.learning_rates: list[float] = []
+        """By parameter group, those of the last step; empty before the first."""
         self._is_prepared = False
         self._keeping: Any = None
 
@@ -66,6 +72,10 @@ class TrainerLoss:
     def optimizer(self) -> Any:
         """The optimizer without Accelerate's wrapper."""
         return getattr(self.trainer.optimizer, "optimizer", self.trainer.optimizer)
+
+    def keep_learning_rates(self) -> None:
+        """Keep the learning rates of this step, before the schedule moves them on."""
+        self.learning_rates = learning_rates(self.optimizer)
 
     def keep(self) -> None:
         """Keep the inputs of the next calls of `compute_loss`, in place of earlier ones.
@@ -132,6 +142,7 @@ class TrainerLoss:
             stack.enter_context(attribute_set(trainer, "log", _ignore))
             stack.enter_context(_local_collectives(trainer.accelerator))
             stack.enter_context(_differentiable_twice())
+            stack.enter_context(learning_rates_set(self.optimizer, self.learning_rates))
             trainer.current_gradient_accumulation_steps = 1
             if not self._is_prepared and self._loss_fn is None:
                 self._prepare()
@@ -159,13 +170,32 @@ def trainer_of(callback: Any) -> Any:
     Raises RuntimeError if no trainer of Transformers calls.
     """
     # Transformers passes its callbacks everything but the trainer.
-    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - the frame of the caller
-    while frame is not None:
+    for frame in _callers():
         owner = frame.f_locals.get("self")
         if isinstance(owner, Trainer) and callback in owner.callback_handler.callbacks:
             return owner
-        frame = frame.f_back
     raise RuntimeError("no transformers.Trainer called this callback: pass it to one by callbacks=")
+
+
+def resumed_checkpoint(trainer: Any) -> Path | None:
+    """The checkpoint that the training continues, which is starting now; None for a new training.
+
+    `train` has resolved `resume_from_checkpoint=True` to a folder.
+    """
+    for frame in _callers():
+        if frame.f_locals.get("self") is trainer:
+            folder = frame.f_locals.get("resume_from_checkpoint")
+            if isinstance(folder, str | PathLike):
+                return Path(folder)
+    return None
+
+
+def _callers() -> Iterator[FrameType]:
+    """The frames that led here, the innermost first."""
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - it has no public name
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
 
 
 def _needs_reference(trainer: Any, batch: Mapping[str, Any]) -> bool:

@@ -12,9 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from transformers import TrainerCallback
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from sentinel.client.capture import gradient_flow
 from sentinel.insight.callbacks.loss_measurement import (
@@ -24,9 +26,11 @@ from sentinel.insight.callbacks.loss_measurement import (
     Schedule,
     SharpnessMeasurement,
     SurfaceMeasurement,
+    check_batches,
 )
 from sentinel.insight.callbacks.recording import Recording
-from sentinel.insight.callbacks.trainer_loss import TrainerLoss, trainer_of
+from sentinel.insight.callbacks.stride import check_stride
+from sentinel.insight.callbacks.trainer_loss import TrainerLoss, resumed_checkpoint, trainer_of
 from sentinel.integrations.callbacks.owned_session import OwnedSession
 
 
@@ -41,7 +45,7 @@ class _LossCallback(TrainerCallback):  # type: ignore[misc]
         loss_fn: LossFunction | None,
     ) -> None:
         self._measurement = measurement
-        self._options = (batches, newest, loss_fn)
+        self._options = (check_batches(batches), newest, loss_fn)
         self._loss: TrainerLoss | None = None
 
     @property
@@ -67,6 +71,11 @@ class _LossCallback(TrainerCallback):  # type: ignore[misc]
         """Keep the inputs of this step."""
         if self._loss is not None and not self._measurement.is_off:
             self._loss.keep()
+
+    def on_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
+        """Keep the learning rate of this step."""
+        if self._loss is not None:
+            self._loss.keep_learning_rates()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
         """Compute what is due."""
@@ -158,7 +167,8 @@ class TrajectoryCallback(TrainerCallback):  # type: ignore[misc]
     `callback.recorder` is the `sentinel.insight.TrajectoryRecorder`, which takes the other
     arguments, and `callback.results` has the trajectory after the training. The distance to the
     reference is that to the trainer's own reference model, if it has one. In a monitored run,
-    `distance_to_initial`, `distance_to_reference` and `distance_travelled` are logged.
+    `distance_to_initial`, `distance_to_reference` and `distance_travelled` are logged. Each
+    checkpoint of the trainer has the path so far, which a resumed training continues.
     """
 
     def __init__(self, *, every: int = 10, **settings: Any) -> None:
@@ -176,18 +186,28 @@ class TrajectoryCallback(TrainerCallback):  # type: ignore[misc]
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:  # noqa: ARG002 - names are those of Transformers
         """Record where the training starts."""
-        reference = None
+        reference = checkpoint = None
         with suppress(RuntimeError):
-            reference = getattr(trainer_of(self), "ref_model", None)
-        self._recording.start(given["model"], state.global_step, reference)
+            trainer = trainer_of(self)
+            reference = getattr(trainer, "ref_model", None)
+            checkpoint = resumed_checkpoint(trainer)
+        step = state.global_step
+        self._recording.start(given["model"], step, reference, checkpoint=checkpoint)
 
     def on_log(self, args: Any, state: Any, control: Any, **given: Any) -> None:  # noqa: ARG002
-        """Keep the newest loss."""
-        self._recording.loss = (given.get("logs") or {}).get("loss", self._recording.loss)
+        """Keep the newest loss, which is logged after the end of its step."""
+        loss = (given.get("logs") or {}).get("loss")
+        if loss is not None:
+            self._recording.log_loss(state.global_step, loss)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
         """Record the weights, if it is time."""
         self._recording.record(state.global_step)
+
+    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
+        """Store the path in the checkpoint, so that a resumed training continues it."""
+        folder = f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}"
+        self._recording.save(Path(args.output_dir, folder), is_writing=state.is_world_process_zero)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
         """Store the trajectory with the run."""
@@ -205,7 +225,7 @@ class GradientFlowCallback(TrainerCallback):  # type: ignore[misc]
     """
 
     def __init__(self, *, every: int | None = None, **settings: Any) -> None:
-        self._every = every
+        self._every = check_stride(every, settings)
         self._session = OwnedSession({**settings, "insight": gradient_flow.NAME})
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:  # noqa: ARG002 - names are those of Transformers
