@@ -157,7 +157,7 @@ def surface(  # noqa: PLR0913, PLR0917 - the options of a command
         raise error_exit("insight surface", str(error)) from None
     if run is not None:
         _store(result, run)
-    _write("insight surface", result, output)
+    _write(result, output)
     if json:
         _print_json(result)
     elif output is None:
@@ -268,7 +268,7 @@ def _reporter(progress: Callable[[float | None, str], None]) -> Callable[[Any], 
 
 
 def _map(surface: LossSurface, low: float, high: float) -> list[str]:
-    """The losses as shades, the lowest blank; a cross marks the checkpoint."""
+    """The losses as shades, the lowest blank; "?" where the loss is not finite."""
     rows = surface.loss[::-1]
     height = min(_MAP_ROWS, len(rows)) if surface.y else 1
     width = min(_MAP_COLUMNS, len(surface.x))
@@ -298,11 +298,11 @@ def _store(result: Any, run: str) -> None:
 
     path = save_artifact(run_dir(run), result)
     if path is None:
-        raise error_exit("insight", f"the result cannot be stored with {run}.")
+        raise error_exit("insight surface", f"the result cannot be stored with {run}.")
     print(f"Wrote {path}.", file=sys.stderr)
 
 
-def _write(command: str, result: Any, output: Path | None) -> None:
+def _write(result: Any, output: Path | None) -> None:
     """Write the result as one HTML file."""
     if output is None:
         return
@@ -312,7 +312,7 @@ def _write(command: str, result: Any, output: Path | None) -> None:
         write_insight_page(result, output)
     except OSError as error:
         text = f"cannot write {output}: {error.strerror or error}"
-        raise error_exit(command, text) from None
+        raise error_exit("insight surface", text) from None
     print(f"Wrote {output} ({output.stat().st_size / 1e6:.1f} MB).", file=sys.stderr)
 
 

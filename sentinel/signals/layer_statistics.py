@@ -150,7 +150,7 @@ def sums_to_attributes(
     *,
     is_lowest_rank: bool,
 ) -> dict[str, str]:
-    """The attributes of the LAYERS record of one rank: about 12 KiB, 7 KiB of a higher rank."""
+    """The attributes of the LAYERS record of one rank: about 20 KiB, 7 KiB of a higher rank."""
     numbers = array(_NUMBER, [_float32(number) for each in sums for number in _numbers(each)])
     if byteorder == "big":
         numbers.byteswap()
