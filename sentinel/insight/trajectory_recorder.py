@@ -66,7 +66,7 @@ class TrajectoryRecorder:
     `parameters` chooses what is recorded, such as "*lora*" (all that require a gradient). Memory is
     `max_snapshots` times `projection_size` float64: beyond that, every other snapshot is dropped,
     and from then on every other record is kept. Distances between snapshots have the relative
-    standard error `projection.error`, 3.2 % to 3.5 % for 512.
+    standard error `projection.error`, 3.1 % to 3.5 % for 512.
 
     The initial weights are those of now, or of `initial` (checkpoint, state dict or module).
     Distances to them and to `reference` are exact where a copy is kept: by default up to 67

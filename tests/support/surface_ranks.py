@@ -185,12 +185,13 @@ CASES: dict[str, Callable[[], Any]] = {
         parallel(), make_batch(RANK), max_evaluations=20, directions="hessian"
     ),
     "fsdp_gradient": lambda: measure(
-        sharded(), make_batch(RANK), max_evaluations=20, directions="gradient"
+        sharded(), make_batch(RANK), max_evaluations=20, directions="gradient", arrows=False
     ),
     "fsdp_checkpoint": lambda: measure(
         sharded(),
         make_batch(0),
         max_evaluations=20,
+        arrows=False,
         directions=[make_checkpoint()],
         trajectory=[(3, make_checkpoint())],
     ),

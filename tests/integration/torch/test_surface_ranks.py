@@ -123,13 +123,15 @@ def test_hessian_directions_over_ranks(reports: list[dict[str, Any]]) -> None:
 
 
 def test_the_gradient_of_shards(reports: list[dict[str, Any]]) -> None:
-    wanted = expected([make_batch(0), make_batch(1)], max_evaluations=20, directions="gradient")
+    wanted = expected(
+        [make_batch(0), make_batch(1)], max_evaluations=20, directions="gradient", arrows=False
+    )
     assert_same(reports[0]["fsdp_gradient"]["result"], wanted, 1e-10)
 
 
 def test_checkpoints_of_shards(reports: list[dict[str, Any]]) -> None:
     wanted = expected(
-        make_batch(0), max_evaluations=20, directions=[make_checkpoint()],
+        make_batch(0), max_evaluations=20, directions=[make_checkpoint()], arrows=False,
         trajectory=[(3, make_checkpoint())],
     )  # fmt: skip
     found = reports[0]["fsdp_checkpoint"]["result"]
