@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sentinel.insight.parameters import plain_name
-from sentinel.insight.saved_weights import SavedWeights, find_checkpoints, open_weights
+from sentinel.insight.saved_weights import find_checkpoints, open_weights
 from sentinel.insight.surface_error import SurfaceError
 from sentinel.insight.weight_space import Vector, WeightSpace
 
@@ -114,7 +114,7 @@ def read_weights(space: WeightSpace, weights: Any) -> Vector:
     """
     import torch  # noqa: PLC0415 - slow to import
 
-    saved = _open(weights)
+    saved = open_weights(weights)
     tensors = {}
     for name, parameter in zip(space.names, space.parameters, strict=True):
         tensor = torch.empty(saved.shape(name), dtype=torch.float64)
@@ -158,7 +158,7 @@ def as_snapshots(trajectory: Any) -> list[Snapshot]:
         elif isinstance(each, tuple) and len(each) == 2:
             found.append(Snapshot(each[1], int(each[0])))
         else:
-            step = _open(each).step if isinstance(each, str | Path) else None
+            step = open_weights(each).step if isinstance(each, str | Path) else None
             found.append(Snapshot(each, step))
     if len(found) > MAX_SNAPSHOTS:
         last = len(found) - 1
@@ -180,10 +180,6 @@ def project(space: WeightSpace, directions: Sequence[Vector], vector: Vector) ->
 def gram(space: WeightSpace, directions: Sequence[Vector]) -> list[list[float]]:
     """The inner products of the directions with each other."""
     return [[space.dot(one, two) for two in directions] for one in directions]
-
-
-def _open(weights: Any) -> SavedWeights:
-    return open_weights(weights)
 
 
 def _random(space: WeightSpace, seed: int) -> PlacedDirection:
