@@ -12,7 +12,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from math import ceil
 from typing import Any, Protocol
 
@@ -139,7 +139,7 @@ class LossMeasurement:
 
     def end_step(self, step: int, loss: KeptLoss) -> None:
         """Compute what is due at the end of a step, or was put off."""
-        if self.schedule.is_due(step) or 0 < self._retry_step <= step:
+        if step >= self._retry_step if self._retry_step else self.schedule.is_due(step):
             self.run(step, loss)
 
     def run(self, step: int, loss: KeptLoss, *, is_last: bool = False) -> None:
@@ -148,8 +148,7 @@ class LossMeasurement:
             return
         with self.budget.spend():
             try:
-                with loss.isolated():
-                    self._run(step, loss, is_last=is_last)
+                self._run(step, loss, is_last=is_last)
             except Exception as error:
                 self.turn_off(error, f" at step {step:,}", is_reporting=loss.is_reporting)
 
@@ -171,6 +170,9 @@ class LossMeasurement:
             )
 
     def _run(self, step: int, loss: KeptLoss, *, is_last: bool) -> None:
+        # It takes time of its own, so it is entered only where the loss is computed.
+        with ExitStack() if self._has_estimate else loss.isolated():
+            self._needed_seconds(loss)
         available = self.budget.available_seconds()
         mine = {"needed": self._needed_seconds(loss), "available": available, "wall": self._wall()}
         everyone = gather_from_ranks(mine)
@@ -190,7 +192,8 @@ class LossMeasurement:
             return
         self._retry_step = 0
         try:
-            result = self._compute(step, loss, available)
+            with loss.isolated():
+                result = self._compute(step, loss, available)
         except OutOfTimeError:
             # The estimate was wrong: the next attempt waits until there is twice the time.
             self._allow(2.0 * (available or needed))
@@ -208,6 +211,11 @@ class LossMeasurement:
 
     def _wall(self) -> float:
         return self.budget.wall_seconds()
+
+    @property
+    def _has_estimate(self) -> bool:
+        """Whether `_needed_seconds` computes no loss."""
+        raise NotImplementedError
 
     def _needed_seconds(self, loss: KeptLoss) -> float:
         """The least time that a result takes."""
@@ -291,6 +299,10 @@ class SurfaceMeasurement(LossMeasurement):
                 self._snapshots.add(step, loss.model)
             except Exception as error:
                 self.turn_off(error, f" at step {step:,}", is_reporting=loss.is_reporting)
+
+    @property
+    def _has_estimate(self) -> bool:
+        return self._evaluation_seconds is not None
 
     def _needed_seconds(self, loss: KeptLoss) -> float:
         return self._seconds_per_evaluation(loss) * self._least_evaluations
@@ -408,6 +420,10 @@ class SharpnessMeasurement(LossMeasurement):
         super().__init__(schedule, max_share)
         self._settings = check_settings(settings, sharpness, _OWN)
         self._last_seconds: float | None = None
+
+    @property
+    def _has_estimate(self) -> bool:
+        return self._last_seconds is not None
 
     def _needed_seconds(self, loss: KeptLoss) -> float:
         if self._last_seconds is None:
