@@ -52,6 +52,7 @@ def compare(  # noqa: PLR0913, PLR0917 - the options of the command
 
     Exit status: 0 on success, 2 if a run or log cannot be read or the file cannot be written.
     """
+    from sentinel.insight.compared_results import compared_results
     from sentinel.insight.comparison import compare as compare_runs
     from sentinel.insight.run_report import collect_report
 
@@ -62,6 +63,8 @@ def compare(  # noqa: PLR0913, PLR0917 - the options of the command
         comparison = compare_runs(opened, signals=signal or (), axis=axis)  # type: ignore[arg-type]
     except ValueError as error:
         raise error_exit("compare", str(error)) from None
+    names, directories = [run.name for run in opened], [run.directory for run in opened]
+    comparison["insight"] = compared_results(names, directories)
     data = collect_report(opened) if output is not None else None
     if data is not None and output is not None:
         from sentinel.cli.report import write_text
@@ -80,6 +83,8 @@ def compare(  # noqa: PLR0913, PLR0917 - the options of the command
         console = Console()
         for table in _tables(comparison):
             console.print(table)
+        for line in _insight_lines(comparison["insight"], directories, names):
+            console.print(line, markup=False, highlight=False)
         if comparison["same_settings"]:
             count = comparison["same_settings"]
             console.print(f"{count} setting{'s are' if count > 1 else ' is'} equal.", style="dim")
@@ -111,6 +116,27 @@ def _tables(comparison: dict[str, Any]) -> Iterator[Table]:
             for row in comparison["settings"]
         )
         yield _table("Settings that differ", names, rows)
+
+
+def _insight_lines(
+    insight: dict[str, Any] | None, directories: Sequence[Path | None], names: Sequence[str]
+) -> Iterator[str]:
+    """What the newest result of each kind says, a line for each run that has any."""
+    from sentinel.insight.artifact import ArtifactError, load_artifact
+    from sentinel.insight.result_text import result_text
+
+    results = insight["results"] if insight else [()] * len(names)
+    for name, directory, headers in zip(names, directories, results, strict=True):
+        newest = {header["kind"]: header["id"] for header in headers}
+        texts = []
+        for kind, artifact_id in newest.items():
+            try:
+                data = load_artifact(directory or "", artifact_id)["data"]
+            except ArtifactError:
+                continue
+            texts.append(result_text(kind, data))
+        if said := " ".join(filter(None, texts)):
+            yield _clean(f"{name}: {said}")
 
 
 def _table(title: str, names: Sequence[str], rows: Iterator[Sequence[Any]]) -> Table:

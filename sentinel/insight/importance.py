@@ -213,8 +213,8 @@ def _clipped(values: Array, outcome: str, notes: list[str]) -> Array:
     count = int(((values < low - far) | (values > high + far)).sum())
     if count:
         notes.append(
-            f"{_count(count, 'run')} with a {outcome} far from the others: what is below "
-            f"{low - clip:.4g} or above {high + clip:.4g} counts as that."
+            f"{_count(count, 'run')} with {outcome} far from the others: below {low - clip:.4g} a "
+            f"value counts as {low - clip:.4g}, above {high + clip:.4g} as {high + clip:.4g}."
         )
     return np.clip(values, low - clip, high + clip)
 
@@ -234,7 +234,8 @@ def _fit(
         notes.insert(
             0,
             f"{_count(count, 'run')} with different settings are too few to say which setting "
-            f"matters: at least {MIN_RUNS} are needed. Only correlations are shown.",
+            f"matters: at least {MIN_RUNS} are needed. Only rank correlations of "
+            "settings with numbers are shown.",
         )
         return None
     samples = min(MAX_SAMPLES, max(MIN_SAMPLES, 20_000 // len(outcome)))

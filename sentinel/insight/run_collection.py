@@ -307,7 +307,7 @@ def _table_runs(name: str, path: Path, wanted: _Wanted) -> list[_ValuedRun]:
     """The runs of a table. Raises OSError, and ValueError if it is none."""
     rows = [*_rows(path)]
     if not rows:
-        raise ValueError("it holds no object of a run")
+        raise ValueError("it has no runs")
     return [
         _table_run(row, f"{name} {place}" if len(rows) > 1 else name, wanted)
         for place, row in enumerate(rows, 1)

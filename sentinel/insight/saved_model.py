@@ -12,6 +12,7 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import TYPE_CHECKING, Any
 
 from sentinel.insight.parameters import plain_name
@@ -113,6 +114,11 @@ def _load_pretrained(folder: Path) -> nn.Module:
         model = kind.from_pretrained(
             str(folder), local_files_only=True, trust_remote_code=False, weights_only=True
         )
+    except UnpicklingError:
+        raise CheckpointError(
+            f"{folder} has weights that are more than tensors, which are not unpickled: save them "
+            "as safetensors."
+        ) from None
     except (OSError, ValueError, RuntimeError) as error:
         raise CheckpointError(f"Cannot load {folder}: {error}") from None
     whole: nn.Module = model.float()

@@ -135,7 +135,7 @@ def test_a_surface_is_a_contour_with_its_step_and_its_marks(page):
 
     expect(section.locator(".note")).to_have_text("step 200, 1040 evaluations")
     expect(section.locator(".summary")).to_contain_text("The loss at the weights of step 200 is")
-    expect(section.locator("dl")).to_contain_text("eigenvector of the Hessian (eigenvalue 38.4)")
+    expect(section.locator("dl")).to_contain_text("Hessian eigenvector (eigenvalue 38.4)")
     expect(section.locator("dl")).to_contain_text("38.4, limit of stability 40 at a learning rate")
     image = section.get_by_role("img", name="Loss in a plane through the weights")
     expect(image).to_have_attribute(
@@ -188,7 +188,7 @@ def test_gradient_flow_names_the_layers_and_shows_the_chosen_one(page):
         "At step 79, the gradient norm goes from 1e-6 in embed_tokens to 100 in layers.3.mlp; "
         "it is zero in layers.0.mlp; it is NaN or infinite in lm_head."
     )
-    expect(section.locator(".flow-key")).to_have_text(["zero", "NaN or infinite"])
+    expect(section.locator(".flow-key:visible")).to_have_text(["zero", "NaN or infinite"])
     box = section.locator(".flow-map .nsewdrag").bounding_box()
     page.mouse.click(box["x"] + 0.5 * box["width"], box["y"] + 0.25 * box["height"])
     heading = section.get_by_role("heading", level=3).first
@@ -300,6 +300,9 @@ def test_runs_are_compared_on_one_scale_and_in_one_plane(browser, url, problems)
     page.wait_for_function(f"() => ({LIMITS})().length === 2")
     first, second = page.evaluate(LIMITS)
     assert first == second
+    section.get_by_role("button", name="Own scales").click()
+    expect(section.locator(".scale")).to_be_hidden()
+    page.wait_for_function(f"() => new Set(({LIMITS})().map(String)).size === 2")
     section.get_by_role("slider").focus()
     page.keyboard.press("Home")
     expect(cards.nth(0).locator(".unit")).to_have_text("step 40")

@@ -165,7 +165,7 @@ def test_extreme_outcomes_do_not_decide_alone():
 
     assert result.settings[0]["name"] == "a"
     assert result.score["low"] > 0.3
-    assert any("1 run with a loss far from the others" in note for note in result.note)
+    assert any("1 run with loss far from the others" in note for note in result.note)
 
 
 def test_settings_that_change_together_are_named():

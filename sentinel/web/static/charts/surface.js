@@ -12,10 +12,11 @@ const SURFACE_MARGIN = { l: 58, r: 12, t: 8, b: 44, pad: 0 };
 // Marks are seen on every colour of the scale.
 const SURFACE_INK = "#ffffff";
 const SURFACE_EDGE = "#000000";
+const SURFACE_CENTER = "#c2570c";
 const SURFACE_SYMBOLS = { minimum: "triangle-down", saddle: "x", maximum: "triangle-up" };
 const SURFACE_SYMBOLS_3D = { minimum: "diamond", saddle: "cross", maximum: "square" };
 const SURFACE_KINDS = {
-  random: "random direction", hessian: "eigenvector of the Hessian", pca: "principal component of the path", gradient: "gradient",
+  random: "random direction", hessian: "Hessian eigenvector", pca: "principal axis", gradient: "gradient",
   checkpoint: "towards a checkpoint",
 };
 
@@ -82,11 +83,14 @@ export function lowestPoint(surface) {
 // A direction in words.
 export function directionText(direction) {
   if (!direction) return "";
-  const kind = SURFACE_KINDS[direction.kind] ?? String(direction.kind ?? "direction").replaceAll("_", " ");
-  // The name of an automatic one is its kind with a number.
+  const words = SURFACE_KINDS[direction.kind] ?? String(direction.kind ?? "direction").replaceAll("_", " ");
   const name = String(direction.name ?? "");
+  // The name of an automatic one is its kind with a number.
+  const number = /^(?:random direction|principal axis|eigenvector) (\d+)\b/.exec(name)?.[1];
+  const isAutomatic = number || /^[xy12]$/.test(name) || (direction.kind && name.startsWith(direction.kind));
+  const kind = number ? `${words} ${number}` : words;
   const details = [
-    /^[xy12]$/.test(name) || (direction.kind && name.startsWith(direction.kind)) ? "" : name,
+    isAutomatic ? "" : name,
     isNumber(direction.eigenvalue) ? `eigenvalue ${chartNumber(direction.eigenvalue)}` : "",
     isNumber(direction.explained) ? `${Math.round(100 * direction.explained)} % of the path` : "",
   ].filter(Boolean);
@@ -222,7 +226,7 @@ function planeMarks(surface, options) {
     if (found.length) traces.push(inkMarkers(found, (point) => `${kind}${lossText(point.loss)}`, { symbol: SURFACE_SYMBOLS[kind], size: 11 }));
   }
   if (surface.center && isIn(surface.center)) {
-    traces.push(inkMarkers([surface.center], ({ loss }) => `the weights${lossText(loss)}`, { symbol: "circle", size: 9, color: "#c2570c", line: { color: SURFACE_INK, width: 2 } }));
+    traces.push(inkMarkers([surface.center], ({ loss }) => `the weights${lossText(loss)}`, { symbol: "circle", size: 9, color: SURFACE_CENTER, line: { color: SURFACE_INK, width: 2 } }));
   }
   return traces;
 }
@@ -306,7 +310,7 @@ function scenePicture(surface, options, size) {
     if (found.length) traces.push(marks(found, (point) => `${kind}${lossText(point.loss)}`, { symbol: SURFACE_SYMBOLS_3D[kind], color: ink, size: 5 }));
   }
   const center = surface.center ? on([surface.center]) : [];
-  if (center.length) traces.push(marks(center, ({ loss }) => `the weights${lossText(loss)}`, { color: "#c2570c", size: 6 }));
+  if (center.length) traces.push(marks(center, ({ loss }) => `the weights${lossText(loss)}`, { color: SURFACE_CENTER, size: 6 }));
   const axis = (title) => ({
     title: { text: title, font: surfaceFont(colors) }, tickfont: surfaceFont(colors), color: colors.soft, gridcolor: colors.grid, zeroline: false,
     showbackground: false, showspikes: false, nticks: 5,
@@ -353,7 +357,7 @@ function curvePicture(surface, options, size) {
   const path = at(surface.path);
   if (path.length) traces.push(marks(path, (point) => `${stepText(point)}${lossText(point.loss)}`, { color: colors.threshold, size: 5 }));
   const center = surface.center ? at([surface.center]) : [];
-  if (center.length) traces.push(marks(center, ({ loss }) => `the weights${lossText(loss)}`, { color: "#c2570c", size: 9 }));
+  if (center.length) traces.push(marks(center, ({ loss }) => `the weights${lossText(loss)}`, { color: SURFACE_CENTER, size: 9 }));
   const pad = 0.05 * (high - low);
   const holes = surface.x.filter((_, index) => values[index] === null);
   const half = (surface.x[1] - surface.x[0]) / 2;

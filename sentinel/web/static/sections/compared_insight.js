@@ -76,7 +76,7 @@ class ComparedSurfaces {
       this.charts[index].plot.hidden = !isShown;
       this.charts[index].setTitle(this.names[index], isShown && isNumber(surface.step) ? `step ${formatNumber(surface.step)}` : "");
       setText(this.notes[index], isShown ? surfaceSummary(surface) : surface ?? "This run has no such surface.");
-      if (isShown) this.charts[index].showSurface(surface, this.controls.options);
+      if (isShown) this.charts[index].showSurface(surface, this.controls.options(surface));
     });
   }
 }

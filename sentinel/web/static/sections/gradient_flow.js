@@ -81,8 +81,9 @@ class GradientFlowView {
     this.scale = container("span", "scale soft number", this.low, this.bar, this.high);
     const swatch = (className, text) => container("span", "flow-key", element("i", "", className), text);
     this.zeroKey = swatch("flow-zero", "zero");
+    this.missingKey = swatch("flow-missing", "not measured");
     this.badKey = swatch("flow-bad", "NaN or infinite");
-    this.key = container("span", "row soft", this.zeroKey, this.badKey);
+    this.key = container("span", "row soft", this.zeroKey, this.badKey, this.missingKey);
     this.summary = element("p", "", "summary");
     this.problem = element("p", "", "bad");
     this.problem.hidden = true;
@@ -171,6 +172,7 @@ class GradientFlowView {
     setText(this.high, chartNumber(limits[1]));
     this.zeroKey.hidden = Boolean(range) || !values.some((row) => row.includes(0));
     this.badKey.hidden = !isBad.some((columns) => columns.size);
+    this.missingKey.hidden = !values.some((row, index) => row.some((value, column) => value === null && !isBad[index].has(column)));
     this.note = formatCount(layers.length, "layer");
     this.#drawMap(summary.text, isBad);
     this.#drawLayer();
@@ -302,6 +304,7 @@ function flowSummary({ layers, x, values, isBad, noun }) {
   const zero = rows.filter(({ value }) => value === 0);
   const known = rows.filter((row) => !row.isBad && row.value !== null && row.value !== 0).sort((a, b) => a.value - b.value);
   const names = (list) => `${list.slice(0, 3).map(({ name }) => layerText(name)).join(", ")}${list.length > 3 ? ` and ${list.length - 3} more` : ""}`;
+  const none = rows.filter((row) => !row.isBad && row.value === null);
   const parts = [];
   if (known.length) {
     const [lowest, highest] = [known[0], known[known.length - 1]];
@@ -309,6 +312,8 @@ function flowSummary({ layers, x, values, isBad, noun }) {
   }
   if (zero.length) parts.push(`is zero in ${names(zero)}`);
   if (bad.length) parts.push(`is NaN or infinite in ${names(bad)}`);
+  // A layer has no value where no gradient reached it.
+  if (parts.length && none.length) parts.push(`is missing in ${names(none)}`);
   const text = parts.length ? `At step ${formatNumber(x[last])}, the ${noun} ${parts.join("; it ")}.` : `At step ${formatNumber(x[last])}, no layer has a ${noun}.`;
   return { text, layer: (bad[0] ?? zero[0] ?? known[0] ?? rows[0]).name };
 }

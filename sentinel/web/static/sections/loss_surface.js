@@ -32,7 +32,7 @@ export class SurfaceControls {
   constructor(onChange) {
     this.onChange = onChange;
     this.is3d = false;
-    this.chosen = { isLog: false, hasPoints: false, hasArrows: true };
+    this.chosen = { isLog: false, hasPoints: false, hasArrows: true, hasOwnScale: false };
     this.surfaces = [];
     const toggle = (text, title, name) => setAttributes(button(text, () => {
       this.chosen[name] = !this.chosen[name];
@@ -48,12 +48,13 @@ export class SurfaceControls {
     this.log = toggle("Log", "", "isLog");
     this.points = toggle("Points", "The points at which the loss was evaluated; between them it is interpolated", "hasPoints");
     this.arrows = toggle("Arrows", "The negative gradient in this plane", "hasArrows");
+    this.own = toggle("Own scales", "Each surface with the colours of its own values; otherwise all share one scale", "hasOwnScale");
     this.low = element("span");
     this.high = element("span");
     this.scale = container("span", "scale soft number", this.low, element("i"), this.high);
     this.missing = element("p", "This browser has no WebGL, so surfaces are shown as contours.", "soft");
     this.missing.hidden = true;
-    this.buttons = [this.kinds, this.log, this.points, this.arrows];
+    this.buttons = [this.kinds, this.log, this.points, this.arrows, this.own];
     // Paper shows the contour.
     addEventListener("beforeprint", () => this.#print(true), true);
     addEventListener("afterprint", () => this.#print(false), true);
@@ -79,10 +80,11 @@ export class SurfaceControls {
     return this.surfaces.length > 0 && this.surfaces.every((surface) => surface.is1d);
   }
 
-  // What `surfacePicture` needs for these surfaces.
-  get options() {
-    const { hasPoints, hasArrows, isLog } = this.chosen;
-    return { hasPoints, hasArrows, isLog: isLog && this.surfaces.every(hasLogarithm), is3d: this.isSolid, limits: this.limits };
+  // What `surfacePicture` needs for one of these surfaces.
+  options(surface) {
+    const { hasPoints, hasArrows, isLog, hasOwnScale } = this.chosen;
+    const limits = hasOwnScale ? surfaceLimits([surface]) : this.limits;
+    return { hasPoints, hasArrows, isLog: isLog && this.surfaces.every(hasLogarithm), is3d: this.isSolid, limits };
   }
 
   // Offer what these surfaces have.
@@ -95,15 +97,16 @@ export class SurfaceControls {
     this.solid.disabled = !hasWebGl();
     this.missing.hidden = hasWebGl() || this.is1d;
     this.kinds.hidden = this.is1d;
-    this.scale.hidden = this.is1d || !surfaces.length;
+    this.own.hidden = surfaces.length < 2;
+    this.scale.hidden = this.is1d || !surfaces.length || (this.chosen.hasOwnScale && surfaces.length > 1);
     const highest = Math.max(...surfaces.map(({ highest: each }) => each ?? -Infinity));
     setText(this.low, chartNumber(this.limits[0]));
     setText(this.high, `${this.limits[1] < highest ? "≥ " : ""}${chartNumber(this.limits[1])}`);
     const canLog = surfaces.every(hasLogarithm);
     this.log.disabled = !canLog;
     this.log.title = canLog ? "Logarithmic colours" : "The loss has values of 0 or less, which have no logarithm";
-    const { isLog, hasPoints, hasArrows } = this.chosen;
-    for (const [control, isOn] of [[this.log, isLog && canLog], [this.points, hasPoints], [this.arrows, hasArrows]]) control.setAttribute("aria-pressed", String(isOn));
+    const { isLog, hasPoints, hasArrows, hasOwnScale } = this.chosen;
+    for (const [control, isOn] of [[this.log, isLog && canLog], [this.points, hasPoints], [this.arrows, hasArrows], [this.own, hasOwnScale]]) control.setAttribute("aria-pressed", String(isOn));
     this.points.hidden = !surfaces.some(({ points }) => points.length);
     this.arrows.hidden = !surfaces.some(({ arrows, is1d }) => arrows.length && !is1d);
   }
@@ -206,7 +209,7 @@ class SurfaceView {
       this.refresh();
       return;
     }
-    this.chart.showSurface(surface, controls.options);
+    this.chart.showSurface(surface, controls.options(surface));
     setText(this.summary, surfaceSummary(surface));
     this.facts.replaceChildren(surfaceFacts(surface), ...surface.notes.map((note) => element("p", note, "soft")));
     this.note = [isNumber(surface.step) && `step ${formatNumber(surface.step)}`, surface.evaluations !== null && formatCount(surface.evaluations, "evaluation")]
