@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -170,7 +171,8 @@ def _usable_runs(
     good = [float(run["outcome"]) for run in known if _is_good(run)]
     if len(good) < MIN_CORRELATED_RUNS:
         raise ValueError(
-            f"only {len(good)} of {len(runs)} runs have a finite {outcome}: "
+            f"only {len(good)} of {len(runs)} runs have a finite {outcome}"
+            f"{_beyond(known)}: "
             f"at least {MIN_CORRELATED_RUNS} are needed."
         )
     if min(good) == max(good):
@@ -195,6 +197,13 @@ def _usable_runs(
         f"{worst:.4g}."
     )
     return known, [float(run["outcome"]) if _is_good(run) else worst for run in known]
+
+
+def _beyond(runs: Sequence[Mapping[str, Any]]) -> str:
+    """That outcomes are too large for sums of squares, if some are."""
+    found = [run["outcome"] for run in runs if run.get("outcome") is not None]
+    is_beyond = any(isfinite(each) and abs(each) > MAX_OUTCOME for each in found)
+    return f" of at most {MAX_OUTCOME:g}" if is_beyond else ""
 
 
 def _is_good(run: Mapping[str, Any]) -> bool:

@@ -104,3 +104,23 @@ def test_what_cannot_be_read_is_named(checkpoints, arguments, message):
     assert done.exit_code == 2
     assert message in done.stderr
     assert not done.stdout
+
+
+def test_a_pickle_in_a_folder_of_transformers_is_one_sentence(checkpoints, tmp_path):
+    from transformers import LlamaConfig
+
+    config = LlamaConfig(
+        vocab_size=8,
+        hidden_size=8,
+        intermediate_size=8,
+        num_hidden_layers=1,
+        num_attention_heads=1,
+        architectures=["LlamaForCausalLM"],
+    )
+    config.save_pretrained(tmp_path / "folder")
+    (tmp_path / "pickle.pt").rename(tmp_path / "folder" / "pytorch_model.bin")
+
+    done = invoke("folder", "--data", "batch.safetensors")
+
+    assert done.exit_code == 2
+    assert "more than tensors, which are not unpickled: save them" in " ".join(done.stderr.split())

@@ -206,6 +206,7 @@ def test_patterns_leave_settings_out():
     [
         ({"outcome": 1.0}, {}, "loss is 1 in every run"),
         ({"outcome": inf}, {}, "only 0 of 12 runs have a finite loss: at least 5"),
+        ({"outcome": 1e150}, {}, "runs have a finite loss of at most 1e.100: at least 5"),
         ({"settings": {"a": 1}}, {}, "no setting differs between the 12 runs"),
         ({}, {"failed": "keep"}, 'failed must be "drop" or "worst"'),
         ({}, {"better": "more"}, 'better must be "lower" or "higher"'),
