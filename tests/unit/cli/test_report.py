@@ -9,12 +9,14 @@ import shutil
 import time
 
 import pytest
+from support.insight_results import surface
 from support.log_files import healthy_rows, jsonl, tensorboard
 from support.stored_homes import write_run
 from typer.testing import CliRunner
 
 from sentinel.cli.main import app
 from sentinel.config.settings import load_replay_settings
+from sentinel.insight.artifact import save_artifact
 from sentinel.web.log_runs import LogRuns
 from sentinel.web.report_page import read_plotly
 
@@ -233,3 +235,17 @@ def test_a_file_that_cannot_be_written_keeps_its_old_content(tmp_path, monkeypat
 
     assert done.exit_code == 2
     assert path.read_text() == "old"
+
+
+def test_a_comparison_says_what_results_of_insight_say(tmp_path, monkeypatch):
+    monkeypatch.setenv("SENTINEL_HOME", str(tmp_path))
+    for run in ("first", "second"):
+        write_run(tmp_path, run=run, steps=3, ranks=1, sample_every=0, node_every=0)
+    save_artifact(tmp_path / "runs" / "first", surface(3, size=7))
+
+    done = sentinel("compare", "first", "second")
+    shown = json.loads(sentinel("compare", "first", "second", "--json").stdout)
+
+    assert "first: The loss at the weights is" in done.stdout
+    assert "second: " not in done.stdout
+    assert [len(each) for each in shown["insight"]["results"]] == [1, 0]
