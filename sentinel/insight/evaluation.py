@@ -83,6 +83,8 @@ class Evaluator:
         self._is_same_data = True
         if exchange.size > 1:
             self._compare_ranks()
+            if self.is_sharded:
+                self._meet_before_collectives()
 
     @property
     def shares_points(self) -> bool:
@@ -228,6 +230,24 @@ class Evaluator:
             "".join(each["data"] for each in everyone).encode(), digest_size=16
         ).hexdigest()
 
+    def _meet_before_collectives(self) -> None:
+        """Let the ranks of an FSDP model enter each forward pass together.
+
+        A rank whose loss function failed tells the others there. Otherwise they would wait for it
+        in a collective, which would then be taken for one of the training.
+        """
+        from torch.distributed.fsdp import FSDPModule  # noqa: PLC0415 - slow to import
+
+        def meet(*_: Any) -> None:
+            self.exchange.gather(None)
+
+        inside: set[Any] = set()
+        for module in self.model.modules():
+            if module not in inside and isinstance(module, FSDPModule):
+                inside.update(module.modules())
+                # `preserved` removes it.
+                module.register_forward_pre_hook(meet, prepend=True)
+
     def _share_buffers(self) -> None:
         import torch.distributed as dist  # noqa: PLC0415 - slow to import
 
@@ -286,6 +306,7 @@ class Evaluator:
                 total += share * float(loss.detach())
                 part: Any
                 if self.is_sharded:
+                    self.exchange.gather(None)
                     part = self._backward(loss * (share * self._share_of_rank))
                 else:
                     part = torch.autograd.grad(loss * share, parameters, materialize_grads=True)

@@ -182,6 +182,14 @@ def loss_surface(  # noqa: PLR0913 - keyword arguments with defaults
         "name": name,
     }
     with measuring(model, parameters, process_group, timeout) as (space, exchange):
+        exchange.require_equal(
+            directions=directions if isinstance(directions, str) else "given",
+            bounds=pairs,
+            max_evaluations=budget,
+            seed=seed,
+            arrows=arrows,
+            mode=mode,
+        )
         evaluator = Evaluator(
             model,
             loss_fn,

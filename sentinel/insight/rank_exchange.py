@@ -70,6 +70,18 @@ class RankExchange:
         values: list[Any] = report["values"]
         return values
 
+    def require_equal(self, **arguments: Any) -> None:
+        """Raise SurfaceError on every rank if an argument differs; the text names it."""
+        everyone = self.gather({name: repr(value) for name, value in arguments.items()})
+        differing = [
+            f"`{name}`" for name in arguments if len({each.get(name) for each in everyone}) > 1
+        ]
+        if differing:
+            raise SurfaceError(
+                f"The ranks have different values of {', '.join(differing)}: call the function on "
+                "every rank with the same arguments."
+            )
+
     def fail(self, error: BaseException, *, is_collective: bool = False) -> str | None:
         """Tell the other ranks that this one failed.
 

@@ -83,6 +83,9 @@ def sharpness(  # noqa: PLR0913 - keyword arguments with defaults
     if k < 1:
         raise ValueError(f"`k` is the number of eigenvalues, at least 1, not {k!r}.")
     with measuring(model, parameters, process_group, timeout) as (space, exchange):
+        exchange.require_equal(
+            k=k, tolerance=tolerance, seed=seed, trace_samples=trace_samples, mode=mode
+        )
         evaluator = Evaluator(
             model,
             loss_fn,

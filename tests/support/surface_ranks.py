@@ -163,14 +163,20 @@ def leave() -> None:
     os._exit(0)
 
 
-def other_weights() -> Any:
+def refused(model: nn.Module, **arguments: Any) -> dict[str, Any]:
+    """The error of a surface that the ranks cannot compute together."""
+    before = state_of(model)
+    try:
+        measure(model, make_batch(0), process_group=True, **arguments)
+    except RuntimeError as error:
+        return {"error": str(error), "is_restored": state_of(model) == before}
+    return {"error": None}
+
+
+def other_weights() -> dict[str, Any]:
     model = make_net()
     model[0].weight.data.add_(dist.get_rank())
-    try:
-        measure(model, make_batch(0), process_group=True)
-    except RuntimeError as error:
-        return {"error": str(error)}
-    return {"error": None}
+    return refused(model)
 
 
 RANK = int(os.environ.get("RANK", "0"))
@@ -197,8 +203,12 @@ CASES: dict[str, Callable[[], Any]] = {
     ),
     "fsdp_sharpness": lambda: sharpness(sharded(), squared_error, make_batch(RANK)).to_json(),
     "other_weights": other_weights,
+    "other_arguments": lambda: refused(
+        make_net(), max_evaluations=20 + RANK, bounds=(-1.0, 1.0 + RANK)
+    ),
     "ddp_error": lambda: failing(parallel, raise_error),
     "ddp_interrupt": lambda: failing(parallel, interrupt),
+    "fsdp_error": lambda: failing(sharded, raise_error),
     "fsdp_interrupt": lambda: failing(sharded, interrupt, (0, 1)),
     "fsdp_inside": fail_inside_forward,
     "ddp_lost": lambda: failing(parallel, leave, timeout=2.0),

@@ -23,8 +23,9 @@ from sentinel.insight import loss_surface, sharpness
 WORLD = 2
 CASES = (
     "ddp", "ddp_own_data", "fsdp", "fsdp_own_data", "group", "alone", "ddp_hessian",
-    "fsdp_gradient", "fsdp_checkpoint", "fsdp_sharpness", "other_weights", "ddp_error",
-    "ddp_interrupt", "fsdp_interrupt", "fsdp_inside", "ddp_lost",
+    "fsdp_gradient", "fsdp_checkpoint", "fsdp_sharpness", "other_weights",
+    "other_arguments", "ddp_error",
+    "fsdp_error", "ddp_interrupt", "fsdp_interrupt", "fsdp_inside", "ddp_lost",
 )  # fmt: skip
 
 
@@ -151,9 +152,21 @@ def test_ranks_with_other_weights_are_named(reports: list[dict[str, Any]]) -> No
         assert "Rank 1 has other weights than rank 0" in each["other_weights"]["error"]
 
 
+def test_arguments_that_differ_among_the_ranks_are_named(reports: list[dict[str, Any]]) -> None:
+    for each in reports:
+        assert (
+            "different values of `bounds`, `max_evaluations`:" in each["other_arguments"]["error"]
+        )
+        assert each["other_arguments"]["is_restored"]
+
+
 @pytest.mark.parametrize(
     ("case", "own"),
-    [("ddp_error", "ValueError: bad sample"), ("ddp_interrupt", "KeyboardInterrupt")],
+    [
+        ("ddp_error", "ValueError: bad sample"),
+        ("fsdp_error", "ValueError: bad sample"),
+        ("ddp_interrupt", "KeyboardInterrupt"),
+    ],
 )
 def test_a_rank_that_fails_is_named_by_the_others(
     reports: list[dict[str, Any]], case: str, own: str
