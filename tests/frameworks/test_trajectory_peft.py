@@ -5,7 +5,7 @@ import pytest
 import torch
 from requirements import need
 
-need("torch", "peft")
+need("torch", "peft", "transformers")
 from peft import LoraConfig, get_peft_model
 
 from sentinel.insight import TrajectoryRecorder, principal_directions, trajectory

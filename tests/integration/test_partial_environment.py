@@ -10,8 +10,8 @@ BLOCKER = """
 import sys
 
 for name in (
-    "accelerate", "datasets", "deepspeed", "lightning", "mlflow", "pytorch_lightning", "ray",
-    "tensorboard", "tensorboardX", "trackio", "transformers", "trl", "verl", "wandb",
+    "accelerate", "datasets", "deepspeed", "lightning", "mlflow", "peft", "pytorch_lightning",
+    "ray", "tensorboard", "tensorboardX", "trackio", "transformers", "trl", "verl", "wandb",
 ):
     sys.modules[name] = None
 """

@@ -4,9 +4,9 @@ import random
 from typing import Any
 
 import numpy as np
-import peft
 import torch
 from hypothesis import strategies as st
+from requirements import need
 from torch import nn
 from torch.nn import functional
 
@@ -73,6 +73,9 @@ def build(configuration: dict[str, Any]) -> tuple[nn.Module, torch.optim.Optimiz
     names = ("tied", "norm", "dropout", "dtype")
     model: nn.Module = Net(**{name: configuration[name] for name in names})
     if configuration["lora"]:
+        need("peft", "transformers")
+        import peft
+
         adapters = peft.LoraConfig(r=2, target_modules=["hidden"], lora_dropout=0.1)
         model = peft.get_peft_model(model, adapters)
     elif configuration["frozen"]:

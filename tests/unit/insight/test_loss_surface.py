@@ -11,11 +11,11 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-import peft
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from requirements import need
 from support.restored_models import (
     ENDS,
     MODELS,
@@ -254,6 +254,9 @@ def test_only_the_chosen_weights_move() -> None:
 
 
 def test_adapters_of_peft_move_alone() -> None:
+    need("peft", "transformers")
+    import peft
+
     torch.manual_seed(0)
     model = peft.get_peft_model(
         make_net(torch.float32), peft.LoraConfig(r=2, target_modules=["0"], init_lora_weights=False)
@@ -269,6 +272,9 @@ def test_adapters_of_peft_move_alone() -> None:
 
 
 def test_adapters_before_their_first_step_have_a_flat_surface() -> None:
+    need("peft", "transformers")
+    import peft
+
     model = peft.get_peft_model(make_net(torch.float32), peft.LoraConfig(r=2, target_modules=["0"]))
 
     result = loss_surface(
