@@ -78,6 +78,17 @@ def end_agents(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
                 process.kill()
 
 
+@pytest.fixture(scope="module")
+def one_thread() -> Iterator[None]:
+    """Let torch compute in one thread, so that sums have one order."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
 @pytest.fixture
 def recorded() -> Callable[[], dict[int, list[Record]]]:
     """Returns a function: records of all rings by rank, in order, without metadata."""

@@ -29,18 +29,14 @@ from sentinel.insight.callbacks.transformers import (
 )
 from sentinel.insight.loss_surface import LossSurface
 
-pytestmark = [pytest.mark.frameworks, pytest.mark.filterwarnings("ignore")]
+pytestmark = [
+    pytest.mark.frameworks,
+    pytest.mark.filterwarnings("ignore"),
+    pytest.mark.usefixtures("one_thread"),
+]
 
 RARE = [pytest.param(name, marks=pytest.mark.full) for name in ("kto", "reward", "rloo")]
 SMALL = {"max_evaluations": 9, "arrows": False, "max_share": None}
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture

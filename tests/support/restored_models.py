@@ -1,6 +1,8 @@
 """Small models of many kinds in the middle of a training, and whether two are equal bit for bit."""
 
 import random
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -108,6 +110,25 @@ def train(model: nn.Module, optimizer: Any, steps: int, configuration: dict[str,
         optimizer.zero_grad()
 
 
+def check_restored(
+    configuration: dict[str, Any], measure: Callable[[nn.Module, Any, dict[str, Any]], None]
+) -> None:
+    """What `measure` does, or raises, changes neither the state nor the training afterwards."""
+    seed_all(configuration["seed"])
+    model, optimizer = build(configuration)
+    before, random_before = fingerprint(model, optimizer), random_states()
+    with suppress(BaseException):  # Ctrl-C included
+        measure(model, optimizer, configuration)
+    assert fingerprint(model, optimizer) == before
+    assert random_states() == random_before
+    train(model, optimizer, 2, configuration)
+
+    seed_all(configuration["seed"])
+    twin, twin_optimizer = build(configuration)
+    train(twin, twin_optimizer, 2, configuration)
+    assert values(fingerprint(model, optimizer)) == values(fingerprint(twin, twin_optimizer))
+
+
 def loss_of(model: nn.Module) -> torch.Tensor:
     shift = random.randrange(2) + int(np.random.randint(2))  # noqa: NPY002
     tokens = (torch.randint(11, (4, 5)) + shift) % 11
@@ -154,10 +175,6 @@ def random_states() -> list[Any]:
         numpy_state[1].tobytes(),
         *numpy_state[2:],
     ]
-
-
-def same(one: list[Any], two: list[Any]) -> bool:
-    return len(one) == len(two) and all(a == b for a, b in zip(one, two, strict=True))
 
 
 def trainable(model: nn.Module) -> list[nn.Parameter]:

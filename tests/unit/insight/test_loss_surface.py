@@ -5,8 +5,7 @@ import json
 import math
 import signal
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -21,13 +20,8 @@ from support.restored_models import (
     MODELS,
     Net,
     autocast,
-    build,
-    fingerprint,
+    check_restored,
     loss_of,
-    random_states,
-    seed_all,
-    train,
-    values,
 )
 from torch import nn
 from torch.nn import functional
@@ -50,12 +44,7 @@ from sentinel.transport.ring_layout import WORD_ACTIVITY_COUNT
 QUIET: dict[str, Any] = {"cache": False, "progress": None}
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def make_net(dtype: torch.dtype = torch.float64, seed: int = 0) -> nn.Module:
@@ -405,19 +394,7 @@ CONFIGURATIONS = st.fixed_dictionaries(
 @settings(max_examples=max(10, settings.default.max_examples // 100))
 @given(CONFIGURATIONS)
 def test_training_afterwards_equals_training_without(configuration: dict[str, Any]) -> None:
-    seed_all(configuration["seed"])
-    model, optimizer = build(configuration)
-    before, random_before = fingerprint(model, optimizer), random_states()
-    with suppress(BaseException):  # what the loss function raises, Ctrl-C included
-        measure(model, optimizer, configuration)
-    assert fingerprint(model, optimizer) == before
-    assert random_states() == random_before
-    train(model, optimizer, 2, configuration)
-
-    seed_all(configuration["seed"])
-    twin, twin_optimizer = build(configuration)
-    train(twin, twin_optimizer, 2, configuration)
-    assert values(fingerprint(model, optimizer)) == values(fingerprint(twin, twin_optimizer))
+    check_restored(configuration, measure)
 
 
 def measure(model: nn.Module, optimizer: Any, configuration: dict[str, Any]) -> None:

@@ -5,7 +5,7 @@ import random
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -20,26 +20,15 @@ from support.restored_models import (
     MODELS,
     autocast,
     bits,
-    build,
-    fingerprint,
+    check_restored,
     loss_of,
-    random_states,
-    seed_all,
-    train,
     trainable,
-    values,
 )
 from torch import nn
 
 from sentinel.insight.model_state import preserved
 
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 CONFIGURATIONS = st.fixed_dictionaries(
@@ -56,19 +45,7 @@ CONFIGURATIONS = st.fixed_dictionaries(
 @settings(max_examples=max(10, settings.default.max_examples // 100))
 @given(CONFIGURATIONS)
 def test_training_afterwards_equals_training_without(configuration: dict[str, Any]) -> None:
-    seed_all(configuration["seed"])
-    model, optimizer = build(configuration)
-    before, random_before = fingerprint(model, optimizer), random_states()
-    with suppress(BaseException):  # what the block raises, Ctrl-C included
-        change_inside(model, optimizer, configuration)
-    assert fingerprint(model, optimizer) == before
-    assert random_states() == random_before
-    train(model, optimizer, 2, configuration)
-
-    seed_all(configuration["seed"])
-    twin, twin_optimizer = build(configuration)
-    train(twin, twin_optimizer, 2, configuration)
-    assert values(fingerprint(model, optimizer)) == values(fingerprint(twin, twin_optimizer))
+    check_restored(configuration, change_inside)
 
 
 def change_inside(model: nn.Module, optimizer: Any, configuration: dict[str, Any]) -> None:

@@ -1,7 +1,6 @@
 """Curvature: exact eigenvalues, limits of stability, and what happens at the limit."""
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -12,13 +11,7 @@ from torch.nn import attention, functional
 from sentinel.insight import Sharpness, sharpness
 from sentinel.insight.surface_error import SurfaceError
 
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def make_net(dtype: torch.dtype = torch.float32) -> nn.Module:

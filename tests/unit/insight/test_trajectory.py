@@ -21,13 +21,7 @@ from sentinel.insight.artifact import current_run_directory, list_artifacts, loa
 from sentinel.insight.saved_weights import CheckpointError
 from sentinel.insight.trajectory import Trajectory, TrajectoryRecorder, trajectory
 
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 START = torch.tensor([3.0, 0.0, 4.0])
