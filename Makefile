@@ -5,13 +5,16 @@ PY := .venv/bin/python
 SOAK_MINUTES ?= 10
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check test test-nodes chaos lint bench generate pictures soak fuzz clean ready-demo ready-test
+.PHONY: help demo check test test-nodes test-trl-0.12 chaos lint bench generate pictures soak fuzz clean ready-demo ready-test
 
 help: ## Show this
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9.-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: ready-demo ## Train for real, inject faults, and see which alerts are sent (2 minutes)
 	@.venv/bin/sentinel demo
+
+# Each process of the tests would compile the sources again.
+unexport PYTHONDONTWRITEBYTECODE
 
 # Three processes on two cores, because many tests wait; a file stays in one process.
 pytest = $(PY) -m pytest -n 3 --dist loadfile --durations=10
@@ -24,20 +27,26 @@ static = wrong=; \
 	.venv/bin/lint-imports >/dev/null || { .venv/bin/lint-imports; wrong="$$wrong layers"; }; \
 	$(PY) -m sentinel.generate --check || wrong="$$wrong generated-files"
 result = test -z "$$wrong" || { echo "make $@ failed at:$$wrong"; exit 1; }
+# The static stages run beside the tests. The last lines name what was not tested.
+everything = wrong=; { $(static); $(result); } >.static.log 2>&1 & static=$$!; \
+	$(pytest) -rfEs $(1) || wrong="$$wrong tests"; \
+	wait $$static || { cat .static.log; wrong="$$wrong static"; }; \
+	$(PY) scripts/system_programs.py report; \
+	$(result)
 
 check: ready-test ## Style, types, layers, generated files and unit tests (about 4 minutes)
-	@$(static); \
-	$(pytest) -rfEs tests/unit sentinel || wrong="$$wrong tests"; \
-	$(result)
+	@$(call everything,tests/unit sentinel)
 
 test: ready-test ## Everything: what make check does, and the tests that start real processes
-	@$(static); \
-	$(PY) scripts/missing_programs.py || wrong="$$wrong programs"; \
-	$(pytest) -rfEs || wrong="$$wrong tests"; \
-	$(result)
+	@$(PY) scripts/system_programs.py install
+	@$(call everything)
 
 test-nodes: ready-test ## Nodes as network namespaces, as root: links cut, nodes killed
 	@$(PY) -m pytest -m nodes -rfEs tests/nodes
+
+test-trl-0.12: ready-test ## RLOO of TRL 0.12.1, in an environment of its own (2 minutes)
+	@$(PY) scripts/prepare.py trl-0.12
+	@.venv-trl-0.12/bin/python -m pytest -rfEs tests/trl_0_12
 
 chaos: ready-test ## Inject every fault of tests/chaos/faults.toml (30 minutes)
 	@$(pytest) -rfEs -m '(fault or full) and not nodes'
@@ -62,7 +71,7 @@ fuzz: ready-test ## Try every property with 100 times as many examples
 	@$(PY) -m pytest -m hypothesis --hypothesis-profile=thorough -rfEs tests
 
 clean: ## Remove everything that make created, .venv included
-	rm -rf .venv .demo .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
+	rm -rf .venv .venv-trl-0.12 .demo .mypy_cache .ruff_cache .pytest_cache .hypothesis .static.log build dist
 	find sentinel tests benchmarks examples scripts -name __pycache__ -prune -exec rm -rf {} +
 
 ready-demo:

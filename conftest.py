@@ -1,14 +1,24 @@
 """Settings of pytest for the whole repository."""
 
 from pathlib import Path
+from typing import Any
 
-TESTS = Path(__file__).parent / "tests"
-
-# These modules import their framework, which may not be installed.
-collect_ignore_glob = ["sentinel/integrations/callbacks/*"]
+import pytest
 
 
 def pytest_ignore_collect(collection_path: Path) -> bool | None:
-    """Helper modules of the tests contain no doctests, and some import a framework."""
-    is_helper = collection_path.suffix == ".py" and not collection_path.name.startswith("test_")
-    return True if is_helper and collection_path.is_relative_to(TESTS) else None
+    """Leave out files without tests and doctests: some import a framework, which takes seconds."""
+    if collection_path.suffix != ".py" or collection_path.name.startswith("test_"):
+        return None
+    return None if b">>>" in collection_path.read_bytes() else True
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """With `--dist loadfile`, bound how many processes the tests start at the same time."""
+    if config.option.dist != "loadfile":
+        return None
+    from support.scheduling import BoundedScheduling  # noqa: PLC0415 - where xdist is used only
+
+    config.option.loadscopereorder = False
+    return BoundedScheduling(config, log)

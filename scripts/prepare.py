@@ -2,6 +2,7 @@
 
     python3 scripts/prepare.py demo     sentinel, its dependencies and torch
     python3 scripts/prepare.py test     the same, the development tools and the frameworks
+    .venv/bin/python scripts/prepare.py trl-0.12    .venv-trl-0.12: TRL 0.12.1 beside those of .venv
 
 Does nothing if `.venv` is up to date with pyproject.toml and constraints.txt. If the Python that
 runs this script can import torch, `.venv` uses that torch instead of downloading it again.
@@ -36,6 +37,10 @@ print(json.dumps({"version": torch.__version__, "paths": paths,
 """
 
 
+# The last TRL whose RLOO counts each update twice, and what it runs with.
+TRL_0_12 = ("trl==0.12.1", "transformers==4.46.3", "accelerate==1.1.1", "datasets==3.6.0")
+
+
 class Torch(NamedTuple):
     """The torch of the running interpreter: its paths, and the packages installed beside it."""
 
@@ -53,12 +58,14 @@ def main() -> None:
             f"Choose another one: make PYTHON=python3.12 {goal}",
         )
     venv = ROOT / ".venv"
-    if Path(sys.prefix).resolve() == venv.resolve():
+    if goal != "trl-0.12" and Path(sys.prefix).resolve() == venv.resolve():
         restart_outside(venv)
     with (ROOT / "pyproject.toml").open() as lock:
         # Two concurrent makes would overwrite each other's installation.
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not is_prepared(venv, goal):
+        if goal == "trl-0.12":
+            prepare_trl_0_12(ROOT / ".venv-trl-0.12")
+        elif not is_prepared(venv, goal):
             prepare(venv, goal)
 
 
@@ -92,6 +99,23 @@ def prepare(venv: Path, goal: str) -> None:
         pip(python, constraints, "--group", f"{ROOT / 'pyproject.toml'}:dev")
         frameworks(python, constraints)
     (venv / f".prepared-{goal}").write_text(digest())
+
+
+def prepare_trl_0_12(venv: Path) -> None:
+    """An environment with TRL 0.12, that sees torch and everything else of the running `.venv`."""
+    python, marker = venv / "bin" / "python", venv / ".prepared"
+    if marker.is_file() and marker.read_text() == digest():
+        return
+    create(venv)
+    torch = borrow(venv, python)
+    if torch is None:
+        stop(f"{sys.executable} has no torch: run make test first.")
+    # Its own versions hide those of .venv, with which they conflict.
+    pins = venv / "constraints.txt"
+    pins.write_text(f"torch=={torch.version}\n")
+    report("Installing TRL 0.12 once: about 150 MB.")
+    pip(python, pins, *TRL_0_12)
+    marker.write_text(digest())
 
 
 def frameworks(python: Path, constraints: Path) -> None:
@@ -140,7 +164,7 @@ def has_torch(python: Path) -> bool:
 
 def create(venv: Path) -> None:
     """Create an empty environment; stops with a remedy if this Python cannot."""
-    report(f"Creating .venv with Python {version()}.")
+    report(f"Creating {venv.name} with Python {version()}.")
     result = run([sys.executable, "-m", "venv", "--clear", str(venv)])
     if result.returncode != 0:
         stop(

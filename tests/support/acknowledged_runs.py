@@ -31,7 +31,7 @@ def train(acknowledge, interval):
 
 train(int(sys.argv[1]), float(sys.argv[2]))
 """
-TIMEOUT_SECONDS = 120.0
+TIMEOUT_SECONDS = 240.0
 
 
 class Trainer:

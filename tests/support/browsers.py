@@ -30,10 +30,11 @@ OWN_SCHEMES = ("data", "blob", "file", "about", "chrome-error")
 @contextmanager
 def chromium() -> Iterator[Browser]:
     """A browser without windows; skips the test if Chromium is missing."""
+    program = find("chromium", "chromium-browser")
     rules = ", ".join(f"MAP {host} 127.0.0.1" for host in FOREIGN_HOSTS)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
-            executable_path=find("chromium", "chromium-browser"),
+            executable_path=program,
             chromium_sandbox=False,
             args=["--disable-gpu", f"--host-resolver-rules={rules}"],
             timeout=TIMEOUT_MS,

@@ -69,6 +69,13 @@ class CaseBookDriver:
             notifications += self.book.update(record, changes)
         return [(each.reason, each.incident.key.detector) for each in notifications]
 
+    def set_onset(self, detector, onset, undated=()):
+        """The notifications that an estimated onset of the incident of a detector leads to."""
+        name = make_incident(detector).name
+        record = Record("grpo-7b", WHOLE_RUN, 0, 0.0, Event.ONSET)
+        _, notifications = self.book.set_onset(record, name, onset, undated)
+        return notifications
+
     def current_notification(self):
         """The notification of the only open case."""
         (notification,) = self.book.current_notifications()

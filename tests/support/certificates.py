@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import shutil
 import ssl
 import subprocess
 
-import pytest
+from programs import find
 
 
 def make_certificate(folder, *, is_expired=False):
     """Path of a file that contains the certificate and its key; skips without openssl."""
-    if not shutil.which("openssl"):
-        pytest.skip("openssl makes the certificate")
+    openssl = find("openssl")
     key, certificate, path = folder / "key.pem", folder / "certificate.pem", folder / "both.pem"
     commands = [
         [
@@ -25,7 +23,7 @@ def make_certificate(folder, *, is_expired=False):
         signed_again = ["x509", "-in", certificate, "-signkey", key, "-days", "-1"]
         commands.append([*signed_again, "-out", certificate])
     for command in commands:
-        subprocess.run(["openssl", *command], check=True, capture_output=True)
+        subprocess.run([openssl, *command], check=True, capture_output=True)
     path.write_text(key.read_text() + certificate.read_text())
     return path
 

@@ -82,6 +82,8 @@ class DamagedRun:
             "SENTINEL_NODE_POLL_SECONDS": "0",
             "SENTINEL_SINKS__WEBHOOK__URL": url,
             "SENTINEL_HOLD_SECONDS": "0",
+            "SENTINEL_RESOLVE_SECONDS": "0",
+            "SENTINEL_COOLDOWN_SECONDS": "0",
             "SENTINEL_BASELINES": "false",
             # The loss is flat, and only NaN shall be notified.
             "SENTINEL_DISABLE": "loss_plateau,loss_never_moved",
@@ -129,7 +131,7 @@ class DamagedRun:
     def read(self, path: str) -> str:
         """The answer of the agent."""
         url = json.loads((self.directory / "agent.json").read_text())["url"]
-        with urllib.request.urlopen(f"{url}{path}", timeout=30) as response:
+        with urllib.request.urlopen(f"{url}{path}", timeout=240) as response:
             return str(response.read().decode())
 
     def metrics(self) -> str:

@@ -18,7 +18,7 @@ from support.webhook_receiver import Receiver
 
 from sentinel.transport.paths import is_agent_running
 
-TIMEOUT_SECONDS = 60.0
+TIMEOUT_SECONDS = 240.0
 
 TRAINER = """
 import os, sys, time

@@ -14,7 +14,10 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from sentinel.model.record import WHOLE_RUN, Event, Record
+from sentinel.signals.layer_statistics import LAYER_STATISTICS, LayerSum
 from sentinel.testing import event
+
+UPDATE_RATIO = list(LAYER_STATISTICS).index("layer_update_ratio")
 
 FEATURES, CLASSES, EXAMPLES, WIDTH = 16, 8, 2048, 32
 
@@ -43,8 +46,9 @@ class LayerTraining:
     loss: Loss = _loss
     clip: float = float("inf")
     examples: int = EXAMPLES
-    unmoved: str = "-"
-    """Prefix of the parameters whose group has a learning rate of 0."""
+    special: str = "-"
+    """Prefix of the parameters of a second group, whose learning rate is multiplied by `times`."""
+    times: float = 0.0
 
     def records(self) -> Iterator[Record]:
         """Train, with the loss, gradient norm and learning rate of each step, and the layers."""
@@ -59,9 +63,10 @@ class LayerTraining:
         torch.manual_seed(self.seed)
         named = [(n, p) for n, p in self.model.named_parameters() if p.requires_grad]
         meter = LayerMeter(self.model)
-        optimizer = self.optimizer([p for n, p in named if not n.startswith(self.unmoved)])
-        unmoved = [p for n, p in named if n.startswith(self.unmoved)]
-        optimizer.add_param_group({"params": unmoved, "lr": 0.0})
+        optimizer = self.optimizer([p for n, p in named if not self._is_special(n)])
+        special = [p for n, p in named if self._is_special(n)]
+        rate = self.times * optimizer.param_groups[0]["lr"]
+        optimizer.add_param_group({"params": special, "lr": rate})
         rates = [group["lr"] for group in optimizer.param_groups]
         inputs, labels = make_examples(self.examples, self.seed)
         for step in range(1, self.count + 1):
@@ -80,6 +85,9 @@ class LayerTraining:
             yield event(Event.STEP, step, time=float(step), **logged)
             if is_measured:
                 yield layers_record(step, meter.after_step())
+
+    def _is_special(self, name: str) -> bool:
+        return name.startswith(self.special) or name.endswith(self.special)
 
 
 class LayerMeter:
@@ -110,7 +118,8 @@ class LayerMeter:
         after = self._weights()
         for layer, old in self._weights_before.items():
             norm, change = float(old.norm()), float((after[layer] - old).norm())
-            self._values[f"layer_update_ratio/{layer}"] = change / norm if norm else float("nan")
+            sums = LayerSum(elements=old.numel(), update_norm=change, weight_norm=norm)
+            self._values[f"layer_update_ratio/{layer}"] = sums.statistics()[UPDATE_RATIO]
         return self._values
 
     def _weights(self) -> dict[str, Tensor]:
@@ -334,6 +343,12 @@ HEALTHY: dict[str, Make] = {
         Blocks(Mixture, 2), adam(1e-3), batch=4, every=2, count=160
     ),
     "adapters": lambda: LayerTraining(Blocks(Adapted), adam(5e-3)),
+    "adapters, second matrices at 16 times the rate": lambda: LayerTraining(
+        Blocks(Adapted), adam(1e-3), special="lora_B", times=16.0
+    ),
+    "new head at 10 times the rate": lambda: LayerTraining(
+        Blocks(_linear), adam(1e-3), special="head", times=10.0
+    ),
     "zero init": lambda: LayerTraining(Blocks(lambda: Scaled(0.0)), adam(1e-3)),
     "layer scale": lambda: LayerTraining(Blocks(lambda: Scaled(1e-6), 8), adam(1e-3)),
     "layer scale, momentum": lambda: LayerTraining(Blocks(lambda: Scaled(1e-3), 8), sgd(0.02)),
@@ -378,7 +393,13 @@ BROKEN: dict[str, tuple[str, Make]] = {
     ),
     "block with a rate of 0": (
         "layer_update_ratio",
-        lambda: LayerTraining(Blocks(_linear), adam(1e-3), unmoved="blocks.2", count=200),
+        lambda: LayerTraining(Blocks(_linear), adam(1e-3), special="blocks.2", count=200),
+    ),
+    "block with 100 times the rate": (
+        "layer_update_ratio",
+        lambda: LayerTraining(
+            Blocks(_linear), adam(1e-3), special="blocks.2", times=100.0, count=100
+        ),
     ),
     "a thousand times the rate": (
         "layer_update_ratio",

@@ -176,6 +176,17 @@ def message_kinds() -> dict[str, Callable[[], Notification]]:
             ),
             "run_stalled",
         )[0],
+        "suspended": lambda: notifications_of(
+            heartbeats(
+                running=4.0,
+                idle=45.0,
+                straggler_ranks="1",
+                blocked_by="signal",
+                suspended_processes="1:4242:gpu-3",
+                state="running",
+            ),
+            "run_stalled",
+        )[0],
         "node_lost": lambda: notifications_of(lost_node(), "node_lost")[0],
         "digest": lambda: digest._build_digest(
             1, opened, [("loss_spike", "warning", 9), ("kl_blowup", "critical", 1)],

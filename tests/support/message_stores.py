@@ -18,7 +18,7 @@ from sentinel.cluster.server import ClusterServer, Hello
 from sentinel.cluster.sockets import bind_first_free_port
 from sentinel.model.counters import Counters
 
-TIMEOUT_SECONDS = 60.0
+TIMEOUT_SECONDS = 240.0
 AUTHENTICATOR = MessageAuthenticator.for_job("token", "job")
 REFUSED_METRIC = "sentinel_head_connection_rejected_total"
 

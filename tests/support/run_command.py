@@ -59,9 +59,11 @@ def run_to_end(*command, **options):
 def incidents():
     """Detector and summary of the incidents of the only run, once its agent has exited."""
     (run,) = (home_dir() / "runs").iterdir()
-    until((run / "sentinel.db").exists, 60.0, "the agent has a database")
+    until((run / "sentinel.db").exists, TIMEOUT_SECONDS, "the agent has a database")
     until(
-        lambda: not (run / "agent.json").exists() and has_exited(run), 60.0, "the agent has exited"
+        lambda: not (run / "agent.json").exists() and has_exited(run),
+        TIMEOUT_SECONDS,
+        "the agent has exited",
     )
     with closing(database.connect(run / "sentinel.db")) as connection:
         return [(each["detector"], each["summary"]) for each in History(connection).incidents()]

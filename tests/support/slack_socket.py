@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.server import serve
 
-ARRIVAL_SECONDS = 60.0
+ARRIVAL_SECONDS = 240.0
 
 
 class SlackSocket:

@@ -22,6 +22,7 @@ from sentinel.model.record import WHOLE_RUN, Event, Record
 from sentinel.model.record_batch import make_batch
 from sentinel.notify import outbox
 from sentinel.pipeline.engine import Result
+from sentinel.pipeline.onset import estimate_onset
 from sentinel.signals.hardware import NodeMeasurements
 from sentinel.sinks.webhook import Webhook
 from sentinel.store.database import connect
@@ -76,10 +77,8 @@ def write_run(home: Path, plan: StoredRun | None = None, **changes: Any) -> Path
             live_rings=list,
             clock=lambda: now,
         )
-        # It would start a process.
-        processor.consumers = tuple(
-            each for each in processor.consumers if each is not processor.onset_worker
-        )
+        # The agent would start a process.
+        processor.pipeline.engine.estimate_onset = estimate_onset
         connection.execute("begin")
         for entry, time in _entries(plan):
             now = time

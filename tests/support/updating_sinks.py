@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from sentinel.model.delivery import HttpRequest, Rejection
-from sentinel.model.notification import NotificationReason
 
 
 @dataclass
@@ -19,7 +18,7 @@ class UpdatingSink:
     can_update: ClassVar[bool] = True
 
     def render(self, notification, delivery_id, receipt):
-        is_change = receipt and notification.reason is not NotificationReason.ESCALATED
+        is_change = receipt and not notification.reason.is_new_message
         body = {
             "id": delivery_id,
             "changes": receipt if is_change else None,

@@ -17,7 +17,7 @@ from sentinel.web.run_routes import RunView
 from sentinel.web.server import WebServer
 from sentinel.web.suppression_api import SuppressionApi
 
-TIMEOUT_SECONDS = 60.0
+TIMEOUT_SECONDS = 240.0
 """Timeout in seconds of what takes milliseconds on an idle machine."""
 
 

@@ -1,0 +1,119 @@
+"""Every program of benchmarks/ runs: each is called once with the smallest sizes."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from programs import find
+
+# Most run in one fixture.
+pytestmark = pytest.mark.timeout(3600)
+
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "benchmarks"
+WRITTEN = ("benchmarks", "docs")
+"""Folders of the repository that benchmarks write to."""
+STARTED_BY_OTHERS = {"fleet_nodes", "onsets"}
+"""By `fleet`, and by tests/unit/benchmarks/test_onset_places.py."""
+BROWSER = ("page_charts", "page_insight", "pages")
+SMALLEST = {
+    "agent": "--ranks 1 --seconds 1",
+    "aggregation": "--ranks 2 --rounds 1 --seconds 0.1",
+    "baseline_memory": "--families 1 --siblings 1",
+    "catching_up": "--ranks 1 --steps 200",
+    "combining": "--ranks 8 --steps 1",
+    "detection": "--runs 1 --only ours --kinds sft",
+    "engine": "--steps 640 --lines 100",
+    "exits": "--exits 2",
+    "exposition": "",
+    "failing_runs": "",
+    "fleet": "--ranks 16 --signals 4 --seconds 2 --lead 4 --warmup 1 --imports 1 --anew",
+    "gpu": "--dry --blocks 1 --steps 1",
+    "gradient_flow": "--pairs 1 --width 16",
+    "healthy_pauses": "--minutes 0.02 --only steady",
+    "hostile_calls": "--calls 200 --threads 2",
+    "importance": "--part truth --sets 1 --sizes 20",
+    "kills": "--trainers 1 --agents 1",
+    "layer_detection": "--seeds 1 --kinds sharpness",
+    "long_run": "--steps 500 --rows 1",
+    "loss_surface": "--seeds 0 --minima 1",
+    "notifications": "--repeats 1 --only healthy",
+    "overhead": "--rounds 1 --steps 20 --kills 2 --times-only",
+    "page_charts": "--steps 200 --ranks 2 --trials 1",
+    "page_insight": "--trials 1",
+    "page_viewers": "--viewers 2 --seconds 1",
+    "pages": "--steps 200 --metrics 2 --rounds 1 --tools sentinel",
+    "patches": "--pairs 1 --steps 5",
+    "report": "--steps 200 --ranks 2 --signals 3 --trials 1",
+    "run_list": "50",
+    "run_page": "--steps 200 --ranks 2 --repeats 1",
+    "scale_page": "",
+    "scrapes": "--pairs 1 --rate 10",
+    "trajectory": "--parameters 1e4 --records 3 --seeds 1",
+    "unresponsive_agent": "--logs 20",
+}
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory):
+    """The repository, with copies of the folders that benchmarks write to."""
+    root = tmp_path_factory.mktemp("repository")
+    for path in ROOT.iterdir():
+        if path.name in WRITTEN:
+            shutil.copytree(path, root / path.name)
+        elif not path.name.startswith("."):
+            (root / path.name).symlink_to(path)
+    return root
+
+
+@pytest.fixture(scope="module")
+def runs(repository, tmp_path_factory):
+    """Exit code and output of each program that needs no browser."""
+    return run_programs(repository, set(SMALLEST) - set(BROWSER), tmp_path_factory.mktemp("runs"))
+
+
+def run_programs(repository, names, folder):
+    paths = [repository, repository / "tests", repository / "tests" / "stack"]
+    own = {"SENTINEL_HOME": f"{folder}/home", "SENTINEL_RUNTIME_DIR": f"{folder}/rings"}
+    command = [sys.executable, repository / "tests" / "support" / "benchmark_runs.py"]
+    done = subprocess.run(
+        [*command, repository / "benchmarks"],
+        env={**os.environ, **own, "PYTHONPATH": os.pathsep.join(map(str, paths))},
+        input=json.dumps({name: SMALLEST[name].split() for name in sorted(names)}),
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_every_program_is_listed():
+    programs = {path.stem for path in FOLDER.glob("*.py") if '"__main__"' in path.read_text()}
+
+    assert programs - STARTED_BY_OTHERS == set(SMALLEST)
+
+
+@pytest.mark.parametrize("name", sorted(set(SMALLEST) - set(BROWSER)))
+def test_the_program_runs(runs, name):
+    code, output = runs[name]
+
+    assert (code, "Traceback" in output) == (0, False), output[-3000:]
+    assert output or name == "scale_page"
+
+
+def test_programs_that_drive_a_browser_run(repository, tmp_path):
+    find("chromium")
+    runs = run_programs(repository, BROWSER, tmp_path)
+
+    assert {name: code for name, (code, _) in runs.items()} == dict.fromkeys(BROWSER, 0), runs
+
+
+def test_the_head_of_a_fleet_stores_steps_of_simulated_nodes(runs):
+    """On a busy machine some records may be late for their step."""
+    assert re.search(r"^\| 16 \| 2 \|", runs["fleet"][1], re.MULTILINE), runs["fleet"][1]

@@ -1,0 +1,57 @@
+"""Few files that start processes run at once, and every test runs once."""
+
+import random
+from types import SimpleNamespace
+
+import pytest
+from support.scheduling import PROCESS_FOLDERS, BoundedScheduling
+
+FILES = [f"{folder}test_{number}.py" for folder in PROCESS_FOLDERS for number in range(4)]
+OTHERS = [f"tests/unit/test_{number}.py" for number in range(30)]
+
+
+class Worker:
+    """Executes the tests that it is assigned in order, but the last one only at its shutdown."""
+
+    def __init__(self, number):
+        self.gateway = SimpleNamespace(id=f"gw{number}")
+        self.waiting, self.shutting_down = [], False
+
+    def send_runtest_some(self, indices):
+        self.waiting += indices
+
+    def shutdown(self):
+        self.shutting_down = True
+
+    def is_ready(self):
+        return len(self.waiting) > (0 if self.shutting_down else 1)
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("others", [OTHERS, []])
+def test_one_file_that_starts_processes_runs_beside_others_and_two_at_the_end(seed, others):
+    rng = random.Random(seed)
+    tests = [f"{file}::test_{n}" for file in [*FILES, *others] for n in range(rng.randint(1, 6))]
+    option = SimpleNamespace(loadscopereorder=False)
+    config = SimpleNamespace(option=option, getvalue=lambda _: ["popen"] * 3)
+    scheduling = BoundedScheduling(config)
+    workers = [Worker(number) for number in range(3)]
+    for worker in workers:
+        scheduling.add_node(worker)
+        scheduling.add_node_collection(worker, tests)
+    scheduling.schedule()
+    done, most_beside_others, most = [], 0, 0
+    while ready := [worker for worker in workers if worker.is_ready()]:
+        running = [tests[worker.waiting[0]] for worker in workers if worker.waiting]
+        count = sum(test.startswith(PROCESS_FOLDERS) for test in running)
+        most = max(most, count)
+        if any(file in others for file in scheduling.workqueue):
+            most_beside_others = max(most_beside_others, count)
+        worker = rng.choice(ready)
+        index = worker.waiting.pop(0)
+        done.append(tests[index])
+        scheduling.mark_test_complete(worker, index)
+
+    assert sorted(done) == sorted(tests)
+    assert most_beside_others == bool(others)
+    assert most <= 2 if others else most == 2
