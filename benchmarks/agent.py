@@ -14,6 +14,7 @@ import argparse
 import json
 import os
 import re
+import sqlite3
 import statistics
 import subprocess
 import sys
@@ -21,6 +22,9 @@ import tempfile
 import time
 import urllib.request
 from pathlib import Path
+
+from sentinel.model.record import Event
+from sentinel.store.history import History
 
 WRITER = """
 import random, sys, time
@@ -107,6 +111,15 @@ def wait_for_agent_url(registration_file: Path) -> str:
             raise SystemExit("The agent did not come up within 30 s.")
         time.sleep(0.05)
     return str(json.loads(registration_file.read_text())["url"])
+
+
+def stored_steps(connection: sqlite3.Connection, run: str) -> list[tuple[int, int]]:
+    """Number of each stored step, and how many ranks are in the spread of its first signal."""
+    return [
+        (record.step, next(iter(record.spread.values())).count)
+        for record in History(connection).records(run)
+        if record.event is Event.STEP and record.spread
+    ]
 
 
 def read_metrics(url: str) -> str:

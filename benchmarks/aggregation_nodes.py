@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import sqlite3
@@ -10,11 +9,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
-from agent import wait_for_agent_url
+from agent import stored_steps, wait_for_agent_url
 from aggregation_ranks import RankLocation
 
 PORT = 14778
@@ -75,8 +75,8 @@ class Nodes:
     def _read_ranks_per_step(self) -> list[int]:
         path = self._run(0) / "sentinel.db"
         connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
-        rows = connection.execute("select spread from step where event = 'step' order by id")
-        return [next(iter(json.loads(text).values()))[0] for (text,) in rows if text != "{}"]
+        with closing(connection):
+            return [count for _, count in stored_steps(connection, "bench0")]
 
     def _agent(self, node: int) -> subprocess.Popen[bytes]:
         folder = self.folder / str(node)

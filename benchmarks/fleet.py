@@ -30,7 +30,7 @@ from threading import Thread
 from typing import Any
 
 import numpy as np
-from agent import cpu_seconds, read_metrics, resident_mb, wait_for_agent_url
+from agent import cpu_seconds, read_metrics, resident_mb, stored_steps, wait_for_agent_url
 from fleet_nodes import Course, Plan
 from loopback import enter_network_namespace
 from scale_page import cost_model_text, fleet_table, torch_table
@@ -44,7 +44,6 @@ from sentinel.transport.ring import RingWriter
 
 RESULTS = Path(__file__).parent / "results" / "fleet.json"
 RUN, JOB, TOKEN, PORT = "bench", "bench", "of the benchmark", 14777
-WARMUP_SECONDS = 20.0
 SCRAPE_SECONDS = 15.0
 JOIN_SECONDS = 120.0
 START_LEAD_SECONDS = 5.0
@@ -115,12 +114,6 @@ class HeadObserver:
             self.seen = row
             self.delays.append(time.time() - step_time)
 
-    def steps(self) -> list[tuple[int, int]]:
-        """Each step's number, and the number of ranks in the spread of its first signal."""
-        query = "select step, spread from step where event = 'step' order by id"
-        reports = [(step, json.loads(spread)) for step, spread in self.connection.execute(query)]
-        return [(step, next(iter(spread.values()))[0]) for step, spread in reports if spread]
-
 
 def measure_fleet(world: int, local: int, args: argparse.Namespace) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
@@ -158,8 +151,8 @@ def observe(
     world, local = size
     mb_before_torch = resident_mb(pid)
     head_ranks = HeadRanks(world, local)
-    begins = time.time() + 15.0 + world / local / 20
-    ends = begins + WARMUP_SECONDS + args.seconds + 2.0
+    begins = time.time() + args.lead + world / local / 20
+    ends = begins + args.warmup + args.seconds + 2.0
     first_nodes = np.linspace(1, world // local, SIMULATOR_COUNT + 1).astype(int).tolist()
     plans = [
         Plan(first, last, world, local, args.signals, args.pace, begins, ends, PORT, TOKEN, JOB)
@@ -175,7 +168,7 @@ def observe(
     ]  # fmt: skip
     training = Thread(target=head_ranks.train, args=(plans[0],))
     training.start()
-    observer, warmup_ends = HeadObserver(database), begins + WARMUP_SECONDS
+    observer, warmup_ends = HeadObserver(database), begins + args.warmup
     while time.time() < warmup_ends:
         observer.poll()
         time.sleep(0.05)
@@ -195,7 +188,7 @@ def observe(
         for simulator in simulators
     ]
     time.sleep(3.0)
-    steps = observer.steps()
+    steps = stored_steps(observer.connection, RUN)
     sent = world * max(report["steps"] for report in reports)
     batches = sum(report["batches"] for report in reports)
     return {
@@ -240,15 +233,16 @@ def sum_family(family: str, page: str) -> float:
     return sum(float(n) for n in re.findall(rf"^{family}\S* (\S+)$", page, re.MULTILINE))
 
 
-def fit_cost_model(rows: list[dict[str, Any]]) -> dict[str, float]:
+def has_kept_up(row: dict[str, Any]) -> bool:
+    """Whether the head could process all that was sent."""
+    return row["lost"] == 0 and row["cpu_percent"] < SATURATED_PERCENT
+
+
+def fit_cost_model(usable_rows: list[dict[str, Any]]) -> dict[str, float]:
     """CPU = constant + share per node + share per rank, by least squares.
 
-    Uses the rows that the head could process. Relative errors are weighted equally; otherwise the
-    largest fleet would dominate.
+    Relative errors are weighted equally; otherwise the largest fleet would dominate.
     """
-    usable_rows = [
-        row for row in rows if row["lost"] == 0 and row["cpu_percent"] < SATURATED_PERCENT
-    ]
     shares = np.array([[1.0, row["nodes"], row["ranks"]] for row in usable_rows])
     spent = np.array([row["cpu_percent"] for row in usable_rows])
     figures = np.linalg.lstsq(shares / spent[:, None], np.ones(len(usable_rows)), rcond=None)[0]
@@ -261,10 +255,10 @@ def fit_cost_model(rows: list[dict[str, Any]]) -> dict[str, float]:
     }
 
 
-def import_cost(modules: str) -> dict[str, float]:
+def import_cost(modules: str, repeats: int) -> dict[str, float]:
     """Cost of importing these modules: MB resident, seconds of CPU."""
     reports = []
-    for _ in range(3):
+    for _ in range(repeats):
         completed = subprocess.run(
             [sys.executable, "-c", IMPORT_COST_CODE, modules], stdout=subprocess.PIPE, check=True
         )
@@ -279,6 +273,9 @@ def main() -> None:
     parser.add_argument("--signals", type=int, default=32)
     parser.add_argument("--pace", type=float, default=1.0, help="seconds per step")
     parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--lead", type=float, default=15.0, help="seconds before the first step")
+    parser.add_argument("--warmup", type=float, default=20.0, help="seconds not measured")
+    parser.add_argument("--imports", type=int, default=3, help="repeats of an import")
     parser.add_argument("--anew", action="store_true", help="discard earlier results")
     args = parser.parse_args()
     enter_network_namespace()
@@ -287,13 +284,18 @@ def main() -> None:
     sizes = {(row["ranks"], row["nodes"]): row for row in [*earlier, *rows]}
     reports = [sizes[size] for size in sorted(sizes)]
     agent = {
-        "alone": import_cost("sentinel.agent.main"),
-        "torch": import_cost("sentinel.agent.main,torch.distributed"),
+        "alone": import_cost("sentinel.agent.main", args.imports),
+        "torch": import_cost("sentinel.agent.main,torch.distributed", args.imports),
     }
-    figures = {"rows": reports, "law": fit_cost_model(reports), "agent": agent}
+    figures = {"rows": reports, "agent": agent}
+    print(fleet_table(figures))
+    if not (usable_rows := [row for row in reports if has_kept_up(row)]):
+        print("The head kept up with none of them: no model, and nothing is written.")
+        return
+    figures["law"] = fit_cost_model(usable_rows)
     RESULTS.parent.mkdir(exist_ok=True)
     RESULTS.write_text(json.dumps(figures, indent=1) + "\n")
-    print(fleet_table(figures), cost_model_text(figures), torch_table(figures), sep="\n\n")
+    print(cost_model_text(figures), torch_table(figures), sep="\n\n")
 
 
 if __name__ == "__main__":

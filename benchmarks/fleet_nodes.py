@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from sentinel.cluster.authentication import MessageAuthenticator
 from sentinel.cluster.client import EXCHANGE_INTERVAL_SECONDS
 from sentinel.cluster.follower import HEARTBEAT_INTERVAL_SECONDS
-from sentinel.cluster.message_store import MessageStore
+from sentinel.cluster.message_store import MessageStore, MessageStoreError
 from sentinel.cluster.protocol import (
     ACK_STRUCT,
     HEAD_INFO_KEY,
@@ -38,6 +38,7 @@ from sentinel.transport.batch_codec import BatchEncoder
 NOISE = 0.02
 GRACE_SECONDS = 15.0
 """Seconds after the end in which a head that is behind may still process batches."""
+CONNECT_SECONDS = 60.0
 Rows = NDArray[np.float64]
 
 
@@ -102,7 +103,7 @@ class Node:
         local = self.plan.local
         self.ranks = range(self.number * local, (self.number + 1) * local)
         self.offset = random.random() * EXCHANGE_INTERVAL_SECONDS
-        self.store = MessageStore.connect("127.0.0.1", self.plan.port)
+        self.store = connect(self.plan.port)
         (head_info,) = self.store.read([HEAD_INFO_KEY])
         self.instance_id = HeadInfo.deserialize(
             self.authenticator.verify(HEAD_INFO_KEY, head_info)
@@ -181,6 +182,17 @@ class Node:
             )
             for rank in self.ranks
         ]  # fmt: skip
+
+
+def connect(port: int) -> MessageStore:
+    """A connection to the head, which may be busy; raises MessageStoreError after a minute."""
+    deadline = time.monotonic() + CONNECT_SECONDS
+    while True:
+        try:
+            return MessageStore.connect("127.0.0.1", port)
+        except MessageStoreError:
+            if time.monotonic() > deadline:
+                raise
 
 
 def simulate(plan: Plan) -> dict[str, float]:

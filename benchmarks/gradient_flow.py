@@ -48,17 +48,17 @@ TOKENS, MODEL_WIDTH = 2000, 320
 class Training:
     """One step of a model of ten million parameters."""
 
-    def __init__(self, kind: str, device: str) -> None:
+    def __init__(self, kind: str, device: str, width: int) -> None:
         torch.manual_seed(0)
-        self.kind, self.device = kind, device
-        self.net = (mlp() if kind == "mlp" else transformer()).to(device)
+        self.kind, self.device, self.width = kind, device, width
+        self.net = (mlp(width) if kind == "mlp" else transformer()).to(device)
         self.optimizer = torch.optim.AdamW(self.net.parameters(), lr=1e-4)
         self.loss = torch.nn.MSELoss() if kind == "mlp" else torch.nn.CrossEntropyLoss()
 
     def forward(self) -> Any:
         self.optimizer.zero_grad()
         if self.kind == "mlp":
-            x = torch.randn(BATCH, WIDTH, device=self.device)
+            x = torch.randn(BATCH, self.width, device=self.device)
             return self.loss(self.net(x), torch.zeros_like(x))
         x = torch.randint(0, TOKENS, (2, 64), device=self.device)
         return self.loss(self.net(x).flatten(0, 1), x.flatten())
@@ -82,8 +82,8 @@ class WithItem(Training):
 class WithCockpit(Training):
     """Cockpit, at each step."""
 
-    def __init__(self, kind: str, device: str) -> None:
-        super().__init__(kind, device)
+    def __init__(self, kind: str, device: str, width: int) -> None:
+        super().__init__(kind, device, width)
         from backpack import extend
         from cockpit import Cockpit, quantities
         from cockpit.utils.schedules import linear
@@ -106,8 +106,8 @@ class WithCockpit(Training):
         self.steps += 1
 
 
-def mlp() -> torch.nn.Module:
-    layers = [torch.nn.Linear(WIDTH, WIDTH) for _ in range(10)]
+def mlp(width: int) -> torch.nn.Module:
+    layers = [torch.nn.Linear(width, width) for _ in range(10)]
     return torch.nn.Sequential(*(part for layer in layers for part in (layer, torch.nn.ReLU())))
 
 
@@ -164,7 +164,7 @@ def compare(args: argparse.Namespace) -> dict[str, Any]:
     if args.cockpit is not None:
         sys.path.append(str(args.cockpit))
         kinds["cockpit"] = WithCockpit
-    trainings = {name: kind(args.model, args.device) for name, kind in kinds.items()}
+    trainings = {name: kind(args.model, args.device, args.width) for name, kind in kinds.items()}
     loop = current_session().loop
     flow, own = loop.gradient_flow, OwnTime()
     for name in ("before_clip", "before_step", "after_step", "end_step"):
@@ -220,6 +220,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--pairs", type=int, default=20)
     parser.add_argument("--model", choices=("mlp", "transformer"), default="mlp")
+    parser.add_argument("--width", type=int, default=WIDTH, help="of the layers of the mlp")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--cockpit", type=Path)
     args = parser.parse_args()

@@ -340,7 +340,7 @@ def measure(name: str, surface: Surface, budget: int, fine: int = FINE) -> tuple
     return error / base, linear / triangles
 
 
-def narrow_minima(share: float, count: int = 20) -> int:
+def narrow_minima(share: float, count: int) -> int:
     """How many Gaussian minima of that standard deviation, as a share of the side, are found."""
     rng, width, found = np.random.default_rng(7), 2 * share, 0
     for _ in range(count):
@@ -361,6 +361,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=2, help="random surfaces of each kind")
     parser.add_argument("--first-seed", type=int, default=1000)
+    parser.add_argument("--minima", type=int, default=20, help="narrow minima of each size")
     arguments = parser.parse_args()
     for package in ("adaptive", "loss_landscapes"):
         if not importlib.util.find_spec(package):
@@ -384,7 +385,7 @@ def main() -> None:
         print(
             f"minima with a standard deviation of {share:.1%} of the side that are found: ", end=""
         )
-        print(f"{narrow_minima(share)} of 20")
+        print(f"{narrow_minima(share, arguments.minima)} of {arguments.minima}")
 
 
 if __name__ == "__main__":

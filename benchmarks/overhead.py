@@ -184,6 +184,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--kills", type=int, default=120)
+    parser.add_argument("--times-only", action="store_true", help="no strace, no valgrind")
     parser.add_argument("--child", nargs=3)
     args = parser.parse_args()
     if args.child:
@@ -191,7 +192,7 @@ def main() -> None:
     missing = [name for name, package in PACKAGES.items() if find_spec(package) is None]
     names = [name for name in LOGGERS if name not in missing]
     rows: dict[str, dict[str, float]] = time_loggers(names, args.rounds, args.steps)
-    for name in reversed(names):
+    for name in reversed(names) if not args.times_only else ():
         if shutil.which("strace"):
             rows[name]["system calls"] = system_calls_per_log(name)
         if shutil.which("valgrind") and name in INSTRUCTION_LOGGERS:

@@ -22,7 +22,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
-from support.stored_homes import write_long_run  # noqa: E402
+from support.stored_homes import long_rows, write_long_run  # noqa: E402
 
 from sentinel.web.report_page import read_plotly  # noqa: E402
 
@@ -39,9 +39,8 @@ def main() -> None:
         home = Path(folder)
         names = [f"long-{number}" for number in range(options.runs)]
         for name in names:
-            write_long_run(
-                home, name, steps=options.steps, ranks=options.ranks, signals=options.signals
-            )
+            rows = long_rows(options.steps, options.signals)
+            write_long_run(home, name, rows, ranks=options.ranks)
         output = home / "report.html"
         seconds = [measure(home, names, output) for _ in range(options.trials)]
         total, library = output.stat().st_size, len(read_plotly().encode())
