@@ -26,6 +26,7 @@ from math import inf, nan
 from random import Random
 from typing import Any
 
+import numpy as np
 from pydantic import SecretStr
 
 from sentinel.model.delivery import (
@@ -40,7 +41,7 @@ from sentinel.model.delivery import (
     Sink,
 )
 from sentinel.model.diagnosis import Diagnosis, Evidence
-from sentinel.model.evidence_text import split_unit
+from sentinel.model.evidence_text import label_of, split_unit
 from sentinel.model.finding import (
     Clear,
     Detector,
@@ -70,11 +71,19 @@ HEARTBEAT_KEYS = frozenset(
 
 MAX_REMEDY_SENTENCES = 3
 
+INTERNAL_WORDS = re.compile(
+    r"\b(autocorrelation|averaged|block|buffer|consecutive|cusum|ema|joint|noise|nonfinite|sigmas?|"
+    r"standard error|threshold|window|z)\b",
+    re.IGNORECASE,
+)
+"""Words of an implementation, which evidence does not contain: people read it."""
+
 _NUMBER = r"(-?[\d.]+(?:e[+-]?\d+)?%?)"
 _CHANGE = re.compile(rf"from {_NUMBER} to {_NUMBER}(?![\d.])")
 _NEGATIVE_CHANGE = re.compile(r"(?:rose|risen|fell|fallen|grew|improved|increased) by -")
 _VARIABLE_NAME = re.compile(r"\b[a-z]+_[a-z0-9_]+\b")
 _CODE = re.compile(r"`[^`]*`")
+_DOUBLE_ARTICLE = re.compile(r"\b(?:a|an|the)\s+(?:\w+\s+)?the\b", re.IGNORECASE)
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z])")
 DOCSTRING_SECTIONS = ["Formula", "Units", "Source", "Defaults"]
 
@@ -154,6 +163,8 @@ def check_finding(kind: type[Any], finding: Finding) -> None:
         not _NEGATIVE_CHANGE.search(summary), kind, f"must not show a negative change: {summary!r}"
     )
     for key, value in finding.evidence.items():
+        internal = INTERNAL_WORDS.findall(label_of(key))
+        _require(not internal, kind, f"must name its evidence {key!r} in words of a reader")
         is_plain = isinstance(value, float | int | str)
         _require(is_plain, kind, "must give numbers or strings as evidence")
         signal = SIGNALS.get(key)
@@ -201,6 +212,8 @@ def _check_declarations(kind: type[Any]) -> None:
     _require(remedy.endswith("."), kind, "must have a remedy in whole sentences")
     sentences = len(_SENTENCE_END.split(remedy))
     _require(sentences <= MAX_REMEDY_SENTENCES, kind, "must have a remedy of three sentences")
+    double = _DOUBLE_ARTICLE.findall(remedy)
+    _require(not double, kind, f"must not put an article before the name of a setting: {double}")
     _require("{" not in remedy, kind, "must name settings in its remedy that exist")
     _require(
         not _VARIABLE_NAME.search(_CODE.sub("", remedy)),
@@ -293,14 +306,15 @@ def _synthetic_run(count: int, extreme_share: float = 0.0) -> Iterator[Record]:
     In its last third every value is fifty times as high, and every step is saved.
     """
     rng = Random(count)  # noqa: S311 - reproducible, not secret
-    for step in range(count):
+    numbers = np.random.default_rng(count)
+    shape = count, len(SIGNALS)
+    rows = numbers.normal(1.0, 0.1, shape)
+    rows[(np.arange(count) >= count * 2 / 3)] *= 50.0
+    is_extreme = numbers.random(shape) < extreme_share
+    rows[is_extreme] = numbers.choice(EXTREME_VALUES, is_extreme.sum())
+    for step, row in enumerate(rows.tolist()):
         is_healthy = step < count * 2 / 3
-        values = {
-            name: rng.choice(EXTREME_VALUES)
-            if rng.random() < extreme_share
-            else rng.gauss(1.0, 0.1) * (1 if is_healthy else 50)
-            for name in SIGNALS
-        }
+        values = dict(zip(SIGNALS, row, strict=True))
         values["global_step"] = values["optimizer_steps"] = float(step)
         yield Record("run", WHOLE_RUN, step, float(step), values=values)
         if step % 5 == 0:

@@ -26,14 +26,23 @@ class AgentWarning:
         incident = self._incident(record)
         return Notification(NotificationReason.OPENED, incident, record.step, record.time)
 
-    def resolved(self, record: Record) -> Notification:
-        """The notification that resolves the warning at that record."""
-        incident = self._incident(record)
+    def updated(self, record: Record, opening: Notification) -> Notification:
+        """The notification at that record with which the text of an open warning changes."""
+        incident = self._incident(record, opening)
+        reason = NotificationReason.UPDATED
+        return Notification(reason, incident, record.step, record.time, number=opening.number + 1)
+
+    def resolved(self, record: Record, opening: Notification | None = None) -> Notification:
+        """The notification that resolves the warning at that record; `opening` if it is known."""
+        incident = self._incident(record, opening)
         incident.state = IncidentState.RESOLVED
         incident.resolved_step, incident.resolved_time = record.step, record.time
         return Notification(NotificationReason.RESOLVED, incident, record.step, record.time)
 
-    def _incident(self, record: Record) -> Incident:
+    def _incident(self, record: Record, opening: Notification | None = None) -> Incident:
+        step, time = record.step, record.time
+        if opening is not None and opening.incident.episode == self.episode:
+            step, time = opening.incident.opened_step, opening.incident.opened_time
         return Incident(
             key=IncidentKey(self.run, WHOLE_RUN, self.label),
             episode=self.episode,
@@ -41,8 +50,8 @@ class AgentWarning:
             signal=self.subject,
             remedy=self.remedy,
             finding=self.finding,
-            onset_step=record.step,
-            opened_step=record.step,
-            opened_time=record.time,
+            onset_step=step,
+            opened_step=step,
+            opened_time=time,
             state=IncidentState.FIRING,
         )

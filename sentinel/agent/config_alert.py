@@ -1,4 +1,4 @@
-"""Notifies of invalid settings that an agent replaced by their defaults."""
+"""Notifies of invalid settings that an agent ignores."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class ConfigAlert:
         summary = "The settings are valid again."
         if self.errors:
             names = ", ".join(sorted(self.errors))
-            summary = f"Invalid settings are replaced by their defaults: {names}."
+            summary = f"Invalid settings are ignored: {names}."
         return AgentWarning(
             self.run,
             INCIDENT_LABEL,

@@ -41,7 +41,10 @@ class LogAgent(Agent):
         super().__init__(run, settings, clock, storage, predecessor)
         self.processor.consumers += (consumer,)
 
-    def _build_source(self, positions: Mapping[str, ReadPosition]) -> RecordSource:
+    def _build_source(
+        self, positions: Mapping[str, ReadPosition], predecessor: RecordSource | None
+    ) -> RecordSource:
+        del predecessor
         self.log = LogFollower(
             self.run,
             self.path,

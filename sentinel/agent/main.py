@@ -18,6 +18,7 @@ from secrets import token_urlsafe
 from threading import Event as Flag
 from typing import Protocol
 
+from sentinel.agent.dead_run_closer import DeadRunCloser
 from sentinel.agent.home_pruner import HomePruner
 from sentinel.agent.processor import RunProcessor
 from sentinel.agent.registration import AgentRegistration
@@ -85,6 +86,8 @@ DRAIN_SECONDS = 10.0
 """How long an agent that stops still reads; schedulers kill it after 30 seconds."""
 REPORT_TIMEOUT_SECONDS = 60.0
 """How long an agent that ends waits for reports that are being sent."""
+MAX_ONSET_WAIT_SECONDS = 10.0
+"""How long an agent whose run ended waits for the onset of an incident."""
 UNDELIVERED_TIMEOUT_SECONDS = 24 * 3600.0
 """Time after the end of a run for which the agent keeps trying to deliver notifications."""
 
@@ -215,7 +218,8 @@ class Agent:
         )
         with reading_storage():
             positions = Journal(self.connection).positions()
-        self.source: RecordSource = self._build_source(positions)
+        former = None if predecessor is None else predecessor.source
+        self.source: RecordSource = self._build_source(positions, former)
         with reading_storage():
             self.cluster_role = AgentRole(
                 run,
@@ -269,6 +273,7 @@ class Agent:
             settings.history.full_steps,
             int(settings.history.max_mb * 2**20),
         )
+        self.dead_run_closer = DeadRunCloser(settings, clock)
         self.home_pruner = HomePruner(home_dir(), settings.history.max_home_mb * 2**20, clock)
         reader = RunReader(database_path, self.storage.report, clock)
         view = RunView(
@@ -303,7 +308,9 @@ class Agent:
             self.storage.report(error)
             self.storage.check()
 
-    def _build_source(self, positions: Mapping[str, ReadPosition]) -> RecordSource:
+    def _build_source(
+        self, positions: Mapping[str, ReadPosition], predecessor: RecordSource | None
+    ) -> RecordSource:
         """The source of the run's records, which continues at `positions`."""
         return LiveRings(
             self.run,
@@ -312,6 +319,7 @@ class Agent:
             self.clock,
             self.node_metrics.new_values,
             keep_messages=self.settings.privacy.messages,
+            predecessor=predecessor if isinstance(predecessor, LiveRings) else None,
         )
 
     def _rank_pids(self) -> dict[int, int]:
@@ -364,7 +372,7 @@ class Agent:
                     # What the workers store last must be in the copy, or it is sent twice.
                     self.dispatcher.stop(delivery_timeout)
                 self.run_directory.rescue(self.connection)
-            self._shut_down(onset_timeout=0.5, delivery_timeout=delivery_timeout)
+            self._shut_down(delivery_timeout=delivery_timeout)
             self._release_storage()
             self._raise_storage_failure(error)
             raise
@@ -391,6 +399,7 @@ class Agent:
         self.dispatcher.start()
         self.storage_keeper.start()
         self.summary_writer.start()
+        self.dead_run_closer.start()
         if self.processor.health_ping is not None:
             self.processor.health_ping.start()
         self.node_metrics.start()
@@ -430,7 +439,7 @@ class Agent:
         )
         if self.sample_poller is not None and self.source.attempt >= 0:
             local_records += self.sample_poller.poll(self.source.attempt)
-        entries = self._exchange(local_records)
+        entries = [*self._exchange(local_records), *self.processor.poll_onsets()]
         if entries or self.cluster_role.has_unsaved_changes:
             self._commit(local_records, entries)
             if text := self.processor.pop_coverage_text():
@@ -545,16 +554,18 @@ class Agent:
         has_run = self.source.attempt >= 0 or self.processor.has_stopped
         if has_run and elapsed < self.settings.linger_seconds:
             return False
+        if self.processor.onset_worker.is_busy and elapsed < MAX_ONSET_WAIT_SECONDS:
+            return False
         undelivered = outbox.count_undelivered(self.connection, self.sinks)
         return not undelivered or elapsed >= UNDELIVERED_TIMEOUT_SECONDS
 
     def _shut_down(
         self,
-        onset_timeout: float = 5.0,
         delivery_timeout: float = 5.0,
         report_timeout: float = 0.0,
     ) -> None:
         self.storage_keeper.stop()
+        self.dead_run_closer.stop(timeout=0.0)
         self.summary_writer.stop(SUMMARY_TIMEOUT_SECONDS)
         self.cluster_role.stop()
         self.node_metrics.stop()
@@ -565,7 +576,7 @@ class Agent:
         self.report_sender.stop(report_timeout)
         if self.processor.health_ping is not None:
             self.processor.health_ping.stop(timeout=5.0)
-        self.processor.onset_worker.stop(onset_timeout)
+        self.processor.onset_worker.stop(timeout=0.5)
         self.server.stop()
         self.source.close()
 

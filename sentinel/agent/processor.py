@@ -17,15 +17,15 @@ from typing import Any, Protocol
 
 from sentinel.actions.planner import ActionPlanner
 from sentinel.agent.config_alert import ConfigAlert, alert_name
+from sentinel.agent.onset_worker import OnsetWorker
 from sentinel.agent.storage_alert import StorageAlert
 from sentinel.agent.storage_alert import alert_name as storage_alert_name
 from sentinel.cluster.agent_role import NODE_LOSS_DETECTOR, AgentRole
-from sentinel.config.route import Route
 from sentinel.config.settings import Settings
 from sentinel.metrics.exposition import Exposition
 from sentinel.model.counters import Counters
-from sentinel.model.delivery import Sink, closes_alerts, is_record
-from sentinel.model.incident import IncidentState, RunTier
+from sentinel.model.delivery import Sink
+from sentinel.model.incident import IncidentState, Onset, RunTier
 from sentinel.model.notification import Notification, RunContext
 from sentinel.model.record import WHOLE_RUN, Event, Record
 from sentinel.model.record_batch import RecordBatch, RecordOrBatch
@@ -36,7 +36,7 @@ from sentinel.notify.recipients import Recipients
 from sentinel.notify.run_context import RunContextReader
 from sentinel.pipeline import pipeline
 from sentinel.pipeline.engine import Result
-from sentinel.pipeline.incidents import ACKNOWLEDGED_KEY, LASTING_DETECTORS
+from sentinel.pipeline.incidents import ACKNOWLEDGED_KEY, outlives_run
 from sentinel.pipeline.onset_process import OnsetProcess
 from sentinel.pipeline.pipeline import SKIPPED_ERRORS
 from sentinel.signals.catalogue import canonical_name
@@ -47,7 +47,6 @@ from sentinel.store import database
 from sentinel.store.baselines import BaselineMemory, BaselineStore
 from sentinel.store.history import History
 from sentinel.store.journal import Journal
-from sentinel.store.onset_worker import OnsetWorker
 from sentinel.store.samples import SampleStore
 from sentinel.store.storage_monitor import StorageMonitor, reading_storage
 from sentinel.transport.paths import BASELINES_NAME, home_dir
@@ -108,14 +107,7 @@ class RunProcessor:
             clock=clock,
         )
         self._labels = {PROJECT_KEY: settings.project, TAGS_KEY: join_tags(settings.tags)}
-        self.recipients = Recipients(
-            {name: settings.routes.get(name, Route()) for name in sinks},
-            [name for name, sink in sinks.items() if sink.can_update],
-            [name for name, sink in sinks.items() if closes_alerts(sink)],
-            [name for name, sink in sinks.items() if is_record(sink)],
-            settings.hold_seconds,
-            settings.team,
-        )
+        self.recipients = Recipients.of_settings(settings, sinks)
         self.context_reader = RunContextReader(
             connection, settings.public_url, settings.dashboard_url, is_drill=settings.drill
         )
@@ -125,13 +117,7 @@ class RunProcessor:
         self.notification_policy.describe_run = self._describe_run
         self.samples = SampleStore(connection, settings.max_samples)
         onset_process = OnsetProcess()
-        self.onset_worker = OnsetWorker(
-            path,
-            onset_process.estimate,
-            self.exposition.set_onset,
-            self.storage.report,
-            onset_process.kill,
-        )
+        self.onset_worker = OnsetWorker(onset_process.estimate, onset_process.kill)
         with reading_storage():
             self.action_planner = ActionPlanner(
                 connection,
@@ -144,7 +130,6 @@ class RunProcessor:
             self.history,
             *self.restorable_consumers,
             self.samples,
-            self.onset_worker,
         )
         self.baseline_memory: BaselineMemory | None = None
         if settings.baselines:
@@ -160,7 +145,7 @@ class RunProcessor:
             self.health_ping = HealthPing(settings.ping_url)
             self.consumers += (self.health_ping,)
         for name, message in settings.config_errors.items():
-            log.warning("%s The defaults are used.", message)
+            log.warning("%s It is ignored.", message)
             counters.set("sentinel_config_errors_total", name, 1)
         self.config_alert = ConfigAlert(
             run, settings.config_errors, was_notified=outbox.is_open(connection, alert_name(run))
@@ -243,7 +228,7 @@ class RunProcessor:
         acknowledged = [
             each.key.detector
             for each in self.pipeline.firing_incidents()
-            if each.key.detector in LASTING_DETECTORS and suppression.acknowledgement(each)
+            if outlives_run(each) and suppression.acknowledgement(each)
         ]
         if not acknowledged:
             return entry
@@ -284,6 +269,27 @@ class RunProcessor:
             for each in self.pipeline.current_notifications()
         )
         self.exposition.restore(self.pipeline.firing_incidents(), cases)
+
+    def poll_onsets(self) -> list[Record]:
+        """Records of the onsets that were estimated since the last call; queue what waits."""
+        waiting = self.pipeline.undated_incidents
+        records = [
+            self._onset_record(request.incident, onset)
+            for request, onset in self.onset_worker.poll()
+            # One that opened again meanwhile waits for another estimate.
+            if waiting.get(request.incident) == request
+        ]
+        if not records:
+            self.onset_worker.enqueue(waiting.values())
+        return records
+
+    def _onset_record(self, incident: str, onset: Onset | None) -> Record:
+        values = {}
+        if onset is not None:
+            values = {"step": onset.step, "earliest": onset.earliest, "latest": onset.latest}
+        return Record(
+            self.run, WHOLE_RUN, 0, self._clock(), Event.ONSET, values, {"incident": incident}
+        )
 
     def persist(self) -> None:
         """Append the entries processed since the last call to the journal."""
@@ -349,7 +355,6 @@ class RunProcessor:
                 is_running=bool(latest_records) and self.stop_record is None,
             )
         self.show_open_cases()
-        self.onset_worker.restore(self.pipeline.firing_incidents())
 
     def _store_labels(self) -> None:
         """Store project and tags, by which the list of runs can be grouped, with the metadata."""
@@ -381,7 +386,7 @@ class RunProcessor:
 
     def _begin_reading_again(self, record: Record) -> None:
         """Let the records from this one on replace those that are stored."""
-        if record.rank == WHOLE_RUN and record.event is not Event.HEARTBEAT:
+        if record.rank == WHOLE_RUN and record.event not in {Event.HEARTBEAT, Event.ONSET}:
             self._reads_again = False
             self.history.delete_since(record.time)
 

@@ -10,7 +10,8 @@ import os
 import socket
 import stat
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,33 @@ WILDCARD_ADDRESSES = ("0.0.0.0", "::")  # noqa: S104 - recognised, not bound
 REGISTRATION_NAME = "agent.json"
 MAX_LOCK_ATTEMPTS = 5
 LOCK_RETRY_SECONDS = 0.02
+CLOSING_OWNER = "closing"
+"""Content of the lock of a run without an agent whose cases another process closes."""
+MAX_CLOSING_SECONDS = 60.0
+"""Longest wait of an agent that starts for that process, which needs some seconds."""
+
+
+_LOCK_FLAGS = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+
+
+@contextmanager
+def closing_lock(directory: Path) -> Iterator[bool]:
+    """Hold the lock of a run without an agent to close its cases; whether no process has it.
+
+    An agent of the run that starts meanwhile waits. Raises OSError.
+    """
+    descriptor = os.open(directory / AGENT_LOCK, _LOCK_FLAGS, 0o600)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+            return
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, CLOSING_OWNER.encode(), 0)
+        yield True
+    finally:
+        os.close(descriptor)
 
 
 class AlreadyServedError(RuntimeError):
@@ -71,12 +99,12 @@ class AgentRegistration:
         return port if is_here and isinstance(port, int) and 0 < port < 65536 else 0
 
     def _lock(self, path: Path) -> None:
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-        owner = ""
+        owner, attempts, deadline = "", 0, time.monotonic() + MAX_CLOSING_SECONDS
         # `is_agent_running` in another process holds the lock briefly, and an agent that ends
         # removes the file.
-        for _ in range(MAX_LOCK_ATTEMPTS):
-            descriptor = os.open(path, flags, 0o600)
+        while attempts < MAX_LOCK_ATTEMPTS and time.monotonic() < deadline:
+            attempts += owner != CLOSING_OWNER
+            descriptor = os.open(path, _LOCK_FLAGS, 0o600)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 if os.fstat(descriptor).st_nlink:

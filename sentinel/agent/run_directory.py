@@ -355,6 +355,7 @@ class RunDirectory:
             self._clock() if is_new else state.since,
             remedy,
             number=number + is_new,
+            folder=str(fallback_run_dir(self.run)),
         )
         save_state(self.database_path, self._storage.state)
 

@@ -29,8 +29,12 @@ MAX_PENDING_STEPS = 4096
 ENDED_STATES = frozenset({"finished", "failed", "died"})
 """States of a heartbeat when no rank is left."""
 
-_EVENT_ORDER = {Event.STEP: 0, Event.EVAL: 1}
+_EVENTS_IN_ORDER = (Event.STEP, Event.EVAL, Event.STAGE, Event.TRAINING)
+_EVENT_ORDER = {event: order for order, event in enumerate(_EVENTS_IN_ORDER)}
 """Events that wait for all ranks, and the order in which those of one step index close."""
+
+_HELD_EVENTS = (Event.METADATA, Event.SAVE)
+"""Events that must not be taken for those of the training before."""
 
 _COMBINED_ELSEWHERE = frozenset({Event.SAMPLE, Event.LAYERS})
 """Events of ranks that `TextSampleAggregator` and `LayerAggregator` combine."""
@@ -63,6 +67,8 @@ class Aligner:
     step_seconds: float = 0.0
     """Seconds between the last two steps."""
     last_saved_index: int = -1
+    held_events: list[Record] = field(default_factory=list)
+    """Events of another training, whose TRAINING is not closed yet."""
 
     def __post_init__(self) -> None:
         self.membership = RankMembership(self.deadline_seconds)
@@ -120,6 +126,9 @@ class Aligner:
 
     def _process_event(self, record: Record) -> Iterator[Record]:
         """Handle a record of one rank that does not wait for others."""
+        if record.event in _HELD_EVENTS and self._is_behind_training(record):
+            self.held_events.append(record)
+            return
         if record.event is Event.METADATA:
             self.metadata.update_metadata(record.attributes)
             if is_collective_turned_off(record):
@@ -135,6 +144,13 @@ class Aligner:
                 yield replace(record, rank=WHOLE_RUN)
         elif record.event not in _COMBINED_ELSEWHERE:
             yield replace(record, rank=WHOLE_RUN)
+
+    def _is_behind_training(self, record: Record) -> bool:
+        """Whether the rank has reported another training that is not closed."""
+        return any(
+            order == _EVENT_ORDER[Event.TRAINING] and record.rank in pending.reported_ranks
+            for (_, order), pending in self.pending_steps.items()
+        )
 
     def _process_start(self, record: Record) -> Iterator[Record]:
         if record.attempt > self.attempt:
@@ -154,6 +170,7 @@ class Aligner:
         self.metadata.configure_keys(self.keys)
         self.membership = RankMembership(self.deadline_seconds, started_at=self.now)
         self.pending_steps, self.closed_steps = {}, ClosedSteps()
+        self.held_events = []
         self.last_step_at, self.step_seconds, self.last_saved_index = 0.0, 0.0, -1
 
     def _discard_rank(self, rank: int) -> None:
@@ -216,7 +233,7 @@ class Aligner:
             too_many = len(self.pending_steps) > MAX_PENDING_STEPS
             if not too_many and not self._is_ready(key[0], self.pending_steps[key]):
                 return
-            yield self._close_step(key)
+            yield from self._close_step(key)
 
     def _is_ready(self, step_index: int, pending: PendingStep) -> bool:
         if self.membership.has_unread_records(step_index):
@@ -238,14 +255,13 @@ class Aligner:
     def _is_awaited(self, rank: int, step_index: int) -> bool:
         return self.membership.is_awaited(rank, step_index, self.now)
 
-    def _close_step(self, key: StepKey) -> Record:
+    def _close_step(self, key: StepKey) -> Iterator[Record]:
         pending = self.pending_steps.pop(key)
-        event, missing = Event.EVAL, []
-        if key[1] == _EVENT_ORDER[Event.EVAL]:
-            # Often a single rank evaluates, so no rank is missing.
+        # Often a single rank evaluates or declares a stage, so no rank is missing.
+        event, missing = _EVENTS_IN_ORDER[key[1]], list[int]()
+        if event is Event.EVAL:
             self.closed_steps.evaluating_ranks = set(pending.reported_ranks)
-        else:
-            event = Event.STEP
+        elif event is Event.STEP:
             missing = sorted(self.membership.silent_ranks() - pending.reported_ranks)
             previous, self.last_step_at = self.last_step_at, pending.first_received_at
             self.step_seconds = self.last_step_at - previous if previous else 0.0
@@ -253,8 +269,12 @@ class Aligner:
             event, pending.tables, missing, self.metadata.metadata, self.membership.world_size
         )
         self.closed_steps.add(key, combined.values)
-        return with_hosts(combined, self.metadata.host_by_rank)
+        yield with_hosts(combined, self.metadata.host_by_rank)
+        if event is Event.TRAINING:
+            held, self.held_events = self.held_events, []
+            for record in held:
+                yield from self._process_event(record)
 
     def _close_all_steps(self) -> Iterator[Record]:
         for key in sorted(self.pending_steps):
-            yield self._close_step(key)
+            yield from self._close_step(key)

@@ -30,9 +30,19 @@ def symptom_evidence(symptom: Symptom | None, weight: float) -> Iterable[Evidenc
 def slowdown_evidence(context: CaseContext, weight: float) -> Iterable[Evidence]:
     """A run that is slower than before, as evidence; nothing once it is as fast as usual."""
     drop = context.symptoms.get("throughput_drop")
-    times = None if drop is None else drop.evidence.get("times_usual")
+    times = None if drop is None else drop.evidence.get("ratio_to_usual")
     if not isinstance(times, float | int) or times > 1.0:
         yield from symptom_evidence(drop, weight)
+
+
+def waits_alone(context: CaseContext) -> bool:
+    """Whether a single rank waits for data, by more than all of them do."""
+    straggler, stall = context.symptoms.get("straggler"), context.symptoms.get("data_stall")
+    if straggler is None or straggler.evidence.get("signal", "data_wait") != "data_wait":
+        return False
+    lag = straggler.evidence.get("median_lag_share_of_step_time")
+    wait = None if stall is None else stall.evidence.get("data_wait_share")
+    return not (isinstance(lag, float) and isinstance(wait, float)) or lag > wait
 
 
 def possibly_first(symptom: Symptom, *others: Symptom | None, tolerance_steps: float = 0.0) -> bool:
@@ -64,6 +74,11 @@ def weak_kl_control_evidence(context: CaseContext) -> Iterable[Evidence]:
     factor = ADAPTER_FACTOR if has_adapters(context.metadata) else 1.0
     if rate is not None and rate > factor * FAST_LEARNING_RATE:
         yield Evidence(0.2, f"The learning rate is {rate:g}, high for training by reward.")
+
+
+def is_rewarded_though_cut_off(truncation: Symptom | None) -> bool:
+    """Whether the reward rises although hardly any completion ends, as the detector found."""
+    return truncation is not None and "reward_before_truncation" in truncation.evidence
 
 
 def stronger_kl_advice(context: CaseContext) -> str:

@@ -19,7 +19,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import ClassVar
 
-from sentinel.causes._evidence import possibly_first, symptom_evidence
+from sentinel.causes._evidence import (
+    is_rewarded_though_cut_off,
+    possibly_first,
+    symptom_evidence,
+)
 from sentinel.model.diagnosis import CaseContext, Evidence
 from sentinel.model.finding import Severity
 from sentinel.signals.setting_names import describe_setting
@@ -47,6 +51,8 @@ class AnswersCutOff:
         truncation, growth = context.earliest("truncation"), context.earliest("length_explosion")
         fall = context.earliest("reward_collapse")
         if truncation is None or context.earliest(*EXCLUDING_DETECTORS) is not None:
+            return
+        if is_rewarded_though_cut_off(truncation):
             return
         is_mild = truncation.severity is Severity.INFO
         if fall is not None and (

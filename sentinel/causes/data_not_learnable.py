@@ -62,7 +62,7 @@ class DataNotLearnable:
             return
         yield from symptom_evidence(never_moved, 0.5)
         yield from symptom_evidence(context.symptoms.get("loss_plateau"), 0.1)
-        level = never_moved.evidence.get("loss_median")
+        level = never_moved.evidence.get("median_loss")
         is_chance = isinstance(level, float | int) and abs(level - CHANCE_LOSS) < CHANCE_TOLERANCE
         if is_chance:
             yield Evidence(0.3, f"The loss is {level:.3f}, that of random guessing (ln 2).")

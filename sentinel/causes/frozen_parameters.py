@@ -45,9 +45,7 @@ class FrozenParameters:
         if context.earliest("reward_zero_variance", "loss_zero", "nan_or_inf") is not None:
             return
         no_gradient = _zero_from_start(context.symptoms.get("grad_vanishing"), "grad_norm_before")
-        no_rate = _zero_from_start(
-            context.symptoms.get("learning_rate_anomaly"), "highest_learning_rate", None
-        )
+        no_rate = _no_rate(context)
         stagnation = context.earliest("loss_never_moved", "reward_stalled")
         norm = context.values.get("grad_norm")
         is_negligible = (
@@ -68,7 +66,23 @@ class FrozenParameters:
             yield Evidence(0.5, f"The gradient norm is {norm:.2g}, too small to change a weight.")
 
     def remedy(self, context: CaseContext) -> str:
-        """Count the trained parameters; check adapters; or look at the layers that are frozen."""
+        """Count the trained parameters; check adapters, the schedule, or the frozen layers."""
+        if _no_rate(context) is not None:
+            rate, schedule, warmup, count = (
+                describe_setting(name, context.metadata)
+                for name in (
+                    "learning rate",
+                    "learning-rate schedule",
+                    "warm-up",
+                    "maximum number of steps",
+                )
+            )
+            return (
+                "Stop the run: its checkpoints contain the initial weights. Check what makes the "
+                f"rate 0: {rate} itself, {schedule}, {warmup} that does not end, or a scheduler "
+                f"created for fewer steps than {count}. Check that the scheduler is stepped after "
+                "each optimizer step."
+            )
         layers = {f"`{each.evidence['layer']}`" for each in _frozen_layers(context)}
         if layers and "grad_vanishing" not in context.symptoms:
             return (
@@ -86,6 +100,12 @@ class FrozenParameters:
             "gradient checkpointing call `model.enable_input_require_grads()`, and check that the "
             "adapter is active."
         )
+
+
+def _no_rate(context: CaseContext) -> Symptom | None:
+    """The symptom of a learning rate that was 0 from the start."""
+    symptom = context.symptoms.get("learning_rate_anomaly")
+    return _zero_from_start(symptom, "highest_learning_rate", None)
 
 
 def _frozen_layers(context: CaseContext) -> Iterable[Symptom]:

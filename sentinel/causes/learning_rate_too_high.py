@@ -69,7 +69,9 @@ class LearningRateTooHigh:
         )
         yield from _stuck_evidence(context)
         spike, high_rate = context.symptoms.get("loss_spike"), _high_rate_evidence(context)
-        has_recurred = spike is not None and spike.occurrences > 1
+        # Until a loss that rose has settled, each jump may be of the same event.
+        is_settled = divergence is None or divergence.severity is Severity.CRITICAL
+        has_recurred = spike is not None and spike.occurrences > 1 and is_settled
         # Where the loss jumped in one step and stays high, a batch may have caused it as well.
         is_jump = spike is not None and (divergence is None or _is_same_event(spike, divergence))
         is_gradual = divergence is not None and not is_jump
@@ -111,6 +113,10 @@ def _is_same_event(one: Symptom, other: Symptom) -> bool:
 
 def _stuck_evidence(context: CaseContext) -> Iterable[Evidence]:
     """A training that does not progress at a rate far above the usual."""
+    vanishing = context.symptoms.get("grad_vanishing")
+    if vanishing is not None and vanishing.evidence.get("grad_norm_before") == 0.0:
+        # A norm that has been 0 since the first step is that of frozen parameters.
+        return
     anomaly = context.symptoms.get("learning_rate_high")
     if anomaly is not None and anomaly.severity is not Severity.INFO:
         yield from symptom_evidence(anomaly, 0.7)
@@ -121,8 +127,7 @@ def _stuck_evidence(context: CaseContext) -> Iterable[Evidence]:
     is_far = rate > FAR_TOO_HIGH_FOR_LOSS * usual.highest
     losses = ("loss_plateau", "loss_never_moved") if is_far else ()
     stuck = context.earliest("grad_vanishing", *losses)
-    # A norm that has been 0 since the first step is that of frozen parameters.
-    if stuck is None or stuck.evidence.get("grad_norm_before") == 0.0:
+    if stuck is None:
         return
     yield from symptom_evidence(stuck, 0.4)
     text = f"{rate / usual.highest:.0f} times the highest usual for {usual.kind}"

@@ -2,7 +2,8 @@
 
 Evidence
     A node that does not report while no rank takes a step is almost sufficient. A GPU with errors,
-    a host that ran out of memory, or a slow rank may have preceded it.
+    a host that ran out of memory, or a slow rank may have preceded it. If a rank was killed while
+    the head did not report, the rank is the cause.
 
 Source
     Grattafiori et al. 2024 (arXiv:2407.21783), section 3.3.4: most unplanned interruptions were due
@@ -42,9 +43,9 @@ class NodeDown:
     severity: ClassVar[Severity | None] = None
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
-        """The lost node and earlier incidents; nothing while the other ranks continue."""
+        """The lost node and earlier incidents; nothing if ranks continue, or one was killed."""
         lost = context.symptoms.get("node_lost")
-        if lost is None or lost.evidence.get("training") == "running":
+        if lost is None or lost.rank is not None or lost.evidence.get("training") == "running":
             return
         yield from symptom_evidence(lost, 0.85)
         for name, weight in PRECURSOR_WEIGHTS.items():

@@ -7,11 +7,15 @@ Evidence
     A loss or gradient that is NaN or infinite is the main evidence. A gradient norm, or a loss,
     that rose before supports an overflow; so do half precision, and a loss scale that had to fall
     to almost 1. A gradient norm that was never finite, and a learning rate that has not moved since
-    the first step, show that every step of the optimizer is skipped.
+    the first step, show that every step of the optimizer is skipped. A policy whose weights are NaN
+    writes one token until the limit, such as "!!!!", and earns nothing: an end of its length,
+    reward or entropy that begins with the lost value, or a few steps later, is its effect if the
+    value stays lost, or 0, which some trainers log for NaN. One lost value is enough then.
 
 Source
     Micikevicius et al. 2018 (arXiv:1710.03740) on half precision and loss scaling; a tiny training
-    in float16 whose optimizer divides by an underflow, in the tests.
+    in float16 whose optimizer divides by an underflow, in the tests. Public reports of policies
+    that write "!!!!" after a NaN: verl#721, #747, #751 and #2626, ms-swift#3136 and #3930.
 """
 
 from __future__ import annotations
@@ -21,8 +25,9 @@ from math import isfinite
 from typing import ClassVar
 
 from sentinel.causes._evidence import symptom_evidence
-from sentinel.model.diagnosis import CaseContext, Evidence
+from sentinel.model.diagnosis import MAX_EFFECT_DELAY_POINTS, CaseContext, Evidence, Symptom
 from sentinel.model.finding import Severity
+from sentinel.signals.precision import is_float16
 from sentinel.signals.setting_names import describe_setting
 
 EXHAUSTED_LOSS_SCALE = 1.0
@@ -40,36 +45,66 @@ class NumericalBreakdown:
     explains: ClassVar[frozenset[str]] = frozenset({
         "nan_or_inf", "grad_explosion", "loss_spike", "loss_divergence",
     })  # fmt: skip
+    effects: ClassVar[frozenset[str]] = frozenset({
+        "reward_collapse", "reward_stalled", "reward_zero_variance", "length_explosion",
+        "length_collapse", "truncation", "repetition", "entropy_collapse", "entropy_explosion",
+        "kl_blowup", "kl_drift", "kl_negative", "clip_saturation", "rollout_mismatch", "value_fit",
+    })  # fmt: skip
     severity: ClassVar[Severity | None] = None
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
-        """The lost values and what preceded them; nothing for a single overflow."""
+        """The lost values with what preceded and followed; nothing for a single overflow."""
         lost = context.symptoms.get("nan_or_inf")
-        if lost is None or lost.severity is Severity.INFO:
+        if lost is None:
             return
-        yield from symptom_evidence(lost, 0.5)
+        effects = list(self._effects(context, lost))
+        if lost.severity is Severity.INFO and not effects:
+            return
+        yield from symptom_evidence(lost, 0.9 if effects else 0.5)
+        for effect in effects:
+            yield from symptom_evidence(effect, 0.4)
         for grown in (
             context.symptoms.get("grad_explosion"),
             context.earliest("loss_spike", "loss_divergence"),
         ):
             if grown is not None and grown.onset_step <= lost.onset_step:
                 yield from symptom_evidence(grown, 0.4)
-        if context.text("fp16") == "true":
+        if is_float16(context.metadata, {}):
             yield Evidence(0.3, "The run trains in float16, whose largest value is 65504.")
         scale = context.values.get("loss_scale")
         if scale is not None and 0.0 < scale <= EXHAUSTED_LOSS_SCALE:
             yield Evidence(0.4, f"The loss scale has fallen to {scale:g}.")
         yield from _skipped_steps_evidence(context)
 
+    def _effects(self, context: CaseContext, lost: Symptom) -> Iterable[Symptom]:
+        """What begins with the lost value or soon after, above severity info."""
+        if not _stays_lost(context, lost):
+            return
+        delay = MAX_EFFECT_DELAY_POINTS * context.steps_per_point
+        for symptom in context.symptoms.values():
+            is_effect = symptom.detector in self.effects and symptom.severity is not Severity.INFO
+            if is_effect and symptom.can_follow(lost, delay):
+                yield symptom
+
     def remedy(self, context: CaseContext) -> str:
-        """A wider format, from before the onset."""
+        """Smaller values, and a wider format in float16, from before the onset."""
+        wider = (
+            f"{describe_setting('bfloat16 precision', context.metadata)} if the GPU supports it, "
+            if is_float16(context.metadata, context.values)
+            else ""
+        )
         return (
             "Stop the run: NaN weights do not recover. Resume from the last checkpoint before the "
-            f"onset, with {describe_setting('bfloat16 precision', context.metadata)} if the GPU "
-            f"supports it, {describe_setting('gradient clipping', context.metadata)} at 1 and "
-            f"half of {describe_setting('learning rate', context.metadata)}. If it recurs at the "
-            "same step, inspect the batch of that step."
+            f"onset, with {wider}{describe_setting('gradient clipping', context.metadata)} at 1 "
+            f"and half of {describe_setting('learning rate', context.metadata)}. If it recurs at "
+            "the same step, inspect the batch of that step."
         )
+
+
+def _stays_lost(context: CaseContext, lost: Symptom) -> bool:
+    """Whether the newest value of a lost signal is not finite, or is 0."""
+    newest = (context.values.get(name) for name in lost.evidence)
+    return any(value is not None and (value == 0.0 or not isfinite(value)) for value in newest)
 
 
 def _skipped_steps_evidence(context: CaseContext) -> Iterable[Evidence]:

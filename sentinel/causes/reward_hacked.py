@@ -4,8 +4,10 @@ The reward rises while the policy moves away from its reference and writes longe
 texts: the reward pays for length, for certain phrases, or for texts unknown to the reward model.
 
 Evidence
-    Reward, KL and length that rise together are the main evidence; a KL or a length that fires its
-    own detector, and repeated phrases, confirm it. A reward that has fallen has another cause.
+    Reward, KL and length that rise together are the main evidence, and so is a reward that rises
+    while most completions are cut off: they have no end that could earn it. A KL or a length that
+    fires its own detector, and repeated phrases, confirm it. A reward that has fallen has another
+    cause.
 
 Source
     Gao et al. 2023 (arXiv:2210.10760): the true reward falls with distance while the proxy rises;
@@ -17,9 +19,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import ClassVar
 
-from sentinel.causes._evidence import stronger_kl_advice, symptom_evidence
+from sentinel.causes._evidence import (
+    is_rewarded_though_cut_off,
+    stronger_kl_advice,
+    symptom_evidence,
+)
 from sentinel.model.diagnosis import CaseContext, Evidence
 from sentinel.model.finding import Severity
+from sentinel.signals.setting_names import describe_setting
 
 
 class RewardHacked:
@@ -33,16 +40,30 @@ class RewardHacked:
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
         """The joint rise and further incidents; nothing if the reward fell."""
-        hacking = context.earliest("reward_hacking")
-        if hacking is None or context.earliest("reward_collapse") is not None:
+        hacking, truncation = context.earliest("reward_hacking"), context.earliest("truncation")
+        is_unfinished = is_rewarded_though_cut_off(truncation)
+        fall = context.earliest("reward_collapse")
+        if fall is not None or (hacking is None and not is_unfinished):
             return
         yield from symptom_evidence(hacking, 0.6)
         yield from symptom_evidence(context.earliest("kl_blowup", "kl_drift"), 0.4)
-        yield from symptom_evidence(context.earliest("length_explosion", "truncation"), 0.4)
+        if is_unfinished:
+            yield from symptom_evidence(truncation, 0.6)
+            yield from symptom_evidence(context.earliest("length_explosion"), 0.4)
+        else:
+            yield from symptom_evidence(context.earliest("length_explosion", "truncation"), 0.4)
         yield from symptom_evidence(context.earliest("repetition"), 0.4)
 
     def remedy(self, context: CaseContext) -> str:
         """Read samples, use the best checkpoint, and fix the reward."""
+        if is_rewarded_though_cut_off(context.earliest("truncation")):
+            mask = describe_setting("mask for truncated completions", context.metadata)
+            return (
+                "Read the completions with the highest reward: they are cut off, and have no end "
+                "that could earn it. Remove the length from the reward, and give a truncated "
+                f"completion none, or exclude it from the loss with {mask}. Then resume from the "
+                "checkpoint before the onset."
+            )
         return (
             "Read the completions with the highest reward, and score the checkpoints with a "
             "measure that is not trained on; use the best one. To continue, remove length and "

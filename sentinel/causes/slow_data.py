@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import ClassVar
 
-from sentinel.causes._evidence import slowdown_evidence, symptom_evidence
+from sentinel.causes._evidence import slowdown_evidence, symptom_evidence, waits_alone
 from sentinel.model.diagnosis import CaseContext, Evidence
 from sentinel.model.finding import Severity
 from sentinel.signals.setting_names import describe_setting
@@ -31,11 +31,8 @@ class SlowData:
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
         """The wait and its effects; nothing if a single rank waits."""
-        stall, straggler = context.symptoms.get("data_stall"), context.symptoms.get("straggler")
-        is_single = (
-            straggler is not None and straggler.evidence.get("signal", "data_wait") == "data_wait"
-        )
-        if stall is None or is_single:
+        stall = context.symptoms.get("data_stall")
+        if stall is None or waits_alone(context):
             return
         yield from symptom_evidence(stall, 0.65)
         yield from slowdown_evidence(context, 0.4)

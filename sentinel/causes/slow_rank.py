@@ -2,7 +2,8 @@
 
 Evidence
     A rank that takes longer at every step is the main evidence. A run that has slowed since, or
-    idle GPUs, are effects. If a GPU has errors, that is the cause.
+    idle GPUs, are effects. If a GPU has errors, that is the cause. If all ranks wait for data, the
+    slow loaders are.
 
 Source
     Jiang et al. 2024 (arXiv:2402.15627), on hosts without any failure that were slower than the
@@ -14,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import ClassVar
 
-from sentinel.causes._evidence import slowdown_evidence, symptom_evidence
+from sentinel.causes._evidence import slowdown_evidence, symptom_evidence, waits_alone
 from sentinel.model.diagnosis import CaseContext, Evidence
 from sentinel.model.finding import Severity
 from sentinel.signals.setting_names import describe_setting
@@ -30,9 +31,12 @@ class SlowRank:
     severity: ClassVar[Severity | None] = None
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
-        """The rank and the effects; nothing if a GPU is failing."""
+        """The rank and the effects; nothing if a GPU fails, or all ranks wait."""
         straggler, fault = context.symptoms.get("straggler"), context.symptoms.get("gpu_fault")
         if straggler is None or (fault is not None and fault.severity is not Severity.INFO):
+            return
+        waits_for_data = straggler.evidence.get("signal") == "data_wait"
+        if waits_for_data and "data_stall" in context.symptoms and not waits_alone(context):
             return
         yield from symptom_evidence(straggler, 0.65)
         yield from slowdown_evidence(context, 0.4)

@@ -11,9 +11,9 @@ Evidence
 Source
     huggingface/trl issue 2124: a trainer that incremented `global_step` a second time, so that
     saves came at 500, 1000, ... 4000 and then every 2 steps. TRL 0.12.1, rloo_trainer.py: the loop
-    ends after its batches, which follow from `total_episodes`. transformers 4.46.3 and 5.23,
-    DefaultFlowCallback.on_step_end: with `save_strategy="steps"`, every step from `max_steps` on is
-    saved, whatever `save_steps` is.
+    ends after its batches, which follow from `total_episodes`, as `max_steps` does. transformers
+    4.46.3 and 5.23, DefaultFlowCallback.on_step_end: with `save_strategy="steps"`, every step from
+    `max_steps` on is saved, whatever `save_steps` is.
 """
 
 from __future__ import annotations
@@ -59,22 +59,29 @@ class StepCountedTwice:
                 "run before its last step, and watch the free space."
             )
         last_step = context.number("max_steps")
-        now = context.values.get("global_step", 0.0)
+        is_past = last_step is not None and context.values.get("global_step", 0.0) >= last_step
         place = "`max_steps`" if last_step is None else f"step {last_step:.0f} (`max_steps`)"
-        is_past = last_step is not None and now >= last_step
+        has_fixed_updates = context.text("algorithm") in _FIXED_UPDATES
+        if not is_past and not has_fixed_updates:
+            return (
+                f"{fix}Until then the run ends at {place} with too few updates: to run it as it "
+                "is, raise `max_steps` by the same factor."
+            )
         stop = f"now: since {place}" if is_past else f"before {place}: from then on"
+        settings = [describe_setting("checkpoint limit", context.metadata), '`save_strategy="no"`']
+        settings += [] if has_fixed_updates else ["a higher `max_steps`"]
         return (
             f"{fix}Stop the run {stop} every step is saved, whatever the save interval is. To run "
-            f"it as it is, set {describe_setting('checkpoint limit', context.metadata)}, "
-            f'`save_strategy="no"`, or a higher {_last_step_setting(context)}.'
+            f"it as it is, set {', '.join(settings[:-1])} or {settings[-1]}."
         )
 
 
 _SAVES_FROM_LAST_STEP = ("transformers", "trl")
 """Frameworks that save at every step from the last one on."""
 
+_FIXED_UPDATES = ("rloo", "ppo")
+"""Trainers of TRL whose loop does not end at `max_steps`.
 
-def _last_step_setting(context: CaseContext) -> str:
-    """The setting that moves the last step; RLOO and PPO of TRL 0.12 compute it from episodes."""
-    has_episodes = context.text("algorithm") in ("rloo", "ppo")
-    return "`total_episodes`" if has_episodes else "`max_steps`"
+Both the number of updates and `max_steps` follow from `total_episodes`, so no setting of these puts
+the last step behind the end of the loop.
+"""

@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from sentinel.cli._sparkline import Curve, sparkline
+from sentinel.model.checkpoint_clause import fit_checkpoint_clause
 from sentinel.model.diagnosis import Diagnosis
 from sentinel.model.finding import Severity
 from sentinel.model.incident import Incident
@@ -26,6 +27,7 @@ from sentinel.pipeline.engine import Result
 from sentinel.pipeline.replay import ReplayedIncident, ReplayResult
 from sentinel.signals.catalogue import SIGNALS
 from sentinel.signals.coverage import coverage_text
+from sentinel.store.history import onset_to_dict
 
 SEVERITY_STYLES = {Severity.CRITICAL: "bold red", Severity.WARNING: "yellow", Severity.INFO: "dim"}
 CURVE_WIDTH, MIN_CURVE_WIDTH = 56, 12
@@ -90,10 +92,10 @@ def _incident_json(replayed: ReplayedIncident) -> dict[str, Any]:
         "episode": incident.episode,
         "flaps": incident.flaps,
         "last_good_step": incident.last_good_step,
-        "onset": None if replayed.onset is None else asdict(replayed.onset),
+        "onset": onset_to_dict(incident),
         "summary": finding.summary,
         "evidence": json_safe(finding.evidence),
-        "remedy": incident.remedy,
+        "remedy": fit_checkpoint_clause(incident.remedy, incident.last_good_step),
         "case": replayed.case_name,
     }
 

@@ -24,7 +24,7 @@ def agent(
     """Monitor one run until it ends: run the detectors, send notifications, serve /metrics.
 
     Exit status: 0 at the end of the run or if another agent serves it, 1 if a file or port is not
-    usable, 2 if the settings or the run id is wrong.
+    usable, 2 if the settings file cannot be read or the run id is wrong.
     """
     from sentinel.agent.main import Agent
     from sentinel.agent.output_log import OutputLog

@@ -70,10 +70,10 @@ def _check_fault(name: str | None) -> DrillFault:
 
 
 def _load_settings(config: Path | None) -> Settings:
-    from sentinel.config.settings import ConfigError, load_agent_settings
+    from sentinel.config.settings import ConfigError, load_settings
 
     try:
-        settings = load_agent_settings(settings_environ(config))
+        settings = load_settings(environ=settings_environ(config))
     except ConfigError as error:
         raise error_exit("chaos", str(error)) from None
     if not settings.sinks:

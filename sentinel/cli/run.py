@@ -32,9 +32,20 @@ def run(
 
     if config is not None and not config.is_file():
         raise error_exit("run", f"--config {config}: no such file.")
-    if shutil.which(command[0]) is None and not Path(command[0]).exists():
+    if shutil.which(command[0]) is None and _is_missing(command[0]):
         print_message(
             f"{command[0]}: command not found. Check the path, and that its environment is active."
         )
         raise typer.Exit(EXIT_NOT_FOUND)
     raise typer.Exit(CommandRunner(command, run, config).run())
+
+
+def _is_missing(path: str) -> bool:
+    """Whether there is no such file; False where a folder of the path may not be searched."""
+    try:
+        Path(path).stat()
+    except PermissionError:
+        return False
+    except OSError:
+        return True
+    return False

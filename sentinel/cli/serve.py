@@ -51,6 +51,7 @@ def serve(
     Exit status: 0 after Ctrl-C or SIGTERM, 2 if the settings, the directory or the port cannot be
     used.
     """
+    from sentinel.agent.dead_run_closer import DeadRunCloser
     from sentinel.agent.serve_registration import register_server, unregister_server
     from sentinel.config.settings import ConfigError, load_settings
     from sentinel.transport.paths import describe_error, home_dir
@@ -79,6 +80,9 @@ def serve(
     print(f"Serving the runs of {logs or home_dir()} at {settings.public_url or url}/", flush=True)
     if hint := tunnel_command(os.environ, f"{url}/"):
         print(f"From your own machine: {hint}", flush=True)
+    closer = DeadRunCloser(settings)
+    if logs is None:
+        closer.start()
     stopped.wait()
     if logs is None:
         unregister_server()

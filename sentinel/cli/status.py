@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json as jsonlib
 import time
+from bisect import bisect_right
 from collections.abc import Iterator
 from functools import lru_cache
 from math import isfinite, nan
@@ -154,17 +155,31 @@ def _curve_lines(run: str) -> Iterator[str]:
     if reader is None:
         return
     main = [each for each in reader.signals() if each["group"] == "main"][:MAX_CURVES]
-    series = reader.series([each["name"] for each in main], points=2 * CURVE_WIDTH)["series"]
+    answer = reader.series([each["name"] for each in main], points=2 * CURVE_WIDTH)
     width = max((len(each["name"]) for each in main), default=0)
     for each in main:
-        found = series.get(each["name"], {"x": [], "mean": [], "bad": []})
-        bad = set(found["bad"])
-        values = [
-            nan if x in bad else value for x, value in zip(found["x"], found["mean"], strict=True)
-        ]
+        found = answer["series"].get(each["name"], {"x": [], "mean": [], "bad": [], "attempt": []})
+        values = _with_gaps(found, answer["trainings"])
         drawn = sparkline(values, CURVE_WIDTH, ascii_only=not can_print("▁"))
         latest = "" if each["latest"] is None else format_number(each["latest"])
         yield escape_unprintable(f"  {each['name']:<{width}}  {drawn}  {latest}".rstrip())
+
+
+def _with_gaps(points: dict[str, Any], trainings: list[int]) -> list[float | None]:
+    """The values of a series, with a gap between trainings that is wide enough to be seen."""
+    bad, columns = (
+        set(points["bad"]),
+        zip(*(points[k] for k in ("x", "mean", "attempt")), strict=True),
+    )
+    gap = 2 * -(-len(points["x"]) // CURVE_WIDTH)
+    values: list[float | None] = []
+    before = 0
+    for x, value, segment in columns:
+        training = bisect_right(trainings, segment)
+        values += [None] * gap if values and training != before else []
+        values.append(nan if x in bad else value)
+        before = training
+    return values
 
 
 def _closed_cases(run: str) -> list[dict[str, Any]]:
@@ -211,6 +226,7 @@ def _to_dict(discovered: Any) -> dict[str, Any]:
         "ended": _time_or_none(state.get("ended")),
         "state": state.get("state", UNREACHABLE),
         "step": state.get("step"),
+        "training": state.get("training", 1),
         "cases": state.get("cases", []),
         "incidents": state.get("incidents", []),
         "delivery_problems": state.get("delivery_problems", []),
@@ -289,6 +305,7 @@ def _format_state(run: dict[str, Any]) -> str:
     # The agent of a follower node counts no steps.
     no_step = "" if head else " before its first step"
     step = no_step if run["step"] is None else f" at step {run['step']}"
+    step += f" of training {run['training']}" if run["training"] > 1 else ""
     tier = "" if run["tier"] == "page" else f"tier {run['tier']}"
     return ", ".join(filter(None, (f"{run['state']}{step}", head, tier)))
 
@@ -359,20 +376,18 @@ def format_incident_notes(incident: dict[str, Any]) -> str:
     >>> ack = {"author": "ana", "comment": "looking at it"}
     >>> format_incident_notes({"acknowledged": ack, "silenced": None, "flaps": 2})
     ' (fired again 2 times; acknowledged by ana: looking at it)'
-    >>> onset = {"step": 41, "earliest": 38, "latest": 44, "last_good_step": 30}
-    >>> format_incident_notes({"onset": onset})
+    >>> dates = {"onset_step": 41, "onset": {"earliest": 38, "latest": 44}, "last_good_step": 30}
+    >>> format_incident_notes(dates)
     ' (began at step 41, between 38 and 44; last checkpoint before: step 30)'
     """
     from sentinel.store.silences import format_utc_time, with_author
 
     notes = []
-    good_step, onset = incident.get("last_good_step"), incident.get("onset")
-    if onset:
+    if onset := incident.get("onset"):
         is_exact = onset["earliest"] == onset["latest"]
         bounds = "" if is_exact else f", between {onset['earliest']} and {onset['latest']}"
-        notes.append(f"began at step {onset['step']}{bounds}")
-        good_step = onset["last_good_step"]
-    if good_step is not None:
+        notes.append(f"began at step {incident['onset_step']}{bounds}")
+    if (good_step := incident.get("last_good_step")) is not None:
         notes.append(f"last checkpoint before: step {good_step}")
     if flaps := incident.get("flaps"):
         notes.append(f"fired again {flaps} times" if flaps > 1 else "fired again once")

@@ -16,7 +16,7 @@ _EXHAUSTED = (RecursionError, MemoryError)
 """What a call may raise even where it handles errors, because it cannot call a function any more.
 It is counted without a call."""
 _MARK_EVENTS = {"save": Event.SAVE, "eval": Event.EVAL}
-RESUME_MARK = "resume"
+RESUME_MARK, STAGE_MARK = "resume", "stage"
 
 
 def log(values: Mapping[str, Any], step: int | None = None, weight: float | None = None) -> None:
@@ -63,6 +63,9 @@ def mark(event: str, step: int | None = None, **attributes: Any) -> None:
 
     `"resume"` declares, before the first step after it, that the training goes back to an earlier
     step. It is recognised by itself where `load_state_dict` of the model or the optimizer is used.
+    `"stage"` declares, before the first step of it, that the training changes on purpose, for
+    example to a harder task or other data: loss, reward, gradient norm, entropy, length and
+    throughput are compared with values of this stage only. One rank is enough.
 
     Numbers among `attributes` become values of the record, as in `mark("eval", loss=0.7)`.
     """
@@ -78,12 +81,15 @@ def mark(event: str, step: int | None = None, **attributes: Any) -> None:
 def _mark(session: Session, event: str, step: int | None, attributes: dict[str, Any]) -> None:
     marked = _MARK_EVENTS.get(event) if type(event) is str else None
     if type(event) is str and event == RESUME_MARK:
-        session.recorder.record_resume()
+        session.recorder.record_resume(is_declared=True)
+    elif type(event) is str and event == STAGE_MARK:
+        session.recorder.record_stage(attributes)
     elif marked is not None:
         session.recorder.record_event(marked, step, attributes)
     elif session.arguments.strict:
         raise ValueError(
-            f"unknown event {event!r}: use one of {sorted([*_MARK_EVENTS, RESUME_MARK])}"
+            f"unknown event {event!r}: use one of "
+            f"{sorted([*_MARK_EVENTS, RESUME_MARK, STAGE_MARK])}"
         )
     else:
         session.ring.count_drop("event")

@@ -12,6 +12,8 @@ from sentinel.model.record import Event
 from sentinel.transport.record_codec import StepStamp
 from sentinel.transport.ring import RingWriter
 
+_BEGINNING_EVENTS = (Event.STAGE, Event.TRAINING)
+"""Events that separate the last step from the coming one."""
 _MEASURED_EVENTS = (Event.STEP, Event.EVAL)
 """Events whose values may be on a device."""
 
@@ -25,9 +27,11 @@ class EventWriter:
 
     def write(self, event: Event, step: Any, attributes: Mapping[str, Any], now: float) -> None:
         """Write an event; numbers among `attributes` become values, texts stay attributes."""
-        if self._clock.in_progress:
+        if self._clock.in_progress or event in _BEGINNING_EVENTS:
             # No further log can belong to the last step.
             self._captured.flush()
+        if event in _BEGINNING_EVENTS:
+            self._captured.flush_arrived()
         stamp, given = self._stamp(step, now)
         values, tensors, texts = self._schemas.split_attributes(attributes)
         if given is not None:

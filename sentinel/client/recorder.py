@@ -24,7 +24,7 @@ from sentinel.client.log_writer import LogWriter
 from sentinel.client.step_clock import StepClock
 from sentinel.client.step_poller import StepPoller
 from sentinel.client.try_lock import CALL, TryLock
-from sentinel.model.record import STATE_LOADED_KEY, Event
+from sentinel.model.record import STAGE_KEY, STATE_LOADED_KEY, TRAINING_KEY, Event
 from sentinel.transport.record_codec import RecordEncoder, StepStamp, names_interval
 from sentinel.transport.ring import RingWriter
 
@@ -55,6 +55,8 @@ class Recorder:
         schemas = LogSchemaCache(encoder, ring.count_drop)
         self._log_writer = LogWriter(ring, self._captured, schemas, self.poller)
         self._event_writer = EventWriter(ring, self._captured, schemas)
+        self._declared_index = -1
+        self._training_count, self._stage_count = 1, 0
 
     def log(self, values: Mapping[str, Any], step: Any = None, weight: Any = None) -> None:
         """Record values of the current step, or of the step given."""
@@ -116,9 +118,26 @@ class Recorder:
         """
         self.try_lock.run(self._event_writer.write, event, step, attributes, wall_time())
 
-    def record_resume(self) -> None:
-        """Record that the state of the training was loaded at the current step."""
+    def record_resume(self, *, is_declared: bool = False) -> None:
+        """Record that the state of the training was loaded, or declared, at the current step."""
+        if is_declared:
+            self._declared_index = self.clock.step_index
         self.record_event(Event.METADATA, None, {STATE_LOADED_KEY: self.clock.step})
+
+    @property
+    def is_resume_declared(self) -> bool:
+        """Whether a resume was declared since the last step."""
+        return self._declared_index == self.clock.step_index
+
+    def record_training(self) -> None:
+        """Record that the coming step is the first one of another training."""
+        self._training_count += 1
+        self.record_event(Event.TRAINING, None, {TRAINING_KEY: self._training_count})
+
+    def record_stage(self, attributes: Mapping[str, Any]) -> None:
+        """Record that the coming step is the first one of another stage of the training."""
+        self._stage_count += 1
+        self.record_event(Event.STAGE, None, {**attributes, STAGE_KEY: self._stage_count})
 
     def record_phase(self, name: str, edge: str) -> None:
         """Record that a phase begins or ends: `edge` is "begin" or "end"."""

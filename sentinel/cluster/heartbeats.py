@@ -38,6 +38,7 @@ _STRAGGLER_ATTRIBUTES = (
     "straggler_step",
     "straggler_progress",
     "blocked_by",
+    "suspended_processes",
     "all_behind",
     "stacks",
     "stacks_pending",
@@ -182,12 +183,12 @@ def _merge_values(
 
 
 def _inactive_seconds(node_heartbeats: Sequence[NodeHeartbeat]) -> float:
-    """Seconds without any sign of life, on the nodes with stopped ranks if there are some."""
-    stopped = [each for each in node_heartbeats if each.heartbeat.attributes.get("blocked_by")]
+    """Seconds without any sign of life, on the nodes with suspended ranks if there are some."""
+    suspended = [each for each in node_heartbeats if each.heartbeat.attributes.get("blocked_by")]
     return min(
         each.heartbeat.values.get("inactive_seconds", _value("idle_seconds", each))
         + each.age_seconds
-        for each in stopped or node_heartbeats
+        for each in suspended or node_heartbeats
     )
 
 
@@ -317,22 +318,26 @@ def _failure_origin(
 
 
 def _straggler_attributes(present: Sequence[NodeHeartbeat]) -> dict[str, str]:
-    """The running ranks that block the others: stopped ones, else those with the least progress."""
+    """The running ranks that block the others: suspended ones, else those with least progress."""
     running = [each for each in present if each.heartbeat.attributes.get("straggler_ranks")]
     if not running:
         return {}
-    stopped = [each for each in running if each.heartbeat.attributes.get("blocked_by")]
-    progress = [_progress(each) for each in stopped or running]
+    suspended = [each for each in running if each.heartbeat.attributes.get("blocked_by")]
+    progress = [_progress(each) for each in suspended or running]
     least = min(progress)
-    stragglers = stopped or [
+    stragglers = suspended or [
         each for each, own in zip(running, progress, strict=True) if own == least
     ]
-    first = (stopped or running)[progress.index(least)].heartbeat.attributes
+    first = (suspended or running)[progress.index(least)].heartbeat.attributes
     attributes = {
         name: first[name]
         for name in ("straggler_step", "straggler_progress", "blocked_by")
         if name in first
     }
+    if suspended:
+        attributes["suspended_processes"] = ",".join(
+            each.heartbeat.attributes.get("suspended_processes", "") for each in suspended
+        )
     attributes["straggler_ranks"] = ",".join(
         str(rank)
         for rank in sorted(
@@ -340,7 +345,7 @@ def _straggler_attributes(present: Sequence[NodeHeartbeat]) -> dict[str, str]:
         )
     )
     if (
-        not stopped
+        not suspended
         and len(stragglers) == len(running)
         and all("all_behind" in each.heartbeat.attributes for each in stragglers)
     ):

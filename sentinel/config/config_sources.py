@@ -22,7 +22,7 @@ _NOT_SETTINGS = frozenset(
     f"{_ENV_PREFIX}{name}"
     for name in (
         *("HOME", "RUNTIME_DIR", "RUN_ID", "OFF", "CONFIG", "LAUNCHER_PID", "PARENT_RANK"),
-        *("REQUIRE_STACK", "REQUIRE_FRAMEWORKS"),
+        *("REQUIRE_STACK", "REQUIRE_FRAMEWORKS", "INSTALL_PROGRAMS"),
     )
 )
 _TYPE_NAMES = {
@@ -41,7 +41,14 @@ _KUBERNETES_SERVICE_VARIABLE = re.compile(
 
 
 class ConfigError(ValueError):
-    """An invalid setting: its name, the type given and what is valid. Never its value."""
+    """An invalid setting: its name, the type given and what is valid. Never its value.
+
+    `path` are the keys that lead to the setting; empty if it is not about one.
+    """
+
+    def __init__(self, message: str, path: ConfigPath = ()) -> None:
+        super().__init__(message)
+        self.path = path
 
 
 @dataclass
@@ -64,6 +71,28 @@ class ConfigSources:
         origin = next((self.origins[part] for part in self._related(key)), "")
         return f'Setting "{".".join(key)}"' + (f" ({origin})" if origin else "")
 
+    def remove(self, key: ConfigPath) -> bool:
+        """Remove a setting, or the table or list entry that it is a part of; whether there is one.
+
+        >>> sources = ConfigSources({"port": 1, "sinks": {"slack": {"urll": "x"}}})
+        >>> sources.remove(("sinks", "slack", "urll")), sources.remove(("sinks", "slack", "url"))
+        (True, True)
+        >>> sources.tree, sources.remove(("host",))
+        ({'port': 1, 'sinks': {}}, False)
+        """
+        table: Any = self.tree
+        found: tuple[Any, str] | None = None
+        for name in key:
+            if isinstance(table, list) and name in table:
+                table.remove(name)
+                return True
+            if not isinstance(table, dict) or name not in table:
+                break
+            found, table = (table, name), table[name]
+        if found is not None:
+            del found[0][found[1]]
+        return found is not None
+
     def _related(self, key: ConfigPath) -> Iterator[ConfigPath]:
         above = (key[:n] for n in range(len(key), 0, -1))
         yield from (part for part in above if part in self.origins)
@@ -74,7 +103,8 @@ class ConfigSources:
         if isinstance(value, Mapping):
             return dict(value)
         kind = type_name(value)
-        raise ConfigError(f"{self.describe(key)}: the {kind} given is wrong: it must be a table.")
+        message = f"{self.describe(key)}: the {kind} given is wrong: it must be a table."
+        raise ConfigError(message, key)
 
 
 def type_name(value: Any) -> str:

@@ -78,17 +78,22 @@ _SIGNAL_EXAMPLES = (
 )
 _DRILL_SETTINGS = {
     "baselines": False,
+    "cooldown_seconds": 0.0,
     "host": "127.0.0.1",
     "linger_seconds": 60.0,
     "ping_url": None,
     "port": 0,
+    "resolve_seconds": 0.0,
     "samples_dir": None,
     "web_config_file": None,
 }
 """What a drill must not touch: baselines, samples, the address and the check of a real run.
 
+Its incident is resolved as soon as the records allow, since people wait for it.
+
 A drill asks its agent, which it could not if the web configuration requires client certificates.
 """
+_LOGIN_SETTINGS = ("token", "token_file", "web_config_file")
 _HEAD_ADDRESS_PATTERN = (
     r"^([^\s:\[\]]*|\[[^\s\[\]]+\])(:\d{1,5})?$"  # host, or host:port, or [address]:port
     r"|^[\da-fA-F.]*:[\da-fA-F.]*:[\da-fA-F.:]*(%\S+)?$"  # an address with colons of its own
@@ -148,17 +153,19 @@ class Settings(BaseModel):
     `max_samples` texts; `samples_dir` is a folder to which the trainer writes texts. GPUs,
     processors, memory and disks are polled every `node_poll_seconds`; 0 is never. `tier` limits how
     notifications of the run are sent, and `team` is who gets them. The list of runs is grouped by
-    `project` and `tags`. The first notification of a case waits `hold_seconds` for a cause. Above
-    `max_notifications_per_hour` the further ones are summarised. `ping_url` is requested while the
-    run is healthy. Links in notifications begin with `public_url`, by default the agent's own
-    address, and contain `dashboard_url`, in which `{run}` is replaced. `detectors` holds the
-    settings of each detector; those in `disable` do not run. `keys` are logged keys, each with the
-    signal that it stands for. With `baselines` the run starts from the trajectories of healthy runs
-    with the same configuration, and stores its own. `actions` are the commands that are sent to the
-    trainer. `targets_group` is the group, by name or id, of a Prometheus of another user, which may
-    then read `targets/`. `cluster` is for runs on several nodes, `privacy` limits which texts are
-    stored, and `history` how much is stored. `drill` is set by `sentinel chaos`: every notification
-    is marked as a drill.
+    `project` and `tags`. The first notification of a case waits `hold_seconds` for a cause and for
+    the estimate of its onset. An incident is resolved after `resolve_seconds` without a finding;
+    one that returns within `cooldown_seconds` of that is the same incident. Above
+    `max_notifications_per_hour` the further ones are summarised.
+    `ping_url` is requested while the run is healthy. Links in notifications begin with
+    `public_url`, by default the agent's own address, and contain `dashboard_url`, in which `{run}`
+    is replaced. `detectors` holds the settings of each detector; those in `disable` do not run.
+    `keys` are logged keys, each with the signal that it stands for. With `baselines` the run starts
+    from the trajectories of healthy runs with the same configuration, and stores its own. `actions`
+    are the commands that are sent to the trainer. `targets_group` is the group, by name or id, of a
+    Prometheus of another user, which may then read `targets/`. `cluster` is for runs on several
+    nodes, `privacy` limits which texts are stored, and `history` how much is stored. `drill` is set
+    by `sentinel chaos`: every notification is marked as a drill.
     """
 
     model_config = ConfigDict(
@@ -179,7 +186,9 @@ class Settings(BaseModel):
     team: str = ""
     project: str = ""
     tags: list[str] = Field(default_factory=list)
-    hold_seconds: float = Field(1.0, ge=0, le=60, allow_inf_nan=False)
+    hold_seconds: float = Field(2.0, ge=0, le=60, allow_inf_nan=False)
+    resolve_seconds: float = Field(60.0, ge=0, allow_inf_nan=False)
+    cooldown_seconds: float = Field(240.0, ge=0, allow_inf_nan=False)
     max_notifications_per_hour: int = Field(20, ge=1, le=10_000)
     ping_url: SecretStr | None = Field(None, min_length=1)
     public_url: str = ""
@@ -246,17 +255,38 @@ def load_settings(
 
 
 def load_agent_settings(environ: Mapping[str, str] | None = None) -> Settings:
-    """As `load_settings`, but an invalid detector gets its defaults and an invalid key none.
+    """As `load_settings`, but without what is invalid: a detector or setting gets its default.
 
-    With an invalid web configuration, only this machine can connect, and only with a random token.
-    `config_errors` of the result holds the messages: a typing error must not leave a training run
-    unmonitored.
+    With an invalid web configuration or token, only this machine can connect, and only with a
+    random token. `config_errors` of the result holds the messages: a typing error must not leave a
+    training run unmonitored. Raises ConfigError for a file that cannot be read.
     """
     environ = os.environ if environ is None else environ
     errors: dict[str, str] = {}
-    settings = _build_settings(read_sources({}, environ, Path.cwd()), errors)
+    sources = read_sources({}, environ, Path.cwd())
+    while True:
+        try:
+            settings = _build_settings(sources, errors)
+            break
+        except ConfigError as error:
+            name, message = ".".join(error.path), str(error)
+            if not sources.remove(error.path):
+                raise
+        # What follows from its removal is not what the user wrote.
+        errors.setdefault(name, message)
+        _lock(name, sources)
     settings.config_errors.update(errors)
     return settings.model_copy(update=_DRILL_SETTINGS) if settings.drill else settings
+
+
+def _lock(invalid: str, sources: ConfigSources) -> None:
+    """Without a login that may have been meant by an invalid setting, let no client in."""
+    section, _, name = invalid.rpartition(".")
+    if section not in ("", "cluster") or not get_close_matches(name or "token", _LOGIN_SETTINGS):
+        return
+    table = sources.tree.setdefault(section, {}) if section else sources.tree
+    if not table.keys() & {"token", "token_file"}:
+        table["token"] = token_urlsafe(32)
 
 
 def load_replay_settings(
@@ -316,7 +346,7 @@ def _build_settings(sources: ConfigSources, errors: dict[str, str] | None = None
             'or a web configuration with users or client certificates. Set "token", "token_file" '
             'or "web_config_file", or keep host 127.0.0.1.'
         )
-        raise ConfigError(message)
+        raise ConfigError(message, ("host",))
     return settings
 
 
@@ -493,14 +523,16 @@ def _validate(path: ConfigPath, adapter: TypeAdapter[Any], raw: Any, sources: Co
         return adapter.validate_python(raw)
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False)[0]
-    description = sources.describe((*path, *map(str, first["loc"])))
+    path = (*path, *map(str, first["loc"]))
+    description = sources.describe(path)
     if first["type"] == "missing":
-        raise ConfigError(f"{description} is not set, and there is no default.")
+        raise ConfigError(f"{description} is not set, and there is no default.", path)
     if first["type"] in {"too_short", "string_too_short"}:
-        raise ConfigError(f"{description}: it must not be empty.")
+        raise ConfigError(f"{description}: it must not be empty.", path)
     valid = first["msg"].removeprefix("Value error, ")
     valid = valid[:1].lower() + valid[1:]
-    raise ConfigError(f"{description}: the {type_name(first['input'])} given is wrong: {valid}.")
+    kind = type_name(first["input"])
+    raise ConfigError(f"{description}: the {kind} given is wrong: {valid}.", path)
 
 
 def _reject_unknown(
@@ -513,7 +545,7 @@ def _reject_unknown(
         matches = get_close_matches(key, valid, n=1)
         hint = f'Did you mean "{matches[0]}"? ' if matches else ""
         message = f"{sources.describe((*path, key))} is not known. {hint}Valid: {', '.join(valid)}."
-        raise ConfigError(message)
+        raise ConfigError(message, (*path, key))
 
 
 def _read_secrets(
@@ -525,10 +557,14 @@ def _read_secrets(
             continue
         description = sources.describe((*path, f"{key}_file"))
         if key in tree:
-            raise ConfigError(f'{description}: give either it or "{key}", not both.')
+            message = f'{description}: give either it or "{key}", not both.'
+            raise ConfigError(message, (*path, f"{key}_file"))
         if not sources.read_secrets and isinstance(file, (str, Path)):
             continue
-        tree[key] = _read_secret_file(file, description)
+        try:
+            tree[key] = _read_secret_file(file, description)
+        except ConfigError as error:
+            raise ConfigError(str(error), (*path, f"{key}_file")) from None
 
 
 def _read_secret_file(file: Any, description: str) -> str:

@@ -10,12 +10,22 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from math import inf, isnan, sqrt
+from typing import Any
 
 from sentinel.model.record import Event, Record
 from sentinel.signals.layer_statistics import by_layer
 
 MAX_NAMED_LAYERS = 3
 """Layers that are named in a text."""
+
+MIN_LAYERS_OF_KIND = 4
+"""Layers of one kind whose depth can show a trend."""
+
+MIN_CORRELATION = 0.8
+"""Correlation of ln(norm) with the position in the model, without its sign, that is a trend."""
+
+COUNT, ONSET = range(2)
+"""A streak of a layer: measurements in a row, and the step of the first."""
 
 _NUMBER = re.compile(r"\d+")
 
@@ -96,7 +106,24 @@ def names(layers: Sequence[str]) -> str:
     return f"{shown} and {more} more" if more > 0 else shown
 
 
-def drop_absent(states: dict[str, list[float]], present: Mapping[str, float], most: int) -> None:
+def same_holds_for(others: Sequence[str]) -> str:
+    """A sentence that names the other layers of a finding, after a space; empty without any."""
+    return f" The same holds for {names(others)}." if others else ""
+
+
+def extended_streaks(
+    streaks: Mapping[str, list[int]], layers: Iterable[str], step: int
+) -> dict[str, list[int]]:
+    """The streaks of these layers with one more measurement; those of all others end.
+
+    >>> extended_streaks({"a": [3, 10], "b": [1, 12]}, ["a", "c"], 14)
+    {'a': [4, 10], 'c': [1, 14]}
+    """
+    before = [(layer, streaks.get(layer, [0, step])) for layer in layers]
+    return {layer: [streak[COUNT] + 1, streak[ONSET]] for layer, streak in before}
+
+
+def drop_absent(states: dict[str, Any], present: Mapping[str, float], most: int) -> None:
     """Remove the states of layers that are no longer measured if there are more than `most`."""
     if len(states) > most:
         for layer in [each for each in states if each not in present]:

@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import ClassVar
 
-from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
+from sentinel.model.finding import Clear, DetectorOutput, Finding, Scope, Severity
 from sentinel.model.record import Event, Record
 
 INTERVALS_TO_LEARN = 3
@@ -46,6 +46,7 @@ class CheckpointCadence:
     needs: ClassVar[frozenset[str]] = frozenset()
     signal: ClassVar[str] = "global_step"
     severity: ClassVar[Severity] = Severity.WARNING
+    scope: ClassVar[Scope] = Scope.TRAINING
     remedy: ClassVar[str] = (
         "Stop the run before the disk is full. Compare {save interval} and {maximum number of "
         "steps} with the intended values. Look for a second increment of the trainer's step "
@@ -84,10 +85,10 @@ class CheckpointCadence:
         if not problems:
             return Clear()
         evidence = {
-            "consecutive_early_saves": float(len(self._short_intervals)),
+            "early_saves_in_a_row": float(len(self._short_intervals)),
             "save_interval_steps": float(self._last_interval),
             "usual_save_interval_steps": self._usual_interval or 0.0,
-            "planned_steps": self._max_steps,
+            "last_planned_step": self._max_steps,
         }
         return Finding(
             summary=". ".join(problems.values()) + ".",

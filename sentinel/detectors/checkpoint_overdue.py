@@ -24,7 +24,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
+from sentinel.model.finding import Clear, DetectorOutput, Finding, Scope, Severity
 from sentinel.model.record import Event, Record
 
 
@@ -37,6 +37,7 @@ class CheckpointOverdue:
     needs: ClassVar[frozenset[str]] = frozenset()
     signal: ClassVar[str] = "global_step"
     severity: ClassVar[Severity] = Severity.WARNING
+    scope: ClassVar[Scope] = Scope.TRAINING
     remedy: ClassVar[str] = (
         "Save a checkpoint manually before you stop the run. Look for save errors in the "
         "trainer's log. Check free space and permissions of {output directory}, and which rank "

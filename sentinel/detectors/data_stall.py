@@ -1,7 +1,9 @@
 """Data stall: training waits for its data loader.
 
 Formula
-    share    = time waited for the next batch / step time
+    wait     = time waited for the next batch; of several ranks, that of more than one: the second
+               longest, which is at most mean + std sqrt(n - 1) of the n others than the longest
+    share    = wait / step time
     Finding  = the median share of the last `window` records is over `notable`
     warning  = and the median step time of these records is `slower` times that of the best `window`
                records with a share below half of `notable`
@@ -10,9 +12,10 @@ Units
     `notable`: fraction of the step time. `window`: records. `slower`: plain factor.
 
 Source
-    A loader that is too slow leaves the GPU idle, and with it every rank. Many small trainings wait
-    for data from beginning to end, which their authors accept; a warning therefore needs a loader
-    that was fast enough before.
+    A loader that is too slow leaves the GPU idle, and with it every rank. A single rank that waits
+    is no slow loader: the detector straggler names it. Many small trainings wait for data from
+    beginning to end, which their authors accept; a warning therefore needs a loader that was fast
+    enough before. The bound is Samuelson's inequality (1968, JASA 63, 1522-1525).
 
 Defaults
     `notable` 0.4 and `slower` 1.5: a step that takes 1.5 times as long and mostly waits. `window`
@@ -26,13 +29,14 @@ Defaults
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import inf, isfinite
+from math import inf, isfinite, sqrt
 from typing import ClassVar
 
 from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
-from sentinel.model.record import Event, Record
+from sentinel.model.record import Event, Record, Spread
 from sentinel.stats.k_of_n import KOfN
 from sentinel.stats.onset_tracker import OnsetTracker
+from sentinel.stats.persistent_outlier import stats_of_others
 
 KEEPS_UP_SHARE = 0.5
 """Fraction of `notable` below which the loader counts as fast enough."""
@@ -80,6 +84,7 @@ class DataStall:
         is_interrupted, self._was_interrupted = self._was_interrupted, False
         if is_interrupted or not 0.0 < time < 1e9 or not 0.0 <= wait < 1e9:
             return None
+        wait = _wait_of_several(wait, record.spread.get("data_wait"))
         return self._evaluate(min(1.0, wait / time), time, wait, record.step)
 
     def _evaluate(self, share: float, time: float, wait: float, step: int) -> DetectorOutput:
@@ -95,18 +100,27 @@ class DataStall:
             return Clear()
         best = self._best_step_time
         is_slower = step_time > self.slower * best
-        comparison = f", {step_time / best:.2g} times the best {best:.3g} s" if is_slower else ""
+        than_best = f", which is {step_time / best:.2g} times the best" if is_slower else ""
+        instead = f" instead of {best:.3g} s" if is_slower else ""
         evidence = {
-            "data_wait_share_median": wait_share,
+            "data_wait_share": wait_share,
             "data_wait_seconds": wait,
-            "step_time_seconds_median": step_time,
+            "step_time_seconds": step_time,
         }
         if isfinite(best):
             evidence["best_step_time_seconds_median"] = best
         return Finding(
-            summary=f"Training waits for data in {wait_share:.0%} of the step time; "
-            f"a step takes {step_time:.3g} s{comparison}.",
+            summary=f"Training waits for data in {wait_share:.0%} of the step time{than_best}; "
+            f"a step takes {step_time:.3g} s{instead}.",
             evidence=evidence,
             severity=Severity.WARNING if is_slower else None,
             onset_step=onset,
         )
+
+
+def _wait_of_several(longest: float, spread: Spread | None) -> float:
+    """The time that more than one rank waits at most; that of the only rank if there is one."""
+    if spread is None or spread.count < 2:
+        return longest
+    mean, std = stats_of_others(spread.count, spread.mean, spread.std, spread.max)
+    return min(longest, mean + std * sqrt(spread.count - 2))

@@ -29,8 +29,8 @@ from dataclasses import dataclass
 from math import inf, isfinite
 from typing import ClassVar
 
-from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
-from sentinel.model.quantity_text import format_duration
+from sentinel.model.finding import Clear, DetectorOutput, Finding, Scope, Severity
+from sentinel.model.quantity_text import format_bytes, format_duration
 from sentinel.model.record import Event, Record
 from sentinel.stats.time_to_limit import TimeToLimit
 
@@ -54,6 +54,7 @@ class DiskFilling:
     needs: ClassVar[frozenset[str]] = frozenset()
     signal: ClassVar[str] = "disk_free"
     severity: ClassVar[Severity] = Severity.WARNING
+    scope: ClassVar[Scope] = Scope.PROCESS
     remedy: ClassVar[str] = (
         "Delete old checkpoints, or let the trainer do so with {checkpoint limit}. Raise {save "
         "interval}, or set {output directory} to a larger disk. Check what else writes to this "
@@ -85,13 +86,13 @@ class DiskFilling:
         trend.add(time, -free)
         need = self._bytes_per_save(free) if signal != "disk_free_state" else 0.0
         left = trend.seconds_left(0.0)
-        disk = DISK_NAMES.get(signal, "The fullest disk")
+        disk, space = DISK_NAMES.get(signal, "The fullest disk"), format_bytes(free, 3)
         if free < self.least:
-            text = f"{disk} is almost full: {free / GIB:.3g} GiB are free."
+            text = f"{disk} is almost full: {space} are free."
         elif left < self.ahead:
-            text = f"{disk} will be full in {format_duration(left)}: {free / GIB:.3g} GiB are free."
+            text = f"{disk} will be full in {format_duration(left)}: {space} are free."
         elif free < need:
-            text = f"{disk} has {free / GIB:.3g} GiB free; a save needs {need / GIB:.3g} GiB."
+            text = f"{disk} has {space} free; a save needs {format_bytes(need, 3)}."
         else:
             return None
         evidence = {"free_bytes": free, "fill_rate_bytes_per_second": trend.rise_per_second}

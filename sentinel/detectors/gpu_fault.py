@@ -26,7 +26,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
+from sentinel.model.finding import Clear, DetectorOutput, Finding, Scope, Severity
 from sentinel.model.record import Event, Record
 
 XID_MEANINGS = {
@@ -55,6 +55,7 @@ class GpuFault:
     needs: ClassVar[frozenset[str]] = frozenset()
     signal: ClassVar[str] = "gpu_xid"
     severity: ClassVar[Severity] = Severity.WARNING
+    scope: ClassVar[Scope] = Scope.PROCESS
     remedy: ClassVar[str] = (
         "Save a checkpoint, and move the run to another node. Find the GPU in the kernel log "
         "(`dmesg | grep -i xid`). Drain the node, reset the GPU, and run `dcgmi diag -r 3`."

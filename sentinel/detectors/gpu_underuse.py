@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from statistics import fmean, median
 from typing import ClassVar
 
-from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
+from sentinel.model.finding import Clear, DetectorOutput, Finding, Scope, Severity
 from sentinel.model.record import Event, Record
 
 IDLE_SECONDS = 60.0
@@ -43,6 +43,7 @@ class GpuUnderuse:
     needs: ClassVar[frozenset[str]] = frozenset({"gpu_utilisation"})
     signal: ClassVar[str] = "gpu_utilisation"
     severity: ClassVar[Severity] = Severity.INFO
+    scope: ClassVar[Scope] = Scope.PROCESS
     remedy: ClassVar[str] = (
         "Compare the times of data loading and sampling with the step time to find what the GPUs "
         "wait for. Raise {batch size}, {number of data loader workers} or the batch size of the "
@@ -82,9 +83,9 @@ class GpuUnderuse:
         return Finding(
             summary=f"The GPUs were busy for {utilisation:.0%} of the last {self.minutes} minutes.",
             evidence={
-                "utilisation_share_median": utilisation,
-                "utilisation_share_now": share,
-                "threshold_share": self.least,
+                "median_gpu_utilisation": utilisation,
+                "gpu_utilisation_now": share,
+                "lowest_usual_utilisation": self.least,
                 "ranks_on_gpus": record.values["gpu_ranks"],
             },
         )

@@ -126,7 +126,7 @@ class GradVanishing:
             evidence={
                 "grad_norm": norm,
                 "grad_norm_before": usual,
-                "consecutive_low_values": float(self._low_count),
+                "low_values_in_a_row": float(self._low_count),
             },
             severity=Severity.INFO if is_learnt or self._has_no_reward_spread else None,
             onset_step=self._onset_step,

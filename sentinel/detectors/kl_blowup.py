@@ -182,7 +182,7 @@ class KlBlowup:
             summary=f"KL to the reference is {text}.",
             evidence={
                 "kl_nats": self._recent[-1],
-                "kl_nats_level": level,
+                "median_kl_nats": level,
                 "kl_nats_expected": expected,
                 "kl_nats_limit": bound,
             }
@@ -198,7 +198,7 @@ class KlBlowup:
         return Finding(
             summary=f"KL to the reference jumped to {kl:.3g} {kind.unit} in one value; the second "
             f"highest of the 64 before was {highest:.3g}.",
-            evidence={"kl_nats": kl, "kl_nats_second_highest": highest},
+            evidence={"kl_nats": kl, "second_highest_kl_nats": highest},
             severity=Severity.INFO,
             onset_step=step,
             onset_range=(step, step),

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import ClassVar
 
-from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
+from sentinel.model.finding import Clear, DetectorOutput, Finding, Scope, Severity
 from sentinel.model.record import Record
 from sentinel.signals.kl import get_kl_kind
 from sentinel.stats.k_of_n import KOfN
@@ -46,6 +46,7 @@ class KlNegative:
     needs: ClassVar[frozenset[str]] = frozenset({"kl_ref"})
     signal: ClassVar[str] = "kl_ref"
     severity: ClassVar[Severity] = Severity.WARNING
+    scope: ClassVar[Scope] = Scope.TRAINING
     remedy: ClassVar[str] = (
         "Sample with the temperature of training, without `top_k` and with `top_p=1`. Mask "
         "padding and the tokens after the first stop token. Check that policy and reference "

@@ -38,10 +38,10 @@ from sentinel.detectors._layers import (
     are_part_of_kind,
     drop_absent,
     measured,
-    names,
+    same_holds_for,
     without_gradient,
 )
-from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
+from sentinel.model.finding import Clear, DetectorOutput, Finding, Scope, Severity
 from sentinel.model.record import Event, Record
 from sentinel.signals.layer_statistics import MAX_LAYERS, by_layer
 
@@ -59,10 +59,12 @@ class LayerGradientDead:
     needs: ClassVar[frozenset[str]] = frozenset()
     signal: ClassVar[str] = "layer_grad_norm"
     severity: ClassVar[Severity] = Severity.WARNING
+    scope: ClassVar[Scope] = Scope.TRAINING
     remedy: ClassVar[str] = (
         "Check that the named layer is connected to the loss: no `detach()`, no "
         "`torch.no_grad()`, no adapter that is switched off. If its units are all off (ReLU), "
-        "start again from before the onset with a lower {learning rate} or other initial weights. "
+        "lower {learning rate} or change the initial weights, and start again from before the "
+        "onset. "
         "If the layer is meant to be frozen, set its `requires_grad` to False."
     )
 
@@ -102,13 +104,13 @@ class LayerGradientDead:
         is_half = 2 * len([layer for layer in dead if layer not in absent]) >= len(norms)
         count, onset, before = self._layers[dead[0]]
         since = f"since step {onset:.0f}" if before else "since the first measurement"
-        others = f" The same holds for {names(dead[1:])}." if dead[1:] else ""
+        others = same_holds_for(dead[1:])
         return Finding(
             summary=f"The gradient of layer `{dead[0]}` is exactly 0 {since}, in {count:.0f} "
             f"measurements in a row; {len(alive)} of {len(norms)} layers have one.{others}",
             evidence={
                 "dead_layers": float(len(dead)),
-                "layers": float(len(norms)),
+                "measured_layers": float(len(norms)),
                 "layer": dead[0],
                 "layer_gradient_norm_before": before,
             },

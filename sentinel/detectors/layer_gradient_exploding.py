@@ -35,16 +35,19 @@ from dataclasses import dataclass
 from math import exp, log
 from typing import ClassVar
 
-from sentinel.detectors._layers import by_kind, depth_correlation, measured, names
+from sentinel.detectors._layers import (
+    COUNT,
+    MIN_CORRELATION,
+    MIN_LAYERS_OF_KIND,
+    by_kind,
+    depth_correlation,
+    extended_streaks,
+    measured,
+    same_holds_for,
+)
 from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
 from sentinel.model.record import Event, Record
 from sentinel.stats.layer_levels import LayerLevels
-
-MIN_LAYERS_OF_KIND = 4
-"""Layers of one kind whose depth can show a trend."""
-
-MIN_CORRELATION = 0.8
-"""Correlation of ln(norm) with the position in the model, without its sign, that is a trend."""
 
 MIN_LAYERS = 3
 """Layers beside which one can have risen."""
@@ -56,9 +59,6 @@ DOMINANCE = 10.0
 """Factor on the highest norm of any layer: its usual one, above which a layer has risen, or the
 present one, which those that are high by depth are near. In a healthy transformer the queries and
 keys differ by 1000 from block to block, far below all other layers."""
-
-COUNT, ONSET = range(2)
-"""State of a layer: measurements in a row in which it is high, and the step of the first."""
 
 
 @dataclass
@@ -93,9 +93,7 @@ class LayerGradientExploding:
             return None
         risen, deep = self._risen_layers(logs), _deep_layers(logs, log(self.depth_ratio))
         high = [layer for layer in logs if layer in risen or layer in deep]
-        new = [0, record.step]
-        states = [(layer, self._high.get(layer, new)) for layer in high]
-        self._high = {layer: [state[COUNT] + 1, state[ONSET]] for layer, state in states}
+        self._high = extended_streaks(self._high, high, record.step)
         self._levels.add({layer: x for layer, x in logs.items() if layer not in self._high})
         exploded = [
             layer
@@ -131,13 +129,12 @@ class LayerGradientExploding:
     ) -> Finding:
         count, onset = self._high[named]
         others = [layer for layer in exploded if layer != named]
-        more = f" The same holds for {names(others)}." if others else ""
         return Finding(
             summary=f"The gradient norm of layer `{named}` is {norms[named]:.3g}, high for "
-            f"{count} measurements; {reason}.{more}",
+            f"{count} measurements; {reason}.{same_holds_for(others)}",
             evidence={
                 "exploded_layers": float(len(exploded)),
-                "layers": float(len(norms)),
+                "measured_layers": float(len(norms)),
                 "layer": named,
                 "layer_gradient_norm": norms[named],
                 "lowest_layer_gradient_norm": min(norms.values()),

@@ -31,22 +31,22 @@ from dataclasses import dataclass
 from math import exp, log
 from typing import ClassVar
 
-from sentinel.detectors._layers import by_kind, depth_correlation, measured, names
+from sentinel.detectors._layers import (
+    COUNT,
+    MIN_CORRELATION,
+    MIN_LAYERS_OF_KIND,
+    by_kind,
+    depth_correlation,
+    extended_streaks,
+    measured,
+    same_holds_for,
+)
 from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
 from sentinel.model.record import Event, Record
 from sentinel.stats.layer_levels import LayerLevels
 
-MIN_LAYERS_OF_KIND = 4
-"""Layers of one kind whose depth can show a trend."""
-
-MIN_CORRELATION = 0.8
-"""Correlation of ln(norm) with the position in the model that is a trend."""
-
 MIN_LAYERS = 3
 """Layers beside which one can have fallen."""
-
-COUNT, ONSET = range(2)
-"""State of a layer: measurements in a row in which it is low, and the step of the first."""
 
 
 @dataclass
@@ -62,8 +62,8 @@ class LayerGradientVanishing:
     remedy: ClassVar[str] = (
         "If it vanishes with depth, use residual connections, normalisation, ReLU or GELU in "
         "place of sigmoid and tanh, and initial weights that suit them. If it has fallen in the "
-        "course of the run, a layer saturates: start again from before the onset with a lower "
-        "{learning rate}."
+        "course of the run, a layer saturates: lower {learning rate}, and start again from before "
+        "the onset."
     )
 
     def __post_init__(self) -> None:
@@ -80,9 +80,7 @@ class LayerGradientVanishing:
             return None
         fallen, deep = self._fallen_layers(logs), _deep_layers(logs, log(self.share))
         low = [layer for layer in logs if layer in fallen or layer in deep]
-        new = [0, record.step]
-        states = [(layer, self._low.get(layer, new)) for layer in low]
-        self._low = {layer: [state[COUNT] + 1, state[ONSET]] for layer, state in states}
+        self._low = extended_streaks(self._low, low, record.step)
         self._levels.add({layer: x for layer, x in logs.items() if layer not in self._low})
         vanished = [layer for layer in low if self._low[layer][COUNT] >= self.in_a_row]
         if not vanished:
@@ -110,13 +108,12 @@ class LayerGradientVanishing:
     ) -> Finding:
         count, onset = self._low[named]
         others = [layer for layer in vanished if layer != named]
-        more = f" The same holds for {names(others)}." if others else ""
         return Finding(
             summary=f"The gradient norm of layer `{named}` is {norms[named]:.3g}, low for "
-            f"{count} measurements; {reason}.{more}",
+            f"{count} measurements; {reason}.{same_holds_for(others)}",
             evidence={
                 "vanished_layers": float(len(vanished)),
-                "layers": float(len(norms)),
+                "measured_layers": float(len(norms)),
                 "layer": named,
                 "layer_gradient_norm": norms[named],
                 "layer_gradient_norm_before": before,

@@ -33,7 +33,7 @@ from math import hypot, inf
 from statistics import mean, pstdev
 from typing import ClassVar
 
-from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
+from sentinel.model.finding import Clear, DetectorOutput, Finding, Scope, Severity
 from sentinel.model.quantity_text import distinct_texts
 from sentinel.model.record import Event, Record
 from sentinel.stats.downsampled_history import DownsampledHistory
@@ -61,6 +61,7 @@ class LearningRateAnomaly:
     needs: ClassVar[frozenset[str]] = frozenset()
     signal: ClassVar[str] = "learning_rate"
     severity: ClassVar[Severity] = Severity.WARNING
+    scope: ClassVar[Scope] = Scope.TRAINING
     remedy: ClassVar[str] = (
         "Save and load the state of the scheduler with the checkpoint. Step the scheduler once "
         "per optimizer step. Check that {maximum number of steps} is the number of steps that "

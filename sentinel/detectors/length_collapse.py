@@ -127,9 +127,9 @@ class LengthCollapse:
         return Finding(
             summary=text + (", without a gain in reward." if is_unrewarded else "."),
             evidence={
-                "completion_tokens_now": now,
-                "completion_tokens_before": before,
-                "completion_tokens_expected": self._shift.expected_level,
+                "completion_length_tokens_now": now,
+                "completion_length_tokens_before": before,
+                "completion_length_tokens_expected": self._shift.expected_level,
                 **self._shift.reward_gain.evidence(),
             },
             severity=Severity.WARNING if is_unrewarded else None,

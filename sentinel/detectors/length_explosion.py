@@ -152,9 +152,9 @@ class LengthExplosion:
         before = expected if is_recent and expected > shift.first_level else shift.first_level
         onset = rise.onset if is_recent else shift.half_way_step
         evidence: dict[str, float | str] = {
-            "completion_tokens_median_of_8": shift.current_level,
-            "completion_tokens_at_start": shift.first_level,
-            "completion_tokens_expected": expected,
+            "completion_length_tokens_median_of_8": shift.current_level,
+            "completion_length_tokens_at_start": shift.first_level,
+            "completion_length_tokens_expected": expected,
             **shift.reward_gain.evidence(),
         }
         if "truncated_fraction" in record.values:

@@ -258,9 +258,9 @@ class LossNeverMoved:
     def _line_evidence(self, means: list[float]) -> dict[str, float]:
         fall, error = linear_fall(means)
         return {
-            "loss_median": exp(median(means)),
-            "change_share": -fall,
-            "change_standard_error_share": error,
+            "median_loss": exp(median(means)),
+            "loss_change_relative": -fall,
+            "standard_error_of_change_relative": error,
             "logged_values": float(len(means) * self._log_blocks.values_per_block),
         }
 
@@ -323,9 +323,9 @@ class LossNeverMoved:
         if is_falling or level - quantile * error < CHANCE_LOSS - tolerance:
             return {}
         return {
-            "loss_median": median(means),
-            "loss_mean_of_latter_half": level,
-            "loss_mean_standard_error": error,
+            "median_loss": median(means),
+            "mean_loss_of_latter_half": level,
+            "standard_error_of_mean_loss": error,
             "logged_values": float(len(means) * self._blocks.values_per_block),
         }
 
@@ -340,37 +340,38 @@ class LossNeverMoved:
             return {}
         half = len(means) // 2
         return {
-            "loss_median": level,
-            "loss_mean_of_first_half": fmean(means[:half]),
-            "loss_mean_of_second_half": fmean(means[-half:]),
-            "loss_standard_deviation": noise,
+            "median_loss": level,
+            "mean_loss_of_first_half": fmean(means[:half]),
+            "mean_loss_of_second_half": fmean(means[-half:]),
+            "standard_deviation_of_loss": noise,
             "logged_values": float(len(means) * self._blocks.values_per_block),
         }
 
     def _finding(self) -> Finding:
         flat = self._flat_evidence
-        return Finding(summary=_describe(flat), evidence=dict(flat), onset_step=self._first_step)
+        evidence = {name: value for name, value in flat.items() if "standard_error" not in name}
+        return Finding(summary=_describe(flat), evidence=evidence, onset_step=self._first_step)
 
 
 def _describe(flat: Mapping[str, float]) -> str:
-    level, count = flat["loss_median"], int(flat["logged_values"])
-    if "loss_standard_deviation" in flat:
+    level, count = flat["median_loss"], int(flat["logged_values"])
+    if "standard_deviation_of_loss" in flat:
         return (
             "Loss does not fall significantly: its mean is "
-            f"{flat['loss_mean_of_first_half']:.3g} in the first half of {count} logged values and "
-            f"{flat['loss_mean_of_second_half']:.3g} in the second; its "
-            f"standard deviation is {flat['loss_standard_deviation']:.2g}."
+            f"{flat['mean_loss_of_first_half']:.3g} in the first half of {count} logged values and "
+            f"{flat['mean_loss_of_second_half']:.3g} in the second; its "
+            f"standard deviation is {flat['standard_deviation_of_loss']:.2g}."
         )
-    if "loss_mean_of_latter_half" in flat:
+    if "mean_loss_of_latter_half" in flat:
         return (
             f"Loss is not below ln 2 = 0.693, the loss of random guessing: its mean over the last "
-            f"{count} logged values is {flat['loss_mean_of_latter_half']:.3g}, with a standard "
-            f"error of {flat['loss_mean_standard_error']:.2g}."
+            f"{count} logged values is {flat['mean_loss_of_latter_half']:.3g}, with a standard "
+            f"error of {flat['standard_error_of_mean_loss']:.2g}."
         )
     is_chance = abs(level - CHANCE_LOSS) < 0.02
     return (
         f"Loss does not fall significantly: it is {level:.4g} and changed by "
-        f"{flat['change_share']:+.2%} over {count} logged values, with a standard error of "
-        f"{flat['change_standard_error_share']:.2%}."
+        f"{flat['loss_change_relative']:+.2%} over {count} logged values, with a standard error of "
+        f"{flat['standard_error_of_change_relative']:.2%}."
         + (" ln 2 is the loss of random guessing." if is_chance else "")
     )

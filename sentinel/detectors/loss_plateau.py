@@ -65,6 +65,8 @@ WINDOW_SHARES = (0.25, 0.4, 0.55, 0.7)
 LOWEST_Z = 4.0
 """Standard deviations of block means by which the lowest is below the level by chance."""
 
+SHOWN_EVIDENCE = ("mean_loss", "loss_change_relative", "logged_values", "flat_since_step")
+
 REMAINING_SHARE = 0.2
 """Share of the planned steps that must remain for a warning."""
 
@@ -163,29 +165,32 @@ class LossPlateau:
         first = self._first_step or 0
         since = step - (step - first) * len(window) / len(self._blocks.means)
         self._flat_evidence = {
-            "loss_mean": exp(sum(window) / len(window)),
-            "change_share": -fall,
-            "change_standard_error_share": error,
-            "loss_block_noise_share": stdev(window),
+            "mean_loss": exp(sum(window) / len(window)),
+            "loss_change_relative": -fall,
+            "standard_error_of_change_relative": error,
+            "block_noise": stdev(window),
             "logged_values": float(len(window) * self._blocks.values_per_block),
             "flat_since_step": self._flat_evidence.get("flat_since_step", float(int(since))),
         }
 
     def _finding(self, step: int) -> Finding:
         flat = self._flat_evidence
-        level, reason = flat["loss_mean"], self._reason_to_warn(flat["loss_mean"])
+        level, reason = flat["mean_loss"], self._reason_to_warn(flat["mean_loss"])
         return Finding(
             summary=f"Loss stays at {level:.4g}: over the last {flat['logged_values']:.0f} logged "
-            f"values it changed by {flat['change_share']:+.2%}, with a standard error of "
-            f"{flat['change_standard_error_share']:.2%}{reason}.",
-            evidence=dict(flat) | {"loss_lowest_block_mean": exp(self._lowest)},
+            f"values it changed by {flat['loss_change_relative']:+.2%}, with a standard error of "
+            f"{flat['standard_error_of_change_relative']:.2%}{reason}.",
+            evidence={
+                **{name: flat[name] for name in SHOWN_EVIDENCE},
+                "lowest_mean_loss": exp(self._lowest),
+            },
             severity=None if reason and self._has_time_left(step) else Severity.INFO,
             onset_step=int(flat["flat_since_step"]),
         )
 
     def _reason_to_warn(self, level: float) -> str:
         """Why the loss should be lower; empty if it may have converged."""
-        scatter = LOWEST_Z * self._flat_evidence["loss_block_noise_share"]
+        scatter = LOWEST_Z * self._flat_evidence["block_noise"]
         if log(level) - self._lowest > max(log(self.above), scatter):
             return f"; it was {exp(self._lowest):.4g} before"
         if self._first_mean is not None and self._first_mean - self._lowest < self.unmoved:

@@ -110,9 +110,10 @@ class LossSpike:
     signal: ClassVar[str] = "loss"
     severity: ClassVar[Severity] = Severity.WARNING
     remedy: ClassVar[str] = (
-        "Wait about ten steps for the loss to recover. If it does not, resume from a checkpoint "
-        "about 100 steps before the onset and skip the batches of the spike. If spikes recur, "
-        "lower {gradient clipping} or {learning rate}, and inspect the data of the onset."
+        "Wait about ten steps for the loss to recover, or declare a change of the data or the task "
+        'that is on purpose with `sentinel.mark("stage")`. If it does not recover, resume from a '
+        "checkpoint about 100 steps before the onset and skip the batches of the spike. If spikes "
+        "recur, lower {gradient clipping} or {learning rate}, and inspect the data of the onset."
     )
 
     def __post_init__(self) -> None:
@@ -183,14 +184,13 @@ class LossSpike:
             return Clear(threshold=self._threshold)
         evidence = {
             "loss": loss,
-            "loss_recent_median": exp(usual),
-            "loss_noise_share": sigma,
+            "usual_loss": exp(usual),
+            "usual_loss_fluctuation_relative": sigma,
         }
         with_norm, steps = "", [step for step, size, _ in self._jumps if size]
         if is_joint:
             usual_norm = exp(self._norms.median)
-            evidence |= {"grad_norm": norm, "grad_norm_recent_median": usual_norm}
-            evidence["joint_evidence_nats"] = joint
+            evidence |= {"grad_norm": norm, "usual_grad_norm": usual_norm}
             with_norm = f", with a gradient norm of {norm:.4g}, usually {usual_norm:.4g}"
             steps.append(self._evidence[0][0])
         highest = max([loss, *(loss for _, size, loss in self._jumps if size)])
@@ -260,7 +260,7 @@ class LossSpike:
             f"the last {len(window)} values deviates by more than {largest:.3g}.",
             evidence={
                 "loss": loss,
-                "loss_recent_median": usual,
+                "usual_loss": usual,
                 "largest_recent_deviation": largest,
             },
             severity=None if is_warning else Severity.INFO,

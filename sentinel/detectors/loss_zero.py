@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from math import inf, isfinite
 from typing import ClassVar
 
-from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
+from sentinel.model.finding import Clear, DetectorOutput, Finding, Scope, Severity
 from sentinel.model.record import Record
 from sentinel.signals.loss_kind import is_policy_gradient
 
@@ -42,6 +42,7 @@ class LossZero:
     needs: ClassVar[frozenset[str]] = frozenset({"loss"})
     signal: ClassVar[str] = "loss"
     severity: ClassVar[Severity] = Severity.WARNING
+    scope: ClassVar[Scope] = Scope.TRAINING
     remedy: ClassVar[str] = (
         "Inspect one batch as the model receives it: some labels must differ from -100 (check "
         "chat template, response mask and truncation). Check that every term of the loss is "
@@ -74,7 +75,7 @@ class LossZero:
         return Finding(
             summary=f"Loss has been exactly 0 for {self._zero_count} logged values.",
             evidence={
-                "consecutive_zero_losses": float(self._zero_count),
+                "zero_losses_in_a_row": float(self._zero_count),
                 "highest_grad_norm": self._highest_norm,
                 "last_nonzero_loss": "none" if self._loss_before == inf else self._loss_before,
             },

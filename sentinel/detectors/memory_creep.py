@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import ClassVar
 
-from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
+from sentinel.model.finding import Clear, DetectorOutput, Finding, Scope, Severity
 from sentinel.model.quantity_text import format_duration
 from sentinel.model.record import Event, Record
 from sentinel.stats.time_to_limit import TimeToLimit
@@ -50,6 +50,7 @@ class MemoryCreep:
     needs: ClassVar[frozenset[str]] = frozenset()
     signal: ClassVar[str] = "host_memory_used"
     severity: ClassVar[Severity] = Severity.WARNING
+    scope: ClassVar[Scope] = Scope.PROCESS
     remedy: ClassVar[str] = (
         "Save a checkpoint before the memory is exhausted, and resume from it, which frees the "
         "memory. Look for tensors kept with their graph (log `loss.item()`) and lists that grow "

@@ -28,7 +28,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import ClassVar
 
-from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
+from sentinel.model.finding import Clear, DetectorOutput, Finding, Scope, Severity
 from sentinel.model.record import Event, Record, Spread
 
 MIN_LOSS = 1e-2
@@ -49,6 +49,7 @@ class MetricIntegrity:
     needs: ClassVar[frozenset[str]] = frozenset()
     signal: ClassVar[str] = "logged_loss"
     severity: ClassVar[Severity] = Severity.INFO
+    scope: ClassVar[Scope] = Scope.TRAINING
     remedy: ClassVar[str] = (
         "Use the loss that sentinel measures on every rank. Average the logged loss over "
         "micro-batches and ranks before it is logged, or upgrade the trainer."
@@ -104,7 +105,6 @@ class MetricIntegrity:
         evidence = {
             "logged_loss": logged,
             "mean_loss_of_ranks": mean,
-            "logged_to_mean_ratio": logged / mean,
         }
         for factor, meaning in self._candidate_factors(float(ranks)).items():
             if all(abs(ratio / factor - 1) <= self.tolerance for ratio in self._ratios):

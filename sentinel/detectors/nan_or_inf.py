@@ -47,10 +47,11 @@ from math import isfinite
 from typing import ClassVar
 
 from sentinel.model.evidence_text import in_words
-from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
+from sentinel.model.finding import Clear, DetectorOutput, Finding, Scope, Severity
 from sentinel.model.record import Event, Record, Spread
 from sentinel.signals.catalogue import SIGNALS
 from sentinel.signals.key_words import is_training_loss
+from sentinel.signals.precision import is_float16
 
 CORE_SIGNALS = frozenset({"loss", "eval_loss", "grad_norm", "reward", "kl_ref", "entropy"})
 RELEVANT_PATTERN = re.compile(r"loss|grad_?norm|reward|logp|(^|[/_])kl([/_]|$)|entropy")
@@ -58,6 +59,11 @@ STD_PATTERN = re.compile(r"(^|[/_.])std($|[/_.])")
 
 MAX_NAMES = 1024
 """Maximum number of names whose state is stored."""
+
+
+FLOAT16_REMEDY = (
+    " Train with {bfloat16 precision} instead of float16, whose largest value is 65504."
+)
 
 
 @dataclass
@@ -71,10 +77,10 @@ class NanOrInf:
     needs: ClassVar[frozenset[str]] = frozenset()
     signal: ClassVar[str] = "loss"
     severity: ClassVar[Severity] = Severity.INFO
+    scope: ClassVar[Scope] = Scope.TRAINING
     remedy: ClassVar[str] = (
-        "Resume from the last checkpoint with finite values, and inspect the batch of the onset. "
-        "Lower {learning rate} or {gradient clipping}. Train with {bfloat16 precision} instead "
-        "of float16."
+        "Resume from the last checkpoint before the onset, and inspect the batch of that step. "
+        "Lower {learning rate} or {gradient clipping}."
     )
 
     def __post_init__(self) -> None:
@@ -87,9 +93,12 @@ class NanOrInf:
         self._onset_step: int | None = None
         self._first_ranks: tuple[int, ...] = ()
         self._loss_scale: float | None = None
+        self._is_float16 = False
 
     def update(self, record: Record) -> DetectorOutput:
         """Evaluate one record."""
+        if record.attributes or "loss_scale" in record.values:
+            self._is_float16 |= is_float16(record.attributes, record.values)
         if record.event not in self._record_counts or not record.values:
             return None
         self._record_counts[record.event] += 1
@@ -117,7 +126,7 @@ class NanOrInf:
             summary=f"NaN or infinite{where}: {names}.",
             evidence={name: str(record.values.get(name)) for name in lost[:8]}
             | {
-                "nonfinite_values_in_window": float(sum(self._recent_counts)),
+                "nan_or_infinite_values_lately": float(sum(self._recent_counts)),
                 "ranks": ",".join(map(str, ranks)),
                 "first_ranks": ",".join(map(str, first)),
             },
@@ -125,6 +134,7 @@ class NanOrInf:
             onset_step=onset_step,
             rank=first[0] if len(first) == 1 else None,
             signal="" if "loss" in lost else lost[0],
+            remedy=f"{self.remedy}{FLOAT16_REMEDY}" if self._is_float16 else None,
         )
 
     def _nonfinite_names(self, record: Record, others: list[str]) -> list[str]:

@@ -16,7 +16,8 @@ Source
 
     If ranks use collectives, those of the other nodes fail as soon as a node is lost, each with its
     own error. The first of these errors is part of this finding, unless the others had continued
-    without the node, or the node reported after the first of them failed.
+    without the node, or the node reported after the first of them failed. A rank that a signal
+    killed needs no lost node to explain it: if the head is lost, that rank is named first.
 
 Defaults
     No settings. The agents' connection decides how long a silence is too long: about twelve
@@ -30,7 +31,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
+from sentinel.detectors._rank_ends import CRASHES, death_text, ranks_in
+from sentinel.model.finding import Clear, DetectorOutput, Finding, Scope, Severity
 from sentinel.model.record import Record
 from sentinel.stats.number_ranges import format_ranges
 
@@ -40,12 +42,19 @@ MAX_LISTED = 4
 SAME_FAILURE_SECONDS = 5.0
 """Seconds after the failure of a rank in which others may complete a step."""
 
+KILLED_REMEDY = (
+    "Look for what killed the rank (`dmesg` and `memory.events` of the cgroup on its node, the "
+    "scheduler's log), and check whether the node of the head agent is up. Resume from the last "
+    "checkpoint."
+)
+
 
 @dataclass
 class NodeLost:
     needs: ClassVar[frozenset[str]] = frozenset({"nodes_lost"})
     signal: ClassVar[str] = "nodes_lost"
     severity: ClassVar[Severity] = Severity.CRITICAL
+    scope: ClassVar[Scope] = Scope.PROCESS
     remedy: ClassVar[str] = (
         "Check whether the node is up (ping, console, scheduler's log). If it is down, drain it "
         "and resume from the last checkpoint with another node. If training continues, check the "
@@ -58,8 +67,9 @@ class NodeLost:
             return Clear()
         if _is_run_over(record):
             return None
+        killed = _killed_rank(record)
         blocked = record.attributes.get("blocked_by") == "node_lost"
-        continues = _has_running_ranks(record) and not blocked
+        continues = _has_running_ranks(record) and not blocked and killed is None
         silent = record.values.get("lost_seconds", 0.0)
         head = record.attributes.get("head_lost", "")
         ranks = format_ranges(
@@ -79,6 +89,8 @@ class NodeLost:
             f"{_consequence_text(record, head, continues=continues)}.",
             evidence=evidence,
             severity=Severity.WARNING if continues else None,
+            rank=killed,
+            remedy=None if killed is None else KILLED_REMEDY,
         )
 
 
@@ -90,6 +102,10 @@ def _training_state(record: Record, *, continues: bool) -> str:
 
 def _subject_text(record: Record, head: str, ranks: Sequence[str]) -> str:
     """The subject of the summary and its auxiliary verb."""
+    killed = _killed_rank(record)
+    if killed is not None:
+        how = death_text(record.attributes)
+        return f"Rank {killed} was {how}, and the head agent on {head} has"
     if head:
         return f"The head agent on {head} has"
     hosts = list(filter(None, record.attributes.get("lost_nodes", "").split(",")))
@@ -106,6 +122,8 @@ def _consequence_text(record: Record, head: str, *, continues: bool) -> str:
     failure = _first_failure_text(record)
     reason = f": {failure}" if failure else ""
     stopped = f"no rank has passed step {record.step} since{reason}"
+    if _killed_rank(record) is not None:
+        return "; the run is not monitored"
     if head:
         training = "while training continues" if continues else f"and {stopped}"
         return f"; the run is not monitored, {training}"
@@ -130,6 +148,16 @@ def _first_failure_text(record: Record) -> str:
         "exit": f"exited with code {attributes.get('code', 'non-zero')}",
     }
     return f"rank {rank} {texts[cause]}" if rank and cause in texts else ""
+
+
+def _killed_rank(record: Record) -> int | None:
+    """The rank that a signal killed while the head is lost; a crash may follow from the loss."""
+    attributes = record.attributes
+    if not attributes.get("head_lost") or attributes.get("cause") != "died":
+        return None
+    ranks = ranks_in(attributes, "culprit_ranks") or ranks_in(attributes, "died_ranks")
+    is_killed = attributes.get("signal", "SIGABRT") not in CRASHES
+    return ranks[0] if ranks and is_killed else None
 
 
 def _is_run_over(record: Record) -> bool:

@@ -96,9 +96,9 @@ class Oscillation:
             return Clear()
         evidence = self._oscillation
         return Finding(
-            summary=f"Loss oscillates by {evidence['deviation_share']:.1%} with a period of "
-            f"{evidence['period_logged_values']:.0f} logged values; its usual deviation is "
-            f"{evidence['usual_deviation_share']:.1%}.",
+            summary=f"Loss oscillates by {evidence['loss_swing_relative']:.1%} with a period of "
+            f"{evidence['swing_period_in_logged_values']:.0f} logged values; its usual deviation "
+            f"is {evidence['usual_loss_swing_relative']:.1%}.",
             evidence=dict(evidence),
             onset_step=int(evidence["since_step"]),
         )
@@ -119,10 +119,9 @@ class Oscillation:
         elif self._in_a_row >= 2:
             since = self._oscillation.get("since_step", float(self._steps[0]))
             self._oscillation = {
-                "deviation_share": deviation,
-                "usual_deviation_share": usual,
-                "period_logged_values": float(period),
-                "autocorrelation": strength,
+                "loss_swing_relative": deviation,
+                "usual_loss_swing_relative": usual,
+                "swing_period_in_logged_values": float(period),
                 "since_step": since,
             }
 

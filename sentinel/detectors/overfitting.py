@@ -8,7 +8,8 @@ Formula
                level; the latest evaluation exceeds it too; and since the best the training loss has
                fallen, or risen by less than `follows` of that rise
     info     = the accuracy on held-out data is at its best, and the level exceeds the best by less
-               than `overconfident`
+               than `overconfident`; an accuracy of tokens must have risen clearly since the best:
+               its complement has fallen by a tenth
     where the noise is estimated from the distance of an evaluation to the line between its
     neighbours, as the larger of all and of the latest 8. Where no loss on held-out data is logged,
     one minus the accuracy takes the place of ln(loss). A run with a reward is not evaluated, since
@@ -28,7 +29,8 @@ Defaults
     third of the run is found in 86, 96 and 100 of 100 runs. `rise` 0.05 is a common definition;
     `follows` 0 found 65, 73 and 74, since the training loss may stagnate. A classifier
     that grows overconfident raises its loss without losing accuracy; `overconfident` 0.2 is four
-    times `rise`.
+    times `rise`. The accuracy of tokens of a language model that memorises 24 texts rises from 2 to
+    6 % while its perplexity doubles, and holds its best as a rule.
 """
 
 from __future__ import annotations
@@ -60,6 +62,9 @@ ACCURACIES = ("eval_accuracy", "eval_token_accuracy")
 
 ACCURACY_TOLERANCE = 0.01
 """Distance from the best accuracy that still counts as best."""
+
+CLEAR_TOKEN_GAIN = 0.1
+"""Share of the tokens that were wrong at the best evaluation, and are right now."""
 
 MEDIAN_ERROR = 0.67
 """Standard error of the median of 3, in standard deviations of normal noise."""
@@ -93,6 +98,8 @@ class Overfitting:
         self._train_losses_since_eval = 0
         self._has_eval_loss = False
         self._is_percentage = False
+        self._is_of_tokens = False
+        """Whether the accuracy is that of tokens."""
         self._errors: deque[float] = deque(maxlen=MEDIAN_WINDOW)
         self._lowest_error = inf
         self._eval_losses: deque[float] = deque(maxlen=MEDIAN_WINDOW)
@@ -104,6 +111,7 @@ class Overfitting:
         self._onset_step: int | None = None
         self._best_level = inf
         self._train_level_at_best = -inf
+        self._error_at_best = 0.0
         self._rising_count = 0
         self._eval_count = 0
 
@@ -151,6 +159,7 @@ class Overfitting:
         accuracy = values.get(first, values.get(second, -1.0))
         if not 0.0 <= accuracy <= 100.0:
             return None
+        self._is_of_tokens = first not in values
         if accuracy > 1.0 and not self._is_percentage:
             # Values up to 1 per cent before looked like fractions.
             self._is_percentage, self._lowest_error = True, inf
@@ -179,6 +188,7 @@ class Overfitting:
         level, trained = median(self._eval_losses), median(self._train_levels)
         if level < self._best_level:
             self._best_level, self._train_level_at_best = level, trained
+            self._error_at_best = median(self._errors) if self._errors else 0.0
         # The noise of ln(loss) may grow as the loss falls.
         latest = median_of_sorted(self._curvatures.sorted_latest(LATEST_CURVATURES))
         sigma = max(self._curvatures.median, latest) * CURVATURE_TO_SIGMA
@@ -191,9 +201,9 @@ class Overfitting:
         self._rising_count = self._rising_count + 1 if is_overfitted else 0
         if self._rising_count < 2:
             return Clear()
-        return self._finding(level, trained, sigma)
+        return self._finding(level, trained)
 
-    def _finding(self, level: float, trained: float, sigma: float) -> Finding:
+    def _finding(self, level: float, trained: float) -> Finding:
         train_now, train_at_best = exp(trained), exp(self._train_level_at_best)
         training = (
             f"while the training loss changed from {train_at_best:.4g} to {train_now:.4g}; the "
@@ -216,7 +226,7 @@ class Overfitting:
                 onset_step=self._onset_step,
             )
         now, best, severity = exp(level), exp(self._best_level), None
-        if self._is_accuracy_at_best() and now / best - 1 < self.overconfident:
+        if self._is_accuracy_better() and now / best - 1 < self.overconfident:
             severity = Severity.INFO
             training = training.replace(
                 ";", f", and the accuracy on held-out data is {1 - median(self._errors):.1%};", 1
@@ -227,15 +237,17 @@ class Overfitting:
             evidence={
                 "eval_loss_median_of_3": now,
                 "best_eval_loss": best,
-                "log_eval_loss_noise": sigma,
                 **evidence,
             },
             severity=severity,
             onset_step=self._onset_step,
         )
 
-    def _is_accuracy_at_best(self) -> bool:
-        return (
-            len(self._errors) == MEDIAN_WINDOW
-            and median(self._errors) <= self._lowest_error + ACCURACY_TOLERANCE
-        )
+    def _is_accuracy_better(self) -> bool:
+        """Whether the accuracy is at its best, or that of tokens clearly higher than before."""
+        if len(self._errors) < MEDIAN_WINDOW:
+            return False
+        error = median(self._errors)
+        if self._is_of_tokens and error > (1.0 - CLEAR_TOKEN_GAIN) * self._error_at_best:
+            return False
+        return error <= self._lowest_error + ACCURACY_TOLERANCE

@@ -49,7 +49,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from sentinel.model.evidence_text import in_words
-from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
+from sentinel.model.finding import Clear, DetectorOutput, Finding, Scope, Severity
 from sentinel.model.record import Event, RankMismatch, Record, Spread, host_key
 from sentinel.stats.number_ranges import format_ranges
 
@@ -96,6 +96,7 @@ class RankDesync:
     needs: ClassVar[frozenset[str]] = frozenset()
     signal: ClassVar[str] = "grad_norm"
     severity: ClassVar[Severity] = Severity.WARNING
+    scope: ClassVar[Scope] = Scope.TRAINING
     remedy: ClassVar[str] = (
         "Resume all ranks from one checkpoint before the onset: the replicas are no longer one "
         "model. On the ranks that differ, look for weights, buffers or seeds set after the model "

@@ -92,8 +92,8 @@ class RewardHacking:
             evidence={
                 "reward_median_of_8": gain.current_level,
                 "kl_nats": kl,
-                "completion_tokens_median_of_8": level,
-                "completion_tokens_expected": self._length.expected_level,
+                "completion_length_tokens_median_of_8": level,
+                "completion_length_tokens_expected": self._length.expected_level,
             },
             onset_step=min(
                 [direction.onset for direction in (far, long) if direction.evidence]

@@ -126,7 +126,7 @@ class RewardStalled:
         return Finding(
             summary=f"Reward has not risen significantly in {self._count} logged values: it "
             f"started at {evidence['mean_reward_at_start']:.4g} and is "
-            f"{evidence['mean_reward_last_quarter']:.4g} now.",
+            f"{evidence['mean_reward_of_last_quarter']:.4g} now.",
             evidence=dict(evidence),
             severity=None if self._is_certain else Severity.INFO,
             onset_step=self._first_step,
@@ -164,8 +164,8 @@ class RewardStalled:
             return
         self._stall_evidence = {
             "mean_reward_at_start": start,
-            "mean_reward_last_quarter": last,
-            "reward_noise": noise,
+            "mean_reward_of_last_quarter": last,
+            "usual_reward_fluctuation": noise,
             "lowest_reward": self._near_minimum.minimum,
             "share_at_lowest_reward": lowest_share,
         }

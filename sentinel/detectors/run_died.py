@@ -27,7 +27,7 @@ Source
     `memory.events` of the control group of the process (`memory.oom_control` in version 1).
 
     The sender of a signal is not known. A rank that handles SIGTERM and is ended by SIGKILL later
-    counts as stopped by SIGTERM if `sentinel run` or the agent had received SIGTERM up to two
+    counts as ended by SIGTERM if `sentinel run` or the agent had received SIGTERM up to two
     minutes before.
 
 Defaults
@@ -48,7 +48,7 @@ from sentinel.detectors._rank_ends import (
     format_ranks,
     ranks_in,
 )
-from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
+from sentinel.model.finding import Clear, DetectorOutput, Finding, Scope, Severity
 from sentinel.model.record import Record
 
 STOPPED_SETTLE_FACTOR = 4.0
@@ -64,6 +64,7 @@ class RunDied:
     needs: ClassVar[frozenset[str]] = frozenset({"ranks_gone"})
     signal: ClassVar[str] = "ranks_gone"
     severity: ClassVar[Severity] = Severity.CRITICAL
+    scope: ClassVar[Scope] = Scope.PROCESS
     remedy: ClassVar[str] = (
         "Look for the out-of-memory killer (`dmesg`, `memory.events` of the cgroup). Read the "
         "scheduler's log, and check the node. Resume from the last checkpoint."
@@ -123,7 +124,7 @@ def _stopped_finding(record: Record) -> Finding:
     by_us = attributes.get("stop_requested_by") == RUN_LAUNCHER
     rest = followers_text(attributes, int(record.values["ranks_running"]))
     return Finding(
-        summary=f"{format_ranks(culprits)} {verb} stopped by {attributes.get('signal', 'SIGTERM')} "
+        summary=f"{format_ranks(culprits)} {verb} ended by {attributes.get('signal', 'SIGTERM')} "
         f"at step {record.step}{f'; {rest}' if rest else ''}.",
         evidence=_evidence(record),
         severity=Severity.INFO if by_us else Severity.WARNING,

@@ -20,8 +20,8 @@ Source
     The launcher ends the other ranks once one fails, so only the first failure is the cause. The
     exception is named by its class, the first line of its message, and the last line of the user's
     code in its traceback. Messages are cut to 200 characters, and credentials in URLs, values of
-    names like `password` or `api_key`, and long random texts are masked; `[privacy] messages =
-    false` leaves messages out.
+    names like `password` or `api_key`, addresses of e-mail, and long random texts are masked;
+    `[privacy] messages = false` leaves messages out.
 
 Defaults
     `settle` 1: peers of a dead rank raise some milliseconds before its process is gone. A keyboard
@@ -35,7 +35,7 @@ from typing import ClassVar
 
 from sentinel.detectors._rank_ends import followers_text, format_ranks, ranks_in
 from sentinel.detectors._unreported_ranks import unreported_ranks_text
-from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
+from sentinel.model.finding import Clear, DetectorOutput, Finding, Scope, Severity
 from sentinel.model.record import Record
 
 CONSEQUENCE_SETTLE_FACTOR = 3.0
@@ -51,6 +51,7 @@ class RunFailed:
     needs: ClassVar[frozenset[str]] = frozenset({"ranks_failed"})
     signal: ClassVar[str] = "ranks_failed"
     severity: ClassVar[Severity] = Severity.CRITICAL
+    scope: ClassVar[Scope] = Scope.PROCESS
     remedy: ClassVar[str] = (
         "Read the traceback in the trainer's log, and fix the error. Resume from the last "
         "checkpoint."

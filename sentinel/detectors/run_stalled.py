@@ -5,25 +5,26 @@ Formula
     limit      = `patience_first` until `warmup` steps have completed
     limit      = max(limit, `patience_phase`) inside a phase, declared or noticed
     limit      = max(limit, `times` * the longest gap between rows) for a followed log
-    Finding    = inactive > limit; critical once inactive > `page_after` * limit
+    Finding    = inactive > limit; critical once inactive > `page_after` * limit, and at once if a
+                 rank is suspended by SIGSTOP
     Finding    = no step for max(limit, `page_after` * `patience_phase`) outside a phase, although
                  batches arrive: a loop that skips all of them. Computing is then no phase
 
 Units
     `floor`, `patience_first`, `patience_phase`: seconds. `window`, `warmup`: steps. `times`,
     `page_after`: plain numbers. Inactive time: seconds since any rank completed a step, or fetched
-    a batch from a DataLoader.
+    a batch from a DataLoader; or, if that is later, since the ranks waited for a lost node.
 
     Phases that are noticed: an evaluation, from `Module.eval()` of a model in training to the next
     backward pass; `torch.save` and `torch.load`; torch.compile at work; and computing, which is a
     rank that uses a CPU and whose stack changes, or that never waits but for a CPU, while no rank
-    is in a collective: one that waits there may spin. No phase counts for a rank that a signal
-    stopped.
+    is in a collective: one that waits there may spin. No phase counts for a rank that is
+    suspended.
 
-    Named are ranks stopped by a signal; otherwise, by their stacks, those that do not wait for the
-    others; otherwise those with the least progress: by steps taken, then by whether the backward
-    pass of the next step has begun, in which data-parallel ranks wait. If they wait for the ranks
-    of a lost node, `node_lost` reports that instead.
+    Named are suspended ranks (SIGSTOP, SIGTSTP, a debugger); otherwise, by their stacks, those that
+    do not wait for the others; otherwise those with the least progress: by steps taken, then by
+    whether the backward pass of the next step has begun, in which data-parallel ranks wait. If they
+    wait for the ranks of a lost node, `node_lost` reports that instead.
 
 Source
     Fault-tolerant launchers use learned limits of five times the usual interval without the first
@@ -41,10 +42,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import ClassVar
 
 from sentinel.detectors._unreported_ranks import unreported_ranks_text
-from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
+from sentinel.model.finding import Clear, DetectorOutput, Finding, Scope, Severity
 from sentinel.model.rank_stack import RankStack, find_odd_ranks, format_ranks, parse_stacks
 from sentinel.model.record import Event, Record
 
@@ -54,14 +56,31 @@ STACK_WAIT_SECONDS = 1.0
 MAX_DESCRIBED_PLACES = 3
 """Places of ranks in the summary: the odd ones, and the largest groups of the others."""
 
+SUSPENSIONS: Mapping[str, str] = {
+    "signal": "suspended by SIGSTOP",
+    "debugger": "held by a debugger",
+}
+"""What holds a process, by `blocked_by`, in words."""
+
 COMPUTING = "computing"
 """Activity of a rank whose stack changes, which a collective that spins may feign."""
+
+MAX_LISTED_PROCESSES = 16
+"""Process ids in the remedy for suspended ranks."""
 
 SINGLE_PROCESS_REMEDY = (
     "Look at the function that the process is in; the page shows its stack. If it waits for "
     "a DataLoader, check storage, memory and the worker processes, and try 0 "
     "for {number of data loader workers}. If it waits for a lock or a queue, find the thread that "
     "holds or fills it; otherwise check the device (`nvidia-smi`, `dmesg`) and the file systems."
+)
+
+
+LEFT_REMEDY = (
+    "Look at the function that the named rank is in; its stack is on the page of the run. If that "
+    "is the end of the training, it hangs while objects are destroyed: call "
+    "`torch.distributed.destroy_process_group()` there. If the last checkpoint is complete, "
+    "nothing is lost by ending the process."
 )
 
 
@@ -78,9 +97,10 @@ class RunStalled:
     needs: ClassVar[frozenset[str]] = frozenset()
     signal: ClassVar[str] = "idle_seconds"
     severity: ClassVar[Severity] = Severity.WARNING
+    scope: ClassVar[Scope] = Scope.PROCESS
     remedy: ClassVar[str] = (
         "Start with the named ranks: the others wait for them in a collective. Look at the "
-        "function that a named rank is in; its stack is on the agent's page. Then check GPU, "
+        "function that a named rank is in; its stack is on the page of the run. Then check GPU, "
         "network and storage of its node."
     )
 
@@ -90,13 +110,16 @@ class RunStalled:
         self._last_step_time: float | None = None
         self._open_phases: list[str] = []
         self._world_size = 0
+        self._node_lost_time = -inf
 
     def update(self, record: Record) -> DetectorOutput:
         if record.event is Event.HEARTBEAT:
             return self._evaluate(record)
-        if record.event is Event.START:
+        if record.event in (Event.START, Event.TRAINING):
+            # The steps of another training take another time.
             self._step_count, self._last_step_time = 0, None
             self._step_intervals.clear()
+        if record.event is Event.START:
             self._open_phases.clear()
             self._world_size = int(record.values.get("world_size", 0))
         elif record.event is Event.STEP:
@@ -120,17 +143,24 @@ class RunStalled:
 
     def _evaluate(self, record: Record) -> DetectorOutput:
         values, attributes = record.values, record.attributes
-        if not values.get("ranks_running") or attributes.get("blocked_by") == "node_lost":
+        if not values.get("ranks_running"):
+            return None
+        if attributes.get("blocked_by") == "node_lost":
+            self._node_lost_time = record.time
             return None
         max_gap = float(attributes.get("max_gap_seconds", 0.0))
         inactive = values.get("inactive_seconds", values["idle_seconds"])
+        if record.time >= self._node_lost_time:
+            inactive = min(inactive, record.time - self._node_lost_time)
         limit = max(self._step_limit(), self.times * max_gap)
         if inactive <= limit:
             return self._evaluate_batches(record, inactive, limit)
         stacks = parse_stacks(attributes.get("stacks", ""))
         may_spin = self._world_size != 1 and any(stack.is_waiting for stack in stacks)
         ignored = COMPUTING if may_spin else ""
-        if attributes.get("blocked_by") != "signal" and self._is_in_phase(attributes, ignored):
+        if attributes.get("blocked_by") not in SUSPENSIONS and self._is_in_phase(
+            attributes, ignored
+        ):
             limit = max(limit, self.patience_phase)
             if inactive <= limit:
                 return Clear()
@@ -164,19 +194,23 @@ class RunStalled:
     ) -> Finding:
         values, attributes = record.values, record.attributes
         behind = _parse_ranks(attributes.get("straggler_ranks", ""))
-        is_stopped = attributes.get("blocked_by") == "signal"
+        suspension = SUSPENSIONS.get(attributes.get("blocked_by", ""), "")
         all_behind = "all_behind" in attributes
         is_alone = self._world_size == 1
         named: tuple[int, ...] = () if all_behind else behind
-        if not is_stopped:
+        if not suspension:
             named = find_odd_ranks(stacks, behind) or named
         if is_alone:
             named = behind
         idle = values["idle_seconds"]
         stall = "No step has followed" if is_alone else "No rank has passed"
-        where = _where_text(named, stacks, is_stopped=is_stopped, is_alone=is_alone)
-        # A rank that was stopped is the cause, whatever others have sent.
-        unreported = "" if is_stopped else unreported_ranks_text(attributes)
+        where = _where_text(named, stacks, suspension=suspension, is_alone=is_alone)
+        # A suspended rank is the cause, whatever others have sent.
+        unreported = "" if suspension else unreported_ranks_text(attributes)
+        running = int(values["ranks_running"])
+        ended = self._world_size - running if not unreported else 0
+        if is_left := 0 < running == len(behind) and ended > 0 and not suspension:
+            where += f"; {'the other rank has' if ended == 1 else 'the other ranks have'} ended"
         summary = f"{stall} step {record.step} for {idle:.0f} s (limit {limit:.0f} s){where}."
         return Finding(
             summary=f"{summary} {unreported}".rstrip(),
@@ -193,9 +227,17 @@ class RunStalled:
                     for stack in _odd_first(stacks, named)[:MAX_DESCRIBED_PLACES]
                 },
             },
-            severity=Severity.CRITICAL if inactive > self.page_after * limit else Severity.WARNING,
+            severity=Severity.CRITICAL
+            if inactive > self.page_after * limit or attributes.get("blocked_by") == "signal"
+            else Severity.WARNING,
             rank=named[0] if named else None,
-            remedy=SINGLE_PROCESS_REMEDY if is_alone else None,
+            remedy=_suspension_remedy(attributes)
+            if suspension
+            else LEFT_REMEDY
+            if is_left
+            else SINGLE_PROCESS_REMEDY
+            if is_alone
+            else None,
         )
 
 
@@ -209,16 +251,41 @@ def _odd_first(stacks: Sequence[RankStack], named: tuple[int, ...]) -> list[Rank
 
 
 def _where_text(
-    named: tuple[int, ...], stacks: Sequence[RankStack], *, is_stopped: bool, is_alone: bool
+    named: tuple[int, ...], stacks: Sequence[RankStack], *, suspension: str, is_alone: bool
 ) -> str:
     """The end of the summary: the ranks that block the run and where ranks are, if known."""
     verb = "is" if len(named) == 1 else "are"
     subject = f"rank{'' if verb == 'is' else 's'} {format_ranks(named)} {verb}"
-    if is_stopped:
-        return f": {'the process is' if is_alone else subject} stopped by a signal"
+    if suspension:
+        return f": {'the process is' if is_alone else subject} {suspension}"
     shown = _odd_first(stacks, named)[:MAX_DESCRIBED_PLACES]
     if shown:
         return ": " + "; ".join(stack.describe(is_alone=is_alone) for stack in shown)
     if named and not is_alone:
         return f": {subject} behind"
     return ""
+
+
+def _suspension_remedy(attributes: Mapping[str, str]) -> str:
+    """How to continue the suspended processes, and who may have suspended them."""
+    pids: dict[str, list[str]] = {}
+    for process in attributes.get("suspended_processes", "").split(",")[:MAX_LISTED_PROCESSES]:
+        _, _, address = process.partition(":")
+        pid, _, host = address.partition(":")
+        pids.setdefault(host, []).append(pid or "PID")
+    if attributes.get("blocked_by") == "debugger":
+        listed = "; ".join(
+            f"{', '.join(own)}{f' on {host}' if host else ''}" for host, own in pids.items()
+        )
+        return (
+            f"A debugger or `strace` holds the process ({listed}): let it continue, or detach it. "
+            "The run goes on by itself then."
+        )
+    commands = ", ".join(
+        f"`kill -CONT {' '.join(own)}`{f' on {host}' if host else ''}" for host, own in pids.items()
+    )
+    return (
+        f"Continue it: {commands}. Then find out who suspended it: a scheduler (`scontrol "
+        "suspend`), Ctrl-Z in its terminal, a debugger, or a program that sends SIGSTOP. If it "
+        "stays suspended, its control group is frozen (`cgroup.freeze`, `docker unpause`)."
+    )

@@ -31,7 +31,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
+from sentinel.model.finding import Clear, DetectorOutput, Finding, Scope, Severity
 from sentinel.model.record import STATE_LOADED_KEY, Event, Record
 
 MAX_JUMPS = 2
@@ -53,6 +53,7 @@ class StepRegression:
     needs: ClassVar[frozenset[str]] = frozenset()
     signal: ClassVar[str] = "global_step"
     severity: ClassVar[Severity] = Severity.WARNING
+    scope: ClassVar[Scope] = Scope.TRAINING
     remedy: ClassVar[str] = (
         'If the run was resumed on purpose, declare it: call `sentinel.mark("resume")` before the '
         "first step after it, and check that no newer checkpoint is overwritten. Otherwise find "

@@ -28,7 +28,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
+from sentinel.model.finding import Clear, DetectorOutput, Finding, Scope, Severity
 from sentinel.model.record import Event, Record
 
 OPTIMIZER_STEP_FRAMEWORKS = frozenset({"transformers", "trl"})
@@ -46,6 +46,7 @@ class StepStride:
     needs: ClassVar[frozenset[str]] = frozenset()
     signal: ClassVar[str] = "global_step"
     severity: ClassVar[Severity] = Severity.WARNING
+    scope: ClassVar[Scope] = Scope.TRAINING
     remedy: ClassVar[str] = (
         "Look for a second place that increments the step counter, such as an inner loop over "
         "epochs or mini-batches (huggingface/trl#2124), and upgrade the training library. Stop "

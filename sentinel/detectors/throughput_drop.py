@@ -142,9 +142,9 @@ class ThroughputDrop:
         since_onset = median(cost for cost, step in steps if step >= onset)
         name, unit = COST_KINDS[self._kind]
         evidence: dict[str, float | str] = {
-            "times_usual": exp(since_onset - usual),
-            f"usual_seconds_per_{unit}": exp(usual),
-            f"median_seconds_per_{unit}": exp(since_onset),
+            "ratio_to_usual": exp(since_onset - usual),
+            f"usual_time_seconds_per_{unit}": exp(usual),
+            f"median_time_seconds_per_{unit}": exp(since_onset),
         }
         evidence |= {
             f"{signal}_seconds": record.values[signal]

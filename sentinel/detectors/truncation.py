@@ -3,16 +3,18 @@
 Formula
     cut      = the median of the last 8 truncated fractions
     Finding  = cut is at least `some`
-    warning  = each of the last 5 fractions is at least `most`, the share of finished completions
-               has fallen to a third of that of the first 5 records, and the reward is known and is
-               not above its level before; otherwise info
+    warning  = the share of finished completions has fallen to a third of that of the first 5
+               records; and each of the last 5 fractions is at least `most`, and the reward is known
+               and is not above its level before, or the median of the last 32 fractions is at least
+               `most`, whatever the reward does; otherwise info
 
 Units
     `some`, `most`: fraction of the completions of a step.
 
 Source
     A truncated completion earns the reward of an unfinished one and is trained on; DAPO
-    (arXiv:2503.14476) masks or shapes its reward.
+    (arXiv:2503.14476) masks or shapes its reward. If the reward rises while hardly any completion
+    ends, it does not depend on how they end: it is one of length, or of the first tokens.
 
 Defaults
     Healthy reasoning runs truncate up to a third of their completions, which `some` 0.3 shows;
@@ -24,6 +26,7 @@ Defaults
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 from math import isfinite
 from statistics import median
@@ -42,6 +45,9 @@ BASELINE_VALUES = 5
 
 MEDIAN_WINDOW = 8
 """Values in the evaluated median."""
+
+LASTING_VALUES = 32
+"""Values whose median shows that most completions are cut off for good."""
 
 UNBROKEN_VALUES = 5
 """Fractions of at least `most`, one after the other, that are no chance."""
@@ -72,11 +78,13 @@ class Truncation:
 
     def __post_init__(self) -> None:
         self._first_fractions: list[float] = []
+        self._first_rewards: list[float] = []
         self._recent = KOfN(MEDIAN_WINDOW)
         self._reward_gain = RewardGain()
         self._reward_history = RewardHistory()
         self._onset = OnsetTracker()
         self._unbroken_count = 0
+        self._latest: deque[float] = deque(maxlen=LASTING_VALUES)
 
     def update(self, record: Record) -> DetectorOutput:
         """Evaluate the truncated fraction of one step."""
@@ -86,9 +94,12 @@ class Truncation:
         if reward is not None and isfinite(reward):
             self._reward_gain.add(reward)
             self._reward_history.add(cut, reward)
+            if len(self._first_rewards) < BASELINE_VALUES:
+                self._first_rewards.append(reward)
         if len(self._first_fractions) < BASELINE_VALUES:
             self._first_fractions.append(cut)
         self._unbroken_count = self._unbroken_count + 1 if cut >= self.most else 0
+        self._latest.append(cut)
         self._onset.update(record.step, holds=cut >= self.some)
         may_be_high = self._recent.add(cut, self.some)
         if not self._recent.is_full:
@@ -101,28 +112,37 @@ class Truncation:
     def _finding(self, level: float) -> Finding:
         first, gain = median(self._first_fractions), self._reward_gain
         has_fewer_finished = first < level and 1 - level <= MAX_FINISHED_RATIO * (1 - first)
-        is_warning = (
-            self._unbroken_count >= UNBROKEN_VALUES
-            and has_fewer_finished
-            and gain.is_ready
-            and self._is_unrewarded(first, level)
-        )
+        reward_before = self._reward_before(first, level)
+        is_unrewarded = gain.is_ready and (gain.has_lost or not gain.is_above(reward_before))
+        is_sudden = self._unbroken_count >= UNBROKEN_VALUES and is_unrewarded
+        is_lasting = len(self._latest) == LASTING_VALUES and median(self._latest) >= self.most
+        is_rewarded = is_lasting and has_fewer_finished and gain.is_ready and not is_unrewarded
+        evidence: dict[str, float | str] = {
+            "truncated_share_median_of_8": level,
+            "truncated_share_at_start": first,
+            **gain.evidence(),
+        }
+        reward = ""
+        if is_rewarded:
+            evidence["reward_before_truncation"] = reward_before
+            earlier, later = distinct_texts(reward_before, gain.current_level, digits=4)
+            reward = f" The reward rises all the same, from {earlier} to {later}."
+        is_warning = has_fewer_finished and (is_sudden or is_lasting)
         now, before = distinct_texts(level, first, digits=2, percent=True)
         return Finding(
             summary=f"{now} of the completions are cut off at the length limit"
-            + (", as at the start." if now == before else f"; at the start it was {before}."),
-            evidence={
-                "truncated_share_median_of_8": level,
-                "truncated_share_at_start": first,
-                **gain.evidence(),
-            },
+            + (", as at the start." if now == before else f"; at the start it was {before}.")
+            + reward,
+            evidence=evidence,
             severity=Severity.WARNING if is_warning else None,
             onset_step=self._onset.step,
         )
 
-    def _is_unrewarded(self, first: float, level: float) -> bool:
-        gain = self._reward_gain
+    def _reward_before(self, first: float, level: float) -> float:
+        """The latest reward while hardly more completions were cut off than at first.
+
+        0 without a reward.
+        """
         limit = first + EARLIER_SHARE * (level - first)
         before = self._reward_history.reward_at_level(1, limit)
-        has_risen = gain.has_gained if before is None else gain.is_above(before)
-        return gain.has_lost or not has_risen
+        return median(self._first_rewards or [0.0]) if before is None else before

@@ -25,7 +25,7 @@ def check_settings() -> Iterator[CheckResult]:
         yield fail("settings", str(error), "correct it; no agent starts with invalid settings")
         return
     for message in settings.config_errors.values():
-        yield fail("settings", message, "correct it; the agent ignores this table")
+        yield fail("settings", message, "correct it; the agent ignores it")
     if not settings.config_errors:
         yield ok("settings", "valid")
     yield _check_sinks(settings)

@@ -70,6 +70,7 @@ class Evaluator:
             raise SurfaceError("The batch is empty: give at least one example.")
         self.is_sharded = any(hasattr(each, "placements") for each in space.parameters)
         bypass_data_parallel(model)
+        self._trained_norms = _trained_norms(model)
         model.train(mode == "train")
         self._buffers = [
             (inner, inner.detach().clone())
@@ -85,6 +86,24 @@ class Evaluator:
             self._compare_ranks()
             if self.is_sharded:
                 self._meet_before_collectives()
+
+    @contextmanager
+    def batch_statistics(self) -> Iterator[bool]:
+        """Within it batch norm uses the statistics of the batch; whether any did not before.
+
+        Modules that the training itself keeps in eval mode keep their running statistics, and so
+        do those that exchange statistics between ranks.
+        """
+        switched = [each for each in self._trained_norms if not each.training]
+        self.release()
+        for each in switched:
+            each.train()
+        try:
+            yield bool(switched)
+        finally:
+            self.release()
+            for each in switched:
+                each.eval()
 
     @property
     def shares_points(self) -> bool:
@@ -537,6 +556,20 @@ def _moving_inputs(parallel: Any) -> Callable[..., Any]:
         return parallel.module(*arguments, **named)
 
     return forward
+
+
+def _trained_norms(model: nn.Module) -> list[nn.Module]:
+    """The batch norms that use the statistics of the batch while the model trains.
+
+    Of a model in eval mode, whether it trains so is not known, and all are taken.
+    """
+    found = []
+    for module in model.modules():
+        kinds = {each.__name__ for each in type(module).__mro__}
+        is_batch_norm = "_BatchNorm" in kinds and "SyncBatchNorm" not in kinds
+        if is_batch_norm and (module.training or not model.training):
+            found.append(module)
+    return found
 
 
 def digest_of(value: Any) -> str | None:

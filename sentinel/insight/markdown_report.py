@@ -153,6 +153,7 @@ def _summary_rows(state: JsonObject) -> Iterator[Sequence[Any]]:
         "State": state.get("state"),
         "Step": None if state.get("step") is None else f"{state['step']:,}",
         "Attempt": state.get("attempt") or None,
+        "Trainings": training if (training := state.get("training", 1)) > 1 else None,
         "Started": format_time(started) if isinstance(started, int | float) else None,
         "Ended": format_time(ended) if isinstance(ended, int | float) else None,
         "Host": state.get("host") or metadata.get("host"),

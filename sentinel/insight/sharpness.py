@@ -10,6 +10,7 @@ the Edge of Stability").
 from __future__ import annotations
 
 import time
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from math import inf
 from typing import TYPE_CHECKING, Any
@@ -72,7 +73,8 @@ def sharpness(  # noqa: PLR0913 - keyword arguments with defaults
     With an optimizer the result has its limit of stability: 2 / lr for SGD, (2 + 2 momentum) / lr
     with momentum, (2 + 2 momentum) / ((1 + 2 momentum) lr) with Nesterov's, and for Adam and AdamW
     (2 + 2 beta1) / ((1 - beta1) lr) for the preconditioned Hessian, whose eigenvalues are returned.
-    Weight decay is left out of the Hessian.
+    Weight decay is left out of the Hessian. With Adam, batch norm uses the statistics of the batch
+    in either mode, unless the training keeps it in eval mode or it is a SyncBatchNorm.
 
     `trace_samples` > 0 adds an estimate of the trace of the Hessian from so many random vectors
     (Hutchinson 1989). The other arguments are those of `loss_surface`. The model is given back
@@ -125,10 +127,16 @@ def measure_sharpness(  # noqa: PLR0913 - keyword arguments with defaults
     products = evaluator.hessian_products
     stability = _stability(optimizer, evaluator)
     scale = None if stability.scale is None else space.to_array(stability.scale)
-    pairs = leading_eigenpairs(evaluator, k, tolerance=tolerance, seed=seed, scale=scale)
+    notes = list(stability.notes)
+    # The second moments are those of gradients in train mode. In eval mode a bias before batch norm
+    # has curvature, and its gradient in training is rounding noise.
+    with evaluator.batch_statistics() if _is_adam(optimizer) else nullcontext(False) as is_switched:
+        pairs = leading_eigenpairs(evaluator, k, tolerance=tolerance, seed=seed, scale=scale)
+        trace = _trace(evaluator, trace_samples, seed) if trace_samples else None
+    if is_switched:
+        notes.append("Batch norm uses the statistics of the batch, as in the steps of Adam.")
     values = [value for value, _ in pairs]
     ratio = values[0] / stability.limit if stability.limit else None
-    trace = _trace(evaluator, trace_samples, seed) if trace_samples else None
     return Sharpness(
         eigenvalues=values,
         learning_rate=stability.learning_rate,
@@ -138,7 +146,7 @@ def measure_sharpness(  # noqa: PLR0913 - keyword arguments with defaults
         trace=trace,
         evaluations=evaluator.hessian_products - products,
         seconds=time.monotonic() - started,
-        note=[*dict.fromkeys([*evaluator.notes, *stability.notes])],
+        note=[*dict.fromkeys([*evaluator.notes, *notes])],
         step=step,
     )
 
@@ -157,6 +165,7 @@ class _Stability:
 def _stability(optimizer: Any, evaluator: Evaluator) -> _Stability:
     if optimizer is None:
         return _Stability()
+    is_adam = _is_adam(optimizer)
     optimizer = getattr(optimizer, "optimizer", optimizer)
     space = evaluator.space
     groups = {
@@ -169,10 +178,9 @@ def _stability(optimizer: Any, evaluator: Evaluator) -> _Stability:
         note = "There is no limit of stability: the learning rate of these weights is 0."
         return _Stability(learning_rate=fastest if rates else None, notes=(note,))
     leading = next(group for group in own if group is not None and float(group["lr"]) == fastest)
-    kinds = {each.__name__ for each in type(optimizer).__mro__}
-    if kinds & _ADAM:
+    if is_adam:
         return _adam(optimizer, evaluator, own, fastest, leading)
-    if "SGD" in kinds:
+    if "SGD" in {each.__name__ for each in type(optimizer).__mro__}:
         momentum = float(leading.get("momentum", 0.0))
         # Dampening scales every gradient but the first.
         damped = 1 - float(leading.get("dampening", 0.0)) if momentum else 1.0
@@ -187,6 +195,11 @@ def _stability(optimizer: Any, evaluator: Evaluator) -> _Stability:
         return _Stability(fastest, limit, scale, is_preconditioned=True)
     note = f"There is no known limit of stability for the optimizer {type(optimizer).__name__}."
     return _Stability(fastest, notes=(note,))
+
+
+def _is_adam(optimizer: Any) -> bool:
+    kinds = {each.__name__ for each in type(getattr(optimizer, "optimizer", optimizer)).__mro__}
+    return not kinds.isdisjoint(_ADAM)
 
 
 def _adam(

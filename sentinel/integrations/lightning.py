@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 from sentinel.client.capture.framework_metadata import lightning_metadata
-from sentinel.client.capture.loop import reset_loop
 from sentinel.client.capture.loss import RAW_LOSS_ATTRIBUTE
 from sentinel.client.capture.patcher import Patcher, exclude_from_compile
 from sentinel.client.capture.phases import PhaseRecorder
@@ -203,7 +202,7 @@ class LightningObserver:
         if hook == "on_train_start":
             self._last_step, self.logs.step_metrics = trainer.global_step, {}
             self._window = AccumulationWindow(self._patcher)
-            reset_loop(self._patcher.loop)
+            self._patcher.loop.begin_training(is_resumed=trainer.global_step > 0)
         if trainer.local_rank == 0:
             metadata = lightning_metadata(trainer, self._package)
             self._patcher.recorder.record_event(Event.METADATA, trainer.global_step, metadata)

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 from sentinel.client.capture.framework_metadata import transformers_metadata
-from sentinel.client.capture.loop import reset_loop
 from sentinel.client.capture.patcher import Patcher
 from sentinel.client.capture.phases import PhaseRecorder
 from sentinel.client.capture.text_sampling import GeneratedBatch
@@ -87,11 +86,12 @@ class TransformersObserver:
             self._phases.end(_AFTER_TRAINING_PHASE)
             self._restarted_after = state.global_step if self._has_trained else None
             self._has_trained = True
-            reset_loop(self._patcher.loop)
+            self._patcher.loop.begin_training(is_resumed=state.global_step > 0)
         self._args_ref = weakref.ref(args)
         if not state.is_local_process_zero:
             return
-        metadata = transformers_metadata(args, state, getattr(handler, "model", None))
+        model, optimizer = (getattr(handler, name, None) for name in ("model", "optimizer"))
+        metadata = transformers_metadata(args, state, model, optimizer)
         if event == "on_train_begin" and state.global_step:
             metadata["resumed_from"] = state.global_step
         self._patcher.recorder.record_event(Event.METADATA, state.global_step, metadata)

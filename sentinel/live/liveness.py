@@ -61,13 +61,14 @@ def build_heartbeat(
 
     Values: `ranks_running`, `ranks_gone` (died), `ranks_failed` (exception or exit code),
     `idle_seconds` since any rank advanced a step, and `inactive_seconds` since any sign of life, of
-    the stopped ranks if a signal stopped some. Attributes, lists of ranks with commas:
+    the suspended ranks if some are. Attributes, lists of ranks with commas:
 
     - `state`; `died_ranks`, `failed_ranks`; `activity`, what running ranks do outside steps; those
       of `stack_sampler`;
     - `straggler_ranks`, their `straggler_step` and `straggler_progress` (step index, and step index
-      of the newest backward pass); `blocked_by` if a signal stopped them, `all_behind` if no rank
-      is ahead;
+      of the newest backward pass); `all_behind` if no rank is ahead; and if some are suspended,
+      `blocked_by` (signal, or debugger if all of them are held by one) and `suspended_processes`
+      ("rank:pid:host");
     - of the first failure, as `first_failure` finds it: `cause` (died, exception, exit, interrupted
       or stopped: asked to end), `end_kind` (own, aborted, stopped or consequence),
       `culprit_ranks`, `following_ranks`, `failed_seconds_ago`, `stop_requested_by` if that is
@@ -89,7 +90,7 @@ def build_heartbeat(
     if failure.get("cause") == "stopped" and stop_request is not None:
         failure["stop_requested_by"] = stop_request.received_by
     newest = max(ranks, key=lambda r: r.header.last_step_index).header
-    stopped = _stopped_ranks(ranks_with_own_process(running), now)
+    suspended = _suspended_ranks(ranks_with_own_process(running), now)
     sampler = stack_sampler or StackSampler()
     activities = {rank.header.activity for rank in running} | sampler.activities()
     return Record(
@@ -104,7 +105,7 @@ def build_heartbeat(
             "ranks_failed": float(len(failed)),
             "idle_seconds": max(0.0, now - max(r.last_progress_at for r in observed)),
             "inactive_seconds": max(
-                0.0, now - max(r.last_sign_of_life_at for r in stopped or observed)
+                0.0, now - max(r.last_sign_of_life_at for r in suspended or observed)
             ),
         },
         attributes={
@@ -113,7 +114,7 @@ def build_heartbeat(
             "failed_ranks": _rank_list(failed),
             **failure,
             **_straggler_attributes(
-                ranks_with_own_process(r for r in observed if not r.ended), stopped
+                ranks_with_own_process(r for r in observed if not r.ended), suspended
             ),
             "activity": ",".join(sorted(activities - {""})),
             **sampler.attributes(),
@@ -180,29 +181,34 @@ def _with_stop_request(ends: list[RankEnd], request: StopRequest | None) -> list
     ]
 
 
-def _stopped_ranks(running: list[LiveRank], now: float) -> list[LiveRank]:
-    """The ranks without a step for a while whose process a signal or a debugger stopped."""
+def _suspended_ranks(running: list[LiveRank], now: float) -> list[LiveRank]:
+    """The ranks without a step for a while whose process a signal or a debugger holds."""
     stalled = [rank for rank in running if now - rank.last_progress_at >= STALLED_AFTER_SECONDS]
-    return [rank for rank in stalled if rank.header.process.is_stopped()]
+    return [rank for rank in stalled if rank.header.process.is_suspended()]
 
 
-def _straggler_attributes(running: list[LiveRank], stopped: list[LiveRank]) -> dict[str, str]:
-    """The running ranks that the others wait for: stopped ones, else those with least progress.
+def _straggler_attributes(running: list[LiveRank], suspended: list[LiveRank]) -> dict[str, str]:
+    """The running ranks that the others wait for: suspended ones, else those with least progress.
 
     `all_behind` marks that every rank has the same progress.
     """
     if not running:
         return {}
     lowest = min(map(_progress, running))
-    stragglers = stopped or [rank for rank in running if _progress(rank) == lowest]
+    stragglers = suspended or [rank for rank in running if _progress(rank) == lowest]
     slowest = min(stragglers, key=_progress)
     attributes = {
         "straggler_ranks": _rank_list(stragglers),
         "straggler_step": str(slowest.header.last_step),
         "straggler_progress": ",".join(map(str, _progress(slowest))),
     }
-    if stopped:
-        attributes["blocked_by"] = "signal"
+    if suspended:
+        is_traced = all(rank.header.process.state() == "t" for rank in suspended)
+        attributes["blocked_by"] = "debugger" if is_traced else "signal"
+        attributes["suspended_processes"] = ",".join(
+            f"{rank.header.identity.rank}:{rank.header.process.pid}:{rank.header.identity.host}"
+            for rank in suspended
+        )
     elif len(stragglers) == len(running):
         attributes["all_behind"] = "yes"
     return attributes

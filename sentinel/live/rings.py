@@ -15,11 +15,12 @@ import heapq
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import InitVar, dataclass, field, replace
 from math import inf
 from pathlib import Path
 
 from sentinel.live.elastic_restart import ElasticRestartTracker
+from sentinel.live.end_evidence import EndEvidence
 from sentinel.live.launcher_status import LauncherStatus
 from sentinel.live.liveness import StopRequest, build_heartbeat, ranks_with_own_process
 from sentinel.live.process_watch import ProcessWatch
@@ -56,7 +57,8 @@ class LiveRings:
     `stored_positions` are the positions of an earlier agent, by ring path. `clock` returns seconds
     since the epoch, `new_machine_values` new measurements of the node, by signal. `stop_request` is
     the signal that this agent received. `keep_messages` is whether messages of exceptions are
-    stored.
+    stored. `predecessor` read the rings before in this process: what it held of the processes of
+    the ranks, which cannot be learned of one that has ended, is taken over.
     """
 
     run: str
@@ -67,16 +69,24 @@ class LiveRings:
     ranks: dict[Path, LiveRank] = field(default_factory=dict)
     stop_request: StopRequest | None = None
     keep_messages: bool = True
+    predecessor: InitVar[LiveRings | None] = None
     last_heartbeat_at: float = 0.0
     last_scan_at: float = 0.0
     last_poll_at: float = 0.0
     unreadable_since: dict[Path, float] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, predecessor: LiveRings | None) -> None:
         self.launcher_status = LauncherStatus(self.run)
         self.elastic_restart = ElasticRestartTracker()
-        self.process_watch = ProcessWatch(lambda: self.clock())  # noqa: PLW0108 - tests replace the clock
         self.stack_sampler = StackSampler()
+        self.end_evidence: dict[Path, EndEvidence] = {}
+        """What the predecessor knew of how each rank may end, by the path of its ring."""
+        if predecessor is None:
+            self.process_watch = ProcessWatch(lambda: self.clock())  # noqa: PLW0108 - tests replace the clock
+            return
+        self.process_watch = predecessor.process_watch
+        known = {path: rank.evidence for path, rank in predecessor.ranks.items()}
+        self.end_evidence = predecessor.end_evidence | known
 
     def poll(self, max_records: int = NO_LIMIT, max_step_index: float = inf) -> list[Record]:
         """New records since the last call, in the order of each ring; never waits.
@@ -223,6 +233,7 @@ class LiveRings:
     def remove_rings(self) -> None:
         """Remove the rings, once no process writes or reads them."""
         self.close()
+        self.process_watch.close()
         for path in self.ranks:
             mark_ring_removed(self.run, path)
             remove_channel(path)
@@ -231,8 +242,7 @@ class LiveRings:
             remove_orphan_pages(directory)
 
     def close(self) -> None:
-        """Stop watching the processes, and release the rings."""
-        self.process_watch.close()
+        """Release the rings; their processes are watched until `remove_rings`, by a successor."""
         self.stack_sampler.close()
         for rank in self.ranks.values():
             rank.reader.close()
@@ -289,6 +299,7 @@ class LiveRings:
                 rank = LiveRank.open(self.run, path, stored, now, keep_messages=self.keep_messages)
                 self.ranks[path] = rank
                 if not rank.ended:
+                    rank.evidence = self.end_evidence.get(path, rank.evidence)
                     self.process_watch.add(rank.header.process)
                 self.elastic_restart.add_rank(rank)
             except RingError as error:

@@ -40,8 +40,8 @@ STEP_INTERVALS = 32
 
 _DISK_WAIT = "D"
 _STATES = {
-    "T": "is stopped by a signal",
-    "t": "is stopped by a debugger",
+    "T": "is suspended by SIGSTOP",
+    "t": "is held by a debugger",
     _DISK_WAIT: "waits for a disk or a file system",
     "R": "computes without returning to Python",
 }
@@ -138,7 +138,7 @@ class RankSampler:
             self.answer, self.stack = answer, RankStack((self.number,), answer.frames, state)
             cpu = process.cpu_seconds()
             self.samples.append((answer, cpu, cpu + process.cpu_wait_seconds(), now))
-        elif now - self.requested_at >= ANSWER_SECONDS or self.rank.header.process.is_stopped():
+        elif now - self.requested_at >= ANSWER_SECONDS or self.rank.header.process.is_suspended():
             self._look_from_outside(now)
 
     def _look_from_outside(self, now: float) -> None:

@@ -30,7 +30,7 @@ from sentinel.metrics.run_status import machine_to_dict, run_report, run_state_t
 from sentinel.model.counters import Counters
 from sentinel.model.delivery_problem import DeliveryProblem
 from sentinel.model.finding import Severity
-from sentinel.model.incident import Incident, Onset
+from sentinel.model.incident import Incident
 from sentinel.model.notification import Notification
 from sentinel.model.record_batch import RecordBatch
 from sentinel.model.storage_state import OK, STORAGE_MODES, StorageState
@@ -72,7 +72,6 @@ class Exposition(Collector):
         self.registry = CollectorRegistry(auto_describe=False)
         coverage = Coverage(self.readable_signals)
         self._run_state = RunState(self.run, self.per_rank_limit, coverage=coverage)
-        self._onsets: dict[str, Onset] = {}
         self._delivery_problems: tuple[DeliveryProblem, ...] = ()
         self._exported_alerts: dict[tuple[str, Severity], CaseAlert] = {}
         """Alerts of cases that a scrape showed, the newest last."""
@@ -123,10 +122,6 @@ class Exposition(Collector):
         """What of the run is monitored; for the thread that calls `update`."""
         return self._run_state.coverage
 
-    def set_onset(self, incident: str, onset: Onset) -> None:
-        """Set the estimated onset of the incident of that name."""
-        self._onsets[incident] = onset
-
     def set_suppression(self, suppression: Suppression) -> None:
         """Set the silences, acknowledgements and tier that are in force."""
         with self._lock:
@@ -162,7 +157,7 @@ class Exposition(Collector):
         `machine_to_dict`), refused (number of rejected messages of other agents, by reason),
         late_records (records too late to be combined), cluster (see `AgentRole.status`).
         """
-        return run_state_to_dict(self._copy_run_state(), self._onsets, self.clock()) | {
+        return run_state_to_dict(self._copy_run_state(), self.clock()) | {
             "is_live": True,
             "delivery_problems": [each.to_dict() for each in self._delivery_problems],
             "storage": self.storage().to_dict(),

@@ -14,7 +14,7 @@ from sentinel.metrics.alert_state import AlertState
 from sentinel.metrics.label import sanitize_label
 from sentinel.metrics.rank_selection import RankSelection, RankState
 from sentinel.metrics.reported_metadata import ReportedMetadata
-from sentinel.model.record import WHOLE_RUN, Event, Record, Spread
+from sentinel.model.record import TRAINING_KEY, WHOLE_RUN, Event, Record, Spread
 from sentinel.model.record_batch import RecordBatch
 from sentinel.signals.catalogue import POSITION_KEYS, SIGNALS, WEIGHT_KEY
 from sentinel.signals.coverage import Coverage
@@ -61,6 +61,8 @@ class RunState:
     last_state: str = "starting"
     """State by the records alone, without `stalled`."""
     step: int | None = None
+    training: int = 1
+    """The number of the training, of those of the run."""
     step_count: int = 0
     checkpoint_count: int = 0
     last_step_time: float = nan
@@ -126,6 +128,8 @@ class RunState:
             self.liveness = {name: n for name, n in record.values.items() if name in _LIVENESS_KEYS}
             self.stacks = record.attributes.get("stacks", "")
             self._set_state(record.attributes.get("state", ""))
+        elif record.event is Event.TRAINING:
+            self.training = int(record.values.get(TRAINING_KEY, self.training))
         elif record.event is Event.STOP:
             self.end_time = record.time
             self._set_state(_STATE_BY_OUTCOME.get(record.attributes.get("outcome", ""), ""))

@@ -9,7 +9,6 @@ from typing import Any
 
 from sentinel.metrics.run_state import RunState, worst_rank
 from sentinel.model.evidence_text import UNITS, evidence_text, in_words
-from sentinel.model.incident import Onset
 from sentinel.model.notification import Notification
 from sentinel.model.rank_stack import parse_stacks
 from sentinel.signals.catalogue import SIGNALS
@@ -17,7 +16,7 @@ from sentinel.signals.coverage import Coverage, coverage_text
 from sentinel.signals.hardware import NodeMeasurements
 from sentinel.signals.run_metadata import NAME_KEY, PROJECT_KEY, TAGS_KEY, split_tags
 from sentinel.store.cases import case_fields, case_with_message
-from sentinel.store.history import incident_to_dict, onset_fields
+from sentinel.store.history import incident_to_dict
 from sentinel.store.silences import silence_to_dict
 
 JsonObject = dict[str, Any]
@@ -28,34 +27,31 @@ MAX_REPORTED_CASES = 8
 MAX_REPORTED_CHARS = 400
 
 
-def run_state_to_dict(
-    run_state: RunState, onsets: Mapping[str, Onset], now: float
-) -> dict[str, Any]:
+def run_state_to_dict(run_state: RunState, now: float) -> dict[str, Any]:
     """The state as plain data at the time `now`; values may be NaN or infinite.
 
-    Keys: run, attempt, state, active, step, steps, checkpoints, last_step_time and
-    last_checkpoint_time (seconds since the epoch, NaN before the first), started, ended (None while
-    it runs), host, project, tags, metadata (texts and settings by name), patches (by integration,
-    then by status, the ranks with that status), signals (value, its step, unit, help, metric, and
-    over ranks min, max, mean, std, worst_rank), logged, monitored (signals that
-    detectors read), unmonitored (keys with their nearest signal), coverage (what is not monitored
-    as text, mostly empty), liveness, stacks (while no step completes, of the ranks at each place),
-    cases (the most severe first, each with the text of its notification, see `case_with_message`,
-    and `now`, see `with_current_values`), incidents (with silenced and acknowledged, case and
-    diagnosis), silences, tier, ranks (those shown singly), ranks_hidden (the number of others).
-    `onsets` are by incident name.
+    Keys: run, attempt, training (its number in the run), state, active, step, steps, checkpoints,
+    last_step_time and last_checkpoint_time (seconds since the epoch, NaN before the first),
+    started, ended (None while it runs), host, project, tags, metadata (texts and settings by name),
+    patches (by integration, then by status, the ranks with that status), signals (value, its step,
+    unit, help, metric, and over ranks min, max, mean, std, worst_rank), logged, monitored (signals
+    that detectors read), unmonitored (keys with their nearest signal), coverage (what is not
+    monitored as text, mostly empty), liveness, stacks (while no step completes, of the ranks at
+    each place), cases (the most severe first, each with the text of its notification, see
+    `case_with_message`, and `now`, see `with_current_values`), incidents (with silenced and
+    acknowledged, case and diagnosis), silences, tier, ranks (those shown singly), ranks_hidden (the
+    number of others).
     """
     alerts, texts = run_state.alerts, run_state.reported.texts
     open_cases = sorted(
         alerts.open_cases,
         key=lambda each: (each.incident.severity.order, -each.incident.opened_time),
     )
-    cases = [case_with_message(notification, now, onsets) for notification in open_cases]
+    cases = [case_with_message(notification, now) for notification in open_cases]
     case_by_incident = {name: case for case in cases for name in case["incidents"]}
     incidents = [
         incident_to_dict(incident)
         | alerts.suppression.suppression_fields(incident)
-        | onset_fields(onsets.get(incident.name))
         | case_fields(case_by_incident.get(incident.name))
         for incident in alerts.open_incidents.values()
     ]
@@ -64,6 +60,7 @@ def run_state_to_dict(
         "run": run_state.run,
         "name": texts.get(NAME_KEY, ""),
         "attempt": max(run_state.attempt, 0),
+        "training": run_state.training,
         "state": run_state.state,
         "active": run_state.is_active,
         "step": run_state.step,

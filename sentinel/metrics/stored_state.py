@@ -20,7 +20,7 @@ from sentinel.pipeline import pipeline
 from sentinel.pipeline.engine import Result
 from sentinel.store.cases import all_cases
 from sentinel.store.database import connect_read_only
-from sentinel.store.history import History, load_onsets
+from sentinel.store.history import History
 from sentinel.store.run_reader import RunReader
 from sentinel.store.run_summary import ACTIVE_STATES, UNFINISHED, read_summary
 from sentinel.store.silences import Acknowledgement, ack_to_dict, load_acks
@@ -53,7 +53,7 @@ def stored_state(
                 exposition.coverage.update(record.values)
         unresolved = [each for each in history.incidents() if each["state"] != "resolved"]
         names = {each["name"] for each in unresolved}
-        every_case = all_cases(connection, clock(), _ignore, load_onsets(connection))
+        every_case = all_cases(connection, clock(), _ignore)
         acks = load_acks(connection)
     # A case of an earlier version may have no message.
     cases = [

@@ -26,6 +26,9 @@ RESUMED_STEP_KEY = "resumed_at"
 """Metadata key: the first step of the run after its last restart."""
 
 
+MAX_EFFECT_DELAY_POINTS = 8
+"""Logged values after an incident by which its effects begin."""
+
 _CONFIDENCE_WORDS = ((0.9, "very likely"), (0.75, "likely"), (MIN_CONFIDENCE, "probably"))
 
 
@@ -57,6 +60,17 @@ class Symptom:
     def latest_onset(self) -> int:
         """The latest step at which it can have begun."""
         return self.opened_step if self.onset_range is None else self.onset_range[1]
+
+    def can_follow(self, other: Symptom, max_delay_steps: float) -> bool:
+        """Whether it can have begun with the onset of `other`, or by that many steps after it.
+
+        >>> nan = Symptom("nan_or_inf", Severity.CRITICAL, 250, 250, "")
+        >>> long = Symptom("truncation", Severity.WARNING, 251, 256, "", onset_range=(247, 255))
+        >>> long.can_follow(nan, 8), nan.can_follow(long, 8)
+        (True, False)
+        """
+        onset = other.onset_step
+        return self.latest_onset >= onset and self.earliest_onset <= onset + max_delay_steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +167,7 @@ class Cause(Protocol):
 
     `title` is a short noun phrase. `explains` are the detectors whose incidents it can explain: two
     such incidents of one run, close in time, are one case. `severity` is the lowest severity of a
-    case with this cause; None leaves it to the incidents.
+    case with this cause; None leaves it to the incidents. See `effects_of` for an optional part.
     """
 
     title: ClassVar[str]
@@ -167,3 +181,13 @@ class Cause(Protocol):
     def remedy(self, context: CaseContext) -> str:
         """What to do, with the setting names of the framework in use."""
         ...
+
+
+def effects_of(cause: Cause) -> frozenset[str]:
+    """The detectors whose incidents follow from those that the cause explains.
+
+    An optional class attribute `effects`. Such an incident is of one case with an incident that the
+    cause explains if it begins with it, or up to `MAX_EFFECT_DELAY_POINTS` later.
+    """
+    effects: frozenset[str] = getattr(cause, "effects", frozenset())
+    return effects

@@ -1,7 +1,8 @@
 """Evidence of a finding in words: the label of a key, and the value with its unit.
 
 A key consists of words joined by `_`. A word, or the longest sequence of words, that is in `UNITS`
-gives the unit, and the others are the label: `kl_nats_expected` is "KL expected", in nats.
+gives the unit, and the others are the label: `kl_nats_expected` is "KL expected", in nats. A key
+that ends in `_median_of_8` is shown as that of the newest 8 values.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from sentinel.model.quantity_text import format_duration, format_number
+from sentinel.model.quantity_text import format_bytes, format_duration, format_number
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,17 +27,19 @@ class Unit:
 
 
 _MINUTE_SECONDS = 60.0
+_BYTES = "bytes"
 
 UNITS: Mapping[str, Unit] = {
     "bytes_per_second": Unit("MiB/s", 2.0**-20),
     "optimizer_steps": Unit("optimizer steps", singular="optimizer step"),
-    "bytes": Unit("GiB", 2.0**-30),
+    "bytes": Unit(_BYTES),
     "seconds": Unit("s"),
     "nats": Unit("nats", singular="nat"),
     "steps": Unit("steps", singular="step"),
     "tokens": Unit("tokens", singular="token"),
     "characters": Unit("characters", singular="character"),
     "share": Unit("%", 100.0, is_shown=True),
+    "relative": Unit("%", 100.0),
     "fraction": Unit("%", 100.0, is_shown=True),
     "utilisation": Unit("%", 100.0, is_shown=True),
 }
@@ -55,19 +58,24 @@ _WORDS: Mapping[str, str] = {
     "max": "maximum",
     "mfu": "MFU",
     "min": "minimum",
-    "nonfinite": "non-finite",
+    "nan": "NaN",
+    "nonzero": "non-zero",
     "std": "standard deviation",
     "train": "training",
     "warmup": "warm-up",
     "xid": "XID",
 }
 _NAMES: Mapping[str, str] = {
+    "clip_fraction": "share of clipped tokens",
     "frac_zero_std": "share of groups without variance",
     "kl_mismatch": "KL between engine and trainer",
     "kl_old": "KL to the sampling policy",
     "kl_ref": "KL to the reference",
+    "truncated_fraction": "share of truncated completions",
 }
 """Names of signals whose words alone do not describe them."""
+
+_MEDIAN = "_median_of_"
 
 NAME_KEY = "signal"
 """Key of evidence whose value is the name of a signal, which is shown in words as well."""
@@ -80,19 +88,24 @@ def evidence_text(key: str, value: float | str) -> str:
     'KL expected: 0.41 nats'
     >>> evidence_text("kl_nats_limit", 1.0)
     'KL limit: 1 nat'
-    >>> evidence_text("data_wait_share_median", 0.125)
-    'Data wait share median: 12.5%'
+    >>> evidence_text("data_wait_share", 0.125)
+    'Data wait share: 12.5%'
+    >>> evidence_text("kl_nats_median_of_8", 0.41)
+    'KL (median of the last 8): 0.41 nats'
     >>> evidence_text("signal", "data_wait")
     'Signal: data wait'
     """
-    words, unit = split_unit(key)
-    label = label_of(words)
+    words, unit = (key, None) if isinstance(value, str) else split_unit(key)
+    words, _, count = words.partition(_MEDIAN)
+    label = f"{label_of(words)} (median of the last {count})" if count else label_of(words)
     if isinstance(value, str):
         return f"{label}: {in_words(value) if key == NAME_KEY else value}"
     if unit is None:
         return f"{label}: {format_number(value)}"
     if unit.symbol == "s" and value >= _MINUTE_SECONDS:
         return f"{label}: {format_duration(value)}"
+    if unit.symbol == _BYTES:
+        return f"{label}: {format_bytes(value)}"
     space = "" if unit.symbol == "%" else " "
     number = format_number(value * unit.factor)
     symbol = unit.singular if number == "1" and unit.singular else unit.symbol

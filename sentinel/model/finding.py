@@ -25,6 +25,17 @@ class Severity(Enum):
         return list(Severity).index(self)
 
 
+class Scope(Enum):
+    """What a detector judges: how long its state and its incidents hold."""
+
+    STAGE = 0
+    """Levels, which start anew with each stage of a training."""
+    TRAINING = 1
+    """What is right or wrong in any stage of one training."""
+    PROCESS = 2
+    """Processes, nodes, disks and GPUs, which go on when another training begins."""
+
+
 @dataclass(frozen=True, slots=True)
 class Finding:
     """A problem that a detector found in a record.
@@ -78,7 +89,9 @@ class Detector(Protocol):
     attributes: numbers, strings, None, lists, dicts, tuples, deques, and objects of
     `sentinel.stats`, so that it can be stored and restored when an agent is restarted. A class
     attribute `reads`, a frozenset, names signals beside `needs` and `signal` that it can judge
-    alone; what no enabled detector reads is shown as not monitored.
+    alone; what no enabled detector reads is shown as not monitored. A class attribute `scope` is
+    what it judges, levels by default: where that ends, another instance takes its place, which
+    first gets a START with the metadata of the run.
 
     `update(record)` is the method that evaluates a record. A detector with a class attribute
     `baselines`, a frozenset of signals, has `update(record, baselines)` instead: it gets the
@@ -104,6 +117,12 @@ def detector_title(detector: Detector | type[Detector]) -> str:
     module = sys.modules.get(detector.__module__) if module is None else module
     title, colon, _ = (getattr(module, "__doc__", None) or "").partition(":")
     return title.strip() if colon and "\n" not in title else ""
+
+
+def detector_scope(detector: Detector | type[Detector]) -> Scope:
+    """What that detector judges; levels unless it declares something else."""
+    scope: Scope = getattr(detector, "scope", Scope.STAGE)
+    return scope
 
 
 def wanted_baselines(detector: Detector | type[Detector]) -> frozenset[str]:

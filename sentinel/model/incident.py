@@ -30,10 +30,14 @@ class Resolution(Enum):
     RUN_FINISHED = "the run finished"
     RUN_STOPPED = "the run was stopped"
     RUN_FAILED = "the run failed"
+    TRAINING_FINISHED = "the training finished"
+    STAGE_FINISHED = "another stage began"
     RESUMED = "training continues"
+    RESTARTED = "another training began"
     CORRECTED = "another cause was found"
     ACKNOWLEDGED = "it was acknowledged"
     EXPIRED = "24 hours have passed"
+    STARTED_AGAIN = "training was started again"
 
     @property
     def is_silent(self) -> bool:
@@ -43,11 +47,15 @@ class Resolution(Enum):
 
 _SILENT_RESOLUTIONS = frozenset({
     Resolution.RUN_STOPPED, Resolution.RUN_FAILED, Resolution.CORRECTED, Resolution.ACKNOWLEDGED,
-    Resolution.EXPIRED,
+    Resolution.EXPIRED, Resolution.STARTED_AGAIN,
 })  # fmt: skip
 
-ENDS_OF_RUN = (Resolution.RUN_FINISHED, Resolution.RUN_STOPPED, Resolution.RUN_FAILED)
-"""Reasons that say nothing of the problem itself: it was there until the run ended."""
+ENDS_OF_RUN = (
+    Resolution.RUN_FINISHED, Resolution.RUN_STOPPED, Resolution.RUN_FAILED,
+    Resolution.TRAINING_FINISHED, Resolution.STAGE_FINISHED,
+)  # fmt: skip
+"""Reasons that say nothing of the problem itself: it was there until the run, or that training or
+stage of it, ended."""
 
 
 class RunTier(Enum):
@@ -74,12 +82,13 @@ class IncidentKey:
 class Incident:
     """One episode of one detector on one run.
 
-    The problem began at `onset_step`, between the two steps of `onset_range` if that is known; the
-    incident fired at `opened_step`, in attempt `attempt` of the run, and was over from
-    `resolved_step` on, for the reason `resolution`. It was re-opened `flaps` times.
-    `last_good_step` is the step of the last checkpoint before the onset, if there is one. Times are
-    those of the records, in seconds since the epoch. `title` is the noun phrase of its detector,
-    `opened_summary` the summary of the finding with which it fired.
+    The problem began at `onset_step`, between the two steps of `onset_range` if that is known: as
+    the detector reported until the onset is estimated. The incident fired at `opened_step`, in
+    attempt `attempt` of the run, and was over from `resolved_step` on, for the reason `resolution`.
+    It was re-opened `flaps` times. `last_good_step` is the step of the last checkpoint before the
+    onset, if there is one. Times are those of the records, in seconds since the epoch. `title` is
+    the noun phrase of its detector, `opened_summary` the summary of the finding with which it
+    fired.
     """
 
     key: IncidentKey
@@ -110,6 +119,16 @@ class Incident:
     """The size of the first evidence when the incident was last stored and shown."""
     finding_step: int | None = None
     """The step of the finding; None if an earlier version stored it."""
+
+    def set_onset(self, onset: Onset) -> None:
+        """Replace the dates by those that were estimated."""
+        self.onset_step, self.last_good_step = onset.step, onset.last_good_step
+        self.onset_range = onset.earliest, onset.latest
+
+    @property
+    def is_ended_firing(self) -> bool:
+        """Whether it fires although its run finished: `resolution` is why no finding follows."""
+        return self.state is IncidentState.FIRING and self.resolution is not None
 
     @property
     def name(self) -> str:

@@ -7,15 +7,15 @@ All parts are plain text without control and hidden characters. A sink escapes t
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from sentinel.model.clean_text import clean
-from sentinel.model.evidence_text import evidence_text, label_of
+from sentinel.model.evidence_text import evidence_text, label_of, split_unit
 from sentinel.model.finding import Severity
 from sentinel.model.incident import ENDS_OF_RUN, Incident, Resolution
 from sentinel.model.notification import Notification, NotificationReason, RunContext
-from sentinel.model.quantity_text import format_duration, format_number, format_time
+from sentinel.model.quantity_text import format_duration, format_time
 from sentinel.model.record import WHOLE_RUN
 
 MAX_HEADLINE_CHARS = 200
@@ -29,9 +29,11 @@ _MAX_NAME_CHARS = 40
 _MAX_FACT_CHARS = 400
 _MAX_REMEDY_CHARS = 1500
 _MAX_CAUSE_CHARS = 110
+_PARENTHESES = re.compile(r"\s*\([^()]*\)")
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z0-9])|;\s+")
-_NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?![\d%])")
-_ROUNDED_DIGITS = 3
+_NUMBER = re.compile(r"\d+(?:\.\d+)?")
+_ROUNDED_DIGITS = 2
+"""Digits of a number in a summary that cannot be another value by chance."""
 _NO_ESCAPES: Mapping[str, str] = {}
 
 
@@ -77,11 +79,30 @@ class Message:
         return self.cut_headline(MAX_HEADLINE_CHARS)
 
     def cut_headline(self, max_chars: int, escapes: Mapping[str, str] = _NO_ESCAPES) -> str:
-        """The headline, escaped and of at most `max_chars` characters: only the subject is cut."""
-        place = clean(self.place, max_chars // 2, escapes)
-        suffix = f", {place}" if place else ""
-        rest = max_chars - len(self.label) - len(": ") - len(suffix)
-        return f"{self.label}: {clean(self.subject, rest, escapes)}{suffix}"
+        """The headline, escaped and of at most `max_chars` characters.
+
+        Too long a one loses the model and the host, then what the subject says in parentheses, and
+        then the last words of the subject.
+        """
+        start, run = f"{self.label}: ", self.place.partition(" (")[0]
+        shorter, shortest = (
+            _PARENTHESES.sub("", self.subject, count) or self.subject for count in (1, 0)
+        )
+        place = subject = ""
+        for subject, place in (
+            (self.subject, self.place),
+            (self.subject, run),
+            (shorter, run),
+            (shortest, run),
+        ):
+            end = f", {clean(place, None, escapes)}" if place else ""
+            line = f"{start}{clean(subject, None, escapes)}{end}"
+            if len(line) <= max_chars:
+                return line
+        end = f", {clean(place, max_chars // 2, escapes)}" if place else ""
+        text = clean(subject, max_chars - len(start) - len(end), escapes)
+        words = text.removesuffix("…").rpartition(" ")[0].rstrip(" ,:")
+        return f"{start}{f'{words}…' if words else text}{end}"
 
     @property
     def text(self) -> str:
@@ -105,7 +126,7 @@ def build_message(
     is_resolved = notification.reason is NotificationReason.RESOLVED
     context = notification.context
     drill_notes = (DRILL_NOTE,) if context.is_drill else ()
-    notes = (*drill_notes, *notification.notes, *_open_note(context))
+    notes = (*drill_notes, *_case_notes(notification), *notification.notes, *_open_note(context))
     return Message(
         status="resolved" if is_resolved else "firing",
         severity=notification.incident.severity,
@@ -147,6 +168,8 @@ def _state_label(notification: Notification) -> str:
         return "Resolved"
     if notification.reason is NotificationReason.ESCALATED:
         return f"Now {severity}"
+    if notification.reason is NotificationReason.ENDED:
+        return "Ended while firing"
     is_update = notification.reason is not NotificationReason.OPENED
     return f"Update, {severity}" if is_update else severity.capitalize()
 
@@ -158,11 +181,15 @@ def _subject(notification: Notification, *, is_dated: bool) -> str:
     says so, since what the run has saved may be affected.
     """
     diagnosis, title = notification.diagnosis, _title(notification)
-    if notification.reason is NotificationReason.RESOLVED:
+    if notification.reason in (NotificationReason.ENDED, NotificationReason.RESOLVED):
         resolution = notification.incident.resolution
         if resolution in ENDS_OF_RUN:
             return f"{title} lasted until {resolution.value}"
         return title
+    if notification.reason is NotificationReason.CORRECTED and diagnosis is not None:
+        return (
+            f"The cause is now {clean(diagnosis.title)}, not {clean(notification.replaced_cause)}"
+        )
     if diagnosis is None:
         found = _clauses(notification.incident.finding.summary)[0].rstrip(".")
         step = notification.incident.finding_step
@@ -231,14 +258,16 @@ def _duration(notification: Notification) -> str:
     lasted = format_duration(end_time - incident.opened_time)
     end_text, resolution = format_time(end_time), incident.resolution
     at = f" ({end_text})" if end_text else ""
-    if resolution is Resolution.RESUMED:
-        return f"Training continues at step {end}, {lasted} after step {onset}{at}."
-    if resolution is Resolution.ACKNOWLEDGED:
-        return f"It was acknowledged {lasted} after it was found{at}."
-    if resolution is Resolution.CORRECTED:
-        return f"Another cause was found {lasted} later{at}."
-    if resolution is Resolution.EXPIRED:
-        return f"It was not acknowledged for 24 h, so it is closed{at}."
+    closed = {
+        Resolution.RESUMED: f"Training continues at step {end}, {lasted} after step {onset}",
+        Resolution.RESTARTED: f"Another training began at step {end}, {lasted} after step {onset}",
+        Resolution.ACKNOWLEDGED: f"It was acknowledged {lasted} after it was found",
+        Resolution.CORRECTED: f"Another cause was found {lasted} later",
+        Resolution.STARTED_AGAIN: "Training was started again, so it is closed",
+        Resolution.EXPIRED: "It was not acknowledged for 24 h, so it is closed",
+    }
+    if resolution in closed:
+        return f"{closed[resolution]}{at}."
     until = f", until {end_text}" if end_text else ""
     has_other_reason = resolution not in (None, Resolution.CLEARED)
     why = f", when {resolution.value}" if resolution and has_other_reason else ""
@@ -261,7 +290,7 @@ def _facts(notification: Notification) -> list[str]:
         return [*([f"At step {incident.opened_step}: {first}"] if first else []), *recurred]
     summary = incident.finding.summary
     evidence = incident.finding.evidence
-    values = (evidence_text(*pair) for pair in evidence.items() if not _is_in(summary, pair[1]))
+    values = (evidence_text(*pair) for pair in evidence.items() if not _is_in(summary, *pair))
     # What the summary states is not repeated.
     new = [
         text
@@ -271,13 +300,17 @@ def _facts(notification: Notification) -> list[str]:
     return [*map(_as_sentence, _clauses(summary)[1:]), *recurred, *new]
 
 
-def _is_in(summary: str, value: float | str) -> bool:
-    """Whether a value is empty, or a number that the summary states rounded to three digits."""
+def _is_in(summary: str, key: str, value: float | str) -> bool:
+    """Whether a value is empty, or a number that the summary states, perhaps with fewer digits."""
     if isinstance(value, str):
         return value == ""
-    rounded = format_number(value, digits=3)
-    is_specific = "." in rounded and len(rounded.replace(".", "").lstrip("-0")) == _ROUNDED_DIGITS
-    return is_specific and rounded in _NUMBER.findall(summary)
+    _, unit = split_unit(key)
+    shown = abs(value * (1.0 if unit is None else unit.factor))
+    return any(
+        len(text.replace(".", "").lstrip("0")) >= _ROUNDED_DIGITS
+        and f"{shown:.{len(text.partition('.')[2])}f}" == text
+        for text in _NUMBER.findall(summary)
+    )
 
 
 def _times(count: int) -> str:
@@ -315,11 +348,30 @@ def _links(notification: Notification) -> tuple[Link, ...]:
     return tuple(link for link in links if link.url)
 
 
+def _case_notes(notification: Notification) -> Iterator[str]:
+    """What changed since the message before, and what happens to a case that outlives its run."""
+    reason, diagnosis = notification.reason, notification.diagnosis
+    is_in_subject = reason is NotificationReason.CORRECTED
+    if notification.replaced_cause and diagnosis is not None and not is_in_subject:
+        yield f"The cause is now {diagnosis.title}, not {notification.replaced_cause}."
+    if notification.incident.is_ended_firing and reason is not NotificationReason.RESOLVED:
+        end = notification.incident.resolution
+        after = (
+            " It stays open until it is acknowledged, the run starts again, or 24 h have passed."
+            if end is Resolution.RUN_FINISHED
+            else ""
+        )
+        what = "training" if end is Resolution.TRAINING_FINISHED else "run"
+        yield f"The {what} finished while this fires, so what it saved may be affected.{after}"
+
+
 def _open_note(context: RunContext) -> tuple[str, ...]:
-    """Where the page is once the agent, whose address the link has, ended."""
+    """What shows the page once the agent, whose address the link has, ended."""
     where = f" on {context.host}" if context.host else ""
-    command = context.open_command
-    return (f"After the run, `{command}`{where} leads to its page.",) if command else ()
+    if not context.open_command:
+        return ()
+    commands = f"`{context.open_command}`{where} writes its page to a file; `sentinel serve`"
+    return (f"After the run, {commands} shows it.",)
 
 
 def _also(notification: Notification) -> list[str]:

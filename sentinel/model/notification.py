@@ -22,7 +22,21 @@ class NotificationReason(Enum):
 
     It is sent only to receivers that can change the message they have.
     """
+    CORRECTED = "corrected"
+    """An update whose cause replaces the one that the receiver got."""
+    ENDED = "ended"
+    """The run finished while the case fires and is critical. It stays open."""
     RESOLVED = "resolved"
+
+    @property
+    def is_new_message(self) -> bool:
+        """Whether it is a further message of a case, also where the earlier one can be changed."""
+        return self in _NEW_MESSAGES
+
+
+_NEW_MESSAGES = frozenset(
+    {NotificationReason.ESCALATED, NotificationReason.CORRECTED, NotificationReason.ENDED}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +45,9 @@ class RunContext:
 
     `host` is the node of rank 0, `command` the script it runs and `model` the model it trains. The
     URLs are those of the run's page, of a dashboard and of the runbook of the notification.
-    `open_command` shows the page after the run, if the URL is that of an agent which ends with it.
-    `checkpoint_path` is the file or folder of the last checkpoint before the onset. `is_drill` is
-    whether the fault was injected to test how notifications arrive. `trackers` names its runs at
+    `open_command` writes the page to a file, if the URL is that of an agent, which ends with the
+    run. `checkpoint_path` is the file or folder of the last checkpoint before the onset. `is_drill`
+    is whether the fault was injected to test how notifications arrive. `trackers` names its runs at
     experiment trackers by `sentinel.signals.tracker_runs`.
     """
 
@@ -56,7 +70,8 @@ class Notification:
     `incident` leads the case; `others` are its other incidents. `diagnosis` is their common cause,
     if one is known. `notes` are sentences about the notification itself: who acknowledged the
     incident, why it is delayed. `number` counts the updates of the case. `context` is filled in
-    when the notification is queued, and so is `is_acknowledged`.
+    when the notification is queued, and so are `is_acknowledged` and `replaced_cause`, the title of
+    the cause that its receiver got before, if that is another one.
     """
 
     reason: NotificationReason
@@ -69,6 +84,7 @@ class Notification:
     number: int = 0
     context: RunContext = RunContext()
     is_acknowledged: bool = False
+    replaced_cause: str = ""
 
     @property
     def name(self) -> str:
@@ -76,6 +92,7 @@ class Notification:
         suffix = {
             NotificationReason.ESCALATED: f"-{self.incident.severity.value}",
             NotificationReason.UPDATED: f"-{self.number}",
+            NotificationReason.CORRECTED: f"-{self.number}",
         }
         return f"{self.incident.name}:{self.reason.value}{suffix.get(self.reason, '')}"
 
@@ -124,57 +141,18 @@ def case_dates(lead: Incident, diagnosis: Diagnosis | None) -> tuple[int, int | 
     return onset_step, diagnosis.last_good_step
 
 
-def redate(notification: Notification, onsets: Mapping[str, Onset]) -> Notification:
-    """The notification with the estimated onsets of its incidents, by name, as its dates.
-
-    They are known some seconds after it was made. Evidence of an incident begins with it.
-    """
-    estimates = {
-        each.onset_step: onsets[each.name]
-        for each in reversed(notification.incidents)
-        if each.name in onsets
-    }
-    if not estimates:
-        return notification
-    lead, *others = (_redate_incident(each, onsets) for each in notification.incidents)
-    redated = replace(
-        notification,
-        incident=lead,
-        others=tuple(others),
-        diagnosis=_redate_diagnosis(notification.diagnosis, estimates),
-    )
-    if redated.last_good_step != notification.last_good_step:
-        redated = replace(redated, context=replace(redated.context, checkpoint_path=""))
-    return redated
-
-
-def _redate_incident(incident: Incident, onsets: Mapping[str, Onset]) -> Incident:
-    onset = onsets.get(incident.name)
-    if onset is None:
-        return incident
-    return replace(incident, onset_step=onset.step, last_good_step=onset.last_good_step)
-
-
-def _redate_diagnosis(
-    diagnosis: Diagnosis | None, estimates: Mapping[int, Onset]
-) -> Diagnosis | None:
-    """The diagnosis with these estimates, by the step that they replace, as its dates."""
-    if diagnosis is None:
-        return None
-    steps = {each.step for each in diagnosis.evidence} | {diagnosis.onset_step}
-    dates = [(each.step, each.last_good_step) for step, each in estimates.items() if step in steps]
-    if diagnosis.onset_step is not None and diagnosis.onset_step not in estimates:
-        dates.append((diagnosis.onset_step, diagnosis.last_good_step))
-    if not dates:
+def redate_diagnosis(diagnosis: Diagnosis, step: int, onset: Onset) -> Diagnosis:
+    """The diagnosis in which what began at `step` began at the estimated onset."""
+    if step not in {diagnosis.onset_step, *(each.step for each in diagnosis.evidence)}:
         return diagnosis
-    onset_step, last_good_step = min(dates, key=lambda date: date[0])
-    evidence = (
-        each
-        if each.step is None or each.step not in estimates
-        else replace(each, step=estimates[each.step].step)
-        for each in diagnosis.evidence
-    )
-    in_order = sorted(evidence, key=lambda each: inf if each.step is None else each.step)
+    evidence = [
+        replace(each, step=onset.step) if each.step == step else each for each in diagnosis.evidence
+    ]
+    evidence.sort(key=lambda each: inf if each.step is None else each.step)
+    onset_step, last_good_step = onset.step, onset.last_good_step
+    other = diagnosis.onset_step
+    if other is not None and other != step and other < onset_step:
+        onset_step, last_good_step = other, diagnosis.last_good_step
     return replace(
-        diagnosis, evidence=tuple(in_order), onset_step=onset_step, last_good_step=last_good_step
+        diagnosis, evidence=tuple(evidence), onset_step=onset_step, last_good_step=last_good_step
     )

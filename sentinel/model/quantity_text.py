@@ -43,6 +43,18 @@ def distinct_texts(*values: float, digits: int = 3, percent: bool = False) -> tu
     return tuple(texts)
 
 
+def format_bytes(count: float, digits: int = 4) -> str:
+    """A number of bytes with its unit.
+
+    >>> format_bytes(3.5 * 2**30), format_bytes(1_000_000.0, digits=3), format_bytes(0.0)
+    ('3.5 GiB', '977 KiB', '0 bytes')
+    """
+    for unit, size in (("GiB", 2.0**30), ("MiB", 2.0**20), ("KiB", 2.0**10)):
+        if abs(count) >= size:
+            return f"{format_number(count / size, digits)} {unit}"
+    return f"{format_number(count, digits)} bytes"
+
+
 def format_duration(seconds: float, parts: int = 2) -> str:
     """A duration in its two largest units, or rounded to the largest.
 

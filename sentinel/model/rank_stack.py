@@ -18,8 +18,15 @@ MAX_TEXT_BYTES = 32 << 10
 SHOWN_FRAMES = 8
 """Frames of a stack in the evidence of a finding."""
 
-_LIBRARY_PARTS = ("/site-packages/", "/dist-packages/", "/lib/python3", "<")
+_OWN_PART = "/sentinel/client/"
+"""Part of the paths of sentinel's frames, which call the user's function."""
+_LIBRARY_PARTS = ("/site-packages/", "/dist-packages/", "/lib/python3", "<", _OWN_PART)
 """Parts of the paths of frames that are not the user's."""
+_WRAPPER_FILES = (
+    "torch/_dynamo/decorators.py", "torch/_dynamo/eval_frame.py", "torch/_dynamo/external_utils.py",
+    "torch/distributed/c10d_logger.py", "torch/nn/modules/module.py", "torch/utils/_contextlib.py",
+)  # fmt: skip
+"""Files of functions that only call another one."""
 _COLLECTIVE_FILES = ("torch/distributed/distributed_c10d.py", "deepspeed/comm/torch.py")
 _POINT_TO_POINT = frozenset({"send", "recv", "isend", "irecv", "batch_isend_irecv"})
 _BACKWARD_FUNCTION = "_engine_run_backward"
@@ -41,6 +48,11 @@ class Frame:
         """Whether it is of Python or an installed package, not of the user's program."""
         return any(part in self.file for part in _LIBRARY_PARTS)
 
+    @property
+    def is_wrapper(self) -> bool:
+        """Whether it only calls another function, so that a reader learns nothing from it."""
+        return _OWN_PART in self.file or self.file.endswith(_WRAPPER_FILES)
+
     def __str__(self) -> str:
         return f"{self.function} ({PurePath(self.file).name}:{self.line})"
 
@@ -49,8 +61,8 @@ class Frame:
 class RankStack:
     """The stack of the training thread of ranks that are at the same place, innermost first.
 
-    `state` describes what the kernel knows of a process that does not run Python: "is stopped by a
-    signal". Without `frames` nothing else is known.
+    `state` describes what the kernel knows of a process that does not run Python: "is suspended by
+    SIGSTOP". Without `frames` nothing else is known.
     """
 
     ranks: tuple[int, ...]
@@ -81,7 +93,8 @@ class RankStack:
     def place(self) -> Frame | None:
         """The innermost frame of the user's program; without one, the innermost of all."""
         own = (frame for frame in self.frames if not frame.is_of_library)
-        return next(own, self.frames[0] if self.frames else None)
+        others = (frame for frame in self.frames if not frame.is_wrapper)
+        return next(own, None) or next(others, self.frames[0] if self.frames else None)
 
     def describe(self, *, is_alone: bool = False) -> str:
         """The ranks and where they are, as a clause; `is_alone` is whether there is one rank."""
@@ -103,9 +116,10 @@ class RankStack:
         return f"{subject} {state or verb} in {place}"
 
     def format_frames(self) -> str:
-        """The innermost frames in one line, each with its caller behind it."""
-        shown = " < ".join(map(str, self.frames[:SHOWN_FRAMES]))
-        return f"{shown} < …" if len(self.frames) > SHOWN_FRAMES else shown or self.state
+        """The innermost frames in one line, each with its caller behind it, without wrappers."""
+        frames = [each for each in self.frames if not each.is_wrapper] or self.frames
+        shown = " < ".join(map(str, frames[:SHOWN_FRAMES]))
+        return f"{shown} < …" if len(frames) > SHOWN_FRAMES else shown or self.state
 
 
 def find_odd_ranks(stacks: Sequence[RankStack], ranks_behind: Collection[int]) -> tuple[int, ...]:

@@ -9,6 +9,9 @@ from enum import Enum
 WHOLE_RUN = -1
 """Rank of a record of the whole run: combined over its ranks, or read from a log."""
 
+YEAR_2001 = 1e9
+"""Seconds since the epoch; a smaller time of a record is the number of a row without a time."""
+
 
 class Event(Enum):
     """The kind of a record."""
@@ -37,8 +40,18 @@ class Event(Enum):
     """
     HEARTBEAT = "heartbeat"
     """The time and the liveness of the ranks, from the source of the records."""
+    ONSET = "onset"
+    """The estimated onset of an incident, from the agent.
+
+    Values hold its steps by the fields of `sentinel.model.incident.Onset`, or none if there is no
+    estimate; the attribute `incident` is the name of the incident.
+    """
     STOP = "stop"
     """A rank, or the run, ended; attributes hold its outcome."""
+    TRAINING = "new_training"
+    """The steps after it are of another training in the same run; see `TRAINING_KEY`."""
+    STAGE = "stage"
+    """The steps after it are of another stage of the training, such as a harder task."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +131,17 @@ STATE_LOADED_KEY = "state_loaded_at_step"
 
 If the step number goes back then, the training was resumed.
 """
+
+
+TRAINING_KEY = "training_number"
+"""Value of TRAINING: the number of the training that begins.
+
+Of a rank it counts the trainings of the attempt, of the whole run those of the run, both from 1.
+"""
+
+
+STAGE_KEY = "stage_number"
+"""Value of STAGE: how many stages were declared in the attempt."""
 
 
 COLLECTIVE_KEY = "collective"

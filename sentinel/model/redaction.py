@@ -42,6 +42,8 @@ def _patterns() -> tuple[tuple[re.Pattern[str], str], ...]:
             ),
             rf"\1{MASK}",
         ),
+        # The possessive quantifiers keep the time linear.
+        (re.compile(r"(?<![\w.+-])[\w.+-]++@(?:[\w-]++\.)+[A-Za-z]{2,}"), MASK),
         # Keys with a known prefix, then long random texts.
         (
             re.compile(
@@ -64,7 +66,7 @@ def redact_line(text: str, max_characters: int = MAX_LINE_CHARACTERS) -> str:
     r"""The first line with text, cut, without control characters and what may be secret.
 
     Masked are the credentials and the query of URLs, values of names like `password` or `api_key`,
-    keys with a known prefix, and long random texts.
+    addresses of e-mail, keys with a known prefix, and long random texts.
 
     >>> redact_line("cannot open s3://me:pw@bucket/shard-7?sig=1, api_key=abc\nmore")
     'cannot open s3://***@bucket/shard-7?***, api_key=***'

@@ -15,7 +15,8 @@ STORAGE_MODES = (OK, MEMORY, REPLACED)
 class StorageState:
     """How the agent stores the run; `since` is in epoch seconds, 0 if the mode is `ok`.
 
-    Mode `memory`: the run directory cannot be used, and `reason` is why. Mode `replaced`: the
+    Mode `memory`: the run directory cannot be used, and `reason` is why; the data is in `folder`,
+    of the runtime directory. Mode `replaced`: the
     database could not be read; it is kept as `set_aside`, and a new one was begun. `recovered` is
     what of it is in the new one. `number` counts the times at which the storage became worse,
     `repeats` how often a database was replaced soon after the last one was.
@@ -29,6 +30,7 @@ class StorageState:
     recovered: str = ""
     number: int = 0
     repeats: int = 0
+    folder: str = ""
 
     @property
     def is_degraded(self) -> bool:
@@ -39,8 +41,8 @@ class StorageState:
     def text(self) -> str:
         """What is wrong, since when and why; empty if nothing is.
 
-        >>> StorageState("memory", "No space is left on the disk", 1_700_000_000.0).text
-        'No space is left on the disk since 2023-11-14 22:13:20 UTC.'
+        >>> StorageState("memory", "/home is full", 1_700_000_000.0, folder="/dev/shm/run").text
+        '/home is full since 2023-11-14 22:13:20 UTC; the run is stored in /dev/shm/run.'
         """
         if self.mode == REPLACED:
             return (
@@ -48,7 +50,8 @@ class StorageState:
                 f" Recovered: {self.recovered}."
             )
         if self.mode == MEMORY:
-            return f"{self.reason} since {format_time(self.since)}."
+            place = f"; the run is stored in {self.folder}" if self.folder else ""
+            return f"{self.reason} since {format_time(self.since)}{place}."
         return ""
 
     def to_dict(self) -> dict[str, Any]:

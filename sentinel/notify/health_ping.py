@@ -1,8 +1,8 @@
 """Pings a check such as one of healthchecks.io, which alerts when the pings stop.
 
 `URL/start` at the start of the run, `URL` every minute while no critical case is open and the agent
-works, and once more when the run ends well; `URL/fail` when a case becomes critical and when the
-run ends otherwise.
+works, and once more when the run ends well and none is open; `URL/fail` when a case becomes
+critical and when the run ends otherwise.
 Source: healthchecks.io, Pinging API (HTTP), read on 2026-11-23.
 """
 
@@ -81,7 +81,7 @@ class HealthPing:
         if record.rank == WHOLE_RUN and record.event is Event.STOP:
             self._is_running = False
             is_good = record.attributes.get("outcome") in GOOD_OUTCOMES
-            pings.append(SUCCESS if is_good else FAIL)
+            pings.append(SUCCESS if is_good and not self._open_critical else FAIL)
         if pings:
             with self._lock:
                 self._waiting += pings

@@ -20,13 +20,19 @@ from sentinel.model.delivery_problem import DeliveryProblem
 from sentinel.model.finding import Severity
 from sentinel.model.incident import ENDS_OF_RUN, IncidentKey, IncidentState
 from sentinel.model.notification import Notification, NotificationReason
+from sentinel.notify.received_cause import with_received_cause
 from sentinel.pipeline.incidents import KnownEpisode
 from sentinel.store import notification_codec
 
 MAX_RETRY_DELAY_SECONDS = 3600.0
 """Longest delay of a row. A row that is due later than that shows a clock that was set back."""
 
-_OPENED, _ESCALATED, _UPDATED, _RESOLVED = (reason.value for reason in NotificationReason)
+CORRECTION_HOLD_SECONDS = 10.0
+"""Time for which a correction waits: a cause that returns within it is not reported."""
+
+_OPENED, _ESCALATED, _UPDATED, _CORRECTED, _ENDED, _RESOLVED = (
+    reason.value for reason in NotificationReason
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +79,7 @@ class QueueRules:
     """How a notification is queued.
 
     `hold_seconds` delays the first notification of a case. The sinks of `updatable` get updates. A
-    sink of `withheld` gets the notification at that time (epoch seconds), if at all. A sink of
+    sink of `withheld` gets a new message at that time (epoch seconds), if at all. A sink of
     `silent` does not get the end of a case, which only removes what is withheld of it.
     """
 
@@ -135,15 +141,35 @@ def _enqueue_for(
     now: float,
     rules: QueueRules,
 ) -> bool:
-    key, reason = idempotency_key(notification, sink), notification.reason
+    key = idempotency_key(notification, sink)
     if _is_known(connection, sink, notification, key):
         return False
     if _is_withdrawn(connection, sink, notification.incident.name):
         # Its receiver got no message of the case, and needs none of its end.
         _insert(connection, sink, notification, "withdrawn", created=now, next_at=now)
         return False
-    withheld_until = rules.withheld.get(sink)
+    corrected = with_received_cause(connection, sink, notification)
+    if corrected.reason is not notification.reason:
+        _insert(connection, sink, notification, "merged", created=now, next_at=now)
+    return _enqueue_or_merge(connection, corrected, sink, now, rules)
+
+
+def _enqueue_or_merge(
+    connection: sqlite3.Connection,
+    notification: Notification,
+    sink: str,
+    now: float,
+    rules: QueueRules,
+) -> bool:
+    """Queue the notification, or make it a part of what its receiver has not got."""
+    reason = notification.reason
+    is_change = sink in rules.updatable and reason.value in (_UPDATED, _RESOLVED)
+    withheld_until = None if is_change else rules.withheld.get(sink)
     pending = _pending_rows(connection, sink, notification.incident.name)
+    if reason is NotificationReason.UPDATED:
+        # The receiver got that cause, or there is none any more.
+        _mark_merged(connection, [row for row in pending if _is_unsent_correction(row)])
+        pending = [row for row in pending if not _is_unsent_correction(row)]
     newest = pending[-1] if pending else None
     if newest is not None and newest.unanswered == 0 and _replaces_content(newest, reason):
         _replace_content(connection, newest, notification, now, is_withheld=bool(withheld_until))
@@ -162,20 +188,28 @@ def _enqueue_for(
                 _insert(connection, sink, notification, "merged", created=now, next_at=now)
                 return False
             notification = _as_fired_and_resolved(notification)
-    if withheld_until is None:
-        hold = rules.hold_seconds if reason is NotificationReason.OPENED else 0.0
-        _insert(connection, sink, notification, "queued", created=now, next_at=now + hold)
-    else:
-        # Its age counts from the time at which it may be sent.
-        _insert(
-            connection,
-            sink,
-            notification,
-            "withheld",
-            created=withheld_until,
-            next_at=withheld_until,
-        )
+    hold = _hold_seconds(reason, rules)
+    # If it is withheld, its age counts from the time at which it may be sent.
+    _insert(
+        connection,
+        sink,
+        notification,
+        "withheld" if withheld_until else "queued",
+        created=withheld_until or now,
+        next_at=withheld_until or now + hold,
+    )
     return True
+
+
+def _hold_seconds(reason: NotificationReason, rules: QueueRules) -> float:
+    """Time for which a message waits for what may replace it."""
+    if reason is NotificationReason.CORRECTED:
+        return CORRECTION_HOLD_SECONDS
+    return rules.hold_seconds if reason is NotificationReason.OPENED else 0.0
+
+
+def _is_unsent_correction(row: _PendingRow) -> bool:
+    return row.reason == _CORRECTED and row.unanswered == 0
 
 
 def _is_known(
@@ -196,8 +230,10 @@ def _is_known(
 
 def _replaces_content(row: _PendingRow, reason: NotificationReason) -> bool:
     """Whether a notification becomes the content of a row that its receiver has not got."""
-    if reason is NotificationReason.UPDATED:
-        return row.reason in (_OPENED, _ESCALATED)
+    if reason is NotificationReason.CORRECTED:
+        return row.reason in (_OPENED, _ESCALATED, _CORRECTED, _ENDED)
+    if reason in (NotificationReason.UPDATED, NotificationReason.ENDED):
+        return row.reason in (_OPENED, _ESCALATED, _ENDED)
     return reason is NotificationReason.ESCALATED and row.reason == _OPENED
 
 
@@ -222,6 +258,37 @@ def _replace_content(
             " created = iif(state = 'withheld', ?, created) where key = ?",
             (is_released, now, now, row.key),
         )
+
+
+def correct_unsent_end(connection: sqlite3.Connection, notification: Notification) -> None:
+    """Replace the end of a case that no receiver has got: its onset was estimated after it."""
+    rows = connection.execute(
+        "select key, notification from outbox where incident = ? and reason = ?"
+        " and state in ('queued', 'withheld') and unanswered = 0",
+        (notification.incident.name, _RESOLVED),
+    ).fetchall()
+    for key, text in rows:
+        queued = notification_codec.decode(text)
+        incident = replace(notification.incident, severity=queued.incident.severity)
+        diagnosis = notification.diagnosis
+        if _cause(queued) != _cause(notification):
+            # That which the receiver got.
+            diagnosis = queued.diagnosis
+        corrected = replace(
+            notification,
+            incident=incident,
+            diagnosis=diagnosis,
+            notes=queued.notes,
+            is_acknowledged=queued.is_acknowledged,
+        )
+        connection.execute(
+            "update outbox set notification = ? where key = ?",
+            (notification_codec.encode(corrected), key),
+        )
+
+
+def _cause(notification: Notification) -> str:
+    return "" if notification.diagnosis is None else notification.diagnosis.cause
 
 
 def _as_fired_and_resolved(notification: Notification) -> Notification:
@@ -347,6 +414,13 @@ def episodes(connection: sqlite3.Connection) -> dict[IncidentKey, dict[int, Know
                 is_open=was_open and each.state is not IncidentState.RESOLVED,
             )
     return found
+
+
+def has_ended(connection: sqlite3.Connection, sink: str, incident: str) -> bool:
+    """Whether the sink delivered that the run finished while the case fires."""
+    query = "select 1 from outbox where sink = ? and incident = ? and reason = ?"
+    query += " and state = 'delivered'"
+    return connection.execute(query, (sink, incident, _ENDED)).fetchone() is not None
 
 
 def sinks_of(connection: sqlite3.Connection, incident: str) -> set[str]:
@@ -487,7 +561,8 @@ def reschedule(
         " state = iif(exists(select 1 from outbox as later where later.sink = outbox.sink"
         "  and later.incident = outbox.incident and later.rowid > outbox.rowid"
         "  and later.state = 'queued'"
-        "  and (later.reason in ('escalated', 'resolved') or outbox.reason = 'updated')),"
+        "  and (later.reason in ('escalated', 'corrected', 'ended', 'resolved')"
+        "   or outbox.reason = 'updated')),"
         " 'merged', 'queued') where key = ?",
         (next_at, error, not is_answered, key),
     )
@@ -525,10 +600,13 @@ def fail_over(
 ) -> str | None:
     """Queue what `sink` rejected for the first substitute that has not got it; return that one.
 
-    An update, or the end of a case of which the sink has a message, concerns no other receiver.
+    An update, a correction, or the end of a case of which the sink has a message, concerns no other
+    receiver.
     """
     is_end = entry.reason == _RESOLVED
-    if entry.reason == _UPDATED or (is_end and _has_message(connection, sink, entry.incident)):
+    if entry.reason in (_UPDATED, _CORRECTED) or (
+        is_end and _has_message(connection, sink, entry.incident)
+    ):
         return None
     try:
         notification = notification_codec.decode(entry.notification_json)
@@ -539,8 +617,9 @@ def fail_over(
     found = substitutes(notification, sink, now)
     order = [*found.admitting, *found.others]
     reached = [each for each in order if _sent_severities(connection, each, entry.incident)]
-    # The end of a case goes to those that have the case.
-    groups = (reached,) if is_end and reached else (found.admitting, found.others)
+    # The end of a case, or of its run, goes to those that have the case.
+    is_last = is_end or entry.reason == _ENDED
+    groups = (reached,) if is_last and reached else (found.admitting, found.others)
     for group in groups:
         having = [each for each in group if _has_notification(connection, each, entry)]
         for each in group:

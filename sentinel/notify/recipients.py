@@ -6,6 +6,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from sentinel.config.route import Route
+from sentinel.config.settings import Settings
+from sentinel.model.delivery import Sink, closes_alerts, is_record
 from sentinel.model.finding import Severity
 from sentinel.model.notification import Notification, NotificationReason
 from sentinel.notify.outbox import QueueRules, Substitutes
@@ -21,8 +23,8 @@ class Recipients:
 
     Those in `updatable` can change a message that they have sent, and the receivers of those in
     `closable` keep an alert open until its case is over. Those in `recording` notify nobody.
-    `hold_seconds` is the time for which the first notification of a case waits for a cause. `team`
-    is the team of the run.
+    `hold_seconds` is the time for which the first notification of a case waits for a cause and for
+    the estimate of its onset. `team` is the team of the run.
     """
 
     routes: Mapping[str, Route]
@@ -31,6 +33,18 @@ class Recipients:
     recording: Collection[str] = ()
     hold_seconds: float = 0.0
     team: str = ""
+
+    @staticmethod
+    def of_settings(settings: Settings, sinks: Mapping[str, Sink]) -> Recipients:
+        """The recipients that the settings give."""
+        return Recipients(
+            {name: settings.routes.get(name, Route()) for name in sinks},
+            [name for name, sink in sinks.items() if sink.can_update],
+            [name for name, sink in sinks.items() if closes_alerts(sink)],
+            [name for name, sink in sinks.items() if is_record(sink)],
+            settings.hold_seconds,
+            settings.team,
+        )
 
     def select(
         self,
@@ -79,7 +93,9 @@ class Recipients:
         is_critical = notification.incident.severity is Severity.CRITICAL
         others = [name for name in order if is_critical and name not in admitting]
         withheld = self._withheld(notification, order, now)
-        return Substitutes(admitting, others, QueueRules(withheld=withheld))
+        return Substitutes(
+            admitting, others, QueueRules(updatable=self.updatable, withheld=withheld)
+        )
 
     def _permits(self, route: Route, notification: Notification) -> bool:
         incident = notification.incident
@@ -88,15 +104,13 @@ class Recipients:
     def _withheld(
         self, notification: Notification, sinks: Collection[str], now: float
     ) -> dict[str, float]:
-        """The end of the quiet hours, for the sinks that do not get the notification before."""
+        """The end of the quiet hours, for the sinks that get no new message before."""
         if notification.incident.severity is Severity.CRITICAL:
             return {}
-        is_change = notification.reason in (NotificationReason.UPDATED, NotificationReason.RESOLVED)
         return {
             name: until
             for name in sinks
-            if not (is_change and name in self.updatable)
-            and (until := self.routes[name].quiet_until(now)) is not None
+            if (until := self.routes[name].quiet_until(now)) is not None
         }
 
     def _hold_seconds(self, notification: Notification) -> float:

@@ -61,7 +61,7 @@ class RunContextReader:
             page_url=f"{base}/runs/{run}/" if base else "",
             dashboard_url=self.dashboard_url.replace("{run}", run),
             runbook_url=f"{base}/runbooks/{quote(subject, safe='')}" if base else "",
-            open_command=f"sentinel open {name}" if base and not self.public_url else "",
+            open_command=f"sentinel report {name}" if base and not self.public_url else "",
             checkpoint_path=self._checkpoint_path(notification.last_good_step, metadata),
             is_drill=self.is_drill,
             trackers=tracker_runs(metadata),

@@ -256,7 +256,11 @@ class SinkWorker:
         self._count("delivered")
         receipt, now = self._receipt(response), self.clock()
         self._sent_times[entry.key] = now
-        if entry.reason == NotificationReason.RESOLVED.value:
+        is_last = entry.reason in (
+            NotificationReason.ENDED.value,
+            NotificationReason.RESOLVED.value,
+        )
+        if is_last and not outbox.has_ended(self.connection, self.name, entry.incident):
             with suppress(Exception):
                 notification = notification_codec.decode(entry.notification_json)
                 self.on_resolved(self.name, notification, receipt or entry.receipt)

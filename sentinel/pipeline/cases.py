@@ -4,25 +4,41 @@ A case opens with its first incident above severity info, the lead, and has the 
 incident joins it within `MAX_JOIN_GAP_STEPS` steps of the last one, if one cause can explain it and
 an incident of the case. A rise of the severity is an escalation; a join, another cause, culprit or
 date is an update. A case is dated by what its cause explains, or by its lead without a cause; an
-incident that joins never takes the last good checkpoint from it. A case is resolved with the last
-of its incidents. Incidents that end a run never join a case, so that a dead run is always notified.
+incident that joins never takes the last good checkpoint from it, but an onset that is estimated
+later can. A critical case that fires when its run finishes is notified as ended, and stays open. A
+case is resolved with the last of its incidents. Incidents that end a run never join a case, so that
+a dead run is always notified.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import isfinite
 
-from sentinel.model.diagnosis import RESUMED_STEP_KEY, CaseContext, Cause, Diagnosis, Symptom
+from sentinel.model.checkpoint_clause import fit_checkpoint_clause
+from sentinel.model.diagnosis import (
+    MAX_EFFECT_DELAY_POINTS,
+    RESUMED_STEP_KEY,
+    CaseContext,
+    Cause,
+    Diagnosis,
+    Symptom,
+    effects_of,
+)
 from sentinel.model.finding import Severity
-from sentinel.model.incident import Incident, IncidentState
-from sentinel.model.notification import Notification, NotificationReason, case_dates
+from sentinel.model.incident import Incident, IncidentState, Onset, Resolution
+from sentinel.model.notification import (
+    Notification,
+    NotificationReason,
+    case_dates,
+    redate_diagnosis,
+)
 from sentinel.model.record import WHOLE_RUN, Event, Record
 from sentinel.pipeline.diagnose import diagnose
 from sentinel.signals.catalogue import SIGNALS
-from sentinel.stats.change_point import change_interval
+from sentinel.signals.usual_learning_rate import OPTIONAL_METADATA
 
 MAX_JOIN_GAP_STEPS = 200
 """Logged steps between incidents of one case. In recorded runs, a policy collapsed within 80 steps
@@ -42,23 +58,20 @@ HISTORY_SIGNALS = (
     "entropy", "kl_ref", "kl_mismatch", "clip_fraction", "explained_variance", "grad_norm",
     "learning_rate",
 )  # fmt: skip
-"""Signals whose newest values are stored, to date incidents and for causes."""
+"""Signals whose newest values are stored for causes."""
 
 HISTORY_POINTS = 96
 """Values stored of each of these signals."""
 
 ONSET_MARGIN_POINTS = 8
-"""Logged values by which an incident can have begun before its onset, if its signal does not show
-when its level changed. On labelled runs, detectors date most onsets 0 to 8 values late."""
-
-MAX_DATING_DELAY_POINTS = 32
-"""Logged values by which detectors date an onset late; a change of the level before that is another
-one. On labelled runs it is up to 24."""
+"""Logged values by which an incident can have begun before the onset that its detector reported.
+On labelled runs, detectors report most onsets 0 to 8 values late."""
 
 REASSESS_AFTER_STEPS = (5, 10, 20, 40)
 """Logged steps after the newest incident of a case at which a case without cause is diagnosed
 again: some evidence needs a few values after the onset."""
 
+_OPTIONAL_NAMES = frozenset(OPTIONAL_METADATA)
 _METADATA_EVENTS = (Event.START, Event.METADATA)
 _VALUE_EVENTS = (Event.STEP, Event.EVAL, Event.SAMPLE, Event.HEARTBEAT)
 
@@ -110,24 +123,45 @@ class Case:
             diagnosis = replace(diagnosis, onset_step=onset_step, last_good_step=last_good_step)
         self.diagnosis = diagnosis
 
+    def set_onset(self, name: str, onset: Onset) -> None:
+        """Replace the dates of an incident of the case, in the diagnosis too."""
+        incident = self.incidents[name] = replace(self.incidents[name])
+        if self.diagnosis is not None:
+            self.diagnosis = redate_diagnosis(self.diagnosis, incident.onset_step, onset)
+        incident.set_onset(onset)
+
     def build_notification(
-        self, reason: NotificationReason, step: int, time: float
+        self,
+        reason: NotificationReason,
+        step: int,
+        time: float,
+        end: Resolution = Resolution.RUN_FINISHED,
     ) -> Notification:
-        """The notification of the case at that step and time."""
-        lead, *others = (replace(incident) for incident in self.incidents.values())
+        """The notification of the case at that step and time; `end` is what it fires beyond."""
+        lead, *others = (
+            replace(each, remedy=fit_checkpoint_clause(each.remedy, each.last_good_step))
+            for each in self.incidents.values()
+        )
         lead.severity = self.notified_severity
-        if reason is NotificationReason.RESOLVED:
+        if reason is NotificationReason.ENDED:
+            lead.state, lead.resolution = IncidentState.FIRING, end
+            lead.resolved_step = lead.resolved_time = None
+        elif reason is NotificationReason.RESOLVED:
             last = max(self.incidents.values(), key=lambda each: each.resolved_time or 0.0)
             lead.state = IncidentState.RESOLVED
             lead.resolved_step, lead.resolved_time = last.resolved_step, last.resolved_time
             lead.resolution = last.resolution
             step = step if last.resolved_step is None else last.resolved_step
+        diagnosis = self.diagnosis
+        if diagnosis is not None:
+            remedy = fit_checkpoint_clause(diagnosis.remedy, diagnosis.last_good_step)
+            diagnosis = replace(diagnosis, remedy=remedy)
         return Notification(
             reason,
             lead,
             step,
             time,
-            diagnosis=self.diagnosis,
+            diagnosis=diagnosis,
             others=tuple(others),
             number=self.update_count,
         )
@@ -156,18 +190,23 @@ class Case:
 class RunCases:
     """The open cases of one run, and the context for their causes.
 
-    `is_restarting` is set from a restart to the first step after it. `unnotified_incidents` are of
-    severity info, or resolved without a case, and can be evidence; by name, each with the step
-    count of its last change. `history` has the newest steps and finite values of a signal,
-    `recent_steps` the newest logged steps, and `checkpoint_steps` the known checkpoints.
+    `attempt_names` are the names of the optional metadata since the last start, `start_names` those
+    of the start itself. `is_restarting` is set from a restart to the first step after it.
+    `unnotified_incidents` are of severity info, or resolved without a case, and can be evidence; by
+    name, each with the step count of its last change. `undated_cases` are over, but the onset of an
+    incident of theirs is still estimated. `history` has the newest steps and finite values of a
+    signal, `recent_steps` the newest logged steps, and `checkpoint_steps` the known checkpoints.
     """
 
     step_count: int = 0
     is_restarting: bool = False
     metadata: dict[str, str | float] = field(default_factory=dict)
+    attempt_names: set[str] = field(default_factory=set)
+    start_names: set[str] = field(default_factory=set)
     values: dict[str, float] = field(default_factory=dict)
     unnotified_incidents: dict[str, tuple[int, Incident]] = field(default_factory=dict)
     open_cases: list[Case] = field(default_factory=list)
+    undated_cases: list[Case] = field(default_factory=list)
     history: dict[str, deque[tuple[int, float]]] = field(
         default_factory=lambda: {signal: deque(maxlen=HISTORY_POINTS) for signal in HISTORY_SIGNALS}
     )
@@ -180,10 +219,18 @@ class RunCases:
             self.metadata.update(record.values)
             self.metadata.update(record.attributes)
             self.metadata = dict(list(self.metadata.items())[:MAX_NAMES_PER_RUN])
+            if record.event is Event.START:
+                self.attempt_names = set()
+            self.attempt_names |= (record.values.keys() | record.attributes) & _OPTIONAL_NAMES
+            if record.event is Event.START:
+                self.start_names = set(self.attempt_names)
         elif record.event in _VALUE_EVENTS:
             self.values.update(record.values)
             if len(self.values) > MAX_NAMES_PER_RUN:
                 self.values = {n: x for n, x in self.values.items() if n in SIGNALS}
+        if record.event is Event.TRAINING:
+            self.is_restarting = False
+            self.metadata.pop(RESUMED_STEP_KEY, None)
         if record.event is Event.START:
             self.is_restarting = record.attempt > 0 or self.step_count > 0
         elif record.event is Event.STEP and self.is_restarting:
@@ -191,6 +238,24 @@ class RunCases:
         if record.event is Event.STEP:
             self.step_count += 1
             self._add_to_history(record)
+
+    def drop_training_metadata(self) -> None:
+        """Drop what another training may lack, unless it was given with its attempt."""
+        known = self.attempt_names if self.is_restarting else self.start_names
+        self.attempt_names = set(known)
+        self.metadata = {
+            name: value
+            for name, value in self.metadata.items()
+            if name not in _OPTIONAL_NAMES or name in known
+        }
+
+    def start_anew(self) -> None:
+        """Forget the levels and the evidence of the training or stage that is over."""
+        self.values.clear()
+        self.unnotified_incidents.clear()
+        self.recent_steps.clear()
+        for points in self.history.values():
+            points.clear()
 
     def _add_to_history(self, record: Record) -> None:
         values, step, history = record.values, record.step, self.history
@@ -206,21 +271,6 @@ class RunCases:
         gaps = len(self.recent_steps) - 1
         return 1.0 if gaps < 1 else max(1.0, (self.recent_steps[-1] - self.recent_steps[0]) / gaps)
 
-    def find_onset_range(self, incident: Incident) -> tuple[int, int]:
-        """The earliest and the latest step at which an incident can have begun.
-
-        Where the level of its signal has changed, it began with the change or, for a slow one, with
-        the onset of the detector.
-        """
-        onset, points = incident.onset_step, self.history.get(incident.signal)
-        interval = None if points is None else change_interval([value for _, value in points])
-        if points is not None and interval is not None:
-            earliest, latest = (points[at][0] for at in interval)
-            if onset - latest <= MAX_DATING_DELAY_POINTS * self.steps_per_point:
-                return min(onset, earliest), latest
-        margin = round(ONSET_MARGIN_POINTS * self.steps_per_point)
-        return onset - margin, max(onset, incident.opened_step)
-
     def add_unnotified(self, incident: Incident) -> None:
         """Store an incident without notification as possible evidence."""
         self.unnotified_incidents[incident.name] = self.step_count, incident
@@ -234,14 +284,29 @@ class RunCases:
             if incident.state is IncidentState.FIRING or self.is_recent(step_count)
         }
 
+    def drop_dated(self, undated: Collection[str]) -> None:
+        """Drop the cases that are over, and whose incidents are not among `undated`."""
+        self.undated_cases = [
+            case for case in self.undated_cases if not case.incidents.keys().isdisjoint(undated)
+        ]
+
     def is_recent(self, step_count: int) -> bool:
         """Whether an incident of that step count is close enough to join a case now."""
         return self.step_count - step_count <= MAX_JOIN_GAP_STEPS
 
     def context_for(self, case: Case) -> CaseContext:
-        """The symptoms of the case and of stored incidents, with metadata and values."""
+        """The symptoms of the case and of stored incidents, with metadata and values.
+
+        A stored incident that was over before the case began is no symptom of it.
+        """
         self.drop_expired()
-        unnotified = (incident for _, incident in self.unnotified_incidents.values())
+        own = self._symptoms_from(case.incidents.values())
+        begun = min(symptom.earliest_onset for symptom in own.values())
+        unnotified = (
+            incident
+            for _, incident in self.unnotified_incidents.values()
+            if incident.resolved_step is None or incident.resolved_step >= begun
+        )
         others = (
             incident
             for other in self.open_cases
@@ -251,14 +316,29 @@ class RunCases:
         )
         history = {signal: tuple(points) for signal, points in self.history.items() if points}
         return CaseContext(
-            _symptoms_from((*case.incidents.values(), *unnotified)),
+            self._symptoms_from((*case.incidents.values(), *unnotified)),
             self.metadata,
             self.values,
-            _symptoms_from(others),
+            self._symptoms_from(others),
             history,
             self.steps_per_point,
             tuple(self.checkpoint_steps),
         )
+
+    def symptom_from(self, incident: Incident) -> Symptom:
+        """The incident as a cause sees it."""
+        return _symptom_from(incident, round(ONSET_MARGIN_POINTS * self.steps_per_point))
+
+    def _symptoms_from(self, incidents: Iterable[Incident]) -> dict[str, Symptom]:
+        """The symptoms of these incidents, by detector."""
+        symptoms: dict[str, Symptom] = {}
+        for incident in incidents:
+            symptom = self.symptom_from(incident)
+            known = symptoms.get(symptom.detector)
+            symptoms[symptom.detector] = (
+                symptom if known is None else _merge_symptoms(known, symptom)
+            )
+        return symptoms
 
 
 @dataclass
@@ -268,28 +348,43 @@ class CaseBook:
     causes: Mapping[str, Cause] = field(default_factory=dict)
     runs: dict[str, RunCases] = field(default_factory=dict)
 
+    def begin_training(self, run: str) -> None:
+        """Prepare the metadata of a run for another training."""
+        if run in self.runs:
+            self.runs[run].drop_training_metadata()
+
     def run_metadata(self, run: str) -> Mapping[str, str | float]:
         """The metadata of a run; empty before its first record."""
         cases = self.runs.get(run)
         return {} if cases is None else cases.metadata
+
+    def critical_names(self, run: str) -> frozenset[str]:
+        """The names of the incidents of the critical cases of a run."""
+        cases = () if run not in self.runs else self.runs[run].open_cases
+        return frozenset(
+            name
+            for case in cases
+            if case.notified_severity is Severity.CRITICAL
+            for name in case.incidents
+        )
 
     def update(
         self,
         record: Record,
         changes: Sequence[Notification | Incident],
         checkpoint_steps: Sequence[int] = (),
+        undated: Collection[str] = (),
     ) -> tuple[Notification, ...]:
         """The case notifications that follow from the changes of incidents at this record.
 
-        `checkpoint_steps` are the steps of the checkpoints that are known, the oldest first.
+        `checkpoint_steps` are the steps of the checkpoints that are known, the oldest first, and
+        `undated` the names of the incidents whose onset is still estimated.
         """
         run = self.runs.get(record.run)
         if run is None:
             run = self.runs[record.run] = RunCases()
         run.update(record)
         run.checkpoint_steps = checkpoint_steps
-        if not changes:
-            return self._reassess_unexplained(run, record)
         joined: list[Case | None] = []
         for change in changes:
             if isinstance(change, Notification):
@@ -298,18 +393,38 @@ class CaseBook:
             else:
                 is_resolved, incident = False, change
             joined.append(self._assign_to_case(run, incident, is_resolved=is_resolved))
+        if record.event in (Event.STAGE, Event.TRAINING):
+            # After its changes: what ended with it is no evidence for what follows.
+            run.start_anew()
+        if not changes:
+            return self._reassess_unexplained(run, record)
+        ended = {
+            change.incident.name
+            for change in changes
+            if isinstance(change, Notification) and change.reason is NotificationReason.ENDED
+        }
         reasons: list[tuple[Case, NotificationReason | None]] = []
         for case in run.open_cases:
             has_new_incident = any(case is each for each in joined)
             if case.is_over and not case.is_opened:
                 # It was found at the end of the run, and is notified all the same.
                 reasons.append((case, NotificationReason.OPENED))
-            reasons.append((case, self._reassess(run, case, has_new_incident=has_new_incident)))
+            reason = self._reassess(run, case, has_new_incident=has_new_incident)
+            if not ended.isdisjoint(case.incidents):
+                # Its state contains what an update would have.
+                reason = None if reason is NotificationReason.UPDATED else reason
+                reasons += [(case, reason), (case, NotificationReason.ENDED)]
+            else:
+                reasons.append((case, reason))
+        run.undated_cases += [case for case in run.open_cases if case.is_over]
+        run.drop_dated(undated)
         run.open_cases = [case for case in run.open_cases if not case.is_over]
         # A failure comes before the end of what it ends, so that it is sent first.
         reasons.sort(key=lambda each: each[1] is NotificationReason.RESOLVED)
+        is_training = record.event is Event.TRAINING
+        end = Resolution.TRAINING_FINISHED if is_training else Resolution.RUN_FINISHED
         return tuple(
-            case.build_notification(reason, record.step, record.time)
+            case.build_notification(reason, record.step, record.time, end)
             for case, reason in reasons
             if reason is not None
         )
@@ -331,6 +446,41 @@ class CaseBook:
             if reason is not None
         )
 
+    def set_onset(
+        self, record: Record, name: str, onset: Onset | None, undated: Collection[str]
+    ) -> tuple[Incident | None, tuple[Notification, ...]]:
+        """Replace the dates of the incident of that name by those that were estimated, if any.
+
+        Returns the incident and the case notifications that follow. `undated` is as in `update`.
+        """
+        run = self.runs.get(record.run)
+        if run is None:
+            return None, ()
+        cases = [case for case in (*run.open_cases, *run.undated_cases) if name in case.incidents]
+        run.drop_dated(undated)
+        if onset is None:
+            return None, ()
+        _, changed = run.unnotified_incidents.get(name, (0, None))
+        if changed is not None:
+            changed.set_onset(onset)
+        notifications = []
+        step = run.recent_steps[-1] if run.recent_steps else record.step
+        for case in cases:
+            before = case.incidents[name]
+            case.set_onset(name, onset)
+            changed = case.incidents[name]
+            reason: NotificationReason | None = NotificationReason.RESOLVED
+            if not case.is_over:
+                reason = self._reassess(run, case, has_new_incident=False)
+                is_moved = (before.onset_step, before.last_good_step) != (
+                    changed.onset_step, changed.last_good_step,
+                )  # fmt: skip
+                if reason is None and is_moved:
+                    case.update_count, reason = case.update_count + 1, NotificationReason.UPDATED
+            if reason is not None:
+                notifications.append(case.build_notification(reason, step, record.time))
+        return None if changed is None else replace(changed), tuple(notifications)
+
     def current_notifications(self) -> Iterator[Notification]:
         """A notification of each open case in its present state."""
         for run in self.runs.values():
@@ -345,11 +495,6 @@ class CaseBook:
         """Add a changed incident to its case; returns the case if the incident joined it now."""
         name = incident.name
         case = next((case for case in run.open_cases if name in case.incidents), None)
-        _, known = run.unnotified_incidents.get(name, (0, None))
-        known = known if case is None else case.incidents[name]
-        if incident.onset_range is None:
-            known_range = None if known is None else known.onset_range
-            incident.onset_range = known_range or run.find_onset_range(incident)
         if case is not None:
             case.incidents[name] = incident
             case.resolved_names |= {name} if is_resolved else set()
@@ -373,17 +518,20 @@ class CaseBook:
         related = (
             case
             for case in recent
-            if any(self._share_cause(incident, other) for other in case.incidents.values())
+            if any(self._share_cause(run, incident, other) for other in case.incidents.values())
         )
         return next(related, None)
 
-    def _share_cause(self, one: Incident, other: Incident) -> bool:
-        """Whether one cause can explain both."""
+    def _share_cause(self, run: RunCases, one: Incident, other: Incident) -> bool:
+        """Whether one cause can explain both, or one of them with the other as its effect."""
         detectors = {one.key.detector, other.key.detector}
         if not detectors.isdisjoint(RUN_END_DETECTORS):
             return False
         return len(detectors) == 1 or any(
-            detectors <= cause.explains for cause in self.causes.values()
+            detectors <= cause.explains
+            or _is_effect(cause, run, one, other)
+            or _is_effect(cause, run, other, one)
+            for cause in self.causes.values()
         )
 
     def _reassess(
@@ -395,7 +543,11 @@ class CaseBook:
         before = case.diagnosis, case.notified_rank
         detectors = {incident.key.detector for incident in case.incidents.values()}
         # Stored incidents are evidence only for causes that explain an incident of the case.
-        candidates = {name: each for name, each in self.causes.items() if detectors & each.explains}
+        candidates = {
+            name: each
+            for name, each in self.causes.items()
+            if detectors & (each.explains | effects_of(each))
+        }
         diagnosis = diagnose(run.context_for(case), candidates, case.lead)
         case.set_diagnosis(diagnosis, withdraw=has_new_incident)
         is_escalated, case.notified_rank = case.escalate(), case.lead.finding.rank
@@ -410,14 +562,12 @@ class CaseBook:
         return None
 
 
-def _symptoms_from(incidents: Iterable[Incident]) -> dict[str, Symptom]:
-    """The symptoms of these incidents, by detector."""
-    symptoms: dict[str, Symptom] = {}
-    for incident in incidents:
-        symptom = _symptom_from(incident)
-        known = symptoms.get(symptom.detector)
-        symptoms[symptom.detector] = symptom if known is None else _merge_symptoms(known, symptom)
-    return symptoms
+def _is_effect(cause: Cause, run: RunCases, incident: Incident, other: Incident) -> bool:
+    """Whether the incident follows from the other one, which the cause explains."""
+    if other.key.detector not in cause.explains or incident.key.detector not in effects_of(cause):
+        return False
+    effect, symptom = run.symptom_from(incident), run.symptom_from(other)
+    return effect.can_follow(symptom, MAX_EFFECT_DELAY_POINTS * run.steps_per_point)
 
 
 def _merge_symptoms(symptom: Symptom, other: Symptom) -> Symptom:
@@ -426,18 +576,19 @@ def _merge_symptoms(symptom: Symptom, other: Symptom) -> Symptom:
     return replace(first, occurrences=symptom.occurrences + other.occurrences)
 
 
-def _symptom_from(incident: Incident) -> Symptom:
-    finding = incident.finding
+def _symptom_from(incident: Incident, margin: int) -> Symptom:
+    """The symptom of an incident, which began up to `margin` steps before an uncertain onset."""
+    finding, onset = incident.finding, incident.onset_step
     rank = incident.key.rank if incident.key.rank != WHOLE_RUN else finding.rank
     return Symptom(
         incident.key.detector,
         incident.severity,
-        incident.onset_step,
+        onset,
         incident.opened_step,
         finding.summary,
         finding.evidence,
         incident.last_good_step,
         rank,
         incident.flaps + 1,
-        incident.onset_range,
+        incident.onset_range or (onset - margin, max(onset, incident.opened_step)),
     )

@@ -6,16 +6,24 @@ The engine has no thread and no clock, and does no input or output.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from sentinel.model.finding import Clear, Detector, Finding, wanted_baselines
-from sentinel.model.incident import Incident, IncidentKey
-from sentinel.model.notification import Notification
-from sentinel.model.record import WHOLE_RUN, Record
+from sentinel.model.finding import (
+    Clear,
+    Detector,
+    Finding,
+    Scope,
+    detector_scope,
+    wanted_baselines,
+)
+from sentinel.model.incident import Incident, IncidentKey, Onset, Resolution
+from sentinel.model.notification import Notification, NotificationReason
+from sentinel.model.record import WHOLE_RUN, Event, Record
 from sentinel.pipeline.cases import CaseBook
 from sentinel.pipeline.incidents import IncidentBook
+from sentinel.pipeline.onset_request import OnsetEstimator, RecentSignals
 from sentinel.pipeline.run_baselines import BASELINE_SETTINGS, RunBaselines
 from sentinel.stats.baseline import TrajectoryPrior
 
@@ -23,6 +31,16 @@ log = logging.getLogger(__name__)
 
 MAX_DETECTOR_ERRORS = 3
 """Exceptions after which a detector is switched off for the run; the others continue."""
+
+ENDED_SCOPES = {
+    Event.STAGE: (Scope.STAGE, Resolution.STAGE_FINISHED),
+    Event.TRAINING: (Scope.TRAINING, Resolution.TRAINING_FINISHED),
+}
+"""The widest scope of detectors that an event ends, and why their incidents end."""
+
+MAX_UNDATED = 64
+"""Incidents that wait for the estimate of their onset; of the oldest ones above, the detector's
+date stays."""
 
 MAX_CACHED_KEY_SETS = 256
 """Key sets of records for which the applicable detectors are cached."""
@@ -77,6 +95,8 @@ class Engine:
     `detector_factories` build one detector per run and name. Records of single ranks are not
     evaluated. `baselines` are those of each run, updated once per record for all detectors.
     `priors` are the trajectories that a run starts from, in place of the general ones.
+    `estimate_onset` dates an incident when it opens; without it, the onsets arrive as records of
+    the event ONSET, and until then `incident_book.undated` has the incidents that wait for one.
     """
 
     detector_factories: Mapping[str, Callable[[], Detector]]
@@ -86,15 +106,20 @@ class Engine:
     error_counts: dict[str, int] = field(default_factory=dict)
     baselines: dict[str, RunBaselines] = field(default_factory=dict)
     priors: dict[str, Mapping[str, TrajectoryPrior]] = field(default_factory=dict)
+    signals: dict[str, RecentSignals] = field(default_factory=dict)
+    estimate_onset: OnsetEstimator | None = None
     _caches: dict[str, _DetectorCache] = field(default_factory=dict, repr=False)
 
     def process(self, record: Record) -> Result:
         """Evaluate one record. An exception of a detector is logged and counted, not raised."""
         if record.rank != WHOLE_RUN:
             return Result(record)
+        if record.event is Event.ONSET:
+            return self._set_onset(record)
+        self._update_signals(record)
         findings: dict[str, Finding] = {}
         thresholds: dict[str, Threshold] = {}
-        changes: list[Notification | Incident] = []
+        changes: list[Notification | Incident] = [*self._start_anew(record)]
         with_incident = {key.detector for key in self.incident_book.open_incidents}
         applicable = self._applicable_detectors(record.run, frozenset(record.values))
         baselines = self._update_baselines(record, applicable.signals)
@@ -114,20 +139,106 @@ class Engine:
                     continue
                 metadata = self.case_book.run_metadata(record.run)
                 change = self.incident_book.update_incident(key, record, output, detector, metadata)
-            except Exception:
-                log.exception("Detector %s failed at step %d", key.detector, record.step)
-                self._count_error(key.detector)
+            except Exception as error:
+                self._report_error(key.detector, record, error)
                 continue
             if isinstance(output, Finding):
                 findings[key.detector] = output
             if change is not None:
                 changes.append(change)
-        changes += self.incident_book.update(record)
+        critical = self.case_book.critical_names(record.run)
+        changes += self.incident_book.update(record, critical)
         notifications = tuple(each for each in changes if isinstance(each, Notification))
         changed = tuple(each for each in changes if isinstance(each, Incident))
         checkpoints = self.incident_book.checkpoint_steps.get(record.run, ())
-        cases = self.case_book.update(record, changes, checkpoints)
+        self._date_opened(notifications, checkpoints)
+        cases = self.case_book.update(record, changes, checkpoints, self.incident_book.undated)
         return Result(record, findings, notifications, changed, cases, thresholds)
+
+    def _start_anew(self, record: Record) -> list[Notification]:
+        """Replace the baselines, and the detectors of what ends with the record, if anything does.
+
+        The new ones get the metadata of the run as they do at a start.
+        """
+        if record.event not in ENDED_SCOPES:
+            return []
+        run, (widest, resolution) = record.run, ENDED_SCOPES[record.event]
+        names = {
+            name
+            for name in self.detector_factories
+            if detector_scope(self.detector(run, name)).value <= widest.value
+        }
+        for name in names:
+            del self.detectors[IncidentKey(run, WHOLE_RUN, name)]
+        self._caches.clear()
+        self.baselines.pop(run, None)
+        self.priors.pop(run, None)
+        if record.event is Event.TRAINING:
+            self.case_book.begin_training(run)
+        metadata = self.case_book.run_metadata(run)
+        start = replace(
+            record,
+            event=Event.START,
+            values={name: x for name, x in metadata.items() if not isinstance(x, str)},
+            attributes={name: x for name, x in metadata.items() if isinstance(x, str)},
+        )
+        applicable = self._applicable_detectors(run, frozenset(start.values))
+        for key, detector, takes_baselines in applicable.detectors:
+            if key.detector in names and not takes_baselines:
+                try:
+                    detector.update(start)
+                except Exception as error:
+                    self._report_error(key.detector, record, error)
+        critical = self.case_book.critical_names(run)
+        return [*self.incident_book.start_anew(record, names, resolution, critical)]
+
+    def _update_signals(self, record: Record) -> None:
+        """Store the values from which the onsets of incidents are estimated."""
+        signals = self.signals.get(record.run)
+        if signals is None:
+            wanted = {make().signal for make in self.detector_factories.values()}
+            signals = self.signals[record.run] = RecentSignals(wanted)
+        signals.update(record)
+
+    def _date_opened(
+        self, notifications: Iterable[Notification], checkpoint_steps: Collection[int]
+    ) -> None:
+        """Estimate the onsets of the incidents that have just opened, or request the estimates."""
+        for notification in notifications:
+            if notification.reason is NotificationReason.OPENED:
+                self._date(notification.incident, checkpoint_steps)
+
+    def _date(self, incident: Incident, checkpoint_steps: Collection[int]) -> None:
+        signals = self.signals[incident.key.run]
+        request = signals.request_onset(incident, checkpoint_steps)
+        if request is None:
+            return
+        if self.estimate_onset is None:
+            undated = self.incident_book.undated
+            undated[incident.name] = request
+            if len(undated) > MAX_UNDATED:
+                del undated[next(iter(undated))]
+            return
+        onset = self.estimate_onset(request.points, request.suspected_step)
+        if onset is not None:
+            self.incident_book.undated[incident.name] = request
+            incident.set_onset(self.incident_book.set_onset(incident.name, onset))
+
+    def _set_onset(self, record: Record) -> Result:
+        """Date an incident whose onset was estimated outside."""
+        name, steps = record.attributes.get("incident", ""), record.values
+        if name not in self.incident_book.undated:
+            return Result(record)
+        onset = None
+        if steps:
+            onset = Onset(*(int(steps[each]) for each in ("step", "earliest", "latest")))
+            onset = self.incident_book.set_onset(name, onset)
+        else:
+            del self.incident_book.undated[name]
+        undated = self.incident_book.undated
+        incident, cases = self.case_book.set_onset(record, name, onset, undated)
+        changed = () if incident is None else (incident,)
+        return Result(record, changed_incidents=changed, case_notifications=cases)
 
     def _update_baselines(
         self, record: Record, signals: frozenset[str] | None
@@ -169,7 +280,9 @@ class Engine:
             cache.by_key_set[keys] = applicable
         return applicable
 
-    def _count_error(self, name: str) -> None:
+    def _report_error(self, name: str, record: Record, error: Exception) -> None:
+        """Log and count an exception of that detector."""
+        log.error("Detector %s failed at step %d", name, record.step, exc_info=error)
         self.error_counts[name] = self.error_counts.get(name, 0) + 1
         self._caches.clear()
 

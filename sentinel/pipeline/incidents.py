@@ -1,14 +1,15 @@
 """Turns findings into incidents with states and deduplication.
 
-The end of the run ends its incidents: all of them if it finished or was stopped; if it failed, all
-others end with the incident of the failure. That one ends at the first step of the next attempt,
-when it is acknowledged, or after a day. What was ended so is not found again in that attempt.
+The end of the run ends its incidents: all of them if it was stopped; if it failed, all others end
+with the incident of the failure. If it finished, those of critical cases go on firing. These, and
+the failure, end at the first step of the next attempt, when they are acknowledged, or after a day.
+What was ended so is not found again in that attempt.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from sentinel.model.finding import (
@@ -19,10 +20,11 @@ from sentinel.model.finding import (
     Severity,
     detector_title,
 )
-from sentinel.model.incident import Incident, IncidentKey, IncidentState, Resolution
+from sentinel.model.incident import Incident, IncidentKey, IncidentState, Onset, Resolution
 from sentinel.model.notification import Notification, NotificationReason
 from sentinel.model.rank_end import RankEnd
-from sentinel.model.record import Event, Record
+from sentinel.model.record import YEAR_2001, Event, Record
+from sentinel.pipeline.onset_request import OnsetRequest
 from sentinel.signals.setting_names import with_setting_names
 
 MAX_CHECKPOINTS_PER_RUN = 64
@@ -37,6 +39,9 @@ LASTING_DETECTORS = FAILURE_DETECTORS | {"node_lost"}
 STALL_DETECTOR = "run_stalled"
 """Detector whose incident follows from a failure."""
 
+PASSING_DETECTORS = frozenset({STALL_DETECTOR, "node_lost", "disk_filling", "memory_creep"})
+"""Detectors of problems that a run which finishes has overcome."""
+
 MAX_LASTING_SECONDS = 24 * 3600.0
 """Time after which the incident of a failure ends."""
 
@@ -49,6 +54,20 @@ _RESOLUTIONS = {
     "stopped": Resolution.RUN_STOPPED,
 }
 """Why the incidents of a run end, by the outcome of the run."""
+
+_CONTINUATIONS = {Event.STEP: Resolution.RESUMED, Event.TRAINING: Resolution.RESTARTED}
+"""Why a failure ends, by the first event of the next attempt that shows it."""
+
+_FOUND_AGAIN = frozenset({
+    Resolution.CORRECTED, Resolution.RESUMED, Resolution.RESTARTED, Resolution.TRAINING_FINISHED,
+    Resolution.STAGE_FINISHED, Resolution.STARTED_AGAIN,
+})  # fmt: skip
+"""Reasons after which the same problem can be found again in that attempt."""
+
+_FINISHED = frozenset({
+    Resolution.RUN_FINISHED, Resolution.TRAINING_FINISHED, Resolution.STAGE_FINISHED,
+})  # fmt: skip
+"""Reasons that do not apply to what was over before, only not yet for long enough."""
 
 INFO_UPDATE_FACTOR = 1.1
 """Growth of the first evidence, since it was shown, with which an open incident of severity info
@@ -84,29 +103,38 @@ class IncidentBook:
     """Open incidents by key, and the number of the last episode of each.
 
     `findings_to_fire` findings make a pending incident fire (detectors bring their own persistence,
-    so the default is 1); `clears_to_resolve` clear records in a row resolve it. After
-    `cooldown_records` more the episode ends, with a notification; until then a finding re-opens it
-    without one, which counts as a flap. Evaluations, saves and heartbeats count like steps.
+    so the default is 1). Clear records in a row resolve it: at least `clears_to_resolve` of them,
+    the last at least `resolve_seconds` after the first. After `cooldown_records` and
+    `cooldown_seconds` more the episode ends, with a notification; until then a finding re-opens it
+    without one, which counts as a flap. Evaluations, saves and heartbeats count like steps. The
+    seconds are those of the records, and are not required of a log without times.
     `ended_runs` are the runs that finished or were stopped, and `ended_keys` the incidents that
     another reason than their detector ended, both until the next start of the run.
+    `undated` are the incidents, by name, whose onset is still estimated.
     `known_episodes` are stored ones of which this state knows nothing, the newest last.
     """
 
     findings_to_fire: int = 1
     clears_to_resolve: int = 16
+    resolve_seconds: float = 60.0
     cooldown_records: int = 32
+    cooldown_seconds: float = 240.0
     open_incidents: dict[IncidentKey, Incident] = field(default_factory=dict)
     last_episodes: dict[IncidentKey, int] = field(default_factory=dict)
     known_episodes: dict[IncidentKey, list[KnownEpisode]] = field(default_factory=dict)
     checkpoint_steps: dict[str, deque[int]] = field(default_factory=dict)
     ended_runs: set[str] = field(default_factory=set)
     ended_keys: set[IncidentKey] = field(default_factory=set)
+    undated: dict[str, OnsetRequest] = field(default_factory=dict)
     _has_new_failure: bool = False
 
-    def update(self, record: Record) -> tuple[Notification, ...]:
+    def update(
+        self, record: Record, critical_names: Collection[str] = ()
+    ) -> tuple[Notification, ...]:
         """Update checkpoints, and end the incidents that the record ends.
 
-        Returns the notifications of the incidents that ended.
+        `critical_names` are the incidents of critical cases. Returns the notifications of the
+        incidents that ended, or that outlive their run.
         """
         if record.event is Event.START:
             self.ended_runs.discard(record.run)
@@ -125,19 +153,54 @@ class IncidentBook:
             if each.key.run == record.run and each.state is not IncidentState.PENDING
         ]
         if record.event is Event.STOP:
-            return tuple(self._end_at_stop(own, record))
+            return tuple(self._end_at_stop(own, record, critical_names))
         if has_new_failure:
             return tuple(self._end_at_failure(own, record))
         return tuple(self._end_lasting(own, record))
 
-    def _end_at_stop(self, incidents: Iterable[Incident], stop: Record) -> Iterator[Notification]:
-        """End what is over; everything if the run finished or was stopped."""
+    def start_anew(
+        self,
+        record: Record,
+        detectors: Collection[str],
+        resolution: Resolution,
+        critical_names: Collection[str] = (),
+    ) -> Iterator[Notification]:
+        """End the incidents of these detectors: another training or stage begins.
+
+        Another training does not continue from the checkpoints of the last one, which a critical
+        problem may have outlived. `critical_names` are the incidents of critical cases.
+        """
+        if record.event is Event.TRAINING:
+            self.checkpoint_steps.pop(record.run, None)
+        for key, incident in [*self.open_incidents.items()]:
+            if key.run != record.run or key.detector not in detectors:
+                continue
+            if incident.state is IncidentState.PENDING:
+                self._drop_pending(incident)
+            else:
+                is_ended = incident.is_ended_firing
+                if resolution is Resolution.TRAINING_FINISHED and not is_ended:
+                    is_ended = _is_damage(incident, critical_names)
+                    if is_ended:
+                        yield _notification(NotificationReason.ENDED, incident, record)
+                own = Resolution.STARTED_AGAIN if is_ended else resolution
+                yield self._end_incident(incident, record, own)
+
+    def _end_at_stop(
+        self, incidents: Iterable[Incident], stop: Record, critical_names: Collection[str]
+    ) -> Iterator[Notification]:
+        """End what is over; everything if the run was stopped, or finished without damage."""
         resolution = _RESOLUTIONS.get(RankEnd((), stop.time, stop.attributes).outcome)
         if resolution is not None:
             self.ended_runs.add(stop.run)
         for incident in incidents:
+            if incident.is_ended_firing:
+                continue
             if incident.state is IncidentState.RESOLVED:
                 yield self._close_incident(incident, stop)
+            elif resolution is Resolution.RUN_FINISHED and _is_damage(incident, critical_names):
+                incident.resolution = resolution
+                yield _notification(NotificationReason.ENDED, incident, stop)
             elif resolution is not None:
                 yield self._end_incident(incident, stop, resolution)
 
@@ -156,12 +219,14 @@ class IncidentBook:
             yield self._end_incident(incident, record, resolution)
 
     def _end_lasting(self, incidents: Iterable[Incident], record: Record) -> Iterator[Notification]:
-        """End the incidents of a failure that are over, acknowledged or old."""
+        """End the incidents that outlive their run and are over, acknowledged or old."""
         for incident in incidents:
-            if incident.key.detector not in LASTING_DETECTORS:
+            if not outlives_run(incident):
                 continue
-            if record.event is Event.STEP and record.attempt > incident.attempt:
-                yield self._end_incident(incident, record, Resolution.RESUMED)
+            if record.event in _CONTINUATIONS and record.attempt > incident.attempt:
+                is_ended = incident.is_ended_firing
+                own = Resolution.STARTED_AGAIN if is_ended else _CONTINUATIONS[record.event]
+                yield self._end_incident(incident, record, own)
             elif record.event is not Event.HEARTBEAT:
                 continue
             elif incident.key.detector in record.attributes.get(ACKNOWLEDGED_KEY, "").split(","):
@@ -186,10 +251,13 @@ class IncidentBook:
         None.
         """
         incident = self.open_incidents.get(key)
+        is_ended = (
+            self._is_ended(key, record.attempt) if incident is None else incident.is_ended_firing
+        )
+        if output is None or is_ended:
+            return None
         if isinstance(output, Clear):
             return None if incident is None else self._record_clear(incident, record, output)
-        if output is None or (incident is None and self._is_ended(key, record.attempt)):
-            return None
         severity = output.severity or detector.severity
         if incident is None:
             incident = self._open_incident(key, record, output, detector, metadata)
@@ -222,6 +290,19 @@ class IncidentBook:
         is_update |= is_larger and incident.severity is Severity.INFO
         incident.shown_value = value if is_update else incident.shown_value
         return replace(incident) if is_update else None
+
+    def set_onset(self, name: str, onset: Onset) -> Onset:
+        """Replace the dates of an undated incident by those that were estimated.
+
+        Returns the onset with the last checkpoint before it.
+        """
+        request = self.undated.pop(name)
+        last_good_step = last_checkpoint_before(onset.earliest, request.checkpoint_steps)
+        onset = replace(onset, last_good_step=last_good_step)
+        for incident in self.open_incidents.values():
+            if incident.name == name:
+                incident.set_onset(onset)
+        return onset
 
     def _is_ended(self, key: IncidentKey, attempt: int) -> bool:
         """Whether the run, or that incident with it, ended, so that none is opened."""
@@ -305,37 +386,38 @@ class IncidentBook:
         if incident.clear_count == 1:
             incident.clear_step, incident.clear_time = record.step, record.time
         if incident.state is IncidentState.PENDING:
-            # It was never notified, so it ends without a notification.
-            del self.open_incidents[incident.key]
-            self.last_episodes[incident.key] -= 1
+            self._drop_pending(incident)
             return None
-        if incident.clear_count < self.clears_to_resolve:
+        if not _is_clear_for(incident, record, self.clears_to_resolve, self.resolve_seconds):
             return None
         was_resolved = incident.state is IncidentState.RESOLVED
         if not was_resolved:
             incident.state, incident.resolved_step = IncidentState.RESOLVED, incident.clear_step
             incident.resolved_time, incident.resolution = incident.clear_time, Resolution.CLEARED
-        if incident.clear_count >= self.clears_to_resolve + self.cooldown_records:
+        count = self.clears_to_resolve + self.cooldown_records
+        if _is_clear_for(incident, record, count, self.resolve_seconds + self.cooldown_seconds):
             return self._close_incident(incident, record)
         return None if was_resolved else replace(incident)
+
+    def _drop_pending(self, incident: Incident) -> None:
+        """End an incident without a notification: none was sent of it."""
+        del self.open_incidents[incident.key]
+        self.last_episodes[incident.key] -= 1
 
     def _end_incident(
         self, incident: Incident, record: Record, resolution: Resolution
     ) -> Notification:
         """End an incident, which may still fire, for a reason other than its detector."""
+        is_earlier = outlives_run(incident) and record.attempt > incident.attempt
         if incident.state is not IncidentState.RESOLVED:
             incident.state, incident.resolution = IncidentState.RESOLVED, resolution
             incident.resolved_step, incident.resolved_time = record.step, record.time
-            if resolution is Resolution.RUN_FINISHED and incident.clear_step is not None:
-                # It was over before, only not yet for long enough.
+            if resolution in _FINISHED and incident.clear_step is not None:
                 incident.resolution = Resolution.CLEARED
                 incident.resolved_step = incident.clear_step
                 incident.resolved_time = incident.clear_time
         # This attempt may fail as an earlier one did.
-        is_earlier = (
-            incident.key.detector in LASTING_DETECTORS and record.attempt > incident.attempt
-        )
-        if not is_earlier and resolution not in (Resolution.CORRECTED, Resolution.RESUMED):
+        if not is_earlier and resolution not in _FOUND_AGAIN:
             self.ended_keys.add(incident.key)
         return self._close_incident(incident, record)
 
@@ -351,6 +433,27 @@ def last_checkpoint_before(onset: int, checkpoint_steps: Iterable[int]) -> int |
     200
     """
     return next((step for step in reversed(tuple(checkpoint_steps)) if step < onset), None)
+
+
+def outlives_run(incident: Incident) -> bool:
+    """Whether it ends at the next attempt, by acknowledgement or with time."""
+    return incident.key.detector in LASTING_DETECTORS or incident.is_ended_firing
+
+
+def _is_damage(incident: Incident, critical_names: Collection[str]) -> bool:
+    """Whether a critical problem was there to the end, so that what the run saved is affected."""
+    is_critical = incident.severity is Severity.CRITICAL or incident.name in critical_names
+    is_there = incident.clear_step is None and incident.key.detector not in PASSING_DETECTORS
+    return is_critical and is_there
+
+
+def _is_clear_for(incident: Incident, record: Record, count: int, seconds: float) -> bool:
+    """Whether the clear records in a row are at least `count`, over at least `seconds`."""
+    since = incident.clear_time
+    if incident.clear_count < count or since is None:
+        return False
+    # A clock that was set back must not keep an incident open.
+    return record.time < YEAR_2001 or abs(record.time - since) >= seconds
 
 
 def _is_corrected(incident: Incident, finding: Finding) -> bool:

@@ -1,219 +1,167 @@
-"""Estimates the onset of an incident by change-point detection with ruptures.
+"""Estimates where a change in a signal began, by change-point search with ruptures.
 
-A detector reports the onset that it could see at the time. The values up to the opening of the
-incident allow a better estimate: the window is cut in two where two levels, two straight lines, or
-one line with a bend fit best; the cuts that fit nearly as well are the interval. If no cut is
-clearly better than none, there is no estimate. ruptures takes seconds to import, so it is imported
-at the first estimate; the agent estimates in another process.
+Binary segmentation splits the values into straight lines; the split next to the onset that the
+detector reported, and the lines on both sides of it, are examined alone. There a level that goes to
+another one in a step or a ramp, a line with a step, and a line with a bend are fitted with the
+change at each value. The best fit is the onset, the places that fit nearly as well are its
+interval. If no change is clearly better than none, there is no estimate.
+
+ruptures takes a second and 80 MB to import: the agent estimates in another process.
+
+Source: Bai 1997, "Estimating multiple breaks one at a time" (binary segmentation); Schwarz 1978
+(cost of a parameter).
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, field, replace
-from math import isfinite, log
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import log
+from typing import Any
 
-from sentinel.model.incident import Incident, Onset
-from sentinel.model.record import Event, Record
-from sentinel.pipeline.incidents import MAX_CHECKPOINTS_PER_RUN, last_checkpoint_before
+import numpy as np
+import ruptures
 
-if TYPE_CHECKING:
-    import numpy as np
+from sentinel.model.incident import Onset
 
-WINDOW_POINTS = 256
-"""Points of a signal that are used: the last before the incident opened."""
 POINTS_BEFORE_ONSET = 96
-"""Points among these before the onset that the detector reported: the healthy level."""
-MIN_POINTS = 12
-"""Points below which there is no estimate."""
+"""Points before the onset that the detector reported: the healthy level."""
 MIN_SEGMENT_POINTS = 3
-"""Smallest number of points in a segment."""
+"""Smallest number of points in a segment; of a new level one is enough."""
+MAX_EARLIER_POINTS, MAX_LATER_POINTS = 24, 4
+"""Points by which a change is before, or after, the onset that the detector reported; one farther
+away is another change. On labelled runs detectors report it up to 24 points late."""
+RAMP_POINTS = (4, 8, 16)
+"""Points within which a signal goes from one level to another, besides a step."""
 SPIKE_NOISE_WIDTHS = 6.0
 """Noise widths from both neighbors beyond which a value is ignored: one spike is no change."""
+SPLIT_PENALTY = 9.0
+"""Cost of a split in the search, times the logarithm of the number of values: three times that of
+its three parameters, since noise is correlated."""
 INTERVAL_COST_MARGIN = 10.0
-"""Cost above that of the best cut (twice the log-likelihood) up to which a cut is in the interval.
+"""Cost above that of the best place (twice the log-likelihood) up to which one is in the interval.
 
-For synthetic steps, ramps and exponential growth of 40 points, the interval covers the true onset
-in 98 % of the cases."""
+`benchmarks/onsets.py` measures how often the interval contains the true onset."""
 MIN_COST_IMPROVEMENT = 12.0
-"""Improvement of the best cut over no cut that is required, net of its parameters."""
+"""Improvement of the best change over none that is required, net of its parameters."""
 
-
-@dataclass
-class RecentSignals:
-    """The newest values of `signals`, from which onsets are estimated."""
-
-    signals: Collection[str]
-    points: dict[str, deque[tuple[int, float]]] = field(default_factory=dict)
-    checkpoint_steps: deque[int] = field(
-        default_factory=lambda: deque(maxlen=MAX_CHECKPOINTS_PER_RUN)
-    )
-
-    def update(self, record: Record) -> None:
-        """Add the values and the checkpoint of a record of the whole run."""
-        if record.event is Event.SAVE:
-            self.checkpoint_steps.append(record.step)
-        values, step = record.values, record.step
-        for signal in self.signals:
-            if signal not in values:
-                continue
-            if signal not in self.points:
-                self.points[signal] = deque(maxlen=WINDOW_POINTS)
-            self.points[signal].append((step, values[signal]))
-
-    def estimate_onset(self, incident: Incident) -> Onset | None:
-        """The onset of an incident that has just opened."""
-        return estimate_incident_onset(
-            incident, tuple(self.points.get(incident.signal, ())), self.checkpoint_steps
-        )
-
-
-def estimate_incident_onset(
-    incident: Incident, points: Sequence[tuple[int, float]], checkpoint_steps: Iterable[int]
-) -> Onset | None:
-    """The onset of an incident with the last checkpoint before it. See `estimate_onset`.
-
-    None for a finding with a signal of its own: ranks that differ do not show in the run's value.
-    """
-    if incident.finding.signal:
-        return None
-    onset = estimate_onset(points, incident.onset_step)
-    if onset is None:
-        return None
-    return replace(onset, last_good_step=last_checkpoint_before(onset.earliest, checkpoint_steps))
+_Array = np.ndarray[Any, np.dtype[np.float64]]
+_Indices = np.ndarray[Any, np.dtype[np.int_]]
 
 
 def estimate_onset(points: Sequence[tuple[int, float]], suspected_step: int) -> Onset | None:
     """The onset of the change in a signal; None if there is no clear change.
 
-    `points` are steps and values in order, up to the opening of the incident; `suspected_step` is
-    the onset that the detector reported.
+    `points` are steps and finite values in order, up to the opening of the incident;
+    `suspected_step` is the onset that the detector reported.
     """
-    recent = points[-WINDOW_POINTS:]
-    suspected = [at for at, (step, _) in enumerate(recent) if step >= suspected_step]
-    if any(not isfinite(recent[at][1]) for at in suspected):
-        # A value that is not finite is itself the onset, which the detector knows.
+    suspected = sum(step < suspected_step for step, _ in points)
+    first = max(0, suspected - POINTS_BEFORE_ONSET)
+    steps, suspected = [step for step, _ in points[first:]], suspected - first
+    values = _scale_by_noise([value for _, value in points[first:]])
+    start, end = _isolate_change(values, suspected)
+    found = _best_change(values[start:end])
+    if found is None:
         return None
-    first = suspected[0] if suspected else len(recent)
-    known = [point for point in recent[max(0, first - POINTS_BEFORE_ONSET) :] if isfinite(point[1])]
-    if len(known) < MIN_POINTS:
+    best, earliest, latest = (start + at for at in found)
+    if not -MAX_EARLIER_POINTS <= best - suspected <= MAX_LATER_POINTS:
         return None
-    cut_indices = _best_cut([value for _, value in known])
-    if cut_indices is None:
-        return None
-    best, earliest, latest = (known[at][0] for at in cut_indices)
-    return Onset(best, earliest, latest)
+    return Onset(steps[best], steps[earliest], steps[latest])
 
 
-def _best_cut(values: Sequence[float]) -> tuple[int, int, int] | None:
-    """The index of the best cut, and of the first and last that fit nearly as well."""
-    scaled = _scale_by_noise(values)
-    n = len(scaled)
-    models = [
-        _fit_cut_model(_level_cost(scaled), 1, n),
-        _fit_cut_model(_line_cost(scaled), 2, n),
-        _bend_model(scaled),
-    ]
-    best = min(models, key=lambda model: model.best_cost)
-    # The noise around the best fit: tails heavier than normal widen the interval.
-    noise = max(1.0, min(best.cut_costs) / n)
-    if (min(model.uncut_cost for model in models) - best.best_cost) / noise < MIN_COST_IMPROVEMENT:
-        return None
-    near_best = [
-        at
-        for model in models
-        if (model.best_cost - best.best_cost) / noise <= MIN_COST_IMPROVEMENT
-        for at, cost in enumerate(model.cut_costs, MIN_SEGMENT_POINTS)
-        if (cost - min(model.cut_costs)) / noise <= INTERVAL_COST_MARGIN
-    ]
-    return (
-        best.cut_costs.index(min(best.cut_costs)) + MIN_SEGMENT_POINTS,
-        min(near_best),
-        max(near_best),
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class _CutModel:
-    """Cost of one model of the window: without a cut, with the best one, and with each."""
-
-    uncut_cost: float
-    best_cost: float
-    cut_costs: list[float]
-
-
-def _fit_cut_model(segment_cost: Callable[[int, int], float], parameters: int, n: int) -> _CutModel:
-    cut_costs = [
-        segment_cost(0, at) + segment_cost(at, n)
-        for at in range(MIN_SEGMENT_POINTS, n - MIN_SEGMENT_POINTS + 1)
-    ]
-    uncut_cost = segment_cost(0, n) + parameters * log(n)
-    return _CutModel(uncut_cost, min(cut_costs) + (2 * parameters + 1) * log(n), cut_costs)
-
-
-def _scale_by_noise(values: Sequence[float]) -> np.ndarray[Any, Any]:
+def _scale_by_noise(raw: Sequence[float]) -> _Array:
     """Values in units of their noise; their logarithms if they span a factor above 3."""
-    import numpy as np  # noqa: PLC0415 - with ruptures
-
-    y = np.array(values, dtype=float)
-    if y.min() > 0 and y.max() > 3 * y.min():
-        y = np.log(y)
-    steps = np.diff(y)
+    values = np.array(raw, dtype=float)
+    if values.min() > 0 and values.max() > 3 * values.min():
+        values = np.log(values)
+    steps = np.diff(values)
     noise = float(np.median(np.abs(steps - np.median(steps)))) / 0.6745 / 2**0.5
-    noise = noise or float(np.std(y)) * 1e-3 or 1.0
-    inner = np.median([y[:-2], y[1:-1], y[2:]], axis=0)
-    spikes = np.abs(y[1:-1] - inner) > SPIKE_NOISE_WIDTHS * noise
-    y[1:-1][spikes] = inner[spikes]
-    scaled: np.ndarray[Any, Any] = (y - y.mean()) / noise
+    noise = noise or float(np.std(values)) * 1e-3 or 1.0
+    inner = np.median([values[:-2], values[1:-1], values[2:]], axis=0)
+    spikes = np.abs(values[1:-1] - inner) > SPIKE_NOISE_WIDTHS * noise
+    values[1:-1][spikes] = inner[spikes]
+    scaled: _Array = (values - values.mean()) / noise
     return scaled
 
 
-def _level_cost(values: np.ndarray[Any, Any]) -> Callable[[int, int], float]:
-    """Cost of fitting a segment by a constant."""
-    from ruptures.costs import CostL2  # noqa: PLC0415 - slow to load
-
-    cost = CostL2().fit(values.reshape(-1, 1))
-    return lambda start, end: float(cost.error(start, end))
-
-
-def _line_cost(values: np.ndarray[Any, Any]) -> Callable[[int, int], float]:
-    """Cost of fitting a segment by a straight line."""
-    return _regression_cost(values, _line_columns(len(values)))
-
-
-def _bend_model(values: np.ndarray[Any, Any]) -> _CutModel:
-    """A line that bends at the cut, for growth without a jump."""
-    import numpy as np  # noqa: PLC0415 - with ruptures
-
+def _isolate_change(values: _Array, suspected: int) -> tuple[int, int]:
+    """Start and end of the two segments around the split next to the suspected one."""
     n = len(values)
-    line = _line_columns(n)
-    bend_columns = (
-        np.maximum(line[:, :1] - at / n, 0.0)
-        for at in range(MIN_SEGMENT_POINTS, n - MIN_SEGMENT_POINTS + 1)
-    )
-    cut_costs = [
-        _regression_cost(values, np.hstack([line, bend_column]))(0, n)
-        for bend_column in bend_columns
+    search = ruptures.Binseg(model="linear", min_size=MIN_SEGMENT_POINTS, jump=1)
+    signal = np.column_stack([values, _line_columns(n)])
+    bounds = [0, *search.fit_predict(signal, pen=SPLIT_PENALTY * log(n))]
+    near = [
+        at
+        for at in range(1, len(bounds) - 1)
+        if -MAX_EARLIER_POINTS <= bounds[at] - suspected <= MAX_LATER_POINTS
     ]
-    return _CutModel(
-        _regression_cost(values, line)(0, n) + 2 * log(n), min(cut_costs) + 4 * log(n), cut_costs
+    if not near:
+        return max(bound for bound in bounds if bound <= max(0, suspected - MAX_EARLIER_POINTS)), n
+    split = min(near, key=lambda at: abs(bounds[at] - suspected))
+    return bounds[split - 1], bounds[split + 1]
+
+
+@dataclass(frozen=True, slots=True)
+class _Model:
+    """Cost of one kind of change: without it, with the best one, and with one at each place."""
+
+    cost_without: float
+    best_cost: float
+    places: _Indices
+    costs: _Array
+
+
+def _best_change(values: _Array) -> tuple[int, int, int] | None:
+    """The index of the best change, and of the first and last that fit nearly as well."""
+    if len(values) < 2 * MIN_SEGMENT_POINTS:
+        return None
+    models = list(_fit_models(values))
+    best = min(models, key=lambda model: model.best_cost)
+    # The noise around the best fit: tails heavier than normal widen the interval.
+    noise = max(1.0, float(best.costs.min()) / len(values))
+    if min(each.cost_without for each in models) - best.best_cost < MIN_COST_IMPROVEMENT * noise:
+        return None
+    near_best = np.concatenate(
+        [
+            model.places[model.costs <= model.costs.min() + INTERVAL_COST_MARGIN * noise]
+            for model in models
+            if model.best_cost - best.best_cost <= MIN_COST_IMPROVEMENT * noise
+        ]
     )
+    return int(best.places[best.costs.argmin()]), int(near_best.min()), int(near_best.max())
 
 
-def _line_columns(n: int) -> np.ndarray[Any, Any]:
-    import numpy as np  # noqa: PLC0415 - with ruptures
+def _fit_models(values: _Array) -> Iterator[_Model]:
+    n = len(values)
+    at, line = np.arange(n), _line_columns(n)
+    places = np.arange(MIN_SEGMENT_POINTS, n)
+    step = (at[:, None] >= places).astype(float)
+    yield _fit_model(values, line[:, 1:], places, step)
+    for width in RAMP_POINTS:
+        ramp = np.clip((at[:, None] - places + 1) / width, 0.0, 1.0)
+        yield _fit_model(values, line[:, 1:], places, ramp, own_parameters=3)
+    inner = places <= n - MIN_SEGMENT_POINTS
+    bend = np.maximum(at[:, None] - places + 1, 0).astype(float)
+    for change in (step, bend):
+        yield _fit_model(values, line, places[inner], change[:, inner])
 
+
+def _fit_model(
+    values: _Array, base: _Array, places: _Indices, changes: _Array, own_parameters: int = 2
+) -> _Model:
+    """Least squares with the columns of `base`, and with each column of `changes` besides.
+
+    A place costs as much as a parameter.
+    """
+    n, parameters = base.shape
+    orthonormal, _ = np.linalg.qr(base)
+    residual = values - orthonormal @ (orthonormal.T @ values)
+    extra = changes - orthonormal @ (orthonormal.T @ changes)
+    cost = float(residual @ residual)
+    costs = cost - (extra.T @ residual) ** 2 / np.einsum("ij,ij->j", extra, extra)
+    best_cost = float(costs.min()) + (parameters + own_parameters) * log(n)
+    return _Model(cost + parameters * log(n), best_cost, places, costs)
+
+
+def _line_columns(n: int) -> _Array:
     return np.column_stack([np.arange(n) / n, np.ones(n)])
-
-
-def _regression_cost(
-    values: np.ndarray[Any, Any], columns: np.ndarray[Any, Any]
-) -> Callable[[int, int], float]:
-    """Cost of fitting a segment by a linear combination of these columns."""
-    import numpy as np  # noqa: PLC0415 - with ruptures
-    from ruptures.costs import CostLinear  # noqa: PLC0415 - slow to load
-
-    cost = CostLinear().fit(np.column_stack([values, columns]))
-    return lambda start, end: float(np.sum(cost.error(start, end)))

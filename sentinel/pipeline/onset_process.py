@@ -1,4 +1,4 @@
-"""Estimates an onset in a process of its own, which ends with the estimate.
+"""Estimates onsets in a process of its own, which ends with the estimates.
 
 ruptures loads scipy: in the agent, it would take 95 MB until the end of the run.
 """
@@ -9,16 +9,14 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
 
-from sentinel.model.incident import Incident, Onset
-from sentinel.pipeline.incidents import last_checkpoint_before
-from sentinel.pipeline.onset import estimate_onset
+from sentinel.model.incident import Onset
+from sentinel.pipeline.onset_request import OnsetRequest
 
 DEADLINE_SECONDS = 120.0
-"""A busy node takes long to import scipy; an estimate later than this is given up."""
+"""A busy node takes long to import scipy; estimates later than this are given up."""
 _SOURCE_ROOT = Path(__file__).resolve().parents[2]
 _SCRIPT = "from sentinel.pipeline.onset_process import main; main()"
 
@@ -34,15 +32,11 @@ class OnsetProcess:
         self.deadline = deadline
         self._child: subprocess.Popen[str] | None = None
 
-    def estimate(
-        self,
-        incident: Incident,
-        points: Sequence[tuple[int, float]],
-        checkpoint_steps: Iterable[int],
-    ) -> Onset | None:
-        """As `estimate_incident_onset`. Raises OnsetProcessError, OSError."""
-        if incident.finding.signal:
-            return None
+    def estimate(self, requests: Sequence[OnsetRequest]) -> list[Onset | None]:
+        """The onset for each request; None if there is no clear change.
+
+        Raises OnsetProcessError, OSError.
+        """
         # A new program, not a fork of this one, which has threads.
         self._child = subprocess.Popen(  # noqa: S603 - our own command line
             [sys.executable, "-P", "-c", _SCRIPT],
@@ -55,7 +49,8 @@ class OnsetProcess:
         with self._child as child:
             try:
                 output, errors = child.communicate(
-                    json.dumps([points, incident.onset_step]), self.deadline
+                    json.dumps([[each.points, each.suspected_step] for each in requests]),
+                    self.deadline,
                 )
             except subprocess.TimeoutExpired:
                 child.kill()
@@ -64,12 +59,7 @@ class OnsetProcess:
         if child.returncode:
             reason = (errors.strip().splitlines() or ["no message"])[-1]
             raise OnsetProcessError(f"The process exited with {child.returncode}: {reason}")
-        estimated = json.loads(output)
-        if estimated is None:
-            return None
-        onset = Onset(*estimated)
-        last_good_step = last_checkpoint_before(onset.earliest, checkpoint_steps)
-        return replace(onset, last_good_step=last_good_step)
+        return [None if steps is None else Onset(*steps) for steps in json.loads(output)]
 
     def kill(self) -> None:
         """End the process, if one runs; from any thread."""
@@ -87,8 +77,14 @@ def child_environment() -> dict[str, str]:
 
 
 def main() -> None:
-    """Read points and the suspected step from standard input, and print the onset."""
-    points, suspected_step = json.load(sys.stdin)
-    onset = estimate_onset([(step, value) for step, value in points], suspected_step)
-    found = None if onset is None else [onset.step, onset.earliest, onset.latest]
-    sys.stdout.write(json.dumps(found))
+    """Read points and suspected steps from standard input, and print the onsets."""
+    from sentinel.pipeline.onset import estimate_onset  # noqa: PLC0415 - this process only
+
+    found = [
+        estimate_onset([(step, value) for step, value in points], suspected_step)
+        for points, suspected_step in json.load(sys.stdin)
+    ]
+    steps = [
+        None if onset is None else (onset.step, onset.earliest, onset.latest) for onset in found
+    ]
+    sys.stdout.write(json.dumps(steps))

@@ -15,6 +15,7 @@ from sentinel import __version__
 from sentinel.aggregate.aligner import Aligner
 from sentinel.aggregate.layers import LayerAggregator
 from sentinel.aggregate.text_samples import TextSampleAggregator
+from sentinel.aggregate.trainings import TrainingTracker
 from sentinel.config.settings import Settings, build_causes, build_detectors
 from sentinel.model.counters import Counters
 from sentinel.model.diagnosis import Cause
@@ -25,6 +26,7 @@ from sentinel.model.record_batch import RecordOrBatch, entry_ranks
 from sentinel.pipeline.cases import CaseBook, RunCases
 from sentinel.pipeline.engine import Engine, Result
 from sentinel.pipeline.incidents import IncidentBook
+from sentinel.pipeline.onset_request import OnsetRequest, RecentSignals
 from sentinel.pipeline.run_baselines import RunBaselines
 from sentinel.pipeline.snapshot import SnapshotError, deserialize, serialize
 
@@ -40,6 +42,7 @@ class PipelineState:
 
     fingerprint: str
     aligner: Aligner
+    trainings: TrainingTracker
     samples: TextSampleAggregator
     layers: LayerAggregator
     incident_book: IncidentBook
@@ -47,6 +50,7 @@ class PipelineState:
     detectors: dict[IncidentKey, Detector]
     error_counts: dict[str, int]
     baselines: dict[str, RunBaselines]
+    signals: dict[str, RecentSignals]
 
 
 class Pipeline:
@@ -58,13 +62,16 @@ class Pipeline:
         counters: Counters,
         causes: Mapping[str, Cause] | None = None,
         keys: Mapping[str, str] | None = None,
+        incident_book: IncidentBook | None = None,
     ) -> None:
         self.counters = counters
         self.keys = dict(keys or {})
         self.aligner = Aligner(counters, keys=self.keys)
+        self.trainings = TrainingTracker()
         self.samples = TextSampleAggregator()
         self.layers = LayerAggregator(counters)
-        self.engine = Engine(detector_factories, case_book=CaseBook(causes or {}))
+        incident_book = IncidentBook() if incident_book is None else incident_book
+        self.engine = Engine(detector_factories, incident_book, CaseBook(causes or {}))
 
     def process(self, entry: RecordOrBatch) -> Iterator[Result]:
         """The result of the record itself, then one for each combined record it completes.
@@ -74,9 +81,10 @@ class Pipeline:
         """
         try:
             for aligned in self.aligner.process(entry):
-                for with_texts in self.samples.process(aligned):
-                    for record in self.layers.process(with_texts):
-                        yield self.engine.process(record)
+                for numbered in self.trainings.process(aligned):
+                    for with_texts in self.samples.process(numbered):
+                        for record in self.layers.process(with_texts):
+                            yield self.engine.process(record)
         except SKIPPED_ERRORS:
             ranks = entry_ranks(entry)
             log.exception("A record of ranks %s cannot be processed and is skipped", ranks)
@@ -98,6 +106,11 @@ class Pipeline:
             if incident.state is IncidentState.FIRING
         ]
 
+    @property
+    def undated_incidents(self) -> Mapping[str, OnsetRequest]:
+        """The incidents, by name, that wait for a record of the event ONSET with their onset."""
+        return self.engine.incident_book.undated
+
     def current_notifications(self) -> Iterator[Notification]:
         """A notification of each open case in its present state."""
         return self.engine.case_book.current_notifications()
@@ -110,6 +123,7 @@ class Pipeline:
         state = PipelineState(
             self._fingerprint(),
             aligner,
+            self.trainings,
             self.samples,
             layers,
             self.engine.incident_book,
@@ -117,6 +131,7 @@ class Pipeline:
             self.engine.detectors,
             self.engine.error_counts,
             self.engine.baselines,
+            self.engine.signals,
         )
         try:
             return serialize(state)
@@ -138,13 +153,16 @@ class Pipeline:
         if not isinstance(state, PipelineState) or state.fingerprint != self._fingerprint():
             log.warning("Version or detector settings changed; the detectors start from scratch")
             return False
-        self.aligner, self.samples = state.aligner, state.samples
-        self.layers = state.layers
+        self.aligner, self.trainings = state.aligner, state.trainings
+        self.samples, self.layers = state.samples, state.layers
         self.aligner.counters = self.layers.counters = self.counters
         self.aligner.configure_keys(self.keys)
-        self.engine.incident_book, self.engine.case_book.runs = state.incident_book, state.cases
+        book, present = state.incident_book, self.engine.incident_book
+        book.resolve_seconds = present.resolve_seconds
+        book.cooldown_seconds = present.cooldown_seconds
+        self.engine.incident_book, self.engine.case_book.runs = book, state.cases
         self.engine.detectors, self.engine.error_counts = state.detectors, state.error_counts
-        self.engine.baselines = state.baselines
+        self.engine.baselines, self.engine.signals = state.baselines, state.signals
         return True
 
     def _fingerprint(self) -> str:
@@ -154,4 +172,7 @@ class Pipeline:
 def build(settings: Settings, counters: Counters | None = None) -> Pipeline:
     """The pipeline with the detectors as set and every cause, as agent, replay and watch use it."""
     counters = Counters() if counters is None else counters
-    return Pipeline(build_detectors(settings), counters, build_causes(), settings.keys)
+    book = IncidentBook(
+        resolve_seconds=settings.resolve_seconds, cooldown_seconds=settings.cooldown_seconds
+    )
+    return Pipeline(build_detectors(settings), counters, build_causes(), settings.keys, book)

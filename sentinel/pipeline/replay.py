@@ -13,7 +13,7 @@ from sentinel.model.notification import Notification, NotificationReason
 from sentinel.model.record import UNKNOWN_OUTCOME, WHOLE_RUN, Event, Record
 from sentinel.model.record_batch import RecordBatch, RecordOrBatch, entry_ranks
 from sentinel.pipeline.engine import Result
-from sentinel.pipeline.onset import RecentSignals
+from sentinel.pipeline.onset_request import Points
 from sentinel.pipeline.pipeline import Pipeline
 from sentinel.signals.coverage import Coverage
 
@@ -22,13 +22,11 @@ from sentinel.signals.coverage import Coverage
 class ReplayedIncident:
     """An incident in its last state, with the last notification of its problem.
 
-    `onset` is estimated from the signal when the incident opens. `case_name` is the name of its
-    case; None for incidents of severity info.
+    `case_name` is the name of its case; None for incidents of severity info.
     """
 
     incident: Incident
     notification: Notification
-    onset: Onset | None = None
     case_name: str | None = None
 
 
@@ -131,23 +129,21 @@ class ReplayResult:
 class Replay:
     """Processes the records of one log in order, and collects what `ReplayResult` holds.
 
-    `on_result` is called with each result before the next record is processed, and `on_onset` with
-    the name of an incident and its onset once that is estimated.
+    `on_result` is called with each result before the next record is processed. Incidents are dated
+    when they open.
     """
 
     def __init__(
         self,
         pipeline: Pipeline,
         on_result: Callable[[Result], None] = lambda _: None,
-        on_onset: Callable[[str, Onset], None] = lambda _name, _onset: None,
     ) -> None:
-        self._pipeline, self._on_result, self._on_onset = pipeline, on_result, on_onset
+        self._pipeline, self._on_result = pipeline, on_result
+        pipeline.engine.estimate_onset = _estimate_onset
         self._result = ReplayResult(coverage=Coverage(pipeline.readable_signals))
         self._steps = DistinctStepCounter()
         self._incidents: dict[str, ReplayedIncident] = {}
         self._cases: dict[str, Notification] = {}
-        factories = pipeline.engine.detector_factories.values()
-        self._signals = RecentSignals({make().signal for make in factories})
         self._last: RecordOrBatch | None = None
 
     @property
@@ -197,10 +193,8 @@ class Replay:
     def _evaluate(self, entry: RecordOrBatch) -> None:
         for result in self._pipeline.process(entry):
             self._on_result(result)
-            if result.record.rank == WHOLE_RUN:
-                self._signals.update(result.record)
-                if result.record.event in (Event.STEP, Event.EVAL):
-                    self._result.coverage.update(result.record.values)
+            if result.record.rank == WHOLE_RUN and result.record.event in (Event.STEP, Event.EVAL):
+                self._result.coverage.update(result.record.values)
             self._add_changes(result)
 
     def _add_changes(self, result: Result) -> None:
@@ -218,12 +212,13 @@ class Replay:
         if notification.reason is NotificationReason.RESOLVED and name in incidents:
             incidents[name].incident = notification.incident
             return
-        onset = incidents[name].onset if name in incidents else None
-        if onset is None and notification.incident.severity is not Severity.INFO:
-            onset = self._signals.estimate_onset(notification.incident)
-            if onset is not None:
-                self._on_onset(name, onset)
-        incidents[name] = ReplayedIncident(notification.incident, notification, onset)
+        incidents[name] = ReplayedIncident(notification.incident, notification)
+
+
+def _estimate_onset(points: Points, suspected_step: int) -> Onset | None:
+    from sentinel.pipeline.onset import estimate_onset  # noqa: PLC0415 - slow to load
+
+    return estimate_onset(points, suspected_step)
 
 
 def replay_records(

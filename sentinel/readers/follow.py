@@ -15,11 +15,11 @@ from math import inf, isfinite
 from pathlib import Path
 
 from sentinel.model.counters import Counters
-from sentinel.model.record import WHOLE_RUN, Event, Record
+from sentinel.model.record import WHOLE_RUN, YEAR_2001, Event, Record
 from sentinel.readers.format_detection import open_log
 from sentinel.readers.log_reader import LogReader
 from sentinel.readers.media import LoggedMedia
-from sentinel.readers.rows import MAX_STEPS_KEYS, YEAR_2001
+from sentinel.readers.rows import MAX_STEPS_KEYS
 from sentinel.transport.ring import ReadPosition, RingCursor, RingReader
 
 log = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from math import inf, isfinite, nan
 from typing import Any
 
-from sentinel.model.record import WHOLE_RUN, Event, Record
+from sentinel.model.record import WHOLE_RUN, YEAR_2001, Event, Record
 from sentinel.readers.log_config import text_metadata
 from sentinel.signals.catalogue import SIGNALS, canonical_name, eval_name, normalize_key
 from sentinel.signals.framework_config import parse_framework_config
@@ -59,8 +59,6 @@ CONFIG_EVENTS = (Event.START.value, Event.METADATA.value)
 
 MAX_STEP = 2**53
 """A larger number is not a step; no run has so many, and a float is not exact beyond it."""
-YEAR_2001 = 1e9
-"""Seconds since the epoch; a smaller time is a duration."""
 MAX_ROW_GAP_SECONDS = 5.0
 """A row is complete once nothing was added to it for this long."""
 

@@ -1,7 +1,7 @@
 """Trainer state: `trainer_state.json` of transformers, as a file or in the directory of a run.
 
-The newest checkpoint's file holds the whole history. In a directory, `checkpoint-<step>` folders
-are read as saves. Rows of one step with the same keys are duplicates.
+The newest checkpoint's file holds the whole history. `checkpoint-<step>` folders in the directory,
+or beside the file, are read as saves. Rows of one step with the same keys are duplicates.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def _read_once(path: Path, reader: LogReader) -> Iterator[Record]:
         raise FileNotFoundError(f"{path} holds no {FILE_NAME}")
     overview = _read_overview(file)
     run = path.resolve().name if path.is_dir() else log_stem(path)
-    checkpoints = _checkpoint_steps(path) if path.is_dir() else []
+    checkpoints = _checkpoint_steps(path) if path.is_dir() else _sibling_steps(path, overview.state)
     metadata = RunMetadata()
     metadata.configure_keys(reader.keys)
     metadata.detect_framework(overview.row_keys)
@@ -259,6 +259,22 @@ def _checkpoint_steps(folder: Path) -> list[int]:
     """Steps of the existing checkpoints, ascending."""
     matches = (CHECKPOINT_FOLDER.fullmatch(path.name) for path in folder.iterdir())
     return sorted(int(match[1]) for match in matches if match)
+
+
+def _sibling_steps(file: Path, state: Mapping[str, Any]) -> list[int]:
+    """Steps of the checkpoints beside the one that holds the file, or beside the file itself.
+
+    Later ones than the state are left out: it does not hold their rows.
+    """
+    folder = file.resolve().parent
+    if CHECKPOINT_FOLDER.fullmatch(folder.name):
+        folder = folder.parent
+    last_step = state.get("global_step")
+    last = last_step if isinstance(last_step, int) else MAX_NUMBER
+    try:
+        return [step for step in _checkpoint_steps(folder) if step <= last]
+    except OSError:
+        return []
 
 
 def _config(path: Path, state: Mapping[str, Any]) -> LoggedConfig:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from math import log
 
 from sentinel.model.record import Record
@@ -19,6 +19,9 @@ PAIR_ALGORITHMS = frozenset({"dpo", "reward"})
 
 PAIR_SIGNALS = ("preference_accuracy", "reward_margin", "rewards/chosen", "rewards/margins")
 """Signals that are logged with a loss over pairs of answers."""
+
+ALTERNATING_KEY = "alternating_optimizers"
+"""Signal of steps at which two optimizers step in turn."""
 
 CHANCE_LOSS = log(2.0)
 """Loss of guessing between two alternatives: ln 2 = 0.693."""
@@ -42,11 +45,15 @@ def is_pair_loss(values: Mapping[str, float], algorithm: str = "") -> bool:
     return algorithm in PAIR_ALGORITHMS or any(name in values for name in PAIR_SIGNALS)
 
 
-def is_adversarial(keys: Iterable[str]) -> bool:
+def is_adversarial(keys: Collection[str]) -> bool:
     """Whether two networks are trained against each other: at equilibrium neither loss falls.
+
+    By the names of their losses, or by optimizers that step in turn.
 
     >>> [is_adversarial(keys) for keys in (("g_loss", "d_loss"), ("loss", "d_model"))]
     [True, False]
     """
+    if ALTERNATING_KEY in keys:
+        return True
     losses = [key.lower() for key in keys if "loss" in key.lower()]
     return any(map(_GENERATOR.search, losses)) and any(map(_DISCRIMINATOR.search, losses))

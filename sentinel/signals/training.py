@@ -121,6 +121,12 @@ OPTIMISATION = (
         ),
     ),
     Signal(
+        "alternating_optimizers",
+        "",
+        _SAME,
+        "1 while two optimizers step in turn, each after a backward pass of its own, as in a GAN.",
+    ),
+    Signal(
         "loss_scale",
         "",
         _SAME,

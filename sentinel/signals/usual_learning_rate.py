@@ -3,7 +3,11 @@
 Sources: defaults of transformers (5e-5), TRL (2e-5 for SFT, 1e-6 for DPO, GRPO and RLOO, 3e-6 for
 PPO) and verl (1e-6); Devlin et al. 2019 (fine-tuning at 2e-5 to 5e-5); Rafailov et al. 2023 (DPO at
 1e-6); Hu et al. 2021 (LoRA at 2e-4 to 2e-3) and Schulman et al. 2025, "LoRA Without Regret" (ten
-times that of full fine-tuning). Pre-training uses 6e-5 to 6e-4 (Brown et al. 2020).
+times that of full fine-tuning). Pre-training uses 6e-5 to 6e-4 (Brown et al. 2020). Soft prompts
+are trained at 0.3 (Lester et al. 2021).
+
+All of them are rates of Adam and its relatives, whose step is about the rate in each weight. Others
+have rates of their own: SGD 0.1 to 1, Muon 0.02, Prodigy and D-Adaptation 1.
 """
 
 from __future__ import annotations
@@ -24,6 +28,33 @@ ADAPTER_SETTINGS = ("peft_type", "lora_r", "lora_rank", "lora_alpha", "use_lora"
 """Settings of a training of adapters. The version of PEFT is none: TRL imports it in any case."""
 
 
+LOW_RANK_TYPES = frozenset({"lora", "adalora", "loha", "lokr", "oft", "boft", "hra", "miss"})
+"""Kinds of PEFT whose rates are those of LoRA; other kinds scale their weights in their own way."""
+
+SOFT_PROMPT_TYPES = frozenset({
+    "prompt_tuning", "multitask_prompt_tuning", "p_tuning", "prefix_tuning", "adaption_prompt",
+})  # fmt: skip
+
+SOFT_PROMPT_RATE = 0.3
+
+OPTIMIZER_SETTINGS = ("optimizers", "optimizer", "optim")
+"""Names of the optimizer: of what is used, and of what the settings say, which it may replace."""
+
+UNEVEN_RATES = (
+    "highest_group_learning_rate", "highest_group_weight_share", "main_group_learning_rate",
+)  # fmt: skip
+"""Metadata of an optimizer whose groups have rates that are far apart."""
+
+OPTIONAL_METADATA = (*ADAPTER_SETTINGS, *OPTIMIZER_SETTINGS, *UNEVEN_RATES)
+"""Metadata that a training may lack, so that those of the training before it would remain."""
+
+ADAM_LIKE_NAMES = ("adam", "ademamix", "lion", "adafactor", "rmsprop")
+"""Parts of the names of optimizers whose step is about the rate in each weight."""
+
+OTHER_OPTIMIZER_NAMES = ("muon", "dadapt", "prodigy", "lomo", "sgd")
+"""Parts of the names of others, which may contain one of the former, as `MuonWithAuxAdam`."""
+
+
 @dataclass(frozen=True, slots=True)
 class UsualLearningRate:
     """The highest usual rate, and the kind of training in words."""
@@ -38,6 +69,8 @@ def usual_learning_rate(metadata: Mapping[str, str | float]) -> UsualLearningRat
     >>> usual_learning_rate({"framework": "trl", "algorithm": "sft", "peft_type": "LORA"})
     UsualLearningRate(highest=0.001, kind='fine-tuning with adapters')
     """
+    if not _is_adam_like(metadata):
+        return None
     algorithm = str(metadata.get("algorithm", "")).lower()
     if algorithm in POLICY_ALGORITHMS:
         highest, kind = 1e-5, "training by reward"
@@ -50,9 +83,22 @@ def usual_learning_rate(metadata: Mapping[str, str | float]) -> UsualLearningRat
         highest, kind = (1e-4, "fine-tuning") if adapters else (1e-3, "training a transformer")
     else:
         return None
-    if has_adapters(metadata):
-        highest, kind = ADAPTER_FACTOR * highest, f"{kind} with adapters"
-    return UsualLearningRate(highest, kind)
+    if not has_adapters(metadata):
+        return UsualLearningRate(highest, kind)
+    adapter = str(metadata.get("peft_type", "lora")).lower()
+    if adapter in SOFT_PROMPT_TYPES:
+        return UsualLearningRate(SOFT_PROMPT_RATE, f"{kind} with soft prompts")
+    if adapter not in LOW_RANK_TYPES:
+        return None
+    return UsualLearningRate(ADAPTER_FACTOR * highest, f"{kind} with adapters")
+
+
+def _is_adam_like(metadata: Mapping[str, str | float]) -> bool:
+    """Whether the optimizer is Adam or a relative, as most are; also if it is not known."""
+    stated = (metadata.get(name) for name in OPTIMIZER_SETTINGS)
+    name = str(next((each for each in stated if each), "adam")).lower()
+    is_other = any(part in name for part in OTHER_OPTIMIZER_NAMES)
+    return not is_other and any(part in name for part in ADAM_LIKE_NAMES)
 
 
 def has_adapters(metadata: Mapping[str, str | float]) -> bool:

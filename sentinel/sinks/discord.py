@@ -1,9 +1,9 @@
 """Discord: one message per case in a channel, which is edited when the case changes.
 
 A webhook that is executed with `wait=true` responds with the message, whose id later edits it
-(`PATCH .../messages/{id}`). An edited message alerts no one, so a case whose severity rises is
-posted again. Names and texts of people and models are untrusted: markup is escaped, and
-`allowed_mentions` permits no mention.
+(`PATCH .../messages/{id}`). An edited message alerts no one, so a case whose severity rises, or
+whose cause is another one than was sent, is posted again. Names and texts of people and models are
+untrusted: markup is escaped, and `allowed_mentions` permits no mention.
 
 Limits: 2,000 characters of a content, 4,096 of a description, 1,024 of a field, 2,048 of a footer,
 6,000 in all embeds.
@@ -28,7 +28,7 @@ from sentinel.model.delivery import HttpRequest, Rejection, Response
 from sentinel.model.finding import Severity
 from sentinel.model.json_safe import parse_object
 from sentinel.model.message import Message, build_message
-from sentinel.model.notification import Notification, NotificationReason
+from sentinel.model.notification import Notification
 from sentinel.model.rfc3339 import format_rfc3339
 
 _ESCAPES = {character: f"\\{character}" for character in "\\*_~`|>#[]<:"} | {"@": "\uff20"}
@@ -70,7 +70,7 @@ class Discord:
         }
         if not receipt:
             return self._request("POST", "", content)
-        if notification.reason is not NotificationReason.ESCALATED:
+        if not notification.reason.is_new_message:
             return self._request("PATCH", f"/messages/{receipt}", content)
         moved = {"content": f"{_headline(message)}\n*Continued in a newer message.*", "embeds": []}
         return self._request(

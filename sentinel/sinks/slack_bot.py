@@ -2,7 +2,8 @@
 
 `chat.postMessage` sends the first message. `chat.update` changes it when the case changes or is
 over, and a reply in its thread records the change. An edited message alerts no one, so a case whose
-severity rises is posted again: as a reply that is shown in the channel too.
+severity rises, or whose cause is another one than was sent, is posted again: as a reply that is
+shown in the channel too.
 
 Every response has status 200 and a JSON object whose `ok` is false with the reason in `error`,
 except 429 with `Retry-After` (`ratelimited`) and 5xx. The limit is about one message a second and
@@ -119,7 +120,7 @@ class SlackBot:
         if not first:
             return self.api_request("chat.postMessage", {"channel": self.channel, **content})
         update = {"channel": channel, "ts": first, **content}
-        if notification.reason is NotificationReason.ESCALATED:
+        if notification.reason.is_new_message:
             post = {"channel": channel, "thread_ts": first, "reply_broadcast": True, **content}
             return self.api_request(
                 "chat.postMessage", post, self.api_request("chat.update", update)

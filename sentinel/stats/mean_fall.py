@@ -10,12 +10,6 @@ from math import sqrt
 MIN_SEGMENT_VALUES = 3
 """Smallest number of values on either side."""
 
-INTERVAL_COST = 10.0
-"""Squared error above that of the best cut, in variances, up to which a cut is in the interval."""
-
-RAMP_SIGMAS = 1.5
-"""Standard deviations, from differences of neighbours, below which a value is part of the fall."""
-
 MAX_CORRELATION = 0.9
 """Largest lag-one correlation that is assumed; few values show no more."""
 
@@ -24,15 +18,11 @@ MAX_CORRELATION = 0.9
 class MeanFall:
     """A fall from the mean `before` to the mean `after`, which the last `low_count` values have.
 
-    `index` is the first value that is below `before` by more than the noise; the fall began there,
-    or anywhere from `earliest` to `latest`. `sigma` is the standard deviation within the two parts;
+    `sigma` is the standard deviation within the two parts;
     the fall itself counts as one deviation, so that it is not 0 where values repeat. `errors` is
     the fall in standard errors, which allow for the lag-one correlation within the parts.
     """
 
-    index: int
-    earliest: int
-    latest: int
     low_count: int
     before: float
     after: float
@@ -44,8 +34,8 @@ def find_fall(values: Sequence[float]) -> MeanFall | None:
     """The clearest fall of the mean; None if no cut has a lower mean after it.
 
     >>> fall = find_fall([1.0, 1.1, 0.9, 1.0, 0.1, 0.0, 0.1, 0.0])
-    >>> fall.index, fall.low_count, round(fall.before, 2), round(fall.after, 2)
-    (4, 4, 1.0, 0.05)
+    >>> fall.low_count, round(fall.before, 2), round(fall.after, 2)
+    (4, 1.0, 0.05)
     """
     n, center = len(values), sum(values) / max(1, len(values))
     left = sum(values[: MIN_SEGMENT_VALUES - 1]) - (MIN_SEGMENT_VALUES - 1) * center
@@ -63,21 +53,9 @@ def find_fall(values: Sequence[float]) -> MeanFall | None:
     sigma = sqrt((within + (before - after) ** 2) / (n - 2))
     if sigma == 0.0:
         return None
-    near = [
-        at
-        for at, gain in enumerate(gains, MIN_SEGMENT_VALUES)
-        if gain > 0.0 and best_gain - gain <= INTERVAL_COST * sigma * sigma
-    ]
-    index = cut
     steps = _squared_steps(values, cut)
-    noise = sqrt(steps / (2.0 * n))
-    while index > 0 and values[index - 1] < before - RAMP_SIGMAS * noise:
-        index -= 1
     inflation = _error_inflation(n, steps, within)
     return MeanFall(
-        index=index,
-        earliest=min(index, near[0]),
-        latest=max(index, near[-1]),
         low_count=n - cut,
         before=before,
         after=after,

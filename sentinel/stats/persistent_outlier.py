@@ -19,7 +19,7 @@ class PersistentOutlier:
     """The `rank` that at least `min_share` of the last `window` records name, else None.
 
     `degree` is the median of the degrees, in the unit they are given in; 0 before the first.
-    `since_step` is the step at which the window begins.
+    `since_step` is the step of the first of these records that names it.
     """
 
     window: int = 16
@@ -65,8 +65,8 @@ class PersistentOutlier:
 
     @property
     def since_step(self) -> int:
-        """Step at which the window begins; 0 before the first record."""
-        return self._named_ranks[0][1] if self._named_ranks else 0
+        """Step of the first record in the window that names `rank`; 0 if there is none."""
+        return next((step for rank, step in self._named_ranks if rank == self.rank), 0)
 
 
 def mean_of_others(count: int, mean: float, value: float) -> float:

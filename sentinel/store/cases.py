@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -12,9 +12,8 @@ from sentinel.model.clean_text import clean
 from sentinel.model.diagnosis import Diagnosis
 from sentinel.model.evidence_text import label_of
 from sentinel.model.finding import Severity
-from sentinel.model.incident import Onset
 from sentinel.model.message import MAX_FACTS, Message, build_message
-from sentinel.model.notification import Notification, NotificationReason, redate
+from sentinel.model.notification import Notification, NotificationReason
 from sentinel.model.record import WHOLE_RUN
 from sentinel.store import notification_codec
 from sentinel.store.storage_monitor import DamagedContentError
@@ -54,7 +53,6 @@ def all_cases(
     connection: sqlite3.Connection,
     now: float | None,
     report: Callable[[Exception], object],
-    onsets: Mapping[str, Onset],
 ) -> list[JsonObject]:
     """Every case as `case_with_message` gives it, the newest first.
 
@@ -67,7 +65,7 @@ def all_cases(
         case = None
         if text:
             try:
-                case = case_with_message(notification_codec.decode(text), now, onsets)
+                case = case_with_message(notification_codec.decode(text), now)
             except notification_codec.UnreadableNotificationError as error:
                 report(DamagedContentError(str(error)))
         found.append(case or _with_short_message(stored, detector or ""))
@@ -128,17 +126,13 @@ def case_to_dict(notification: Notification) -> JsonObject:
     }
 
 
-def case_with_message(
-    notification: Notification, now: float | None, onsets: Mapping[str, Onset]
-) -> JsonObject:
+def case_with_message(notification: Notification, now: float | None) -> JsonObject:
     """A case as the page shows it: `case_to_dict`, its state and the text of its notification.
 
     Further keys: state (`firing` or `resolved`), resolved_time, detector (the first one), ranks
-    (those that it names), and message, see `build_message`, which gets `now`. Its dates are the
-    `onsets`, by the name of the incident, where they are estimated; its subject says of which step
-    its values are.
+    (those that it names), and message, see `build_message`, which gets `now`; its subject says of
+    which step its values are.
     """
-    notification = redate(notification, onsets)
     is_resolved = notification.reason is NotificationReason.RESOLVED
     # As it opened, since "escalated" and "updated" describe a message and not the case; and who
     # reads it does not ask for the way to the page.

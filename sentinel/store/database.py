@@ -88,9 +88,6 @@ create table if not exists silence(
 create table if not exists ack(
     incident text primary key, severity text not null, time real not null,
     author text not null, comment text not null);
-create table if not exists onset(
-    incident text primary key, step integer not null, earliest integer not null,
-    latest integer not null, last_good_step integer);
 create table if not exists command(
     incident text primary key, number integer, attempt integer, ready_from_index integer,
     due_step_index integer, step integer, actions text, cause text, refusal text);
@@ -108,6 +105,7 @@ MIGRATIONS: tuple[Callable[[sqlite3.Connection], None], ...] = (
     migrations.migrate_to_coalesced_outbox,
     migrations.migrate_to_packed_history,
     migrations.migrate_to_run_pages,
+    migrations.migrate_to_one_onset,
 )
 """Migration n, counted from 1, takes a database from schema version 8 + n to 9 + n."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import cached_property
 from heapq import merge
 from itertools import islice
@@ -13,14 +13,15 @@ from math import nan
 from operator import itemgetter
 from typing import Any
 
-from sentinel.model.incident import Incident, IncidentKey, IncidentState, Onset
+from sentinel.model.checkpoint_clause import fit_checkpoint_clause
+from sentinel.model.incident import Incident, IncidentKey, IncidentState
 from sentinel.model.record import WHOLE_RUN, Event, Record
 from sentinel.pipeline.engine import Result
 from sentinel.pipeline.incidents import KnownEpisode
 from sentinel.signals.hardware import NODE_SIGNALS
 from sentinel.store import cases
 from sentinel.store.blocks import Block, unpack_signals
-from sentinel.store.record_rows import LayoutTable, RecordPacker, unpack, unpack_values
+from sentinel.store.record_rows import LayoutTable, RecordPacker, unpack
 from sentinel.store.run_metadata import RunMetadataStore
 from sentinel.store.storage_monitor import reading_storage
 from sentinel.store.thresholds import ThresholdStore
@@ -40,9 +41,6 @@ _LATEST_OF_EVENT_SQL = f"""
 select id, {_ROW_COLUMNS} from step where id =
     (select max(id) from step where event <> 'step' and event = ?)
 """  # noqa: S608
-_RECENT_VALUES_SQL = """
-select step, layout, vals from step where time <= ? order by id desc limit ?
-"""
 _FIRST_TIME_SQL = (
     "select time from step order by id limit 1",
     "select first_time from block order by first_id limit 1",
@@ -56,7 +54,7 @@ _EVENT_COUNT_SQL = f"""
 select (select count(*) from step where event <> 'step' and event = :event) + {_THINNED_COUNT}
 """  # noqa: S608
 _LAYER_ROWS_SQL = "select id from step where event <> 'step' and event = 'layers' order by id"
-_RESTORED_EVENTS = ("start", "save", "eval", "stop")
+_RESTORED_EVENTS = ("start", "save", "eval", "stop", "new_training")
 
 MAX_LAYER_ROWS = 1024
 """Records of layers above which every second one of the older half is deleted: of 128 layers one
@@ -84,16 +82,16 @@ class History:
         is_stored = self.run_metadata.update(record)
         if record.event is Event.HEARTBEAT:
             is_stored = not NODE_SIGNALS.isdisjoint(record.values)
-        elif record.event is not Event.METADATA:
+        elif record.event not in {Event.METADATA, Event.ONSET}:
             is_stored = True
         if record.rank == WHOLE_RUN and is_stored:
             self._insert_record(record)
             if record.event is Event.LAYERS:
                 self._thin_layers()
         for notification in result.notifications:
-            self._store_incident(notification.incident)
+            self.store_incident(notification.incident)
         for incident in result.changed_incidents:
-            self._store_incident(incident)
+            self.store_incident(incident)
         for notification in result.case_notifications:
             cases.store_case(self.connection, notification)
         if result.thresholds:
@@ -147,7 +145,8 @@ class History:
         self.connection.executemany("delete from step where id = ?", older)
         self._layer_count = len(rows) - len(older)
 
-    def _store_incident(self, incident: Incident) -> None:
+    def store_incident(self, incident: Incident) -> None:
+        """Store the newest state of an incident in the caller's transaction."""
         self.connection.execute(
             "insert or replace into incident values(?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
@@ -165,17 +164,14 @@ class History:
         )
 
     def incidents(self) -> list[dict[str, Any]]:
-        """Every incident of the run as JSON with its onset and case, the newest first."""
+        """Every incident of the run as JSON with its case, the newest first."""
         rows = self.connection.execute(
             "select body from incident order by opened_time desc, name"
         ).fetchall()
-        onsets, case_of = load_onsets(self.connection), cases.cases_by_incident(self.connection)
+        case_of = cases.cases_by_incident(self.connection)
         incidents = [json.loads(body) for (body,) in rows]
         return [
-            incident
-            | onset_fields(onsets.get(incident["name"]))
-            | cases.case_fields(case_of.get(incident["name"]))
-            for incident in incidents
+            incident | cases.case_fields(case_of.get(incident["name"])) for incident in incidents
         ]
 
     def episodes(self) -> dict[IncidentKey, dict[int, KnownEpisode]]:
@@ -249,24 +245,8 @@ class History:
                 kind = Event(event)
             yield Block(attempt, kind, count, first_id, first_step, step, first_time, time, signals)
 
-    def recent_values(
-        self, signal: str, until: float, max_rows: int, max_values: int
-    ) -> list[tuple[int, float]]:
-        """Step and value of the last `max_values` records with the signal, oldest first.
-
-        They are searched among the last `max_rows` records that are not after `until`, in seconds
-        since the epoch.
-        """
-        found: list[tuple[int, float]] = []
-        for step, number, blob in self.connection.execute(_RECENT_VALUES_SQL, (until, max_rows)):
-            with reading_storage():
-                layout = self.layouts.get(number)
-                if signal in layout.names and len(found) < max_values:
-                    found.append((step, unpack_values(layout, blob)[signal]))
-        return found[::-1]
-
     def latest_records(self, run: str) -> list[Record]:
-        """The newest record of START, SAVE, STEP, EVAL and STOP each, oldest first."""
+        """The newest record of START, SAVE, STEP, EVAL, STOP and TRAINING each, oldest first."""
         rows = self.connection.execute(_LATEST_STEP_SQL).fetchall()
         for event in _RESTORED_EVENTS:
             rows += self.connection.execute(_LATEST_OF_EVENT_SQL, [event]).fetchall()
@@ -278,15 +258,17 @@ class History:
             return unpack(run, self.layouts.get(layout), blob, header)
 
 
-def load_onsets(connection: sqlite3.Connection) -> dict[str, Onset]:
-    """The stored onsets by the name of the incident."""
-    rows = connection.execute("select incident, step, earliest, latest, last_good_step from onset")
-    return {name: Onset(*fields) for name, *fields in rows}
-
-
-def onset_fields(onset: Onset | None) -> dict[str, Any]:
-    """The JSON field of an incident that holds its estimated onset, or None."""
-    return {"onset": None if onset is None else asdict(onset)}
+def onset_to_dict(incident: Incident) -> dict[str, Any] | None:
+    """The onset of an incident with its interval as JSON; None if no interval is known."""
+    if incident.onset_range is None:
+        return None
+    earliest, latest = incident.onset_range
+    return {
+        "step": incident.onset_step,
+        "earliest": earliest,
+        "latest": latest,
+        "last_good_step": incident.last_good_step,
+    }
 
 
 def incident_to_dict(incident: Incident) -> dict[str, Any]:
@@ -302,7 +284,7 @@ def incident_to_dict(incident: Incident) -> dict[str, Any]:
         "summary": incident.finding.summary,
         "evidence": dict(incident.finding.evidence),
         "rank": incident.finding.rank,
-        "remedy": incident.remedy,
+        "remedy": fit_checkpoint_clause(incident.remedy, incident.last_good_step),
         "onset_step": incident.onset_step,
         "opened_step": incident.opened_step,
         "opened_time": incident.opened_time,
@@ -311,4 +293,5 @@ def incident_to_dict(incident: Incident) -> dict[str, Any]:
         "resolution": None if incident.resolution is None else incident.resolution.value,
         "flaps": incident.flaps,
         "last_good_step": incident.last_good_step,
+        "onset": onset_to_dict(incident),
     }

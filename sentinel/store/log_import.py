@@ -17,8 +17,7 @@ from typing import Self
 
 from sentinel.config.settings import Settings
 from sentinel.model.counters import Counters
-from sentinel.model.incident import Onset
-from sentinel.model.record import UNKNOWN_OUTCOME, Event, Record
+from sentinel.model.record import UNKNOWN_OUTCOME, YEAR_2001, Event, Record
 from sentinel.pipeline import pipeline
 from sentinel.pipeline.engine import Result
 from sentinel.pipeline.replay import Replay, ReplayResult
@@ -27,12 +26,11 @@ from sentinel.readers.format_detection import open_log
 from sentinel.readers.image_bytes import identify_image, read_image
 from sentinel.readers.log_folder import log_files
 from sentinel.readers.media import LoggedMedia
-from sentinel.readers.rows import MAX_STEPS_KEYS, YEAR_2001
+from sentinel.readers.rows import MAX_STEPS_KEYS
 from sentinel.readers.sample_files import has_sample_files, read_newest_samples
 from sentinel.store.database import connect, transaction
 from sentinel.store.history import History
 from sentinel.store.media import MediaStore
-from sentinel.store.onset_worker import store_onset
 from sentinel.store.samples import SampleStore
 
 RECORDS_PER_COMMIT = 1000
@@ -102,7 +100,7 @@ class LogImport:
             for consumer in consumers:
                 consumer.update(result)
 
-        self._replay = Replay(pipeline.build(settings, self._counters), store, self._store_onset)
+        self._replay = Replay(pipeline.build(settings, self._counters), store)
         self._end_state = _EndState()
 
     def __enter__(self) -> Self:
@@ -187,9 +185,6 @@ class LogImport:
         with transaction(self._connection, mode="immediate"):
             for record in read_newest_samples(self._run, self.path, maximum, self._known_samples):
                 self._samples.update(Result(record))
-
-    def _store_onset(self, incident: str, onset: Onset) -> None:
-        store_onset(self._connection, incident, onset)
 
 
 @dataclass

@@ -188,6 +188,11 @@ def migrate_to_run_pages(connection: sqlite3.Connection) -> None:
     execute_script(connection, _RUN_PAGES_SQL)
 
 
+def migrate_to_one_onset(connection: sqlite3.Connection) -> None:
+    """Schema 13 to 14: an incident has one onset, with which its notifications were sent."""
+    connection.execute("drop table onset")
+
+
 def execute_script(connection: sqlite3.Connection, script: str) -> None:
     """Execute the statements of a script, none of which contains a semicolon.
 

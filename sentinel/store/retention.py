@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import sqlite3
 import time
+from bisect import bisect
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -32,7 +33,7 @@ SLICE_SECONDS = 0.05
 IDLE_SECONDS = 1.0
 """Interval of the look for new work, once there is none."""
 ROWS_PER_WINDOW = 32
-"""Rows that are thinned together; each event and attempt in them becomes one block."""
+"""Rows that are thinned together; each event, attempt and training in them becomes one block."""
 BLOCKS_PER_MERGE = 8
 """Blocks that become one of the next level."""
 MAX_BLOCKS_PER_LEVEL = 20_000
@@ -50,10 +51,12 @@ PAGES_PER_VACUUM = 128
 THINNED_EVENTS = (Event.STEP, Event.HEARTBEAT)
 
 _INCIDENT_STEPS_SQL = """
-select onset_step, opened_step, resolved_step, onset.step, onset.earliest
-from incident left join onset on onset.incident = incident.name
+select onset_step, opened_step, resolved_step, json_extract(body, '$.onset.earliest') from incident
 """
 _NEXT_WINDOW_SQL = "select min(id) from step where id >= ?"
+_TRAININGS_SQL = """
+select id from step where event <> 'step' and event = 'new_training' order by id
+"""
 _INSERT_BLOCK_SQL = """
 insert into block(level, attempt, event, count, first_id, first_step, step, first_time, time,
     layout, vals) values(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
@@ -160,7 +163,7 @@ class HistoryRetention:
         return newest or 0
 
     def _thin_window(self) -> None:
-        """Replace the oldest rows that are in full by one block per event and attempt."""
+        """Replace the oldest rows that are in full by one block per event, attempt and training."""
         (first,) = self.connection.execute(_NEXT_WINDOW_SQL, [self._next_id]).fetchone()
         end = first + ROWS_PER_WINDOW
         rows = [*self.history.rows(first, end)]
@@ -173,7 +176,7 @@ class HistoryRetention:
         ]
         layouts = self._layouts("step", [number for number, _ in thinned])
         blocks = [block_of_record(number, record) for number, record in thinned]
-        self._insert_blocks(1, _merge_alike(blocks))
+        self._insert_blocks(1, _merge_alike(blocks, self._training_ids()))
         self._delete("step", [number for number, _ in thinned])
         self.history.layouts.delete_unused(layouts)
         self.connection.execute("insert or replace into thinning values(1, ?)", [end])
@@ -191,7 +194,7 @@ class HistoryRetention:
         numbers = [number for (number,) in self.connection.execute(_OLDEST_BLOCKS_SQL, query)]
         blocks = [*self.history.blocks(numbers)]
         layouts = self._layouts("block", numbers)
-        self._insert_blocks(level + 1, _merge_alike(blocks))
+        self._insert_blocks(level + 1, _merge_alike(blocks, self._training_ids()))
         self._delete_blocks(level, numbers)
         self.history.layouts.delete_unused(layouts)
 
@@ -211,6 +214,9 @@ class HistoryRetention:
             if self.connection.execute(query).fetchone() is not None:
                 return partial(self._delete_oldest_of, table)
         return None
+
+    def _training_ids(self) -> list[int]:
+        return [number for (number,) in self.connection.execute(_TRAININGS_SQL)]
 
     def _delete_rows(self, numbers: Sequence[int]) -> None:
         layouts = self._layouts("step", numbers)
@@ -265,11 +271,14 @@ class HistoryRetention:
         return int(value)
 
 
-def _merge_alike(blocks: Iterable[Block]) -> list[Block]:
-    """The blocks of each event and attempt merged into one, oldest first."""
+def _merge_alike(blocks: Iterable[Block], trainings: Sequence[int]) -> list[Block]:
+    """The blocks of each event, attempt and training merged into one, oldest first.
 
-    def kind(block: Block) -> tuple[str, int]:
-        return block.event.value, block.attempt
+    `trainings` are the ids of the rows that begin another training.
+    """
+
+    def kind(block: Block) -> tuple[str, int, int]:
+        return block.event.value, block.attempt, bisect(trainings, block.first_id)
 
     groups = groupby(sorted(blocks, key=kind), key=kind)
     merged = [merge_blocks([*alike]) for _, alike in groups]

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 from sentinel.store import cases, media, samples
 from sentinel.store.charted_signals import charted_name
 from sentinel.store.database import connect_read_only
-from sentinel.store.history import History, load_onsets
+from sentinel.store.history import History
 from sentinel.store.layer_grid import has_layers, layer_grid
 from sentinel.store.run_metadata import RunMetadataStore
 from sentinel.store.run_series import Report, RunSeries, Window, ignore
@@ -85,15 +85,16 @@ class RunReader:
         """Series of these signals with at most `points` points each, between `start` and `end`.
 
         Keys: axis (`step`, `time` in seconds since the epoch, or `tokens`; `step` if tokens are
-        not counted), last_id (the newest row) and series: by name, x, attempt, mean, min, max,
+        not counted), last_id (the newest row), trainings (the first `attempt` of each training of
+        the run) and series: by name, x, attempt, mean, min, max,
         rank_min, rank_max, worst_rank (None without values of ranks), bad (the x of points with a
         value that is not finite), is_raw (every point is one record), count (finite values) and
         last (the newest value of the run, None if it is not finite).
 
         A point covers several records and is at the last of them. `attempt` counts the attempts,
-        and a step that goes back begins one: x is not sorted across them. Points at the edge of a
-        wide window may cover records outside it. Names of no signal are left out. Raises
-        ValueError for another axis.
+        and another training or a step that goes back begins one: x is not sorted across them.
+        Points at the edge of a wide window may cover records outside it. Names of no signal are
+        left out. Raises ValueError for another axis.
         """
         if axis not in _AXES:
             raise ValueError(f"axis must be one of {', '.join(_AXES)}.")
@@ -146,10 +147,10 @@ class RunReader:
     def rows_since(self, row_id: int, limit: int = 5000) -> dict[str, Any]:
         """The rows after `row_id`, oldest first.
 
-        Keys: last_id, step, time, attempt, tokens (None if they are not counted), values (by
-        signal, one per row, None if the row has none), ranks (by signal with values of ranks:
-        rank_min, rank_max and worst_rank, one per row) and bad (by signal, the places in these
-        lists where its value is not finite).
+        Keys: last_id, step, time, attempt and trainings (as in `series`), tokens (None if they are
+        not counted), values (by signal, one per row, None if the row has none), ranks (by signal
+        with values of ranks: rank_min, rank_max and worst_rank, one per row) and bad (by signal,
+        the places in these lists where its value is not finite).
         """
         with self._refreshed() as connection:
             return self._series.rows_since(connection, row_id, max(1, min(limit, MAX_ROWS)))
@@ -190,9 +191,8 @@ class RunReader:
         Without `has_ages`, the texts do not say how long ago something was.
         """
         with self._reading() as connection:
-            onsets = load_onsets(connection)
             now = self.clock() if has_ages else None
-            return finite(cases.all_cases(connection, now, self.report, onsets))
+            return finite(cases.all_cases(connection, now, self.report))
 
     def samples(
         self,

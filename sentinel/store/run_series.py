@@ -52,6 +52,9 @@ ROWS_PER_READ = 2000
 MAX_DETAIL_ROWS = 20_000
 """Rows that are read of the database for one window; a larger one is shown in buckets."""
 
+_NO_STEP = -(2**63)
+"""Less than any step."""
+
 MAX_ROWS_PER_COLUMN = 16
 """Rows of a column of a heat map up to which they are read singly, not by the buckets."""
 
@@ -107,6 +110,8 @@ class RunSeries:
     _attempt: int | None = None
     _step: int = 0
     _segment: int = 0
+    _trainings: list[int] = field(default_factory=lambda: [0])
+    """The first segment of each training."""
     _layouts: LayoutTable | None = None
     _rank_grid: RankGrid | None = None
     _signals: list[dict[str, Any]] | None = None
@@ -121,6 +126,7 @@ class RunSeries:
         self._decoders.clear()
         self._layouts = self._rank_grid = self._signals = self._anchor = self._attempt = None
         self.last_id = self._step = self._segment = 0
+        self._trainings = [0]
 
     def refresh(self, connection: sqlite3.Connection) -> None:
         """Read the rows that are new since the last call."""
@@ -189,6 +195,7 @@ class RunSeries:
         lasting: StoredRow | None = None
         row: StoredRow | None = None
         step_event, heartbeat = Event.STEP.value, Event.HEARTBEAT.value
+        training = Event.TRAINING.value
         for row in rows:
             event = row[4]
             if event != heartbeat:
@@ -197,6 +204,12 @@ class RunSeries:
                 if row[1] != self._attempt or row[7] < self._step:
                     self._begin_segment(row)
                 self._step = row[2]
+            elif event == training:
+                self._begin_segment(row)
+                self._trainings.append(self._segment)
+                # Its steps may be counted from the beginning.
+                self._step = _NO_STEP
+                continue
             elif event not in _CHARTED:
                 continue
             self._newest.setdefault(event, {})[row[5]] = row
@@ -209,7 +222,7 @@ class RunSeries:
             self._anchor = number, (attempt, step, time, layout, vals)
 
     def _begin_segment(self, row: StoredRow) -> None:
-        """A new attempt, or a step that goes back."""
+        """A new attempt, another training, or a step that goes back."""
         for track in self.tracks.values():
             track.close_bucket(self._segment)
         self._track(Event.STEP.value).resume(row[7])
@@ -323,6 +336,7 @@ class RunSeries:
         return {
             "axis": window.axis,
             "last_id": self.last_id,
+            "trainings": [*self._trainings],
             "series": {name: found[name] for name in names if name in found},
         }
 
@@ -366,12 +380,19 @@ class RunSeries:
             "last_id": rows[-1][0] if rows else row_id,
             "step": [row[2] for row in charted],
             "time": [row[3] for row in charted],
-            "attempt": [row[1] for row in charted],
+            "attempt": [self._segment_at(row[0]) for row in charted],
+            "trainings": [*self._trainings],
             "tokens": tokens,
             "values": values,
             "ranks": ranks,
             "bad": bad,
         }
+
+    def _segment_at(self, row_id: int) -> int:
+        """The segment of that row."""
+        spans = self._track(Event.STEP.value).spans
+        at = bisect_left(spans, row_id, key=lambda span: span.last_id)
+        return spans[at].segment if at < len(spans) else self._segment
 
     def _tokens_at(self, row_id: int) -> float:
         """Tokens of the run up to that row, in proportion to the rows of its bucket."""

@@ -83,6 +83,7 @@ def make_summary(state: Mapping[str, Any], sparkline: Curve) -> JsonObject:
         "health": _health(state),
         "step": state.get("step"),
         "attempt": state.get("attempt", 0),
+        "training": state.get("training", 1),
         "last_written": _time(state.get("last_step_time")) or _time(state.get("started")),
         "started": _time(state.get("started")),
         "ended": _time(state.get("ended")),

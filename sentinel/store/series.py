@@ -455,8 +455,8 @@ class Column:
 class Span(NamedTuple):
     """The rows of a bucket, or of several in a row: first and last id, step and time.
 
-    `segment` counts the attempts, and how often the step went back within one; `tokens` is the
-    number of tokens trained on up to the last row.
+    `segment` counts the attempts and trainings, and how often the step went back within one;
+    `tokens` is the number of tokens trained on up to the last row.
     """
 
     first_id: int

@@ -20,10 +20,16 @@ select detector, starts_at, ends_at, author, comment, id from silence order by s
 """
 _EVENTS_SQL = """
 select event, step, time, layout from step
-where event <> 'step' and event in ('start', 'save', 'eval', 'stop', 'phase')
+where event <> 'step'
+    and event in ('start', 'save', 'eval', 'stop', 'phase', 'stage', 'new_training')
 order by id desc limit ?
 """
-_TEXTS = {"start": "started", "save": "checkpoint", "eval": "evaluation"}
+_TEXTS = {
+    "start": "started",
+    "save": "checkpoint",
+    "eval": "evaluation",
+    "new_training": "another training",
+}
 
 StepAt = Callable[[float], int | None]
 """The step of the run at a time in seconds since the epoch."""
@@ -85,6 +91,8 @@ def _events(connection: sqlite3.Connection, limit: int) -> Iterator[dict[str, An
         text = _TEXTS.get(event, event)
         if event == "stop":
             text = attributes.get("outcome") or "stopped"
+        elif event == "stage":
+            text = " ".join(("stage", attributes.get("name", ""))).strip()
         elif event == "phase":
             text = " ".join((attributes.get("name", "phase"), attributes.get("edge", ""))).strip()
         yield {"event": event, "step": step, "time": time, "text": text}

@@ -58,7 +58,7 @@ class Process:
         fields = _stat_fields(self.pid)
         return fields[_STATE_FIELD] if fields else ""
 
-    def is_stopped(self) -> bool:
+    def is_suspended(self) -> bool:
         """Whether a stop signal or a debugger holds it (states T and t of proc(5))."""
         return self.state() in {"T", "t"}
 

@@ -360,23 +360,21 @@ def _shortened(series: JsonObject) -> JsonObject:
 
 
 def _ranks(view: RunView, request: Request) -> JsonObject:
-    columns = whole_number(request, "columns", DEFAULT_COLUMNS)
-    return view.reader.rank_grid(
-        request.query_params.get("signal", ""),
-        columns=min(max(columns, 1), MAX_COLUMNS),
-        start=optional_float(request, "from"),
-        end=optional_float(request, "to"),
-    )
+    return view.reader.rank_grid(request.query_params.get("signal", ""), **_columns(request))
 
 
 def _layers(view: RunView, request: Request) -> JsonObject:
+    return view.reader.layers(request.query_params.get("statistic", ""), **_columns(request))
+
+
+def _columns(request: Request) -> dict[str, Any]:
+    """The number of columns of a heat map, and its range of steps."""
     columns = whole_number(request, "columns", DEFAULT_COLUMNS)
-    return view.reader.layers(
-        request.query_params.get("statistic", ""),
-        columns=min(max(columns, 1), MAX_COLUMNS),
-        start=optional_float(request, "from"),
-        end=optional_float(request, "to"),
-    )
+    return {
+        "columns": min(max(columns, 1), MAX_COLUMNS),
+        "start": optional_float(request, "from"),
+        "end": optional_float(request, "to"),
+    }
 
 
 def _artifact(view: RunView, request: Request) -> JsonObject:

@@ -22,6 +22,9 @@ from sentinel.signals.framework_config import (
 LIBRARIES = ("torch", "transformers", "accelerate", "trl", "peft", "deepspeed", "vllm", "datasets")
 """Libraries whose versions `transformers_metadata` reports."""
 
+MAX_WRAPPERS = 4
+"""Wrappers of an optimizer, one in the other."""
+
 LIGHTNING_SETTINGS = (
     "max_epochs", "accumulate_grad_batches", "gradient_clip_val", "gradient_clip_algorithm",
     "log_every_n_steps", "check_val_every_n_epoch", "val_check_interval", "precision", "num_nodes",
@@ -33,8 +36,13 @@ MAX_HYPER_PARAMETERS = 64
 """Hyper-parameters of a Lightning module. Numbers only: a text might be a secret."""
 
 
-def transformers_metadata(args: Any, state: Any, model: Any) -> ConfigMetadata:
-    """Metadata of a `transformers.Trainer`, or one of TRL's, from its arguments and its state."""
+def transformers_metadata(
+    args: Any, state: Any, model: Any, optimizer: Any = None
+) -> ConfigMetadata:
+    """Metadata of a `transformers.Trainer`, or one of TRL's, from its arguments and its state.
+
+    `optimizer` is the one in use, which need not be what the arguments name.
+    """
     algorithm = _trl_algorithm(args)
     framework = "trl" if algorithm else "transformers"
     metadata: dict[str, Any] = dict(
@@ -46,6 +54,7 @@ def transformers_metadata(args: Any, state: Any, model: Any) -> ConfigMetadata:
         "framework_version": _version(framework),
         "model": _model_name(model),
         "peft_type": adapter_type(getattr(model, "peft_config", None)),
+        "optimizers": _optimizer_name(optimizer),
         "output_dir": str(Path(args.output_dir).absolute()),
     }
     if state.max_steps > 0:
@@ -112,6 +121,15 @@ def _model_name(model: Any) -> str | None:
         return Path(name).name if Path(name).is_dir() else name[:MAX_SETTING_CHARS]
     kind = getattr(getattr(model, "config", None), "model_type", None)
     return kind if isinstance(kind, str) and kind else None
+
+
+def _optimizer_name(optimizer: Any) -> str | None:
+    """The class of an optimizer inside the wrappers of Accelerate and DeepSpeed."""
+    for _ in range(MAX_WRAPPERS):
+        optimizer = getattr(optimizer, "optimizer", optimizer)
+    name = type(optimizer).__name__
+    # A placeholder is replaced by an engine, or does nothing: the settings name the optimizer.
+    return None if optimizer is None or "Dummy" in name else name[:MAX_SETTING_CHARS]
 
 
 def _hyper_parameters(module: Any) -> Iterator[tuple[str, float]]:

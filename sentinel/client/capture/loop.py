@@ -16,17 +16,24 @@ from time import perf_counter
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from sentinel.client.capture.alternation import Alternation
 from sentinel.client.capture.device_copy import is_capturing_graph
 from sentinel.client.capture.grad_norm import GradNorm
+from sentinel.client.capture.group_rates import uneven_rates
 from sentinel.client.capture.loss import StepLoss
 from sentinel.client.capture.scalars import RejectedValueError, split_by_device
+from sentinel.client.capture.trained_parameters import TrainedParameters
 from sentinel.client.recorder import Recorder
+from sentinel.model.record import Event
 
 if TYPE_CHECKING:
     from sentinel.client.capture.gradient_flow import GradientFlow
 
 OTHER_STEPS_MARGIN = 16
 """Steps of others, beyond twice the usual count, after which the primary optimizer is replaced."""
+
+MIN_TRAINING_STEPS = 4
+"""Steps that an optimizer takes without the primary's before it can belong to another training."""
 
 
 class LoopThreadState(threading.local):
@@ -52,6 +59,14 @@ class TrainingLoop:
     other_steps: int = 0
     max_other_steps: int = 0
     """Steps of other optimizers since the primary's last step, and the maximum between two."""
+    other_counts: dict[int, int] = field(default_factory=dict)
+    """The steps of each other optimizer, by its id, since the primary's last step."""
+    takes_turns: bool = False
+    """Whether an optimizer has returned that seemed to have been left for another training."""
+    alternation: Alternation = field(default_factory=Alternation)
+    trained: TrainedParameters = field(default_factory=TrainedParameters)
+    first_step_count: int = 0
+    """Optimizer steps that were counted when the training began."""
     fused_ref: Callable[[], Any] = lambda: None
     """The optimizer that stepped inside the current backward pass, if any."""
     measured: dict[str, Any] = field(default_factory=dict)
@@ -165,6 +180,8 @@ class TrainingLoop:
         if self.own_seconds:
             measured["compute_time"] = max(0.0, self.own_seconds - _waited(self.extra_values))
             self.own_seconds = 0.0
+        if self.alternation.is_lasting:
+            measured["alternating_optimizers"] = 1.0
         self.extra_values = {}
         self.last_step_at = self.own_since = now
         self.training_thread_id = threading.get_ident()
@@ -185,17 +202,74 @@ class TrainingLoop:
         """
         primary = self.primary_ref()
         if primary is optimizer:
-            self.max_other_steps, self.other_steps = max(self.max_other_steps, self.other_steps), 0
+            if self.other_steps:
+                self.trained.add_noted()
+                self.max_other_steps = max(self.max_other_steps, self.other_steps)
+                self.other_steps = 0
+                self.other_counts.clear()
+            self.alternation.add_primary(has_own_pass=self.loss.has_new_pass)
             return True
         self.other_steps += 1
+        count = self.other_counts[id(optimizer)] = self.other_counts.get(id(optimizer), 0) + 1
+        self.alternation.add_other(has_own_pass=self.loss.has_new_pass)
+        has_groups = size is None
         if size is None:
             size = sum(p.numel() for group in optimizer.param_groups for p in group["params"])
-        is_replaced = primary is None or _first_parameter(primary) is _first_parameter(optimizer)
-        is_replaced |= self.other_steps > 2 * self.max_other_steps + OTHER_STEPS_MARGIN
-        if is_replaced or size > self.primary_size:
+        self.trained.note(optimizer)
+        is_known = self.trained.has_any(optimizer)
+        is_left = self.other_steps > 2 * self.max_other_steps + OTHER_STEPS_MARGIN
+        is_replaced = (
+            is_left or primary is None or _first_parameter(primary) is _first_parameter(optimizer)
+        )
+        if is_replaced and not is_known:
+            self._add_new_optimizer(optimizer, is_left=is_left and count >= MIN_TRAINING_STEPS)
+        elif is_replaced and self.trained.is_of_earlier(optimizer):
+            self.takes_turns = True
+            self.trained.add(optimizer)
+        # Late in a training, a larger optimizer may be that of another one.
+        is_late = self._counted_steps() > OTHER_STEPS_MARGIN and not is_known
+        is_larger = size > self.primary_size and not is_late
+        if is_replaced or is_larger:
             self.primary_ref, self.primary_size, self.other_steps = weakref.ref(optimizer), size, 0
+            self.other_counts.clear()
+            self.alternation = Alternation()
+            if has_groups and (rates := uneven_rates(optimizer)):
+                self.recorder.record_event(Event.METADATA, None, rates)
         # A larger optimizer, seen late, counts from its next step: this step was counted already.
         return is_replaced
+
+    def _add_new_optimizer(self, optimizer: Any, *, is_left: bool) -> None:
+        """Add the parameters of a replacement; report another training if it is that of one."""
+        trained = self.trained
+        is_over = (is_left and not self.takes_turns) or not trained.has_other(optimizer)
+        if is_over and self._counted_steps() and not self.recorder.is_resume_declared:
+            trained.begin()
+            trained.note(optimizer)
+            self.max_other_steps, self.last_step_at, self.own_seconds = 0, None, 0.0
+            self.first_step_count = self.recorder.clock.optimizer_steps
+            self.recorder.record_training()
+        trained.add(optimizer)
+
+    def _counted_steps(self) -> int:
+        """Steps of the training so far."""
+        return self.recorder.clock.optimizer_steps - self.first_step_count
+
+    def begin_training(self, *, is_resumed: bool) -> None:
+        """A framework begins a training; if it does not resume one, it is another than the last.
+
+        The last one may have been interrupted anywhere in a step.
+        """
+        self.primary_ref, self.primary_size = (lambda: None), -1
+        self.other_steps = self.max_other_steps = 0
+        self.alternation = Alternation()
+        self.last_step_at, self.extra_values, self.measured = None, {}, {}
+        self.own_since, self.own_seconds = None, 0.0
+        self.thread_state.explicit_loss, self.loss.finished = None, True
+        self.grad_norm.clips.clear()
+        self.trained.clear()
+        if self._counted_steps() and not is_resumed:
+            self.recorder.record_training()
+        self.first_step_count = self.recorder.clock.optimizer_steps
 
     def _measure(self, optimizer: Any) -> None:
         if self.primary_ref() not in {None, optimizer}:
@@ -212,19 +286,6 @@ class TrainingLoop:
         measured, self.measured = self.measured, {}
         measured["learning_rate"] = optimizer.param_groups[0].get("lr")
         self.complete_step(measured)
-
-
-def reset_loop(loop: TrainingLoop) -> None:
-    """Forget the optimizer and the current step: another training begins in this process.
-
-    The previous training may have been interrupted anywhere in a step.
-    """
-    loop.primary_ref, loop.primary_size = (lambda: None), -1
-    loop.other_steps = loop.max_other_steps = 0
-    loop.last_step_at, loop.extra_values, loop.measured = None, {}, {}
-    loop.own_since, loop.own_seconds = None, 0.0
-    loop.thread_state.explicit_loss, loop.loss.finished = None, True
-    loop.grad_norm.clips.clear()
 
 
 def in_backward_pass() -> bool:

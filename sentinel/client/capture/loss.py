@@ -28,6 +28,11 @@ class StepLoss:
     before_pass: tuple[Any, int] | None = None
     """The sum and the count of passes before the current pass."""
 
+    @property
+    def has_new_pass(self) -> bool:
+        """Whether a backward pass began since the last step of any optimizer."""
+        return self.backward_passes > 0 and not self.finished
+
     def add(self, roots: list[Any]) -> None:
         """Add the roots of a backward pass that begins."""
         if self.finished:

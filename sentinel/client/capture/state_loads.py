@@ -20,16 +20,24 @@ class StateLoads:
     def __init__(self, loop: TrainingLoop) -> None:
         self._loop = loop
         self._count = 0
-        self._last_step_index = 0
+        self._last_step_index = -1
 
     def after_optimizer_load(self, _: Any, optimizer: Any, *__: Any, **___: Any) -> None:
         """Called after `Optimizer.load_state_dict`."""
-        if self._loop.primary_ref() in (None, optimizer):
+        primary = self._loop.primary_ref()
+        # Accelerate loads the state of each optimizer into itself, which is empty before a step.
+        if optimizer.state:
+            # Parameters whose state is loaded are those of the training under way.
+            self._loop.trained.add(optimizer)
+        elif primary is None:
+            return
+        if primary in (None, optimizer):
             self._record()
 
     def after_module_load(self, _: Any, module: Any, *__: Any, **___: Any) -> None:
         """Called after `Module.load_state_dict`."""
-        if self._is_trained(module):
+        # Before the first step, weights without the state of an optimizer begin a training.
+        if self._loop.recorder.clock.step_index and self._is_trained(module):
             self._record()
 
     def _is_trained(self, module: Any) -> bool:
@@ -43,8 +51,7 @@ class StateLoads:
     def _record(self) -> None:
         recorder = self._loop.recorder
         step_index = recorder.clock.step_index
-        # Model, optimizer and scheduler are loaded together, and before the first step it is
-        # no resume within the process.
+        # Model, optimizer and scheduler are loaded together.
         if step_index == self._last_step_index or self._count >= MAX_LOADS:
             return
         self._last_step_index, self._count = step_index, self._count + 1

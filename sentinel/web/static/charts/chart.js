@@ -336,7 +336,9 @@ export class Chart {
   #hoverText(points, index) {
     const number = (value) => chartNumber(value * this.unit.factor);
     const isRange = points.max[index] !== points.min[index] && points.min[index] !== null;
-    const range = isRange ? `<br>${number(points.min[index])} to ${number(points.max[index])} in this interval` : "";
+    const training = this.context.store.trainingText(points.attempt[index]);
+    const range = (training && `<br>${training}`)
+      + (isRange ? `<br>${number(points.min[index])} to ${number(points.max[index])} in this interval` : "");
     if (points.rank_max[index] === null) return range;
     const ranks = `<br>ranks ${number(points.rank_min[index])} to ${number(points.rank_max[index])}`;
     return `${range}${ranks}${points.worst_rank[index] === null ? "" : `<br>worst rank ${points.worst_rank[index]}`}`;

@@ -340,7 +340,7 @@ class ChartContext {
 
   // The state of a run changes with each step, its incidents rarely. Checkpoints can wait.
   #refreshMarks({ state, attempt, incidents, cases }) {
-    const names = (list) => (list ?? []).map((each) => [each.name, each.state, each.severity, each.acknowledged, each.silenced, each.onset]);
+    const names = (list) => (list ?? []).map((each) => [each.name, each.state, each.severity, each.acknowledged, each.silenced, each.onset_step]);
     const key = JSON.stringify([state, attempt, names(incidents), names(cases)]);
     if (key === this.markedAs && performance.now() - this.markedAt < CONTEXT_MARKS_MS) return;
     this.markedAs = key;

@@ -39,8 +39,7 @@ export class Marks {
       this.events = timeline.events;
       this.intervals = timeline.detectors.flatMap(({ detector, intervals }) => intervals.map((interval) => {
         const incident = incidentOf.get(interval.incident) || {};
-        const onset = incident.onset ? incident.onset.step : incident.onset_step;
-        return { ...interval, detector, signal: incident.signal, summary: incident.summary || "", onset_step: onset ?? interval.from_step };
+        return { ...interval, detector, signal: incident.signal, summary: incident.summary || "", onset_step: incident.onset_step ?? interval.from_step };
       }));
       const known = [...this.events, ...this.intervals.map((each) => ({ step: each.from_step, time: each.from_time }))];
       const byStep = new Map(known.filter(({ step, time }) => step !== null && time !== null).map((event) => [event.step, event]));
@@ -149,7 +148,7 @@ export class Marks {
     const saves = inRange("save");
     const step = Math.ceil(saves.length / MARK_MAX_SAVES);
     const shown = saves.filter((_, index) => (saves.length - 1 - index) % step === 0);
-    const restarts = inRange("start").filter((x) => x > plotX(start, axis) + 0.001 * (end - start));
+    const restarts = ["start", "new_training", "stage"].flatMap(inRange).filter((x) => x > plotX(start, axis) + 0.001 * (end - start));
     const shapes = [];
     if (shown.length) shapes.push(plotLines(shown, axis, 0.05, { color: colors.save, width: 2 }));
     if (restarts.length) shapes.push(plotLines(restarts, axis, 1, { color: colors.soft, width: 1, dash: "dot" }));

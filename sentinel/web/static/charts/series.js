@@ -113,6 +113,7 @@ export class SeriesStore {
     this.range = null;
     this.lastRow = 0;
     this.domain = null;
+    this.trainings = [0];
     this.generation = (this.generation || 0) + 1;
   }
 
@@ -154,6 +155,7 @@ export class SeriesStore {
         this.onMissingAxis(axis, reply.axis);
         return;
       }
+      this.trainings = reply.trainings || this.trainings;
       for (const [name, series] of Object.entries(reply.series)) {
         const points = seriesPoints(series);
         if (range) this.detail.set(name, { start: range[0], end: range[1], points });
@@ -174,10 +176,18 @@ export class SeriesStore {
     else if (x > this.domain[1]) this.domain = [this.domain[0], x];
   }
 
+  // The training of an attempt, as "training 2 of 3"; empty if the run has only one.
+  trainingText(attempt) {
+    const count = this.trainings.length;
+    const number = this.trainings.filter((first) => first <= attempt).length;
+    return count > 1 ? `training ${number} of ${count}` : "";
+  }
+
   // Append live rows; the names of signals that have new points.
   append(rows) {
     const positions = rows[this.axis];
     if (!positions) return [];
+    this.trainings = rows.trainings || this.trainings;
     const changed = [];
     for (const [name, values] of Object.entries(rows.values)) {
       const points = this.overview.get(name);

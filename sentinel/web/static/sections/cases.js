@@ -26,8 +26,12 @@ export function createCases(page) {
     id: "cases",
     title: "Cases",
     element: root,
-    note: (run) => (run.cases.length ? `${run.cases.length} open` : lastingCases(run, page.pastCases).length
-      ? `${lastingCases(run, page.pastCases).length} open when the run ended` : "none open"),
+    note(run) {
+      const lasting = lastingCases(run, page.pastCases).length;
+      const count = run.cases.length + lasting;
+      const hasEnded = lasting || run.state === "finished";
+      return count ? `${count} open${hasEnded ? " when the run ended" : ""}` : "none open";
+    },
     update(run) {
       // How long ago a case was found, and its present value, change all the time.
       const facts = JSON.stringify([run.cases, run.incidents, run.state, lastingCases(run, page.pastCases), page.allIncidents.length], (key, value) => (key === "since" || key === "now" ? undefined : value));
@@ -168,7 +172,7 @@ function caseActions(page, openCase, incidents, runbook) {
       const names = incidents.filter(({ acknowledged }) => acknowledged).map(({ detector }) => detector);
       sendSuppression(source, "api/acknowledge", { detector: names[0], revoke: true }, "The acknowledgement is revoked.");
     }),
-    canChange && detectors.length > 0 && button("Silence", () => openSilenceDialog(source, detectors)),
+    canChange && isActive(page.run) && detectors.length > 0 && button("Silence", () => openSilenceDialog(source, detectors)),
     runbookLink(page, runbook),
     isNumber(openCase.onset_step) && button("Show in charts", () => {
       view.set({ axis: "step", range: rangeOfCase(openCase, page.run) });
@@ -220,7 +224,7 @@ const expandedCases = new Map();
 
 function memberList(openCase, incidents) {
   const items = incidents.map((incident) => container("li", severityClass(incident),
-    container("div", "", element("strong", incident.detector), element("span", ` since step ${incident.onset?.step ?? incident.onset_step}`, "soft")),
+    container("div", "", element("strong", incident.detector), element("span", ` since step ${incident.onset_step}`, "soft")),
     element("div", incident.summary),
     ...stackLines(incident),
     incidentNotes(incident) && element("div", incidentNotes(incident), "soft")));
@@ -242,11 +246,10 @@ function incidentNotes(incident) {
   const { acknowledged, silenced, flaps, onset } = incident;
   const bounds = onset && onset.earliest !== onset.latest
     ? `, between ${onset.earliest} and ${onset.latest}` : "";
-  const goodStep = onset ? onset.last_good_step : incident.last_good_step;
   return [
-    onset ? `Began at step ${onset.step}${bounds}` : "",
+    onset ? `Began at step ${incident.onset_step}${bounds}` : "",
     flaps ? `Fired again ${flaps > 1 ? `${flaps} times` : "once"}` : "",
-    isNumber(goodStep) ? `Last checkpoint before: step ${goodStep}` : "",
+    isNumber(incident.last_good_step) ? `Last checkpoint before: step ${incident.last_good_step}` : "",
     acknowledged ? `Acknowledged${authorText(acknowledged)}` : "",
     silenced ? `Silenced until ${formatTime(silenced.ends_at)}${authorText(silenced)}` : "",
   ].filter(Boolean).join(". ");

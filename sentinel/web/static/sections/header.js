@@ -94,7 +94,8 @@ export function singleIncidents(run) {
   return run.incidents.filter((incident) => !incident.case && incident.severity !== "info");
 }
 
-const ENDS_OF_RUN = ["the run finished", "the run was stopped", "the run failed"];
+const ENDS_OF_RUN = ["the run finished", "the run was stopped", "the run failed", "the training finished",
+  "another stage began"];
 
 // Cases that the end of the run closed: what they are about was never over. The most severe and then
 // the one that began first leads, as in the verdict of a report.
@@ -116,7 +117,7 @@ function showVerdict(node, run, pastCases) {
   const target = worst ?? singleIncidents(run)[0] ?? lasting[0];
   const [className, title, detail] = worst
     ? [severityClass(worst), worst.message.subject,
-      [worst.now, worst.message.since, open.length > 1 ? `${formatCount(open.length - 1, "other case")} open.` : ""]
+      [run.state === "finished" ? "It lasted until the run finished." : "", worst.now, worst.message.since, open.length > 1 ? `${formatCount(open.length - 1, "other case")} open.` : ""]
         .filter(Boolean).join(" ")]
     : verdictWithoutCase(run, lasting);
   node.className = `verdict ${className}`;
@@ -254,6 +255,7 @@ function tilesOf(run, pace, source) {
       note: isNumber(run.started) ? `since ${formatTime(run.started)}` : "",
     },
     run.attempt > 0 && { label: "Restarts", text: formatNumber(run.attempt), note: `attempt ${run.attempt + 1}` },
+    run.training > 1 && { label: "Training", text: formatNumber(run.training), note: "in this run" },
     (run.project || run.tags?.length) && {
       label: "Project", isText: true, isSecondary: true, text: run.project || "none", note: (run.tags ?? []).join(", "),
     },

@@ -1,0 +1,249 @@
+"""Closes the cases of ended runs that have no agent, from the agent of another run or `serve`.
+
+The case of a run that died or failed stays open for people, longer than its agent stays. A receiver
+that keeps an alert open, such as PagerDuty, would never learn that it is over.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import shutil
+import sqlite3
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from threading import Event as Flag
+from threading import Thread
+
+from sentinel.agent.registration import closing_lock
+from sentinel.config.settings import Settings, build_sinks
+from sentinel.metrics.stored_state import stored_summary
+from sentinel.model.counters import Counters
+from sentinel.model.delivery import Sink
+from sentinel.model.incident import Incident, IncidentState, Resolution, RunTier
+from sentinel.model.json_safe import parse_object
+from sentinel.model.notification import Notification, NotificationReason
+from sentinel.notify import outbox
+from sentinel.notify.dispatcher import Dispatcher
+from sentinel.notify.policy import NotificationPolicy
+from sentinel.notify.recipients import Recipients
+from sentinel.notify.sink_worker import DeliveryTiming
+from sentinel.pipeline.incidents import MAX_LASTING_SECONDS
+from sentinel.store import database, notification_codec
+from sentinel.store.cases import store_case
+from sentinel.store.history import History
+from sentinel.store.run_summary import FOREIGN_AGENT_SECONDS, RunEntry, RunIndex
+from sentinel.transport.paths import (
+    DATABASE_NAME,
+    home_dir,
+    is_agent_running,
+    is_home_remote,
+    list_rings,
+    runtime_dir,
+    shared_run_dir,
+)
+from sentinel.transport.ring import read_header
+
+log = logging.getLogger(__name__)
+
+FIRST_PASS_SECONDS, PASS_INTERVAL_SECONDS = 20.0, 300.0
+"""When the runs are looked at: after the start, when a new run has a summary, and then again."""
+DELIVERY_SECONDS = 15.0
+"""Longest wait for receivers; what they do not accept is tried again at the next pass."""
+
+_RANDOM_SUFFIX = re.compile(r"-[0-9a-f]{6}$")
+_FIRING_SQL = "select notification from case_history where state = 'firing' order by opened_time"
+
+
+class DeadRunCloser:
+    """Closes the cases in a thread, since the home directory may be slow.
+
+    A case is closed once a run of the same name has started since, or after a day. Its end is sent
+    by the outbox of its run, to the sinks of `settings` that got its start. The lock of the run
+    lets one process do it, and an agent of the run that starts meanwhile waits.
+    """
+
+    def __init__(self, settings: Settings, clock: Callable[[], float] = time.time) -> None:
+        self._settings, self._clock = settings, clock
+        self._index = RunIndex(stored_summary, clock)
+        self._closed: dict[str, tuple[int, int]] = {}
+        self._stopping = Flag()
+        self._thread = Thread(target=self._run, name="sentinel-closer", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def stop(self, timeout: float) -> None:
+        """End the thread; wait up to `timeout` seconds."""
+        self._stopping.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout)
+
+    def close_cases(self) -> None:
+        """Look at every run once. Raises OSError if the home directory cannot be read."""
+        self._index.refresh()
+        entries = self._index.entries()
+        for entry in entries:
+            if self._stopping.is_set():
+                return
+            if self._is_dead(entry):
+                name = _name(entry)
+                starts = [
+                    each.started for each in entries if each is not entry and _name(each) == name
+                ]
+                try:
+                    self._close_cases_of(entry, max(starts, default=0.0))
+                except (OSError, sqlite3.Error) as error:
+                    # A read-only or damaged run must not hide the others.
+                    self._closed[entry.run] = entry.stamp
+                    log.info("Cases of %s are not closed: %s", entry.run, type(error).__name__)
+
+    def _run(self) -> None:
+        delay = FIRST_PASS_SECONDS
+        while not self._stopping.wait(delay):
+            delay = PASS_INTERVAL_SECONDS
+            try:
+                self.close_cases()
+            except Exception as error:
+                # The runs of others must not disturb this one.
+                log.warning("Cases of ended runs are not closed: %s", type(error).__name__)
+
+    def _is_dead(self, entry: RunEntry) -> bool:
+        """Whether it had problems, and has neither an agent nor ranks, as far as is known."""
+        is_known = self._closed.get(entry.run) == entry.stamp
+        is_healthy = entry.health not in ("critical", "warning")
+        if is_known or is_healthy or entry.is_live or not entry.is_complete:
+            return False
+        # An agent writes the summary every minute; on another node its lock may not be seen.
+        is_new = self._clock() - entry.stamp[0] / 1e9 < FOREIGN_AGENT_SECONDS
+        if is_new and not _is_of_this_node(entry):
+            return False
+        is_in_memory = entry.directory.parent != home_dir() / "runs"
+        if is_in_memory or is_agent_running(shared_run_dir(entry.run)):
+            return False
+        headers = (read_header(ring) for ring in list_rings(entry.run))
+        return not any(header is not None and header.process.is_alive() for header in headers)
+
+    def _close_cases_of(self, entry: RunEntry, last_start: float) -> None:
+        sinks = build_sinks(self._settings)
+        recipients = Recipients.of_settings(self._settings, sinks)
+        with (
+            closing_lock(entry.directory) as is_locked,
+            _usable_database(entry.directory / DATABASE_NAME) as path,
+            closing(database.connect(path)) as connection,
+        ):
+            if not is_locked:
+                return
+            with database.transaction(connection, mode="immediate"):
+                firing = self._close(connection, recipients, last_start)
+            undelivered = outbox.count_undelivered(connection, sinks)
+            if undelivered:
+                undelivered = self._deliver(path, sinks, recipients)
+            if not firing and not undelivered:
+                self._closed[entry.run] = entry.stamp
+
+    def _close(
+        self, connection: sqlite3.Connection, recipients: Recipients, last_start: float
+    ) -> int:
+        """Close what is over, in the caller's transaction; the number of cases that still fire."""
+        now, firing = self._clock(), 0
+        history = History(connection)
+        policy = NotificationPolicy(
+            connection, recipients, RunTier(self._settings.tier), self._clock
+        )
+        policy.poll()
+        for notification in _firing_cases(connection):
+            opened = notification.incident.opened_time
+            if last_start > opened:
+                resolution = Resolution.STARTED_AGAIN
+            elif now - opened >= MAX_LASTING_SECONDS:
+                resolution = Resolution.EXPIRED
+            else:
+                firing += 1
+                continue
+            closed = _closed(notification, resolution, now)
+            for incident in closed.incidents:
+                history.store_incident(incident)
+            store_case(connection, closed)
+            policy.enqueue([closed])
+            log.info("Closed %s: %s", closed.incident.name, resolution.value)
+        return firing
+
+    def _deliver(self, path: Path, sinks: Mapping[str, Sink], recipients: Recipients) -> int:
+        """Send what the outbox holds; the number that no receiver has accepted."""
+        dispatcher = Dispatcher(
+            path,
+            sinks,
+            Counters(),
+            self._clock,
+            DeliveryTiming(max_per_hour=self._settings.max_notifications_per_hour),
+            recipients=recipients,
+        )
+        dispatcher.start()
+        try:
+            return dispatcher.drain(DELIVERY_SECONDS)
+        finally:
+            dispatcher.stop(timeout=5.0)
+
+
+@contextmanager
+def _usable_database(path: Path) -> Iterator[Path]:
+    """The database, or a copy where it is on a file server, which has no write-ahead log."""
+    if not is_home_remote():
+        yield path
+        return
+    with TemporaryDirectory(dir=runtime_dir(make=True)) as folder:
+        copy = Path(folder) / path.name
+        shutil.copyfile(path, copy)
+        yield copy
+        written = path.with_suffix(".closed")
+        shutil.copyfile(copy, written)
+        written.replace(path)
+
+
+def _is_of_this_node(entry: RunEntry) -> bool:
+    return entry.host in {"", os.uname().nodename}
+
+
+def _name(entry: RunEntry) -> str:
+    """The name that the run was given, or that of its script."""
+    given = parse_object(entry.body.decode(errors="replace")).get("name")
+    return str(given or _RANDOM_SUFFIX.sub("", entry.run))
+
+
+def _firing_cases(connection: sqlite3.Connection) -> Iterator[Notification]:
+    for (text,) in connection.execute(_FIRING_SQL).fetchall():
+        try:
+            yield notification_codec.decode(text)
+        except notification_codec.UnreadableNotificationError:
+            continue
+
+
+def _closed(notification: Notification, resolution: Resolution, now: float) -> Notification:
+    """The notification of the end of that case."""
+
+    def resolved(incident: Incident) -> Incident:
+        if incident.state is IncidentState.RESOLVED:
+            return incident
+        return replace(
+            incident,
+            state=IncidentState.RESOLVED,
+            resolution=resolution,
+            resolved_step=notification.step,
+            resolved_time=now,
+        )
+
+    return replace(
+        notification,
+        reason=NotificationReason.RESOLVED,
+        incident=resolved(notification.incident),
+        others=tuple(map(resolved, notification.others)),
+        time=now,
+        notes=(),
+    )

@@ -1,0 +1,33 @@
+"""Learning rates of an optimizer's parameter groups that are far apart, read once per training."""
+
+from __future__ import annotations
+
+from typing import Any
+
+MIN_FACTOR = 50.0
+"""Factor between two learning rates that few recipes have: a new head has 10 times, the second
+matrices of adapters 16 times the rate of the others. Widths scaled by muP, and the opacities of
+Gaussian splatting, have more."""
+
+
+def uneven_rates(optimizer: Any) -> dict[str, float]:
+    """The highest rate of a group, the share of the weights that have it, and the rate of most.
+
+    Empty unless the first is `MIN_FACTOR` times the last. A scheduler may have lowered the rates of
+    the first step: those that it began with count. Rates on a device are not read.
+    """
+    weights: dict[float, int] = {}
+    for group in optimizer.param_groups:
+        rate = group.get("initial_lr", group.get("lr"))
+        if type(rate) not in (int, float):
+            return {}
+        weights[rate] = weights.get(rate, 0) + sum(each.numel() for each in group["params"])
+    highest, main = max(weights, default=0.0), max(weights, key=weights.__getitem__, default=0.0)
+    if not 0.0 < MIN_FACTOR * main <= highest:
+        return {}
+    share = weights[highest] / max(1, sum(weights.values()))
+    return {
+        "highest_group_learning_rate": float(highest),
+        "highest_group_weight_share": share,
+        "main_group_learning_rate": float(main),
+    }

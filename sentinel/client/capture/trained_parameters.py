@@ -1,0 +1,80 @@
+"""The parameters that the optimizers of one training update, by which another one is recognized.
+
+An optimizer over none of them belongs to another training if those known so far are gone or take
+no more steps. Optimizers that alternate, as those of a GAN, and one that is created anew over the
+same model belong to one. The parameters of earlier trainings stay known: an optimizer that returns
+to them shows that the optimizers only take turns.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass
+class TrainedParameters:
+    """Holds weak references only, by the id of what they refer to."""
+
+    parameters: dict[int, tuple[Callable[[], Any], int]] = field(default_factory=dict)
+    """Each with the number of its training."""
+    number: int = 0
+    optimizers: list[Callable[[], Any]] = field(default_factory=list)
+    """Those that took a step since the training began, of which some may be of the next one."""
+
+    def has_any(self, optimizer: Any) -> bool:
+        """Whether the optimizer updates a parameter of this training or an earlier one."""
+        return self._training_of(optimizer) is not None
+
+    def is_of_earlier(self, optimizer: Any) -> bool:
+        """Whether the optimizer updates parameters of an earlier training."""
+        number = self._training_of(optimizer)
+        return number is not None and number < self.number
+
+    def _training_of(self, optimizer: Any) -> int | None:
+        """The training of the first known parameter of the optimizer."""
+        for each in _parameters(optimizer):
+            known, number = self.parameters.get(id(each), _UNKNOWN)
+            if known() is each:
+                return number
+        return None
+
+    def has_other(self, optimizer: Any) -> bool:
+        """Whether another optimizer of the training, or one seen since it began, is in use."""
+        return any(each() not in {None, optimizer} for each in self.optimizers)
+
+    def note(self, optimizer: Any) -> None:
+        """Remember that this optimizer took a step."""
+        self.optimizers = [each for each in self.optimizers if each() not in {None, optimizer}]
+        self.optimizers.append(weakref.ref(optimizer))
+
+    def add(self, optimizer: Any) -> None:
+        """Add the parameters of an optimizer of the training."""
+        for each in _parameters(optimizer):
+            self.parameters[id(each)] = weakref.ref(each), self.number
+
+    def add_noted(self) -> None:
+        """Add those of every optimizer that took a step, since it alternates with a known one."""
+        for optimizer in filter(None, [each() for each in self.optimizers]):
+            if not self.has_any(optimizer):
+                self.add(optimizer)
+
+    def begin(self) -> None:
+        """Begin another training, which no optimizer belongs to yet."""
+        self.number += 1
+        self.optimizers.clear()
+        self.parameters = {key: own for key, own in self.parameters.items() if own[0]() is not None}
+
+    def clear(self) -> None:
+        """Forget all trainings."""
+        self.parameters.clear()
+        self.optimizers.clear()
+
+
+_UNKNOWN: tuple[Callable[[], Any], int] = (lambda: None), 0
+
+
+def _parameters(optimizer: Any) -> Iterator[Any]:
+    return (each for group in optimizer.param_groups for each in group["params"])

@@ -1,0 +1,80 @@
+"""The newest values of the signals of a run, from which the onset of an incident is estimated.
+
+It needs no numerical library: the agent only collects values, and another process estimates.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from math import isfinite
+
+from sentinel.model.incident import Incident, Onset
+from sentinel.model.record import Event, Record
+
+WINDOW_POINTS = 256
+"""Points of a signal that are stored."""
+MIN_POINTS = 12
+"""Points below which there is no estimate."""
+
+Points = tuple[tuple[int, float], ...]
+OnsetEstimator = Callable[[Points, int], Onset | None]
+"""Takes steps and finite values in order, and the step at which the detector dates the onset."""
+
+
+@dataclass(frozen=True, slots=True)
+class OnsetRequest:
+    """An incident whose onset is to be estimated from these values.
+
+    `suspected_step` is the onset that its detector reported, `checkpoint_steps` are the steps of
+    the checkpoints that were known when the incident opened, the oldest first.
+    """
+
+    incident: str
+    suspected_step: int
+    points: Points
+    checkpoint_steps: tuple[int, ...] = ()
+
+
+@dataclass
+class RecentSignals:
+    """The newest values of `signals`, by signal."""
+
+    signals: Collection[str]
+    points: dict[str, deque[tuple[int, float]]] = field(default_factory=dict)
+
+    def update(self, record: Record) -> None:
+        """Add the values of a record of the whole run.
+
+        Another training or stage has none yet. Values of later steps are dropped: the run continues
+        from an earlier one. Values of heartbeats belong to a time and not to a step.
+        """
+        if record.event is Event.HEARTBEAT:
+            return
+        if record.event in (Event.STAGE, Event.TRAINING):
+            self.points.clear()
+        values, step = record.values, record.step
+        for signal in self.signals & values.keys():
+            if signal not in self.points:
+                self.points[signal] = deque(maxlen=WINDOW_POINTS)
+            points = self.points[signal]
+            while points and points[-1][0] >= step:
+                points.pop()
+            points.append((step, values[signal]))
+
+    def request_onset(
+        self, incident: Incident, checkpoint_steps: Collection[int]
+    ) -> OnsetRequest | None:
+        """The request for an incident that has just opened; None if there can be no estimate.
+
+        Ranks that differ do not show in the value of the run. A value that is not finite is itself
+        the onset, which the detector knows.
+        """
+        points, onset = self.points.get(incident.signal, ()), incident.onset_step
+        if incident.finding.signal or any(not isfinite(x) for step, x in points if step >= onset):
+            return None
+        finite = tuple(point for point in points if isfinite(point[1]))
+        if len(finite) < MIN_POINTS:
+            return None
+        return OnsetRequest(incident.name, onset, finite, tuple(checkpoint_steps))
