@@ -21,6 +21,10 @@ from sentinel.transport import paths
 from sentinel.transport.record_codec import RecordDecoder
 from sentinel.transport.ring import RingCursor, RingHeader, RingReader
 
+# One thread for each process of the tests: the threads of several would compete. Read at import.
+ONE_THREAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS")
+os.environ.update(dict.fromkeys(ONE_THREAD, "1"))
+
 # No deadline: on a busy machine any example may be slow.
 hypothesis_settings.register_profile(
     "no_deadline", deadline=None, suppress_health_check=[HealthCheck.too_slow]

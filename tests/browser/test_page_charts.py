@@ -263,6 +263,8 @@ def test_without_plotly_curves_are_small(url, browser):
     page.route("**/plotly.min.js", lambda route: route.fulfill(status=404))
     page.goto(url)
     page.locator("#section-curves").evaluate("(node) => node.scrollIntoView()")
+    # The signals of an open case come first.
+    chart(page, "loss").evaluate("(node) => node.scrollIntoView()")
 
     expect(chart(page, "loss").locator("svg.sparkline path")).to_be_visible()
     expect(chart(page, "loss").locator(".ends")).to_contain_text("step 480")

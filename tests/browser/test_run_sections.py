@@ -125,7 +125,9 @@ def test_samples_are_found_compared_and_sorted(page):
     def rewards():
         return [float(re.search(r"reward ([\d.]+)", each)[1]) for each in shown.all_inner_texts()]
 
-    until(lambda: rewards() == sorted(rewards(), reverse=True), 60, "the highest reward is first")
+    until(
+        lambda: rewards() == sorted(rewards(), reverse=True), 240.0, "the highest reward is first"
+    )
 
     samples.get_by_label("Compare with step").select_option("80")
     side = shown.first.locator(".sides > div")

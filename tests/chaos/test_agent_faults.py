@@ -18,7 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from support.rank_processes import until
 from support.webhook_receiver import Receiver
 
-TIMEOUT_SECONDS = 120.0
+TIMEOUT_SECONDS = 240.0
 MAX_DESCRIPTORS = 64
 MAX_METRICS_BYTES = 2_000_000
 MAX_RSS_BYTES = 500_000_000
@@ -106,7 +106,7 @@ class Run:
     def get(self, route):
         """The text at that route; empty if the agent does not answer."""
         with suppress(requests.RequestException, TypeError):
-            return requests.get(f"{self.registration()['url']}{route}", timeout=30).text
+            return requests.get(f"{self.registration()['url']}{route}", timeout=240).text
         return ""
 
     def await_step(self, minimum):

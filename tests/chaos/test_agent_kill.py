@@ -68,7 +68,7 @@ def run_with_kills(run, kills):
         ]
         agent = start_agent(run)
         for _ in range(kills):
-            until(partial(is_agent_up, run, agent.pid), 120.0, "agent started")
+            until(partial(is_agent_up, run, agent.pid), 240.0, "agent started")
             with pytest.raises(subprocess.TimeoutExpired):
                 agent.wait(random_.uniform(0.1, 1.0))
             agent.kill()

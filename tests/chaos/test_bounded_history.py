@@ -14,7 +14,7 @@ from support.rank_processes import ranks, release, until
 
 from sentinel.model.record import Event
 from sentinel.store.database import connect
-from sentinel.store.history import History, load_onsets
+from sentinel.store.history import History
 from sentinel.transport.paths import run_dir
 
 STEPS = 1800
@@ -79,4 +79,4 @@ def whole_steps(database):
 
 def onsets(database):
     with closing(connect(database)) as connection:
-        return load_onsets(connection)
+        return [each for each in History(connection).incidents() if each["onset"]]

@@ -95,7 +95,7 @@ train()
 @pytest.mark.fault("P9")
 @pytest.mark.parametrize("text", [FRAMES, MEMORY], ids=["frames", "memory"])
 def test_a_call_raises_nothing_for_want_of_frames_or_memory(script, recorded, headers, text):
-    done = subprocess.run(script(text), timeout=120, check=True, capture_output=True, text=True)
+    done = subprocess.run(script(text), timeout=240, check=True, capture_output=True, text=True)
     raised, last = json.loads(done.stdout)
 
     assert raised == []

@@ -46,7 +46,7 @@ def test_a_run_goes_through_every_unusable_home_without_a_lost_step(tmp_path):
         opened = run.until_seen(STORAGE)
         assert "cannot be written (File exists)" in str(opened)
         home.unlink()
-        until(is_served_from(home), 60.0, "the run moves to the home directory")
+        until(is_served_from(home), 240.0, "the run moves to the home directory")
         run.until_seen(STORAGE, "resolved")
 
         # The file keeps the agent from making the directory again before it is reported.
@@ -55,11 +55,11 @@ def test_a_run_goes_through_every_unusable_home_without_a_lost_step(tmp_path):
         shutil.rmtree(tmp_path / "away")
         run.until_seen("was deleted or replaced")
         home.unlink()
-        until(is_served_from(home), 60.0, "the run moves back")
+        until(is_served_from(home), 240.0, "the run moves back")
 
         home.rename(tmp_path / "away")
         home.mkdir()
-        until(is_served_from(home), 60.0, "the run moves to the new directory")
+        until(is_served_from(home), 240.0, "the run moves to the new directory")
         (tmp_path / "nan").touch()
         run.until_seen("nan_or_inf")
         steps = run.end()
@@ -78,7 +78,7 @@ def test_a_full_disk_is_reported_and_nothing_is_lost(tmp_path):
         if can_mount():
             stack.enter_context(small_disk(home, "24m"))
         run = stack.enter_context(home_run(tmp_path))
-        until(is_served_from(home), 60.0, "the run is in the home directory")
+        until(is_served_from(home), 240.0, "the run is in the home directory")
         if can_mount():
             assert (database(home).parent / "reserve").stat().st_size == 4 << 20
             fill(home)
@@ -93,7 +93,7 @@ def test_a_full_disk_is_reported_and_nothing_is_lost(tmp_path):
         run.until_seen("nan_or_inf")
         (home / "filler").unlink() if can_mount() else home.unlink()
         run.until_seen(STORAGE, "resolved")
-        until(is_served_from(home), 60.0, "the run moves back")
+        until(is_served_from(home), 240.0, "the run moves back")
         assert (database(home).parent / "reserve").exists(), "it is made again"
         steps = run.end()
 
@@ -136,7 +136,7 @@ def test_a_home_directory_that_does_not_answer(tmp_path, begins_hanging):
         run = stack.enter_context(home_run(tmp_path, remote="" if can_mount() else "hanging"))
         stack.enter_context(mount)
         if can_mount() and not begins_hanging:
-            until(is_served_from(home), 60.0, "the run is in the home directory")
+            until(is_served_from(home), 240.0, "the run is in the home directory")
             mount.enter_context(hanging_mount(home))
         run.until_seen("does not answer")
         (tmp_path / "nan").touch()
@@ -149,7 +149,7 @@ def test_on_a_file_server_the_run_is_in_shared_memory_and_copied(tmp_path):
     """A local directory that the agent takes for one on a file server."""
     home = tmp_path / "home"
     with home_run(tmp_path, remote="working") as run:
-        until(is_served_from(home), 60.0, "the first copy")
+        until(is_served_from(home), 240.0, "the first copy")
         assert (tmp_path / "shm" / "home" / "state" / "sentinel.db").exists()
         assert not database(home).with_name("sentinel.db-wal").exists()
         (tmp_path / "nan").touch()
@@ -180,15 +180,15 @@ def test_a_disk_that_stalls_delays_the_agent_and_not_the_training(tmp_path):
     """A second process holds the write lock of the database: the commit of the agent waits."""
     home = tmp_path / "home"
     with home_run(tmp_path) as run:
-        until(is_served_from(home), 60.0, "the run is in the home directory")
+        until(is_served_from(home), 240.0, "the run is in the home directory")
         with closing(connect(database(home))) as connection:
-            until(lambda: stored_steps(home), 60.0, "a step is stored")
+            until(lambda: stored_steps(home), 240.0, "a step is stored")
             connection.execute("begin immediate")
             (tmp_path / "nan").touch()
             before = len(stored_steps(home))
             ring = next((tmp_path / "shm" / "home").glob("*.ring"))
             first = sequence(ring)
-            until(lambda: sequence(ring) > first + 100, 60.0, "the training continues")
+            until(lambda: sequence(ring) > first + 100, 240.0, "the training continues")
             assert len(stored_steps(home)) == before
             connection.execute("rollback")
         run.until_seen("nan_or_inf")

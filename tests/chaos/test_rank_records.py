@@ -230,7 +230,7 @@ def test_strange_values_and_keys_change_nothing_and_are_shown_as_they_are(runs):
     url = job.agent()["url"]
 
     def shown():
-        text = requests.get(f"{url}/metrics", timeout=60).text
+        text = requests.get(f"{url}/metrics", timeout=240).text
         samples = [sample for family in parse_metrics(text) for sample in family.samples]
         logged = {s.labels["key"]: s.value for s in samples if s.name == "sentinel_logged_value"}
         return (text, samples, logged) if "tiny" in logged else None
@@ -251,7 +251,7 @@ def test_strange_values_and_keys_change_nothing_and_are_shown_as_they_are(runs):
         s.labels["signal"] for s in samples if s.name == "sentinel_nonfinite_total" and s.value
     }
     assert nonfinite >= {"up", "down", "nan"}
-    state = requests.get(f"{url}/api/run", timeout=60).text
+    state = requests.get(f"{url}/api/run", timeout=240).text
     json.loads(state, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
     (job.folder / "go on").touch()
     assert job.wait() == 0
@@ -278,5 +278,5 @@ def test_a_rank_that_stops_after_the_clock_was_set_is_found(tmp_path, seconds):
         job.agent()
         set_clock(tmp_path / "clock", seconds)
         os.kill(pids[1], signal.SIGSTOP)
-        text = "rank 1 is stopped by a signal"
+        text = "rank 1 is suspended by SIGSTOP"
         until(lambda: any(text in each[2] for each in job.alerts()), TIMEOUT_SECONDS, text)

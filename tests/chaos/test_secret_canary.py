@@ -18,7 +18,7 @@ import requests
 from support.rank_processes import until
 from support.webhook_receiver import Receiver, hang_up, redirect, status
 
-TIMEOUT_SECONDS = 120.0
+TIMEOUT_SECONDS = 240.0
 CANARY = "CANARY7f3a9c51e0b24d68"
 ENCODED = b64encode(CANARY.encode()).decode().rstrip("=")
 
@@ -162,7 +162,7 @@ class Run:
                 "without": {},
                 "wrong": {"authorization": "Bearer wrong"},
             }.items():
-                answer = requests.get(f"{url}{route}", headers=headers, timeout=60)
+                answer = requests.get(f"{url}{route}", headers=headers, timeout=240)
                 found[f"{route} {name}"] = f"{answer.headers} {answer.text}"
         return found
 
@@ -210,7 +210,7 @@ def test_no_output_of_a_run_contains_a_secret(run):
     until(
         lambda: "run_failed" in requests.get(
             f"{run.registration()['url']}/api/run",
-            headers={"authorization": f"Bearer {CANARY}"}, timeout=60,
+            headers={"authorization": f"Bearer {CANARY}"}, timeout=240,
         ).text, TIMEOUT_SECONDS, "the failure is found",
     )  # fmt: skip
     shown |= run.answers() | run.files()

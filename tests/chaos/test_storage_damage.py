@@ -62,7 +62,7 @@ def watch_through(folder: Path, damage: Damage) -> str:
             until(lambda: "nan_or_inf#1 firing" in nan_alerts(receiver), 1120.0, "the first NaN")
             run.end_nan()
             until(lambda: "nan_or_inf#1 resolved" in nan_alerts(receiver), 1120.0, "its end")
-            until(lambda: delivered(run) >= 2, 120.0, "the outcomes are stored")
+            until(lambda: delivered(run) >= 2, 240.0, "the outcomes are stored")
             damage(run)
             before = run.step()
             until(lambda: run.step() > before + 40, 1120.0, "monitoring after the damage")
@@ -167,9 +167,9 @@ def test_a_replaced_database_is_stated_everywhere_and_notified_once(tmp_path):
     with Receiver() as receiver, DamagedRun(tmp_path / "run", receiver.url) as run:
         run.start_agent()
         run.start_trainer()
-        until(lambda: run.stored_steps() > 20, 120.0, "the first steps")
+        until(lambda: run.stored_steps() > 20, 240.0, "the first steps")
         overwrite_while_dead(root_of("step"))(run)
-        until(lambda: "live/storage#1" in str(all_alerts(receiver)), 120.0, "the warning")
+        until(lambda: "live/storage#1" in str(all_alerts(receiver)), 240.0, "the warning")
         storage = run.state()["storage"]
         (damaged,) = run.directory.glob("sentinel.db.corrupt-*")
         assert (storage["mode"], storage["set_aside"]) == ("replaced", damaged.name)
@@ -177,10 +177,10 @@ def test_a_replaced_database_is_stated_everywhere_and_notified_once(tmp_path):
         assert storage["text"] in run.status()
         steps = run.step()
         # A kill before the outcome is stored repeats the delivery.
-        until(lambda: delivered(run) >= 1, 120.0, "the outcome is stored")
+        until(lambda: delivered(run) >= 1, 240.0, "the outcome is stored")
         run.kill_agent()
         run.start_agent()
-        until(lambda: run.step() > steps, 120.0, "the next agent")
+        until(lambda: run.step() > steps, 240.0, "the next agent")
         assert run.state()["storage"]["text"] == storage["text"]
         run.end()
         firing = [each for each in all_alerts(receiver) if "storage#1 firing" in each]
@@ -215,7 +215,7 @@ def test_a_power_failure_leaves_a_consistent_database(tmp_path):
         run.start_agent()
         run.start_trainer()
         for number in (100, 200, 300):
-            until(lambda number=number: run.stored_steps() > number, 120.0, "steps")
+            until(lambda number=number: run.stored_steps() > number, 240.0, "steps")
         run.kill_agent()
         log = run.database.with_name("sentinel.db-wal")
         content, counts = log.read_bytes(), set()

@@ -12,7 +12,7 @@ from sentinel.model.record import Event
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(600)]
 
 STEPS = 30
-TIMEOUT_SECONDS = 60.0
+TIMEOUT_SECONDS = 240.0
 """Timeout of what takes a second on an idle machine."""
 
 PATCHED = """

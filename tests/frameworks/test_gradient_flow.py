@@ -147,7 +147,7 @@ def test_the_parts_of_two_ranks_are_stored_by_their_agent_as_one_gradient(torchr
     (database,) = (tmp_path / "home" / "runs").glob("*/sentinel.db")
     reader = RunReader(database)
     # The agent reads the last records after the end of the ranks.
-    until(lambda: len(reader.layers("layer_grad_norm")["x"]) == 5, 120.0, "layers are stored")
+    until(lambda: len(reader.layers("layer_grad_norm")["x"]) == 5, 240.0, "layers are stored")
     found = reader.layers("layer_grad_norm")
     assert found["layers"] == ["0", "2"]
     for column, step in enumerate(found["x"]):

@@ -196,7 +196,7 @@ def test_trackio_shows_the_alert_once(monkeypatch):
     trackio.log({"kl": 0.25})
     runs = {"trackio_project": project, "trackio_run": run.name, "trackio_run_id": run.id}
 
-    until(lambda: project in SQLiteStorage.get_projects(), 60.0, "the project")
+    until(lambda: project in SQLiteStorage.get_projects(), 240.0, "the project")
 
     # While the run is alive, and twice, as after a lost response.
     assert deliver(Trackio(), notification(runs))[0]

@@ -88,7 +88,7 @@ def test_wandb_is_captured_by_module_or_run_created_before_or_within(recorded, t
     assert_values_are_recorded(recorded, losses)
     assert [r.step for r in steps(recorded)] == [1, 2, 3, 4]
     left = set(psutil.Process().children(recursive=True)) - set(children)
-    assert not psutil.wait_procs(left, timeout=60)[1]
+    assert not psutil.wait_procs(left, timeout=240)[1]
 
 
 def test_nested_wandb_keys_are_joined_and_other_values_are_ignored(recorded, headers):

@@ -18,7 +18,7 @@ from sentinel.sinks.slack_bot import ACKNOWLEDGE_ACTION, SILENCE_ACTION
 pytest.importorskip("slack_sdk")
 pytest.importorskip("websockets")
 
-TIMEOUT_SECONDS = 60.0
+TIMEOUT_SECONDS = 240.0
 LOSSES = [1.0] * 10 + [float("nan")] * 10
 
 

@@ -12,7 +12,7 @@ import pytest
 from support.rank_processes import until
 from support.webhook_receiver import Receiver
 
-TIMEOUT_SECONDS = 120.0
+TIMEOUT_SECONDS = 240.0
 TRAINING = """
 import time, sentinel
 with sentinel.monitor():

@@ -34,18 +34,18 @@ def running_agent():
     command = [sys.executable, "-m", "sentinel", "agent", "--run", "live"]
     with subprocess.Popen(command, stderr=subprocess.DEVNULL) as agent:
         try:
-            until((run_dir("live") / "agent.json").exists, 120.0, "the agent is registered")
+            until((run_dir("live") / "agent.json").exists, 240.0, "the agent is registered")
             yield agent
         finally:
             agent.kill()
 
 
-def test_a_wrong_setting_is_an_error_with_the_nearest_name(tmp_path):
-    (tmp_path / "sentinel.toml").write_text("prot = 13130\n")
+def test_a_settings_file_that_cannot_be_read_is_an_error(tmp_path):
+    (tmp_path / "sentinel.toml").write_text("port =\n")
 
     done = sentinel("agent", "--run", "live")
     assert done.returncode == 2
-    assert '"port"' in done.stderr
+    assert "not valid TOML at line 1, column 7" in done.stderr
     assert "Traceback" not in done.stderr
 
 
@@ -120,7 +120,7 @@ def set_aside_by_agent():
 def test_status_shows_the_state_of_a_run(running_agent):
     with ranks() as begin:
         begin(0, world=1)
-        state = until(lambda: at_step(3), 120.0, "the steps are processed")
+        state = until(lambda: at_step(3), 240.0, "the steps are processed")
 
     assert (state["run"], state["state"], state["incidents"]) == ("live", "running", [])
 

@@ -15,7 +15,7 @@ from sentinel.store.database import connect
 from sentinel.store.silences import Silence
 from sentinel.transport.paths import run_dir
 
-TIMEOUT_SECONDS = 60.0
+TIMEOUT_SECONDS = 240.0
 LOSSES = [1.0] * 10 + [float("nan")] * 10
 
 

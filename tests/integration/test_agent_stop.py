@@ -13,7 +13,7 @@ import pytest
 from support.rank_processes import ranks, until
 from support.webhook_receiver import Receiver, hang
 
-TIMEOUT_SECONDS = 60.0
+TIMEOUT_SECONDS = 240.0
 NAN = {"loss": [1.0] * 10 + [float("nan")] * 10}
 
 

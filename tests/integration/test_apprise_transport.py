@@ -8,7 +8,7 @@ from sentinel.model.delivery import AppriseCall
 from sentinel.notify.transports.send import send
 
 pytest.importorskip("apprise")
-DEADLINE_SECONDS = 60.0
+DEADLINE_SECONDS = 240.0
 
 
 def call(receiver, query="", **settings):

@@ -13,7 +13,7 @@ from support.vendors import SLACK_TOKEN, FakeSlack
 from sentinel.agent.main import Agent
 from sentinel.config.settings import load_settings
 
-TIMEOUT_SECONDS = 120.0
+TIMEOUT_SECONDS = 240.0
 LOSSES = [1.0] * 10 + [float("nan")] * 3 + [1.0] * 387
 
 
@@ -31,9 +31,10 @@ def agent_of_run(slack):
     """An agent of a run that had a few NaN; the test runs its loop."""
     bot = {"token": SLACK_TOKEN, "channel": "training", "api_url": slack.api_url}
     sinks = {"slack_bot": {**bot, "attach_report": True}}
+    at_once = {"resolve_seconds": 0.0, "cooldown_seconds": 0.0}
     with ranks() as start_rank:
         start_rank(0, world=1, steps=400, values={"loss": LOSSES})
-        agent = Agent("live", load_settings({"port": 0, "sinks": sinks}))
+        agent = Agent("live", load_settings({"port": 0, "sinks": sinks, **at_once}))
         agent.report_sender.start()
         agent.dispatcher.start()
         try:

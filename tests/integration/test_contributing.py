@@ -88,7 +88,7 @@ def test_the_test_of_the_example_passes(tree):
 def test_the_examples_have_clean_style_and_types(tree):
     assert run(tree, "ruff", "check", *EXAMPLES).stdout == "All checks passed!\n"
     assert run(tree, "ruff", "format", "--check", *EXAMPLES).returncode == 0
-    # `make test` checks the types before the tests, so most results are there already.
+    # `make test` checks the types beside the first tests, so most results are there already.
     types = run(tree, "mypy", f"--cache-dir={ROOT / '.mypy_cache'}", *PLUGINS)
     assert types.returncode == 0, types.stdout
 

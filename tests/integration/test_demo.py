@@ -49,7 +49,7 @@ def deliver(
 def test_the_receiver_parses_a_webhook(receiver):
     assert deliver(receiver) == 200
 
-    delivery = receiver.received.get(timeout=60)
+    delivery = receiver.received.get(timeout=240)
     assert replace(delivery, seconds=0.0) == ReceivedNotification(
         reason="opened",
         case="grpo-7b/kl_blowup#1",
@@ -66,7 +66,7 @@ def test_the_receiver_parses_a_webhook(receiver):
 
 def test_the_receiver_parses_a_diagnosis(receiver):
     assert deliver(receiver, notification=with_diagnosis()) == 200
-    delivery = receiver.received.get(timeout=60)
+    delivery = receiver.received.get(timeout=240)
 
     assert (delivery.cause, delivery.title) == ("policy_collapse", "policy collapse")
     assert (delivery.confidence_text, delivery.last_good_step) == ("likely, 83 %", 80)
@@ -81,7 +81,7 @@ def test_the_receiver_parses_a_diagnosis(receiver):
 
 def test_the_receiver_rejects_other_signatures(receiver):
     assert deliver(receiver, secret="another") == 401
-    assert requests.post(f"{receiver.url}/webhook", data=b"{}", timeout=60).status_code == 401
+    assert requests.post(f"{receiver.url}/webhook", data=b"{}", timeout=240).status_code == 401
     assert receiver.received.empty()
 
 
@@ -102,7 +102,7 @@ def test_the_receiver_reads_a_slack_message(receiver):
     )
 
     assert sink.is_accepted(Response(response.status_code, response.text))
-    assert "KL is 2 nats, run grpo-7b" in receiver.received.get(timeout=60)
+    assert "KL is 2 nats, run grpo-7b" in receiver.received.get(timeout=240)
 
 
 def test_no_demo_notification_reaches_the_users_sinks(tmp_path):

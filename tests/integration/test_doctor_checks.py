@@ -256,10 +256,10 @@ def test_the_proxy_is_shown_without_its_password(monkeypatch):
 
 def test_invalid_settings_fail(monkeypatch):
     monkeypatch.setenv("SENTINEL_PROT", "1")
-    (found,) = check_settings()
+    found = by_subject(check_settings())["settings"]
 
     assert found.grade is Grade.FAIL
-    assert "prot" in found.message
+    assert 'Did you mean "port"' in found.message
 
 
 def test_no_free_port_fails(monkeypatch):

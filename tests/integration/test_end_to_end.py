@@ -177,6 +177,8 @@ def train(tmp_path, monkeypatch, receiver):
     """Returns a function that starts a training; every one is killed at the end of the test."""
     monkeypatch.setenv("SENTINEL_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("SENTINEL_RUNTIME_DIR", str(tmp_path / "rings"))
+    monkeypatch.setenv("SENTINEL_RESOLVE_SECONDS", "0")
+    monkeypatch.setenv("SENTINEL_COOLDOWN_SECONDS", "0")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
     started = []
@@ -301,7 +303,7 @@ def test_a_stopped_rank_is_named(train, receiver):
     pid = training.mark(1)[0]
     os.kill(pid, signal.SIGSTOP)
 
-    text = "rank 1 is stopped by a signal"
+    text = "rank 1 is suspended by SIGSTOP"
     until(lambda: has_stall_alert(receiver, text), TIMEOUT_SECONDS, "the notification arrives")
     os.kill(pid, signal.SIGCONT)
     until(

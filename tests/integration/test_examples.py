@@ -46,7 +46,7 @@ def environ(tmp_path):
 
 def wait_for_file(folder: Path, name: str) -> Path:
     """The only file of that name below `folder`, once it exists."""
-    return until(lambda: list(folder.glob(f"runs/*/{name}")), 120.0, f"{name} is written")[0]
+    return until(lambda: list(folder.glob(f"runs/*/{name}")), 240.0, f"{name} is written")[0]
 
 
 @pytest.mark.timeout(900)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 import time
@@ -90,7 +91,7 @@ def test_a_heartbeat_reports_running_ranks_and_idle_time(source, rank):
 def test_a_clock_that_is_set_back_preserves_elapsed_times(source, rank):
     child = rank(0)
     child.kill()
-    child.wait(60.0)
+    child.wait(240)
     now = time.time()
     source.clock = lambda: now
     assert any(map(is_stop, source.poll()))
@@ -209,6 +210,24 @@ def test_a_second_agent_continues_at_the_stored_position(source, rank):
     after = poll_until(LiveRings("live", Counters(), positions), is_stop)
     assert [r.step for r in before if r.event is Event.STEP] == [1, 2, 3]
     assert [r.event for r in after if not is_heartbeat(r)] == [Event.STOP]
+
+
+@pytest.mark.skipif(
+    tuple(map(int, re.findall(r"\d+", os.uname().release)[:2])) < (6, 15),
+    reason="the kernel forgets the status of a process that its parent has waited for",
+)
+def test_how_ranks_ended_while_their_agent_was_replaced_is_known(source, rank):
+    children = [rank(0), rank(1)]
+    poll_until(source, is_heartbeat)
+    source.close()
+    for child in children:
+        child.terminate()
+        child.wait()
+    successor = LiveRings("live", Counters(), source.positions(), predecessor=source)
+    stops = [r for r in poll_until(successor, is_stop) if is_stop(r)]
+    successor.remove_rings()
+
+    assert [(r.rank, r.attributes.get("signal")) for r in stops] == [(0, "SIGTERM"), (1, "SIGTERM")]
 
 
 def test_a_restart_is_a_new_attempt(source, rank):

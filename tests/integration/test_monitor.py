@@ -182,9 +182,9 @@ def test_recursion_is_one_run(recorded):
 def test_threads_share_a_run(recorded):
     @monitored
     def work(barrier):
-        barrier.wait(60)
+        barrier.wait(240)
         sentinel.log({"x": 1.0})
-        barrier.wait(60)
+        barrier.wait(240)
 
     barrier = threading.Barrier(4)
     threads = [threading.Thread(target=work, args=(barrier,)) for _ in range(4)]

@@ -43,7 +43,7 @@ def wheel(tmp_path_factory):
     (built,) = folder.glob("train_sentinel-*.whl")
     target = folder / "site"
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index"]
-    subprocess.run([*pip, "--target", str(target), str(built)], check=True, timeout=120)
+    subprocess.run([*pip, "--target", str(target), str(built)], check=True, timeout=240)
     return target
 
 
@@ -173,10 +173,10 @@ def test_watch_follows_a_log(folder):
     )
     try:
         home = Path(os.environ["SENTINEL_HOME"])
-        until(lambda: [*home.glob("runs/*/agent.json")] or watch.poll() == 0, 60.0, "it serves")
+        until(lambda: [*home.glob("runs/*/agent.json")] or watch.poll() == 0, 240.0, "it serves")
     finally:
         watch.terminate()
-        watch.communicate(timeout=60)
+        watch.communicate(timeout=240)
 
 
 def test_serve_shows_the_logs_of_a_folder(folder):
@@ -185,10 +185,10 @@ def test_serve_shows_the_logs_of_a_folder(folder):
     try:
         line = serve.stdout.readline()
         url = re.search(r"http://\S+", line)[0]
-        listed = urlopen(f"{url}api/runs", timeout=60.0).read().decode()
+        listed = urlopen(f"{url}api/runs", timeout=240).read().decode()
     finally:
         serve.terminate()
-        serve.communicate(timeout=60)
+        serve.communicate(timeout=240)
 
     assert "my-run" in listed
 

@@ -184,14 +184,16 @@ COMPARED_FIELDS = (
 
 
 def serve_live_run(rows):
-    """An agent that has read the rings of two ranks to their end."""
+    """An agent that has read the rings of two ranks to their end, and dated every incident."""
     values = {name: [row[name] for row in rows] for name in rows[0] if name not in ("step", "time")}
     with ranks() as begin:
         for rank in (0, 1):
             begin(rank, world=2, steps=len(rows), values=values, ending="finished")
         agent = Agent("live", load_settings({"port": 0, "node_poll_seconds": 0}))
         outcome = run_dir("live") / "outcome.json"
-        until(lambda: agent.run_once() or outcome.exists(), 60.0, "the run has ended")
+        until(lambda: agent.run_once() or outcome.exists(), 240.0, "the run has ended")
+        judged = agent.processor.pipeline
+        until(lambda: agent.run_once() or not judged.undated_incidents, 240.0, "all are dated")
     return agent
 
 

@@ -76,7 +76,7 @@ def test_a_file_that_is_not_executable_is_an_error(tmp_path, run_without_agent):
 
 def test_a_missing_settings_file_is_an_error():
     command = run_arguments("--config", "nowhere.toml", "--", "true")
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
 
     assert (done.returncode, "nowhere.toml" in done.stderr) == (2, True)
 
@@ -165,7 +165,7 @@ def test_a_killed_launcher_kills_its_command(script, run_without_agent):
         pid = int(command.stdout.readline())
         command.kill()
 
-    until(lambda: not is_alive(pid), 60.0, "the command ends")
+    until(lambda: not is_alive(pid), 240.0, "the command ends")
 
 
 def is_alive(pid):

@@ -40,8 +40,8 @@ def train(ending, outcome):
     """Train once, and wait for the outcome and for the exit of the agent."""
     command = [sys.executable, "-c", SCRIPT, ending]
     subprocess.run(command, timeout=240, stderr=subprocess.DEVNULL, check=False)
-    until(lambda: outcome_file().get("outcome") == outcome, 120.0, f"the outcome is {outcome}")
-    until(lambda: not (run_dir("requeued") / "agent.json").exists(), 120.0, "the agent has left")
+    until(lambda: outcome_file().get("outcome") == outcome, 240.0, f"the outcome is {outcome}")
+    until(lambda: not (run_dir("requeued") / "agent.json").exists(), 240.0, "the agent has left")
 
 
 def outcome_file():
@@ -57,4 +57,4 @@ def test_a_requeued_run_is_the_next_attempt():
 
     assert outcome_file()["attempt"] == 1
     rings = Path(os.environ["SENTINEL_RUNTIME_DIR"])
-    until(lambda: not list(rings.iterdir()), 120.0, "the rings are removed")
+    until(lambda: not list(rings.iterdir()), 240.0, "the rings are removed")

@@ -25,7 +25,7 @@ FAST = DeliveryTiming(
     max_sleep_seconds=0.05,
     uniform_random=lambda: 0.01,
 )
-TIMEOUT_SECONDS = 60.0
+TIMEOUT_SECONDS = 240.0
 
 
 def unused_url():

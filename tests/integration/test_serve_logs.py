@@ -14,7 +14,7 @@ import requests
 from support.event_files import event, event_file, field
 from support.images import png
 
-DEADLINE_SECONDS = 120.0
+DEADLINE_SECONDS = 240.0
 IMAGE = b"\x09" + bytes(8) + b"\x10\x05" + field(
     5, field(1, field(1, b"drawn") + field(4, field(4, png(48, 32))))
 )  # fmt: skip

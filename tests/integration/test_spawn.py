@@ -18,7 +18,7 @@ from sentinel.client.spawn import (
 )
 from sentinel.transport.paths import ring_dir
 
-TIMEOUT_SECONDS = 60.0
+TIMEOUT_SECONDS = 240.0
 NOW = 1000.0
 
 

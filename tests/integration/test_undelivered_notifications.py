@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from sentinel.cli.main import app
 
-TIMEOUT_SECONDS = 60.0
+TIMEOUT_SECONDS = 240.0
 LOSSES = [1.0] * 10 + [float("nan")] * 10
 
 
@@ -50,13 +50,13 @@ def sentinel(*arguments):
 @pytest.mark.fault("D5", "D14")
 def test_a_rejected_notification_is_shown_everywhere(agent_url):
     def problems():
-        return requests.get(f"{agent_url}/api/run", timeout=60).json()["delivery_problems"]
+        return requests.get(f"{agent_url}/api/run", timeout=240).json()["delivery_problems"]
 
     until(problems, TIMEOUT_SECONDS, "the problem")
     (problem,) = problems()
     # No probe restarts an agent whose receivers fail.
-    assert requests.get(f"{agent_url}/-/healthy", timeout=60).status_code == 200
-    metrics = requests.get(f"{agent_url}/metrics", timeout=60).text
+    assert requests.get(f"{agent_url}/-/healthy", timeout=240).status_code == 200
+    metrics = requests.get(f"{agent_url}/metrics", timeout=240).text
 
     assert (problem["sink"], problem["given_up"], problem["last_error"]) == (
         "webhook",

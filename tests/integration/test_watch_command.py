@@ -171,7 +171,9 @@ def make_agent(path, **options):
     return build_log_agent(path, "mine", load_settings(settings), **options)
 
 
-def test_an_incident_of_the_backlog_is_sent_only_if_it_is_still_firing(path, capsys):
+def test_an_incident_of_the_backlog_is_sent_only_if_it_is_still_firing(path, capsys, monkeypatch):
+    for name in ("RESOLVE", "COOLDOWN"):
+        monkeypatch.setenv(f"SENTINEL_{name}_SECONDS", "0")
     resolved = [*loss_rows(1, 20), *loss_rows(20, 30, "NaN"), *loss_rows(30, 300)]
     append_rows(path, *resolved, *loss_rows(300, 330, "NaN"))
     first = make_agent(path)

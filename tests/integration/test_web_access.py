@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from sentinel.cli.main import app
 from sentinel.web.auth import WRITE_TOKEN_HEADER
 
-TIMEOUT_SECONDS = 60.0
+TIMEOUT_SECONDS = 240.0
 LOSSES = [1.0] * 10 + [float("nan")] * 10
 HASH = "$2b$04$7Wnmo2bbySeCXu8y3/skxOm4f1q9R0xEathjAV/tIHHuOgla1CAqS"
 """Of the password "correct", at the lowest cost."""

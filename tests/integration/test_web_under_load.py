@@ -17,7 +17,7 @@ from prometheus_client import parser
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from support.rank_processes import ranks, until
 
-TIMEOUT_SECONDS = 120.0
+TIMEOUT_SECONDS = 240.0
 STEPS = 6_000
 VALUES = {
     "loss": [1.0],

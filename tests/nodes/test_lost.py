@@ -51,7 +51,8 @@ def test_a_dead_node_is_notified_once_and_the_run_continues(site, add_receiver, 
     until(head.notifications, TIMEOUT_SECONDS, head.log)
     (notification,) = head.notifications()
     assert notification.incident.key.detector == "node_lost"
-    assert 0.0 < notification.incident.opened_time - killed <= NODE_LOST_SECONDS
+    # How soon that is, test_collective_fallback.py checks with a clock of its own.
+    assert notification.incident.opened_time > killed
     left = [*job.ranks_of(hosts[0]), *job.ranks_of(hosts[1])]
     job.release(20)
     job.wait_at(60, left)

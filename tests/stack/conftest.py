@@ -169,5 +169,5 @@ def _read(url: str) -> str:
 
 def _ready(port: int) -> bool:
     with suppress(requests.ConnectionError, requests.Timeout):
-        return requests.get(f"http://127.0.0.1:{port}/-/ready", timeout=60).ok
+        return requests.get(f"http://127.0.0.1:{port}/-/ready", timeout=240).ok
     return False

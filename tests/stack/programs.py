@@ -15,6 +15,8 @@ from typing import TypeVar
 import pytest
 
 ValueT = TypeVar("ValueT")
+REQUIRED = os.environ.get("SENTINEL_REQUIRE_STACK") == "1"
+"""Read at import, since tests do not inherit SENTINEL_*."""
 
 
 def find(*names: str) -> str:
@@ -25,8 +27,8 @@ def find(*names: str) -> str:
     for name in names:
         if path := shutil.which(name):
             return path
-    missing = f"{' or '.join(names)} is not on PATH; scripts/missing_programs.py names its package"
-    if os.environ.get("SENTINEL_REQUIRE_STACK") == "1":
+    missing = f"{' or '.join(names)} is not on PATH; scripts/system_programs.py installs it"
+    if REQUIRED:
         pytest.fail(missing, pytrace=False)
     pytest.skip(missing)
 
@@ -59,10 +61,10 @@ def running(log: Path, *command: str, **options) -> Iterator[subprocess.Popen]:
     finally:
         process.terminate()
         try:
-            process.wait(timeout=60)
+            process.wait(timeout=240)
         except subprocess.TimeoutExpired:
             process.kill()
-            process.wait(timeout=60)
+            process.wait(timeout=240)
 
 
 def run_program(*command: str, text: str | None = None, cwd: Path | None = None):

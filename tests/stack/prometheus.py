@@ -17,7 +17,7 @@ class Prometheus:
     @property
     def ready(self) -> bool:
         with suppress(requests.ConnectionError, requests.Timeout):
-            return requests.get(f"{self.url}/-/ready", timeout=60).ok
+            return requests.get(f"{self.url}/-/ready", timeout=240).ok
         return False
 
     def instant_query(self, query: str, time: float | None = None) -> list[dict]:
@@ -33,10 +33,10 @@ class Prometheus:
         return self._get(f"label/{label}/values", **matching)
 
     def reload(self) -> None:
-        requests.post(f"{self.url}/-/reload", timeout=60).raise_for_status()
+        requests.post(f"{self.url}/-/reload", timeout=240).raise_for_status()
 
     def _get(self, endpoint: str, **parameters):
-        response = requests.get(f"{self.url}/api/v1/{endpoint}", params=parameters, timeout=60)
+        response = requests.get(f"{self.url}/api/v1/{endpoint}", params=parameters, timeout=240)
         body = response.json()
         assert body["status"] == "success", f"{parameters}: {body}"
         return body["data"]

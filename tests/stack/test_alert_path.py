@@ -70,6 +70,8 @@ def training(stack, tmp_path_factory):
         "SENTINEL_HOME": str(stack.home),
         "SENTINEL_RUNTIME_DIR": str(shared),
         "SENTINEL_RUN_ID": RUN,
+        "SENTINEL_RESOLVE_SECONDS": "0",
+        "SENTINEL_COOLDOWN_SECONDS": "0",
         "PYTHONPATH": str(SCRIPT.parents[2]),
         "OMP_NUM_THREADS": "1",
         "SENTINEL_DISABLE": ",".join(sorted(load_modules("detectors").keys() - DETECTORS)),
@@ -139,13 +141,13 @@ def test_one_message_has_cause_number_step_and_checkpoint(stack, training):
 
 def _onset_and_checkpoint(training) -> tuple[str, str]:
     """As notified: the page shows the onset that is estimated later."""
-    incidents = requests.get(f"{training.url}/api/run", timeout=60).json()["incidents"]
+    incidents = requests.get(f"{training.url}/api/run", timeout=240).json()["incidents"]
     (found,) = (each for each in incidents if each["detector"] == "kl_blowup")
     return str(found["onset_step"]), str(found["last_good_step"])
 
 
 def test_a_live_agents_metrics_pass_the_linter(training, promtool):
-    page = requests.get(f"{training.url}/metrics", timeout=60).text
+    page = requests.get(f"{training.url}/metrics", timeout=240).text
     checked = run_program(promtool, "check", "metrics", text=page)
 
     assert (checked.returncode, checked.stdout) == (0, "")

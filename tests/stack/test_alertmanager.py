@@ -33,7 +33,7 @@ def alertmanager(tmp_path_factory):
 
 def _ready(url):
     with suppress(requests.ConnectionError, requests.Timeout):
-        return requests.get(f"{url}/-/ready", timeout=60).ok
+        return requests.get(f"{url}/-/ready", timeout=240).ok
     return False
 
 
@@ -44,11 +44,11 @@ def inhibited(alertmanager):
     def send(*alerts):
         labels = [dict(alert) for alert in alerts]
         body = [{"labels": each} for each in labels]
-        requests.post(f"{alertmanager}/api/v2/alerts", json=body, timeout=60).raise_for_status()
+        requests.post(f"{alertmanager}/api/v2/alerts", json=body, timeout=240).raise_for_status()
         runs = {each["run"] for each in labels}
 
         def known():
-            alerts = requests.get(f"{alertmanager}/api/v2/alerts", timeout=60).json()
+            alerts = requests.get(f"{alertmanager}/api/v2/alerts", timeout=240).json()
             sent = [each for each in alerts if each["labels"]["run"] in runs]
             return sent if len(sent) == len(labels) else None
 

@@ -77,11 +77,11 @@ class Cluster:
 
     def _ready(self):
         with suppress(requests.ConnectionError, requests.Timeout):
-            return requests.get(f"{self.url}/-/ready", timeout=60).ok
+            return requests.get(f"{self.url}/-/ready", timeout=240).ok
         return False
 
     def severities(self):
-        alerts = requests.get(f"{self.url}/api/v2/alerts", timeout=60).json()
+        alerts = requests.get(f"{self.url}/api/v2/alerts", timeout=240).json()
         return [each["labels"]["severity"] for each in alerts]
 
     def forwarded(self):

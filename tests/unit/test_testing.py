@@ -97,6 +97,8 @@ class GlobalState:
         ({"update": lambda *_: Finding("no sentence")}, "in a sentence"),
         ({"update": lambda _, r: Finding("X.", onset_step=r.step + 1)}, "in the future"),
         ({"update": lambda *_: Finding("X.", {"a": [1]})}, "numbers or strings"),
+        ({"update": lambda *_: Finding("X.", {"joint_evidence": 8.0})}, "in words of a reader"),
+        ({"remedy": "Try a lower {learning rate}."}, "an article before the name of a setting"),
         ({"update": _with_global_state}, "must continue unchanged from a snapshot"),
         ({"update": _unbounded}, "must have bounded state"),
     ],

@@ -59,7 +59,7 @@ def test_the_direct_and_the_collective_path_give_identical_records(tmp_path):
         rings = [running.runtime(1) / "gathered" / f"0-{rank}.ring" for rank in (2, 3)]
         links = [tmp_path / ring.name for ring in rings]
         for ring, link in zip(rings, links, strict=True):
-            until(ring.exists, 120, "the rank's own ring")
+            until(ring.exists, 240.0, "the rank's own ring")
             os.link(ring, link)
         codes = running.wait()
         direct = {}
@@ -194,7 +194,7 @@ def test_ranks_that_pause_together_continue_gathering(tmp_path):
         "constants": {**SHORT_TIMEOUTS, "DRAIN_SECONDS": 60.0},
     }
     with job(tmp_path, (0, 1), **plan) as running:
-        until(lambda: "stopping" in running.output(1), 120, "the rank to be stopped")
+        until(lambda: "stopping" in running.output(1), 240.0, "the rank to be stopped")
         with pytest.raises(Exception, match="timed out"):
             running.ranks[0].wait(3.0)
         os.kill(running.ranks[1].pid, signal.SIGCONT)

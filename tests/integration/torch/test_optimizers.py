@@ -53,6 +53,65 @@ def test_a_new_optimizer_for_the_same_model_continues_the_count(recorded):
     assert column(recorded, "optimizer_steps") == [1, 2, 3]
 
 
+def step_alone(net, optimizer, step):
+    optimizer.zero_grad()
+    loss_of(net, batch(step)).backward()
+    optimizer.step()
+
+
+def alternate(critics=1, every=1):
+    """Actor and critic, each after a backward pass of its own; `critics` steps of the critic."""
+    actor, critic = model(), torch.nn.Linear(4, 1)
+    optimizers = [torch.optim.SGD(each.parameters(), lr=0.01) for each in (actor, critic)]
+
+    def iterate(step):
+        if step % every == 0:
+            for _ in range(critics):
+                step_alone(critic, optimizers[1], step)
+        step_alone(actor, optimizers[0], step)
+
+    return iterate
+
+
+def step_parts(order):
+    """Two optimizers for parts of one model step after one backward pass, or after two."""
+    net = model()
+    parts = [
+        [p for p in net.parameters() if (p.ndim > 1) is is_matrix] for is_matrix in (True, False)
+    ]
+    optimizers = [torch.optim.SGD(part, lr=0.01) for part in parts]
+
+    def iterate(step):
+        for _ in range(2):
+            loss_of(net, batch(step)).backward()
+        for index in order:
+            optimizers[index].step()
+            optimizers[index].zero_grad()
+
+    return iterate
+
+
+@pytest.mark.parametrize(
+    ("iterate", "is_alternating"),
+    [
+        pytest.param(alternate(), True, id="in turn"),
+        pytest.param(alternate(critics=5), True, id="five steps of the smaller"),
+        pytest.param(alternate(every=5), True, id="five steps of the larger"),
+        pytest.param(alternate(every=50), False, id="another one now and then"),
+        pytest.param(step_parts([0, 1]), False, id="parts of a model"),
+        pytest.param(step_parts([1, 0]), False, id="parts of a model, the smaller first"),
+    ],
+)
+def test_optimizers_that_step_in_turn_are_recorded(recorded, iterate, is_alternating):
+    with monitored:
+        for step in range(60):
+            iterate(step)
+
+    marks = column(recorded, "alternating_optimizers")
+    assert marks == [1.0] * len(marks)
+    assert bool(marks) is is_alternating
+
+
 def test_an_unused_optimizer_is_replaced_by_the_next(recorded):
     """Another model of the same size is trained next, while the first still exists."""
     models = []
@@ -65,6 +124,7 @@ def test_an_unused_optimizer_is_replaced_by_the_next(recorded):
                 models[-1][1].step()
 
     assert column(recorded, "optimizer_steps")[-1] > 60
+    assert column(recorded, "alternating_optimizers") == []
 
 
 def test_the_last_loss_of_a_repeated_closure_is_recorded(recorded):

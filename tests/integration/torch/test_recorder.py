@@ -37,6 +37,18 @@ def test_captured_and_logged_values_of_a_step_are_one_record(rank):
     assert (record.step, record.step_index) == (70, 1)
 
 
+def test_a_stage_is_between_the_step_before_it_and_the_next(rank):
+    rank.take_step(loss=0.5)
+    rank.recorder.record_stage({"name": "hard"})
+    rank.take_step(loss=0.7)
+    rank.recorder.close({"outcome": "finished"})
+
+    records = [(record.event, record.step_index) for record in rank.records()]
+    assert records[:3] == [(Event.STEP, 1), (Event.STAGE, 1), (Event.STEP, 2)]
+    (stage,) = [record for record in rank.records() if record.event is Event.STAGE]
+    assert (stage.attributes, stage.values) == ({"name": "hard"}, {"stage_number": 1.0})
+
+
 def test_captured_values_without_a_log_are_written_at_the_next_step_or_at_the_end(rank):
     rank.take_step(loss=0.5)
     rank.take_step(loss=0.4)

@@ -17,11 +17,14 @@ METADATA = {"framework": "trl", "algorithm": "sft", "learning_rate": GOOD_LEARNI
 
 
 @pytest.mark.parametrize(
-    "training",
-    [Training(frozen=True, count=200), Training(rate=lambda _: 0.0, count=200)],
+    ("training", "check"),
+    [
+        (Training(frozen=True, count=200), "requires_grad"),
+        (Training(rate=lambda _: 0.0, count=200), "the scheduler is stepped"),
+    ],
     ids=["no gradient", "no learning rate"],
 )
-def test_untrained_parameters_are_diagnosed(training):
+def test_untrained_parameters_are_diagnosed(training, check):
     replay = diagnose_run(training.records(), METADATA)
 
     assert replay.causes == ["frozen_parameters"]
@@ -29,7 +32,7 @@ def test_untrained_parameters_are_diagnosed(training):
     assert replay.notifications[0].step <= 64
     (case,) = replay.cases.values()
     assert "loss_never_moved" in {each.key.detector for each in case.others}
-    assert "requires_grad" in case.diagnosis.remedy
+    assert check in case.diagnosis.remedy
 
 
 def test_an_untrained_policy_is_diagnosed_if_its_rewards_vary():
@@ -99,3 +102,14 @@ def test_gradients_that_vanish_with_depth_have_another_cause():
 
     assert replay.causes == [""]
     assert replay.notifications[0].incident.key.detector == "layer_gradient_vanishing"
+
+
+def test_a_rate_of_0_has_the_schedule_in_its_remedy():
+    records = steps(loss=[2.0 + 0.01 * (n % 7) for n in range(200)], learning_rate=[0.0] * 200)
+    replay = diagnose_run(records, {"framework": "transformers"})
+    (case,) = [each for each in replay.cases.values() if each.diagnosis is not None]
+
+    assert case.diagnosis.cause == "frozen_parameters"
+    assert "The learning rate has been 0" in case.diagnosis.evidence[0].text
+    assert "(`lr_scheduler_type`), the warm-up (`warmup_steps`) that does" in case.diagnosis.remedy
+    assert "is not 0" not in case.diagnosis.remedy

@@ -46,3 +46,16 @@ def test_a_kl_that_rises_alone_is_a_weak_kl_term():
     run["completion_length"] = grpo_run(1)["completion_length"]
 
     assert diagnose_run(records(run), LOOSE).causes == ["weak_kl_term"]
+
+
+def test_a_reward_that_rises_while_all_answers_are_cut_off_is_hacked():
+    run = grpo_run(2)
+    run["completion_length"] = np.minimum(run["completion_length"] * doubling(8, 8), 512.0)
+    cut = np.clip(since() / 30, 0, 1)
+    run["truncated_fraction"] = np.maximum(run["truncated_fraction"], cut)
+    run["reward"] = run["reward"] + 2.0 * cut
+    replay = diagnose_run(records(run), TRL | {"max_completion_length": 512.0})
+
+    assert replay.causes == ["reward_hacked"]
+    (case,) = replay.cases.values()
+    assert "they are cut off, and have no end" in case.diagnosis.remedy

@@ -30,7 +30,7 @@ def waits(seed, late, count=260, onset=130, **more):
 def test_a_rank_that_all_others_wait_for_is_diagnosed(seed):
     replay = diagnose_run(waits(seed, [2]), METADATA)
 
-    assert replay.causes == ["slow_rank"]
+    assert list(replay.named_causes) == ["slow_rank"]
     assert len(replay.notifications) == 1
     (case,) = replay.cases.values()
     assert "node of rank 2" in case.diagnosis.remedy
@@ -40,6 +40,17 @@ def test_a_rank_that_all_others_wait_for_is_diagnosed(seed):
 
 def test_a_data_wait_on_all_ranks_has_another_cause():
     assert diagnose_run(waits(1, [0, 1, 2, 3]), METADATA).causes == ["slow_data"]
+
+
+def test_a_rank_that_waits_a_little_longer_than_all_others_is_not_the_cause():
+    def longer():
+        for step in range(1, 261):
+            row = [0.01, 0.01] if step < 130 else [0.8, 1.0]
+            yield combine_step(step, data_wait=row, step_time=[0.5 + max(row)] * 2)
+
+    replay = diagnose_run(longer(), METADATA)
+
+    assert list(replay.named_causes) == ["slow_data"]
 
 
 def test_gpu_errors_have_another_cause():

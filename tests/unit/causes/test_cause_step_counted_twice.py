@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 from support.diagnoses import diagnose_run
+from support.rloo_0_12 import check_notifications, read_records
 
 from sentinel.model.notification import NotificationReason
 from sentinel.model.record import Event
@@ -48,8 +49,8 @@ def test_the_remedy_stops_before_the_step_from_which_every_step_is_saved():
         "Upgrade TRL, or look for a second place that increments the step counter, such as a "
         "callback that adds to `state.global_step`: huggingface/trl issue 2124 was this. Stop the "
         "run before step 4000 (`max_steps`): from then on every step is saved, whatever the save "
-        "interval is. To run it as it is, set the checkpoint limit (`save_total_limit`), "
-        '`save_strategy="no"`, or a higher `total_episodes`.'
+        "interval is. To run it as it is, set the checkpoint limit (`save_total_limit`) or "
+        '`save_strategy="no"`.'
     )
 
 
@@ -64,6 +65,19 @@ def test_a_run_past_its_last_step_is_stopped_now():
 
     assert "Stop the run now: since step 1650 (`max_steps`) every step is saved" in remedy
     assert remedy.endswith("or a higher `max_steps`.")
+
+
+def test_a_loop_that_ends_at_its_last_step_needs_a_later_one():
+    first = diagnose_run(doubled_from(1700), TRL | {"algorithm": "sft"}).notifications[0]
+
+    assert first.diagnosis.remedy.endswith(
+        "Until then the run ends at step 4000 (`max_steps`) with too few updates: to run it as it "
+        "is, raise `max_steps` by the same factor."
+    )
+
+
+def test_the_recorded_training_of_rloo_is_reported_with_a_remedy_that_helps():
+    check_notifications(read_records())
 
 
 def test_other_frameworks_have_a_remedy_without_settings():

@@ -85,7 +85,7 @@ def test_a_resolved_incident_is_one_line_with_its_resolution(log):
     assert incidents[0]["detector"] == "kl_blowup"
     assert 331 <= incidents[0]["resolved_step"] <= 364
     evidence = incidents[0]["evidence"]
-    assert evidence["kl_nats_level"] > 10 * evidence["kl_nats_expected"], (
+    assert evidence["median_kl_nats"] > 10 * evidence["kl_nats_expected"], (
         "the evidence of the problem, not of its end"
     )
 

@@ -20,7 +20,7 @@ from sentinel.agent.discovery import DiscoveredRun
 from sentinel.cli.status import _format_run, _to_dict
 from sentinel.model.delivery_problem import DeliveryProblem
 from sentinel.model.finding import Finding, Severity
-from sentinel.model.incident import IncidentState, Onset
+from sentinel.model.incident import IncidentState
 from sentinel.model.message import build_message
 from sentinel.model.notification import RunContext
 from sentinel.store.silences import Acknowledgement, Suppression
@@ -62,16 +62,13 @@ def test_a_case_states_its_newest_values_with_their_step():
     assert "    Now, at step 1,250: KL to the reference 18,000,000 nats." in text_of(exposition)
 
 
-def test_a_case_has_one_onset():
-    """That of its notification is a first guess; the estimate replaces it everywhere."""
-    result = case_result(of=[replace(make_incident(), onset_step=86)])
-    exposition = make_exposition(result, run=RUN)
-    exposition.set_onset(result.notifications[0].incident.name, Onset(82, 80, 84, 60))
-    shown = "\n".join(text_of(exposition))
+def test_a_case_has_the_onset_of_its_incident():
+    incident = replace(
+        make_incident(), onset_step=82, onset_range=(80, 84), opened_step=100, last_good_step=60
+    )
+    shown = "\n".join(text_of(make_exposition(case_result(of=[incident], diagnosis=None), run=RUN)))
 
-    assert "86" not in shown
     assert "Since step 82; found at step 100" in shown
-    assert "- Step 82: KL is 2 nats." in shown
     assert "Last good checkpoint: step 60" in shown
     assert (
         "kl_blowup (began at step 82, between 80 and 84; last checkpoint before: step 60)" in shown

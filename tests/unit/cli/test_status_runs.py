@@ -15,13 +15,16 @@ from contextlib import suppress
 import pytest
 from rich.console import Console
 from support.rank_processes import until
+from support.run_databases import NOW, step_record, write_records
 from support.stored_homes import write_run
 from typer.testing import CliRunner
 
 from sentinel.cli._run_table import read_rows, run_table
 from sentinel.cli.main import app
+from sentinel.model.record import Event
+from sentinel.transport.paths import DATABASE_NAME
 
-TIMEOUT_SECONDS = 120.0
+TIMEOUT_SECONDS = 240.0
 
 
 @pytest.fixture(scope="module")
@@ -59,6 +62,26 @@ def test_a_past_run_is_read_from_its_database():
     assert lines[1].strip().startswith("trl, grpo")
     curves = [line for line in lines if "▁" in line]
     assert [line.split()[0] for line in curves][:3] == ["loss", "reward", "kl_ref"]
+
+
+def test_trainings_of_one_run_have_a_gap_between_their_curves(tmp_path, monkeypatch):
+    monkeypatch.setenv("SENTINEL_HOME", str(tmp_path))
+    path = tmp_path / "runs" / "folds" / DATABASE_NAME
+    path.parent.mkdir(parents=True)
+    records = []
+    for fold in range(3):
+        first = 100 * fold
+        if fold:
+            begin = {"event": Event.TRAINING, "time": NOW + first + 0.5}
+            records.append(step_record(first, {"training_number": 1.0 + fold}, **begin))
+        records += [step_record(first + at, {"loss": 100.0 - at}) for at in range(1, 100)]
+    write_records(path, records)
+    first, *lines = status("folds").stdout.splitlines()
+
+    assert "at step 299 of training 3" in first
+    (curve,) = [line for line in lines if line.strip().startswith("loss")]
+    assert len(curve.split()) == 1 + 3 + 1
+    assert all(part.startswith("█") for part in curve.split()[1:4])
 
 
 def test_a_past_run_as_json():

@@ -22,17 +22,17 @@ MERGED_ONLY = {"nodes", "nodes_lost", "lost_seconds", "lost_ranks", "lost_nodes"
 
 
 class RunningProcess(Process):
-    """A process that is not stopped."""
+    """A process that is not suspended."""
 
-    def is_stopped(self):
-        return False
+    def state(self):
+        return "S"
 
 
-class StoppedProcess(Process):
-    """A process that a signal has stopped."""
+class SuspendedProcess(Process):
+    """A process that a signal has suspended."""
 
-    def is_stopped(self):
-        return True
+    def state(self):
+        return "T"
 
 
 def rank(
@@ -43,11 +43,11 @@ def rank(
     last_progress_at=NOW,
     outcome="",
     ended_at=0.0,
-    is_stopped=False,
+    is_suspended=False,
     **stop_attributes,
 ):
     header = RingHeader(
-        process=(StoppedProcess if is_stopped else RunningProcess)(1000 + number, 1),
+        process=(SuspendedProcess if is_suspended else RunningProcess)(1000 + number, 1),
         identity=Identity("one", rank=number),
         capacity=4096,
         created_at=0.0,
@@ -194,16 +194,15 @@ def test_a_rank_that_waits_in_its_backward_pass_is_no_straggler():
     assert merge(waiting, slow).attributes["straggler_ranks"] == "2"
 
 
-def test_a_stopped_rank_blocks_all_nodes():
+def test_a_suspended_rank_blocks_all_nodes():
     heartbeat = merge(
         node(rank(0, 8)),
-        node(rank(2, 10, is_stopped=True, last_progress_at=NOW - 5.0), rank(3, 10)),
+        node(rank(2, 10, is_suspended=True, last_progress_at=NOW - 5.0), rank(3, 10)),
     )
 
-    assert (heartbeat.attributes["straggler_ranks"], heartbeat.attributes["blocked_by"]) == (
-        "2",
-        "signal",
-    )
+    known = heartbeat.attributes
+    assert (known["straggler_ranks"], known["blocked_by"]) == ("2", "signal")
+    assert known["suspended_processes"] == "2:1002:"
 
 
 def test_ranks_of_a_lost_node_are_neither_running_nor_dead():

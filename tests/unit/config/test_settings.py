@@ -125,6 +125,7 @@ def test_every_other_variable_of_ours_is_not_a_setting(read):
     """An agent inherits the environment of the rank that starts it."""
     names = re.compile(r"[\"']SENTINEL_([A-Z_]+)[\"'=]")
     requirements = [TESTS / "stack" / "programs.py", TESTS / "frameworks" / "requirements.py"]
+    requirements.append(ROOT / "scripts" / "system_programs.py")
     paths = [*(ROOT / "sentinel").rglob("*.py"), *requirements, ROOT / ".ci" / "run"]
     texts = [path.read_text() for path in paths]
     ours = {f"SENTINEL_{name}" for text in texts for name in names.findall(text)}
@@ -349,10 +350,65 @@ def test_valid_tables_beside_an_invalid_one_apply_to_an_agent(write_config):
     assert list(settings.config_errors) == ["detectors.loss_spike"]
 
 
-def test_an_agent_refuses_other_invalid_settings(write_config):
-    write_config("prot = 4000\n")
+HOOK = '[sinks.webhook]\nurl = "https://example.org"\n'
 
-    with pytest.raises(ConfigError, match='Did you mean "port"'):
+
+@pytest.mark.parametrize(
+    ("text", "setting", "rest"),
+    [
+        ("prot = 4000", "prot", {"port": 13130}),
+        ('port = "many"\nteam = "a"', "port", {"port": 13130, "team": "a"}),
+        (f"{HOOK}linger_seconds = 9", "sinks.webhook.linger_seconds", {"linger_seconds": 900.0}),
+        (f"{HOOK}min_severity = 4", "sinks.webhook.min_severity", {"port": 13130}),
+        (f"{HOOK}[sinks.slak]\nurl = 'x'", "sinks.slak", {"port": 13130}),
+        (f"{HOOK}[sinks.slack]", "sinks.slack.url", {"port": 13130}),
+        ("[history]\nmax = 3", "history.max", {"port": 13130}),
+        ("disable = ['nan', 'kl_blowup']", "disable.nan", {"disable": ["kl_blowup"]}),
+        ("[actions]\non_criticl = ['stop']", "actions.on_criticl", {"actions": {}}),
+    ],
+)
+def test_an_agent_uses_the_rest_beside_an_invalid_setting(write_config, text, setting, rest):
+    write_config(f"{text}\n")
+    with pytest.raises(ConfigError) as refused:
+        load_settings(environ={})
+    settings = load_agent_settings({})
+
+    assert settings.config_errors == {setting: str(refused.value)}
+    assert {name: getattr(settings, name) for name in rest} == rest
+    assert list(settings.sinks) == (["webhook"] if "webhook" in text else [])
+    assert settings.token is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['tokn = "secret"', 'token = ""', 'token_file = "/nowhere"', 'host = "0.0.0.0"\ntoken = 3'],
+)
+def test_an_agent_whose_login_is_invalid_lets_no_client_in(write_config, text):
+    write_config(f"{text}\n")
+    settings = load_agent_settings({})
+
+    assert len(settings.secret_token()) > 20
+    assert "secret" not in str(settings.config_errors)
+
+
+def test_an_agent_without_a_login_for_others_serves_this_machine(write_config):
+    write_config('host = "0.0.0.0"\n')
+
+    assert load_agent_settings({}).host == "127.0.0.1"
+
+
+def test_an_agent_whose_cluster_token_is_invalid_takes_no_other_node(write_config):
+    write_config('[cluster]\nhead = "a:1"\ntokn = "secret"\n')
+    cluster = load_agent_settings({}).cluster
+
+    assert cluster.head == "a:1"
+    assert len(cluster.secret_token()) > 20
+
+
+def test_an_agent_refuses_a_file_that_cannot_be_read(write_config):
+    write_config("port = \n")
+
+    with pytest.raises(ConfigError, match="cannot be read"):
         load_agent_settings({})
 
 

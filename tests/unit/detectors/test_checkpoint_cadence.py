@@ -115,7 +115,7 @@ def test_a_declared_interval_applies_once_it_is_known(kind):
     detector.update(event(kind, 0, save_steps=500, max_steps=4000))
 
     output = detector.update(event(Event.STEP, 4001, global_step=4001.0))
-    assert output.evidence["planned_steps"] == 4000
+    assert output.evidence["last_planned_step"] == 4000
     assert output.evidence["usual_save_interval_steps"] == 500
 
 

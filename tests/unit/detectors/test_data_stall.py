@@ -2,6 +2,9 @@
 
 from random import Random
 
+import pytest
+from support.aligned_steps import combine_step
+
 from sentinel.detectors.data_stall import DataStall
 from sentinel.model.finding import Clear, Finding, Severity
 from sentinel.model.record import Event
@@ -21,7 +24,7 @@ def test_a_loader_that_falls_behind_is_a_warning_dated_at_its_first_step():
     assert 100 + 15 <= record.step <= 100 + 18
     assert finding.severity is Severity.WARNING
     assert finding.onset_step == 101
-    assert "4 times the best" in finding.summary
+    assert "71% of the step time, which is 3.4 times the best; " in finding.summary
 
 
 def test_a_loader_that_was_always_slow_is_info():
@@ -60,3 +63,28 @@ def test_a_step_with_an_evaluation_is_ignored():
         outputs.append(update_detector(detector, record))
 
     assert not any(isinstance(output, Finding) for output in outputs)
+
+
+def waits_by_rank(late, ranks=8, onset=100):
+    """Steps of 1 s of work; from the onset on, the ranks of `late` wait 3 s, and all for them."""
+    rng = Random(0)
+    for step in range(1, 201):
+        row = [
+            (3.0 if rank in late and step >= onset else 0.02) * rng.uniform(0.8, 1.2)
+            for rank in range(ranks)
+        ]
+        yield combine_step(step, data_wait=row, step_time=[1 + max(row)] * ranks)
+
+
+@pytest.mark.parametrize("ranks", [2, 8, 64])
+def test_a_wait_of_one_rank_is_left_to_the_detector_that_names_it(ranks):
+    assert first_finding(DataStall(), waits_by_rank([1], ranks)) == (None, None)
+
+
+@pytest.mark.parametrize("late", [[3, 4], range(4), range(8)])
+def test_a_wait_of_several_ranks_is_a_warning(late):
+    record, finding = first_finding(DataStall(), waits_by_rank(late))
+
+    assert record.step <= 100 + 18
+    assert finding.severity is Severity.WARNING
+    assert finding.rank is None

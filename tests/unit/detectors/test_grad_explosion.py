@@ -1,7 +1,7 @@
 """Tests of the detector grad_explosion."""
 
 from copy import deepcopy
-from math import exp
+from math import exp, nan
 from random import Random
 
 import pytest
@@ -56,6 +56,40 @@ def test_an_explosion_in_the_first_steps_is_found_without_a_baseline():
     assert finding.onset_step == 8
 
 
+def test_a_recurrent_network_that_explodes_in_its_first_step_is_found_before_nan():
+    """A ReLU network with recurrent weights of gain 2 over 60 positions, by SGD."""
+    losses, norms = [146.0, 1.13e9, nan, nan], [1.02e5, 2.07e11, nan, nan]
+    record, finding = first_finding(GradExplosion(), steps(grad_norm=norms, loss=losses))
+
+    assert record.step == 2
+    assert finding.severity is None
+    assert finding.summary == (
+        "Gradient norm is 2.07e+11, and was at most 1.02e+05 before step 2; the loss is 1.13e+09, "
+        "and was at most 146."
+    )
+    detector = GradExplosion()
+    calm = [*steps(grad_norm=[1e5, 2e11, *[1e4] * 10], loss=[150.0, 1e9, *[30.0] * 10])]
+    outputs = [update_detector(detector, record) for record in calm]
+    assert isinstance(outputs[1], Finding)
+    assert not any(isinstance(output, Finding) for output in outputs[2:])
+
+
+@pytest.mark.parametrize(
+    ("norms", "losses"),
+    [
+        # A regression on targets that are not scaled.
+        ([480.0, 470.0, 490.0, 520.0, 890.0], [3.9e5, 3.3e5, 3.4e5, 2.7e5, 3.2e5]),
+        # Weights that begin at 0, and a loss that is logged as 0 at first.
+        ([1e-9, 1e-4, 0.3, 0.4], [2.3, 2.3, 2.3, 2.2]),
+        ([0.0, 4e3, 2e3, 1e3], [0.0, 9e4, 5e4, 4e4]),
+        # One batch that is out of range.
+        ([0.5, 700.0, 0.5, 0.5], [2.0, 90.0, 2.0, 2.0]),
+    ],
+)
+def test_large_losses_and_norms_of_the_first_steps_are_no_explosion(norms, losses):
+    assert first_finding(GradExplosion(), steps(grad_norm=norms, loss=losses)) == (None, None)
+
+
 def test_a_transient_in_the_first_steps_is_ignored():
     """A transient at the start is usual, and so is a norm that doubles in the warm-up."""
     assert detect([50.0, 20.0, 8.0, 3.0, *noisy([1.0] * 100)]) == (None, None)
@@ -105,7 +139,7 @@ def test_an_extreme_norm_among_norms_of_two_modes_is_a_warning(seed):
 
     assert record.step == finding.onset_step == 121
     assert finding.evidence["grad_norm"] == 200.0
-    assert 0.5 < finding.evidence["grad_norm_third_highest_before"] < 4.0
+    assert 0.5 < finding.evidence["third_highest_grad_norm_before"] < 4.0
 
 
 @pytest.mark.parametrize("seed", range(8))

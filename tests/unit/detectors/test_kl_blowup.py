@@ -30,7 +30,7 @@ def test_a_fivefold_rise_is_found_within_eight_points_with_its_onset():
     assert 164 <= record.step <= 168
     assert finding.onset_step == 161
     assert finding.evidence["kl_nats_expected"] == pytest.approx(0.1)
-    assert finding.evidence["kl_nats_level"] > 0.3
+    assert finding.evidence["median_kl_nats"] > 0.3
 
 
 def test_it_is_critical_while_it_is_ten_times_its_trend():

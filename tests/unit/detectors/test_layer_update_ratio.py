@@ -101,6 +101,17 @@ def test_a_single_layer_is_not_the_model():
     assert first_finding(LayerUpdateRatio(), records) == (None, None)
 
 
+def test_two_layers_that_a_step_replaces_are_a_warning():
+    """A recurrent network and its head, whose gradient explodes."""
+    sick = measurement(2, "layer_update_ratio", {"rnn": 2e5, "head": 30.0})
+    begins_at_zero = measurement(2, "layer_update_ratio", {"rnn": 0.01, "head": 30.0})
+
+    _, finding = first_finding(LayerUpdateRatio(), [sick])
+    assert finding.severity is None
+    assert finding.evidence["layer"] == "rnn"
+    assert first_finding(LayerUpdateRatio(), [begins_at_zero]) == (None, None)
+
+
 def test_all_norms_that_bfloat16_does_not_move_are_info():
     records = ratios(*[1e-3] * 10)
     for record in records:
@@ -122,3 +133,23 @@ def test_it_is_clear_once_the_layer_moves():
     assert first_finding(detector, ratios(*[1e-3] * 10, still=[STILL]))[1] is not None
 
     assert update_detector(detector, ratios(1e-3)[0]) == Clear()
+
+
+def test_one_layer_that_changes_far_more_than_all_others_is_named():
+    records = ratios(*[1e-3] * 10)
+    for at, record in enumerate(records):
+        record.values[f"layer_update_ratio/{STILL}"] = [1.37, 0.56, 0.087, *[0.01] * 7][at]
+    detector = LayerUpdateRatio()
+    found = [update_detector(detector, record) for record in records]
+
+    assert [each.severity for each in found] == [Severity.INFO] * 7 + [None] * 3
+    assert f"changes layer `{STILL}` by 1.00% of its weights" in found[-1].summary
+    assert "since step 10 was 137%" in found[-1].summary
+
+
+def test_a_head_at_ten_times_the_rate_is_clear():
+    records = ratios(*[1e-2] * 20)
+    for record in records:
+        record.values["layer_update_ratio/head"] = 0.22
+
+    assert first_finding(LayerUpdateRatio(), records) == (None, None)

@@ -23,7 +23,7 @@ def test_a_fall_is_a_warning_within_ten_points():
 
     assert 42 <= record.step <= 52
     assert finding.severity is Severity.WARNING
-    assert finding.evidence["completion_tokens_before"] == pytest.approx(300.0)
+    assert finding.evidence["completion_length_tokens_before"] == pytest.approx(300.0)
 
 
 def test_shorter_answers_with_a_higher_reward_are_info():
@@ -42,7 +42,7 @@ def test_a_collapse_after_the_first_record_is_compared_with_it():
     )
 
     assert (record.step, finding.onset_step) == (13, 1)
-    assert finding.evidence["completion_tokens_before"] == 53.0
+    assert finding.evidence["completion_length_tokens_before"] == 53.0
 
 
 @pytest.mark.parametrize("last", [90.0, 290.0])

@@ -33,7 +33,7 @@ def test_growing_answers_with_a_constant_reward_are_a_warning():
 
     assert 45 < record.step < 70
     assert finding.severity is Severity.WARNING
-    assert finding.evidence["completion_tokens_at_start"] == 200.0
+    assert finding.evidence["completion_length_tokens_at_start"] == 200.0
     assert finding.onset_step <= record.step
 
 

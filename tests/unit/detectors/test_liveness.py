@@ -133,7 +133,7 @@ def test_an_end_by_sigterm_is_a_warning_at_most(requested_by, severity):
 
     assert detector.update(heartbeat(0.0, running=0, **stopped, **requested_by)) is None
     finding = detector.update(heartbeat(2.0, running=0, **stopped, **requested_by))
-    assert finding.summary == "Ranks 0-1 were stopped by SIGTERM at step 812."
+    assert finding.summary == "Ranks 0-1 were ended by SIGTERM at step 812."
     assert finding.severity is severity
 
 
@@ -210,11 +210,62 @@ def test_a_rank_stopped_by_a_signal_is_named():
     update_steps(detector, [1.0] * 20)
 
     finding = detector.update(
-        heartbeat(idle=31.0, straggler_ranks="1", straggler_step="812", blocked_by="signal")
+        heartbeat(
+            idle=31.0,
+            straggler_ranks="1",
+            straggler_step="812",
+            blocked_by="signal",
+            suspended_processes="1:4242:gpu-3",
+        )
     )
     assert finding.summary == (
-        "No rank has passed step 812 for 31 s (limit 30 s): rank 1 is stopped by a signal."
+        "No rank has passed step 812 for 31 s (limit 30 s): rank 1 is suspended by SIGSTOP."
     )
+    assert finding.severity is Severity.CRITICAL
+    assert finding.remedy.startswith("Continue it: `kill -CONT 4242` on gpu-3. Then find out who")
+
+
+def test_a_rank_that_hangs_after_the_others_have_ended_waits_for_nobody():
+    detector = RunStalled()
+    detector.update(Record("run", WHOLE_RUN, 0, 0.0, Event.START, {"world_size": 2.0}))
+    update_steps(detector, [1.0] * 20)
+
+    finding = detector.update(heartbeat(idle=31.0, running=1, straggler_ranks="1"))
+    assert finding.summary.endswith("rank 1 is behind; the other rank has ended.")
+    assert "wait for them" not in (finding.remedy or RunStalled.remedy)
+
+
+def test_several_suspended_ranks_are_continued_on_their_nodes():
+    detector = RunStalled()
+    update_steps(detector, [1.0] * 20)
+
+    finding = detector.update(
+        heartbeat(
+            idle=31.0,
+            straggler_ranks="0,1,2",
+            blocked_by="signal",
+            suspended_processes="0:41:gpu-3,1:42:gpu-3,2:7:gpu-4",
+        )
+    )
+    assert "`kill -CONT 41 42` on gpu-3, `kill -CONT 7` on gpu-4." in finding.remedy
+
+
+def test_a_rank_in_a_debugger_is_continued_there():
+    detector = RunStalled()
+    update_steps(detector, [1.0] * 20)
+
+    finding = detector.update(
+        heartbeat(
+            idle=31.0,
+            straggler_ranks="1",
+            blocked_by="debugger",
+            suspended_processes="1:4242:gpu-3",
+        )
+    )
+    assert "rank 1 is held by a debugger" in finding.summary
+    assert finding.severity is Severity.WARNING
+    assert "(4242 on gpu-3)" in finding.remedy
+    assert "kill -CONT" not in finding.remedy
 
 
 def test_a_lasting_stall_becomes_critical():
@@ -348,7 +399,7 @@ def test_no_phase_counts_for_a_stopped_rank():
     )
 
     assert finding.summary == (
-        "No rank has passed step 812 for 31 s (limit 30 s): rank 1 is stopped by a signal."
+        "No rank has passed step 812 for 31 s (limit 30 s): rank 1 is suspended by SIGSTOP."
     )
 
 

@@ -44,6 +44,22 @@ def test_it_is_critical_only_after_staying_as_high_as_untrained():
     assert highest_severity(noisy(FALLING + [3.5] * 60)) == {None, Severity.CRITICAL}
 
 
+def test_a_harder_task_that_is_learned_is_no_more_than_a_warning():
+    """The loss jumps to that of the untrained model and falls as it did at first."""
+    learned = [1.0 + 2.0 * exp(-t / 30) for t in range(200)]
+
+    assert highest_severity(noisy(FALLING + learned)) == {None}
+
+
+def test_a_loss_that_turns_and_does_not_recover_is_critical_later():
+    detector = LossDivergence()
+    stuck = [max(1.7, 3.0 - t / 20) for t in range(200)]
+    outputs = [update_detector(detector, record) for record in steps(loss=noisy(FALLING + stuck))]
+    critical = [getattr(output, "severity", None) is Severity.CRITICAL for output in outputs]
+
+    assert 290 <= critical.index(True) <= 305
+
+
 def test_a_loss_that_recovers_within_three_points_is_no_divergence():
     assert detect(noisy(FALLING + [3.0] * 3 + [1.0] * 60)) == (None, None)
 
@@ -95,7 +111,7 @@ def test_a_loss_of_both_signs_diverges_once_half_of_its_fall_is_lost():
     record, finding = detect(signed(fall + [0.2] * 40, 2))
 
     assert 203 <= record.step <= 210
-    assert finding.evidence["loss_level_before"] == pytest.approx(-1.0, abs=0.1)
+    assert finding.evidence["usual_loss_before"] == pytest.approx(-1.0, abs=0.1)
     for seed in range(20):
         assert detect(signed(fall + [-0.6] * 40, seed)) == (None, None)
 

@@ -32,7 +32,7 @@ def test_a_stall_at_the_best_level_may_be_converged_and_is_info():
     assert record.step > 300
     assert finding.severity is Severity.INFO
     assert 250 <= finding.onset_step <= record.step
-    assert abs(finding.evidence["change_share"]) < 0.01
+    assert abs(finding.evidence["loss_change_relative"]) < 0.01
 
 
 STUCK_HIGH = FALLING + [2.0] * 500

@@ -111,6 +111,29 @@ def test_an_interrupted_first_rank_is_not_named(cause):
     )
 
 
+def test_a_rank_that_is_killed_while_the_head_is_silent_is_named_first():
+    killed = {"cause": "died", "died_ranks": "2,3", "culprit_ranks": "3", "signal": "SIGKILL"}
+    own = heartbeat("", "", **killed, failed_seconds_ago="1.0")
+    finding = NodeLost().update(head_watch_heartbeat(own, "node-0", 41.0))
+
+    assert finding.summary == (
+        "Rank 3 was killed by SIGKILL, and the head agent on node-0 has not reported for 41 s; the "
+        "run is not monitored."
+    )
+    assert (finding.rank, finding.severity) == (3, None)
+
+
+@pytest.mark.parametrize("signal", [{"signal": "SIGABRT"}, {}])
+def test_a_rank_that_crashed_after_the_head_was_lost_is_a_consequence(signal):
+    own = heartbeat(
+        cause="died", died_ranks="3", culprit_ranks="3", failed_seconds_ago="1.0", **signal
+    )
+    finding = NodeLost().update(head_watch_heartbeat(own, "node-0", 41.0))
+
+    assert finding.summary.startswith("The head agent on node-0 has not reported")
+    assert finding.rank is None
+
+
 def detect(*records, detectors=(NodeLost, RunDied, RunStalled)):
     """Reason, detector and severity of each notification for these records."""
     engine = Engine({kind.__name__: kind for kind in detectors})
@@ -133,6 +156,28 @@ def test_a_dead_node_raises_one_incident_while_the_others_stall():
     assert detect(*steps, *heartbeats) == [
         (NotificationReason.OPENED, "NodeLost", Severity.CRITICAL)
     ]
+
+
+CUT = [
+    *(Record("run", WHOLE_RUN, i, float(i)) for i in range(20)),
+    *(heartbeat("2,3", "b", time=32.0 + s, silent=12.0 + s, idle=12.0 + s) for s in range(48)),
+]
+"""Nodes that do not reach each other for a minute."""
+
+
+def test_a_node_that_reports_again_before_the_ranks_go_on_is_one_case():
+    healed = [heartbeat(time=80.0 + s, idle=60.0 + s) for s in range(25)]
+    steps = [Record("run", WHOLE_RUN, 20 + i, 105.0 + i) for i in range(60)]
+
+    assert detect(*CUT, *healed, *steps) == [
+        (NotificationReason.OPENED, "NodeLost", Severity.CRITICAL)
+    ]
+
+
+def test_ranks_that_do_not_go_on_after_a_node_reports_again_are_a_stall():
+    healed = [heartbeat(time=80.0 + s, idle=60.0 + s) for s in range(40)]
+
+    assert (NotificationReason.OPENED, "RunStalled", Severity.WARNING) in detect(*CUT, *healed)
 
 
 def test_a_stall_after_a_lost_agent_is_found():

@@ -33,7 +33,7 @@ def test_an_oscillating_loss_is_info_with_its_period():
 
     assert 270 <= record.step <= 330
     assert Oscillation.severity is Severity.INFO
-    assert finding.evidence["period_logged_values"] == 10
+    assert finding.evidence["swing_period_in_logged_values"] == 10
     assert finding.onset_step <= 250
 
 

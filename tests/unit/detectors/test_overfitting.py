@@ -95,6 +95,29 @@ def test_a_slightly_higher_loss_at_the_best_accuracy_is_info():
     assert "accuracy on held-out data is 7" in holds.summary
 
 
+FINE_TUNED = [3.77, 3.78, 4.01, 4.16, 4.24, 4.31, 4.38, 4.41, 4.43]
+"""Held-out losses of a language model fine-tuned on 24 texts, evaluated each 25 steps."""
+
+
+def fine_tuned(token_accuracies):
+    for at, (held_out, accuracy) in enumerate(zip(FINE_TUNED, token_accuracies, strict=True)):
+        for step in range(25 * at + 1, 25 * at + 26):
+            yield event(Event.STEP, step, loss=2.0 + 1.4 * exp(-step / 80))
+        named = {"eval_loss": held_out, "eval_token_accuracy": accuracy}
+        yield event(Event.EVAL, 25 * at + 25, **named)
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "severity"), [(0.02, 0.06, None), (0.5, 0.5, None), (0.5, 0.66, "info")]
+)
+def test_token_accuracy_excuses_a_rise_only_if_it_clearly_rises_too(first, last, severity):
+    accuracies = [first + (last - first) * at / 8 for at in range(9)]
+    _, finding = first_finding(Overfitting(), fine_tuned(accuracies))
+
+    assert finding.severity == (severity and Severity(severity))
+    assert finding.evidence["best_step"] == 25
+
+
 def test_the_best_evaluation_so_far_is_no_overfitting():
     before = [3.1, 2.6, 2.4, 2.3, 2.25, 2.22, 2.2, 2.18, 2.17, 2.6, 2.62]
 

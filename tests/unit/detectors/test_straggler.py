@@ -1,7 +1,10 @@
 """Tests of the detector straggler."""
 
+import re
 from math import sqrt
 from random import Random
+
+import pytest
 
 from sentinel.detectors.straggler import Straggler
 from sentinel.model.finding import Clear, Finding, Severity
@@ -93,17 +96,17 @@ def test_a_new_start_resets_the_state():
     assert update_detector(detector, step(101, data_wait=[0.1, 0.1, 0.1])) is None
 
 
-def computes(count, onset, longer, ranks=2):
-    """From `onset` on, rank 1 takes `longer` seconds more before its backward pass."""
+def computes(count, onset, longer, unit=1.0):
+    """From `onset` on, rank 1 takes `longer` units more before its backward pass."""
     rng = Random(2)
     for number in range(count):
-        row = [0.05 + 0.01 * rng.random() for _ in range(ranks)]
-        row[1] += longer if number >= onset else 0.0
-        yield step(number, 0.1 + max(row), compute_time=row)
+        row = [unit * (0.2 + 0.04 * rng.random()) for _ in range(2)]
+        row[1] += longer * unit if number >= onset else 0.0
+        yield step(number, 0.4 * unit + max(row), compute_time=row)
 
 
 def test_a_rank_that_is_slower_in_computing_is_a_warning_within_thirty_slow_steps():
-    record, finding = first_finding(Straggler(), computes(150, 80, 0.2))
+    record, finding = first_finding(Straggler(), computes(150, 80, 0.8))
 
     assert record.step <= 80 + 30
     assert (finding.rank, finding.severity) == (1, Severity.WARNING)
@@ -124,6 +127,46 @@ def test_a_rank_that_waits_for_another_with_slow_data_is_not_named():
     _, finding = first_finding(Straggler(), records())
 
     assert (finding.rank, finding.evidence["signal"]) == (1, "data_wait")
+
+
+def test_a_rank_of_fast_steps_is_named_after_as_many_seconds():
+    """Of 14 ms a step from the onset on."""
+    record, finding = first_finding(Straggler(), computes(3_000, 1_000, 0.8, unit=0.01))
+
+    assert 14.0 <= 0.0142 * (record.step - 1_000) <= 16.5
+    assert (finding.rank, finding.severity) == (1, Severity.WARNING)
+    assert finding.onset_step == pytest.approx(1_000, abs=150)
+
+
+def contended(count, seconds, unit=0.05):
+    """Another program delays one rank and then the other, each time for so many seconds."""
+    for number in range(count):
+        row = [0.3 * unit, 0.3 * unit]
+        row[int(number * unit / seconds) % 2] += unit
+        yield step(number, 0.7 * unit + max(row), compute_time=row)
+
+
+@pytest.mark.parametrize("seconds", [0.2, 1.0, 3.0, 6.0])
+def test_ranks_that_are_delayed_in_turn_are_clear(seconds):
+    assert first_finding(Straggler(), contended(4_000, seconds)) == (None, None)
+
+
+def small_lag(count, onset):
+    """Rank 2 takes a tenth of each step of 1.1 s from the onset on."""
+    return waits(count, onset, 0.1)
+
+
+def test_a_tenth_of_the_time_is_a_warning_once_a_minute_is_lost():
+    assert severities(small_lag(500, 80)) == {None}
+    assert severities(small_lag(800, 80)) == {None, Severity.WARNING}
+
+
+def test_the_cost_is_stated_in_hours_of_the_ranks_that_wait():
+    _, finding = first_finding(Straggler(), waits(200, 100, 0.8))
+
+    lag = finding.evidence["median_lag_share_of_step_time"]
+    assert finding.evidence["rank_hours_lost_per_day"] == pytest.approx(24 * 3 * lag)
+    assert re.search(r"by 4\d% of the step time, 0\.8\d? s a step\.$", finding.summary)
 
 
 def test_ranks_whose_batches_differ_at_random_are_clear():

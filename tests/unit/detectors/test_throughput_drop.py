@@ -21,7 +21,7 @@ def test_a_token_that_costs_twice_as_much_is_a_warning():
 
     assert record.step <= 200 + 10
     assert 195 <= finding.onset_step <= 205
-    assert "usual_seconds_per_token" in finding.evidence
+    assert "usual_time_seconds_per_token" in finding.evidence
 
 
 def severities(step_times, **values):
@@ -75,8 +75,8 @@ def test_a_step_time_that_stays_doubled_is_a_warning_with_the_present_figure():
 
     # It has lasted for a minute; these steps take a second.
     assert 58 <= first <= 66
-    assert findings[first].evidence["times_usual"] == pytest.approx(4.0, rel=0.1)
-    assert findings[-1].evidence["times_usual"] == pytest.approx(4.0, rel=0.1)
+    assert findings[first].evidence["ratio_to_usual"] == pytest.approx(4.0, rel=0.1)
+    assert findings[-1].evidence["ratio_to_usual"] == pytest.approx(4.0, rel=0.1)
 
 
 def test_a_shorter_slowdown_of_steps_is_info():

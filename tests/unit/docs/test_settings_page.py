@@ -23,6 +23,7 @@ def rows(heading: str) -> list[list[str]]:
 
 def test_every_setting_is_there_with_its_default():
     listed = {name: default for name, default, _ in rows("Reference")}
+    assert len(listed) == len(rows("Reference"))
     plain = Settings().model_dump()
 
     assert listed == {

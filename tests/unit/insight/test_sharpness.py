@@ -299,3 +299,57 @@ def test_the_result_is_json_and_comes_back() -> None:
     result = sharpness(make_net(), cross_entropy, make_batch())
 
     assert Sharpness.from_json(json.loads(json.dumps(result.to_json()))) == result
+
+
+NORM_NOTE = "Batch norm uses the statistics of the batch, as in the steps of Adam."
+
+
+def train_with_batch_norm(*, is_frozen: bool = False) -> tuple[nn.Module, Any, Any]:
+    """A network whose first bias batch norm takes away again, after 40 steps of Adam."""
+    torch.manual_seed(1)
+    first = nn.Linear(10, 32)
+    model = nn.Sequential(first, nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 1))
+    if is_frozen:
+        model[1].eval()
+    optimizer = torch.optim.Adam(model.parameters(), 1e-3)
+    x = torch.randn(256, 10)
+    batch = x, torch.sin(x.sum(1, keepdim=True))
+    for _ in range(40):
+        chosen = torch.randint(0, 256, (64,))
+        optimizer.zero_grad()
+        mean_square(model, (batch[0][chosen], batch[1][chosen])).backward()
+        optimizer.step()
+    return model, optimizer, batch
+
+
+def mean_square(model: Any, batch: Any) -> torch.Tensor:
+    return ((model(batch[0]) - batch[1]) ** 2).mean()
+
+
+@pytest.mark.parametrize(("rate", "is_past"), [(1e-3, False), (10.0, True)])
+def test_adam_with_batch_norm_is_past_the_limit_at_a_rate_that_is(
+    rate: float, is_past: bool
+) -> None:
+    """In eval mode the bias has curvature, and Adam's second moments of it are rounding noise."""
+    model, optimizer, batch = train_with_batch_norm()
+    optimizer.param_groups[0]["lr"] = rate
+    before = {name: each.clone() for name, each in model.state_dict().items()}
+    result = sharpness(model, mean_square, batch, optimizer=optimizer)
+    in_train_mode = sharpness(model, mean_square, batch, optimizer=optimizer, mode="train")
+
+    assert result.ratio is not None
+    assert (result.ratio > 2.0) is is_past
+    assert result.ratio == pytest.approx(in_train_mode.ratio)
+    assert result.note == [NORM_NOTE]
+    assert all(torch.equal(before[name], each) for name, each in model.state_dict().items())
+    assert all(module.training for module in model.modules())
+
+
+def test_batch_norm_that_the_training_keeps_in_eval_mode_keeps_its_statistics() -> None:
+    model, optimizer, batch = train_with_batch_norm(is_frozen=True)
+    result = sharpness(model, mean_square, batch, optimizer=optimizer)
+
+    assert NORM_NOTE not in result.note
+    assert result.ratio is not None
+    assert result.ratio < 1.0
+    assert not model[1].training

@@ -269,7 +269,7 @@ def test_the_restart_count_is_read_from_the_environment_of_the_rank(nodes, resta
         tracker = ElasticRestartTracker()
         tracker.add_rank(live_rank)
         launcher.stdin.close()
-        launcher.wait(60.0)
+        launcher.wait(240)
 
     known = tracker.workers.get((0, 0))
     assert (known and known.restart_count) == restarts

@@ -29,7 +29,7 @@ def launcher():
 
 def leave(launcher):
     launcher.stdin.close()
-    launcher.wait(60.0)
+    launcher.wait(240)
 
 
 def test_the_status_is_read_once_more_after_the_launcher_exited(

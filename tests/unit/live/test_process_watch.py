@@ -44,8 +44,8 @@ def test_the_status_of_a_process_is_known(watch, ending, expected, reaped):
         assert watch.ends == {}
         child.stdin.close()
         if reaped:
-            child.wait(60.0)
-        watch.wait(60.0)
+            child.wait(240)
+        watch.wait(240)
         watch.update(thorough=False)
         end = watch.ends[process]
 
@@ -62,7 +62,7 @@ def test_a_process_that_ended_before_has_no_known_time(watch, monkeypatch, has_p
     with started() as child:
         process = Process.from_pid(child.pid)
         child.kill()
-        child.wait(60.0)
+        child.wait(240)
     watch.add(process)
 
     assert watch.ends == {process: ProcessEnd(0.0)}

@@ -70,7 +70,7 @@ def test_a_case_states_what_was_found_when_and_the_last_values(collapsed):
     (case, *_) = stored_state(collapsed)["cases"]
 
     assert re.match(
-        r"Policy collapse, as of step 1\d\d: Reward fell from", case["message"]["subject"]
+        r"Policy collapse, as of step 1\d\d: KL to the reference is", case["message"]["subject"]
     )
     assert re.search(
         r"^Last, at step 159: .*KL to the reference 1\d\d\.\d nats, reward -?0\.\d+\.$", case["now"]

@@ -176,6 +176,9 @@ def test_a_resolution_states_what_it_was_and_how_long_it_lasted():
         (Resolution.CLEARED, "KL blow-up"),
         (Resolution.RUN_FINISHED, "KL blow-up lasted until the run finished"),
         (Resolution.RUN_FAILED, "KL blow-up lasted until the run failed"),
+        (Resolution.TRAINING_FINISHED, "KL blow-up lasted until the training finished"),
+        (Resolution.STAGE_FINISHED, "KL blow-up lasted until another stage began"),
+        (Resolution.RESTARTED, "KL blow-up"),
     ],
 )
 def test_the_headline_of_a_resolution_says_that_only_the_run_ended(resolution, subject):
@@ -204,8 +207,28 @@ def test_the_checkpoint_has_its_path_if_that_exists():
 def test_the_headline_is_cut_within_the_finding():
     long = make_notification(summary="Loss " * 100)
 
-    assert build_message(long, NOW).cut_headline(60).endswith("…, run grpo-7b")
-    assert len(build_message(long, NOW).cut_headline(60)) == 60
+    cut = build_message(long, NOW).cut_headline(60)
+
+    assert cut.endswith("Loss…, run grpo-7b")
+    assert len(cut) <= 60
+
+
+@pytest.mark.parametrize(
+    ("max_chars", "rest"),
+    [
+        (150, " 39 (a.py:8 in main): bad sample, run grpo-7b (Qwen/Qwen2.5-7B on gpu-3)"),
+        (100, " 39 (a.py:8 in main): bad sample, run grpo-7b"),
+        (75, " 39: bad sample, run grpo-7b"),
+        (60, "…, run grpo-7b"),
+    ],
+)
+def test_the_headline_loses_what_is_in_parentheses_before_names(max_chars, rest):
+    raised = "Rank 1 raised ValueError at step 39 (a.py:8 in main): bad sample."
+    notification = replace(make_notification(summary=raised), context=CONTEXT)
+
+    cut = build_message(notification, NOW).cut_headline(max_chars)
+
+    assert cut == f"Critical: Rank 1 raised ValueError at step{rest}"
 
 
 def test_a_drill_is_marked_in_headline_and_notes():

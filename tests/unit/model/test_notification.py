@@ -1,44 +1,41 @@
-"""Dates of a notification after the onsets of its incidents are estimated."""
+"""Dates of a diagnosis after the onset of an incident is estimated."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from support.notifications import CONTEXT, make_notification, with_diagnosis
+from support.notifications import with_diagnosis
 
 from sentinel.model.incident import Onset
-from sentinel.model.notification import redate
+from sentinel.model.notification import redate_diagnosis
+
+DIAGNOSIS = with_diagnosis().diagnosis
+"""Evidence of steps 86 and 95, and of none; onset 86."""
 
 
-def test_the_estimate_of_the_incident_that_dates_the_case_dates_it():
-    notification = replace(with_diagnosis(), context=CONTEXT)
-    lead = replace(notification.incident, onset_step=86, last_good_step=80)
-    redated = redate(replace(notification, incident=lead), {lead.name: Onset(82, 79, 84, 60)})
+def steps(diagnosis):
+    return [each.step for each in diagnosis.evidence]
+
+
+def test_the_estimate_of_what_began_first_dates_the_diagnosis():
+    redated = redate_diagnosis(DIAGNOSIS, 86, Onset(82, 79, 84, 60))
 
     assert (redated.onset_step, redated.last_good_step) == (82, 60)
-    assert [each.step for each in redated.diagnosis.evidence] == [82, 95, None]
-    # It is the path of the checkpoint of step 80.
-    assert redated.context.checkpoint_path == ""
+    assert steps(redated) == [82, 95, None]
 
 
-def test_a_case_begins_with_the_earliest_of_its_evidence():
-    notification = with_diagnosis()
-    (other,) = notification.others
-    fall = replace(other, onset_step=95, last_good_step=80)
-    redated = redate(replace(notification, others=(fall,)), {fall.name: Onset(70, 68, 72, 40)})
+def test_evidence_that_proves_to_be_the_earliest_dates_it():
+    redated = redate_diagnosis(DIAGNOSIS, 95, Onset(70, 68, 72, 40))
 
     assert (redated.onset_step, redated.last_good_step) == (70, 40)
-    assert [each.step for each in redated.diagnosis.evidence] == [70, 86, None]
+    assert steps(redated) == [70, 86, None]
 
 
-def test_without_a_cause_the_estimate_of_the_lead_counts():
-    notification = make_notification()
-    redated = redate(notification, {notification.incident.name: Onset(88, 85, 91, None)})
+def test_later_evidence_changes_only_its_own_step():
+    redated = redate_diagnosis(DIAGNOSIS, 95, Onset(90, 88, 92, 80))
 
-    assert (redated.onset_step, redated.last_good_step) == (88, None)
+    assert redated.onset_step == DIAGNOSIS.onset_step
+    assert redated.last_good_step == DIAGNOSIS.last_good_step
+    assert steps(redated) == [86, 90, None]
 
 
-def test_without_an_estimate_nothing_changes():
-    notification = with_diagnosis()
-
-    assert redate(notification, {"other#1": Onset(1, 1, 1)}) is notification
+def test_the_onset_of_something_else_changes_nothing():
+    assert redate_diagnosis(DIAGNOSIS, 50, Onset(1, 1, 1)) is DIAGNOSIS

@@ -35,7 +35,7 @@ def test_a_number_is_shown_to_four_digits(number):
         ("free_bytes", 3.5 * 2**30, "Free: 3.5 GiB"),
         ("growth_bytes_per_second", 2.0**20, "Growth: 1 MiB/s"),
         ("warmup_steps", 100.0, "Warm-up: 100 steps"),
-        ("grad_norm_median_of_3", 3.74238, "Gradient norm median of 3: 3.742"),
+        ("grad_norm_median_of_3", 3.74238, "Gradient norm (median of the last 3): 3.742"),
         ("truncated_share_at_start", 0.031, "Truncated share at start: 3.1%"),
         ("signal", "kl_ref", "Signal: KL to the reference"),
         ("error", "exit code 3", "Error: exit code 3"),

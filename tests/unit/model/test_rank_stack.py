@@ -32,6 +32,29 @@ def stack(ranks, *frames, state=""):
     return RankStack(tuple(ranks), tuple(frames), state)
 
 
+def test_frames_that_only_call_another_are_not_shown():
+    wrapped = stack(
+        [1],
+        Frame("nonrecursive_disable_wrapper", f"{LIBRARY}/_dynamo/external_utils.py", 28),
+        Frame("Module._call_impl", f"{LIBRARY}/nn/modules/module.py", 1787),
+        LOAD,
+        Frame("monitored", "/home/me/sentinel/client/monitor.py", 58),
+    )
+
+    assert wrapped.format_frames() == "load_batch (train.py:88)"
+
+
+def test_a_hang_at_the_exit_is_not_located_in_the_function_that_calls_the_program():
+    at_exit = stack(
+        [1],
+        Frame("monitored", "/home/me/sentinel/client/monitor.py", 58),
+        Frame("<module>", "/home/me/train.py", 91),
+        state="does not return to Python",
+    )
+
+    assert at_exit.describe() == "rank 1 does not return to Python in <module> (train.py:91)"
+
+
 def test_the_rank_outside_the_collective_is_odd():
     stacks = [stack([0, 2, 3], *ALL_REDUCE, TRAIN), stack([1], LOAD, TRAIN)]
 
@@ -83,8 +106,8 @@ def test_places_are_in_words():
 
     assert waits.describe() == "rank 0 waits for the next batch of a DataLoader (train.py:91)"
     assert alone.describe(is_alone=True) == "the process is in the backward pass (train.py:91)"
-    assert stack([1, 2], state="is stopped by a signal").describe() == (
-        "ranks 1-2 are stopped by a signal"
+    assert stack([1, 2], state="is suspended by SIGSTOP").describe() == (
+        "ranks 1-2 are suspended by SIGSTOP"
     )
     assert waits.format_frames().startswith("wait (threading.py:320) < ")
 

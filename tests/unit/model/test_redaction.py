@@ -21,6 +21,7 @@ SECRETS = {
     "header": ("Authorization: Bearer hunter2", "Authorization: Bearer ***"),
     "hugging face": ("token hf_abcdefghijklmnop is invalid", "token *** is invalid"),
     "aws": ("key AKIAIOSFODNN7EXAMPLE", "key ***"),
+    "e-mail": ("no access for ana.b+x@mail.example.org: ask", "no access for ***: ask"),
     "hex": ("id 0123456789abcdef0123456789abcdef0", "id ***"),
     "base64": ("got dGhpcyBpcyBhIHNlY3JldCBrZXkgMTIz", "got ***"),
 }  # fmt: skip
@@ -39,6 +40,7 @@ def test_secrets_are_masked(text, expected):
         "max_tokens=512 exceeds pad_token_id=0 and num_tokens: 4096",
         "[Errno 2] No such file or directory: '/data/shards-2024-05-01/train_00017_of_01024.bin'",
         "Expected all tensors on the same device, but found at least two: cuda:0 and cpu",
+        "meta-llama/Llama-3@main, @decorator, gpu@3, a @ b has shape (3, 4)",
         "KeyError: 'model.layers.0.self_attn.q_proj.weight'",
     ],
 )
@@ -46,7 +48,9 @@ def test_usual_messages_stay(text):
     assert redact_line(text) == text
 
 
-@pytest.mark.parametrize("word", ["a", "token", "token_ids", "x.token-", "Aa1", "a://"])
+@pytest.mark.parametrize(
+    "word", ["a", "token", "token_ids", "x.token-", "Aa1", "a://", "a.", "a@", "a@a."]
+)
 def test_a_long_word_takes_linear_time(word):
     """It runs in a process that fails; the time was cubic in the length."""
     started_at = time.process_time()

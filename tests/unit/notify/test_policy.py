@@ -201,7 +201,7 @@ def test_pending_notifications_survive_a_restart(fixture):
 
 
 def test_an_acknowledged_case_is_sent_again_only_when_the_severity_rises(fixture):
-    History(fixture.user_connection)._store_incident(WARNING)
+    History(fixture.user_connection).store_incident(WARNING)
     fixture.enqueue(NotificationReason.OPENED, WARNING)
     silences.acknowledge(fixture.user_connection, "", NOW, "ana", "looking")
     fixture.policy.poll()
@@ -215,7 +215,7 @@ def test_an_acknowledgement_updates_the_message_once(fixture):
     """Also after a restart of the agent; a case that was not sent has no message."""
     fixture.recipients = Recipients({"slack": Route()}, updatable={"slack"})
     fixture.restart()
-    History(fixture.user_connection)._store_incident(CRITICAL)
+    History(fixture.user_connection).store_incident(CRITICAL)
     fixture.enqueue(NotificationReason.OPENED)
     fixture.deliver()
     silences.acknowledge(fixture.user_connection, "", NOW, "ana", "looking")
@@ -234,7 +234,7 @@ def test_an_acknowledgement_updates_the_message_once(fixture):
 
 
 def test_the_resolution_of_an_acknowledged_case_is_sent(fixture):
-    History(fixture.user_connection)._store_incident(CRITICAL)
+    History(fixture.user_connection).store_incident(CRITICAL)
     fixture.enqueue(NotificationReason.OPENED)
     silences.acknowledge(fixture.user_connection, "", NOW, "ana", "")
 
@@ -243,7 +243,7 @@ def test_the_resolution_of_an_acknowledged_case_is_sent(fixture):
 
 
 def test_a_case_acknowledged_within_its_silence_is_never_sent(fixture):
-    History(fixture.user_connection)._store_incident(CRITICAL)
+    History(fixture.user_connection).store_incident(CRITICAL)
     fixture.silence()
     fixture.enqueue(NotificationReason.OPENED)
     silences.acknowledge(fixture.user_connection, "", NOW, "ana", "")

@@ -47,7 +47,11 @@ def test_without_a_public_address_the_message_names_the_command_for_later(connec
     message = build_message(replace(notification, context=context), None)
 
     assert context.page_url == "http://127.0.0.1:13130/runs/grpo-7b/"
-    assert "After the run, `sentinel open grpo-7b` on gpu-3 leads to its page." in message.notes
+    (note,) = message.notes
+    assert note == (
+        "After the run, `sentinel report grpo-7b` on gpu-3 writes its page to a file; "
+        "`sentinel serve` shows it."
+    )
 
 
 def test_the_runs_at_trackers_are_passed_on(connection):
@@ -89,7 +93,7 @@ def test_the_usual_path_of_a_framework_is_derived(connection, tmp_path):
 def test_a_file_system_that_hangs_delays_a_notification_once(connection, tmp_path, monkeypatch):
     (tmp_path / "checkpoint-80").mkdir()
     metadata, hangs = {"framework": "trl", "output_dir": str(tmp_path)}, Flag()
-    monkeypatch.setattr(run_context, "_exists", lambda _: hangs.wait(60))
+    monkeypatch.setattr(run_context, "_exists", lambda _: hangs.wait(240))
     monkeypatch.setattr(run_context, "MAX_LOOKUP_SECONDS", 0.01)
     reader = RunContextReader(connection)
 

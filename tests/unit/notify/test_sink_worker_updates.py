@@ -260,7 +260,7 @@ def test_nothing_critical_is_lost_in_a_storm(fixture):
     assert sum("nan_or_inf" in text or "Critical" in text for text in sent) == 5
     assert "48 further notifications" in digest
     assert "3 of them are critical" in digest
-    assert "Nan or inf: 3" in digest
+    assert "NaN or inf: 3" in digest
 
 
 def test_the_end_of_a_case_in_a_digest_is_not_sent_and_others_wait_for_room(fixture):

@@ -8,6 +8,7 @@ from support.case_books import CaseBookDriver, Storm, opened
 
 from sentinel.model.diagnosis import RESUMED_STEP_KEY, CaseContext, Evidence
 from sentinel.model.finding import Severity
+from sentinel.model.incident import IncidentState, Onset
 from sentinel.model.record import Event
 from sentinel.pipeline.cases import CaseBook
 
@@ -26,6 +27,19 @@ def test_a_symptom_counts_the_occurrences_of_its_detector():
     driver.update(opened("rain"), opened("wind", episode=2))
 
     assert "'wind': 4" in driver.current_notification().diagnosis.evidence[0].text
+
+
+def test_a_symptom_that_was_over_before_the_case_began_is_no_evidence():
+    """A further slow epoch is dated by itself, not by the one before it."""
+    driver = CaseBookDriver(CaseBook({"inspecting": Inspecting()}))
+    over = {"state": IncidentState.RESOLVED, "resolved_step": 60, "onset_range": (10, 20)}
+    driver.update(opened("wind", Severity.INFO, onset=20, **over))
+    driver.update(opened("dark", Severity.INFO, onset=30, **over | {"resolved_step": 85}))
+    driver.update(opened("rain", onset=90, onset_range=(80, 90)))
+    text = driver.current_notification().diagnosis.evidence[0].text
+
+    assert "dark" in text
+    assert "wind" not in text
 
 
 def test_the_metadata_hold_the_step_at_which_a_run_resumed():
@@ -75,19 +89,16 @@ class Ranges(Storm):
         yield Evidence(0.9, f"{wind.earliest_onset} to {wind.latest_onset}.")
 
 
-def test_the_onset_of_a_symptom_is_that_of_the_change_in_its_signal():
-    """One line for five steps; the detector dates the fall of the loss three lines late."""
-    driver = CaseBookDriver(CaseBook({"ranges": Ranges()}), step=0)
-    for line in range(1, 31):
-        loss = 2.0 + 0.01 * (line % 3) if line < 21 else 1.0 + 0.01 * (line % 3)
-        driver.step = 5 * line - 1
-        driver.update(values={"loss": loss})
-    driver.update(opened("wind", onset=120, signal="loss"))
+def test_the_onset_of_a_symptom_is_the_one_that_was_estimated():
+    driver = CaseBookDriver(CaseBook({"ranges": Ranges()}))
+    driver.update(opened("wind", onset=120))
+    driver.set_onset("wind", Onset(105, 103, 106, 80))
+    (notification,) = driver.book.current_notifications()
 
-    assert driver.current_notification().diagnosis.evidence[0].text == "105 to 105."
+    assert notification.diagnosis.evidence[0].text == "103 to 106."
 
 
-def test_without_a_clear_change_the_onset_is_some_lines_before_to_the_opening():
+def test_without_an_estimate_the_onset_is_some_lines_before_to_the_opening():
     driver = CaseBookDriver(CaseBook({"ranges": Ranges()}))
     driver.update(opened("wind", onset=90, opened_step=100))
 

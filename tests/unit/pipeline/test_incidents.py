@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import ClassVar
 
 import pytest
@@ -258,6 +259,57 @@ def test_a_larger_value_of_an_open_info_is_shown_without_a_notification():
         "NoneType",
     ]
     assert changes[2].finding.summary == "8.0"
+
+
+NOW = 1_700_000_000.0
+
+
+def update_timed(book, *spans):
+    """The notifications for spans of (output, count, seconds between records)."""
+    step, time, changes = 0, NOW, []
+    for output, count, seconds in spans:
+        for _ in range(count):
+            step, time = step + 1, time + seconds
+            record = Record("run", WHOLE_RUN, step, time)
+            changes.append(book.update_incident(KEY, record, output, Probe()))
+    return [change for change in changes if isinstance(change, Notification)]
+
+
+def test_fast_steps_do_not_make_an_incident_flap():
+    """Slow batches at the start of each epoch of 5 s; 48 records are 2.4 s."""
+    epochs = [(BAD, 20, 0.05), (CLEAR, 80, 0.05)] * 6
+    opened, resolved = update_timed(IncidentBook(), *epochs, (CLEAR, 7_000, 0.05))
+
+    assert (opened.reason, opened.incident.onset_step) == (NotificationReason.OPENED, 1)
+    assert (resolved.reason, resolved.incident.flaps) == (NotificationReason.RESOLVED, 0)
+    assert resolved.step == 5 * 100 + 21, "the first clear record after the last finding"
+    assert resolved.time - (NOW + 0.05 * resolved.step) == pytest.approx(300, abs=0.1)
+
+
+def test_an_incident_that_returns_within_minutes_is_one_and_later_another():
+    book = IncidentBook()
+    again = replace(BAD, onset_step=3_000)
+    notifications = update_timed(
+        book, (BAD, 1, 1.0), (CLEAR, 200, 1.0), (BAD, 1, 1.0), (CLEAR, 400, 1.0), (again, 1, 1.0)
+    )
+
+    assert [(each.name, each.incident.onset_step) for each in notifications] == [
+        ("run/probe#1:opened", 1),
+        ("run/probe#1:resolved", 1),
+        ("run/probe#2:opened", 3_000),
+    ]
+    assert notifications[1].incident.flaps == 1
+
+
+def test_slow_steps_resolve_an_incident_after_as_many_records():
+    assert len(update_timed(IncidentBook(), (BAD, 1, 60.0), (CLEAR, 47, 60.0))) == 1
+    assert len(update_timed(IncidentBook(), (BAD, 1, 60.0), (CLEAR, 48, 60.0))) == 2
+
+
+def test_a_clock_that_is_set_back_does_not_keep_an_incident_open():
+    spans = (BAD, 1, 1.0), (CLEAR, 20, 1.0), (CLEAR, 1, -3_600.0), (CLEAR, 40, 1.0)
+
+    assert len(update_timed(IncidentBook(), *spans)) == 2
 
 
 def update_with(outputs):

@@ -8,30 +8,29 @@ import threading
 import time
 
 import pytest
-from support.results import make_incident
 
 from sentinel.pipeline import onset_process
-from sentinel.pipeline.onset import estimate_incident_onset
+from sentinel.pipeline.onset import estimate_onset
 from sentinel.pipeline.onset_process import OnsetProcess, OnsetProcessError
+from sentinel.pipeline.onset_request import OnsetRequest
 
-POINTS = [(step, 0.1 + 0.01 * (step * 7 % 5) + (step >= 120)) for step in range(160)]
-INCIDENT = make_incident()
+POINTS = tuple((step, 0.1 + 0.01 * (step * 7 % 5) + (step >= 120)) for step in range(160))
+REQUEST = OnsetRequest("run/kl_blowup#1", 122, POINTS)
 
 
-def test_the_estimate_is_that_of_this_process():
-    points = [*POINTS, (160, float("nan"))]
-    expected = estimate_incident_onset(INCIDENT, points[:-1], [50, 100])
+def test_the_estimates_are_those_of_this_process():
+    constant = OnsetRequest("run/loss_spike#1", 100, tuple((step, 1.0) for step in range(160)))
+    expected = estimate_onset(POINTS, 122)
 
-    assert OnsetProcess().estimate(INCIDENT, POINTS, [50, 100]) == expected
     assert expected is not None
-    assert expected.last_good_step == 100
+    assert OnsetProcess().estimate([REQUEST, constant]) == [expected, None]
 
 
 def test_a_process_that_fails_gives_an_error_without_a_traceback(monkeypatch):
     monkeypatch.setattr(onset_process, "_SCRIPT", "raise MemoryError('no room')")
 
     with pytest.raises(OnsetProcessError, match="exited with 1: MemoryError: no room"):
-        OnsetProcess().estimate(INCIDENT, POINTS, [])
+        OnsetProcess().estimate([REQUEST])
 
 
 def test_a_process_that_hangs_is_killed_at_the_deadline(monkeypatch):
@@ -39,7 +38,7 @@ def test_a_process_that_hangs_is_killed_at_the_deadline(monkeypatch):
     process = OnsetProcess(deadline=0.2)
 
     with pytest.raises(OnsetProcessError, match="longer than"):
-        process.estimate(INCIDENT, POINTS, [])
+        process.estimate([REQUEST])
     assert process._child.returncode == -9
 
 
@@ -55,7 +54,7 @@ def test_a_process_is_killed_on_request(monkeypatch):
     thread = threading.Thread(target=kill)
     thread.start()
     with pytest.raises(OnsetProcessError, match="exited with -9"):
-        process.estimate(INCIDENT, POINTS, [])
+        process.estimate([REQUEST])
     thread.join()
 
 

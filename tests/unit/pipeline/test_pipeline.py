@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from sentinel.config.settings import load_settings
 from sentinel.detectors.nan_or_inf import NanOrInf
 from sentinel.model.counters import Counters
 from sentinel.model.record import WHOLE_RUN, Event, Record
-from sentinel.pipeline.pipeline import Pipeline
+from sentinel.pipeline.pipeline import Pipeline, build
 from sentinel.pipeline.snapshot import serialize
 
 
@@ -41,6 +42,17 @@ def test_a_restored_pipeline_continues_where_the_last_one_stopped():
     assert before + combined_losses(second, range(5, 9)) == combined_losses(
         make_pipeline(), range(9)
     )
+
+
+def test_a_restored_pipeline_has_the_times_of_its_own_settings():
+    settings = {"baselines": False}
+    first = build(load_settings(settings, environ={}))
+    changed = settings | {"resolve_seconds": 5.0, "cooldown_seconds": 7.0}
+    second = build(load_settings(changed, environ={}))
+    second.restore(first.serialize())
+    book = second.engine.incident_book
+
+    assert (book.resolve_seconds, book.cooldown_seconds) == (5.0, 7.0)
 
 
 @pytest.mark.parametrize(

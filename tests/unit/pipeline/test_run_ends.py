@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
+from support.diagnoses import diagnose_run
+from support.grpo_runs import ONSET, TRL, doubling, grpo_run, records, since
 
 from sentinel.model.finding import Clear, Finding, Severity
 from sentinel.model.incident import IncidentKey, IncidentState, Resolution
@@ -135,6 +138,93 @@ def test_an_incident_that_had_ended_shortly_before_the_run_keeps_its_step(driver
         ("drift", Resolution.RUN_FINISHED),
     ]
     assert [each.step for each in driver.notifications] == [102, 103]
+
+
+NAN = Finding("NaN.", severity=Severity.CRITICAL)
+
+
+def end_with_nan(driver):
+    driver.process(outputs={"nan_or_inf": NAN, "slow": BAD})
+    return driver.process(Event.STOP, outcome="finished")
+
+
+def test_what_is_critical_fires_on_when_the_run_finishes(driver):
+    assert end_with_nan(driver) == [
+        ("nan_or_inf", NotificationReason.ENDED),
+        ("slow", Resolution.RUN_FINISHED),
+    ]
+    driver.restart_agent()
+
+    (incident,) = driver.book.open_incidents.values()
+    assert incident.is_ended_firing
+    clears = [driver.process(outputs={"nan_or_inf": Clear()}) for _ in range(60)]
+    assert clears == [[]] * 60
+    assert driver.process(Event.HEARTBEAT, outputs={"nan_or_inf": NAN}) == []
+    assert driver.process(Event.STOP, outcome="finished") == []
+
+
+@pytest.mark.parametrize("outcome", ["interrupted", "stopped"])
+def test_what_is_critical_ends_with_a_run_that_is_stopped(driver, outcome):
+    driver.process(outputs={"nan_or_inf": NAN})
+
+    assert driver.process(Event.STOP, outcome=outcome) == [("nan_or_inf", Resolution.RUN_STOPPED)]
+
+
+def test_what_was_critical_and_over_is_resolved_when_the_run_finishes(driver):
+    driver.process(outputs={"nan_or_inf": NAN})
+    driver.process(outputs={"nan_or_inf": Clear()})
+
+    assert driver.process(Event.STOP, outcome="finished") == [("nan_or_inf", Resolution.CLEARED)]
+
+
+@pytest.mark.parametrize("detector", ["run_stalled", "node_lost", "memory_creep"])
+def test_what_a_run_that_finishes_has_overcome_is_resolved(driver, detector):
+    driver.process(outputs={detector: NAN})
+
+    assert driver.process(Event.STOP, outcome="finished") == [(detector, Resolution.RUN_FINISHED)]
+
+
+def test_the_next_attempt_ends_what_outlived_the_run(driver):
+    end_with_nan(driver)
+
+    assert driver.process(Event.START, attempt=1) == []
+    assert driver.process(attempt=1) == [("nan_or_inf", Resolution.STARTED_AGAIN)]
+    assert driver.find("nan_or_inf", attempt=1) == [("nan_or_inf", NotificationReason.OPENED)]
+
+
+def test_an_acknowledgement_ends_what_outlived_the_run(driver):
+    end_with_nan(driver)
+    acknowledged = {ACKNOWLEDGED_KEY: "nan_or_inf"}
+
+    assert driver.process(Event.HEARTBEAT, **acknowledged) == [
+        ("nan_or_inf", Resolution.ACKNOWLEDGED)
+    ]
+
+
+def test_what_outlived_the_run_ends_after_a_day(driver):
+    end_with_nan(driver)
+    driver.now += MAX_LASTING_SECONDS
+
+    assert driver.process(Event.HEARTBEAT) == [("nan_or_inf", Resolution.EXPIRED)]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "reason"),
+    [("finished", NotificationReason.ENDED), ("stopped", NotificationReason.RESOLVED)],
+)
+def test_a_case_that_its_cause_makes_critical_fires_on(outcome, reason):
+    run = grpo_run(1)
+    run["kl_ref"] *= doubling(15, 60)
+    run["reward"] -= 0.6 * np.clip(since(ONSET + 60) / 8, 0, 1)
+    last = list(records(run))[-1]
+    stop = replace(last, event=Event.STOP, values={}, attributes={"outcome": outcome})
+    replay = diagnose_run([*records(run), stop], TRL | {"beta": 0.001})
+
+    assert replay.causes == ["policy_collapse"]
+    end = replay.notifications[-1]
+    assert (end.reason, end.diagnosis.cause) == (reason, "policy_collapse")
+    is_firing = end.incident.state is IncidentState.FIRING
+    assert is_firing == (reason is NotificationReason.ENDED)
 
 
 def test_a_pending_incident_is_not_notified_at_the_end():

@@ -34,6 +34,14 @@ def test_the_first_record_is_a_start_and_records_are_of_the_whole_run(read_log):
     ]
 
 
+def test_a_stage_is_declared_by_an_event(read_log):
+    (_, _, stage, _), _ = read_log(
+        {"step": 1, "loss": 2.0}, {"event": "stage", "step": 1}, {"step": 2, "loss": 3.0}
+    )
+
+    assert (stage.event, stage.step, stage.rank) == (Event.STAGE, 1, WHOLE_RUN)
+
+
 def test_a_bad_line_is_skipped_and_counted(read_log):
     records, skipped = read_log(
         {"step": 1, "loss": 2.0},

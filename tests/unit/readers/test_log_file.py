@@ -143,7 +143,7 @@ def test_a_pipe_is_refused_and_does_not_stop_its_writer(tmp_path, command):
     with subprocess.Popen([sys.executable, "-c", write]) as writer:
         run = subprocess.run(
             [sys.executable, "-m", "sentinel", command, path],
-            timeout=60,
+            timeout=240,
             check=False,
             capture_output=True,
             text=True,
@@ -160,7 +160,7 @@ def test_a_pipe_without_a_name_is_refused(tmp_path):
     for command in ("replay", "watch"):
         run = subprocess.run(
             [sys.executable, "-m", "sentinel", command, "/dev/stdin"],
-            timeout=60,
+            timeout=240,
             check=False,
             capture_output=True,
             input=b'{"step": 1, "loss": 2.0}\n',

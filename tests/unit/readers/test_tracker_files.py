@@ -51,7 +51,7 @@ def python(code, folder, **environ):
         cwd=folder,
         env={**os.environ, **environment},
         check=True,
-        timeout=120,
+        timeout=240,
     )
 
 

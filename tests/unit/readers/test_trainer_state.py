@@ -96,6 +96,17 @@ def test_the_newest_checkpoint_by_number_is_read(folder, tmp_path):
     assert [r.values["loss"] for r in records(tmp_path)[0] if r.event is Event.STEP] == [0.5]
 
 
+@pytest.mark.parametrize("place", ["checkpoint-20", "."])
+def test_a_file_has_the_saves_of_the_folders_beside_it(folder, tmp_path, place):
+    """Checkpoints that are later than the state belong to rows that it does not hold."""
+    folder(10, 20, 30)
+    (tmp_path / "trainer_state.json").write_text(state())
+
+    result, _ = records(tmp_path / place / "trainer_state.json")
+
+    assert [r.step for r in result if r.event is Event.SAVE] == [10, 20]
+
+
 def test_saving_by_epoch_drops_save_steps(folder):
     """The state holds the default save_steps of 500 even if saving is by epochs."""
     result, _ = records(folder(4, 8, 12, save_steps=500, max_steps=12, num_train_epochs=3))

@@ -26,7 +26,7 @@ from sentinel.store.database import (
     connect_read_only,
     transaction,
 )
-from sentinel.store.history import History, load_onsets
+from sentinel.store.history import History
 from sentinel.store.journal import Journal
 from sentinel.store.run_metadata import RunMetadataStore
 from sentinel.store.samples import SampleStore
@@ -264,15 +264,14 @@ def test_migration_keeps_history_incidents_and_cases(migrated):
     assert (record.event, record.step, dict(record.values)) == (Event.STEP, 5, {"loss": 1.5})
     assert record.attributes == {"missing": "4"}
     assert [each.event for each in others] == [Event.HEARTBEAT, Event.METADATA]
-    assert (incident["case"], incident["onset"]["last_good_step"]) == (NAME, 99)
+    assert incident["case"] == NAME
     assert incident["diagnosis"] == DIAGNOSIS | {"confidence_text": "likely, 83 %"}
     assert cases.cases_by_incident(migrated)[NAME]["subject"] == "policy collapse"
-    assert load_onsets(migrated)[NAME].step == 120
     assert [sample["completion"] for sample in SampleStore(migrated).newest()] == ["c"]
 
 
 def test_migration_gives_a_case_its_newest_notification(migrated):
-    (case,) = cases.all_cases(migrated, NOW + 60, pytest.fail, {})
+    (case,) = cases.all_cases(migrated, NOW + 60, pytest.fail)
 
     assert case["name"] == NAME
     assert case["message"]["facts"] == ("Step 86: KL is 2 nats.",)
@@ -449,7 +448,7 @@ def test_a_reader_of_an_agent_gives_up_none_of_its_locks(path):
     with closing(connect(path)) as agent:
         connect_read_only(path).close()
         program = [sys.executable, "-c", f"{opened}; connect(Path(sys.argv[1])).close()", str(path)]
-        subprocess.run(program, check=True, timeout=120.0)
+        subprocess.run(program, check=True, timeout=240)
         assert path.with_name(f"{path.name}-wal").exists()
         agent.execute("insert into sink_pause values('slack', 1.0)")
         with closing(connect_read_only(path)) as reader:

@@ -59,7 +59,8 @@ def test_incidents_cases_and_onsets_are_those_of_a_replay(tmp_path, settings):
     for each in replayed.incidents:
         found = stored[each.incident.name]
         assert found["case"] == each.case_name
-        assert (found["onset"] or {}).get("step") == getattr(each.onset, "step", None)
+        assert found["onset_step"] == each.incident.onset_step
+        assert found["last_good_step"] == each.incident.last_good_step
 
 
 def test_rows_without_a_time_end_when_the_log_was_written(tmp_path, settings):

@@ -142,10 +142,10 @@ def test_damage_while_the_agent_runs_is_found(path, monkeypatch):
     check = keeper.check
     monkeypatch.setattr(keeper, "check", lambda: (check(), checked.set()))
     keeper.start()
-    assert checked.wait(60.0)
+    assert checked.wait(240)
     storage.check()
     damage_outbox(path)
-    failure = until(lambda: storage.pop_failure(FailureKind.DAMAGED), 60.0, "damage is found")
+    failure = until(lambda: storage.pop_failure(FailureKind.DAMAGED), 240.0, "damage is found")
     keeper.stop()
 
     assert failure.kind is FailureKind.DAMAGED
@@ -205,6 +205,6 @@ def test_a_database_that_is_locked_during_the_check_is_still_synced(path, monkey
     monkeypatch.setattr(keeper, "sync", synced.set)
     keeper.start()
     try:
-        assert synced.wait(60.0)
+        assert synced.wait(240)
     finally:
         keeper.stop()

@@ -129,10 +129,14 @@ def test_starts_saves_evaluations_and_ends_are_kept(history):
 def test_steps_around_an_incident_are_kept(history):
     fill(history, 300)
     incident = replace(
-        make_incident(), onset_step=150, opened_step=160, resolved_step=600, resolved_time=9.0
+        make_incident(),
+        onset_step=140,
+        onset_range=(130, 145),
+        opened_step=160,
+        resolved_step=600,
+        resolved_time=9.0,
     )
     history.update(incident_result(of=incident))
-    history.connection.execute("insert into onset values(?, 140, 130, 145, null)", [incident.name])
     fill(history, 2500, first=300)
     thin(history)
     kept = {record.step for _, record in history.rows()}
@@ -156,6 +160,19 @@ def test_events_and_attempts_are_not_mixed(history):
     }
     assert all(block.attempt == block.step // 20 for block in blocks)
     assert all(block.attempt == block.first_step // 20 for block in blocks)
+
+
+def test_trainings_are_not_mixed(history):
+    for step in range(1500):
+        if step and step % 100 == 0:
+            values = {"training_number": 1.0 + step // 100}
+            history.update(make_result(Event.TRAINING, step, values=values))
+        history.update(step_result(step, loss=float(step // 100)))
+    thin(history)
+    means = [block.signals["loss"] for block in history.blocks() if block.event is Event.STEP]
+
+    assert means
+    assert all(each.min == each.max for each in means)
 
 
 def test_values_that_are_not_finite_are_left_out_of_the_mean(history):
@@ -271,14 +288,6 @@ def test_layouts_that_no_row_uses_are_deleted(history):
     thin(history)
 
     assert count(history, "layout") <= count(history, "step") + 1
-
-
-def test_the_values_before_an_incident_are_read_from_rows_in_full(history):
-    fill(history, 3000)
-    thin(history)
-    recent = history.recent_values("loss", inf, 4096, 256)
-
-    assert recent == [(step, float(step)) for step in range(2744, 3000)]
 
 
 def test_a_file_above_its_cap_loses_media_at_last(history):

@@ -62,7 +62,7 @@ def test_a_case_of_the_past_has_the_text_that_it_had(reader, connection):
     store_case(connection, notification)
 
     (case,) = reader.cases()
-    expected = case_with_message(notification, NOW + 1000.0, {})
+    expected = case_with_message(notification, NOW + 1000.0)
     assert case == json.loads(json.dumps(expected))
     assert case["state"] == "firing"
     assert case["message"]["remedy"]
@@ -264,6 +264,7 @@ def test_a_database_of_an_earlier_version_is_migrated(path):
             "drop index block_by_first_id",
             "drop table threshold",
             "drop table media",
+            "create table onset(incident text primary key)",
             "pragma user_version=12",
         ):
             old.execute(statement)

@@ -169,6 +169,35 @@ def test_new_rows_continue_a_series(path):
     assert reader.series(["reward"])["series"]["reward"]["x"] == [91]
 
 
+def two_trainings():
+    """The second one continues the step numbers of the first."""
+    yield from (step_record(step, {"loss": 1.0}) for step in range(1, 101))
+    time = NOW + 100.5
+    yield step_record(100, {"training_number": 2.0}, event=Event.TRAINING, time=time)
+    yield from (step_record(step, {"loss": 3.0}) for step in range(101, 201))
+
+
+def test_another_training_begins_a_curve_of_its_own(path, few_buckets):
+    write_records(path, two_trainings())
+    answer = RunReader(path).series(["loss"])
+    loss = answer["series"]["loss"]
+    first, second = answer["trainings"]
+
+    assert {*loss["mean"]} == {1.0, 3.0}
+    assert [mean == 3.0 for mean in loss["mean"]] == [each >= second for each in loss["attempt"]]
+    assert {*loss["attempt"]} == {first, second}
+
+
+def test_live_rows_are_of_the_training_that_the_series_has(path):
+    reader = RunReader(path)
+    write_records(path, two_trainings())
+    rows = reader.rows_since(0)
+    segments = dict(zip(rows["step"], rows["attempt"], strict=True))
+
+    assert rows["trainings"] == reader.series(["loss"])["trainings"]
+    assert [segments[step] for step in (1, 100, 101, 200)] == [0, 0, 1, 1]
+
+
 def test_a_restart_and_a_step_that_goes_back_begin_attempts(path, few_buckets):
     records = [step_record(step, {"loss": 1.0, "tokens": 10.0}) for step in range(1, 101)]
     records += [

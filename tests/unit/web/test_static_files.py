@@ -98,7 +98,7 @@ def test_nothing_else_is_served(client, path):
 def test_head_has_no_body(url):
     import requests
 
-    answer = requests.head(f"{url}/static/run.js", timeout=60)
+    answer = requests.head(f"{url}/static/run.js", timeout=240)
 
     assert (answer.status_code, answer.content) == (200, b"")
 

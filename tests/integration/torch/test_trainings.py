@@ -1,0 +1,309 @@
+"""Several trainings in one process are judged by themselves; a fault in one is found and dated.
+
+Each trial is a real training whose records go through the pipeline. `OVER` is far below the loss at
+which each training begins, so that one that is judged by the last one has a jump.
+"""
+
+from dataclasses import dataclass, field
+
+import pytest
+import torch
+from support.training_loops import monitored
+
+import sentinel
+from conftest import read_rings
+from sentinel.client.capture.loop import OTHER_STEPS_MARGIN
+from sentinel.config.settings import Settings
+from sentinel.model.notification import NotificationReason
+from sentinel.model.record import WHOLE_RUN, Event
+from sentinel.pipeline.pipeline import build
+
+STEPS, CLASSES, INPUTS = 100, 10, 16
+JUMPS = {"loss_spike", "loss_divergence"}
+"""Which one is first depends on the steps at which the gradient norm is measured."""
+OVER = 0.8
+
+
+@dataclass
+class Judged:
+    """What the pipeline found in the records of a run."""
+
+    trainings: list[float] = field(default_factory=list)
+    losses: list[float] = field(default_factory=list)
+    messages: list[tuple[str, str, int]] = field(default_factory=list)
+
+
+def judged():
+    pipeline, found = build(Settings(sinks={})), Judged()
+    for record in read_rings()[0]:
+        for result in pipeline.process(record):
+            if result.record.rank != WHOLE_RUN:
+                continue
+            if result.record.event is Event.TRAINING:
+                found.trainings.append(result.record.values["training_number"])
+            if result.record.event is Event.STEP:
+                found.losses.append(result.record.values["loss"])
+            found.messages += [
+                (each.incident.key.detector, each.incident.severity.value, each.onset_step)
+                for each in result.case_notifications
+                if each.reason is not NotificationReason.UPDATED
+            ]
+    return found
+
+
+class Task:
+    """A model with its optimizer and samples of ten classes."""
+
+    def __init__(self, seed=0, width=64, rate=1e-2):
+        torch.manual_seed(seed)
+        self.net = torch.nn.Sequential(
+            torch.nn.Linear(INPUTS, width), torch.nn.ReLU(), torch.nn.Linear(width, CLASSES)
+        )
+        self.optimizer = torch.optim.Adam(self.net.parameters(), lr=rate)
+        self.samples = torch.Generator().manual_seed(seed)
+        truth = torch.randn(INPUTS, CLASSES, generator=torch.Generator().manual_seed(1))
+        self.x = torch.randn(2048, INPUTS, generator=self.samples)
+        noise = 0.3 * torch.randn(2048, CLASSES, generator=self.samples)
+        self.y = (self.x @ truth + noise).argmax(1)
+
+    def step(self, change=lambda loss: loss):
+        batch = torch.randint(0, len(self.x), (64,), generator=self.samples)
+        loss = torch.nn.functional.cross_entropy(self.net(self.x[batch]), self.y[batch])
+        self.optimizer.zero_grad()
+        change(loss).backward()
+        self.optimizer.step()
+
+    def train(self, steps=STEPS):
+        for _ in range(steps):
+            self.step()
+        return self
+
+
+def folds():
+    with monitored:
+        for fold in range(3):
+            Task(fold).train()
+
+
+def folds_that_restore_their_best_weights():
+    with monitored:
+        for fold in range(3):
+            task = Task(fold)
+            task.train()
+            task.net.load_state_dict({k: v.clone() for k, v in task.net.state_dict().items()})
+
+
+def rates():
+    with monitored:
+        for rate in (5e-3, 1e-2, 2e-2):
+            Task(1, rate=rate).train()
+
+
+def calls():
+    for call in range(3):
+        with monitored:
+            Task(call).train()
+
+
+def numbered_calls():
+    for call in range(3):
+        task = Task(call)
+        with monitored:
+            for step in range(STEPS):
+                task.step()
+                sentinel.log({}, step=step + 1)
+
+
+@pytest.mark.parametrize(
+    ("trial", "count"),
+    [
+        (folds, 3),
+        (folds_that_restore_their_best_weights, 3),
+        (rates, 3),
+        (calls, 3),
+        (numbered_calls, 3),
+    ],
+)
+def test_each_training_is_judged_by_itself(trial, count):
+    trial()
+    found = judged()
+
+    assert found.trainings == [float(number) for number in range(2, count + 1)]
+    assert found.losses[STEPS - 1] < OVER < 2.0 < found.losses[STEPS]
+    assert found.messages == []
+
+
+@pytest.mark.parametrize("width", [32, 96])
+def test_a_training_beside_the_model_of_the_last_one_is_noticed_within_some_steps(width):
+    """The optimizer of the first training still exists and might take its next step."""
+    with monitored:
+        tasks = [Task(0)]
+        tasks[0].train()
+        tasks.append(Task(1, width).train())
+    found = judged()
+
+    assert found.trainings == [2.0]
+    assert len(found.losses) == 2 * STEPS - OTHER_STEPS_MARGIN
+    assert found.messages == []
+
+
+def gan():
+    with monitored:
+        one, other = Task(0), Task(1, width=96)
+        for _ in range(STEPS):
+            one.step()
+            other.step()
+
+
+def larger_optimizer_that_joins_late():
+    with monitored:
+        one, other = Task(0), Task(1, width=96)
+        for step in range(STEPS):
+            one.step()
+            if step > STEPS // 2:
+                other.step()
+
+
+def optimizer_over_more_of_the_model():
+    with monitored:
+        task = Task()
+        task.optimizer = torch.optim.Adam(task.net[2].parameters(), lr=1e-2)
+        task.train()
+        task.optimizer = torch.optim.Adam(task.net.parameters(), lr=1e-2)
+        task.train()
+        task.optimizer.add_param_group({"params": [torch.nn.Parameter(torch.zeros(2))]})
+        task.train(40)
+
+
+def inner_loops():
+    """Each inner loop trains a copy with an optimizer of its own; then the model takes a step."""
+    with monitored:
+        outer = Task()
+        for seed in range(40):
+            inner = Task(seed)
+            inner.net.load_state_dict(outer.net.state_dict())
+            inner.train(3)
+            outer.step()
+
+
+def ensemble():
+    """More optimizers in turn than the steps after which one counts as left."""
+    with monitored:
+        members = [Task(seed, width=8) for seed in range(OTHER_STEPS_MARGIN + 4)]
+        for _ in range(12):
+            for member in members:
+                member.step()
+
+
+def rollback_to_new_objects():
+    with monitored:
+        task = Task().train()
+        resumed = Task()
+        resumed.net.load_state_dict(task.net.state_dict())
+        resumed.optimizer.load_state_dict(task.optimizer.state_dict())
+        resumed.train()
+
+
+def resume_in_another_call():
+    with monitored:
+        task = Task().train()
+    resumed = Task()
+    with monitored:
+        resumed.net.load_state_dict(task.net.state_dict())
+        resumed.optimizer.load_state_dict(task.optimizer.state_dict())
+        resumed.train()
+
+
+def declared_resume():
+    with monitored:
+        task = Task().train()
+    with monitored:
+        sentinel.mark("resume")
+        task.train()
+
+
+@pytest.mark.parametrize(
+    "trial",
+    [
+        gan,
+        larger_optimizer_that_joins_late,
+        optimizer_over_more_of_the_model,
+        inner_loops,
+        ensemble,
+        rollback_to_new_objects,
+        resume_in_another_call,
+        declared_resume,
+    ],
+)
+def test_it_stays_one_training(trial):
+    trial()
+    found = judged()
+
+    assert found.trainings == []
+    assert found.messages == []
+
+
+def turns_of_policy_and_value():
+    with monitored:
+        policy, value = Task(0), Task(1)
+        for _ in range(5):
+            policy.train(60)
+            value.train(60)
+
+
+def long_inner_loops():
+    with monitored:
+        outer = Task()
+        for seed in range(6):
+            inner = Task(seed)
+            inner.net.load_state_dict(outer.net.state_dict())
+            inner.train(3 * OTHER_STEPS_MARGIN)
+            outer.train(2)
+
+
+@pytest.mark.parametrize(
+    ("trial", "trainings"), [(turns_of_policy_and_value, [2.0]), (long_inner_loops, [])]
+)
+def test_optimizers_that_take_long_turns_are_one_training_once_one_returns(trial, trainings):
+    trial()
+
+    assert judged().trainings == trainings
+
+
+@pytest.mark.parametrize(
+    ("change", "detectors", "onset"),
+    [
+        (lambda step, loss: loss * float("nan") if step >= 50 else loss, {"nan_or_inf"}, 251),
+        (lambda step, loss: loss * 40 if 80 <= step < 84 else loss, JUMPS, 281),
+        (lambda step, loss: loss * (step - 60) if step > 64 else loss, JUMPS, 266),
+    ],
+)
+def test_a_fault_of_the_third_fold_is_found_and_dated_in_it(change, detectors, onset):
+    with monitored:
+        for fold in range(3):
+            task = Task(fold)
+            for step in range(STEPS):
+                task.step((lambda loss, at=step: change(at, loss)) if fold == 2 else lambda x: x)
+    found = judged()
+
+    assert found.trainings == [2.0, 3.0]
+    assert found.messages
+    assert found.messages[0][0] in detectors
+    assert all(onset <= each[2] <= onset + 4 for each in found.messages)
+
+
+def test_a_resume_without_the_state_of_the_optimizer_is_still_found():
+    with monitored:
+        task = Task()
+        for step in range(STEPS):
+            task.step()
+            sentinel.log({}, step=step + 1)
+    task.optimizer = torch.optim.Adam(task.net.parameters(), lr=0.3)
+    with monitored:
+        for step in range(STEPS, 2 * STEPS):
+            task.step()
+            sentinel.log({}, step=step + 1)
+    found = judged()
+
+    assert found.trainings == []
+    assert found.messages[0][2] == STEPS + 1

@@ -1,0 +1,142 @@
+"""Cases of ended runs without an agent are closed by another process, once."""
+
+import fcntl
+import json
+from contextlib import closing
+
+import pytest
+from support.notifications import NOW, make_notification
+from support.webhook_receiver import Receiver
+
+from sentinel.agent.dead_run_closer import DeadRunCloser
+from sentinel.agent.registration import AgentRegistration, closing_lock
+from sentinel.config.settings import load_settings
+from sentinel.notify import outbox
+from sentinel.store import database
+from sentinel.store.cases import store_case
+from sentinel.transport.paths import AGENT_LOCK, DATABASE_NAME, home_dir, run_dir
+
+DEAD = "train-0a1b2c"
+OPENED = make_notification(run=DEAD, detector="run_died", summary="Rank 1 was killed.")
+DAY = 24 * 3600.0
+
+
+@pytest.fixture
+def receiver():
+    with Receiver() as opened:
+        yield opened
+
+
+@pytest.fixture
+def dead_run():
+    """A run that died, whose notification was delivered."""
+    directory = run_dir(DEAD)
+    with closing(database.connect(directory / DATABASE_NAME)) as connection:
+        store_case(connection, OPENED)
+        outbox.enqueue(connection, OPENED, ["webhook"], NOW)
+        outbox.mark_delivered(connection, outbox.idempotency_key(OPENED, "webhook"), NOW)
+    summarise(DEAD, started=NOW - 500.0, health="critical", state="died")
+    return directory
+
+
+def summarise(run, *, started, health="ok", state="running", name=""):
+    directory = run_dir(run)
+    (directory / DATABASE_NAME).touch()
+    summary = {"run": run, "state": state, "health": health, "started": started, "name": name}
+    (directory / "summary.json").write_text(json.dumps(summary))
+
+
+def closer(receiver, now):
+    settings = load_settings({}, environ={"SENTINEL_SINKS__WEBHOOK__URL": receiver.url})
+    return DeadRunCloser(settings, lambda: now)
+
+
+def states():
+    with closing(database.connect_read_only(run_dir(DEAD) / DATABASE_NAME)) as connection:
+        return [state for (state,) in connection.execute("select state from case_history")]
+
+
+def test_the_next_run_of_that_name_closes_the_case_once(receiver, dead_run):
+    summarise("train-3d4e5f", started=NOW + 100.0)
+
+    for _ in range(2):
+        closer(receiver, NOW + 120.0).close_cases()
+
+    (request,) = receiver.accepted
+    assert request.json["status"] == "resolved"
+    assert b"training was started again" in request.body
+    assert states() == ["resolved"]
+
+
+def test_a_case_of_a_run_that_nobody_started_again_is_closed_after_a_day(receiver, dead_run):
+    closer(receiver, NOW + DAY - 1.0).close_cases()
+    assert states() == ["firing"]
+
+    closer(receiver, NOW + DAY + 1.0).close_cases()
+    assert [request.json["status"] for request in receiver.accepted] == ["resolved"]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"run": "train-3d4e5f", "started": NOW - 100.0},
+        {"run": "eval-3d4e5f", "started": NOW + 100.0},
+        {"run": "train-3d4e5f", "started": NOW + 100.0, "name": "another"},
+    ],
+    ids=["a twin", "another script", "another name"],
+)
+def test_other_runs_do_not_close_it(receiver, dead_run, other):
+    summarise(**other)
+
+    closer(receiver, NOW + 120.0).close_cases()
+
+    assert (receiver.requests, states()) == ([], ["firing"])
+
+
+def test_a_damaged_run_does_not_hide_the_others(receiver, dead_run):
+    summarise("broken-0a1b2c", started=0.0, health="critical", state="died")
+    (run_dir("broken-0a1b2c") / DATABASE_NAME).write_text("no database" * 100)
+
+    closer(receiver, NOW + DAY + 1.0).close_cases()
+
+    assert states() == ["resolved"]
+
+
+def test_a_run_with_an_agent_is_left_to_it(receiver, dead_run):
+    summarise("train-3d4e5f", started=NOW + 100.0)
+    with (dead_run / AGENT_LOCK).open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        closer(receiver, NOW + 120.0).close_cases()
+
+    assert (receiver.requests, states()) == ([], ["firing"])
+
+
+def test_what_a_receiver_does_not_accept_is_sent_at_a_later_pass(receiver, dead_run, monkeypatch):
+    summarise("train-3d4e5f", started=NOW + 100.0)
+    again = closer(receiver, NOW + 120.0)
+    with monkeypatch.context() as unsent:
+        unsent.setattr("sentinel.agent.dead_run_closer.DELIVERY_SECONDS", 0.0)
+        unsent.setattr("sentinel.notify.dispatcher.Dispatcher.start", lambda _: None)
+        again.close_cases()
+    assert receiver.requests == []
+
+    again.close_cases()
+    assert [request.json["status"] for request in receiver.accepted] == ["resolved"]
+
+
+def test_an_agent_that_starts_meanwhile_waits(dead_run, monkeypatch):
+    registration = AgentRegistration(DEAD, home_dir() / "targets")
+    held = closing_lock(dead_run)
+    assert held.__enter__()
+    waits = []
+
+    def release(seconds):
+        waits.append(seconds)
+        if len(waits) == 20:
+            held.__exit__(None, None, None)
+
+    monkeypatch.setattr("sentinel.agent.registration.time.sleep", release)
+    registration.set_directory(dead_run)
+    registration.release()
+
+    assert len(waits) == 20

@@ -1,0 +1,155 @@
+"""The trainings of a run are numbered, whichever rank reports another one, and when."""
+
+from dataclasses import replace
+
+import pytest
+
+from sentinel.aggregate.aligner import Aligner
+from sentinel.aggregate.trainings import TrainingTracker
+from sentinel.model.record import STATE_LOADED_KEY, WHOLE_RUN, Event, Record
+
+
+def run_record(kind, step=0, attempt=0, **values):
+    return Record("run", WHOLE_RUN, step, 100.0 + step, kind, values=values, attempt=attempt)
+
+
+def numbers(records):
+    tracker = TrainingTracker()
+    out = [each for record in records for each in tracker.process(record)]
+    return [
+        (each.event.value, each.step, each.values.get("training_number"))
+        for each in out
+        if each.event in (Event.STEP, Event.TRAINING)
+    ]
+
+
+def attempt(number, first_step, *others):
+    return [
+        run_record(Event.START, attempt=number),
+        *others,
+        *(run_record(Event.STEP, step, number, loss=1.0) for step in (first_step, first_step + 1)),
+    ]
+
+
+def test_a_step_that_starts_again_with_an_attempt_begins_a_training():
+    assert numbers([*attempt(0, 1), *attempt(1, 1)]) == [
+        ("step", 1, None),
+        ("step", 2, None),
+        ("new_training", 1, 2.0),
+        ("step", 1, None),
+        ("step", 2, None),
+    ]
+
+
+@pytest.mark.parametrize(
+    "resumed",
+    [
+        attempt(1, 2),
+        attempt(1, 1, run_record(Event.METADATA, attempt=1, **{STATE_LOADED_KEY: 0.0})),
+        attempt(1, 1, run_record(Event.METADATA, attempt=1, resumed_from=100.0)),
+    ],
+)
+def test_a_number_that_continues_or_a_loaded_state_is_a_resume(resumed):
+    """A state that the first attempt loaded, or one loaded later, is none of this attempt."""
+    first = attempt(0, 1, run_record(Event.METADATA, **{STATE_LOADED_KEY: 0.0}))
+
+    assert "new_training" not in [name for name, *_ in numbers([*first, *resumed])]
+    assert ("new_training", 1, 2.0) in numbers([*first, *resumed, *attempt(2, 1)])
+
+
+def test_an_evaluation_before_the_first_step_is_of_the_new_training():
+    evaluated = attempt(1, 1, run_record(Event.EVAL, attempt=1, eval_loss=2.0))
+
+    assert numbers([*attempt(0, 1), *evaluated])[2] == ("new_training", 0, 2.0)
+
+
+def test_an_attempt_without_a_step_before_it_begins_none():
+    assert numbers([run_record(Event.START), *attempt(1, 1)])[0] == ("step", 1, None)
+
+
+def rank_record(kind, rank, step_index, **values):
+    return Record(
+        "run", rank, step_index, 100.0 + step_index, kind, values=values, step_index=step_index
+    )
+
+
+def combined(*records):
+    aligner, tracker = Aligner(), TrainingTracker()
+    sizes = {"local_world_size": 2.0, "world_size": 2.0}
+    starts = [replace(rank_record(Event.START, rank, 0), values=sizes) for rank in (0, 1)]
+    out = [
+        each
+        for record in (*starts, *records)
+        for aligned in aligner.process(record)
+        for each in tracker.process(aligned)
+    ]
+    return [
+        (each.event.value, each.step_index)
+        for each in out
+        if each.rank == WHOLE_RUN and each.event is not Event.START
+    ]
+
+
+def test_the_ranks_report_one_training_between_the_same_steps():
+    """One rank is ahead by the steps that the other still has to report."""
+    ahead = [rank_record(Event.STEP, 0, index, loss=1.0) for index in (1, 2)]
+    ahead += [rank_record(Event.TRAINING, 0, 2, training_number=2.0)]
+    ahead += [rank_record(Event.STEP, 0, index, loss=3.0) for index in (3, 4, 5)]
+    behind = [replace(record, rank=1) for record in ahead]
+
+    assert combined(*ahead, *behind)[:4] == [
+        ("step", 1), ("step", 2), ("new_training", 2), ("step", 3),
+    ]  # fmt: skip
+
+
+def test_ranks_that_differ_in_when_it_began_report_it_once():
+    records = []
+    for index in range(1, 7):
+        for rank in (0, 1):
+            records.append(rank_record(Event.STEP, rank, index, loss=1.0))
+            if index == 2 + rank:
+                records.append(rank_record(Event.TRAINING, rank, index, training_number=2.0))
+
+    assert [name for name, _ in combined(*records)].count("new_training") == 1
+
+
+def test_one_rank_declares_a_stage_for_all():
+    records = []
+    for index in range(1, 6):
+        records += [rank_record(Event.STEP, rank, index, loss=1.0) for rank in (0, 1)]
+        if index == 2:
+            records.append(rank_record(Event.STAGE, 0, index, stage_number=1.0))
+
+    assert combined(*records)[:4] == [("step", 1), ("step", 2), ("stage", 2), ("step", 3)]
+
+
+def test_settings_and_saves_of_another_training_come_after_its_start():
+    """The limits of a new training must not be applied to the last steps of the one before."""
+    first = [rank_record(Event.STEP, rank, index, loss=1.0) for index in (1, 2) for rank in (0, 1)]
+    new = [
+        rank_record(Event.TRAINING, 0, 2, training_number=2.0),
+        rank_record(Event.METADATA, 0, 2, max_steps=1.0),
+        rank_record(Event.SAVE, 0, 2),
+        rank_record(Event.TRAINING, 1, 2, training_number=2.0),
+        *(rank_record(Event.STEP, rank, 3, loss=3.0) for rank in (0, 1)),
+        *(rank_record(Event.STEP, rank, 4, loss=3.0) for rank in (0, 1)),
+    ]
+
+    assert [name for name, _ in combined(*first, *new)][:6] == [
+        "step", "step", "new_training", "metadata", "save", "step",
+    ]  # fmt: skip
+
+
+def test_a_stored_run_has_the_numbers_of_the_live_one():
+    tracker = TrainingTracker()
+    live = [
+        each
+        for record in [*attempt(0, 1), *attempt(1, 1), *attempt(2, 1)]
+        for each in tracker.process(record)
+    ]
+
+    assert numbers(live) == [
+        (each.event.value, each.step, each.values.get("training_number"))
+        for each in live
+        if each.event in (Event.STEP, Event.TRAINING)
+    ]

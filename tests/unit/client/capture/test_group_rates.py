@@ -1,0 +1,64 @@
+"""Learning rates of parameter groups that are far apart are read once per training."""
+
+import pytest
+import torch
+
+import sentinel
+from sentinel.client.capture.group_rates import uneven_rates
+
+
+def optimizer(*rates, sizes=(30, 10, 10)):
+    return torch.optim.SGD(
+        [
+            {"params": [torch.nn.Parameter(torch.ones(size))], "lr": rate}
+            for rate, size in zip(rates, sizes, strict=False)
+        ]
+    )
+
+
+def test_a_group_far_above_the_rate_of_most_weights_is_uneven():
+    assert uneven_rates(optimizer(1e-3, 0.1, 1e-3)) == {
+        "highest_group_learning_rate": 0.1,
+        "highest_group_weight_share": 0.2,
+        "main_group_learning_rate": 1e-3,
+    }
+
+
+def test_the_rates_before_a_schedule_count():
+    uneven = optimizer(1e-3, 0.1)
+    torch.optim.lr_scheduler.LambdaLR(uneven, lambda _: 0.0)
+
+    assert uneven_rates(uneven)["highest_group_learning_rate"] == 0.1
+
+
+@pytest.mark.parametrize(
+    "rates",
+    [
+        # A new head, and second matrices of adapters.
+        (1e-4, 1e-3),
+        (1e-4, 1.6e-3, 0.0),
+        # Muon for most weights, Adam for the others.
+        (0.02, 3e-4),
+        # Layers whose rate decays with depth.
+        (1e-3, 1e-4, 1e-5),
+        # A frozen group, and a rate on a device, which is not read.
+        (0.0, 1e-3),
+        (1e-3, torch.tensor(1.0)),
+    ],
+)
+def test_usual_rates_are_not_uneven(rates):
+    assert uneven_rates(optimizer(*rates)) == {}
+
+
+def test_they_are_metadata_of_the_run_from_the_first_step(reported_metadata):
+    uneven = optimizer(1e-3, 0.1)
+
+    @sentinel.monitor(run="test", agent=False)
+    def train():
+        for _ in range(3):
+            sum(each.sum() for group in uneven.param_groups for each in group["params"]).backward()
+            uneven.step()
+
+    train()
+
+    assert reported_metadata()[0]["main_group_learning_rate"] == pytest.approx(1e-3)
