@@ -42,6 +42,7 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4, 8, 16])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=1.5)
+    parser.add_argument("--own-seconds", type=float, default=8.0, help="a block of sentinel")
     parser.add_argument("--rates", type=float, nargs="+", default=[1.0, 10.0])
     parser.add_argument("--methods", nargs="*", default=METHODS)
     args = parser.parse_args()
@@ -65,7 +66,10 @@ def measure(world: int, args: argparse.Namespace, *, counted: bool) -> dict[str,
         Nodes(Path(folder), world, local) as nodes,
     ):
         rates, methods = tuple(args.rates), tuple(args.methods)
-        plan = Plan(free_port(), args.rounds, args.seconds, rates, methods, nodes.pids, nodes.head)
+        plan = Plan(
+            free_port(), args.rounds, args.seconds, args.own_seconds, rates, methods,
+            nodes.pids, nodes.head,
+        )  # fmt: skip
         blocks = run_ranks(nodes.locations(), plan)
         ranks_per_step = nodes.ranks_per_step()
     results = {method: gloo_costs(method, blocks, world) for method in args.methods}

@@ -34,7 +34,6 @@ SIGNALS = 32
 EMPTY, SENTINEL = "empty", "ours"
 BURST, STEPS_OF_BURST = inf, 100
 """Sentinel at full speed, as the others are measured, and the number of steps."""
-SENTINEL_SECONDS = 8.0
 GLOO_TIMEOUT = timedelta(seconds=300)
 MIN_REPETITIONS, MAX_REPETITIONS = 3, 2000
 """Least and most repetitions of a method in one block."""
@@ -57,12 +56,14 @@ class RankLocation(NamedTuple):
 class Plan:
     """What all ranks run: methods of gloo, and sentinel at several step rates, in `rounds` rounds.
 
-    A block takes `seconds`. `agents` are the agents' processes, the head first; `head` is its URL.
+    A block of gloo takes `seconds`, one of sentinel `own_seconds`. `agents` are the agents'
+    processes, the head first; `head` is its URL.
     """
 
     port: int
     rounds: int
     seconds: float
+    own_seconds: float
     rates: tuple[float, ...]
     methods: tuple[str, ...]
     agents: tuple[int, ...]
@@ -237,14 +238,15 @@ class Rank:
         assert self.ring_rank
         begins = self.broadcast(time.monotonic() + 0.3)
         before, sent = [cpu_seconds_of_threads(pid) for pid in self.plan.agents], traffic()
-        times, spent = self.ring_rank.steps(rate, begins, SENTINEL_SECONDS)
+        times, spent = self.ring_rank.steps(rate, begins, self.plan.own_seconds)
         after, traffic_sent = (
             [cpu_seconds_of_threads(pid) for pid in self.plan.agents],
             traffic().since(sent),
         )
         agents = [late - early for early, late in zip(before, after, strict=True)]
+        seconds = self.plan.own_seconds + 0.3
         return {
-            "method": SENTINEL, "rate": rate, "times": times, "seconds": SENTINEL_SECONDS + 0.3,
+            "method": SENTINEL, "rate": rate, "times": times, "seconds": seconds,
             "cpu": self.sum_over_ranks(spent), "head": agents[0], "nodes": sum(agents[1:]),
             "bytes": traffic_sent.sent, "packets": traffic_sent.packets,
         }  # fmt: skip

@@ -66,7 +66,7 @@ def main() -> None:
 def train(child: str, logs: int, pause: float) -> None:
     """Log in each state, and print the figures of each as JSON."""
     import sentinel
-    from sentinel.transport.paths import run_dir
+    from sentinel.transport.paths import is_agent_running, ring_dir, run_dir
 
     registration = run_dir("figures") / "agent.json"
 
@@ -91,6 +91,10 @@ def train(child: str, logs: int, pause: float) -> None:
             results["dead"] = time_logs(
                 sentinel.log, logs, 2 * logs, pause, lambda: signal_agent(signal.SIGKILL)
             )
+    # Its agent writes to the folder until it ends.
+    deadline = time.monotonic() + 60.0
+    while is_agent_running(ring_dir("figures")) and time.monotonic() < deadline:
+        time.sleep(0.05)
     print(json.dumps(results))
 
 

@@ -206,7 +206,8 @@ class NotificationPolicy:
 
     def _command_notes(self, notification: Notification) -> Iterable[str]:
         """What the action planner stored when the case became critical."""
-        if notification.reason in (NotificationReason.OPENED, NotificationReason.ESCALATED):
+        # An update takes the place of what the receiver got, or has not got yet.
+        if notification.reason is not NotificationReason.RESOLVED:
             note = commands.command_note(self.connection, notification.incident.name)
             if note:
                 yield note

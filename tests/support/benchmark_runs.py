@@ -1,8 +1,8 @@
-"""Run programs of a folder of benchmarks one after the other, each in a fork of this process.
+"""Run programs of a folder of benchmarks, each in a fork of this process, four at once.
 
     python benchmark_runs.py FOLDER    (reads {name: [argument, ...]} in JSON from its input)
 
-Prints {name: [exit code, output]} in JSON. A fork has already what most programs import.
+Prints {name: [exit code, output, seconds]} in JSON. A fork has already what most programs import.
 """
 
 from __future__ import annotations
@@ -10,29 +10,52 @@ from __future__ import annotations
 import json
 import os
 import runpy
+import signal
 import sys
-import tempfile
+import time
 import traceback
+from collections.abc import Iterator
 from pathlib import Path
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
+
+AT_ONCE = 4
+TIMEOUT_SECONDS = 300
+"""A program that takes longer is ended by SIGALRM."""
 
 
-def run_in_fork(path: Path, arguments: list[str]) -> tuple[int, str]:
-    """Exit code and output of that program."""
-    with tempfile.TemporaryFile("w+") as output:
-        child = os.fork()
-        if not child:
-            os.dup2(output.fileno(), 1)
-            os.dup2(output.fileno(), 2)
-            run_here(path, arguments)
-        _, status = os.waitpid(child, 0)
-        output.seek(0)
-        return os.waitstatus_to_exitcode(status), output.read()
+class Outcome(NamedTuple):
+    """Exit code, output and duration of a program."""
+
+    code: int
+    output: str
+    seconds: float
+
+
+def run_all(folder: Path, programs: dict[str, list[str]]) -> Iterator[tuple[str, Outcome]]:
+    """Each program and its outcome; the output is also in NAME.log in the working directory."""
+    waiting, running = list(programs), dict[int, tuple[str, float]]()
+    while waiting or running:
+        if waiting and len(running) < AT_ONCE:
+            name = waiting.pop(0)
+            child = os.fork()
+            if not child:
+                output = os.open(f"{name}.log", os.O_CREAT | os.O_WRONLY)
+                os.dup2(output, 1)
+                os.dup2(output, 2)
+                run_here(folder / f"{name}.py", programs[name])
+            running[child] = name, time.monotonic()
+            continue
+        child, status = os.wait()
+        name, began = running.pop(child)
+        seconds = round(time.monotonic() - began, 1)
+        code = os.waitstatus_to_exitcode(status)
+        yield name, Outcome(code, Path(f"{name}.log").read_text(), seconds)
 
 
 def run_here(path: Path, arguments: list[str]) -> NoReturn:
     """Run that program as `python PATH ARGUMENTS` would, and end this process."""
     sys.argv, code = [str(path), *arguments], 1
+    signal.alarm(TIMEOUT_SECONDS)
     try:
         runpy.run_path(str(path), run_name="__main__")
         code = 0
@@ -54,10 +77,7 @@ def main() -> None:
 
     import sentinel.agent.main  # noqa: F401 - for the forks
 
-    programs = json.load(sys.stdin)
-    print(
-        json.dumps({name: run_in_fork(folder / f"{name}.py", programs[name]) for name in programs})
-    )
+    print(json.dumps(dict(run_all(folder, json.load(sys.stdin)))))
 
 
 if __name__ == "__main__":

@@ -9,34 +9,24 @@ PROCESS_FOLDERS = tuple(
     f"tests/{name}/" for name in ("nodes", "stack", "chaos", "integration", "browser")
 )
 """Tests of these folders start ranks, agents, servers and browsers, which mostly wait."""
-MAX_WORKERS_AT_END = 2
-"""Workers that run such files when no others are left."""
+MAX_BESIDE_OTHERS = 2
+"""Workers that run such files while others are left, of which each occupies a processor."""
 
 
 class BoundedScheduling(LoadFileScheduling):
-    """One worker runs the files that start processes, in their order; the others run the rest.
+    """At least one worker runs the files that start no processes, until none is left.
 
-    xdist would start with the files of most tests, and end with many processes at once.
+    xdist would start with the files of most tests, and end with those that mostly wait.
     """
 
-    def _reschedule(self, node: WorkerController) -> None:
-        if self.workqueue and not node.shutting_down and self._next_file(node) is None:
-            node.shutdown()
-            return
-        super()._reschedule(node)
-
     def _assign_work_unit(self, node: WorkerController) -> None:
-        if file := self._next_file(node):
-            self.workqueue.move_to_end(file, last=False)
-            super()._assign_work_unit(node)
-
-    def _next_file(self, node: WorkerController) -> str | None:
-        """The next file for that worker; None if others run as many as may run at once."""
         starting = [file for file in self.workqueue if file.startswith(PROCESS_FOLDERS)]
         others = [file for file in self.workqueue if not file.startswith(PROCESS_FOLDERS)]
         running = sum(self._starts_processes(each) for each in self.nodes if each is not node)
-        limit = 1 if others else MAX_WORKERS_AT_END
-        return next(iter(starting if running < limit and starting else others), None)
+        is_full = bool(others) and running >= MAX_BESIDE_OTHERS
+        files = others if is_full else starting or others
+        self.workqueue.move_to_end(files[0], last=False)
+        super()._assign_work_unit(node)
 
     def _starts_processes(self, node: WorkerController) -> bool:
         """Whether that worker still has tests of files that start processes."""

@@ -83,11 +83,13 @@ class PolicyFixture:
         notifications = [notification_codec.decode(text) for (text,) in rows]
         return [(each.reason.value, each.incident.severity.value) for each in notifications]
 
+    def notes(self):
+        """The notes of each queued notification."""
+        rows = self.user_connection.execute("select notification from outbox order by rowid")
+        return [notification_codec.decode(text).notes for (text,) in rows]
+
     def last_notes(self):
-        """The notes of the notification that was queued last."""
-        query = "select notification from outbox order by rowid desc limit 1"
-        (text,) = self.user_connection.execute(query).fetchone()
-        return notification_codec.decode(text).notes
+        return self.notes()[-1]
 
 
 @pytest.fixture
@@ -377,7 +379,12 @@ def test_a_planned_command_is_noted_when_the_case_opens(fixture):
     )
 
     fixture.enqueue(NotificationReason.OPENED)
-    assert fixture.last_notes() == ("A checkpoint and a stop were requested for step 30.",)
+    note = "A checkpoint and a stop were requested for step 30."
+    assert fixture.last_notes() == (note,)
+    fixture.enqueue(NotificationReason.UPDATED)
+    # It took the place of what no receiver had got.
+    assert fixture.queued() == [("opened", "critical"), ("updated", "critical")]
+    assert fixture.notes() == [(note,)] * 2
     fixture.deliver()
     fixture.enqueue(NotificationReason.RESOLVED)
     assert fixture.last_notes() == ()
