@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -42,8 +43,11 @@ PROGRAMS = (
 )
 APT = ("apt-get", "-q", "-o", "Acquire::Retries=3", "-o", "Acquire::http::Timeout=60")
 INSTALL = ("-o", "DPkg::Lock::Timeout=120", "install", "--yes", "--no-install-recommends")
+UPDATE_SECONDS, DOWNLOAD_SECONDS = 180.0, 900.0
+"""Time limits. What is downloaded is installed without one, since apt must not be interrupted."""
 POLICY = Path("/usr/sbin/policy-rc.d")
 """Asked by Debian whether a package may start its services: 101 means no."""
+POLICY_MARK = "# of sentinel: scripts/system_programs.py"
 
 
 def main() -> None:
@@ -89,8 +93,18 @@ def install(wanted: list[str]) -> None:
     print("Installing", *wanted, "(SENTINEL_INSTALL_PROGRAMS=0 prevents that)", flush=True)
     with services_stopped(prefix):
         # A repository that fails does not prevent packages of the others.
-        run(*prefix, *APT, "update")
-        run(*prefix, "env", "DEBIAN_FRONTEND=noninteractive", *APT, *INSTALL, *wanted)
+        run(*prefix, *APT, "update", seconds=UPDATE_SECONDS)
+        install_packages(prefix, wanted)
+        # apt installs nothing if one package is unknown.
+        for program in missing():
+            install_packages(prefix, packages([program]))
+
+
+def install_packages(prefix: tuple[str, ...], wanted: list[str]) -> None:
+    """Download the packages, and install them if that succeeds."""
+    command = (*prefix, "env", "DEBIAN_FRONTEND=noninteractive", *APT, *INSTALL)
+    if run(*command, "--download-only", *wanted, seconds=DOWNLOAD_SECONDS):
+        run(*command, "--no-download", *wanted)
 
 
 def as_root() -> tuple[str, ...] | None:
@@ -106,23 +120,26 @@ def as_root() -> tuple[str, ...] | None:
 @contextmanager
 def services_stopped(prefix: tuple[str, ...]) -> Iterator[None]:
     """Prevent that packages start their services, which would occupy the ports of tests."""
-    if POLICY.exists():
+    # One of an installation that was killed is replaced.
+    if POLICY.exists() and POLICY_MARK not in POLICY.read_text(errors="replace"):
         yield
         return
-    script = f"printf '#!/bin/sh\\nexit 101\\n' >{POLICY} && chmod 755 {POLICY}"
-    run(*prefix, "sh", "-c", script)
+    script = f"printf '#!/bin/sh\\n{POLICY_MARK}\\nexit 101\\n' >{POLICY} && chmod 755 {POLICY}"
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
+        run(*prefix, "sh", "-c", script)
         yield
     finally:
         run(*prefix, "rm", "-f", str(POLICY))
 
 
-def run(*command: str) -> bool:
-    """Run a command without input; whether it succeeded."""
+def run(*command: str, seconds: float | None = None) -> bool:
+    """Run a command without input; whether it succeeded within that time."""
     try:
-        return subprocess.run(command, stdin=subprocess.DEVNULL, check=False).returncode == 0
-    except OSError:
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, check=False, timeout=seconds)
+    except (OSError, subprocess.TimeoutExpired):
         return False
+    return done.returncode == 0
 
 
 if __name__ == "__main__":

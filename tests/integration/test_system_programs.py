@@ -13,7 +13,7 @@ SCRIPT = ROOT / "scripts" / "system_programs.py"
 AFFECTED = ("tests/stack", "tests/browser", "tests/unit/docs/test_scale_page.py")
 EVERYTHING = ("make", "gcc", "prometheus", "promtool", "amtool", "chromium", "openssl")
 
-# The script, as a user of that number and with another policy file.
+# The script, as a user of that number, with another policy file and other time limits.
 RUN = """
 import os, sys
 from pathlib import Path
@@ -22,7 +22,9 @@ import system_programs
 user = int(sys.argv[2])
 os.geteuid = lambda: user
 system_programs.POLICY = Path(sys.argv[3])
-del sys.argv[1:4]
+if float(sys.argv[4]):
+    system_programs.UPDATE_SECONDS = system_programs.DOWNLOAD_SECONDS = float(sys.argv[4])
+del sys.argv[1:5]
 system_programs.main()
 """
 
@@ -43,16 +45,24 @@ class Machine:
         (self.path / name).write_text(text)
         (self.path / name).chmod(0o755)
 
-    def add_apt(self, *, installs: bool = True, code: int = 0) -> None:
-        """An apt-get that logs whether services may start; it may install every program."""
+    def add_apt(self, *, installs: bool = True, code: int = 0, unknown: str = "") -> None:
+        """An apt-get that logs whether services may start; it may install every program.
+
+        It installs nothing if one of the packages is `unknown`.
+        """
         names = [*EVERYTHING, "prometheus-alertmanager"] if installs else []
         made = [f"touch {self.path}/{name}; chmod 755 {self.path}/{name}" for name in names]
         asked = f'sh {self.policy}; echo "policy $?" >>{self.log}'
-        self.add("apt-get", "\n".join([asked, *made, f"exit {code}"]))
+        refuses = f'case "$*" in *{unknown or "no-package"}*) exit 100;; esac'
+        only = f'case "$*" in *install*--no-download*) ;; *) exit {code};; esac'
+        self.add("apt-get", "\n".join([asked, refuses, only, *made, f"exit {code}"]))
 
-    def run(self, command: str, user: int = 0, **environment: str) -> tuple[int, str]:
-        """Exit code and output of the script for that user."""
-        arguments = [sys.executable, "-c", RUN, SCRIPT, str(user), self.policy, command]
+    def run(
+        self, command: str, user: int = 0, seconds: float = 0, **environment: str
+    ) -> tuple[int, str]:
+        """Exit code and output of the script for that user; `seconds` limits calls of apt-get."""
+        own = [str(user), self.policy, str(seconds)]
+        arguments = [sys.executable, "-c", RUN, SCRIPT, *own, command]
         environment |= {"PATH": str(self.path)}
         output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
         done = subprocess.run(arguments, env=environment, check=False, **output)
@@ -75,15 +85,52 @@ def test_root_installs_what_is_missing_and_no_service_starts(machine):
 
     assert code == 0
     assert "Installing make gcc" in output
-    update, first, install, second = machine.calls()
-    assert (first, second) == ("policy 101", "policy 101")
+    update, first, download, second, install, third = machine.calls()
+    assert (first, second, third) == ("policy 101",) * 3
     assert update.endswith("update")
-    assert install.endswith(
-        "make gcc libc6-dev prometheus prometheus-alertmanager chromium fonts-dejavu-core"
-    )
+    packages = "make gcc libc6-dev prometheus prometheus-alertmanager chromium fonts-dejavu-core"
+    assert download.endswith(f"--download-only {packages}")
+    assert install.endswith(f"--no-download {packages}")
     assert not machine.policy.exists()
     assert machine.run("report") == machine.run("install") == (0, "")
-    assert len(machine.calls()) == 4
+    assert len(machine.calls()) == 6
+
+
+def test_a_package_that_is_unknown_prevents_no_other(machine):
+    machine.add_apt(unknown="chromium")
+
+    assert machine.run("install")[0] == 0
+    assert [line for line in machine.calls() if line.endswith("--no-download openssl")]
+    assert not machine.policy.exists()
+
+
+def test_an_installation_that_is_terminated_leaves_no_policy(machine):
+    machine.add_apt()
+    machine.add("apt-get", f"kill -TERM $PPID; sh {machine.policy}; exit 0")
+
+    assert machine.run("install")[0] == 128 + 15
+    assert not machine.policy.exists()
+
+
+def test_a_policy_that_a_killed_installation_left_is_removed(machine):
+    machine.add_apt()
+    machine.add("apt-get", "kill -KILL $PPID")
+    assert machine.run("install")[0] == -9
+    assert machine.policy.exists()
+
+    machine.add_apt()
+    assert machine.run("install")[0] == 0
+    assert "policy 101" in machine.calls()
+    assert not machine.policy.exists()
+
+
+def test_a_repository_that_does_not_answer_ends_in_a_report(machine):
+    (machine.path / "sleep").symlink_to("/bin/sleep")
+    machine.add("apt-get", "exec sleep 600")
+
+    assert machine.run("install", seconds=0.2)[0] == 0
+    assert "not tested: pages" in machine.run("report")[1]
+    assert not machine.policy.exists()
 
 
 @pytest.mark.parametrize("code", [0, 100])
