@@ -90,8 +90,10 @@ def fleet_table(results: dict[str, Any]) -> str:
             f"{row['nodes']:,}",
             f"{row['cpu_percent']:.0f} %",
             f"{row['resident_mb']} MB",
-            f"{row['delay_s_median']:.1f} s",
-            f"{row['delay_s_most']:.1f} s",
+            *(
+                "not measured" if row[delay] is None else f"{row[delay]:.1f} s"
+                for delay in ("delay_s_median", "delay_s_most")
+            ),
             f"{row['lost']:,}",
         ]
         for row in results["rows"]
