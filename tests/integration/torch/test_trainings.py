@@ -19,8 +19,8 @@ from sentinel.model.record import WHOLE_RUN, Event
 from sentinel.pipeline.pipeline import build
 
 STEPS, CLASSES, INPUTS = 100, 10, 16
-JUMPS = {"loss_spike", "loss_divergence"}
-"""Which one is first depends on the steps at which the gradient norm is measured."""
+JUMPS = {"loss_spike", "loss_divergence", "grad_explosion"}
+"""A factor of the loss is one of the gradient, whose norm is measured at some steps only."""
 OVER = 0.8
 
 
