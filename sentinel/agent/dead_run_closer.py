@@ -63,9 +63,10 @@ _FIRING_SQL = "select notification from case_history where state = 'firing' orde
 class DeadRunCloser:
     """Closes the cases in a thread, since the home directory may be slow.
 
-    A case is closed once a run of the same name has started since, or after a day. Its end is sent
-    by the outbox of its run, to the sinks of `settings` that got its start. The lock of the run
-    lets one process do it, and an agent of the run that starts meanwhile waits.
+    A case is closed once a run of the same name has started since the end of its run, or a day
+    after that end. Its end is sent by the outbox of its run, to the sinks of `settings` that got
+    its start. The lock of the run lets one process do it, and an agent of the run that starts
+    meanwhile waits.
     """
 
     def __init__(self, settings: Settings, clock: Callable[[], float] = time.time) -> None:
@@ -158,11 +159,12 @@ class DeadRunCloser:
             connection, recipients, RunTier(self._settings.tier), self._clock
         )
         policy.poll()
+        ended = max((each.time for each in history.latest_records("")), default=None)
         for notification in _firing_cases(connection):
-            opened = notification.incident.opened_time
-            if last_start > opened:
+            end_time = notification.incident.opened_time if ended is None else ended
+            if last_start > end_time:
                 resolution = Resolution.STARTED_AGAIN
-            elif now - opened >= MAX_LASTING_SECONDS:
+            elif now - end_time >= MAX_LASTING_SECONDS:
                 resolution = Resolution.EXPIRED
             else:
                 firing += 1

@@ -11,9 +11,12 @@ from support.webhook_receiver import Receiver
 from sentinel.agent.dead_run_closer import DeadRunCloser
 from sentinel.agent.registration import AgentRegistration, closing_lock
 from sentinel.config.settings import load_settings
+from sentinel.model.record import WHOLE_RUN, Event, Record
 from sentinel.notify import outbox
+from sentinel.pipeline.engine import Result
 from sentinel.store import database
 from sentinel.store.cases import store_case
+from sentinel.store.history import History
 from sentinel.transport.paths import AGENT_LOCK, DATABASE_NAME, home_dir, run_dir
 
 DEAD = "train-0a1b2c"
@@ -37,6 +40,13 @@ def dead_run():
         outbox.mark_delivered(connection, outbox.idempotency_key(OPENED, "webhook"), NOW)
     summarise(DEAD, started=NOW - 500.0, health="critical", state="died")
     return directory
+
+
+def last_record(seconds):
+    """Store when the run was last active, in seconds after the case opened."""
+    record = Record(DEAD, WHOLE_RUN, 200, NOW + seconds, Event.STEP, {"loss": 1.0})
+    with closing(database.connect(run_dir(DEAD) / DATABASE_NAME)) as connection:
+        History(connection).update(Result(record))
 
 
 def summarise(run, *, started, health="ok", state="running", name=""):
@@ -74,6 +84,25 @@ def test_a_case_of_a_run_that_nobody_started_again_is_closed_after_a_day(receive
 
     closer(receiver, NOW + DAY + 1.0).close_cases()
     assert [request.json["status"] for request in receiver.accepted] == ["resolved"]
+
+
+def test_the_day_counts_from_the_end_of_the_run(receiver, dead_run):
+    last_record(3 * DAY)
+
+    closer(receiver, NOW + 4 * DAY - 1.0).close_cases()
+    assert states() == ["firing"]
+    closer(receiver, NOW + 4 * DAY).close_cases()
+    assert states() == ["resolved"]
+
+
+@pytest.mark.parametrize(("seconds", "state"), [(50.0, "firing"), (150.0, "resolved")])
+def test_a_run_of_that_name_counts_if_it_started_after_the_end(receiver, dead_run, seconds, state):
+    last_record(100.0)
+    summarise("train-3d4e5f", started=NOW + seconds)
+
+    closer(receiver, NOW + 200.0).close_cases()
+
+    assert states() == [state]
 
 
 @pytest.mark.parametrize(

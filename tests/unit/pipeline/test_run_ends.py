@@ -208,6 +208,17 @@ def test_what_outlived_the_run_ends_after_a_day(driver):
     assert driver.process(Event.HEARTBEAT) == [("nan_or_inf", Resolution.EXPIRED)]
 
 
+def test_the_day_counts_from_the_end_of_the_run(driver):
+    driver.process(outputs={"nan_or_inf": NAN})
+    driver.now += 3 * MAX_LASTING_SECONDS
+    driver.process(Event.STOP, outcome="finished")
+    driver.restart_agent()
+
+    assert driver.process(Event.HEARTBEAT) == []
+    driver.now += MAX_LASTING_SECONDS
+    assert driver.process(Event.HEARTBEAT) == [("nan_or_inf", Resolution.EXPIRED)]
+
+
 @pytest.mark.parametrize(
     ("outcome", "reason"),
     [("finished", NotificationReason.ENDED), ("stopped", NotificationReason.RESOLVED)],
