@@ -233,13 +233,9 @@ def _closed(notification: Notification, resolution: Resolution, now: float) -> N
     def resolved(incident: Incident) -> Incident:
         if incident.state is IncidentState.RESOLVED:
             return incident
-        return replace(
-            incident,
-            state=IncidentState.RESOLVED,
-            resolution=resolution,
-            resolved_step=notification.step,
-            resolved_time=now,
-        )
+        incident = replace(incident)
+        incident.resolve(resolution, notification.step, now)
+        return incident
 
     return replace(
         notification,

@@ -187,6 +187,7 @@ class IncidentBook:
                 if resolution is Resolution.TRAINING_FINISHED and not is_ended:
                     is_ended = _is_damage(incident, critical_names)
                     if is_ended:
+                        incident.resolution = resolution
                         yield _notification(NotificationReason.ENDED, incident, record)
                 own = Resolution.STARTED_AGAIN if is_ended else resolution
                 yield self._end_incident(incident, record, own)
@@ -419,8 +420,7 @@ class IncidentBook:
         """End an incident, which may still fire, for a reason other than its detector."""
         is_earlier = outlives_run(incident) and record.attempt > incident.attempt
         if incident.state is not IncidentState.RESOLVED:
-            incident.state, incident.resolution = IncidentState.RESOLVED, resolution
-            incident.resolved_step, incident.resolved_time = record.step, record.time
+            incident.resolve(resolution, record.step, record.time)
             if resolution in _FINISHED and incident.clear_step is not None:
                 incident.resolution = Resolution.CLEARED
                 incident.resolved_step = incident.clear_step

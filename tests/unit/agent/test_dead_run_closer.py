@@ -3,6 +3,7 @@
 import fcntl
 import json
 from contextlib import closing
+from dataclasses import replace
 
 import pytest
 from support.notifications import NOW, make_notification
@@ -11,16 +12,21 @@ from support.webhook_receiver import Receiver
 from sentinel.agent.dead_run_closer import DeadRunCloser
 from sentinel.agent.registration import AgentRegistration, closing_lock
 from sentinel.config.settings import load_settings
+from sentinel.metrics.stored_state import stored_summary
+from sentinel.model.incident import Resolution
+from sentinel.model.notification import NotificationReason
 from sentinel.model.record import WHOLE_RUN, Event, Record
 from sentinel.notify import outbox
 from sentinel.pipeline.engine import Result
 from sentinel.store import database
 from sentinel.store.cases import store_case
 from sentinel.store.history import History
+from sentinel.store.run_reader import RunReader
 from sentinel.transport.paths import AGENT_LOCK, DATABASE_NAME, home_dir, run_dir
 
 DEAD = "train-0a1b2c"
 OPENED = make_notification(run=DEAD, detector="run_died", summary="Rank 1 was killed.")
+DAMAGE = make_notification(NotificationReason.ENDED, run=DEAD, detector="nan_or_inf")
 DAY = 24 * 3600.0
 
 
@@ -42,9 +48,9 @@ def dead_run():
     return directory
 
 
-def last_record(seconds):
+def last_record(seconds, event=Event.STEP, attributes=None):
     """Store when the run was last active, in seconds after the case opened."""
-    record = Record(DEAD, WHOLE_RUN, 200, NOW + seconds, Event.STEP, {"loss": 1.0})
+    record = Record(DEAD, WHOLE_RUN, 200, NOW + seconds, event, {}, attributes or {})
     with closing(database.connect(run_dir(DEAD) / DATABASE_NAME)) as connection:
         History(connection).update(Result(record))
 
@@ -93,6 +99,23 @@ def test_the_day_counts_from_the_end_of_the_run(receiver, dead_run):
     assert states() == ["firing"]
     closer(receiver, NOW + 4 * DAY).close_cases()
     assert states() == ["resolved"]
+
+
+def test_a_run_that_ended_damaged_stays_damaged(receiver, dead_run):
+    incident = replace(DAMAGE.incident, resolution=Resolution.RUN_FINISHED)
+    with closing(database.connect(dead_run / DATABASE_NAME)) as connection:
+        connection.execute("delete from case_history")
+        store_case(connection, replace(DAMAGE, incident=incident))
+    last_record(10.0)
+    last_record(20.0, Event.STOP, {"outcome": "finished"})
+
+    closer(receiver, NOW + 2 * DAY).close_cases()
+
+    summary = stored_summary(DEAD, dead_run / DATABASE_NAME)
+    assert (summary["state"], summary["health"]) == ("finished", "critical")
+    (case,) = RunReader(dead_run / DATABASE_NAME).cases()
+    assert case["lasted_until"] == "the run finished"
+    assert case["resolution"] == "24 hours have passed"
 
 
 @pytest.mark.parametrize(("seconds", "state"), [(50.0, "firing"), (150.0, "resolved")])

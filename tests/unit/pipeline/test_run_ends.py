@@ -192,6 +192,24 @@ def test_the_next_attempt_ends_what_outlived_the_run(driver):
     assert driver.find("nan_or_inf", attempt=1) == [("nan_or_inf", NotificationReason.OPENED)]
 
 
+@pytest.mark.parametrize(
+    "close",
+    [
+        lambda driver: driver.process(Event.HEARTBEAT, **{ACKNOWLEDGED_KEY: "nan_or_inf"}),
+        lambda driver: driver.process(attempt=1),
+    ],
+    ids=["acknowledged", "started again"],
+)
+def test_that_the_run_ended_damaged_stays_known(driver, close):
+    end_with_nan(driver)
+    driver.restart_agent()
+    close(driver)
+
+    (closed,) = driver.notifications
+    assert closed.incident.lasted_until is Resolution.RUN_FINISHED
+    assert closed.incident.resolution is not Resolution.RUN_FINISHED
+
+
 def test_an_acknowledgement_ends_what_outlived_the_run(driver):
     end_with_nan(driver)
     acknowledged = {ACKNOWLEDGED_KEY: "nan_or_inf"}
