@@ -33,11 +33,12 @@ from sentinel.notify.dispatcher import Dispatcher
 from sentinel.notify.policy import NotificationPolicy
 from sentinel.notify.recipients import Recipients
 from sentinel.notify.sink_worker import DeliveryTiming
-from sentinel.pipeline.incidents import MAX_LASTING_SECONDS
+from sentinel.pipeline.incidents import MAX_LASTING_SECONDS, outlives_run
 from sentinel.store import database, notification_codec
 from sentinel.store.cases import store_case
 from sentinel.store.history import History
 from sentinel.store.run_summary import FOREIGN_AGENT_SECONDS, RunEntry, RunIndex
+from sentinel.store.silences import Suppression
 from sentinel.transport.paths import (
     DATABASE_NAME,
     home_dir,
@@ -63,8 +64,8 @@ _FIRING_SQL = "select notification from case_history where state = 'firing' orde
 class DeadRunCloser:
     """Closes the cases in a thread, since the home directory may be slow.
 
-    A case is closed once a run of the same name has started since the end of its run, or a day
-    after that end. Its end is sent by the outbox of its run, to the sinks of `settings` that got
+    A case is closed once it is acknowledged, once a run of the same name has started since the end
+    of its run, or a day after that end. Its end is sent by the outbox of its run, to the sinks of `settings` that got
     its start. The lock of the run lets one process do it, and an agent of the run that starts
     meanwhile waits.
     """
@@ -164,6 +165,8 @@ class DeadRunCloser:
             end_time = notification.incident.opened_time if ended is None else ended
             if last_start > end_time:
                 resolution = Resolution.STARTED_AGAIN
+            elif _is_acknowledged(notification, policy.suppression):
+                resolution = Resolution.ACKNOWLEDGED
             elif now - end_time >= MAX_LASTING_SECONDS:
                 resolution = Resolution.EXPIRED
             else:
@@ -225,6 +228,14 @@ def _firing_cases(connection: sqlite3.Connection) -> Iterator[Notification]:
             yield notification_codec.decode(text)
         except notification_codec.UnreadableNotificationError:
             continue
+
+
+def _is_acknowledged(notification: Notification, suppression: Suppression) -> bool:
+    """Whether an agent of the run would close the case for its acknowledgement."""
+    firing = [each for each in notification.incidents if each.state is IncidentState.FIRING]
+    return bool(firing) and all(
+        outlives_run(each) and suppression.acknowledgement(each) for each in firing
+    )
 
 
 def _closed(notification: Notification, resolution: Resolution, now: float) -> Notification:

@@ -18,7 +18,7 @@ from sentinel.model.notification import NotificationReason
 from sentinel.model.record import WHOLE_RUN, Event, Record
 from sentinel.notify import outbox
 from sentinel.pipeline.engine import Result
-from sentinel.store import database
+from sentinel.store import database, silences
 from sentinel.store.cases import store_case
 from sentinel.store.history import History
 from sentinel.store.run_reader import RunReader
@@ -41,6 +41,7 @@ def dead_run():
     """A run that died, whose notification was delivered."""
     directory = run_dir(DEAD)
     with closing(database.connect(directory / DATABASE_NAME)) as connection:
+        History(connection).store_incident(OPENED.incident)
         store_case(connection, OPENED)
         outbox.enqueue(connection, OPENED, ["webhook"], NOW)
         outbox.mark_delivered(connection, outbox.idempotency_key(OPENED, "webhook"), NOW)
@@ -98,6 +99,17 @@ def test_the_day_counts_from_the_end_of_the_run(receiver, dead_run):
     closer(receiver, NOW + 4 * DAY - 1.0).close_cases()
     assert states() == ["firing"]
     closer(receiver, NOW + 4 * DAY).close_cases()
+    assert states() == ["resolved"]
+
+
+def test_an_acknowledgement_of_a_dead_run_closes_the_case(receiver, dead_run):
+    with closing(database.connect(dead_run / DATABASE_NAME)) as connection:
+        assert silences.acknowledge(connection, "", NOW + 60.0, "ana", "")
+
+    closer(receiver, NOW + 120.0).close_cases()
+
+    (request,) = receiver.accepted
+    assert b"It was acknowledged" in request.body
     assert states() == ["resolved"]
 
 
