@@ -24,7 +24,7 @@ from sentinel.agent.registration import closing_lock
 from sentinel.config.settings import Settings, build_sinks
 from sentinel.metrics.stored_state import stored_summary
 from sentinel.model.counters import Counters
-from sentinel.model.delivery import Sink
+from sentinel.model.delivery import Sink, sink_address
 from sentinel.model.incident import Incident, IncidentState, Resolution, RunTier
 from sentinel.model.json_safe import parse_object
 from sentinel.model.notification import Notification, NotificationReason
@@ -65,9 +65,9 @@ class DeadRunCloser:
     """Closes the cases in a thread, since the home directory may be slow.
 
     A case is closed once it is acknowledged, once a run of the same name has started since the end
-    of its run, or a day after that end. Its end is sent by the outbox of its run, to the sinks of `settings` that got
-    its start. The lock of the run lets one process do it, and an agent of the run that starts
-    meanwhile waits.
+    of its run, or a day after that end. Its end is sent by the outbox of its run, to the sinks that
+    got its start; a case is left alone if one of them has another receiver in `settings`. The lock
+    of the run lets one process do it, and an agent of the run that starts meanwhile waits.
     """
 
     def __init__(self, settings: Settings, clock: Callable[[], float] = time.time) -> None:
@@ -133,8 +133,6 @@ class DeadRunCloser:
         return not any(header is not None and header.process.is_alive() for header in headers)
 
     def _close_cases_of(self, entry: RunEntry, last_start: float) -> None:
-        sinks = build_sinks(self._settings)
-        recipients = Recipients.of_settings(self._settings, sinks)
         with (
             closing_lock(entry.directory) as is_locked,
             _usable_database(entry.directory / DATABASE_NAME) as path,
@@ -142,6 +140,14 @@ class DeadRunCloser:
         ):
             if not is_locked:
                 return
+            # A sink of that name may have another receiver in the settings of that run.
+            addresses = outbox.load_addresses(connection)
+            sinks = {
+                name: sink
+                for name, sink in build_sinks(self._settings).items()
+                if addresses.get(name) == sink_address(sink)
+            }
+            recipients = Recipients.of_settings(self._settings, sinks)
             with database.transaction(connection, mode="immediate"):
                 firing = self._close(connection, recipients, last_start)
             undelivered = outbox.count_undelivered(connection, sinks)
@@ -153,7 +159,7 @@ class DeadRunCloser:
     def _close(
         self, connection: sqlite3.Connection, recipients: Recipients, last_start: float
     ) -> int:
-        """Close what is over, in the caller's transaction; the number of cases that still fire."""
+        """Close what is over, in the caller's transaction; the number of cases to close later."""
         now, firing = self._clock(), 0
         history = History(connection)
         policy = NotificationPolicy(
@@ -162,6 +168,11 @@ class DeadRunCloser:
         policy.poll()
         ended = max((each.time for each in history.latest_records("")), default=None)
         for notification in _firing_cases(connection):
+            if (
+                not outbox.sinks_of(connection, notification.incident.name)
+                <= recipients.routes.keys()
+            ):
+                continue
             end_time = notification.incident.opened_time if ended is None else ended
             if last_start > end_time:
                 resolution = Resolution.STARTED_AGAIN

@@ -573,6 +573,17 @@ def postpone_sink(connection: sqlite3.Connection, sink: str, until: float) -> No
     connection.execute("insert or replace into sink_pause(sink, until) values(?, ?)", (sink, until))
 
 
+def store_addresses(connection: sqlite3.Connection, addresses: Mapping[str, str]) -> None:
+    """Store which receivers the sinks of this outbox have, see `sink_address`."""
+    query = "insert or replace into sink_address(sink, address) values(?, ?)"
+    connection.executemany(query, addresses.items())
+
+
+def load_addresses(connection: sqlite3.Connection) -> dict[str, str]:
+    """The addresses that the last agent stored, by sink."""
+    return dict(connection.execute("select sink, address from sink_address").fetchall())
+
+
 def _paused_until(connection: sqlite3.Connection, sink: str, now: float) -> float:
     row = connection.execute("select until from sink_pause where sink = ?", [sink]).fetchone()
     until = 0.0 if row is None else float(row[0])

@@ -13,11 +13,13 @@ from sentinel.agent.dead_run_closer import DeadRunCloser
 from sentinel.agent.registration import AgentRegistration, closing_lock
 from sentinel.config.settings import load_settings
 from sentinel.metrics.stored_state import stored_summary
+from sentinel.model.delivery import sink_address
 from sentinel.model.incident import Resolution
 from sentinel.model.notification import NotificationReason
 from sentinel.model.record import WHOLE_RUN, Event, Record
 from sentinel.notify import outbox
 from sentinel.pipeline.engine import Result
+from sentinel.sinks.webhook import Webhook
 from sentinel.store import database, silences
 from sentinel.store.cases import store_case
 from sentinel.store.history import History
@@ -37,12 +39,13 @@ def receiver():
 
 
 @pytest.fixture
-def dead_run():
+def dead_run(receiver):
     """A run that died, whose notification was delivered."""
     directory = run_dir(DEAD)
     with closing(database.connect(directory / DATABASE_NAME)) as connection:
         History(connection).store_incident(OPENED.incident)
         store_case(connection, OPENED)
+        outbox.store_addresses(connection, {"webhook": sink_address(Webhook(receiver.url))})
         outbox.enqueue(connection, OPENED, ["webhook"], NOW)
         outbox.mark_delivered(connection, outbox.idempotency_key(OPENED, "webhook"), NOW)
     summarise(DEAD, started=NOW - 500.0, health="critical", state="died")
@@ -155,6 +158,15 @@ def test_other_runs_do_not_close_it(receiver, dead_run, other):
     closer(receiver, NOW + 120.0).close_cases()
 
     assert (receiver.requests, states()) == ([], ["firing"])
+
+
+def test_the_receiver_of_another_project_gets_nothing(receiver, dead_run):
+    with Receiver() as other:
+        closer(other, NOW + DAY + 1.0).close_cases()
+        assert (other.requests, states()) == ([], ["firing"])
+
+    closer(receiver, NOW + DAY + 1.0).close_cases()
+    assert [request.json["status"] for request in receiver.accepted] == ["resolved"]
 
 
 def test_a_damaged_run_does_not_hide_the_others(receiver, dead_run):
