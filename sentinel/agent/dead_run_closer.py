@@ -37,6 +37,7 @@ from sentinel.pipeline.incidents import MAX_LASTING_SECONDS, outlives_run
 from sentinel.store import database, notification_codec
 from sentinel.store.cases import store_case
 from sentinel.store.history import History
+from sentinel.store.relocation import merge_into_home
 from sentinel.store.run_summary import FOREIGN_AGENT_SECONDS, RunEntry, RunIndex
 from sentinel.store.silences import Suppression
 from sentinel.transport.paths import (
@@ -133,13 +134,16 @@ class DeadRunCloser:
         return not any(header is not None and header.process.is_alive() for header in headers)
 
     def _close_cases_of(self, entry: RunEntry, last_start: float) -> None:
-        with (
-            closing_lock(entry.directory) as is_locked,
-            _usable_database(entry.directory / DATABASE_NAME) as path,
-            closing(database.connect(path)) as connection,
-        ):
+        with closing_lock(entry.directory) as is_locked:
             if not is_locked:
                 return
+            with _usable_database(entry.directory / DATABASE_NAME) as path:
+                if self._close_and_deliver(path, last_start):
+                    self._closed[entry.run] = entry.stamp
+
+    def _close_and_deliver(self, path: Path, last_start: float) -> bool:
+        """Close what is over, and send what is queued; whether nothing is left for later."""
+        with closing(database.connect(path)) as connection:
             # A sink of that name may have another receiver in the settings of that run.
             addresses = outbox.load_addresses(connection)
             sinks = {
@@ -153,8 +157,7 @@ class DeadRunCloser:
             undelivered = outbox.count_undelivered(connection, sinks)
             if undelivered:
                 undelivered = self._deliver(path, sinks, recipients)
-            if not firing and not undelivered:
-                self._closed[entry.run] = entry.stamp
+            return not firing and not undelivered
 
     def _close(
         self, connection: sqlite3.Connection, recipients: Recipients, last_start: float
@@ -168,10 +171,8 @@ class DeadRunCloser:
         policy.poll()
         ended = max((each.time for each in history.latest_records("")), default=None)
         for notification in _firing_cases(connection):
-            if (
-                not outbox.sinks_of(connection, notification.incident.name)
-                <= recipients.routes.keys()
-            ):
+            reached = outbox.sinks_of(connection, notification.incident.name)
+            if not reached <= recipients.routes.keys():
                 continue
             end_time = notification.incident.opened_time if ended is None else ended
             if last_start > end_time:
@@ -210,17 +211,29 @@ class DeadRunCloser:
 
 @contextmanager
 def _usable_database(path: Path) -> Iterator[Path]:
-    """The database, or a copy where it is on a file server, which has no write-ahead log."""
+    """The database, or a copy where it is on a file server, which has no write-ahead log.
+
+    What is written to the copy is moved to the server, also after an error.
+    """
     if not is_home_remote():
         yield path
         return
     with TemporaryDirectory(dir=runtime_dir(make=True)) as folder:
         copy = Path(folder) / path.name
         shutil.copyfile(path, copy)
-        yield copy
-        written = path.with_suffix(".closed")
-        shutil.copyfile(copy, written)
-        written.replace(path)
+        with closing(database.connect(copy)) as watcher:
+            before = _data_version(watcher)
+            try:
+                yield copy
+            finally:
+                if _data_version(watcher) != before:
+                    merge_into_home(copy, path, "delete")
+
+
+def _data_version(connection: sqlite3.Connection) -> int:
+    """A number that changes when another connection writes the database."""
+    (version,) = connection.execute("pragma data_version").fetchone()
+    return int(version)
 
 
 def _is_of_this_node(entry: RunEntry) -> bool:

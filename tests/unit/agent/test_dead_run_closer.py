@@ -200,6 +200,46 @@ def test_what_a_receiver_does_not_accept_is_sent_at_a_later_pass(receiver, dead_
     assert [request.json["status"] for request in receiver.accepted] == ["resolved"]
 
 
+@pytest.fixture
+def remote_home(monkeypatch):
+    monkeypatch.setattr("sentinel.agent.dead_run_closer.is_home_remote", lambda: True)
+
+
+def test_on_a_file_server_the_end_survives_an_error_of_the_delivery(
+    receiver, dead_run, remote_home, monkeypatch
+):
+    def fail(_):
+        raise OSError
+
+    with monkeypatch.context() as unsent:
+        unsent.setattr("sentinel.notify.dispatcher.Dispatcher.start", fail)
+        closer(receiver, NOW + DAY + 1.0).close_cases()
+    assert states() == ["resolved"]
+
+    closer(receiver, NOW + DAY + 1.0).close_cases()
+    assert [request.json["status"] for request in receiver.accepted] == ["resolved"]
+
+
+def test_on_a_file_server_only_what_changed_is_written(receiver, dead_run, remote_home):
+    before = (dead_run / DATABASE_NAME).stat()
+    closer(receiver, NOW + 1.0).close_cases()
+
+    after = (dead_run / DATABASE_NAME).stat()
+    assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+
+
+def test_on_a_file_server_a_run_with_an_agent_is_not_read(
+    receiver, dead_run, remote_home, monkeypatch
+):
+    read = []
+    monkeypatch.setattr("shutil.copyfile", lambda *paths: read.append(paths))
+    with (dead_run / AGENT_LOCK).open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        closer(receiver, NOW + DAY + 1.0).close_cases()
+
+    assert read == []
+
+
 def test_an_agent_that_starts_meanwhile_waits(dead_run, monkeypatch):
     registration = AgentRegistration(DEAD, home_dir() / "targets")
     held = closing_lock(dead_run)
