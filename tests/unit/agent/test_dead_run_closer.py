@@ -240,6 +240,18 @@ def test_on_a_file_server_a_run_with_an_agent_is_not_read(
     assert read == []
 
 
+def test_a_lock_file_that_its_owner_removed_is_no_lock(dead_run, monkeypatch):
+    flock = fcntl.flock
+
+    def flock_after_removal(descriptor, operation):
+        (dead_run / AGENT_LOCK).unlink()
+        flock(descriptor, operation)
+
+    monkeypatch.setattr("fcntl.flock", flock_after_removal)
+    with closing_lock(dead_run) as is_locked:
+        assert not is_locked
+
+
 def test_an_agent_that_starts_meanwhile_waits(dead_run, monkeypatch):
     registration = AgentRegistration(DEAD, home_dir() / "targets")
     held = closing_lock(dead_run)
