@@ -351,6 +351,13 @@ class CaseBook:
         if run in self.runs:
             self.runs[run].drop_training_metadata()
 
+    def drop_closed(self, names: Collection[str]) -> None:
+        """Drop the cases whose incidents another process closed."""
+        for run in self.runs.values():
+            for case in run.open_cases:
+                case.resolved_names |= case.incidents.keys() & names
+            run.open_cases = [case for case in run.open_cases if not case.is_over]
+
     def run_metadata(self, run: str) -> Mapping[str, str | float]:
         """The metadata of a run; empty before its first record."""
         cases = self.runs.get(run)

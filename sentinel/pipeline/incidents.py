@@ -314,6 +314,20 @@ class IncidentBook:
                 incident.set_onset(onset)
         return onset
 
+    def drop_closed(self, resolutions: Mapping[str, Resolution]) -> set[str]:
+        """Drop the firing incidents that another process closed, given by name; returns those."""
+        dropped = set[str]()
+        for key, incident in [*self.open_incidents.items()]:
+            resolution = resolutions.get(incident.name)
+            if resolution is None or incident.state is not IncidentState.FIRING:
+                continue
+            if outlives_run(incident) and resolution not in _FOUND_AGAIN:
+                self.ended_keys.add(key)
+            del self.open_incidents[key]
+            self.undated.pop(incident.name, None)
+            dropped.add(incident.name)
+        return dropped
+
     def _is_ended(self, key: IncidentKey, attempt: int) -> bool:
         """Whether the run, or that incident with it, ended, so that none is opened."""
         if key in self.ended_keys:
