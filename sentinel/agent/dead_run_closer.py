@@ -38,7 +38,12 @@ from sentinel.store import database, notification_codec
 from sentinel.store.cases import store_case
 from sentinel.store.history import History
 from sentinel.store.relocation import merge_into_home
-from sentinel.store.run_summary import FOREIGN_AGENT_SECONDS, RunEntry, RunIndex
+from sentinel.store.run_summary import (
+    FOREIGN_AGENT_SECONDS,
+    RunEntry,
+    RunIndex,
+    write_summary,
+)
 from sentinel.store.silences import Suppression
 from sentinel.transport.paths import (
     DATABASE_NAME,
@@ -137,9 +142,15 @@ class DeadRunCloser:
         with closing_lock(entry.directory) as is_locked:
             if not is_locked:
                 return
-            with _usable_database(entry.directory / DATABASE_NAME) as path:
-                if self._close_and_deliver(path, last_start):
-                    self._closed[entry.run] = entry.stamp
+            database_path = entry.directory / DATABASE_NAME
+            with _usable_database(database_path) as path:
+                is_done = self._close_and_deliver(path, last_start)
+            if is_done:
+                self._closed[entry.run] = entry.stamp
+                # Not before: a run that looks healthy is not looked at again.
+                files = entry.directory.glob(f"{DATABASE_NAME}*")
+                if max(each.stat().st_mtime_ns for each in files) > entry.stamp[0]:
+                    write_summary(entry.directory, stored_summary(entry.run, database_path))
 
     def _close_and_deliver(self, path: Path, last_start: float) -> bool:
         """Close what is over, and send what is queued; whether nothing is left for later."""

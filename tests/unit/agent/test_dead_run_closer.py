@@ -24,6 +24,7 @@ from sentinel.store import database, silences
 from sentinel.store.cases import store_case
 from sentinel.store.history import History
 from sentinel.store.run_reader import RunReader
+from sentinel.store.run_summary import RunIndex
 from sentinel.transport.paths import AGENT_LOCK, DATABASE_NAME, home_dir, run_dir
 
 DEAD = "train-0a1b2c"
@@ -103,6 +104,16 @@ def test_the_day_counts_from_the_end_of_the_run(receiver, dead_run):
     assert states() == ["firing"]
     closer(receiver, NOW + 4 * DAY).close_cases()
     assert states() == ["resolved"]
+
+
+def test_the_list_of_runs_shows_that_the_case_is_closed(receiver, dead_run):
+    last_record(10.0)
+    closer(receiver, NOW + 2 * DAY).close_cases()
+
+    index = RunIndex(stored_summary)
+    index.refresh()
+    (entry,) = index.entries()
+    assert (entry.state, entry.health) == ("unfinished", "ok")
 
 
 def test_an_acknowledgement_of_a_dead_run_closes_the_case(receiver, dead_run):
