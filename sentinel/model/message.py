@@ -166,10 +166,13 @@ def _state_label(notification: Notification) -> str:
     severity = notification.incident.severity.value
     if notification.reason is NotificationReason.RESOLVED:
         return "Resolved"
+    # The end of the run can be a part of the first message.
+    is_first = notification.reason in (NotificationReason.OPENED, NotificationReason.ESCALATED)
+    is_ended = is_first and notification.incident.is_ended_firing
+    if is_ended or notification.reason is NotificationReason.ENDED:
+        return "Ended while firing"
     if notification.reason is NotificationReason.ESCALATED:
         return f"Now {severity}"
-    if notification.reason is NotificationReason.ENDED:
-        return "Ended while firing"
     is_update = notification.reason is not NotificationReason.OPENED
     return f"Update, {severity}" if is_update else severity.capitalize()
 

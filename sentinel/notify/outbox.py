@@ -416,11 +416,21 @@ def episodes(connection: sqlite3.Connection) -> dict[IncidentKey, dict[int, Know
     return found
 
 
+_HAS_ENDED_SQL = """
+select 1 from outbox where sink = ? and incident = ? and state = 'delivered' and (reason = ? or
+    iif(json_valid(notification),
+        json_extract(notification, '$.notification.incident.state') = 'firing'
+        and json_extract(notification, '$.notification.incident.resolution') is not null, false))
+"""
+
+
 def has_ended(connection: sqlite3.Connection, sink: str, incident: str) -> bool:
-    """Whether the sink delivered that the run finished while the case fires."""
-    query = "select 1 from outbox where sink = ? and incident = ? and reason = ?"
-    query += " and state = 'delivered'"
-    return connection.execute(query, (sink, incident, _ENDED)).fetchone() is not None
+    """Whether the sink delivered that the run finished while the case fires.
+
+    That can be a part of an earlier message, see `Incident.is_ended_firing`.
+    """
+    row = connection.execute(_HAS_ENDED_SQL, (sink, incident, _ENDED)).fetchone()
+    return row is not None
 
 
 def sinks_of(connection: sqlite3.Connection, incident: str) -> set[str]:
