@@ -107,8 +107,9 @@ class DeadRunCloser:
                 ]
                 try:
                     self._close_cases_of(entry, max(starts, default=0.0))
-                except (OSError, sqlite3.Error) as error:
-                    # A read-only or damaged run must not hide the others.
+                except (OSError, sqlite3.Error, database.NewerSchemaError) as error:
+                    # A read-only or damaged run, or one of a later version, must not hide the
+                    # others.
                     self._closed[entry.run] = entry.stamp
                     log.info("Cases of %s are not closed: %s", entry.run, type(error).__name__)
 

@@ -180,9 +180,15 @@ def test_the_receiver_of_another_project_gets_nothing(receiver, dead_run):
     assert [request.json["status"] for request in receiver.accepted] == ["resolved"]
 
 
-def test_a_damaged_run_does_not_hide_the_others(receiver, dead_run):
+@pytest.mark.parametrize("is_newer", [False, True], ids=["damaged", "of a later version"])
+def test_a_run_that_cannot_be_read_does_not_hide_the_others(receiver, dead_run, is_newer):
     summarise("broken-0a1b2c", started=0.0, health="critical", state="died")
-    (run_dir("broken-0a1b2c") / DATABASE_NAME).write_text("no database" * 100)
+    path = run_dir("broken-0a1b2c") / DATABASE_NAME
+    if is_newer:
+        with closing(database.connect(path)) as connection:
+            connection.execute(f"pragma user_version={database.SCHEMA_VERSION + 1}")
+    else:
+        path.write_text("no database" * 100)
 
     closer(receiver, NOW + DAY + 1.0).close_cases()
 
