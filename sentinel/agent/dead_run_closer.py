@@ -24,7 +24,7 @@ from sentinel.agent.registration import closing_lock
 from sentinel.config.settings import Settings, build_sinks
 from sentinel.metrics.stored_state import stored_summary
 from sentinel.model.counters import Counters
-from sentinel.model.delivery import Sink
+from sentinel.model.delivery import Sink, sink_address
 from sentinel.model.incident import Incident, IncidentState, Resolution, RunTier
 from sentinel.model.json_safe import parse_object
 from sentinel.model.notification import Notification, NotificationReason
@@ -33,11 +33,18 @@ from sentinel.notify.dispatcher import Dispatcher
 from sentinel.notify.policy import NotificationPolicy
 from sentinel.notify.recipients import Recipients
 from sentinel.notify.sink_worker import DeliveryTiming
-from sentinel.pipeline.incidents import MAX_LASTING_SECONDS
+from sentinel.pipeline.incidents import MAX_LASTING_SECONDS, outlives_run
 from sentinel.store import database, notification_codec
 from sentinel.store.cases import store_case
 from sentinel.store.history import History
-from sentinel.store.run_summary import FOREIGN_AGENT_SECONDS, RunEntry, RunIndex
+from sentinel.store.relocation import merge_into_home
+from sentinel.store.run_summary import (
+    FOREIGN_AGENT_SECONDS,
+    RunEntry,
+    RunIndex,
+    write_summary,
+)
+from sentinel.store.silences import Suppression
 from sentinel.transport.paths import (
     DATABASE_NAME,
     home_dir,
@@ -63,9 +70,10 @@ _FIRING_SQL = "select notification from case_history where state = 'firing' orde
 class DeadRunCloser:
     """Closes the cases in a thread, since the home directory may be slow.
 
-    A case is closed once a run of the same name has started since, or after a day. Its end is sent
-    by the outbox of its run, to the sinks of `settings` that got its start. The lock of the run
-    lets one process do it, and an agent of the run that starts meanwhile waits.
+    A case is closed once it is acknowledged, once a run of the same name has started since the end
+    of its run, or a day after that end. Its end is sent by the outbox of its run, to the sinks that
+    got its start; a case is left alone if one of them has another receiver in `settings`. The lock
+    of the run lets one process do it, and an agent of the run that starts meanwhile waits.
     """
 
     def __init__(self, settings: Settings, clock: Callable[[], float] = time.time) -> None:
@@ -99,8 +107,9 @@ class DeadRunCloser:
                 ]
                 try:
                     self._close_cases_of(entry, max(starts, default=0.0))
-                except (OSError, sqlite3.Error) as error:
-                    # A read-only or damaged run must not hide the others.
+                except (OSError, sqlite3.Error, database.NewerSchemaError) as error:
+                    # A read-only or damaged run, or one of a later version, must not hide the
+                    # others.
                     self._closed[entry.run] = entry.stamp
                     log.info("Cases of %s are not closed: %s", entry.run, type(error).__name__)
 
@@ -131,38 +140,58 @@ class DeadRunCloser:
         return not any(header is not None and header.process.is_alive() for header in headers)
 
     def _close_cases_of(self, entry: RunEntry, last_start: float) -> None:
-        sinks = build_sinks(self._settings)
-        recipients = Recipients.of_settings(self._settings, sinks)
-        with (
-            closing_lock(entry.directory) as is_locked,
-            _usable_database(entry.directory / DATABASE_NAME) as path,
-            closing(database.connect(path)) as connection,
-        ):
+        with closing_lock(entry.directory) as is_locked:
             if not is_locked:
                 return
+            database_path = entry.directory / DATABASE_NAME
+            with _usable_database(database_path) as path:
+                is_done = self._close_and_deliver(path, last_start)
+            if is_done:
+                self._closed[entry.run] = entry.stamp
+                # Not before: a run that looks healthy is not looked at again.
+                files = entry.directory.glob(f"{DATABASE_NAME}*")
+                if max(each.stat().st_mtime_ns for each in files) > entry.stamp[0]:
+                    write_summary(entry.directory, stored_summary(entry.run, database_path))
+
+    def _close_and_deliver(self, path: Path, last_start: float) -> bool:
+        """Close what is over, and send what is queued; whether nothing is left for later."""
+        with closing(database.connect(path)) as connection:
+            # A sink of that name may have another receiver in the settings of that run.
+            addresses = outbox.load_addresses(connection)
+            sinks = {
+                name: sink
+                for name, sink in build_sinks(self._settings).items()
+                if addresses.get(name) == sink_address(sink)
+            }
+            recipients = Recipients.of_settings(self._settings, sinks)
             with database.transaction(connection, mode="immediate"):
                 firing = self._close(connection, recipients, last_start)
             undelivered = outbox.count_undelivered(connection, sinks)
             if undelivered:
                 undelivered = self._deliver(path, sinks, recipients)
-            if not firing and not undelivered:
-                self._closed[entry.run] = entry.stamp
+            return not firing and not undelivered
 
     def _close(
         self, connection: sqlite3.Connection, recipients: Recipients, last_start: float
     ) -> int:
-        """Close what is over, in the caller's transaction; the number of cases that still fire."""
+        """Close what is over, in the caller's transaction; the number of cases to close later."""
         now, firing = self._clock(), 0
         history = History(connection)
         policy = NotificationPolicy(
             connection, recipients, RunTier(self._settings.tier), self._clock
         )
         policy.poll()
+        ended = max((each.time for each in history.latest_records("")), default=None)
         for notification in _firing_cases(connection):
-            opened = notification.incident.opened_time
-            if last_start > opened:
+            reached = outbox.sinks_of(connection, notification.incident.name)
+            if not reached <= recipients.routes.keys():
+                continue
+            end_time = notification.incident.opened_time if ended is None else ended
+            if last_start > end_time:
                 resolution = Resolution.STARTED_AGAIN
-            elif now - opened >= MAX_LASTING_SECONDS:
+            elif _is_acknowledged(notification, policy.suppression):
+                resolution = Resolution.ACKNOWLEDGED
+            elif now - end_time >= MAX_LASTING_SECONDS:
                 resolution = Resolution.EXPIRED
             else:
                 firing += 1
@@ -194,17 +223,29 @@ class DeadRunCloser:
 
 @contextmanager
 def _usable_database(path: Path) -> Iterator[Path]:
-    """The database, or a copy where it is on a file server, which has no write-ahead log."""
+    """The database, or a copy where it is on a file server, which has no write-ahead log.
+
+    What is written to the copy is moved to the server, also after an error.
+    """
     if not is_home_remote():
         yield path
         return
     with TemporaryDirectory(dir=runtime_dir(make=True)) as folder:
         copy = Path(folder) / path.name
         shutil.copyfile(path, copy)
-        yield copy
-        written = path.with_suffix(".closed")
-        shutil.copyfile(copy, written)
-        written.replace(path)
+        with closing(database.connect(copy)) as watcher:
+            before = _data_version(watcher)
+            try:
+                yield copy
+            finally:
+                if _data_version(watcher) != before:
+                    merge_into_home(copy, path, "delete")
+
+
+def _data_version(connection: sqlite3.Connection) -> int:
+    """A number that changes when another connection writes the database."""
+    (version,) = connection.execute("pragma data_version").fetchone()
+    return int(version)
 
 
 def _is_of_this_node(entry: RunEntry) -> bool:
@@ -225,19 +266,23 @@ def _firing_cases(connection: sqlite3.Connection) -> Iterator[Notification]:
             continue
 
 
+def _is_acknowledged(notification: Notification, suppression: Suppression) -> bool:
+    """Whether an agent of the run would close the case for its acknowledgement."""
+    firing = [each for each in notification.incidents if each.state is IncidentState.FIRING]
+    return bool(firing) and all(
+        outlives_run(each) and suppression.acknowledgement(each) for each in firing
+    )
+
+
 def _closed(notification: Notification, resolution: Resolution, now: float) -> Notification:
     """The notification of the end of that case."""
 
     def resolved(incident: Incident) -> Incident:
         if incident.state is IncidentState.RESOLVED:
             return incident
-        return replace(
-            incident,
-            state=IncidentState.RESOLVED,
-            resolution=resolution,
-            resolved_step=notification.step,
-            resolved_time=now,
-        )
+        incident = replace(incident)
+        incident.resolve(resolution, notification.step, now)
+        return incident
 
     return replace(
         notification,

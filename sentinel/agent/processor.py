@@ -25,7 +25,7 @@ from sentinel.config.settings import Settings
 from sentinel.metrics.exposition import Exposition
 from sentinel.model.counters import Counters
 from sentinel.model.delivery import Sink
-from sentinel.model.incident import IncidentState, Onset, RunTier
+from sentinel.model.incident import IncidentState, Onset, Resolution, RunTier
 from sentinel.model.notification import Notification, RunContext
 from sentinel.model.record import WHOLE_RUN, Event, Record
 from sentinel.model.record_batch import RecordBatch, RecordOrBatch
@@ -335,6 +335,7 @@ class RunProcessor:
             # Its consequences are stored already; only the state of the pipeline is rebuilt.
             for _ in self.pipeline.process(entry):
                 pass
+        self._drop_closed()
         self.exposition.set_start_time(self.history.first_time())
         latest_records = self.history.latest_records(self.run)
         self.storage_alert.has_started = bool(latest_records)
@@ -355,6 +356,19 @@ class RunProcessor:
                 is_running=bool(latest_records) and self.stop_record is None,
             )
         self.show_open_cases()
+
+    def _drop_closed(self) -> None:
+        """Drop the incidents that another process closed while no agent served the run."""
+        firing = {each.name for each in self.pipeline.firing_incidents()}
+        resolutions = {
+            each["name"]: Resolution(each["resolution"])
+            for each in (self.history.incidents() if firing else [])
+            if each["name"] in firing and each["state"] == IncidentState.RESOLVED.value
+        }
+        if self.pipeline.drop_closed(resolutions):
+            # The journal behind the last snapshot does not have the end.
+            with database.transaction(self.connection, mode="immediate"):
+                self.snapshot()
 
     def _store_labels(self) -> None:
         """Store project and tags, by which the list of runs can be grouped, with the metadata."""

@@ -48,6 +48,10 @@ def closing_lock(directory: Path) -> Iterator[bool]:
         except BlockingIOError:
             yield False
             return
+        if not os.fstat(descriptor).st_nlink:
+            # The process that held it has removed the file, and another one may have a new one.
+            yield False
+            return
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, CLOSING_OWNER.encode(), 0)
         yield True

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, Literal, Protocol, get_args
 
 from sentinel.model.evidence_text import label_of
-from sentinel.model.incident import ENDS_OF_RUN
 from sentinel.signals.catalogue import better_value
 from sentinel.signals.run_metadata import NAME_KEY
 from sentinel.signals.tracker_runs import TRACKER_RUN_KEYS
@@ -33,7 +32,6 @@ MAX_SIGNALS = 60
 """Signals that are compared unless they are named."""
 GROUPS = ("main", "training", "policy", "reward", "evaluation", "logged")
 """Groups of signals that are compared unless they are named: those of the machine are not."""
-_ENDS_OF_RUN = frozenset(each.value for each in ENDS_OF_RUN)
 RUN_SPECIFIC = frozenset(
     {"pid", "run", "host", "hosts", "attempt", "local_rank", "rank", NAME_KEY, *TRACKER_RUN_KEYS}
 )
@@ -321,7 +319,7 @@ def _summary(run: ComparedRun, cases: Sequence[JsonObject]) -> JsonObject:
         "model": metadata.get("model", ""),
         "cases": len(cases),
         "open_cases": sum(1 for case in cases if case.get("resolved_step") is None),
-        "lasting_cases": sum(1 for case in cases if case.get("resolution") in _ENDS_OF_RUN),
+        "lasting_cases": sum(1 for case in cases if case.get("lasted_until")),
     }
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import Field, dataclass, field, fields, is_dataclass
 from enum import Enum
-from typing import ClassVar, Literal, Protocol, runtime_checkable
+from hashlib import sha256
+from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 from sentinel.model.notification import Notification
 
@@ -148,6 +149,28 @@ def is_record(sink: Sink) -> bool:
     nothing that it rejected to another sink.
     """
     return bool(getattr(sink, "is_record", False))
+
+
+_NOT_ADDRESS = frozenset({
+    "password", "secret", "authorization", "app_token", "attach_report", "allow_http", "timeout",
+    "tags",
+})  # fmt: skip
+"""Settings of sinks that do not decide which receiver gets a notification."""
+
+
+def sink_address(sink: Sink) -> str:
+    """16 hex digits that are equal for sinks with the same receiver; no secret can be read there.
+
+    Passwords, which could be guessed, are no part of it.
+    """
+    address = [type(sink).__qualname__]
+    settings: tuple[Field[Any], ...] = fields(sink) if is_dataclass(sink) else ()
+    for each in settings:
+        if each.name not in _NOT_ADDRESS:
+            value = getattr(sink, each.name)
+            is_secret = hasattr(value, "get_secret_value")
+            address.append(f"{each.name}={value.get_secret_value() if is_secret else value}")
+    return sha256("\n".join(address).encode()).hexdigest()[:16]
 
 
 @runtime_checkable

@@ -119,6 +119,8 @@ class Incident:
     """The size of the first evidence when the incident was last stored and shown."""
     finding_step: int | None = None
     """The step of the finding; None if an earlier version stored it."""
+    ended: Resolution | None = None
+    """Why it was ended while it fired, once it is resolved for another reason."""
 
     def set_onset(self, onset: Onset) -> None:
         """Replace the dates by those that were estimated."""
@@ -129,6 +131,18 @@ class Incident:
     def is_ended_firing(self) -> bool:
         """Whether it fires although its run finished: `resolution` is why no finding follows."""
         return self.state is IncidentState.FIRING and self.resolution is not None
+
+    @property
+    def lasted_until(self) -> Resolution | None:
+        """The end of the run, or of that training or stage of it, if the problem was there then."""
+        return self.ended or (self.resolution if self.resolution in ENDS_OF_RUN else None)
+
+    def resolve(self, resolution: Resolution, step: int, time: float) -> None:
+        """End it for a reason other than its detector; that its run ended damaged stays known."""
+        self.state, self.ended, self.resolution = (
+            IncidentState.RESOLVED, self.lasted_until, resolution,
+        )  # fmt: skip
+        self.resolved_step, self.resolved_time = step, time
 
     @property
     def name(self) -> str:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from sentinel.model.clean_text import clean
 from sentinel.model.evidence_text import evidence_text, label_of, split_unit
 from sentinel.model.finding import Severity
-from sentinel.model.incident import ENDS_OF_RUN, Incident, Resolution
+from sentinel.model.incident import Incident, Resolution
 from sentinel.model.notification import Notification, NotificationReason, RunContext
 from sentinel.model.quantity_text import format_duration, format_time
 from sentinel.model.record import WHOLE_RUN
@@ -166,10 +166,13 @@ def _state_label(notification: Notification) -> str:
     severity = notification.incident.severity.value
     if notification.reason is NotificationReason.RESOLVED:
         return "Resolved"
+    # The end of the run can be a part of the first message.
+    is_first = notification.reason in (NotificationReason.OPENED, NotificationReason.ESCALATED)
+    is_ended = is_first and notification.incident.is_ended_firing
+    if is_ended or notification.reason is NotificationReason.ENDED:
+        return "Ended while firing"
     if notification.reason is NotificationReason.ESCALATED:
         return f"Now {severity}"
-    if notification.reason is NotificationReason.ENDED:
-        return "Ended while firing"
     is_update = notification.reason is not NotificationReason.OPENED
     return f"Update, {severity}" if is_update else severity.capitalize()
 
@@ -182,10 +185,8 @@ def _subject(notification: Notification, *, is_dated: bool) -> str:
     """
     diagnosis, title = notification.diagnosis, _title(notification)
     if notification.reason in (NotificationReason.ENDED, NotificationReason.RESOLVED):
-        resolution = notification.incident.resolution
-        if resolution in ENDS_OF_RUN:
-            return f"{title} lasted until {resolution.value}"
-        return title
+        end = notification.incident.lasted_until
+        return title if end is None else f"{title} lasted until {end.value}"
     if notification.reason is NotificationReason.CORRECTED and diagnosis is not None:
         return (
             f"The cause is now {clean(diagnosis.title)}, not {clean(notification.replaced_cause)}"

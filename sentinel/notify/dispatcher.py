@@ -12,7 +12,7 @@ from pathlib import Path
 
 from sentinel.config.route import Route
 from sentinel.model.counters import Counters
-from sentinel.model.delivery import Sink
+from sentinel.model.delivery import Sink, sink_address
 from sentinel.model.notification import Notification
 from sentinel.notify import outbox
 from sentinel.notify.recipients import Recipients
@@ -84,6 +84,8 @@ class Dispatcher:
             for worker in self.workers.values():
                 worker.connection = connection
                 worker.store_pending_outcome()
+            addresses = {name: sink_address(sink) for name, sink in self.sinks.items()}
+            outbox.store_addresses(connection, addresses)
             outbox.requeue_interrupted(connection, self._clock(), self._recipients.hold_seconds)
         self._threads = [
             threading.Thread(

@@ -416,11 +416,21 @@ def episodes(connection: sqlite3.Connection) -> dict[IncidentKey, dict[int, Know
     return found
 
 
+_HAS_ENDED_SQL = """
+select 1 from outbox where sink = ? and incident = ? and state = 'delivered' and (reason = ? or
+    iif(json_valid(notification),
+        json_extract(notification, '$.notification.incident.state') = 'firing'
+        and json_extract(notification, '$.notification.incident.resolution') is not null, false))
+"""
+
+
 def has_ended(connection: sqlite3.Connection, sink: str, incident: str) -> bool:
-    """Whether the sink delivered that the run finished while the case fires."""
-    query = "select 1 from outbox where sink = ? and incident = ? and reason = ?"
-    query += " and state = 'delivered'"
-    return connection.execute(query, (sink, incident, _ENDED)).fetchone() is not None
+    """Whether the sink delivered that the run finished while the case fires.
+
+    That can be a part of an earlier message, see `Incident.is_ended_firing`.
+    """
+    row = connection.execute(_HAS_ENDED_SQL, (sink, incident, _ENDED)).fetchone()
+    return row is not None
 
 
 def sinks_of(connection: sqlite3.Connection, incident: str) -> set[str]:
@@ -571,6 +581,17 @@ def reschedule(
 def postpone_sink(connection: sqlite3.Connection, sink: str, until: float) -> None:
     """Send nothing to `sink` before that time (epoch seconds), as its receiver requests."""
     connection.execute("insert or replace into sink_pause(sink, until) values(?, ?)", (sink, until))
+
+
+def store_addresses(connection: sqlite3.Connection, addresses: Mapping[str, str]) -> None:
+    """Store which receivers the sinks of this outbox have, see `sink_address`."""
+    query = "insert or replace into sink_address(sink, address) values(?, ?)"
+    connection.executemany(query, addresses.items())
+
+
+def load_addresses(connection: sqlite3.Connection) -> dict[str, str]:
+    """The addresses that the last agent stored, by sink."""
+    return dict(connection.execute("select sink, address from sink_address").fetchall())
 
 
 def _paused_until(connection: sqlite3.Connection, sink: str, now: float) -> float:

@@ -256,13 +256,14 @@ class SinkWorker:
         self._count("delivered")
         receipt, now = self._receipt(response), self.clock()
         self._sent_times[entry.key] = now
-        is_last = entry.reason in (
-            NotificationReason.ENDED.value,
-            NotificationReason.RESOLVED.value,
+        notification = notification_codec.decode(entry.notification_json)
+        # The end of the run can be a part of the first message.
+        is_last = notification.incident.is_ended_firing or notification.reason in (
+            NotificationReason.ENDED,
+            NotificationReason.RESOLVED,
         )
         if is_last and not outbox.has_ended(self.connection, self.name, entry.incident):
             with suppress(Exception):
-                notification = notification_codec.decode(entry.notification_json)
                 self.on_resolved(self.name, notification, receipt or entry.receipt)
         return lambda: outbox.mark_delivered(self.connection, entry.key, now, receipt)
 

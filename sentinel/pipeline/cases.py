@@ -28,7 +28,7 @@ from sentinel.model.diagnosis import (
     effects_of,
 )
 from sentinel.model.finding import Severity
-from sentinel.model.incident import Incident, IncidentState, Onset, Resolution
+from sentinel.model.incident import Incident, IncidentState, Onset
 from sentinel.model.notification import (
     Notification,
     NotificationReason,
@@ -131,26 +131,24 @@ class Case:
         incident.set_onset(onset)
 
     def build_notification(
-        self,
-        reason: NotificationReason,
-        step: int,
-        time: float,
-        end: Resolution = Resolution.RUN_FINISHED,
+        self, reason: NotificationReason, step: int, time: float
     ) -> Notification:
-        """The notification of the case at that step and time; `end` is what it fires beyond."""
+        """The notification of the case at that step and time."""
         lead, *others = (
             replace(each, remedy=fit_checkpoint_clause(each.remedy, each.last_good_step))
             for each in self.incidents.values()
         )
         lead.severity = self.notified_severity
         if reason is NotificationReason.ENDED:
-            lead.state, lead.resolution = IncidentState.FIRING, end
+            ends = (each.lasted_until for each in self.incidents.values())
+            lead.state, lead.resolution = IncidentState.FIRING, next(filter(None, ends))
             lead.resolved_step = lead.resolved_time = None
         elif reason is NotificationReason.RESOLVED:
             last = max(self.incidents.values(), key=lambda each: each.resolved_time or 0.0)
             lead.state = IncidentState.RESOLVED
             lead.resolved_step, lead.resolved_time = last.resolved_step, last.resolved_time
             lead.resolution = last.resolution
+            lead.ended = next((each.ended for each in self.incidents.values() if each.ended), None)
             step = step if last.resolved_step is None else last.resolved_step
         diagnosis = self.diagnosis
         if diagnosis is not None:
@@ -353,6 +351,13 @@ class CaseBook:
         if run in self.runs:
             self.runs[run].drop_training_metadata()
 
+    def drop_closed(self, names: Collection[str]) -> None:
+        """Drop the cases whose incidents another process closed."""
+        for run in self.runs.values():
+            for case in run.open_cases:
+                case.resolved_names |= case.incidents.keys() & names
+            run.open_cases = [case for case in run.open_cases if not case.is_over]
+
     def run_metadata(self, run: str) -> Mapping[str, str | float]:
         """The metadata of a run; empty before its first record."""
         cases = self.runs.get(run)
@@ -421,10 +426,8 @@ class CaseBook:
         run.open_cases = [case for case in run.open_cases if not case.is_over]
         # A failure comes before the end of what it ends, so that it is sent first.
         reasons.sort(key=lambda each: each[1] is NotificationReason.RESOLVED)
-        is_training = record.event is Event.TRAINING
-        end = Resolution.TRAINING_FINISHED if is_training else Resolution.RUN_FINISHED
         return tuple(
-            case.build_notification(reason, record.step, record.time, end)
+            case.build_notification(reason, record.step, record.time)
             for case, reason in reasons
             if reason is not None
         )

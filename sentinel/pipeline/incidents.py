@@ -2,7 +2,8 @@
 
 The end of the run ends its incidents: all of them if it was stopped; if it failed, all others end
 with the incident of the failure. If it finished, those of critical cases go on firing. These, and
-the failure, end at the first step of the next attempt, when they are acknowledged, or after a day.
+the failure, end at the first step of the next attempt, when they are acknowledged, or a day after
+the end of the run.
 What was ended so is not found again in that attempt.
 """
 
@@ -43,7 +44,7 @@ PASSING_DETECTORS = frozenset({STALL_DETECTOR, "node_lost", "disk_filling", "mem
 """Detectors of problems that a run which finishes has overcome."""
 
 MAX_LASTING_SECONDS = 24 * 3600.0
-"""Time after which the incident of a failure ends."""
+"""Time after the end of the run after which an incident that outlives it ends."""
 
 ACKNOWLEDGED_KEY = "acknowledged"
 """Attribute of a heartbeat: the detectors whose incident is acknowledged, separated by commas."""
@@ -112,6 +113,7 @@ class IncidentBook:
     another reason than their detector ended, both until the next start of the run.
     `undated` are the incidents, by name, whose onset is still estimated.
     `known_episodes` are stored ones of which this state knows nothing, the newest last.
+    `active_times` are the times of the last record of each run that is no heartbeat.
     """
 
     findings_to_fire: int = 1
@@ -126,6 +128,7 @@ class IncidentBook:
     ended_runs: set[str] = field(default_factory=set)
     ended_keys: set[IncidentKey] = field(default_factory=set)
     undated: dict[str, OnsetRequest] = field(default_factory=dict)
+    active_times: dict[str, float] = field(default_factory=dict)
     _has_new_failure: bool = False
 
     def update(
@@ -136,6 +139,8 @@ class IncidentBook:
         `critical_names` are the incidents of critical cases. Returns the notifications of the
         incidents that ended, or that outlive their run.
         """
+        if record.event is not Event.HEARTBEAT:
+            self.active_times[record.run] = record.time
         if record.event is Event.START:
             self.ended_runs.discard(record.run)
             self.ended_keys = {key for key in self.ended_keys if key.run != record.run}
@@ -182,6 +187,7 @@ class IncidentBook:
                 if resolution is Resolution.TRAINING_FINISHED and not is_ended:
                     is_ended = _is_damage(incident, critical_names)
                     if is_ended:
+                        incident.resolution = resolution
                         yield _notification(NotificationReason.ENDED, incident, record)
                 own = Resolution.STARTED_AGAIN if is_ended else resolution
                 yield self._end_incident(incident, record, own)
@@ -231,8 +237,12 @@ class IncidentBook:
                 continue
             elif incident.key.detector in record.attributes.get(ACKNOWLEDGED_KEY, "").split(","):
                 yield self._end_incident(incident, record, Resolution.ACKNOWLEDGED)
-            elif record.time - incident.opened_time >= MAX_LASTING_SECONDS:
+            elif record.time - self._end_time(incident) >= MAX_LASTING_SECONDS:
                 yield self._end_incident(incident, record, Resolution.EXPIRED)
+
+    def _end_time(self, incident: Incident) -> float:
+        """When the run of the incident was last active; the failure of a run is found later."""
+        return max(incident.opened_time, self.active_times.get(incident.key.run, 0.0))
 
     def update_incident(
         self,
@@ -303,6 +313,20 @@ class IncidentBook:
             if incident.name == name:
                 incident.set_onset(onset)
         return onset
+
+    def drop_closed(self, resolutions: Mapping[str, Resolution]) -> set[str]:
+        """Drop the firing incidents that another process closed, given by name; returns those."""
+        dropped = set[str]()
+        for key, incident in [*self.open_incidents.items()]:
+            resolution = resolutions.get(incident.name)
+            if resolution is None or incident.state is not IncidentState.FIRING:
+                continue
+            if outlives_run(incident) and resolution not in _FOUND_AGAIN:
+                self.ended_keys.add(key)
+            del self.open_incidents[key]
+            self.undated.pop(incident.name, None)
+            dropped.add(incident.name)
+        return dropped
 
     def _is_ended(self, key: IncidentKey, attempt: int) -> bool:
         """Whether the run, or that incident with it, ended, so that none is opened."""
@@ -410,8 +434,7 @@ class IncidentBook:
         """End an incident, which may still fire, for a reason other than its detector."""
         is_earlier = outlives_run(incident) and record.attempt > incident.attempt
         if incident.state is not IncidentState.RESOLVED:
-            incident.state, incident.resolution = IncidentState.RESOLVED, resolution
-            incident.resolved_step, incident.resolved_time = record.step, record.time
+            incident.resolve(resolution, record.step, record.time)
             if resolution in _FINISHED and incident.clear_step is not None:
                 incident.resolution = Resolution.CLEARED
                 incident.resolved_step = incident.clear_step

@@ -20,7 +20,7 @@ from sentinel.config.settings import Settings, build_causes, build_detectors
 from sentinel.model.counters import Counters
 from sentinel.model.diagnosis import Cause
 from sentinel.model.finding import Detector
-from sentinel.model.incident import Incident, IncidentKey, IncidentState
+from sentinel.model.incident import Incident, IncidentKey, IncidentState, Resolution
 from sentinel.model.notification import Notification
 from sentinel.model.record_batch import RecordOrBatch, entry_ranks
 from sentinel.pipeline.cases import CaseBook, RunCases
@@ -114,6 +114,15 @@ class Pipeline:
     def current_notifications(self) -> Iterator[Notification]:
         """A notification of each open case in its present state."""
         return self.engine.case_book.current_notifications()
+
+    def drop_closed(self, resolutions: Mapping[str, Resolution]) -> bool:
+        """Drop the firing incidents that another process closed, by name; whether there were any.
+
+        What is found after that is another episode.
+        """
+        names = self.engine.incident_book.drop_closed(resolutions)
+        self.engine.case_book.drop_closed(names)
+        return bool(names)
 
     def serialize(self) -> str | None:
         """The state as text; None if a plug-in holds something that cannot be stored."""

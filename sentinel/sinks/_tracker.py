@@ -12,7 +12,6 @@ import sys
 from typing import Any, ClassVar
 
 from sentinel.model.delivery import ProcessInput, Rejection, Response
-from sentinel.model.incident import ENDS_OF_RUN
 from sentinel.model.json_safe import parse_object
 from sentinel.model.message import build_message
 from sentinel.model.notification import Notification
@@ -64,7 +63,7 @@ class TrackerSink:
             "subject": plain_name(incident.key.detector if cause is None else cause.cause),
             "severity": message.severity.value,
             "status": message.status,
-            "lasts": message.status == "firing" or incident.resolution in ENDS_OF_RUN,
+            "lasts": message.status == "firing" or incident.lasted_until is not None,
             "case": case_id(notification)[:8],
             "step": notification.step,
             "time": notification.time,

@@ -12,6 +12,7 @@ from sentinel.model.clean_text import clean
 from sentinel.model.diagnosis import Diagnosis
 from sentinel.model.evidence_text import label_of
 from sentinel.model.finding import Severity
+from sentinel.model.incident import Resolution
 from sentinel.model.message import MAX_FACTS, Message, build_message
 from sentinel.model.notification import Notification, NotificationReason
 from sentinel.model.record import WHOLE_RUN
@@ -90,6 +91,7 @@ def _with_short_message(case: JsonObject, detector: str) -> JsonObject:
     return case | {
         "resolved_time": case["resolved_time"] if is_resolved else None,
         "resolution": case.get("resolution"),
+        "lasted_until": case.get("lasted_until"),
         "detector": detector,
         "ranks": [],
         "message": message_to_dict(message),
@@ -104,7 +106,10 @@ def case_fields(case: JsonObject | None) -> JsonObject:
 
 
 def case_to_dict(notification: Notification) -> JsonObject:
-    """A case as JSON; `incidents` are names, and the first is the name of the case."""
+    """A case as JSON; `incidents` are names, and the first is the name of the case.
+
+    `lasted_until` is the end of the run, if the problem was there then, however it was closed.
+    """
     lead = notification.incident
     is_resolved = notification.reason is NotificationReason.RESOLVED
     return {
@@ -116,7 +121,8 @@ def case_to_dict(notification: Notification) -> JsonObject:
         "opened_step": lead.opened_step,
         "opened_time": lead.opened_time,
         "resolved_step": lead.resolved_step if is_resolved else None,
-        "resolution": lead.resolution.value if is_resolved and lead.resolution else None,
+        "resolution": _value(lead.resolution) if is_resolved else None,
+        "lasted_until": _value(lead.lasted_until) if is_resolved else None,
         "remedy": notification.remedy,
         "last_good_step": notification.last_good_step,
         "incidents": [each.name for each in notification.incidents],
@@ -124,6 +130,10 @@ def case_to_dict(notification: Notification) -> JsonObject:
         if notification.diagnosis is None
         else diagnosis_to_dict(notification.diagnosis),
     }
+
+
+def _value(resolution: Resolution | None) -> str | None:
+    return None if resolution is None else resolution.value
 
 
 def case_with_message(notification: Notification, now: float | None) -> JsonObject:

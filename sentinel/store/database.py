@@ -80,6 +80,8 @@ create index if not exists outbox_due on outbox(state, next_at);
 create index if not exists outbox_by_incident on outbox(incident, sink);
 create table if not exists sink_pause(
     sink text primary key, until real not null);
+create table if not exists sink_address(
+    sink text primary key, address text not null);
 create table if not exists pending_notification(
     incident text primary key, notification text not null);
 create table if not exists silence(
@@ -106,6 +108,7 @@ MIGRATIONS: tuple[Callable[[sqlite3.Connection], None], ...] = (
     migrations.migrate_to_packed_history,
     migrations.migrate_to_run_pages,
     migrations.migrate_to_one_onset,
+    migrations.migrate_to_sink_addresses,
 )
 """Migration n, counted from 1, takes a database from schema version 8 + n to 9 + n."""
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from sentinel.model.checkpoint_clause import fit_checkpoint_clause
 from sentinel.model.incident import Incident, IncidentKey, IncidentState
+from sentinel.model.json_safe import json_safe
 from sentinel.model.record import WHOLE_RUN, Event, Record
 from sentinel.pipeline.engine import Result
 from sentinel.pipeline.incidents import KnownEpisode
@@ -159,7 +160,7 @@ class History:
                 incident.opened_time,
                 incident.resolved_step,
                 incident.resolved_time,
-                json.dumps(incident_to_dict(incident)),
+                json.dumps(json_safe(incident_to_dict(incident))),
             ),
         )
 

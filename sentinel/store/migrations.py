@@ -193,6 +193,11 @@ def migrate_to_one_onset(connection: sqlite3.Connection) -> None:
     connection.execute("drop table onset")
 
 
+def migrate_to_sink_addresses(connection: sqlite3.Connection) -> None:
+    """Schema 14 to 15: which receiver each sink of the outbox has."""
+    connection.execute("create table sink_address(sink text primary key, address text not null)")
+
+
 def execute_script(connection: sqlite3.Connection, script: str) -> None:
     """Execute the statements of a script, none of which contains a semicolon.
 

@@ -51,8 +51,10 @@ PAGES_PER_VACUUM = 128
 THINNED_EVENTS = (Event.STEP, Event.HEARTBEAT)
 
 _INCIDENT_STEPS_SQL = """
-select onset_step, opened_step, resolved_step, json_extract(body, '$.onset.earliest') from incident
+select onset_step, opened_step, resolved_step,
+    iif(json_valid(body), json_extract(body, '$.onset.earliest'), null) from incident
 """
+# Earlier versions wrote NaN and infinity, which SQLite takes for no JSON.
 _NEXT_WINDOW_SQL = "select min(id) from step where id >= ?"
 _TRAININGS_SQL = """
 select id from step where event <> 'step' and event = 'new_training' order by id

@@ -18,7 +18,6 @@ from pathlib import Path
 from sys import intern
 from typing import Any
 
-from sentinel.model.incident import ENDS_OF_RUN
 from sentinel.model.json_safe import parse_object
 from sentinel.store.run_reader import RunReader
 from sentinel.transport.paths import (
@@ -42,7 +41,7 @@ FOREIGN_AGENT_SECONDS = 180.0
 """An agent of another node that has written nothing for so long is taken for gone."""
 
 _MAIN_SIGNALS = ("reward", "loss", "eval_loss", "grad_norm")
-_ENDS = frozenset(resolution.value for resolution in ENDS_OF_RUN)
+_FAILED_STATES = frozenset({"failed", "died"})
 _MAX_TEXT_CHARS = 120
 _MAX_TAGS = 10
 
@@ -104,7 +103,7 @@ def read_summary(state: Mapping[str, Any], reader: RunReader) -> JsonObject:
     The end of a run closes its cases; those that lasted until then are its problems.
     """
     if state["state"] not in ACTIVE_STATES:
-        lasted = [each for each in reader.cases() if each.get("resolution") in _ENDS]
+        lasted = [each for each in reader.cases() if each["lasted_until"]]
         cases = sorted([*state.get("cases", []), *lasted], key=_severity_order)
         state = {**state, "cases": cases}
     of_training = {
@@ -298,7 +297,11 @@ def run_entry(run: str, directory: Path, stamp: tuple[int, int], body: bytes) ->
 
 
 def _health(state: Mapping[str, Any]) -> str:
-    """The severity of the worst open incident; `unknown` before the first step."""
+    """The severity of the worst open incident, critical if the run failed; `unknown` before the
+    first step.
+    """
+    if state["state"] in _FAILED_STATES:
+        return "critical"
     open_ones = [*state.get("cases", []), *state.get("incidents", [])]
     severities = {str(each.get("severity")) for each in open_ones}
     for severity in HEALTH_ORDER[:2]:

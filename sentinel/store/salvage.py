@@ -38,7 +38,9 @@ _PAGE_COUNT_OFFSET = 28
 _STATE_TABLES = ("ring", "snapshot", "journal")
 _LAST_TABLES = ("layout", "threshold", "block", "step", "sample", "media")
 """Large tables, after all that decide what is notified; layouts before what needs them."""
-_NOTIFICATION_TABLES = frozenset({"outbox", "sink_pause", "ack", "silence", "command"})
+_NOTIFICATION_TABLES = frozenset(
+    {"outbox", "sink_address", "sink_pause", "ack", "silence", "command"}
+)
 _LABELS = {
     "outbox": "sent notifications",
     "pending_notification": "held notifications",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from contextlib import closing
+from dataclasses import replace
 
 import pytest
 from playwright.sync_api import expect
@@ -12,6 +14,12 @@ from support.rank_processes import until
 from support.stored_homes import write_run
 
 from sentinel.metrics.stored_state import stored_state
+from sentinel.model.incident import Resolution
+from sentinel.model.notification import NotificationReason
+from sentinel.store import notification_codec
+from sentinel.store.cases import store_case
+from sentinel.store.database import connect
+from sentinel.store.history import History
 from sentinel.store.run_reader import RunReader
 from sentinel.web.agent_site import AgentSite
 from sentinel.web.run_routes import RunView
@@ -32,8 +40,15 @@ def problems():
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory):
-    """A run whose policy collapsed until it ended."""
+    """A run whose policy collapsed until it ended, and whose case was acknowledged later."""
     database = write_run(tmp_path_factory.mktemp("home"), run=RUN, steps=160, fault_at=110)
+    with closing(connect(database)) as connection:
+        for (text,) in connection.execute("select notification from case_history").fetchall():
+            case = notification_codec.decode(text)
+            for incident in case.incidents:
+                incident.resolve(Resolution.ACKNOWLEDGED, 160, case.time)
+                History(connection).store_incident(incident)
+            store_case(connection, replace(case, reason=NotificationReason.RESOLVED))
     view = RunView(RUN, RunReader(database), lambda: stored_state(database, RUN), database)
     server = WebServer(AgentSite(CollectorRegistry(), view))
     yield f"http://127.0.0.1:{server.start()}/runs/{RUN}/"

@@ -3,6 +3,7 @@
 import fcntl
 import json
 from contextlib import closing
+from dataclasses import replace
 
 import pytest
 from support.notifications import NOW, make_notification
@@ -11,13 +12,24 @@ from support.webhook_receiver import Receiver
 from sentinel.agent.dead_run_closer import DeadRunCloser
 from sentinel.agent.registration import AgentRegistration, closing_lock
 from sentinel.config.settings import load_settings
+from sentinel.metrics.stored_state import stored_summary
+from sentinel.model.delivery import sink_address
+from sentinel.model.incident import Resolution
+from sentinel.model.notification import NotificationReason
+from sentinel.model.record import WHOLE_RUN, Event, Record
 from sentinel.notify import outbox
-from sentinel.store import database
+from sentinel.pipeline.engine import Result
+from sentinel.sinks.webhook import Webhook
+from sentinel.store import database, silences
 from sentinel.store.cases import store_case
+from sentinel.store.history import History
+from sentinel.store.run_reader import RunReader
+from sentinel.store.run_summary import RunIndex
 from sentinel.transport.paths import AGENT_LOCK, DATABASE_NAME, home_dir, run_dir
 
 DEAD = "train-0a1b2c"
 OPENED = make_notification(run=DEAD, detector="run_died", summary="Rank 1 was killed.")
+DAMAGE = make_notification(NotificationReason.ENDED, run=DEAD, detector="nan_or_inf")
 DAY = 24 * 3600.0
 
 
@@ -28,15 +40,24 @@ def receiver():
 
 
 @pytest.fixture
-def dead_run():
+def dead_run(receiver):
     """A run that died, whose notification was delivered."""
     directory = run_dir(DEAD)
     with closing(database.connect(directory / DATABASE_NAME)) as connection:
+        History(connection).store_incident(OPENED.incident)
         store_case(connection, OPENED)
+        outbox.store_addresses(connection, {"webhook": sink_address(Webhook(receiver.url))})
         outbox.enqueue(connection, OPENED, ["webhook"], NOW)
         outbox.mark_delivered(connection, outbox.idempotency_key(OPENED, "webhook"), NOW)
     summarise(DEAD, started=NOW - 500.0, health="critical", state="died")
     return directory
+
+
+def last_record(seconds, event=Event.STEP, attributes=None):
+    """Store when the run was last active, in seconds after the case opened."""
+    record = Record(DEAD, WHOLE_RUN, 200, NOW + seconds, event, {}, attributes or {})
+    with closing(database.connect(run_dir(DEAD) / DATABASE_NAME)) as connection:
+        History(connection).update(Result(record))
 
 
 def summarise(run, *, started, health="ok", state="running", name=""):
@@ -76,6 +97,63 @@ def test_a_case_of_a_run_that_nobody_started_again_is_closed_after_a_day(receive
     assert [request.json["status"] for request in receiver.accepted] == ["resolved"]
 
 
+def test_the_day_counts_from_the_end_of_the_run(receiver, dead_run):
+    last_record(3 * DAY)
+
+    closer(receiver, NOW + 4 * DAY - 1.0).close_cases()
+    assert states() == ["firing"]
+    closer(receiver, NOW + 4 * DAY).close_cases()
+    assert states() == ["resolved"]
+
+
+def test_the_list_of_runs_shows_that_the_case_is_closed(receiver, dead_run):
+    last_record(10.0)
+    closer(receiver, NOW + 2 * DAY).close_cases()
+
+    index = RunIndex(stored_summary)
+    index.refresh()
+    (entry,) = index.entries()
+    assert (entry.state, entry.health) == ("unfinished", "ok")
+
+
+def test_an_acknowledgement_of_a_dead_run_closes_the_case(receiver, dead_run):
+    with closing(database.connect(dead_run / DATABASE_NAME)) as connection:
+        assert silences.acknowledge(connection, "", NOW + 60.0, "ana", "")
+
+    closer(receiver, NOW + 120.0).close_cases()
+
+    (request,) = receiver.accepted
+    assert b"It was acknowledged" in request.body
+    assert states() == ["resolved"]
+
+
+def test_a_run_that_ended_damaged_stays_damaged(receiver, dead_run):
+    incident = replace(DAMAGE.incident, resolution=Resolution.RUN_FINISHED)
+    with closing(database.connect(dead_run / DATABASE_NAME)) as connection:
+        connection.execute("delete from case_history")
+        store_case(connection, replace(DAMAGE, incident=incident))
+    last_record(10.0)
+    last_record(20.0, Event.STOP, {"outcome": "finished"})
+
+    closer(receiver, NOW + 2 * DAY).close_cases()
+
+    summary = stored_summary(DEAD, dead_run / DATABASE_NAME)
+    assert (summary["state"], summary["health"]) == ("finished", "critical")
+    (case,) = RunReader(dead_run / DATABASE_NAME).cases()
+    assert case["lasted_until"] == "the run finished"
+    assert case["resolution"] == "24 hours have passed"
+
+
+@pytest.mark.parametrize(("seconds", "state"), [(50.0, "firing"), (150.0, "resolved")])
+def test_a_run_of_that_name_counts_if_it_started_after_the_end(receiver, dead_run, seconds, state):
+    last_record(100.0)
+    summarise("train-3d4e5f", started=NOW + seconds)
+
+    closer(receiver, NOW + 200.0).close_cases()
+
+    assert states() == [state]
+
+
 @pytest.mark.parametrize(
     "other",
     [
@@ -93,9 +171,24 @@ def test_other_runs_do_not_close_it(receiver, dead_run, other):
     assert (receiver.requests, states()) == ([], ["firing"])
 
 
-def test_a_damaged_run_does_not_hide_the_others(receiver, dead_run):
+def test_the_receiver_of_another_project_gets_nothing(receiver, dead_run):
+    with Receiver() as other:
+        closer(other, NOW + DAY + 1.0).close_cases()
+        assert (other.requests, states()) == ([], ["firing"])
+
+    closer(receiver, NOW + DAY + 1.0).close_cases()
+    assert [request.json["status"] for request in receiver.accepted] == ["resolved"]
+
+
+@pytest.mark.parametrize("is_newer", [False, True], ids=["damaged", "of a later version"])
+def test_a_run_that_cannot_be_read_does_not_hide_the_others(receiver, dead_run, is_newer):
     summarise("broken-0a1b2c", started=0.0, health="critical", state="died")
-    (run_dir("broken-0a1b2c") / DATABASE_NAME).write_text("no database" * 100)
+    path = run_dir("broken-0a1b2c") / DATABASE_NAME
+    if is_newer:
+        with closing(database.connect(path)) as connection:
+            connection.execute(f"pragma user_version={database.SCHEMA_VERSION + 1}")
+    else:
+        path.write_text("no database" * 100)
 
     closer(receiver, NOW + DAY + 1.0).close_cases()
 
@@ -122,6 +215,58 @@ def test_what_a_receiver_does_not_accept_is_sent_at_a_later_pass(receiver, dead_
 
     again.close_cases()
     assert [request.json["status"] for request in receiver.accepted] == ["resolved"]
+
+
+@pytest.fixture
+def remote_home(monkeypatch):
+    monkeypatch.setattr("sentinel.agent.dead_run_closer.is_home_remote", lambda: True)
+
+
+def test_on_a_file_server_the_end_survives_an_error_of_the_delivery(
+    receiver, dead_run, remote_home, monkeypatch
+):
+    def fail(_):
+        raise OSError
+
+    with monkeypatch.context() as unsent:
+        unsent.setattr("sentinel.notify.dispatcher.Dispatcher.start", fail)
+        closer(receiver, NOW + DAY + 1.0).close_cases()
+    assert states() == ["resolved"]
+
+    closer(receiver, NOW + DAY + 1.0).close_cases()
+    assert [request.json["status"] for request in receiver.accepted] == ["resolved"]
+
+
+def test_on_a_file_server_only_what_changed_is_written(receiver, dead_run, remote_home):
+    before = (dead_run / DATABASE_NAME).stat()
+    closer(receiver, NOW + 1.0).close_cases()
+
+    after = (dead_run / DATABASE_NAME).stat()
+    assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+
+
+def test_on_a_file_server_a_run_with_an_agent_is_not_read(
+    receiver, dead_run, remote_home, monkeypatch
+):
+    read = []
+    monkeypatch.setattr("shutil.copyfile", lambda *paths: read.append(paths))
+    with (dead_run / AGENT_LOCK).open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        closer(receiver, NOW + DAY + 1.0).close_cases()
+
+    assert read == []
+
+
+def test_a_lock_file_that_its_owner_removed_is_no_lock(dead_run, monkeypatch):
+    flock = fcntl.flock
+
+    def flock_after_removal(descriptor, operation):
+        (dead_run / AGENT_LOCK).unlink()
+        flock(descriptor, operation)
+
+    monkeypatch.setattr("fcntl.flock", flock_after_removal)
+    with closing_lock(dead_run) as is_locked:
+        assert not is_locked
 
 
 def test_an_agent_that_starts_meanwhile_waits(dead_run, monkeypatch):

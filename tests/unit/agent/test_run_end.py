@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
+from dataclasses import replace
 
 import pytest
 from support.results import NOW
@@ -10,6 +11,8 @@ from support.results import NOW
 from sentinel.agent.processor import RunProcessor
 from sentinel.config.settings import build_sinks, load_settings
 from sentinel.model.counters import Counters
+from sentinel.model.incident import Resolution
+from sentinel.model.notification import Notification, NotificationReason
 from sentinel.model.record import WHOLE_RUN, Event, Record
 from sentinel.signals.hardware import NodeMeasurements
 from sentinel.store import notification_codec, silences
@@ -115,6 +118,29 @@ def test_a_finished_run_closes_what_it_opened_once(run, sink):
     run.restart_agent()
     run.heartbeat(3, **NOBODY_FAILED)
     assert run.queued(sink) == before
+
+
+def test_what_another_process_closed_is_another_episode_after_a_restart(run):
+    (incident,) = run.processor.pipeline.firing_incidents()
+    closed = replace(incident)
+    closed.resolve(Resolution.EXPIRED, run.step, run.now)
+    end = Notification(NotificationReason.RESOLVED, closed, run.step, run.now)
+    run.connection.execute("update outbox set state = 'delivered'")
+    run.processor.history.store_incident(closed)
+    run.processor.notification_policy.enqueue([end])
+    run.connection.execute("update outbox set state = 'delivered'")
+    before = run.queued("slack")
+
+    run.restart_agent()
+    assert run.processor.pipeline.firing_incidents() == []
+    assert [*run.processor.pipeline.current_notifications()] == []
+    for _ in range(2):
+        run.train(float("nan"), 1)
+        run.restart_agent()
+
+    assert run.queued("slack") == [*before, OPENED]
+    (again,) = run.processor.pipeline.firing_incidents()
+    assert again.episode == 2
 
 
 def test_a_sink_that_was_removed_from_the_settings_is_no_problem(run):

@@ -116,8 +116,11 @@ def test_a_last_value_that_is_not_finite_is_shown_as_such():
     assert loss["values"][1]["at_common"] == 1.0
 
 
-def test_cases_that_the_end_of_the_run_closed_are_counted():
-    lasting = case("kl_blowup", resolved=20) | {"resolution": "the run finished"}
+def test_cases_that_lasted_until_the_end_of_the_run_are_counted():
+    lasting = case("kl_blowup", resolved=20) | {
+        "resolution": "it was acknowledged",
+        "lasted_until": "the run finished",
+    }
     over = case("loss_spike", resolved=20) | {"resolution": "it cleared"}
     (run,) = compare([compared("a", cases=[lasting, over])])["runs"]
 

@@ -187,11 +187,15 @@ def test_the_report_of_a_run_follows_its_end_once(fixture):
 def test_the_end_of_a_run_before_the_first_message_is_part_of_it(fixture):
     ended = make(NotificationReason.ENDED, severity=Severity.CRITICAL)
     incident = replace(ended.incident, resolution=Resolution.RUN_FINISHED)
+    reported = []
+    fixture.worker.on_resolved = lambda sink, notification, receipt: reported.append(notification)
     send(fixture, make(severity=Severity.CRITICAL), replace(ended, incident=incident))
 
     (message,) = [build_message(each, None) for each in sent(fixture)]
-    assert (message.status, message.label) == ("firing", "Critical")
+    assert (message.status, message.label) == ("firing", "Ended while firing")
     assert "The run finished while this fires" in message.notes[0]
+    send(fixture, make(NotificationReason.RESOLVED, severity=Severity.CRITICAL))
+    assert [each.reason for each in reported] == [NotificationReason.OPENED]
 
 
 def test_an_end_that_is_dated_later_keeps_the_cause_that_was_sent(fixture):

@@ -5,6 +5,7 @@ import time
 from dataclasses import replace
 
 import pytest
+from pydantic import SecretStr
 from support import webhook_receiver
 from support.notifications import NOW, make_notification
 from support.rank_processes import until
@@ -16,6 +17,7 @@ from sentinel.model.notification import NotificationReason
 from sentinel.notify import outbox
 from sentinel.notify.dispatcher import Dispatcher
 from sentinel.notify.sink_worker import DELIVERIES_METRIC, DeliveryTiming
+from sentinel.sinks.pagerduty import Pagerduty
 from sentinel.sinks.slack import Slack
 from sentinel.sinks.webhook import Webhook
 from sentinel.store.database import connect
@@ -56,6 +58,17 @@ def start_dispatcher(path):
     yield start
     for dispatcher in started:
         assert dispatcher.stop(timeout=TIMEOUT_SECONDS)
+
+
+def test_the_receiver_of_each_sink_is_stored_without_its_secrets(connection, start_dispatcher):
+    def pager(key):
+        return Pagerduty(routing_key=SecretStr(key * 32))
+
+    start_dispatcher(a=pager("a"), b=pager("b"), also_a=pager("a"))
+
+    stored = outbox.load_addresses(connection)
+    assert stored["a"] == stored["also_a"] != stored["b"]
+    assert {len(address) for address in stored.values()} == {16}
 
 
 def test_the_outbox_is_delivered_to_every_sink_once(connection, start_dispatcher):

@@ -107,6 +107,7 @@ def test_a_training_that_ends_with_lost_weights_is_reported_as_ended_while_firin
     assert ended.incident.resolution is Resolution.TRAINING_FINISHED
     # It only closes alerts: the weights that were saved are still lost.
     assert closed.is_silent
+    assert closed.incident.lasted_until is Resolution.TRAINING_FINISHED
 
 
 def test_the_same_fault_is_found_again_in_another_training():

@@ -192,6 +192,24 @@ def test_the_next_attempt_ends_what_outlived_the_run(driver):
     assert driver.find("nan_or_inf", attempt=1) == [("nan_or_inf", NotificationReason.OPENED)]
 
 
+@pytest.mark.parametrize(
+    "close",
+    [
+        lambda driver: driver.process(Event.HEARTBEAT, **{ACKNOWLEDGED_KEY: "nan_or_inf"}),
+        lambda driver: driver.process(attempt=1),
+    ],
+    ids=["acknowledged", "started again"],
+)
+def test_that_the_run_ended_damaged_stays_known(driver, close):
+    end_with_nan(driver)
+    driver.restart_agent()
+    close(driver)
+
+    (closed,) = driver.notifications
+    assert closed.incident.lasted_until is Resolution.RUN_FINISHED
+    assert closed.incident.resolution is not Resolution.RUN_FINISHED
+
+
 def test_an_acknowledgement_ends_what_outlived_the_run(driver):
     end_with_nan(driver)
     acknowledged = {ACKNOWLEDGED_KEY: "nan_or_inf"}
@@ -205,6 +223,17 @@ def test_what_outlived_the_run_ends_after_a_day(driver):
     end_with_nan(driver)
     driver.now += MAX_LASTING_SECONDS
 
+    assert driver.process(Event.HEARTBEAT) == [("nan_or_inf", Resolution.EXPIRED)]
+
+
+def test_the_day_counts_from_the_end_of_the_run(driver):
+    driver.process(outputs={"nan_or_inf": NAN})
+    driver.now += 3 * MAX_LASTING_SECONDS
+    driver.process(Event.STOP, outcome="finished")
+    driver.restart_agent()
+
+    assert driver.process(Event.HEARTBEAT) == []
+    driver.now += MAX_LASTING_SECONDS
     assert driver.process(Event.HEARTBEAT) == [("nan_or_inf", Resolution.EXPIRED)]
 
 

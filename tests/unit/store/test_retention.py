@@ -11,6 +11,7 @@ from math import inf, nan
 import pytest
 from support.results import incident_result, make_incident, make_result, step_result
 
+from sentinel.model.finding import Finding
 from sentinel.model.record import Event
 from sentinel.store import retention
 from sentinel.store.database import connect
@@ -144,6 +145,21 @@ def test_steps_around_an_incident_are_kept(history):
     assert kept >= {*range(130 - DETAIL_STEPS, 160 + DETAIL_STEPS + 1)}
     assert kept >= {*range(600 - DETAIL_STEPS, 600 + DETAIL_STEPS + 1)}
     assert kept.isdisjoint(range(160 + DETAIL_STEPS + 1, 600 - DETAIL_STEPS))
+
+
+def test_evidence_that_is_no_number_hides_no_dates(history):
+    fill(history, 1000)
+    incident = replace(
+        make_incident(), onset_step=300, onset_range=(100, 310), opened_step=310,
+        finding=Finding("NaN.", {"loss": nan, "grad_norm": inf}),
+    )  # fmt: skip
+    history.update(incident_result(of=incident))
+    history.update(incident_result(of=replace(incident, episode=2, onset_step=800)))
+    history.connection.execute("update incident set body = '{\"a\": NaN}' where onset_step = 800")
+    fill(history, 2000, first=1000)
+    thin(history)
+
+    assert {record.step for _, record in history.rows()} >= {100, 300, 800}
 
 
 def test_events_and_attempts_are_not_mixed(history):

@@ -264,6 +264,7 @@ def test_a_database_of_an_earlier_version_is_migrated(path):
             "drop index block_by_first_id",
             "drop table threshold",
             "drop table media",
+            "drop table sink_address",
             "create table onset(incident text primary key)",
             "pragma user_version=12",
         ):

@@ -85,6 +85,7 @@ def test_the_summary_has_what_a_list_shows():
         ({"cases": []}, "warning"),
         ({"cases": [], "incidents": [{"severity": "info"}]}, "ok"),
         ({"cases": [], "incidents": [], "step": None}, "unknown"),
+        ({"cases": [], "incidents": [], "state": "died"}, "critical"),
     ],
 )
 def test_the_health_is_that_of_the_worst_open_incident(changes, health):

@@ -94,14 +94,11 @@ export function singleIncidents(run) {
   return run.incidents.filter((incident) => !incident.case && incident.severity !== "info");
 }
 
-const ENDS_OF_RUN = ["the run finished", "the run was stopped", "the run failed", "the training finished",
-  "another stage began"];
-
-// Cases that the end of the run closed: what they are about was never over. The most severe and then
+// Cases that were there when the run ended, however they were closed: what they are about was never over. The most severe and then
 // the one that began first leads, as in the verdict of a report.
 export function lastingCases(run, pastCases) {
   if (isActive(run)) return [];
-  return pastCases.filter(({ resolution }) => ENDS_OF_RUN.includes(resolution))
+  return pastCases.filter((each) => each.lasted_until)
     .sort((a, b) => Number(b.severity === "critical") - Number(a.severity === "critical") || a.onset_step - b.onset_step);
 }
 
@@ -137,7 +134,7 @@ function verdictWithoutCase(run, lasting) {
   const single = singleIncidents(run);
   if (lasting.length) {
     const others = lasting.length > 1 ? ` ${capitalize(formatCount(lasting.length - 1, "other case"))} did, too.` : "";
-    return [severityClass(lasting[0]), lasting[0].message.subject, `It lasted until ${lasting[0].resolution}.${others}`];
+    return [severityClass(lasting[0]), lasting[0].message.subject, `It lasted until ${lasting[0].lasted_until}.${others}`];
   }
   if (["failed", "died"].includes(state)) return ["critical", `The run ${state}.`, "No case explains it."];
   if (run.cluster?.role === "follower") return ["info", "Cases are shown by the head.", ""];
