@@ -10,6 +10,7 @@ import importlib
 import logging
 import pkgutil
 from difflib import get_close_matches
+from functools import cache
 from importlib.metadata import entry_points
 from types import ModuleType
 from typing import Any
@@ -50,7 +51,9 @@ def unknown_detector_text(detector: str) -> str:
     return f"no detector {detector!r}. {hint}Detectors: {', '.join(detectors)}."
 
 
+@cache
 def _load_plugins(group: str) -> dict[str, Any]:
+    """The classes of installed plug-ins; to find them reads a file of every installed package."""
     classes: dict[str, Any] = {}
     for plugin in entry_points(group=f"sentinel.{group}"):
         try:
