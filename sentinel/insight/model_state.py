@@ -238,6 +238,8 @@ class _TensorState:
     def restore(self) -> None:
         tensor = self.tensor
         if not _is_same_memory(tensor, self._data):
+            if tensor.shape != self._data.shape:
+                _forget_shape(tensor)
             tensor.data = self._data
         if not tensor.is_leaf:
             return
@@ -251,6 +253,18 @@ class _TensorState:
             if hooks is not None:
                 hooks.clear()
                 hooks.update(saved)
+
+
+def _forget_shape(tensor: torch.Tensor) -> None:
+    """Detach the tensor from graphs that are left, whose gradients have its present shape.
+
+    torch does that only where the type of the data changes.
+    """
+    import torch  # noqa: PLC0415 - slow to import
+
+    other = torch.float32 if tensor.dtype is torch.float64 else torch.float64
+    if tensor.is_floating_point():
+        tensor.data = torch.empty(0, dtype=other, device=tensor.device)
 
 
 def _is_same_memory(tensor: torch.Tensor, other: torch.Tensor) -> bool:

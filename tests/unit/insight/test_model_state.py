@@ -172,6 +172,18 @@ def test_a_lazy_model_is_refused_before_anything_is_changed() -> None:
         pass
 
 
+def test_a_graph_that_is_left_of_weights_of_another_shape_is_harmless() -> None:
+    model = nn.Linear(4, 4).double()
+    with preserved(model):
+        model.weight.data = torch.zeros(3, dtype=torch.float64)
+        left = model.weight.square().sum()
+    model(torch.ones(2, 4, dtype=torch.float64)).sum().backward()
+
+    assert left.grad_fn is not None
+    assert model.weight.grad is not None
+    assert model.weight.grad.shape == (4, 4)
+
+
 def test_nan_weights_keep_their_bits() -> None:
     model = nn.Linear(2, 2)
     model.weight.data.view(torch.int32).fill_(0x7FC12345)
