@@ -33,6 +33,7 @@ from sentinel.model.notification import (
     Notification,
     NotificationReason,
     case_dates,
+    dates_case,
     redate_diagnosis,
 )
 from sentinel.model.record import WHOLE_RUN, Event, Record
@@ -120,14 +121,22 @@ class Case:
             is_same_cause and diagnosis.last_good_step != last_good_step
         )
         if self.is_opened and last_good_step is not None and is_worse:
-            diagnosis = replace(diagnosis, onset_step=onset_step, last_good_step=last_good_step)
+            onset_incident = self.lead.name
+            if self.diagnosis is not None and dates_case(self.lead, self.diagnosis):
+                onset_incident = self.diagnosis.onset_incident
+            diagnosis = replace(
+                diagnosis,
+                onset_step=onset_step,
+                last_good_step=last_good_step,
+                onset_incident=onset_incident,
+            )
         self.diagnosis = diagnosis
 
     def set_onset(self, name: str, onset: Onset) -> None:
         """Replace the dates of an incident of the case, in the diagnosis too."""
         incident = self.incidents[name] = replace(self.incidents[name])
         if self.diagnosis is not None:
-            self.diagnosis = redate_diagnosis(self.diagnosis, incident.onset_step, onset)
+            self.diagnosis = redate_diagnosis(self.diagnosis, name, onset)
         incident.set_onset(onset)
 
     def build_notification(
@@ -591,4 +600,5 @@ def _symptom_from(incident: Incident, margin: int) -> Symptom:
         rank,
         incident.flaps + 1,
         incident.onset_range or (onset - margin, max(onset, incident.opened_step)),
+        incident.name,
     )
