@@ -218,9 +218,7 @@ class TrainingLoop:
         self.trained.note(optimizer)
         is_known = self.trained.has_any(optimizer)
         is_left = self.other_steps > 2 * self.max_other_steps + OTHER_STEPS_MARGIN
-        is_replaced = (
-            is_left or primary is None or _first_parameter(primary) is _first_parameter(optimizer)
-        )
+        is_replaced = is_left or primary is None or self._have_same_parameters(primary, optimizer)
         if is_replaced and not is_known:
             self._add_new_optimizer(optimizer, is_left=is_left and count >= MIN_TRAINING_STEPS)
         elif is_replaced and self.trained.is_of_earlier(optimizer):
@@ -242,6 +240,7 @@ class TrainingLoop:
         """Add the parameters of a replacement; report another training if it is that of one."""
         trained = self.trained
         is_over = (is_left and not self.takes_turns) or not trained.has_other(optimizer)
+        is_over = is_over and next(trained.parameters_of(optimizer), None) is not None
         if is_over and self._counted_steps() and not self.recorder.is_resume_declared:
             trained.begin()
             trained.note(optimizer)
@@ -249,6 +248,11 @@ class TrainingLoop:
             self.first_step_count = self.recorder.clock.optimizer_steps
             self.recorder.record_training()
         trained.add(optimizer)
+
+    def _have_same_parameters(self, *optimizers: Any) -> bool:
+        """Whether the first parameter of each is the same."""
+        first, *others = (next(self.trained.parameters_of(each), each) for each in optimizers)
+        return all(other is first for other in others)
 
     def _counted_steps(self) -> int:
         """Steps of the training so far."""
@@ -304,10 +308,6 @@ def _waited(values: Mapping[str, Any]) -> float:
 
 def _closure(args: Any, kwargs: Any) -> Any:
     return kwargs.get("closure") or (args[1] if len(args) > 1 else None)
-
-
-def _first_parameter(optimizer: Any) -> Any:
-    return next((p for group in optimizer.param_groups for p in group["params"]), optimizer)
 
 
 def _enclosing_steps(stepping: tuple[int, ...], optimizer: int) -> tuple[int, ...]:

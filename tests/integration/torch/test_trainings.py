@@ -222,10 +222,34 @@ def declared_resume():
         task.train()
 
 
+class EmptyBetweenSteps(torch.optim.Optimizer):
+    """Its groups are empty after a step, as those of DeepSpeed's ZeRO-3."""
+
+    def __init__(self, parameters, lr):
+        super().__init__(parameters, {"lr": lr})
+        self.held = self.param_groups[0]["params"]
+        self.param_groups[0]["params"] = []
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for each in self.held:
+            each.sub_(self.param_groups[0]["lr"] * each.grad)
+            each.grad = None
+
+
+def optimizers_without_parameters():
+    with monitored:
+        task = Task()
+        for _ in range(3):
+            task.optimizer = EmptyBetweenSteps(task.net.parameters(), lr=0.1)
+            task.train()
+
+
 @pytest.mark.parametrize(
     "trial",
     [
         gan,
+        optimizers_without_parameters,
         larger_optimizer_that_joins_late,
         optimizer_over_more_of_the_model,
         inner_loops,
