@@ -1,9 +1,9 @@
 """The parameters that the optimizers of one training update, by which another one is recognized.
 
-An optimizer over none of them belongs to another training if those known so far are gone or take
-no more steps. Optimizers that alternate, as those of a GAN, and one that is created anew over the
-same model belong to one. The parameters of earlier trainings stay known: an optimizer that returns
-to them shows that the optimizers only take turns.
+An optimizer over none of them belongs to another training if those known so far are gone or take no
+more steps. Optimizers that alternate, as those of a GAN, and one that is created anew over the same
+model belong to one, unless its loss is another. The parameters of earlier trainings stay known: an
+optimizer that returns to them shows that the optimizers only take turns.
 
 The optimizer of an engine such as DeepSpeed's holds copies of the parameters, or none between
 steps: the engine gives those of the model. An optimizer without parameters shows nothing.
