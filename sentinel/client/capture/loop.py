@@ -238,7 +238,7 @@ class TrainingLoop:
         elif is_replaced and self.trained.is_of_earlier(optimizer):
             self.takes_turns = True
             self.trained.add(optimizer)
-        elif is_replaced and self._has_new_loss():
+        elif is_replaced and self._has_new_task(optimizer):
             self._begin_another(optimizer)
             self.trained.add(optimizer)
         # Late in a training, a larger optimizer may be that of another one.
@@ -270,14 +270,17 @@ class TrainingLoop:
         self.first_step_count = self.recorder.clock.optimizer_steps
         self.recorder.record_training()
 
-    def _has_new_loss(self) -> bool:
-        """Whether the loss is computed as in no step before, as that of DPO after SFT.
+    def _has_new_task(self, optimizer: Any) -> bool:
+        """Whether a replacement over known parameters trains the model for something else.
 
-        An optimizer that is created anew over the same model is of the same training otherwise.
+        Its loss is computed as in no step before, as that of DPO after SFT, or a part of the model
+        was replaced, as the head for a fine-tuning. Otherwise it is of the same training.
         """
-        is_late = self._counted_steps() > OTHER_STEPS_MARGIN
-        is_new = self.loss_kind not in self.loss_kinds and len(self.loss_kinds) < MAX_LOSS_KINDS
-        return is_late and is_new and not self.recorder.is_resume_declared
+        if self._counted_steps() <= OTHER_STEPS_MARGIN or self.recorder.is_resume_declared:
+            return False
+        is_full = len(self.loss_kinds) >= MAX_LOSS_KINDS
+        has_new_loss = self.loss_kind not in self.loss_kinds and not is_full
+        return has_new_loss or self.trained.is_part_replaced(optimizer)
 
     def _have_same_parameters(self, *optimizers: Any) -> bool:
         """Whether the first parameter of each is the same."""

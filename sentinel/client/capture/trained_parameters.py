@@ -2,8 +2,9 @@
 
 An optimizer over none of them belongs to another training if those known so far are gone or take no
 more steps. Optimizers that alternate, as those of a GAN, and one that is created anew over the same
-model belong to one, unless its loss is another. The parameters of earlier trainings stay known: an
-optimizer that returns to them shows that the optimizers only take turns.
+model belong to one, unless its loss is another or a part of the model was replaced. The parameters
+of earlier trainings stay known: an optimizer that returns to them shows that the optimizers only
+take turns.
 
 The optimizer of an engine such as DeepSpeed's holds copies of the parameters, or none between
 steps: the engine gives those of the model. An optimizer without parameters shows nothing.
@@ -57,6 +58,16 @@ class TrainedParameters:
             if known() is each:
                 return number
         return None
+
+    def is_part_replaced(self, optimizer: Any) -> bool:
+        """Whether it updates new parameters, and some of the training no longer exist."""
+        is_any_gone = any(
+            ref() is None and number == self.number for ref, number in self.parameters.values()
+        )
+        return is_any_gone and any(
+            self.parameters.get(id(each), _UNKNOWN)[0]() is not each
+            for each in self.parameters_of(optimizer)
+        )
 
     def has_other(self, optimizer: Any) -> bool:
         """Whether another optimizer of the training, or one seen since it began, is in use."""

@@ -160,9 +160,20 @@ def test_each_training_is_judged_by_itself(trial, count):
     assert found.messages == []
 
 
-def test_another_loss_over_the_same_model_is_another_training():
+def pre_training_and_fine_tuning():
+    """The body is trained on, below a new head for other classes."""
+    with monitored:
+        task = Task().train(2 * STEPS)
+        task.net[2] = torch.nn.Linear(64, CLASSES)
+        task.y = (task.x @ torch.randn(INPUTS, CLASSES)).argmax(1)
+        task.optimizer = torch.optim.Adam(task.net.parameters(), lr=1e-2)
+        task.train()
+
+
+@pytest.mark.parametrize("trial", [sft_and_dpo, pre_training_and_fine_tuning])
+def test_another_task_for_the_same_model_is_another_training(trial):
     """The loss of DPO begins at ln 2, which is above that at which the SFT ended."""
-    sft_and_dpo()
+    trial()
     found = judged()
 
     assert found.trainings == [2.0]
