@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from detection_intervals import format_rate, format_share
 from detection_logs import corpus_scores, evaluate_log, incident_lines, training_tables
 from detection_score import NONE, format_delays
-from detection_suite import Outcome, evaluate_runs, select_evaluators, suite
+from detection_suite import Outcome, Spec, evaluate_runs, select_evaluators, suite
 from detection_tables import NEED_OURS, SYNTHETIC, rows, title, write_table
 
 REPORTING, TUNING = 9_500_000, 1_000_000
@@ -54,10 +55,14 @@ def main() -> None:
     args = parser.parse_args()
     if args.command:
         sys.exit(_peer(args.command, parser))
-    only = tuple(filter(None, args.only.split(",")))
+    only, kinds = (tuple(filter(None, text.split(","))) for text in (args.only, args.kinds))
+    _check_names(parser, "--only", only, select_evaluators())
+    if kinds:
+        known = set().union(*map(_kinds_of, _suite(args, args.seed)))
+        _check_names(parser, "--kinds", kinds, sorted(known))
     tables = {}
     if args.runs:
-        tables |= _synthetic(args, only)
+        tables |= _synthetic(args, only, {*kinds})
     if args.corpus:
         tables["labelled-logs"] = _corpus(args.corpus, list(select_evaluators(only)), args.jobs)
     if args.logs:
@@ -68,11 +73,27 @@ def main() -> None:
             write_table(name, text)
 
 
-def _synthetic(args: argparse.Namespace, only: tuple[str, ...]) -> dict[str, str]:
+def _check_names(
+    parser: argparse.ArgumentParser, option: str, names: Iterable[str], known: Iterable[str]
+) -> None:
+    """End with an error that names the valid choices, unless all names are among them."""
+    known = [*known]
+    if unknown := [name for name in names if name not in known]:
+        parser.error(f"{option} {', '.join(unknown)}: choose from {', '.join(known)}")
+
+
+def _suite(args: argparse.Namespace, seed: int) -> Iterator[Spec]:
+    return suite(seed, args.runs, max(2, args.runs // 5))
+
+
+def _kinds_of(spec: Spec) -> set[str]:
+    """The names by which --kinds selects that run."""
+    return {spec.kind, spec.fault, spec.fault_name} if spec.fault else {spec.kind}
+
+
+def _synthetic(args: argparse.Namespace, only: tuple[str, ...], kinds: set[str]) -> dict[str, str]:
     seed = TUNING if args.tune else args.seed
-    specs = list(suite(seed, args.runs, max(2, args.runs // 5)))
-    kinds = set(filter(None, args.kinds.split(",")))
-    specs = [s for s in specs if not kinds or kinds & {s.kind, s.fault, s.fault_name}]
+    specs = [spec for spec in _suite(args, seed) if not kinds or kinds & _kinds_of(spec)]
     began = time.process_time()
     outcomes = evaluate_runs(specs, only, args.jobs)
     cpu_seconds = time.process_time() - began

@@ -177,6 +177,7 @@ class Aligner:
         for pending in self.pending_steps.values():
             pending.discard_rank(rank)
         self.pending_steps = {k: p for k, p in self.pending_steps.items() if p.reported_ranks}
+        self.held_events = [each for each in self.held_events if each.rank != rank]
 
     def _process_stop(self, record: Record) -> Iterator[Record]:
         if not self.membership.add_stop(record):

@@ -24,7 +24,9 @@ def symptom_evidence(symptom: Symptom | None, weight: float) -> Iterable[Evidenc
     >>> list(symptom_evidence(None, 0.5))
     []
     """
-    return () if symptom is None else (Evidence(weight, symptom.summary, symptom.onset_step),)
+    if symptom is None:
+        return ()
+    return (Evidence(weight, symptom.summary, symptom.onset_step, symptom.incident),)
 
 
 def slowdown_evidence(context: CaseContext, weight: float) -> Iterable[Evidence]:

@@ -9,11 +9,11 @@ frequencies, far above the best that is possible, and the gradient norm vanishes
 Evidence
     A loss that diverged, oscillates or jumps repeatedly is the main evidence; a rising gradient
     norm supports it. A rate above the usual for this kind of training, without a warm-up, is the
-    reason, and makes even a single jump count. A rate ten times above the usual explains a
-    gradient that has vanished, and one fifty times above it a loss that has stopped falling or
-    never fell. Where layers are measured, a step that changes half of them by more than half of
-    their weights is evidence by itself, and so is a sharpness far beyond what the rate is stable
-    at. Layers whose units die, or that saturate, after they had a gradient, support it.
+    reason, and makes even a single jump count. A rate ten times above the usual explains a gradient
+    that has vanished, and one fifty times above it a loss that has stopped falling or never fell,
+    and a NaN that it ends in. Where layers are measured, a step that changes half of them by more
+    than half of their weights is evidence by itself, and so is a sharpness far beyond what the rate
+    is stable at. Layers whose units die, or that saturate, after they had a gradient, support it.
 
 Source
     Cohen et al. 2021 (arXiv:2103.00065) on the edge of stability; Wortsman et al. 2023
@@ -39,8 +39,8 @@ HIGH_TRAINING_RATE = 1e-2
 """Learning rate above which a training of unknown kind is fast."""
 
 FAR_TOO_HIGH, FAR_TOO_HIGH_FOR_LOSS = 10.0, 50.0
-"""Factor on the highest usual rate that no sweep contains, and that explains a loss that stays
-whatever the data."""
+"""Factor on the highest usual rate that no sweep contains, and that explains a loss that stays, or
+a NaN, whatever the data."""
 
 NORM_BEFORE_KEY = "layer_gradient_norm_before"
 """Key of evidence: the gradient norm of a layer before it died or vanished."""
@@ -162,7 +162,9 @@ def _high_rate_evidence(context: CaseContext) -> list[Evidence]:
         highest, kind = ADAPTER_FACTOR * highest, f"{kind} with adapters"
     if rate <= highest:
         return []
-    return [Evidence(0.3, f"The learning rate is {rate:g}, high for {kind}.")]
+    is_far = rate > FAR_TOO_HIGH_FOR_LOSS * highest
+    text = f"The learning rate is {rate:g}, {'far too ' if is_far else ''}high for {kind}."
+    return [Evidence(0.5 if is_far else 0.3, text)]
 
 
 def _has_no_warmup(context: CaseContext) -> bool:

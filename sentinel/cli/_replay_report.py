@@ -114,7 +114,7 @@ def _diagnosis_json(
         "opened_step": case.incident.opened_step,
         "resolved_step": result.resolved_step(case),
         "incidents": [incident.name for incident in result.incidents_in(case)],
-        "evidence": [asdict(each) for each in diagnosis.evidence],
+        "evidence": [each.to_dict() for each in diagnosis.evidence],
         "remedy": diagnosis.remedy,
         "last_good_step": case.last_good_step,
     }

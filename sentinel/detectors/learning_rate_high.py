@@ -8,12 +8,17 @@ Formula
     collapse = high, and the median gradient norm of the last 16 is a hundredth of that of the first
                16, or a thousandth of the highest of these
     swinging = high, and the third highest norm of the last `points` is 30 times their median
+    level, spread = mean and standard deviation of the last 16 losses
     flat     = five times that high, and over the latter three quarters of at least `points` values
                the loss has not fallen by `gain`, with two standard errors
-    learnt   = the mean of the last 16 losses is below a tenth of the first loss
+    learnt   = the level is below a tenth of the first loss
     Finding  = far, collapse, swinging or flat, in a run without a reward that has not learnt; it
-               ends once the run has learnt, or the rate is lower and the mean of the last 16 losses
-               has fallen by a quarter since it was found
+               ends once the run has learnt, or the rate is lower and the level has fallen by a
+               quarter since it was found
+    signed   = a loss that was negative has no lowest value, and shares of it say nothing. It is
+               flat unless it has fallen by its spread, it has learnt once its level is four spreads
+               below that of the first 16 losses, and it ends once its level is one spread lower
+               than when it was found
     uneven   = one parameter group of the optimizer has at least 50 times the learning rate of most
                weights, as its client reports
     info     = high, or uneven, for the first 16 records
@@ -40,7 +45,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 from math import inf
-from statistics import fmean, median
+from statistics import fmean, median, pstdev
 from typing import ClassVar
 
 from sentinel.model.finding import Clear, DetectorOutput, Finding, Scope, Severity
@@ -67,6 +72,10 @@ LEARNT_SHARE = 0.1
 
 RECOVERED_SHARE = 0.75
 """Share of the loss at the first harm below which the training has recovered."""
+
+LEARNT_SPREADS, RECOVERED_SPREADS, FLAT_SPREADS = 4.0, 1.0, 1.0
+"""The same of a loss that can be negative, in standard deviations of its values: by one, the mean
+of 16 has fallen by four standard errors."""
 
 COLLAPSED_NORM_SHARE = 0.01
 """Share of its first level below which the gradient norm has collapsed."""
@@ -114,8 +123,10 @@ class LearningRateHigh:
         self._has_reward = False
         self._harm = ""
         """What the rate has done, as the end of a sentence, since it was found."""
-        self._harmed_loss = 0.0
-        self._first_loss: float | None = None
+        self._recovered_loss = 0.0
+        """The level of the loss below which the training has recovered."""
+        self._is_signed = False
+        self._first_losses: list[float] = []
         self._losses: deque[float] = deque(maxlen=LEVEL_VALUES)
         self._loss_blocks = BlockMeans()
         self._first_norms: list[float] = []
@@ -154,7 +165,9 @@ class LearningRateHigh:
         self._has_reward = self._has_reward or "reward" in values
         loss, norm = values.get("loss", inf), values.get("grad_norm", inf)
         if loss - loss == 0.0:
-            self._first_loss = loss if self._first_loss is None else self._first_loss
+            self._is_signed = self._is_signed or loss < 0.0
+            if len(self._first_losses) < LEVEL_VALUES:
+                self._first_losses.append(loss)
             self._losses.append(loss)
             self._loss_blocks.add(loss)
         if norm - norm == 0.0:
@@ -174,16 +187,28 @@ class LearningRateHigh:
     def _update_harm(self, rate: float, step: int) -> None:
         """Whether the rate does harm now; what it has done lasts until the loss has recovered."""
         level = fmean(self._losses) if self._losses else inf
-        is_learnt = level < LEARNT_SHARE * (self._first_loss or 0.0)
-        if self._has_reward or is_learnt:
+        if self._has_reward or level < self._learnt_level():
             self._harm = ""
             return
         is_high = rate > self.high * self._usual_highest
         if harm := self._harm_of(rate, step) if is_high else "":
-            self._harmed_loss = self._harmed_loss if self._harm else level
+            if not self._harm:
+                is_signed, fall = self._is_signed, RECOVERED_SPREADS * self._spread()
+                self._recovered_loss = level - fall if is_signed else RECOVERED_SHARE * level
             self._harm = harm
-        elif level == inf or level < RECOVERED_SHARE * self._harmed_loss:
+        elif level == inf or level < self._recovered_loss:
             self._harm = ""
+
+    def _learnt_level(self) -> float:
+        """The level of the loss below which it has been learnt."""
+        if not self._is_signed:
+            return LEARNT_SHARE * self._first_losses[0] if self._first_losses else 0.0
+        if len(self._first_losses) < LEVEL_VALUES:
+            return -inf
+        return fmean(self._first_losses) - LEARNT_SPREADS * self._spread()
+
+    def _spread(self) -> float:
+        return pstdev(self._losses) if self._losses else 0.0
 
     def _finding(self, rate: float, step: int) -> Finding | None:
         """A rate far above the usual: a note at first, a problem with evidence of harm."""
@@ -246,7 +271,8 @@ class LearningRateHigh:
         if not is_far or len(blocks.means) * blocks.values_per_block < self.points:
             return ""
         level, (fall, error) = sum(means) / len(means), linear_fall(means)
-        if fall + 2.0 * error > self.gain * abs(level):
+        least = FLAT_SPREADS * self._spread() if self._is_signed else self.gain * level
+        if fall + 2.0 * error > least:
             return ""
         count = len(means) * blocks.values_per_block
         return f"; the loss has not improved in {count} logged values: it is {level:.4g}"
@@ -255,7 +281,7 @@ class LearningRateHigh:
         steps = step - self._far_step + 1
         if self._far_records < FAR_RECORDS or steps < self.points:
             return ""
-        if self._first_loss is None:
+        if not self._first_losses:
             return f"; it has been far too high for {steps} steps"
-        now, first = fmean(self._losses), self._first_loss
+        now, first = fmean(self._losses), self._first_losses[0]
         return f"; the loss is {now:.4g} after {steps} steps, and was {first:.4g} at first"

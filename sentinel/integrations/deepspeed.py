@@ -89,6 +89,7 @@ class DeepSpeedObserver:
         trained = [p for p in engine.module.parameters() if p.requires_grad]
         self.parameter_counts[engine] = sum(getattr(p, "ds_numel", p.numel()) for p in trained)
         self.ignore_inner_optimizer(inner)
+        self.patcher.loop.trained.set_parameters(engine.optimizer, trained)
         if (_own_attribute(engine, "local_rank") or 0) <= 0:
             self.patcher.recorder.record_event(Event.METADATA, None, _engine_config(engine))
 

@@ -37,7 +37,7 @@ class Symptom:
     """The incidents of one detector, as a cause sees them; steps are those of the first.
 
     `onset_range` are the earliest and the latest step at which the first can have begun; None is
-    anywhere from its onset to its opening.
+    anywhere from its onset to its opening. `incident` is the name of the first.
     """
 
     detector: str
@@ -50,6 +50,7 @@ class Symptom:
     rank: int | None = None
     occurrences: int = 1
     onset_range: tuple[int, int] | None = None
+    incident: str = ""
 
     @property
     def earliest_onset(self) -> int:
@@ -116,11 +117,20 @@ class CaseContext:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """A piece of evidence for a cause; `step` is its onset, if it has one."""
+    """A piece of evidence for a cause; `step` is its onset, if it has one.
+
+    `incident` is the name of the incident that begins at that step, if it is one: the step follows
+    the estimate of its onset.
+    """
 
     weight: float
     text: str
     step: int | None = None
+    incident: str = ""
+
+    def to_dict(self) -> dict[str, float | str | int | None]:
+        """Weight, text and step, as every output in JSON has them."""
+        return {"weight": self.weight, "text": self.text, "step": self.step}
 
     @property
     def text_with_step(self) -> str:
@@ -136,7 +146,8 @@ class Evidence:
 class Diagnosis:
     """The probable cause of a case; `evidence` is in the order of onset, settings last.
 
-    `onset_step` is the earliest onset of what it explains, None if nothing of that has one, and
+    `onset_step` is the earliest onset of what it explains, None if nothing of that has one,
+    `onset_incident` the name of the incident that begins there, empty if it is none, and
     `last_good_step` the step of the last checkpoint before it, if there is one.
     """
 
@@ -148,6 +159,7 @@ class Diagnosis:
     remedy: str
     last_good_step: int | None = None
     onset_step: int | None = None
+    onset_incident: str = ""
 
     @property
     def confidence_text(self) -> str:

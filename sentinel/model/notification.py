@@ -132,27 +132,39 @@ class Notification:
 def case_dates(lead: Incident, diagnosis: Diagnosis | None) -> tuple[int, int | None]:
     """Onset of a case, and the last checkpoint before it: those of its cause, or of its lead.
 
-    Other incidents of the case, which the cause need not explain, have dates of their own. A cause
-    that begins after the lead was found does not date the case: it began before.
+    Other incidents of the case, which the cause need not explain, have dates of their own.
     """
-    onset_step = None if diagnosis is None else diagnosis.onset_step
-    if diagnosis is None or onset_step is None or onset_step > lead.opened_step >= lead.onset_step:
+    if diagnosis is None or diagnosis.onset_step is None or not dates_case(lead, diagnosis):
         return lead.onset_step, lead.last_good_step
-    return onset_step, diagnosis.last_good_step
+    return diagnosis.onset_step, diagnosis.last_good_step
 
 
-def redate_diagnosis(diagnosis: Diagnosis, step: int, onset: Onset) -> Diagnosis:
-    """The diagnosis in which what began at `step` began at the estimated onset."""
-    if step not in {diagnosis.onset_step, *(each.step for each in diagnosis.evidence)}:
+def dates_case(lead: Incident, diagnosis: Diagnosis) -> bool:
+    """Whether the dates of a case with that lead are those of the diagnosis.
+
+    A cause that begins after the lead was found does not date the case: it began before.
+    """
+    onset_step = diagnosis.onset_step
+    return onset_step is not None and not onset_step > lead.opened_step >= lead.onset_step
+
+
+def redate_diagnosis(diagnosis: Diagnosis, incident: str, onset: Onset) -> Diagnosis:
+    """The diagnosis in which the incident of that name began at the estimated onset."""
+    is_dated_by_it = diagnosis.onset_incident == incident
+    if not is_dated_by_it and all(each.incident != incident for each in diagnosis.evidence):
         return diagnosis
     evidence = [
-        replace(each, step=onset.step) if each.step == step else each for each in diagnosis.evidence
+        replace(each, step=onset.step) if each.incident == incident else each
+        for each in diagnosis.evidence
     ]
     evidence.sort(key=lambda each: inf if each.step is None else each.step)
-    onset_step, last_good_step = onset.step, onset.last_good_step
+    redated = replace(diagnosis, evidence=tuple(evidence))
     other = diagnosis.onset_step
-    if other is not None and other != step and other < onset_step:
-        onset_step, last_good_step = other, diagnosis.last_good_step
+    if not is_dated_by_it and other is not None and other < onset.step:
+        return redated
     return replace(
-        diagnosis, evidence=tuple(evidence), onset_step=onset_step, last_good_step=last_good_step
+        redated,
+        onset_step=onset.step,
+        last_good_step=onset.last_good_step,
+        onset_incident=incident,
     )

@@ -18,7 +18,7 @@ from itertools import groupby
 
 from sentinel.model.delivery_problem import DeliveryProblem
 from sentinel.model.finding import Severity
-from sentinel.model.incident import ENDS_OF_RUN, IncidentKey, IncidentState
+from sentinel.model.incident import ENDS_OF_RUN, IncidentKey, IncidentState, Resolution
 from sentinel.model.notification import Notification, NotificationReason
 from sentinel.notify.received_cause import with_received_cause
 from sentinel.pipeline.incidents import KnownEpisode
@@ -181,7 +181,7 @@ def _enqueue_or_merge(
         # Its own back-off continues: updates that follow each other are not tried more often.
         now = max([now, *(row.next_at for row in pending)])
         _mark_merged(connection, [row for row in pending if row.reason == _UPDATED])
-    elif reason is not NotificationReason.OPENED and pending:
+    elif reason is not NotificationReason.OPENED and pending and not _follows(notification, newest):
         _mark_merged(connection, pending)
         if reason is NotificationReason.RESOLVED and pending[0].reason == _OPENED:
             if pending[0].state == "withheld":
@@ -199,6 +199,16 @@ def _enqueue_or_merge(
         next_at=withheld_until or now + hold,
     )
     return True
+
+
+def _follows(notification: Notification, newest: _PendingRow | None) -> bool:
+    """Whether the end of a case is sent after what its receiver has not got, not instead of it.
+
+    A case that fires beyond its run or training ends as the next one begins, at once in a sweep:
+    its problem is not over, and its end alone would be its only message.
+    """
+    is_queued = newest is not None and newest.state == "queued" and newest.tries == 0
+    return is_queued and notification.incident.resolution is Resolution.STARTED_AGAIN
 
 
 def _hold_seconds(reason: NotificationReason, rules: QueueRules) -> float:

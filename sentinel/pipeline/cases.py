@@ -1,13 +1,13 @@
 """Cases: incidents that may have a common cause, notified as one.
 
 A case opens with its first incident above severity info, the lead, and has the lead's name. An
-incident joins it within `MAX_JOIN_GAP_STEPS` steps of the last one, if one cause can explain it and
-an incident of the case. A rise of the severity is an escalation; a join, another cause, culprit or
-date is an update. A case is dated by what its cause explains, or by its lead without a cause; an
-incident that joins never takes the last good checkpoint from it, but an onset that is estimated
-later can. A critical case that fires when its run finishes is notified as ended, and stays open. A
-case is resolved with the last of its incidents. Incidents that end a run never join a case, so that
-a dead run is always notified.
+incident joins it within `MAX_JOIN_GAP_STEPS` steps or `MAX_JOIN_GAP_SECONDS` of the last one, if
+one cause can explain it and an incident of the case. A rise of the severity is an escalation; a
+join, another cause, culprit or date is an update. A case is dated by what its cause explains, or by
+its lead without a cause; an incident that joins never takes the last good checkpoint from it, but
+an onset that is estimated later can. A critical case that fires when its run finishes is notified
+as ended, and stays open. A case is resolved with the last of its incidents. Incidents that end a
+run never join a case, so that a dead run is always notified.
 """
 
 from __future__ import annotations
@@ -33,9 +33,10 @@ from sentinel.model.notification import (
     Notification,
     NotificationReason,
     case_dates,
+    dates_case,
     redate_diagnosis,
 )
-from sentinel.model.record import WHOLE_RUN, Event, Record
+from sentinel.model.record import WHOLE_RUN, YEAR_2001, Event, Record
 from sentinel.pipeline.diagnose import diagnose
 from sentinel.signals.catalogue import SIGNALS
 from sentinel.signals.usual_learning_rate import OPTIONAL_METADATA
@@ -43,6 +44,10 @@ from sentinel.signals.usual_learning_rate import OPTIONAL_METADATA
 MAX_JOIN_GAP_STEPS = 200
 """Logged steps between incidents of one case. In recorded runs, a policy collapsed within 80 steps
 of its first symptom; with 150 to 200, each of these runs is one case."""
+
+MAX_JOIN_GAP_SECONDS = 60.0
+"""The same in seconds, for steps of milliseconds: the shortest time for which an incident fires.
+The times are those of the records; a log without times counts steps only."""
 
 RUN_END_DETECTORS = frozenset({"run_died", "run_failed", "run_stalled"})
 """Detectors whose incidents never join a case."""
@@ -76,17 +81,31 @@ _METADATA_EVENTS = (Event.START, Event.METADATA)
 _VALUE_EVENTS = (Event.STEP, Event.EVAL, Event.SAMPLE, Event.HEARTBEAT)
 
 
+@dataclass(frozen=True, slots=True)
+class RunPosition:
+    """How far a run was: its logged steps, and the time in seconds of its newest record."""
+
+    step_count: int
+    time: float
+
+    def is_near(self, other: RunPosition) -> bool:
+        """Whether an incident at one of them can be of one case with one at the other."""
+        if abs(self.step_count - other.step_count) <= MAX_JOIN_GAP_STEPS:
+            return True
+        has_times = min(self.time, other.time) >= YEAR_2001
+        return has_times and abs(self.time - other.time) <= MAX_JOIN_GAP_SECONDS
+
+
 @dataclass(slots=True)
 class Case:
     """The incidents of a case by name in their present state, the lead first.
 
-    `last_join_step_count` is the number of steps of the run when the last incident joined.
-    `is_opened` is whether it was notified, with `notified_severity` and `notified_rank`;
-    `update_count` counts its updates.
+    `last_join` is the position of the run when the last incident joined. `is_opened` is whether it
+    was notified, with `notified_severity` and `notified_rank`; `update_count` counts its updates.
     """
 
     incidents: dict[str, Incident]
-    last_join_step_count: int
+    last_join: RunPosition
     notified_severity: Severity
     resolved_names: set[str] = field(default_factory=set)
     diagnosis: Diagnosis | None = None
@@ -120,14 +139,22 @@ class Case:
             is_same_cause and diagnosis.last_good_step != last_good_step
         )
         if self.is_opened and last_good_step is not None and is_worse:
-            diagnosis = replace(diagnosis, onset_step=onset_step, last_good_step=last_good_step)
+            onset_incident = self.lead.name
+            if self.diagnosis is not None and dates_case(self.lead, self.diagnosis):
+                onset_incident = self.diagnosis.onset_incident
+            diagnosis = replace(
+                diagnosis,
+                onset_step=onset_step,
+                last_good_step=last_good_step,
+                onset_incident=onset_incident,
+            )
         self.diagnosis = diagnosis
 
     def set_onset(self, name: str, onset: Onset) -> None:
         """Replace the dates of an incident of the case, in the diagnosis too."""
         incident = self.incidents[name] = replace(self.incidents[name])
         if self.diagnosis is not None:
-            self.diagnosis = redate_diagnosis(self.diagnosis, incident.onset_step, onset)
+            self.diagnosis = redate_diagnosis(self.diagnosis, name, onset)
         incident.set_onset(onset)
 
     def build_notification(
@@ -164,9 +191,9 @@ class Case:
             number=self.update_count,
         )
 
-    def add(self, incident: Incident, step_count: int) -> None:
+    def add(self, incident: Incident, position: RunPosition) -> None:
         """Add an incident, and drop the oldest resolved ones."""
-        self.incidents[incident.name], self.last_join_step_count = incident, step_count
+        self.incidents[incident.name], self.last_join = incident, position
         expired = [name for name in list(self.incidents)[1:] if name in self.resolved_names][
             :-MAX_RESOLVED_PER_CASE
         ]
@@ -191,18 +218,19 @@ class RunCases:
     `attempt_names` are the names of the optional metadata since the last start, `start_names` those
     of the start itself. `is_restarting` is set from a restart to the first step after it.
     `unnotified_incidents` are of severity info, or resolved without a case, and can be evidence; by
-    name, each with the step count of its last change. `undated_cases` are over, but the onset of an
+    name, each with the position of its last change. `undated_cases` are over, but the onset of an
     incident of theirs is still estimated. `history` has the newest steps and finite values of a
     signal, `recent_steps` the newest logged steps, and `checkpoint_steps` the known checkpoints.
     """
 
     step_count: int = 0
+    time: float = 0.0
     is_restarting: bool = False
     metadata: dict[str, str | float] = field(default_factory=dict)
     attempt_names: set[str] = field(default_factory=set)
     start_names: set[str] = field(default_factory=set)
     values: dict[str, float] = field(default_factory=dict)
-    unnotified_incidents: dict[str, tuple[int, Incident]] = field(default_factory=dict)
+    unnotified_incidents: dict[str, tuple[RunPosition, Incident]] = field(default_factory=dict)
     open_cases: list[Case] = field(default_factory=list)
     undated_cases: list[Case] = field(default_factory=list)
     history: dict[str, deque[tuple[int, float]]] = field(
@@ -212,7 +240,8 @@ class RunCases:
     checkpoint_steps: Sequence[int] = ()
 
     def update(self, record: Record) -> None:
-        """Update metadata, values and step count from a record."""
+        """Update metadata, values, time and step count from a record."""
+        self.time = record.time
         if record.event in _METADATA_EVENTS:
             self.metadata.update(record.values)
             self.metadata.update(record.attributes)
@@ -264,6 +293,11 @@ class RunCases:
                 history[signal].append((step, value))
 
     @property
+    def position(self) -> RunPosition:
+        """The present one."""
+        return RunPosition(self.step_count, self.time)
+
+    @property
     def steps_per_point(self) -> float:
         """The mean number of steps between logged steps, at least 1."""
         gaps = len(self.recent_steps) - 1
@@ -271,15 +305,15 @@ class RunCases:
 
     def add_unnotified(self, incident: Incident) -> None:
         """Store an incident without notification as possible evidence."""
-        self.unnotified_incidents[incident.name] = self.step_count, incident
+        self.unnotified_incidents[incident.name] = self.position, incident
         self.drop_expired()
 
     def drop_expired(self) -> None:
         """Drop stored incidents that ended long ago."""
         self.unnotified_incidents = {
-            name: (step_count, incident)
-            for name, (step_count, incident) in self.unnotified_incidents.items()
-            if incident.state is IncidentState.FIRING or self.is_recent(step_count)
+            name: (position, incident)
+            for name, (position, incident) in self.unnotified_incidents.items()
+            if incident.state is IncidentState.FIRING or self.position.is_near(position)
         }
 
     def drop_dated(self, undated: Collection[str]) -> None:
@@ -287,10 +321,6 @@ class RunCases:
         self.undated_cases = [
             case for case in self.undated_cases if not case.incidents.keys().isdisjoint(undated)
         ]
-
-    def is_recent(self, step_count: int) -> bool:
-        """Whether an incident of that step count is close enough to join a case now."""
-        return self.step_count - step_count <= MAX_JOIN_GAP_STEPS
 
     def context_for(self, case: Case) -> CaseContext:
         """The symptoms of the case and of stored incidents, with metadata and values.
@@ -440,7 +470,7 @@ class CaseBook:
             case
             for case in run.open_cases
             if case.diagnosis is None
-            and run.step_count - case.last_join_step_count in REASSESS_AFTER_STEPS
+            and run.step_count - case.last_join.step_count in REASSESS_AFTER_STEPS
         ]
         reasons = [(case, self._reassess(run, case, has_new_incident=False)) for case in due]
         return tuple(
@@ -463,7 +493,7 @@ class CaseBook:
         run.drop_dated(undated)
         if onset is None:
             return None, ()
-        _, changed = run.unnotified_incidents.get(name, (0, None))
+        _, changed = run.unnotified_incidents.get(name, (None, None))
         if changed is not None:
             changed.set_onset(onset)
         notifications = []
@@ -508,16 +538,14 @@ class CaseBook:
         run.unnotified_incidents.pop(name, None)
         case = self._find_case(run, incident)
         if case is None:
-            run.open_cases.append(Case({name: incident}, run.step_count, incident.severity))
+            run.open_cases.append(Case({name: incident}, run.position, incident.severity))
         else:
-            case.add(incident, run.step_count)
+            case.add(incident, run.position)
         return case
 
     def _find_case(self, run: RunCases, incident: Incident) -> Case | None:
         """The newest open case that can have a common cause with this incident."""
-        recent = (
-            case for case in reversed(run.open_cases) if run.is_recent(case.last_join_step_count)
-        )
+        recent = (case for case in reversed(run.open_cases) if run.position.is_near(case.last_join))
         related = (
             case
             for case in recent
@@ -594,4 +622,5 @@ def _symptom_from(incident: Incident, margin: int) -> Symptom:
         rank,
         incident.flaps + 1,
         incident.onset_range or (onset - margin, max(onset, incident.opened_step)),
+        incident.name,
     )

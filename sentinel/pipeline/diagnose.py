@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from math import inf, prod
 
@@ -61,7 +61,7 @@ def _evaluate_cause(name: str, cause: Cause, context: CaseContext) -> Diagnosis 
     confidence = min(MAX_CONFIDENCE, 1.0 - prod(1.0 - piece.weight for piece in evidence))
     if confidence < MIN_CONFIDENCE:
         return None
-    onset_step, last_good_step = _dates(cause, evidence, context)
+    onset_step, last_good_step, onset_incident = _dates(cause, evidence, context)
     title, remedy = str(cause.title)[:MAX_TEXT_CHARS], str(cause.remedy(context))[:MAX_TEXT_CHARS]
     return Diagnosis(
         name,
@@ -72,28 +72,32 @@ def _evaluate_cause(name: str, cause: Cause, context: CaseContext) -> Diagnosis 
         remedy,
         last_good_step,
         onset_step,
+        onset_incident,
     )
 
 
 def _dates(
-    cause: Cause, evidence: Iterable[Evidence], context: CaseContext
-) -> tuple[int | None, int | None]:
-    """The earliest onset of what the cause explains, and the last checkpoint before it.
+    cause: Cause, evidence: Sequence[Evidence], context: CaseContext
+) -> tuple[int | None, int | None, str]:
+    """The earliest onset of what the cause explains, the last checkpoint before it, its incident.
 
     What it explains are its evidence and its notified symptoms.
     """
-    evidence_steps = {piece.step for piece in evidence if piece.step is not None}
-    dates: list[tuple[int, int | None]] = [
-        (symptom.onset_step, symptom.last_good_step)
+    # Evidence that names no incident is that of the symptom with its step.
+    sources = {piece.incident or piece.step for piece in evidence}
+    steps = {piece.step for piece in evidence if piece.step is not None}
+    dates: list[tuple[int, int | None, str]] = [
+        (symptom.onset_step, symptom.last_good_step, symptom.incident)
         for name, symptom in context.symptoms.items()
-        if symptom.onset_step in evidence_steps
+        if symptom.incident in sources
+        or symptom.onset_step in sources
         or (name in cause.explains and symptom.severity is not Severity.INFO)
     ]
     dates += [
-        (step, last_checkpoint_before(step, context.checkpoint_steps))
-        for step in evidence_steps - {onset for onset, _ in dates}
+        (step, last_checkpoint_before(step, context.checkpoint_steps), "")
+        for step in steps - {onset for onset, *_ in dates}
     ]
-    return min(dates, key=lambda date: date[0], default=(None, None))
+    return min(dates, key=lambda date: date[0], default=(None, None, ""))
 
 
 def _validate_evidence(evidence: Evidence) -> Evidence:
@@ -101,4 +105,5 @@ def _validate_evidence(evidence: Evidence) -> Evidence:
     if not 0.0 <= evidence.weight <= 1.0:
         raise ValueError(f"the weight of evidence must be 0 to 1, not {evidence.weight}")
     step = None if evidence.step is None else int(evidence.step)
-    return Evidence(float(evidence.weight), str(evidence.text)[:MAX_TEXT_CHARS], step)
+    text = str(evidence.text)[:MAX_TEXT_CHARS]
+    return Evidence(float(evidence.weight), text, step, str(evidence.incident))

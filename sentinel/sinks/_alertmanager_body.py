@@ -101,8 +101,11 @@ def _sentinel_object(notification: Notification, idempotency_key: str) -> dict[s
         "others": others,
         "notes": message.notes,
     }
-    if notification.diagnosis is not None:
-        fields["diagnosis"]["confidence_text"] = notification.diagnosis.confidence_text
+    diagnosis = notification.diagnosis
+    if diagnosis is not None:
+        fields["diagnosis"]["confidence_text"] = diagnosis.confidence_text
+        fields["diagnosis"]["evidence"] = [each.to_dict() for each in diagnosis.evidence]
+        del fields["diagnosis"]["onset_incident"]
     return fields
 
 

@@ -175,7 +175,7 @@ def diagnosis_to_dict(diagnosis: Diagnosis) -> JsonObject:
         "confidence": diagnosis.confidence,
         "confidence_text": diagnosis.confidence_text,
         "severity": None if diagnosis.severity is None else diagnosis.severity.value,
-        "evidence": [asdict(evidence) for evidence in diagnosis.evidence],
+        "evidence": [evidence.to_dict() for evidence in diagnosis.evidence],
         "remedy": diagnosis.remedy,
         "last_good_step": diagnosis.last_good_step,
     }

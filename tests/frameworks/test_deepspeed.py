@@ -8,6 +8,7 @@ import pytest
 from requirements import need
 from support.gradient_flows import layer_records
 
+from sentinel.client.capture.loop import OTHER_STEPS_MARGIN
 from sentinel.model.record import Event
 from sentinel.signals.layer_statistics import by_layer
 
@@ -120,6 +121,23 @@ def test_every_zero_stage_records_loss_norm_rate_and_steps(
     # The last by name is of ZeRO-3.
     assert (known["zero_stage"], known["gradient_accumulation_steps"]) == (3, 2)
     assert (known["dtype"], known["gradient_clipping"]) == ("fp32", 0.5)
+
+
+def test_another_engine_over_the_same_model_is_no_other_training(torchrun, recorded):
+    """ZeRO trains copies of the parameters, and stage 3 holds none of them between steps."""
+    torchrun((HERE / "deepspeed_trainings.py").read_text(), 1)
+    trainings = {}
+    for record in recorded()[0]:
+        if record.event is Event.STEP:
+            trainings.setdefault(record.run.rpartition("-")[0], []).append("step")
+        if record.event is Event.TRAINING:
+            trainings[record.run.rpartition("-")[0]].append("training")
+
+    for stage, events in trainings.items():
+        assert events.count("training") == 1, stage
+        # An engine that others refer to is used until it has been idle for that many steps.
+        assert events.index("training") >= 2 * 40 - OTHER_STEPS_MARGIN, stage
+    assert [*trainings] == ["stage2", "stage3"]
 
 
 def test_trainers_that_step_inside_their_backward_pass_count_once(

@@ -51,10 +51,12 @@ def resolved(detector, step=400):
 
 @dataclass
 class CaseBookDriver:
-    """Updates a case book with the records of one run, step by step."""
+    """Updates a case book with the records of one run, step by step; times are in seconds."""
 
     book: CaseBook
     step: int = 100
+    began_at: float = 0.0
+    step_time: float = 1.0
 
     def update(self, *changes, event=Event.STEP, values=None, metadata=None, steps=1):
         """Reason and lead detector of each notification that the changes lead to."""
@@ -62,7 +64,13 @@ class CaseBookDriver:
         for _ in range(steps):
             self.step += event is Event.STEP
             record = Record(
-                *("grpo-7b", WHOLE_RUN, self.step, float(self.step), event),
+                *(
+                    "grpo-7b",
+                    WHOLE_RUN,
+                    self.step,
+                    self.began_at + self.step * self.step_time,
+                    event,
+                ),
                 values or {},
                 metadata or {},
             )

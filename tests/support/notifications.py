@@ -62,13 +62,14 @@ def with_diagnosis(notification=None, *, others=("reward_collapse",), **changes)
         confidence=0.826,
         severity=Severity.CRITICAL,
         evidence=(
-            Evidence(0.5, "KL is 2 nats.", 86),
-            Evidence(0.5, "The reward fell.", 95),
+            Evidence(0.5, "KL is 2 nats.", 86, f"{RUN}/kl_blowup#1"),
+            Evidence(0.5, "The reward fell.", 95, f"{RUN}/reward_collapse#1"),
             Evidence(0.3, "The KL coefficient is 0.0001."),
         ),
         remedy="Go back, and raise `beta`.",
         last_good_step=80,
         onset_step=86,
+        onset_incident=f"{RUN}/kl_blowup#1",
     )
     other_incidents = tuple(
         make_notification(detector=name, severity=Severity.WARNING, summary="It fell.").incident

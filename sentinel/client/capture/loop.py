@@ -36,6 +36,13 @@ MIN_TRAINING_STEPS = 4
 """Steps that an optimizer takes without the primary's before it can belong to another training."""
 
 
+MAX_LOSS_KINDS = 64
+"""Kinds of loss of a process that are remembered; beyond it, none is new."""
+
+LOSS_KIND_NODES = 4
+"""Operations by which a loss is recognized, its last ones: scaling, mean, and the loss itself."""
+
+
 class LoopThreadState(threading.local):
     """What the calling thread is executing."""
 
@@ -65,6 +72,10 @@ class TrainingLoop:
     """Whether an optimizer has returned that seemed to have been left for another training."""
     alternation: Alternation = field(default_factory=Alternation)
     trained: TrainedParameters = field(default_factory=TrainedParameters)
+    loss_kind: str = ""
+    """How the loss of the last backward pass is computed."""
+    loss_kinds: set[str] = field(default_factory=set)
+    """Those of the steps so far, of all trainings."""
     first_step_count: int = 0
     """Optimizer steps that were counted when the training began."""
     fused_ref: Callable[[], Any] = lambda: None
@@ -102,6 +113,7 @@ class TrainingLoop:
             self.thread_state.stepping_optimizers
         )
         self.loss.finished = self.loss.finished or bool(self.thread_state.stepping_optimizers)
+        self.loss_kind = _loss_kind(roots)
         explicit, self.thread_state.explicit_loss = self.thread_state.explicit_loss, None
         self.loss.add(roots if explicit is None else [explicit])
 
@@ -183,6 +195,8 @@ class TrainingLoop:
         if self.alternation.is_lasting:
             measured["alternating_optimizers"] = 1.0
         self.extra_values = {}
+        if len(self.loss_kinds) < MAX_LOSS_KINDS:
+            self.loss_kinds.add(self.loss_kind)
         self.last_step_at = self.own_since = now
         self.training_thread_id = threading.get_ident()
         if self.gradient_flow is not None:
@@ -218,13 +232,14 @@ class TrainingLoop:
         self.trained.note(optimizer)
         is_known = self.trained.has_any(optimizer)
         is_left = self.other_steps > 2 * self.max_other_steps + OTHER_STEPS_MARGIN
-        is_replaced = (
-            is_left or primary is None or _first_parameter(primary) is _first_parameter(optimizer)
-        )
+        is_replaced = is_left or primary is None or self._have_same_parameters(primary, optimizer)
         if is_replaced and not is_known:
             self._add_new_optimizer(optimizer, is_left=is_left and count >= MIN_TRAINING_STEPS)
         elif is_replaced and self.trained.is_of_earlier(optimizer):
             self.takes_turns = True
+            self.trained.add(optimizer)
+        elif is_replaced and self._has_new_task(optimizer):
+            self._begin_another(optimizer)
             self.trained.add(optimizer)
         # Late in a training, a larger optimizer may be that of another one.
         is_late = self._counted_steps() > OTHER_STEPS_MARGIN and not is_known
@@ -242,13 +257,35 @@ class TrainingLoop:
         """Add the parameters of a replacement; report another training if it is that of one."""
         trained = self.trained
         is_over = (is_left and not self.takes_turns) or not trained.has_other(optimizer)
+        is_over = is_over and next(trained.parameters_of(optimizer), None) is not None
         if is_over and self._counted_steps() and not self.recorder.is_resume_declared:
-            trained.begin()
-            trained.note(optimizer)
-            self.max_other_steps, self.last_step_at, self.own_seconds = 0, None, 0.0
-            self.first_step_count = self.recorder.clock.optimizer_steps
-            self.recorder.record_training()
+            self._begin_another(optimizer)
         trained.add(optimizer)
+
+    def _begin_another(self, optimizer: Any) -> None:
+        """Report another training, which begins with this step of the optimizer."""
+        self.trained.begin()
+        self.trained.note(optimizer)
+        self.max_other_steps, self.last_step_at, self.own_seconds = 0, None, 0.0
+        self.first_step_count = self.recorder.clock.optimizer_steps
+        self.recorder.record_training()
+
+    def _has_new_task(self, optimizer: Any) -> bool:
+        """Whether a replacement over known parameters trains the model for something else.
+
+        Its loss is computed as in no step before, as that of DPO after SFT, or a part of the model
+        was replaced, as the head for a fine-tuning. Otherwise it is of the same training.
+        """
+        if self._counted_steps() <= OTHER_STEPS_MARGIN or self.recorder.is_resume_declared:
+            return False
+        is_full = len(self.loss_kinds) >= MAX_LOSS_KINDS
+        has_new_loss = self.loss_kind not in self.loss_kinds and not is_full
+        return has_new_loss or self.trained.is_part_replaced(optimizer)
+
+    def _have_same_parameters(self, *optimizers: Any) -> bool:
+        """Whether the first parameter of each is the same."""
+        first, *others = (next(self.trained.parameters_of(each), each) for each in optimizers)
+        return all(other is first for other in others)
 
     def _counted_steps(self) -> int:
         """Steps of the training so far."""
@@ -267,6 +304,7 @@ class TrainingLoop:
         self.thread_state.explicit_loss, self.loss.finished = None, True
         self.grad_norm.clips.clear()
         self.trained.clear()
+        self.loss_kinds.clear()
         if self._counted_steps() and not is_resumed:
             self.recorder.record_training()
         self.first_step_count = self.recorder.clock.optimizer_steps
@@ -302,12 +340,17 @@ def _waited(values: Mapping[str, Any]) -> float:
     return seconds
 
 
+def _loss_kind(roots: Sequence[Any]) -> str:
+    """The last operations by which the first root of a backward pass is computed."""
+    names, node = list[str](), getattr(roots[0], "grad_fn", None) if roots else None
+    while node is not None and len(names) < LOSS_KIND_NODES:
+        names.append(type(node).__name__)
+        node = node.next_functions[0][0] if node.next_functions else None
+    return " ".join(names)
+
+
 def _closure(args: Any, kwargs: Any) -> Any:
     return kwargs.get("closure") or (args[1] if len(args) > 1 else None)
-
-
-def _first_parameter(optimizer: Any) -> Any:
-    return next((p for group in optimizer.param_groups for p in group["params"]), optimizer)
 
 
 def _enclosing_steps(stepping: tuple[int, ...], optimizer: int) -> tuple[int, ...]:

@@ -1,15 +1,19 @@
 """The parameters that the optimizers of one training update, by which another one is recognized.
 
-An optimizer over none of them belongs to another training if those known so far are gone or take
-no more steps. Optimizers that alternate, as those of a GAN, and one that is created anew over the
-same model belong to one. The parameters of earlier trainings stay known: an optimizer that returns
-to them shows that the optimizers only take turns.
+An optimizer over none of them belongs to another training if those known so far are gone or take no
+more steps. Optimizers that alternate, as those of a GAN, and one that is created anew over the same
+model belong to one, unless its loss is another or a part of the model was replaced. The parameters
+of earlier trainings stay known: an optimizer that returns to them shows that the optimizers only
+take turns.
+
+The optimizer of an engine such as DeepSpeed's holds copies of the parameters, or none between
+steps: the engine gives those of the model. An optimizer without parameters shows nothing.
 """
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,6 +27,20 @@ class TrainedParameters:
     number: int = 0
     optimizers: list[Callable[[], Any]] = field(default_factory=list)
     """Those that took a step since the training began, of which some may be of the next one."""
+    model_parameters: weakref.WeakKeyDictionary[Any, list[Callable[[], Any]]] = field(
+        default_factory=weakref.WeakKeyDictionary
+    )
+    """The parameters of the model, by the optimizer that holds copies of them."""
+
+    def set_parameters(self, optimizer: Any, parameters: Iterable[Any]) -> None:
+        """Take these parameters of the model for those that the optimizer updates."""
+        self.model_parameters[optimizer] = [weakref.ref(each) for each in parameters]
+
+    def parameters_of(self, optimizer: Any) -> Iterator[Any]:
+        """The parameters that the optimizer updates; none if that is not known."""
+        if (known := self.model_parameters.get(optimizer)) is not None:
+            return (each for each in (ref() for ref in known) if each is not None)
+        return (each for group in optimizer.param_groups for each in group["params"])
 
     def has_any(self, optimizer: Any) -> bool:
         """Whether the optimizer updates a parameter of this training or an earlier one."""
@@ -35,11 +53,21 @@ class TrainedParameters:
 
     def _training_of(self, optimizer: Any) -> int | None:
         """The training of the first known parameter of the optimizer."""
-        for each in _parameters(optimizer):
+        for each in self.parameters_of(optimizer):
             known, number = self.parameters.get(id(each), _UNKNOWN)
             if known() is each:
                 return number
         return None
+
+    def is_part_replaced(self, optimizer: Any) -> bool:
+        """Whether it updates new parameters, and some of the training no longer exist."""
+        is_any_gone = any(
+            ref() is None and number == self.number for ref, number in self.parameters.values()
+        )
+        return is_any_gone and any(
+            self.parameters.get(id(each), _UNKNOWN)[0]() is not each
+            for each in self.parameters_of(optimizer)
+        )
 
     def has_other(self, optimizer: Any) -> bool:
         """Whether another optimizer of the training, or one seen since it began, is in use."""
@@ -52,7 +80,7 @@ class TrainedParameters:
 
     def add(self, optimizer: Any) -> None:
         """Add the parameters of an optimizer of the training."""
-        for each in _parameters(optimizer):
+        for each in self.parameters_of(optimizer):
             self.parameters[id(each)] = weakref.ref(each), self.number
 
     def add_noted(self) -> None:
@@ -74,7 +102,3 @@ class TrainedParameters:
 
 
 _UNKNOWN: tuple[Callable[[], Any], int] = (lambda: None), 0
-
-
-def _parameters(optimizer: Any) -> Iterator[Any]:
-    return (each for group in optimizer.param_groups for each in group["params"])

@@ -4,6 +4,7 @@ Each trial is a real training whose records go through the pipeline. `OVER` is f
 which each training begins, so that one that is judged by the last one has a jump.
 """
 
+import copy
 from dataclasses import dataclass, field
 
 import pytest
@@ -66,9 +67,12 @@ class Task:
         noise = 0.3 * torch.randn(2048, CLASSES, generator=self.samples)
         self.y = (self.x @ truth + noise).argmax(1)
 
-    def step(self, change=lambda loss: loss):
+    def loss_of(self, batch):
+        return torch.nn.functional.cross_entropy(self.net(self.x[batch]), self.y[batch])
+
+    def step(self, change=lambda loss: loss, loss_of=None):
         batch = torch.randint(0, len(self.x), (64,), generator=self.samples)
-        loss = torch.nn.functional.cross_entropy(self.net(self.x[batch]), self.y[batch])
+        loss = (loss_of or self.loss_of)(batch)
         self.optimizer.zero_grad()
         change(loss).backward()
         self.optimizer.step()
@@ -114,6 +118,29 @@ def numbered_calls():
                 sentinel.log({}, step=step + 1)
 
 
+def preference_loss(task):
+    """That of DPO against the model as it is now, ln 2 at first."""
+    reference = copy.deepcopy(task.net)
+
+    def loss_of(batch):
+        chosen = task.y[batch, None]
+        rejected = (chosen + 1) % CLASSES
+        scores = task.net(task.x[batch]) - reference(task.x[batch]).detach()
+        gain = scores.gather(1, chosen) - scores.gather(1, rejected)
+        return -torch.nn.functional.logsigmoid(0.1 * gain).mean()
+
+    return loss_of
+
+
+def sft_and_dpo():
+    with monitored:
+        task = Task().train(2 * STEPS)
+        task.optimizer = torch.optim.Adam(task.net.parameters(), lr=1e-2)
+        loss_of = preference_loss(task)
+        for _ in range(STEPS):
+            task.step(loss_of=loss_of)
+
+
 @pytest.mark.parametrize(
     ("trial", "count"),
     [
@@ -130,6 +157,27 @@ def test_each_training_is_judged_by_itself(trial, count):
 
     assert found.trainings == [float(number) for number in range(2, count + 1)]
     assert found.losses[STEPS - 1] < OVER < 2.0 < found.losses[STEPS]
+    assert found.messages == []
+
+
+def pre_training_and_fine_tuning():
+    """The body is trained on, below a new head for other classes."""
+    with monitored:
+        task = Task().train(2 * STEPS)
+        task.net[2] = torch.nn.Linear(64, CLASSES)
+        task.y = (task.x @ torch.randn(INPUTS, CLASSES)).argmax(1)
+        task.optimizer = torch.optim.Adam(task.net.parameters(), lr=1e-2)
+        task.train()
+
+
+@pytest.mark.parametrize("trial", [sft_and_dpo, pre_training_and_fine_tuning])
+def test_another_task_for_the_same_model_is_another_training(trial):
+    """The loss of DPO begins at ln 2, which is above that at which the SFT ended."""
+    trial()
+    found = judged()
+
+    assert found.trainings == [2.0]
+    assert found.losses[2 * STEPS - 1] < 0.5 < found.losses[2 * STEPS]
     assert found.messages == []
 
 
@@ -222,10 +270,55 @@ def declared_resume():
         task.train()
 
 
+def epochs():
+    with monitored:
+        task = Task()
+        for _ in range(4):
+            task.optimizer = torch.optim.Adam(task.net.parameters(), lr=1e-2)
+            task.train(50)
+
+
+def turns_of_two_losses():
+    """Each has an optimizer of its own over the same model."""
+    with monitored:
+        task = Task()
+        optimizers = task.optimizer, torch.optim.Adam(task.net.parameters(), lr=1e-3)
+        losses = None, preference_loss(task)
+        for step in range(3 * STEPS):
+            task.optimizer = optimizers[step % 2]
+            task.step(loss_of=losses[step % 2])
+
+
+class EmptyBetweenSteps(torch.optim.Optimizer):
+    """Its groups are empty after a step, as those of DeepSpeed's ZeRO-3."""
+
+    def __init__(self, parameters, lr):
+        super().__init__(parameters, {"lr": lr})
+        self.held = self.param_groups[0]["params"]
+        self.param_groups[0]["params"] = []
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for each in self.held:
+            each.sub_(self.param_groups[0]["lr"] * each.grad)
+            each.grad = None
+
+
+def optimizers_without_parameters():
+    with monitored:
+        task = Task()
+        for _ in range(3):
+            task.optimizer = EmptyBetweenSteps(task.net.parameters(), lr=0.1)
+            task.train()
+
+
 @pytest.mark.parametrize(
     "trial",
     [
         gan,
+        epochs,
+        turns_of_two_losses,
+        optimizers_without_parameters,
         larger_optimizer_that_joins_late,
         optimizer_over_more_of_the_model,
         inner_loops,

@@ -140,6 +140,36 @@ def test_settings_and_saves_of_another_training_come_after_its_start():
     ]  # fmt: skip
 
 
+def test_held_events_of_a_rank_that_is_reported_again_are_dropped():
+    """The agent of its own node reports the training and its settings too."""
+    gathered = {"via_collective": "yes"}
+    rank_start = rank_record(Event.START, 1, 0, local_world_size=1.0, world_size=2.0)
+    new = [
+        rank_record(Event.TRAINING, 1, 1, training_number=2.0),
+        rank_record(Event.METADATA, 1, 1, max_steps=1.0),
+    ]
+    aligner = Aligner()
+    records = [
+        rank_record(Event.START, 0, 0, expected_ranks=2.0, world_size=2.0),
+        replace(rank_start, attributes=gathered),
+        rank_record(Event.STEP, 1, 1, loss=1.0),
+        *new,
+        rank_start,
+        rank_record(Event.STEP, 1, 1, loss=1.0),
+        *new,
+        rank_record(Event.STEP, 0, 1, loss=1.0),
+        rank_record(Event.TRAINING, 0, 1, training_number=2.0),
+        *(rank_record(Event.STEP, rank, 2, loss=1.0) for rank in (0, 1, 0, 1)),
+        *(rank_record(Event.STEP, rank, 3, loss=1.0) for rank in (0, 1)),
+    ]
+    run = [each for record in records for each in aligner.process(record) if each.rank == WHOLE_RUN]
+
+    assert [each.event for each in run if each.event is not Event.START][:4] == [
+        Event.STEP, Event.TRAINING, Event.METADATA, Event.STEP,
+    ]  # fmt: skip
+    assert not aligner.held_events
+
+
 def test_a_stored_run_has_the_numbers_of_the_live_one():
     tracker = TrainingTracker()
     live = [

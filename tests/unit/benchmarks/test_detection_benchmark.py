@@ -8,6 +8,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
 
+import detection
 from detection_alike import make_alike_run
 from detection_causes import Diagnoses, right_causes
 from detection_evaluators import Alarm, Evaluation, NotifiedCase, evaluate_with_engine
@@ -34,6 +35,19 @@ def run_of(fault="loss_spike", onset=100, every=10, length=400):
 
 def warned(name, step, **more):
     return Alarm(name, step, step, **more)
+
+
+@pytest.mark.parametrize(
+    ("option", "choice"), [("--only", "three_sigma"), ("--kinds", "straggler")]
+)
+def test_an_unknown_name_is_refused_with_the_valid_ones(option, choice, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["detection.py", "--runs", "1", option, "stragglers"])
+
+    with pytest.raises(SystemExit):
+        detection.main()
+    error = capsys.readouterr().err
+    assert f"{option} stragglers: choose from" in error
+    assert f" {choice}," in error
 
 
 @pytest.mark.parametrize("fault", FAULTS)

@@ -13,6 +13,7 @@ from support.layer_trainings import make, make_examples, perceptron
 from support.tiny_trainings import GOOD_LEARNING_RATE, Training
 
 from sentinel.causes.learning_rate_too_high import LearningRateTooHigh
+from sentinel.config.settings import build_causes
 from sentinel.model.record import Event
 from sentinel.pipeline.diagnose import diagnose
 from sentinel.testing import event, steps
@@ -46,6 +47,18 @@ def test_a_warm_up_to_a_high_rate_is_diagnosed():
 
 def test_a_training_at_a_good_rate_has_no_case():
     assert diagnose_run(Training().records(), {"learning_rate": GOOD_LEARNING_RATE}).causes == []
+
+
+@pytest.mark.parametrize(
+    ("rate", "cause"), [(50.0, "learning_rate_too_high"), (0.02, "numerical_breakdown")]
+)
+def test_a_loss_that_explodes_to_nan_is_of_a_rate_that_is_far_too_high(rate, cause):
+    """Gradient descent with momentum at a thousand times its rate is NaN after six steps."""
+    context = make_context(
+        None, {"learning_rate": rate}, loss_divergence=3, grad_explosion=5, nan_or_inf=6
+    )
+
+    assert diagnose(context, build_causes()).cause == cause
 
 
 def test_a_bad_batch_has_another_cause():

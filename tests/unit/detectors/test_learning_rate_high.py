@@ -1,5 +1,7 @@
 """Tests of the detector learning_rate_high."""
 
+from random import Random
+
 import pytest
 from support.logged_faults import ADAPTER_LOSSES, ADAPTER_NORMS
 from support.loss_series import falling_loss, flat_loss
@@ -186,6 +188,45 @@ def test_it_ends_when_the_loss_recovers_as_the_rate_decays():
 
     assert isinstance(outputs[150], Finding)
     assert outputs[-1] == Clear() or outputs[-1].severity is Severity.INFO
+
+
+def signed_loss(*levels, noise=0.02):
+    """64 values around each level."""
+    rng = Random(3)
+    return [level + rng.gauss(0.0, noise) for level in levels for _ in range(64)]
+
+
+def test_a_loss_below_zero_that_rises_is_harm_and_has_not_been_learnt():
+    """All values are below a tenth of the first, which is negative."""
+    losses = signed_loss(-0.5, -0.3, -0.2)
+
+    assert warnings(outputs_of(settings(0.6, **LORA), steps(loss=losses)))[-1][0] == 192
+
+
+def test_the_harm_to_a_loss_below_zero_lasts_as_the_rate_decays():
+    """Three quarters of -0.4 are above it, so that a share would end it at once."""
+    rates = [0.6] * 128 + [1e-4] * 64
+    outputs = outputs_of(
+        settings(0.6, **LORA), steps(loss=signed_loss(-0.4, -0.4, -0.4), learning_rate=rates)
+    )
+
+    assert warnings(outputs)[-1][0] == 192
+
+
+def test_the_harm_to_a_loss_below_zero_ends_once_its_level_has_fallen():
+    rates = [0.6] * 128 + [1e-4] * 64
+    losses = signed_loss(-0.4, -0.4, -0.45)
+    outputs = outputs_of(settings(0.6, **LORA), steps(loss=losses, learning_rate=rates))
+
+    assert 128 < warnings(outputs)[-1][0] < 160
+
+
+def test_a_loss_that_falls_far_below_zero_is_learnt():
+    """The logarithm of a density has no lowest value."""
+    losses = [4.0 - 0.03 * at for at in range(300)]
+    found = warnings(outputs_of(settings(0.6, **LORA), steps(loss=losses)))
+
+    assert max(step for step, _ in found) < 150
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import pytest
 
 from sentinel.config import plugins
 from sentinel.config.settings import load_settings
+from sentinel.model.notification import NotificationReason
 
 PAGE = (Path(__file__).parents[3] / "docs" / "notifications.md").read_text()
 EXAMPLES = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
@@ -28,6 +29,14 @@ def test_an_example_is_accepted(example, tmp_path):
 
     settings = load_settings(environ={}, cwd=tmp_path)
     assert settings.sinks or settings.ping_url
+
+
+def test_every_reason_has_a_row():
+    section = PAGE.partition("## What is sent when")[2].partition("What each sink")[0]
+
+    assert re.findall(r"^\| `(\w+)`", section, re.MULTILINE) == [
+        reason.value for reason in NotificationReason
+    ]
 
 
 def test_every_sink_has_an_example_and_a_row():

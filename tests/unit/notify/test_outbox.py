@@ -285,6 +285,25 @@ def test_a_case_that_opened_just_before_the_end_of_the_run_is_one_message(connec
     assert note.startswith("It fired at step 100 and lasted to step 120, when the run finished.")
 
 
+@pytest.mark.parametrize("has_opening", [True, False])
+def test_a_training_that_ended_while_firing_is_sent_though_the_next_one_begins(
+    connection, has_opening
+):
+    """In a sweep of seconds it opens, ends and closes within the time of holding."""
+    outbox.enqueue(connection, make_notification(), ["slack"], NOW)
+    if not has_opening:
+        outbox.mark_delivered(connection, outbox.claim(connection, "slack", NOW).key)
+    outbox.enqueue(connection, make_notification(NotificationReason.ENDED), ["slack"], NOW)
+    resolved = make_notification(NotificationReason.RESOLVED)
+    incident = replace(resolved.incident, resolution=Resolution.STARTED_AGAIN)
+    outbox.enqueue(connection, replace(resolved, incident=incident), ["slack"], NOW)
+
+    assert [name for name, _ in queued(connection)] == [
+        "opened" if has_opening else "ended",
+        "resolved",
+    ]
+
+
 def test_the_first_message_is_held_briefly(connection):
     rules = QueueRules(hold_seconds=1.0)
     outbox.enqueue(connection, make_notification(), ["slack"], NOW, rules)

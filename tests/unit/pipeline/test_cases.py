@@ -108,6 +108,20 @@ def test_an_incident_long_after_the_last_is_a_new_case(driver):
     assert driver.update(opened("rain")) == [(NotificationReason.OPENED, "rain")]
 
 
+@pytest.mark.parametrize(
+    ("step_time", "reason"),
+    [(0.001, NotificationReason.UPDATED), (0.1, NotificationReason.OPENED)],
+)
+def test_an_incident_soon_after_the_last_is_of_its_case_however_fast_the_steps(step_time, reason):
+    book = CaseBook({"storm": Storm()})
+    driver = CaseBookDriver(book, began_at=1.7e9, step_time=step_time)
+    driver.update(opened("wind"))
+    driver.update(steps=5 * MAX_JOIN_GAP_STEPS)
+
+    ((found, _),) = driver.update(opened("dark"))
+    assert found is reason
+
+
 @pytest.mark.parametrize("detector", sorted(RUN_END_DETECTORS))
 def test_the_end_of_a_run_is_a_case_of_its_own(detector):
     class Flood(Storm):
