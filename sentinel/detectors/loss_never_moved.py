@@ -18,8 +18,8 @@ Formula
                more, or where 8 evaluations on held-out data are as flat
     A run whose learning rate still rises is not evaluated, nor one with a reward, nor two networks
     trained against each other. For a loss that has fallen by 2 * `improvement`, only chance is
-    evaluated. A loss is over pairs if the algorithm or other signals show it, or if it starts at
-    ln 2.
+    evaluated. A loss is over pairs if the algorithm or other signals show it, or if its first
+    values, or exactly its first one, are ln 2.
 
 Units
     `improvement`, `moved`: fraction of the loss, 0.02 is two per cent. `points`, `coarse_points`:
@@ -50,7 +50,7 @@ from statistics import fmean, median, stdev
 from typing import ClassVar
 
 from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
-from sentinel.model.record import Record
+from sentinel.model.record import Event, Record
 from sentinel.signals.loss_kind import (
     CHANCE_LOSS,
     is_adversarial,
@@ -141,6 +141,7 @@ class LossNeverMoved:
         self._last_loss = 0.0
         self._first_losses: list[float] = []
         self._first_mean: float | None = None
+        self._start_step = 0
         self._first_step = 0
         self._rate = 0.0
         self._rate_at_last_block = 0.0
@@ -157,6 +158,9 @@ class LossNeverMoved:
         """Evaluate one loss."""
         values = record.values
         self._max_steps = values.get("max_steps", self._max_steps)
+        if record.event is Event.TRAINING:
+            # Its steps continue those of the training before.
+            self._start_step = record.step
         self._is_excluded |= is_policy_gradient(record)
         if self._is_excluded:
             return None
@@ -203,11 +207,14 @@ class LossNeverMoved:
         self._rate_at_last_block = self._rate
         if self._first_mean is None:
             self._first_mean = self._blocks.means[0]
-            self._is_pair_loss |= abs(self._first_mean - CHANCE_LOSS) < self.moved * CHANCE_LOSS
+            # At a rate that is far too high, only the first loss is that of guessing.
+            for first, tolerance in ((self._first_mean, self.moved), (self._first_losses[0], 1e-4)):
+                self._is_pair_loss |= abs(first - CHANCE_LOSS) < tolerance * CHANCE_LOSS
         passed = step - self._first_step
         is_too_early = is_warming_up or 10 * passed < self._max_steps
         # The log of a resumed run does not show its start.
-        if is_too_early or self._first_step > passed or not self._has_enough_values(passed):
+        is_resumed = self._first_step - self._start_step > passed
+        if is_too_early or is_resumed or not self._has_enough_values(passed):
             return
         flat = self._compare_with_start()
         self._in_a_row = self._in_a_row + 1 if flat else 0

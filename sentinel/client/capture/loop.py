@@ -39,8 +39,9 @@ MIN_TRAINING_STEPS = 4
 MAX_LOSS_KINDS = 64
 """Kinds of loss of a process that are remembered; beyond it, none is new."""
 
-LOSS_KIND_NODES = 4
-"""Operations by which a loss is recognized, its last ones: scaling, mean, and the loss itself."""
+LOSS_KIND_NODES = 3
+"""Operations by which a loss is recognized, its last ones: scaling, mean, and the loss itself. With
+more, a layer that is frozen or not would make it another."""
 
 
 class LoopThreadState(threading.local):

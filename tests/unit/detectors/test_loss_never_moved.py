@@ -146,6 +146,21 @@ def test_a_resumed_run_is_not_evaluated_since_its_start_is_not_in_the_log():
     assert first_finding(LossNeverMoved(), records) == (None, None)
 
 
+def test_another_training_of_a_run_is_evaluated_from_its_first_step():
+    records = [event(Event.TRAINING, 600), *steps(loss=noisy([2.0] * 300), first=601)]
+    record, finding = first_finding(LossNeverMoved(), records)
+
+    assert 760 <= record.step <= 800
+    assert finding.onset_step == 601
+
+
+def test_a_loss_over_pairs_that_leaves_ln_2_at_its_second_step_is_found():
+    """DPO at a thousand times its rate."""
+    _, finding = detect([log(2), 0.78, *noisy([2.5] * 400, sigma=0.9)])
+
+    assert finding.summary.startswith("Loss is not below ln 2 = 0.693")
+
+
 def test_a_loss_over_pairs_that_stays_above_ln_2_is_found_although_it_varies():
     loss = [1.1 if t % 60 == 0 else x for t, x in enumerate(noisy([0.7] * 300, sigma=0.1))]
     _, finding = detect(loss, preference_accuracy=[0.5] * 300)
