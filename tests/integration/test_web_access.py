@@ -87,7 +87,9 @@ def sentinel(agent, monkeypatch):
 
 @pytest.mark.fault("H4")
 def test_the_next_free_port_is_used_and_registered(agent):
-    (target,) = json.loads((agent.folder / "home/targets/live.json").read_text())
+    file = agent.folder / "home/targets/live.json"
+    until(file.exists, TIMEOUT_SECONDS, "the file of targets")
+    (target,) = json.loads(file.read_text())
 
     assert agent.taken < agent.port < agent.taken + 50
     assert target["targets"][0].endswith(f":{agent.port}")
