@@ -7,7 +7,7 @@ import re
 import pytest
 from playwright.sync_api import expect
 from prometheus_client import CollectorRegistry
-from support.browsers import PageProblems, accessibility_problems, new_context
+from support.browsers import PageProblems, accessibility_problems, new_context, still_box
 from support.rank_processes import until
 from support.stored_homes import write_run
 
@@ -101,7 +101,7 @@ def show_curves(page, *names):
 
 def drag(page, name, start, end):
     """Select a part of the plot of that chart, as shares of its width."""
-    box = chart(page, name).locator(".nsewdrag").bounding_box()
+    box = still_box(chart(page, name).locator(".nsewdrag"))
     middle = box["y"] + box["height"] / 2
     page.mouse.move(box["x"] + start * box["width"], middle)
     page.mouse.down()

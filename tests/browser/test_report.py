@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from playwright.sync_api import expect
+from support.browsers import still_box
 from support.stored_homes import write_run
 from typer.testing import CliRunner
 
@@ -66,8 +67,7 @@ def test_a_report_shows_everything_without_a_server(write_report, browser_page, 
     assert {urlsplit(each).scheme for each in page_problems.requests} <= {"file", "data", "blob"}
 
     chart = page.locator("[data-chart=loss] .nsewdrag").first
-    chart.scroll_into_view_if_needed()
-    box = chart.bounding_box()
+    box = still_box(chart)
     page.mouse.move(box["x"] + 0.3 * box["width"], box["y"] + 20)
     page.mouse.down()
     page.mouse.move(box["x"] + 0.6 * box["width"], box["y"] + 20, steps=4)

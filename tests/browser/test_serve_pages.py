@@ -12,6 +12,7 @@ from support.browsers import (
     accessibility_problems,
     new_context,
     overflow,
+    still_box,
 )
 from support.serve_command import serve_command
 from support.stored_homes import BEGIN, write_run
@@ -168,7 +169,7 @@ def test_what_matters_over_the_runs_is_worked_out_and_shown(page, url):
     lines = page.locator(".importance-lines .plot")
     lines.scroll_into_view_if_needed()
     expect(lines.locator(".scatterlayer path.js-line").first).to_be_attached()
-    box = lines.bounding_box()
+    box = still_box(lines)
     top, bottom = (box["y"] + share * box["height"] for share in (0.05, 0.4))
     page.mouse.move(box["x"] + box["width"] - 20, top)
     page.mouse.down()

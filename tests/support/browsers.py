@@ -132,3 +132,11 @@ def overflow(page: Page) -> list[str]:
         .filter((each) => each.getBoundingClientRect().right > root.clientWidth + 1)
         .slice(0, 5).map((each) => each.outerHTML.slice(0, 120));
     }""")
+
+
+def still_box(plot: Any) -> dict[str, float]:
+    """Where that element is, in view and once its place no longer changes."""
+    plot.scroll_into_view_if_needed()
+    # Waits for that, without a click.
+    plot.click(trial=True)
+    return plot.bounding_box()
