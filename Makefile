@@ -34,7 +34,7 @@ everything = wrong=; { $(static); $(result); } >.static.log 2>&1 & static=$$!; \
 	$(PY) scripts/system_programs.py report; \
 	$(result)
 
-check: ready-test ## Style, types, layers, generated files and unit tests (about 4 minutes)
+check: ready-test ## Style, types, layers, generated files and unit tests (about 2 minutes)
 	@$(call everything,tests/unit sentinel)
 
 test: ready-test ## Everything: what make check does, and the tests that start real processes
