@@ -24,7 +24,8 @@ class StorageAlert:
     """Makes one warning each time the storage becomes worse.
 
     It is resolved when the storage is complete again, or when the run stops with its data on the
-    disk. If the run stops with its data in the runtime directory, the warning says so and stays.
+    disk. If the run stops with its data in the runtime directory, the warning stays open with that
+    text.
     `is_open` is whether the warning of that number was sent and not resolved.
     """
 

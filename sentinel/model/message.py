@@ -81,7 +81,7 @@ class Message:
     def cut_headline(self, max_chars: int, escapes: Mapping[str, str] = _NO_ESCAPES) -> str:
         """The headline, escaped and of at most `max_chars` characters.
 
-        Too long a one loses the model and the host, then what the subject says in parentheses, and
+        One that is too long loses the model and the host, then the parentheses of the subject, and
         then the last words of the subject.
         """
         start, run = f"{self.label}: ", self.place.partition(" (")[0]

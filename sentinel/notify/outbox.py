@@ -161,7 +161,7 @@ def _enqueue_or_merge(
     now: float,
     rules: QueueRules,
 ) -> bool:
-    """Queue the notification, or make it a part of what its receiver has not got."""
+    """Queue the notification, or make it a part of a message that is not delivered yet."""
     reason = notification.reason
     is_change = sink in rules.updatable and reason.value in (_UPDATED, _RESOLVED)
     withheld_until = None if is_change else rules.withheld.get(sink)
@@ -202,7 +202,7 @@ def _enqueue_or_merge(
 
 
 def _follows(notification: Notification, newest: _PendingRow | None) -> bool:
-    """Whether the end of a case is sent after what its receiver has not got, not instead of it.
+    """Whether the end of a case is sent after a message that is not delivered, not instead of it.
 
     A case that fires beyond its run or training ends as the next one begins, at once in a sweep:
     its problem is not over, and its end alone would be its only message.
@@ -271,7 +271,7 @@ def _replace_content(
 
 
 def correct_unsent_end(connection: sqlite3.Connection, notification: Notification) -> None:
-    """Replace the end of a case that no receiver has got: its onset was estimated after it."""
+    """Replace the end of a case that is not delivered: its onset was estimated after it."""
     rows = connection.execute(
         "select key, notification from outbox where incident = ? and reason = ?"
         " and state in ('queued', 'withheld') and unanswered = 0",

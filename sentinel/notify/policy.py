@@ -206,7 +206,7 @@ class NotificationPolicy:
 
     def _command_notes(self, notification: Notification) -> Iterable[str]:
         """What the action planner stored when the case became critical."""
-        # An update takes the place of what the receiver got, or has not got yet.
+        # An update replaces the message at the receiver, or the one that is not delivered yet.
         if notification.reason is not NotificationReason.RESOLVED:
             note = commands.command_note(self.connection, notification.incident.name)
             if note:

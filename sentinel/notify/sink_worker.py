@@ -177,7 +177,7 @@ class SinkWorker:
                     continue
                 self._last_request_time, self._wait_seconds = now, self.timing.min_interval_seconds
                 with suppress(Exception):
-                    self._send(entry)
+                    self._send(entry, notification_codec.decode(entry.notification_json))
                 return self._wait_seconds
         return 0.0
 
@@ -217,7 +217,8 @@ class SinkWorker:
 
     def _deliver(self, entry: OutboxEntry) -> Callable[[], None]:
         try:
-            response = self._send(entry)
+            notification = notification_codec.decode(entry.notification_json)
+            response = self._send(entry, notification)
         except notification_codec.UnreadableNotificationError as error:
             if is_json(entry.notification_json):
                 return self._handle_dead(entry, type(error).__name__)
@@ -228,12 +229,11 @@ class SinkWorker:
         if response.error == PostponedError.__name__:
             return self._handle_postponed(entry)
         if is_accepted(self.sink, response):
-            return self._handle_delivered(entry, response)
+            return self._handle_delivered(entry, notification, response)
         return self._handle_failure(entry, response)
 
-    def _send(self, entry: OutboxEntry) -> Response:
+    def _send(self, entry: OutboxEntry, notification: Notification) -> Response:
         """Render and send once. Raises what the sink raises."""
-        notification = notification_codec.decode(entry.notification_json)
         if entry.last_error.startswith(_TOO_LONG_PREFIX):
             notification = _shorten(notification)
         delivery = render(self.sink, notification, entry.key, entry.receipt, self.clock())
@@ -251,12 +251,13 @@ class SinkWorker:
         next_at = self.clock() + POSTPONED_SECONDS
         return lambda: outbox.reschedule(self.connection, entry.key, next_at, entry.last_error)
 
-    def _handle_delivered(self, entry: OutboxEntry, response: Response) -> Callable[[], None]:
+    def _handle_delivered(
+        self, entry: OutboxEntry, notification: Notification, response: Response
+    ) -> Callable[[], None]:
         log.info("Sink %s accepted a notification (%s, try %d)", self.name, response, entry.tries)
         self._count("delivered")
         receipt, now = self._receipt(response), self.clock()
         self._sent_times[entry.key] = now
-        notification = notification_codec.decode(entry.notification_json)
         # The end of the run can be a part of the first message.
         is_last = notification.incident.is_ended_firing or notification.reason in (
             NotificationReason.ENDED,

@@ -246,11 +246,10 @@ class RunCases:
             self.metadata.update(record.values)
             self.metadata.update(record.attributes)
             self.metadata = dict(list(self.metadata.items())[:MAX_NAMES_PER_RUN])
+            names = (record.values.keys() | record.attributes) & _OPTIONAL_NAMES
             if record.event is Event.START:
-                self.attempt_names = set()
-            self.attempt_names |= (record.values.keys() | record.attributes) & _OPTIONAL_NAMES
-            if record.event is Event.START:
-                self.start_names = set(self.attempt_names)
+                self.attempt_names, self.start_names = set(), set(names)
+            self.attempt_names |= names
         elif record.event in _VALUE_EVENTS:
             self.values.update(record.values)
             if len(self.values) > MAX_NAMES_PER_RUN:

@@ -146,8 +146,7 @@ class Engine:
                 findings[key.detector] = output
             if change is not None:
                 changes.append(change)
-        critical = self.case_book.critical_names(record.run)
-        changes += self.incident_book.update(record, critical)
+        changes += self.incident_book.update(record, self.case_book.critical_names)
         notifications = tuple(each for each in changes if isinstance(each, Notification))
         changed = tuple(each for each in changes if isinstance(each, Incident))
         checkpoints = self.incident_book.checkpoint_steps.get(record.run, ())
@@ -156,7 +155,7 @@ class Engine:
         return Result(record, findings, notifications, changed, cases, thresholds)
 
     def _start_anew(self, record: Record) -> list[Notification]:
-        """Replace the baselines, and the detectors of what ends with the record, if anything does.
+        """Replace baselines and detectors if the record begins another training or stage.
 
         The new ones get the metadata of the run as they do at a start.
         """
@@ -196,7 +195,7 @@ class Engine:
         """Store the values from which the onsets of incidents are estimated."""
         signals = self.signals.get(record.run)
         if signals is None:
-            wanted = {make().signal for make in self.detector_factories.values()}
+            wanted = {self.detector(record.run, name).signal for name in self.detector_factories}
             signals = self.signals[record.run] = RecentSignals(wanted)
         signals.update(record)
 

@@ -10,7 +10,7 @@ What was ended so is not found again in that attempt.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from sentinel.model.finding import (
@@ -70,6 +70,9 @@ _FINISHED = frozenset({
 })  # fmt: skip
 """Reasons that do not apply to what was over before, only not yet for long enough."""
 
+CriticalNames = Callable[[str], Collection[str]]
+"""Gives the names of the incidents of the critical cases of a run."""
+
 INFO_UPDATE_FACTOR = 1.1
 """Growth of the first evidence, since it was shown, with which an open incident of severity info
 is shown again."""
@@ -97,6 +100,10 @@ class KnownEpisode:
         """Whether it opened at that record."""
         is_same_time = abs(self.opened_time - record.time) <= SAME_TIME_SECONDS
         return self.opened_step == record.step and is_same_time
+
+
+def _no_names(_: str) -> Collection[str]:
+    return ()
 
 
 @dataclass
@@ -132,11 +139,11 @@ class IncidentBook:
     _has_new_failure: bool = False
 
     def update(
-        self, record: Record, critical_names: Collection[str] = ()
+        self, record: Record, critical_names: CriticalNames = _no_names
     ) -> tuple[Notification, ...]:
         """Update checkpoints, and end the incidents that the record ends.
 
-        `critical_names` are the incidents of critical cases. Returns the notifications of the
+        `critical_names` gives the incidents of critical cases. Returns the notifications of the
         incidents that ended, or that outlive their run.
         """
         if record.event is not Event.HEARTBEAT:
@@ -158,7 +165,7 @@ class IncidentBook:
             if each.key.run == record.run and each.state is not IncidentState.PENDING
         ]
         if record.event is Event.STOP:
-            return tuple(self._end_at_stop(own, record, critical_names))
+            return tuple(self._end_at_stop(own, record, critical_names(record.run)))
         if has_new_failure:
             return tuple(self._end_at_failure(own, record))
         return tuple(self._end_lasting(own, record))
@@ -187,8 +194,7 @@ class IncidentBook:
                 if resolution is Resolution.TRAINING_FINISHED and not is_ended:
                     is_ended = _is_damage(incident, critical_names)
                     if is_ended:
-                        incident.resolution = resolution
-                        yield _notification(NotificationReason.ENDED, incident, record)
+                        yield _outlive(incident, record, resolution)
                 own = Resolution.STARTED_AGAIN if is_ended else resolution
                 yield self._end_incident(incident, record, own)
 
@@ -205,8 +211,7 @@ class IncidentBook:
             if incident.state is IncidentState.RESOLVED:
                 yield self._close_incident(incident, stop)
             elif resolution is Resolution.RUN_FINISHED and _is_damage(incident, critical_names):
-                incident.resolution = resolution
-                yield _notification(NotificationReason.ENDED, incident, stop)
+                yield _outlive(incident, stop, resolution)
             elif resolution is not None:
                 yield self._end_incident(incident, stop, resolution)
 
@@ -461,6 +466,12 @@ def last_checkpoint_before(onset: int, checkpoint_steps: Iterable[int]) -> int |
 def outlives_run(incident: Incident) -> bool:
     """Whether it ends at the next attempt, by acknowledgement or with time."""
     return incident.key.detector in LASTING_DETECTORS or incident.is_ended_firing
+
+
+def _outlive(incident: Incident, record: Record, resolution: Resolution) -> Notification:
+    """Let an incident fire beyond the end of its run or training, and notify of that end."""
+    incident.resolution = resolution
+    return _notification(NotificationReason.ENDED, incident, record)
 
 
 def _is_damage(incident: Incident, critical_names: Collection[str]) -> bool:

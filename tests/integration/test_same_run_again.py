@@ -41,7 +41,7 @@ def train(ending, outcome):
     command = [sys.executable, "-c", SCRIPT, ending]
     subprocess.run(command, timeout=240, stderr=subprocess.DEVNULL, check=False)
     until(lambda: outcome_file().get("outcome") == outcome, 240.0, f"the outcome is {outcome}")
-    until(lambda: not (run_dir("requeued") / "agent.json").exists(), 240.0, "the agent has left")
+    until(lambda: not (run_dir("requeued") / "agent.json").exists(), 240.0, "the agent has ended")
 
 
 def outcome_file():

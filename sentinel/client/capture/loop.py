@@ -35,7 +35,6 @@ OTHER_STEPS_MARGIN = 16
 MIN_TRAINING_STEPS = 4
 """Steps that an optimizer takes without the primary's before it can belong to another training."""
 
-
 MAX_LOSS_KINDS = 64
 """Kinds of loss of a process that are remembered; beyond it, none is new."""
 
@@ -233,7 +232,9 @@ class TrainingLoop:
         self.trained.note(optimizer)
         is_known = self.trained.has_any(optimizer)
         is_left = self.other_steps > 2 * self.max_other_steps + OTHER_STEPS_MARGIN
-        is_replaced = is_left or primary is None or self._have_same_parameters(primary, optimizer)
+        first = self.trained.first_parameter(optimizer)
+        is_same = primary is not None and self.trained.first_parameter(primary) is first
+        is_replaced = is_left or primary is None or is_same
         if is_replaced and not is_known:
             self._add_new_optimizer(optimizer, is_left=is_left and count >= MIN_TRAINING_STEPS)
         elif is_replaced and self.trained.is_of_earlier(optimizer):
@@ -258,7 +259,7 @@ class TrainingLoop:
         """Add the parameters of a replacement; report another training if it is that of one."""
         trained = self.trained
         is_over = (is_left and not self.takes_turns) or not trained.has_other(optimizer)
-        is_over = is_over and next(trained.parameters_of(optimizer), None) is not None
+        is_over = is_over and trained.first_parameter(optimizer) is not optimizer
         if is_over and self._counted_steps() and not self.recorder.is_resume_declared:
             self._begin_another(optimizer)
         trained.add(optimizer)
@@ -282,11 +283,6 @@ class TrainingLoop:
         is_full = len(self.loss_kinds) >= MAX_LOSS_KINDS
         has_new_loss = self.loss_kind not in self.loss_kinds and not is_full
         return has_new_loss or self.trained.is_part_replaced(optimizer)
-
-    def _have_same_parameters(self, *optimizers: Any) -> bool:
-        """Whether the first parameter of each is the same."""
-        first, *others = (next(self.trained.parameters_of(each), each) for each in optimizers)
-        return all(other is first for other in others)
 
     def _counted_steps(self) -> int:
         """Steps of the training so far."""

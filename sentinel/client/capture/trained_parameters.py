@@ -20,7 +20,7 @@ from typing import Any
 
 @dataclass
 class TrainedParameters:
-    """Holds weak references only, by the id of what they refer to."""
+    """Weak references to parameters and optimizers, by their ids."""
 
     parameters: dict[int, tuple[Callable[[], Any], int]] = field(default_factory=dict)
     """Each with the number of its training."""
@@ -41,6 +41,10 @@ class TrainedParameters:
         if (known := self.model_parameters.get(optimizer)) is not None:
             return (each for each in (ref() for ref in known) if each is not None)
         return (each for group in optimizer.param_groups for each in group["params"])
+
+    def first_parameter(self, optimizer: Any) -> Any:
+        """The first parameter that the optimizer updates; the optimizer itself if none is known."""
+        return next(self.parameters_of(optimizer), optimizer)
 
     def has_any(self, optimizer: Any) -> bool:
         """Whether the optimizer updates a parameter of this training or an earlier one."""

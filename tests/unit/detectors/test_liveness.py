@@ -40,6 +40,13 @@ def update_steps(detector, intervals, start=0.0):
     return time
 
 
+def stalled_finding(**attributes):
+    """The finding of a run with steps of 1 s that has been idle for 31 s."""
+    detector = RunStalled()
+    update_steps(detector, [1.0] * 20)
+    return detector.update(heartbeat(idle=31.0, **attributes))
+
+
 @pytest.mark.parametrize("detector", [RunDied(), RunFailed()], ids=["died", "failed"])
 def test_a_healthy_run_is_clear(detector):
     assert isinstance(detector.update(heartbeat(state="running")), Clear)
@@ -206,17 +213,11 @@ def test_the_stall_limit_follows_the_runs_step_time():
 
 def test_a_rank_stopped_by_a_signal_is_named():
     """Under data parallelism all ranks are at the same step, so none is named."""
-    detector = RunStalled()
-    update_steps(detector, [1.0] * 20)
-
-    finding = detector.update(
-        heartbeat(
-            idle=31.0,
-            straggler_ranks="1",
-            straggler_step="812",
-            blocked_by="signal",
-            suspended_processes="1:4242:gpu-3",
-        )
+    finding = stalled_finding(
+        straggler_ranks="1",
+        straggler_step="812",
+        blocked_by="signal",
+        suspended_processes="1:4242:gpu-3",
     )
     assert finding.summary == (
         "No rank has passed step 812 for 31 s (limit 30 s): rank 1 is suspended by SIGSTOP."
@@ -236,31 +237,19 @@ def test_a_rank_that_hangs_after_the_others_have_ended_waits_for_nobody():
 
 
 def test_several_suspended_ranks_are_continued_on_their_nodes():
-    detector = RunStalled()
-    update_steps(detector, [1.0] * 20)
-
-    finding = detector.update(
-        heartbeat(
-            idle=31.0,
-            straggler_ranks="0,1,2",
-            blocked_by="signal",
-            suspended_processes="0:41:gpu-3,1:42:gpu-3,2:7:gpu-4",
-        )
+    finding = stalled_finding(
+        straggler_ranks="0,1,2",
+        blocked_by="signal",
+        suspended_processes="0:41:gpu-3,1:42:gpu-3,2:7:gpu-4",
     )
     assert "`kill -CONT 41 42` on gpu-3, `kill -CONT 7` on gpu-4." in finding.remedy
 
 
 def test_a_rank_in_a_debugger_is_continued_there():
-    detector = RunStalled()
-    update_steps(detector, [1.0] * 20)
-
-    finding = detector.update(
-        heartbeat(
-            idle=31.0,
-            straggler_ranks="1",
-            blocked_by="debugger",
-            suspended_processes="1:4242:gpu-3",
-        )
+    finding = stalled_finding(
+        straggler_ranks="1",
+        blocked_by="debugger",
+        suspended_processes="1:4242:gpu-3",
     )
     assert "rank 1 is held by a debugger" in finding.summary
     assert finding.severity is Severity.WARNING

@@ -65,10 +65,10 @@ class Judge:
 
 def test_a_loss_that_begins_higher_than_the_last_one_ended_is_compared_with_itself():
     alone = Judge().process(*training(SFT), *training(DPO, first=COUNT + 1))
-    told = Judge().process(*training(SFT), NEW, *training(DPO, first=COUNT + 1))
+    judged = Judge().process(*training(SFT), NEW, *training(DPO, first=COUNT + 1))
 
     assert ("loss_spike", "opened") in alone.found
-    assert told.found == []
+    assert judged.found == []
 
 
 def test_attempts_of_one_process_are_trainings_of_their_own():
