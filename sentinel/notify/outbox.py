@@ -204,11 +204,12 @@ def _enqueue_or_merge(
 def _follows(notification: Notification, newest: _PendingRow | None) -> bool:
     """Whether the end of a case is sent after a message that is not delivered, not instead of it.
 
-    A case that fires beyond its run or training ends as the next one begins, at once in a sweep:
-    its problem is not over, and its end alone would be its only message.
+    A case that fires when its run or training ends has a problem that is not over. Its end alone
+    would alert no one: PagerDuty and Alertmanager ignore the end of an alert that they do not know.
     """
     is_queued = newest is not None and newest.state == "queued" and newest.tries == 0
-    return is_queued and notification.incident.resolution is Resolution.STARTED_AGAIN
+    lasted = (Resolution.STARTED_AGAIN, *ENDS_OF_RUN)
+    return is_queued and notification.incident.resolution in lasted
 
 
 def _hold_seconds(reason: NotificationReason, rules: QueueRules) -> float:

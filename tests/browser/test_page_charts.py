@@ -262,11 +262,14 @@ def test_without_plotly_curves_are_small(url, browser):
     page = context.new_page()
     page.route("**/plotly.min.js", lambda route: route.fulfill(status=404))
     page.goto(url)
-    page.locator("#section-curves").evaluate("(node) => node.scrollIntoView()")
-    # The signals of an open case come first.
-    chart(page, "loss").evaluate("(node) => node.scrollIntoView()")
+    line = chart(page, "loss").locator("svg.sparkline path")
 
-    expect(chart(page, "loss").locator("svg.sparkline path")).to_be_visible()
+    def is_drawn():
+        # What is above it grows while the page loads.
+        chart(page, "loss").evaluate("(node) => node.scrollIntoView({ block: 'center' })")
+        return line.is_visible()
+
+    until(is_drawn, TIMEOUT_SECONDS, "the curve is drawn")
     expect(chart(page, "loss").locator(".ends")).to_contain_text("step 480")
     context.close()
     problems.check()

@@ -275,8 +275,26 @@ def test_a_case_that_opened_and_resolved_unsent_is_one_message(connection, is_tr
     assert outbox.claim(connection, "slack", NOW + 99) is None
 
 
-def test_a_case_that_opened_just_before_the_end_of_the_run_is_one_message(connection):
+def test_a_case_that_opened_just_before_the_end_of_the_run_is_sent_as_firing(connection):
+    """A receiver of alerts ignores the end of one that it does not know."""
+    outbox.enqueue(connection, make_notification(), ["slack"], NOW, QueueRules(hold_seconds=2.0))
+    resolved = make_notification(NotificationReason.RESOLVED)
+    incident = replace(resolved.incident, resolution=Resolution.RUN_FINISHED)
+    outbox.enqueue(connection, replace(resolved, incident=incident), ["slack"], NOW + 0.1)
+
+    assert [name for name, _ in queued(connection)] == ["opened", "resolved"]
+    assert outbox.claim(connection, "slack", NOW + 0.2) is None, "the end waits for the opening"
+    opened = outbox.claim(connection, "slack", NOW + 2.1)
+    outbox.mark_delivered(connection, opened.key)
+    assert [opened.reason, outbox.claim(connection, "slack", NOW + 2.1).reason] == [
+        "opened",
+        "resolved",
+    ]
+
+
+def test_a_failing_receiver_gets_one_message_of_a_case_that_lasted_to_the_end(connection):
     outbox.enqueue(connection, make_notification(), ["slack"], NOW)
+    fail(connection)
     resolved = make_notification(NotificationReason.RESOLVED)
     incident = replace(resolved.incident, resolution=Resolution.RUN_FINISHED)
     outbox.enqueue(connection, replace(resolved, incident=incident), ["slack"], NOW)
