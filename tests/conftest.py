@@ -12,6 +12,7 @@ import psutil
 import pytest
 from hypothesis import HealthCheck
 from hypothesis import settings as hypothesis_settings
+from support.fork_server import ForkServer
 
 from sentinel.agent import processor
 from sentinel.client import guard, session
@@ -80,6 +81,21 @@ def end_agents(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
             is_agent = process.cmdline()[-4:-1] == ["sentinel", "agent", "--run"]
             if is_agent and process.environ().get("SENTINEL_HOME", "").startswith(folder):
                 process.kill()
+
+
+@pytest.fixture(scope="session")
+def fork_server() -> Iterator[Callable[..., ForkServer]]:
+    """Returns a function: the server that has imported the modules with these names."""
+    servers: dict[tuple[str, ...], ForkServer] = {}
+
+    def find(*modules: str) -> ForkServer:
+        if modules not in servers:
+            servers[modules] = ForkServer(modules)
+        return servers[modules]
+
+    yield find
+    for server in servers.values():
+        server.close()
 
 
 @pytest.fixture(scope="module")

@@ -9,16 +9,15 @@ import json
 import os
 import random
 import signal
-import socket
 import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from programs import free_port
+from support.fork_server import TORCH, ForkServer, torchrun_environment
 from support.rank_processes import until
 from support.webhook_receiver import Receiver
 
@@ -101,7 +100,7 @@ url = "{url}"
 KINDS = ("sleep", "stop", "gil", "recv", "lock", "spin", "queue")
 
 
-def hang_once(number: int, folder: Path) -> tuple[str, int, str, float]:
+def hang_once(server: ForkServer, number: int, folder: Path) -> tuple[str, int, str, float]:
     """One run of two ranks of which one hangs: kind, victim, first summary, seconds until then."""
     kind, victim = KINDS[number % len(KINDS)], random.Random(number).randrange(2)
     folder.mkdir()
@@ -110,24 +109,18 @@ def hang_once(number: int, folder: Path) -> tuple[str, int, str, float]:
     with Receiver() as receiver:
         settings = SETTINGS.format(limit=LIMIT_SECONDS, url=receiver.url)
         (folder / "sentinel.toml").write_text(settings)
-        port = _free_port()
+        port = free_port()
         for rank in (0, 1):
             environment = {
                 **os.environ,
+                **torchrun_environment(rank, 2, port),
                 "SENTINEL_HOME": str(folder / "home"),
                 "SENTINEL_RUNTIME_DIR": str(folder / "rings"),
                 "SENTINEL_RUN_ID": "hang",
-                "OMP_NUM_THREADS": "1",
-                "MASTER_ADDR": "127.0.0.1",
-                "MASTER_PORT": str(port),
-                "WORLD_SIZE": "2",
-                "LOCAL_WORLD_SIZE": "2",
-                "RANK": str(rank),
-                "LOCAL_RANK": str(rank),
             }
-            command = [sys.executable, "train.py", kind, str(victim), str(folder)]
+            command = [folder / "train.py", kind, victim, folder]
             with (folder / "output").open("a") as output:
-                ranks.append(subprocess.Popen(command, cwd=folder, env=environment, stderr=output))
+                ranks.append(server.start(command, env=environment, cwd=folder, output=output))
         try:
             hung_at = _hang(kind, victim, folder)
             summary = until(lambda: _first_stall(receiver), TIMEOUT_SECONDS, f"{kind} is found")
@@ -159,27 +152,23 @@ def _first_stall(receiver: Receiver) -> str:
     return ""
 
 
-def _free_port() -> int:
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        return int(listening.getsockname()[1])
-
-
 @pytest.mark.fault("R1", "R3", "R4", "R6")
-def test_the_rank_that_hangs_is_named(tmp_path):
-    check_hangs(tmp_path, range(HANGS))
+def test_the_rank_that_hangs_is_named(fork_server, tmp_path):
+    check_hangs(fork_server(*TORCH), tmp_path, range(HANGS))
 
 
 @pytest.mark.full
 @pytest.mark.fault("R3", "R5")
-def test_a_rank_that_waits_for_a_lock_or_loops_is_named(tmp_path):
-    check_hangs(tmp_path, [KINDS.index(kind) for kind in ("lock", "spin", "queue")])
+def test_a_rank_that_waits_for_a_lock_or_loops_is_named(fork_server, tmp_path):
+    check_hangs(
+        fork_server(*TORCH), tmp_path, [KINDS.index(kind) for kind in ("lock", "spin", "queue")]
+    )
 
 
-def check_hangs(folder: Path, numbers: Iterable[int]) -> None:
+def check_hangs(server: ForkServer, folder: Path, numbers: Iterable[int]) -> None:
     """Hang once for each number; each time the rank that hangs is named."""
     with ThreadPoolExecutor(HANGS_AT_A_TIME) as pool:
-        trials = list(pool.map(lambda n: hang_once(n, folder / str(n)), numbers))
+        trials = list(pool.map(lambda n: hang_once(server, n, folder / str(n)), numbers))
     delays = sorted(seconds for *_, seconds in trials)
     print(
         json.dumps({"hangs": len(delays), "median": statistics.median(delays), "max": delays[-1]})

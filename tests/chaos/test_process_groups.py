@@ -8,12 +8,12 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
-from contextlib import closing, suppress
+from contextlib import suppress
 
 import pytest
+from programs import free_port
 
 pytest.importorskip("torch")
 pytestmark = [pytest.mark.chaos, pytest.mark.full, pytest.mark.timeout(600)]
@@ -114,12 +114,6 @@ def ranks(tmp_path_factory):
         program.wait()
     statuses = json.loads((folder / "statuses").read_text())
     return folder, {tuple(key): status for key, status in statuses}, (folder / "errors").read_text()
-
-
-def free_port():
-    with closing(socket.socket()) as listening:
-        listening.bind(("127.0.0.1", 0))
-        return listening.getsockname()[1]
 
 
 @pytest.mark.fault("T2", "T3")

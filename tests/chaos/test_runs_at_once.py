@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import socket
 import stat
 import tempfile
-from contextlib import closing
 from pathlib import Path
 
 import pytest
+from programs import free_port
 from support.decorated_ranks import TIMEOUT_SECONDS, jobs, read_steps
 from support.rank_processes import until
 
@@ -123,10 +122,3 @@ def test_runs_of_two_jobs_and_of_two_users_are_separate(folder, other_user):
             assert {record.spread["job"].count for record in records} == {WORLD}
             found += {(r.spread["job"].min, r.spread["job"].max) for r in records}
         assert sorted(found) == [(0.0, 0.0), (1.0, 1.0), (2.0, 2.0)]
-
-
-def free_port() -> int:
-    with closing(socket.socket()) as listening:
-        listening.bind(("127.0.0.1", 0))
-        port: int = listening.getsockname()[1]
-        return port

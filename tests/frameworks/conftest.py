@@ -1,12 +1,13 @@
 """Fixtures of the framework tests: no network access, and ranks as real processes."""
 
 import os
-import subprocess
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+from programs import free_port
+from support.fork_server import TORCH, ForkedProcess, torchrun_environment
+from support.rank_processes import until
 
 OFFLINE_ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
@@ -17,6 +18,7 @@ OFFLINE_ENVIRONMENT = {
     "TOKENIZERS_PARALLELISM": "false",
     "WANDB_MODE": "offline",
     "OMP_NUM_THREADS": "1",
+    "DS_ACCELERATOR": "cpu",
 }
 """Set before any framework is imported; ranks inherit it."""
 
@@ -36,33 +38,46 @@ def runs_elsewhere(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 
 @pytest.fixture
-def torchrun(tmp_path: Path) -> Callable[..., str]:
+def run_ranks(fork_server, tmp_path: Path) -> Callable[..., str]:
     """Returns a function that runs a script as several ranks of one node and returns their output.
 
-    The ranks use the ring directory of the test, so `recorded` reads their rings. They can import
-    the test helpers.
+    They have the environment of torchrun's ranks, the ring directory of the test, so `recorded`
+    reads their rings, and can import the test helpers. torch and the modules of `frameworks` are
+    imported already.
     """
 
-    def run(text: str, ranks: int = 2, **environment: str) -> str:
-        path = tmp_path / "ranks.py"
+    def run(text: str, ranks: int = 2, frameworks: Sequence[str] = (), **environment: str) -> str:
+        path, log = tmp_path / "ranks.py", tmp_path / "ranks.log"
         path.write_text(text)
         here = Path(__file__).parent
         known = [str(here), str(here.parent), os.environ.get("PYTHONPATH", "")]
-        command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-        done = subprocess.run(
-            [*command, "--nproc-per-node", str(ranks), str(path)],
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(known), **environment},
-            cwd=tmp_path,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=DEADLINE,
-            check=False,
-        )
-        assert done.returncode == 0, done.stdout[-6000:]
-        return done.stdout
+        environment |= {"PYTHONPATH": os.pathsep.join(known)}
+        server, port = fork_server(*TORCH, *frameworks), free_port()
+        with log.open("w") as output:
+            started = [
+                server.start(
+                    [str(path)],
+                    env={**os.environ, **torchrun_environment(rank, ranks, port), **environment},
+                    cwd=tmp_path,
+                    output=output,
+                )
+                for rank in range(ranks)
+            ]
+        try:
+            until(lambda: _are_over(started), DEADLINE, "the ranks have ended")
+        finally:
+            for each in started:
+                each.kill()
+        assert [each.wait() for each in started] == [0] * ranks, log.read_text()[-6000:]
+        return log.read_text()
 
     return run
+
+
+def _are_over(ranks: list[ForkedProcess]) -> bool:
+    """Whether all have ended, or one has failed."""
+    codes = [rank.poll() for rank in ranks]
+    return None not in codes or any(codes)
 
 
 @pytest.fixture(scope="session")

@@ -250,8 +250,8 @@ dist.destroy_process_group()
 """
 
 
-def test_every_rank_records_its_loss_and_the_main_process_the_logs(torchrun, recorded, tmp_path):
-    torchrun(RANKS)
+def test_every_rank_records_its_loss_and_the_main_process_the_logs(run_ranks, recorded, tmp_path):
+    run_ranks(RANKS, frameworks=("accelerate",))
 
     expected = {rank: json.loads((tmp_path / f"truth-{rank}.json").read_text()) for rank in (0, 1)}
     recorded_values = {

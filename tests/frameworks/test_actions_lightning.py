@@ -89,8 +89,8 @@ Path(f"result-{rank}.json").write_text(json.dumps([fit.global_step, calls]))
 """
 
 
-def test_two_ranks_act_at_the_same_step(torchrun, tmp_path):
-    torchrun(RANKS, ACTIONS="checkpoint stop call")
+def test_two_ranks_act_at_the_same_step(run_ranks, tmp_path):
+    run_ranks(RANKS, frameworks=("lightning.pytorch",), ACTIONS="checkpoint stop call")
     results = [json.loads((tmp_path / f"result-{rank}.json").read_text()) for rank in (0, 1)]
 
     assert results == [[5, [5]]] * 2
@@ -98,8 +98,8 @@ def test_two_ranks_act_at_the_same_step(torchrun, tmp_path):
     assert found == ["sentinel-step=5.ckpt"]
 
 
-def test_a_failed_save_on_one_rank_does_not_block_the_others(torchrun, tmp_path):
-    torchrun(RANKS, ACTIONS="checkpoint", FULL="1")
+def test_a_failed_save_on_one_rank_does_not_block_the_others(run_ranks, tmp_path):
+    run_ranks(RANKS, frameworks=("lightning.pytorch",), ACTIONS="checkpoint", FULL="1")
     results = [json.loads((tmp_path / f"result-{rank}.json").read_text()) for rank in (0, 1)]
 
     assert results == [[8, []]] * 2

@@ -153,10 +153,10 @@ dist.destroy_process_group()
 
 @pytest.mark.parametrize(("step_index", "ended", "saved"), [(6, 6, ["checkpoint-6"]), (3, 10, [])])
 def test_two_ranks_act_at_the_same_step_or_neither_does(
-    torchrun, tmp_path, step_index, ended, saved
+    run_ranks, tmp_path, step_index, ended, saved
 ):
     """A command due at the step at whose end it is sent is too late for both ranks."""
-    torchrun(RANKS, DUE=str(step_index))
+    run_ranks(RANKS, frameworks=("transformers.trainer",), DUE=str(step_index))
     results = [json.loads((tmp_path / f"result-{rank}.json").read_text()) for rank in (0, 1)]
 
     assert results == [[ended, [6] if saved else []]] * 2

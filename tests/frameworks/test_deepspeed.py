@@ -34,11 +34,11 @@ def column(records_by_rank, run, name):
 
 
 @pytest.fixture
-def ranks(torchrun, tmp_path):
+def ranks(run_ranks, tmp_path):
     """Runs a script as two ranks; returns the reference values of each."""
 
     def run(name):
-        torchrun((HERE / name).read_text(), 2, OUT=str(tmp_path))
+        run_ranks((HERE / name).read_text(), 2, ("deepspeed",), OUT=str(tmp_path))
         return [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
 
     return run
@@ -123,9 +123,9 @@ def test_every_zero_stage_records_loss_norm_rate_and_steps(
     assert (known["dtype"], known["gradient_clipping"]) == ("fp32", 0.5)
 
 
-def test_another_engine_over_the_same_model_is_no_other_training(torchrun, recorded):
+def test_another_engine_over_the_same_model_is_no_other_training(run_ranks, recorded):
     """ZeRO trains copies of the parameters, and stage 3 holds none of them between steps."""
-    torchrun((HERE / "deepspeed_trainings.py").read_text(), 1)
+    run_ranks((HERE / "deepspeed_trainings.py").read_text(), 1, ("deepspeed",))
     trainings = {}
     for record in recorded()[0]:
         if record.event is Event.STEP:

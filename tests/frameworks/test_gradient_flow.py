@@ -140,8 +140,8 @@ def test_lightning_with_accumulation_and_clipping(algorithm, tmp_path, recorded)
     check(recorded, expected, [2, 3, 4])
 
 
-def test_the_parts_of_two_ranks_are_stored_by_their_agent_as_one_gradient(torchrun, tmp_path):
-    torchrun((Path(__file__).parent / "flow_ranks.py").read_text(), OUT=str(tmp_path))
+def test_the_parts_of_two_ranks_are_stored_by_their_agent_as_one_gradient(run_ranks, tmp_path):
+    run_ranks((Path(__file__).parent / "flow_ranks.py").read_text(), OUT=str(tmp_path))
 
     expected = json.loads((tmp_path / "norms.json").read_text())
     (database,) = (tmp_path / "home" / "runs").glob("*/sentinel.db")

@@ -323,8 +323,8 @@ dist.destroy_process_group()
 
 
 @pytest.mark.full
-def test_two_ranks_compute_one_surface_of_both_batches(torchrun, tmp_path):
-    torchrun(RANKS)
+def test_two_ranks_compute_one_surface_of_both_batches(run_ranks, tmp_path):
+    run_ranks(RANKS, frameworks=("transformers.trainer",))
 
     one, two = (json.loads(Path(tmp_path, f"surfaces-{rank}.json").read_text()) for rank in (0, 1))
     assert one == two

@@ -150,8 +150,8 @@ train()
 """
 
 
-def test_each_of_two_ranks_records_its_loss_and_logs(torchrun, recorded, reported_metadata):
-    printed = torchrun(RANKS)
+def test_each_of_two_ranks_records_its_loss_and_logs(run_ranks, recorded, reported_metadata):
+    printed = run_ranks(RANKS, frameworks=("lightning.pytorch",))
 
     records = recorded()
     assert sorted(records) == [0, 1]

@@ -23,7 +23,7 @@ CLOSE = 1e-6
 
 
 @pytest.fixture
-def spread(torchrun, recorded, headers, tmp_path):
+def spread(run_ranks, recorded, headers, tmp_path):
     """Runs cases on several ranks, and checks that monitoring changes no training.
 
     Returns what each rank measured and recorded, by case, then by rank.
@@ -31,7 +31,7 @@ def spread(torchrun, recorded, headers, tmp_path):
 
     def run(ranks, *cases):
         script = (HERE / "sharded_ranks.py").read_text()
-        torchrun(script, ranks, OUT=str(tmp_path), CASES=",".join(cases))
+        run_ranks(script, ranks, OUT=str(tmp_path), CASES=",".join(cases))
         own = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(ranks)]
         records = recorded()
         found = {}

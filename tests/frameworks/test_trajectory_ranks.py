@@ -17,8 +17,8 @@ CLOSE = {"rel": 1e-9, "abs": 1e-9}
 
 
 @pytest.fixture
-def ranks(torchrun, tmp_path):
-    torchrun((HERE / "trajectory_ranks.py").read_text(), 2, OUT=str(tmp_path))
+def ranks(run_ranks, tmp_path):
+    run_ranks((HERE / "trajectory_ranks.py").read_text(), 2, OUT=str(tmp_path))
     return [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
 
 

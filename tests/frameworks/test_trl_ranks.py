@@ -68,9 +68,9 @@ dist.destroy_process_group()
 
 
 def test_every_rank_is_recorded_and_rank_0_records_the_logs(
-    torchrun, recorded, reported_metadata, tiny_path, tmp_path
+    run_ranks, recorded, reported_metadata, tiny_path, tmp_path
 ):
-    torchrun(RANKS, MODEL=tiny_path)
+    run_ranks(RANKS, frameworks=("transformers.trainer", "trl"), MODEL=tiny_path)
     expected_values = [json.loads(path.read_text()) for path in tmp_path.glob("truth-*.json")]
     assert len(expected_values) == 4
 

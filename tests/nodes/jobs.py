@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -13,14 +12,8 @@ from typing import ClassVar
 
 from hosts import HERE, TIMEOUT_SECONDS, Host
 from launchers import COMMANDS
+from programs import free_port
 from support.rank_processes import until
-
-
-def free_port() -> int:
-    """A port without a listener."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @dataclass

@@ -6,7 +6,8 @@ import pytest
 from agent_results import AgentResults
 from expected_values import mean, spread
 from hosts import HERE, TIMEOUT_SECONDS
-from jobs import Job, free_port
+from jobs import Job
+from programs import free_port
 from support.rank_processes import until
 
 STEPS = 8

@@ -6,7 +6,8 @@ import time
 import pytest
 from agent_results import AgentResults, assert_steps
 from hosts import TIMEOUT_SECONDS
-from jobs import Job, free_port
+from jobs import Job
+from programs import free_port
 from support.rank_processes import until
 from tcp_proxy import TcpProxy
 

@@ -14,7 +14,8 @@ from intruders import (
     metadata,
     write_garbage,
 )
-from jobs import Job, free_port
+from jobs import Job
+from programs import free_port
 from support.rank_processes import until
 
 from sentinel.cluster.protocol import MAX_MESSAGE_BYTES, SLOT_COUNTER_KEY

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-import socket
-import subprocess
-import sys
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from programs import free_port
+from support.fork_server import ForkedProcess, ForkServer
 
 from sentinel.model.record import Event, Record
 from sentinel.transport.record_codec import RecordDecoder
@@ -27,25 +27,15 @@ class Job:
     folder: Path
     nodes: tuple[int, ...]
     plan: dict[str, Any]
-    ranks: list[subprocess.Popen[str]] = field(default_factory=list)
+    server: ForkServer
+    ranks: list[ForkedProcess] = field(default_factory=list)
 
     def start(self) -> None:
-        with closing(socket.socket()) as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
+        port = free_port()
         for rank in range(len(self.nodes)):
-            log = (self.folder / f"{rank}.log").open("w")
-            self.ranks.append(
-                subprocess.Popen(
-                    [sys.executable, str(SCRIPT), json.dumps(self.plan)],
-                    env=self._environ(rank, port),
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                    text=True,
-                )
-            )
-            log.close()
+            command, env = [str(SCRIPT), json.dumps(self.plan)], self._environ(rank, port)
+            with (self.folder / f"{rank}.log").open("w") as log:
+                self.ranks.append(self.server.start(command, env=env, cwd=self.folder, output=log))
 
     def wait(self, seconds: float = 240.0) -> list[int]:
         """The exit codes of all ranks, once they have ended."""
@@ -101,9 +91,9 @@ class Job:
 
 
 @contextmanager
-def job(folder: Path, nodes: tuple[int, ...], **plan: Any) -> Iterator[Job]:
-    """A running job; ranks that are left at the end are killed."""
-    running = Job(folder, nodes, {"steps": 300, "step_seconds": 0.01, **plan})
+def job(server: ForkServer, folder: Path, nodes: tuple[int, ...], **plan: Any) -> Iterator[Job]:
+    """A running job, whose ranks `server` starts; those that are left at the end are killed."""
+    running = Job(folder, nodes, {"steps": 300, "step_seconds": 0.01, **plan}, server)
     try:
         running.start()
         yield running

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from support.collective_jobs import job
+from support.fork_server import TORCH
 from support.rank_processes import until
 
 from sentinel.aggregate.aligner import Aligner
@@ -27,6 +28,11 @@ SHORT_TIMEOUTS = {
 
 LINES = (Path(__file__).parents[2] / "support" / "collective_ranks.py").read_text().splitlines()
 RAISING_LINE = next(at for at, line in enumerate(LINES, 1) if "raise ValueError" in line)
+
+
+@pytest.fixture(scope="module")
+def server(fork_server):
+    return fork_server(*TORCH)
 
 
 def bits(record):
@@ -52,9 +58,9 @@ def combined(by_rank):
     return [r for r in aligned if r.rank == WHOLE_RUN and r.event is Event.STEP]
 
 
-def test_the_direct_and_the_collective_path_give_identical_records(tmp_path):
+def test_the_direct_and_the_collective_path_give_identical_records(server, tmp_path):
     with job(
-        tmp_path, (0, 0, 1, 1), constants={**SHORT_TIMES, "DRAIN_SECONDS": 60.0}, steps=200
+        server, tmp_path, (0, 0, 1, 1), constants={**SHORT_TIMES, "DRAIN_SECONDS": 60.0}, steps=200
     ) as running:
         rings = [running.runtime(1) / "gathered" / f"0-{rank}.ring" for rank in (2, 3)]
         links = [tmp_path / ring.name for ring in rings]
@@ -100,18 +106,22 @@ def test_the_direct_and_the_collective_path_give_identical_records(tmp_path):
     assert all(map(lambda a, b: math.isclose(a, b, rel_tol=1e-12), means, expected_means))
 
 
-def test_rings_that_no_agent_reads_are_removed(tmp_path):
+def test_rings_that_no_agent_reads_are_removed(server, tmp_path):
     with job(
-        tmp_path, (0, 1), constants={**SHORT_TIMES, "DRAIN_SECONDS": 60.0}, steps=100
+        server, tmp_path, (0, 1), constants={**SHORT_TIMES, "DRAIN_SECONDS": 60.0}, steps=100
     ) as running:
         assert running.wait() == [0, 0]
         assert running.rings(1) == {}
         assert len(running.rings(0)) == 2
 
 
-def test_without_all_ranks_nothing_is_gathered(tmp_path):
+def test_without_all_ranks_nothing_is_gathered(server, tmp_path):
     with job(
-        tmp_path, (0, 1, 2), without=[1], constants={**SHORT_TIMEOUTS, "READY_TIMEOUT_SECONDS": 1.0}
+        server,
+        tmp_path,
+        (0, 1, 2),
+        without=[1],
+        constants={**SHORT_TIMEOUTS, "READY_TIMEOUT_SECONDS": 1.0},
     ) as running:
         assert running.wait() == [0, 0, 0]
         assert running.collective(0, 0) == [
@@ -122,10 +132,10 @@ def test_without_all_ranks_nothing_is_gathered(tmp_path):
 
 
 @pytest.mark.fault("T8")
-def test_a_silent_rank_stops_the_gather_and_training_continues(tmp_path):
+def test_a_silent_rank_stops_the_gather_and_training_continues(server, tmp_path):
     """It takes part in the collectives of the training, but not in the gather."""
     plan = {"ending": "silent", "failing_ranks": [2], "steps": 700, "constants": SHORT_TIMEOUTS}
-    with job(tmp_path, (0, 1, 2), **plan) as running:
+    with job(server, tmp_path, (0, 1, 2), **plan) as running:
         assert running.wait() == [0, 0, 0]
         states = running.collective(0, 0)
         rings = running.rings(0)
@@ -137,9 +147,9 @@ def test_a_silent_rank_stops_the_gather_and_training_continues(tmp_path):
         assert running.rings(1)[1][0].last_step_index == 700
 
 
-def test_a_killed_rank_is_reported_as_died(tmp_path):
+def test_a_killed_rank_is_reported_as_died(server, tmp_path):
     plan = {"ending": "kill", "failing_ranks": [2], "constants": SHORT_TIMES}
-    with job(tmp_path, (0, 1, 2), **plan) as running:
+    with job(server, tmp_path, (0, 1, 2), **plan) as running:
         codes = running.wait()
         rings = running.rings(0)
         assert codes == [1, 1, -signal.SIGKILL]
@@ -148,7 +158,7 @@ def test_a_killed_rank_is_reported_as_died(tmp_path):
         assert rings[0][1][-1].attributes["outcome"] == "exception"
 
 
-def test_a_rank_that_raises_reports_its_own_outcome(tmp_path):
+def test_a_rank_that_raises_reports_its_own_outcome(server, tmp_path):
     plan = {
         "ending": "raise",
         "failing_ranks": [1],
@@ -156,7 +166,7 @@ def test_a_rank_that_raises_reports_its_own_outcome(tmp_path):
         "steps": 600,
         "constants": SHORT_TIMEOUTS,
     }
-    with job(tmp_path, (0, 1), **plan) as running:
+    with job(server, tmp_path, (0, 1), **plan) as running:
         assert running.wait() == [0, 1]
         replica = running.rings(0)[1]
         assert running.collective(0, 0)[-1] == "off: rank 1 ended"
@@ -170,7 +180,7 @@ def test_a_rank_that_raises_reports_its_own_outcome(tmp_path):
 
 
 @pytest.mark.fault("T8")
-def test_a_stopped_rank_is_named_while_the_others_continue(tmp_path):
+def test_a_stopped_rank_is_named_while_the_others_continue(server, tmp_path):
     plan = {
         "ending": "stop",
         "failing_ranks": [1],
@@ -178,14 +188,14 @@ def test_a_stopped_rank_is_named_while_the_others_continue(tmp_path):
         "steps": 900,
         "constants": SHORT_TIMEOUTS,
     }
-    with job(tmp_path, (0, 1, 2), **plan) as running:
+    with job(server, tmp_path, (0, 1, 2), **plan) as running:
         assert [running.ranks[rank].wait(240) for rank in (0, 2)] == [0, 0]
         assert running.collective(0, 0)[-1] == "off: timed out: rank 1 did not answer"
         os.kill(running.ranks[1].pid, signal.SIGCONT)
         assert running.ranks[1].wait(240) == 0
 
 
-def test_ranks_that_pause_together_continue_gathering(tmp_path):
+def test_ranks_that_pause_together_continue_gathering(server, tmp_path):
     """A stopped rank blocks the others in their own collective: no gather starts or fails."""
     plan = {
         "ending": "stop",
@@ -193,7 +203,7 @@ def test_ranks_that_pause_together_continue_gathering(tmp_path):
         "steps": 200,
         "constants": {**SHORT_TIMEOUTS, "DRAIN_SECONDS": 60.0},
     }
-    with job(tmp_path, (0, 1), **plan) as running:
+    with job(server, tmp_path, (0, 1), **plan) as running:
         until(lambda: "stopping" in running.output(1), 240.0, "the rank to be stopped")
         with pytest.raises(Exception, match="timed out"):
             running.ranks[0].wait(3.0)
@@ -207,9 +217,9 @@ ENDINGS = {"return": 0, "destroy": 0, "raise": 1, "exit": 3, "term": -signal.SIG
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
-def test_exit_codes_do_not_change(tmp_path, ending):
+def test_exit_codes_do_not_change(server, tmp_path, ending):
     """A few runs; `benchmarks/exits.py` makes a thousand."""
     plan = {"ending": ending, "steps": 120, "constants": SHORT_TIMES}
-    with job(tmp_path, (0, 1, 2), **plan) as running:
+    with job(server, tmp_path, (0, 1, 2), **plan) as running:
         assert running.wait() == [ENDINGS[ending]] * 3, [running.output(r) for r in range(3)]
         assert running.collective(0, 0)[0].startswith("on: ")

@@ -2,13 +2,13 @@
 
 import json
 import os
-import socket
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from programs import free_port
+from support.fork_server import TORCH, ForkServer, torchrun_environment
 from support.surface_ranks import (
     QUIET,
     make_batch,
@@ -28,21 +28,14 @@ CASES = (
 )  # fmt: skip
 
 
-def run_ranks(folder: Path, *cases: str) -> list[dict[str, Any]]:
+def run_ranks(server: ForkServer, folder: Path, *cases: str) -> list[dict[str, Any]]:
     """Run the cases on every rank, and return what each reports."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    ranks = []
+    script = Path(__file__).parents[2] / "support" / "surface_ranks.py"
+    ranks, port = [], free_port()
     for rank in range(WORLD):
-        environment = os.environ | {
-            "RANK": str(rank), "WORLD_SIZE": str(WORLD), "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": port, "OUT": str(folder), "OMP_NUM_THREADS": "1",
-        }  # fmt: skip
-        script = str(Path(__file__).parents[2] / "support" / "surface_ranks.py")
+        env = {**os.environ, **torchrun_environment(rank, WORLD, port), "OUT": str(folder)}
         with (folder / f"{rank}.log").open("w") as log:
-            command = [sys.executable, script, *cases]
-            ranks.append(subprocess.Popen(command, env=environment, stdout=log, stderr=log))
+            ranks.append(server.start([script, *cases], env=env, cwd=folder, output=log))
     try:
         for each in ranks:
             each.wait(300)
@@ -59,8 +52,13 @@ def run_ranks(folder: Path, *cases: str) -> list[dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def reports(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    return run_ranks(tmp_path_factory.mktemp("ranks"), *CASES)
+def server(fork_server: Callable[..., ForkServer]) -> ForkServer:
+    return fork_server(*TORCH)
+
+
+@pytest.fixture(scope="module")
+def reports(server: ForkServer, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    return run_ranks(server, tmp_path_factory.mktemp("ranks"), *CASES)
 
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -191,8 +189,8 @@ def test_a_rank_that_is_lost_is_named(reports: list[dict[str, Any]]) -> None:
 @pytest.mark.full
 @pytest.mark.parametrize(("case", "lost"), [("fsdp_lost", 1), ("ddp_lost_first", 0)])
 def test_a_rank_lost_in_a_collective_or_with_the_store_is_named(
-    tmp_path: Path, case: str, lost: int
+    server: ForkServer, tmp_path: Path, case: str, lost: int
 ) -> None:
-    found = run_ranks(tmp_path, "alone", case)[1 - lost][case]
+    found = run_ranks(server, tmp_path, "alone", case)[1 - lost][case]
     assert f"Rank {lost} has not answered" in found["error"]
     assert found["is_restored"]
