@@ -73,7 +73,7 @@ def run_here(path: Path, arguments: list[str]) -> NoReturn:
 def main() -> None:
     folder = Path(sys.argv[1])
     sys.path.insert(0, str(folder))
-    import torch  # noqa: F401 - for the forks
+    import torch._dynamo  # noqa: F401 - for the forks, whose optimizers need it
 
     import sentinel.agent.main  # noqa: F401 - for the forks
 
