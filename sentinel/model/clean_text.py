@@ -10,7 +10,23 @@ MAX_URL_CHARS = 500
 """Characters of a link; a longer one is left out, since a part of it leads nowhere."""
 
 _NO_ESCAPES: Mapping[str, str] = {}
+_CHUNK_CHARS = 4096
+"""Characters that are cleaned at once: of a long text that is cut only the start is needed."""
 _URL_CHARACTERS = ":/?#[]!$&'*+,;=%-._~"
+
+
+class _CleanCharacters:
+    """A table for `str.translate`, which looks up each ASCII character of a text once."""
+
+    def __getitem__(self, code: int) -> str:
+        character = chr(code)
+        category = unicodedata.category(character)
+        if character.isspace() or category.startswith("Z"):
+            return " "
+        return "" if category.startswith("C") else character
+
+
+_CLEAN_CHARACTERS = _CleanCharacters()
 
 
 def clean(text: str, max_chars: int | None = None, escapes: Mapping[str, str] = _NO_ESCAPES) -> str:
@@ -24,18 +40,22 @@ def clean(text: str, max_chars: int | None = None, escapes: Mapping[str, str] = 
     >>> clean("a long text", max_chars=7)
     'a long…'
     """
-    pieces: list[str] = []
-    # The number of pieces after which the ellipsis still fits.
+    cleaned = ""
+    for start in range(0, len(text), _CHUNK_CHARS):
+        cleaned += text[start : start + _CHUNK_CHARS].translate(_CLEAN_CHARACTERS)
+        if max_chars is not None and len(cleaned) > max_chars:
+            break
+    if max_chars is None:
+        return cleaned.translate(str.maketrans(dict(escapes)))
+    # The number of characters after which the ellipsis still fits.
     length = fitting = 0
-    for character in text:
-        piece = _clean_character(character, escapes)
-        length += len(piece)
-        if max_chars is not None and length > max_chars:
-            return "".join(pieces[:fitting]) + "…"
-        pieces.append(piece)
-        if max_chars is None or length <= max_chars - len("…"):
-            fitting = len(pieces)
-    return "".join(pieces)
+    for count, character in enumerate(cleaned, 1):
+        length += len(escapes.get(character, character))
+        if length > max_chars:
+            return clean(cleaned[:fitting], escapes=escapes) + "…"
+        if length <= max_chars - len("…"):
+            fitting = count
+    return clean(cleaned, escapes=escapes)
 
 
 def clean_url(url: str) -> str:
@@ -53,10 +73,3 @@ def clean_url(url: str) -> str:
         return ""
     is_web_address = parts.scheme in {"http", "https"} and bool(parts.netloc)
     return quoted if is_web_address and len(quoted) <= MAX_URL_CHARS else ""
-
-
-def _clean_character(character: str, escapes: Mapping[str, str]) -> str:
-    category = unicodedata.category(character)
-    if character.isspace() or category.startswith("Z"):
-        return " "
-    return "" if category.startswith("C") else escapes.get(character, character)
