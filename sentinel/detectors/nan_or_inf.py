@@ -11,6 +11,8 @@ Formula
                and a loss of exactly 0 with a lost gradient norm, which is how some trainers log a
                NaN loss
     Finding  = a record has a lost value
+    Clear    = a record has none, and every vital value that was lost has been finite since; if the
+               loss was lost, the loss alone decides
     warning  = the loss or an eval loss is lost, another vital value is lost twice in a row, or
                `several` vital values were lost within the last `window` records
     critical = the loss is lost twice in a row
@@ -107,7 +109,8 @@ class NanOrInf:
         vital = [] if self._is_skipped_step(lost, record) else lost
         self._update_counts(vital, record)
         if not lost and not others:
-            return Clear()
+            # A record without the values that were lost, such as an evaluation, is no evidence.
+            return None if self._consecutive else Clear()
         severity, onset_step = self._severity(vital), self._onset_step if vital else record.step
         lost += others
         ranks = _nonfinite_ranks(lost, record.spread)
@@ -191,7 +194,11 @@ class NanOrInf:
             self._onset_step = record.step
             self._first_ranks = _nonfinite_ranks(names, record.spread)
         self._recent_counts.append(len(set(map(_base_name, names))) if names else 0)
-        for name in [n for n in self._consecutive if n in record.values and n not in names]:
+        finite = {n for n in self._consecutive if n in record.values and n not in names}
+        if "loss" in finite:
+            # The others may not be logged again, and a finite loss depends on finite weights.
+            finite.update(self._consecutive.keys() - set(names))
+        for name in finite:
             del self._consecutive[name]
         for name in names[:MAX_NAMES]:
             self._consecutive[name] = self._consecutive.get(name, 0) + 1

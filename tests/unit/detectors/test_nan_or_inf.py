@@ -189,6 +189,44 @@ def test_a_finite_record_is_clear_and_an_empty_one_has_no_output():
     assert update_detector(detector, event(Event.HEARTBEAT, 2, idle_seconds=nan)) is None
 
 
+@pytest.mark.parametrize(
+    "later",
+    [
+        event(Event.EVAL, 24, eval_accuracy=0.1),
+        event(Event.EVAL, 24, eval_loss=1.0),
+        event(Event.STEP, 24, step_time=0.1),
+        event(Event.STEP, 24, grad_norm=1.0),
+    ],
+)
+def test_a_record_without_the_lost_loss_is_no_evidence_of_recovery(later):
+    detector = NanOrInf()
+    for record in steps(loss=[*FINITE, nan, nan], grad_norm=[*FINITE, nan, nan]):
+        detector.update(record)
+
+    assert detector.update(later) is None
+
+
+def test_a_finite_loss_is_clear_whatever_else_was_lost():
+    detector = NanOrInf()
+    for record in steps(loss=[*FINITE, nan, nan], grad_norm=[*FINITE, nan, nan]):
+        detector.update(record)
+
+    assert detector.update(event(Event.STEP, 23, loss=1.0)) == Clear()
+    assert detector.update(event(Event.EVAL, 23, eval_accuracy=0.1)) == Clear()
+
+
+def test_a_lost_evaluation_is_clear_once_an_evaluation_is_finite():
+    detector = NanOrInf()
+    records = [
+        *steps(loss=FINITE),
+        event(Event.EVAL, 20, eval_loss=nan),
+        event(Event.STEP, 21, loss=1.0),
+        event(Event.EVAL, 40, eval_loss=1.0),
+    ]
+
+    assert [detector.update(record) for record in records][-2:] == [None, Clear()]
+
+
 def test_values_too_large_to_be_summed_are_finite():
     assert severities(steps(loss=[1e308] * 3, other=[1e308] * 3)) == []
 

@@ -98,9 +98,10 @@ def test_open_incidents_of_a_training_end_with_it():
     assert judge.found[-1] == ("loss_spike", "resolved")
 
 
-def test_a_training_that_ends_with_lost_weights_is_reported_as_ended_while_firing():
+@pytest.mark.parametrize("last", [(), (event(Event.EVAL, COUNT + 5, eval_accuracy=0.1),)])
+def test_a_training_that_ends_with_lost_weights_is_reported_as_ended_while_firing(last):
     lost = [*SFT, *[nan] * 5]
-    judge = Judge().process(*training(lost), NEW, *training(DPO, first=COUNT + 6))
+    judge = Judge().process(*training(lost), *last, NEW, *training(DPO, first=COUNT + 6))
 
     *_, ended, closed = judge.messages
     assert ended.reason is NotificationReason.ENDED
