@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from math import inf
@@ -148,8 +148,13 @@ def dates_case(lead: Incident, diagnosis: Diagnosis) -> bool:
     return onset_step is not None and not onset_step > lead.opened_step >= lead.onset_step
 
 
-def redate_diagnosis(diagnosis: Diagnosis, incident: str, onset: Onset) -> Diagnosis:
-    """The diagnosis in which the incident of that name began at the estimated onset."""
+def redate_diagnosis(
+    diagnosis: Diagnosis, incident: str, onset: Onset, others: Iterable[Incident]
+) -> Diagnosis:
+    """The diagnosis in which the incident of that name began at the estimated onset.
+
+    If that is later than before, one of `others` may date the diagnosis now.
+    """
     is_dated_by_it = diagnosis.onset_incident == incident
     if not is_dated_by_it and all(each.incident != incident for each in diagnosis.evidence):
         return diagnosis
@@ -162,9 +167,10 @@ def redate_diagnosis(diagnosis: Diagnosis, incident: str, onset: Onset) -> Diagn
     other = diagnosis.onset_step
     if not is_dated_by_it and other is not None and other < onset.step:
         return redated
-    return replace(
-        redated,
-        onset_step=onset.step,
-        last_good_step=onset.last_good_step,
-        onset_incident=incident,
-    )
+    shown = {each.incident for each in evidence}
+    dates = [(onset.step, onset.last_good_step, incident)]
+    dates += [
+        (each.onset_step, each.last_good_step, each.name) for each in others if each.name in shown
+    ]
+    step, last_good_step, name = min(dates, key=lambda each: each[0])
+    return replace(redated, onset_step=step, last_good_step=last_good_step, onset_incident=name)

@@ -126,8 +126,8 @@ class Case:
     def set_diagnosis(self, diagnosis: Diagnosis | None, *, withdraw: bool) -> None:
         """Replace the diagnosis; without a new one, the present one stays unless `withdraw`.
 
-        Dates that were notified stay if the new ones have no checkpoint, or, for the same cause,
-        another one.
+        Dates that were notified stay if the new ones have no checkpoint, or, for the same cause, a
+        later one, which may be damaged.
         """
         if diagnosis is None:
             # Evidence expires with time, which does not refute a cause; a further incident can.
@@ -135,10 +135,14 @@ class Case:
             return
         onset_step, last_good_step = case_dates(self.lead, self.diagnosis)
         is_same_cause = self.diagnosis is not None and self.diagnosis.cause == diagnosis.cause
-        is_worse = diagnosis.last_good_step is None or (
-            is_same_cause and diagnosis.last_good_step != last_good_step
-        )
-        if self.is_opened and last_good_step is not None and is_worse:
+        if (
+            self.is_opened
+            and last_good_step is not None
+            and (
+                diagnosis.last_good_step is None
+                or (is_same_cause and diagnosis.last_good_step > last_good_step)
+            )
+        ):
             onset_incident = self.lead.name
             if self.diagnosis is not None and dates_case(self.lead, self.diagnosis):
                 onset_incident = self.diagnosis.onset_incident
@@ -154,7 +158,8 @@ class Case:
         """Replace the dates of an incident of the case, in the diagnosis too."""
         incident = self.incidents[name] = replace(self.incidents[name])
         if self.diagnosis is not None:
-            self.diagnosis = redate_diagnosis(self.diagnosis, name, onset)
+            others = [each for each in self.incidents.values() if each.name != name]
+            self.diagnosis = redate_diagnosis(self.diagnosis, name, onset, others)
         incident.set_onset(onset)
 
     def build_notification(

@@ -81,6 +81,23 @@ def test_an_earlier_symptom_that_is_no_evidence_does_not_change_the_checkpoint()
     assert driver.current_notification().diagnosis.last_good_step == 80
 
 
+def test_an_estimate_never_moves_the_checkpoint_behind_other_evidence():
+    class Both(Storm):
+        explains = frozenset({"wind", "dark"})
+
+        def evidence(self, context: CaseContext) -> Iterable[Evidence]:
+            for name, symptom in context.symptoms.items():
+                yield Evidence(0.5, name, symptom.onset_step, symptom.incident)
+
+    driver = CaseBookDriver(CaseBook({"both": Both()}))
+    driver.update(opened("wind", onset=80, last_good_step=70))
+    driver.update(opened("dark", onset=90, last_good_step=85))
+    driver.set_onset("wind", Onset(98, 96, 99, 95))
+    case = driver.current_notification()
+
+    assert (case.diagnosis.onset_step, case.diagnosis.last_good_step) == (90, 85)
+
+
 class Ranges(Storm):
     """Its evidence is the onset range of a symptom."""
 
