@@ -5,6 +5,7 @@ Each kind is a run of one process with its own agent; all of them run at the sam
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -96,6 +97,7 @@ class Hang:
         (folder / "train.py").write_text(SCRIPT)
         (folder / "sentinel.toml").write_text(SETTINGS.format(url=receiver.url))
         home, rings = folder / "home", folder / "rings"
+        self.registration = home / "runs" / kind / "agent.json"
         environment = {"SENTINEL_HOME": str(home), "SENTINEL_RUNTIME_DIR": str(rings)}
         self.process = subprocess.Popen(
             [sys.executable, "train.py", kind, str(self.pipe)],
@@ -119,6 +121,8 @@ class Hang:
     def close(self) -> None:
         os.killpg(self.process.pid, 9)
         self.process.wait()
+        # It would try for a day to reach the receiver, which ends now.
+        os.kill(json.loads(self.registration.read_text())["pid"], 9)
         with suppress(OSError):
             # Ends the child that posix_spawn has created.
             os.close(os.open(self.pipe, os.O_WRONLY | os.O_NONBLOCK))
