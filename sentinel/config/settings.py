@@ -209,7 +209,7 @@ class Settings(BaseModel):
 
     @property
     def config_errors(self) -> dict[str, str]:
-        """Messages by full name of the invalid settings that were replaced by their defaults."""
+        """Messages by full name of the invalid settings that an agent ignores."""
         return self._config_errors
 
     @field_validator("ping_url")
@@ -258,8 +258,10 @@ def load_agent_settings(environ: Mapping[str, str] | None = None) -> Settings:
     """As `load_settings`, but without what is invalid: a detector or setting gets its default.
 
     With an invalid web configuration or token, only this machine can connect, and only with a
-    random token. `config_errors` of the result holds the messages: a typing error must not leave a
-    training run unmonitored. Raises ConfigError for a file that cannot be read.
+    random token. With an invalid setting of `privacy`, no message of an exception is stored or
+    sent, and with an invalid `max_samples` no sample is stored. `config_errors` of the result holds
+    the messages: a typing error must not leave a training run unmonitored. Raises ConfigError for a
+    file that cannot be read.
     """
     environ = os.environ if environ is None else environ
     errors: dict[str, str] = {}
@@ -276,7 +278,19 @@ def load_agent_settings(environ: Mapping[str, str] | None = None) -> Settings:
         errors.setdefault(name, message)
         _lock(name, sources)
     settings.config_errors.update(errors)
+    settings = settings.model_copy(update=_private_settings(errors))
     return settings.model_copy(update=_DRILL_SETTINGS) if settings.drill else settings
+
+
+def _private_settings(invalid: Iterable[str]) -> ConfigTree:
+    """Without what may have been meant to keep texts private, keep them private."""
+    meant = {
+        match
+        for name in invalid
+        for match in get_close_matches(name.partition(".")[0], Settings.model_fields, n=1)
+    }
+    private = {"privacy": PrivacySettings(messages=False), "max_samples": 0}
+    return {name: value for name, value in private.items() if name in meant}
 
 
 def _lock(invalid: str, sources: ConfigSources) -> None:

@@ -42,7 +42,7 @@ COUNTER_FAMILIES = (
         "sentinel_client_overhead_seconds_total", "rank", "Time spent in the training thread."
     ),
     CounterFamily(
-        "sentinel_config_errors_total", "setting", "Invalid settings replaced by their defaults."
+        "sentinel_config_errors_total", "setting", "Invalid settings that the agent ignores."
     ),
 )
 

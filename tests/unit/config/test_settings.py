@@ -405,6 +405,43 @@ def test_an_agent_whose_cluster_token_is_invalid_takes_no_other_node(write_confi
     assert len(cluster.secret_token()) > 20
 
 
+@pytest.mark.parametrize(
+    ("text", "environ"),
+    [
+        ("[privacy]\nmesages = false", {}),
+        ("[privacy]\nmessages = 'flase'", {}),
+        ("[privacy]\nmessages = true\nmesages = false", {}),
+        ("privacy = false", {}),
+        ("[privcy]\nmessages = false", {}),
+        ("", {"SENTINEL_PRIVACY__MESAGES": "false"}),
+        ("", {"SENTINEL_PRIVACY_MESSAGES": "false"}),
+    ],
+)
+def test_an_agent_whose_privacy_settings_are_invalid_sends_no_messages(write_config, text, environ):
+    write_config(f"{text}\n")
+    settings = load_agent_settings(environ)
+
+    assert len(settings.config_errors) == 1
+    assert (settings.privacy.messages, settings.max_samples) == (False, 2000)
+
+
+@pytest.mark.parametrize("text", ['max_samples = "none"', "max_samples = -1", "max_sample = 0"])
+def test_an_agent_whose_number_of_samples_is_invalid_stores_none(write_config, text):
+    write_config(f"{text}\n")
+    settings = load_agent_settings({})
+
+    assert len(settings.config_errors) == 1
+    assert (settings.max_samples, settings.privacy.messages) == (0, True)
+
+
+def test_other_invalid_settings_leave_texts_as_they_were_set(write_config):
+    write_config("samples_dri = 'texts'\nmax_samples = 5\n[history]\nmax = 3\n")
+    settings = load_agent_settings({})
+
+    assert len(settings.config_errors) == 2
+    assert (settings.max_samples, settings.privacy.messages) == (5, True)
+
+
 def test_an_agent_refuses_a_file_that_cannot_be_read(write_config):
     write_config("port = \n")
 
