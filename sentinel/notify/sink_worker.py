@@ -258,6 +258,12 @@ class SinkWorker:
         self._count("delivered")
         receipt, now = self._receipt(response), self.clock()
         self._sent_times[entry.key] = now
+
+        def store_delivered() -> None:
+            outbox.mark_delivered(self.connection, entry.key, now, receipt)
+
+        # Before anything is read: an error must not lose that the receiver has the notification.
+        self._store_outcome = store_delivered
         # The end of the run can be a part of the first message.
         is_last = notification.incident.is_ended_firing or notification.reason in (
             NotificationReason.ENDED,
@@ -266,7 +272,7 @@ class SinkWorker:
         if is_last and not outbox.has_ended(self.connection, self.name, entry.incident):
             with suppress(Exception):
                 self.on_resolved(self.name, notification, receipt or entry.receipt)
-        return lambda: outbox.mark_delivered(self.connection, entry.key, now, receipt)
+        return store_delivered
 
     def _receipt(self, response: Response) -> str | None:
         try:

@@ -10,6 +10,7 @@ from support import webhook_receiver
 from support.notifications import make_notification
 from support.sink_workers import sink_worker
 
+from sentinel.model.notification import NotificationReason
 from sentinel.notify import outbox
 from sentinel.sinks.slack import Slack
 from sentinel.store.database import connect
@@ -128,6 +129,24 @@ def test_an_outcome_that_fails_to_be_stored_is_stored_later(fixture):
     fixture.deliver_next(after=60)
 
     assert fixture.row()[0] == "delivered"
+    assert len(fixture.receiver.requests) == 1
+
+
+def test_the_end_of_a_case_is_not_sent_again_if_the_outbox_cannot_be_read_after_it(fixture):
+    """Whether the report of the case was sent is read between the response and the commit."""
+
+    class LosingSlack(Slack):
+        def receipt(self, response):
+            fixture.connection.execute("alter table outbox rename to lost")
+
+    fixture.worker.sink = LosingSlack(url=fixture.receiver.url)
+    fixture.enqueue(make_notification(NotificationReason.RESOLVED))
+    with pytest.raises(sqlite3.OperationalError, match="no such table"):
+        fixture.deliver_next()
+    fixture.connection.execute("alter table lost rename to outbox")
+    fixture.deliver_next(after=60)
+
+    assert fixture.row()[:2] == ("delivered", 1)
     assert len(fixture.receiver.requests) == 1
 
 
