@@ -67,8 +67,8 @@ class Aligner:
     step_seconds: float = 0.0
     """Seconds between the last two steps."""
     last_saved_index: int = -1
-    held_events: list[Record] = field(default_factory=list)
-    """Events of another training, whose TRAINING is not closed yet."""
+    held_by_training: dict[StepKey, list[Record]] = field(default_factory=dict)
+    """Events of trainings whose TRAINING is not closed yet, by its key."""
 
     def __post_init__(self) -> None:
         self.membership = RankMembership(self.deadline_seconds)
@@ -126,9 +126,15 @@ class Aligner:
 
     def _process_event(self, record: Record) -> Iterator[Record]:
         """Handle a record of one rank that does not wait for others."""
-        if record.event in _HELD_EVENTS and self._is_behind_training(record):
-            self.held_events.append(record)
-            return
+        if record.event in _HELD_EVENTS:
+            training = self._last_pending_training(record.rank)
+            if training is not None:
+                self.held_by_training.setdefault(training, []).append(record)
+                return
+        yield from self._report_event(record)
+
+    def _report_event(self, record: Record) -> Iterator[Record]:
+        """Handle a record of one rank that is not held."""
         if record.event is Event.METADATA:
             self.metadata.update_metadata(record.attributes)
             if is_collective_turned_off(record):
@@ -145,12 +151,14 @@ class Aligner:
         elif record.event not in _COMBINED_ELSEWHERE:
             yield replace(record, rank=WHOLE_RUN)
 
-    def _is_behind_training(self, record: Record) -> bool:
-        """Whether the rank has reported another training that is not closed."""
-        return any(
-            order == _EVENT_ORDER[Event.TRAINING] and record.rank in pending.reported_ranks
-            for (_, order), pending in self.pending_steps.items()
+    def _last_pending_training(self, rank: int) -> StepKey | None:
+        """The last TRAINING that the rank has reported and that is not closed; None without one."""
+        trainings = (
+            key
+            for key, pending in self.pending_steps.items()
+            if key[1] == _EVENT_ORDER[Event.TRAINING] and rank in pending.reported_ranks
         )
+        return max(trainings, default=None)
 
     def _process_start(self, record: Record) -> Iterator[Record]:
         if record.attempt > self.attempt:
@@ -170,14 +178,18 @@ class Aligner:
         self.metadata.configure_keys(self.keys)
         self.membership = RankMembership(self.deadline_seconds, started_at=self.now)
         self.pending_steps, self.closed_steps = {}, ClosedSteps()
-        self.held_events = []
+        self.held_by_training = {}
         self.last_step_at, self.step_seconds, self.last_saved_index = 0.0, 0.0, -1
 
     def _discard_rank(self, rank: int) -> None:
         for pending in self.pending_steps.values():
             pending.discard_rank(rank)
         self.pending_steps = {k: p for k, p in self.pending_steps.items() if p.reported_ranks}
-        self.held_events = [each for each in self.held_events if each.rank != rank]
+        self.held_by_training = {
+            key: [each for each in held if each.rank != rank]
+            for key, held in self.held_by_training.items()
+            if key in self.pending_steps
+        }
 
     def _process_stop(self, record: Record) -> Iterator[Record]:
         if not self.membership.add_stop(record):
@@ -272,9 +284,9 @@ class Aligner:
         self.closed_steps.add(key, combined.values)
         yield with_hosts(combined, self.metadata.host_by_rank)
         if event is Event.TRAINING:
-            held, self.held_events = self.held_events, []
-            for record in held:
-                yield from self._process_event(record)
+            # The ranks of these records may have reported the next training already.
+            for record in self.held_by_training.pop(key, ()):
+                yield from self._report_event(record)
 
     def _close_all_steps(self) -> Iterator[Record]:
         for key in sorted(self.pending_steps):

@@ -140,6 +140,23 @@ def test_settings_and_saves_of_another_training_come_after_its_start():
     ]  # fmt: skip
 
 
+def test_a_save_between_two_trainings_is_of_the_one_before_it_though_its_rank_is_ahead():
+    """A checkpoint of one training must not become the last good one of the next."""
+    ahead = []
+    for index in range(1, 7):
+        ahead.append(rank_record(Event.STEP, 0, index, loss=1.0))
+        if index in {3, 4}:
+            ahead.append(rank_record(Event.SAVE, 0, index))
+        if index in {2, 4}:
+            training = rank_record(Event.TRAINING, 0, index, training_number=1.0 + index / 2)
+            ahead += [training, rank_record(Event.METADATA, 0, index, max_steps=2.0)]
+    awaited = [each for each in ahead if each.event in (Event.STEP, Event.TRAINING)]
+    behind = [replace(record, rank=1) for record in awaited]
+
+    events = [name for name, _ in combined(*ahead, *behind) if name != "step"]
+    assert events == ["new_training", "metadata", "save", "save", "new_training", "metadata"]
+
+
 def test_held_events_of_a_rank_that_is_reported_again_are_dropped():
     """The agent of its own node reports the training and its settings too."""
     gathered = {"via_collective": "yes"}
@@ -167,7 +184,7 @@ def test_held_events_of_a_rank_that_is_reported_again_are_dropped():
     assert [each.event for each in run if each.event is not Event.START][:4] == [
         Event.STEP, Event.TRAINING, Event.METADATA, Event.STEP,
     ]  # fmt: skip
-    assert not aligner.held_events
+    assert not aligner.held_by_training
 
 
 def test_a_stored_run_has_the_numbers_of_the_live_one():
