@@ -12,6 +12,7 @@ import re
 import shutil
 import sqlite3
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import replace
@@ -26,7 +27,6 @@ from sentinel.metrics.stored_state import stored_summary
 from sentinel.model.counters import Counters
 from sentinel.model.delivery import Sink, sink_address
 from sentinel.model.incident import Incident, IncidentState, Resolution, RunTier
-from sentinel.model.json_safe import parse_object
 from sentinel.model.notification import Notification, NotificationReason
 from sentinel.notify import outbox
 from sentinel.notify.dispatcher import Dispatcher
@@ -97,16 +97,18 @@ class DeadRunCloser:
         """Look at every run once. Raises OSError if the home directory cannot be read."""
         self._index.refresh()
         entries = self._index.entries()
+        starts: defaultdict[str, dict[str, float]] = defaultdict(dict)
+        for entry in entries:
+            starts[_name(entry)][entry.run] = entry.started
         for entry in entries:
             if self._stopping.is_set():
                 return
             if self._is_dead(entry):
-                name = _name(entry)
-                starts = [
-                    each.started for each in entries if each is not entry and _name(each) == name
-                ]
+                others = (
+                    started for run, started in starts[_name(entry)].items() if run != entry.run
+                )
                 try:
-                    self._close_cases_of(entry, max(starts, default=0.0))
+                    self._close_cases_of(entry, max(others, default=0.0))
                 except (OSError, sqlite3.Error, database.NewerSchemaError) as error:
                     # A read-only or damaged run, or one of a later version, must not hide the
                     # others.
@@ -254,8 +256,7 @@ def _is_of_this_node(entry: RunEntry) -> bool:
 
 def _name(entry: RunEntry) -> str:
     """The name that the run was given, or that of its script."""
-    given = parse_object(entry.body.decode(errors="replace")).get("name")
-    return str(given or _RANDOM_SUFFIX.sub("", entry.run))
+    return entry.name or _RANDOM_SUFFIX.sub("", entry.run)
 
 
 def _firing_cases(connection: sqlite3.Connection) -> Iterator[Notification]:

@@ -141,7 +141,10 @@ def add_summary(directory: Path, summary: JsonObject) -> None:
 
 @dataclass(slots=True)
 class RunEntry:
-    """A run in the list; `body` is its summary as JSON, `search` the text that a filter sees."""
+    """A run in the list; `body` is its summary as JSON, `search` the text that a filter sees.
+
+    `name` is that which the user gave it, if any.
+    """
 
     run: str
     directory: Path
@@ -152,6 +155,7 @@ class RunEntry:
     step: int = -1
     last_written: float = 0.0
     started: float = 0.0
+    name: str = ""
     host: str = ""
     framework: str = ""
     model: str = ""
@@ -268,6 +272,7 @@ def run_entry(run: str, directory: Path, stamp: tuple[int, int], body: bytes) ->
     """The entry of a run whose summary is the JSON object `body`."""
     summary = parse_object(body.decode(errors="replace"))
     keys = ("state", "health", "host", "framework", "model", "project")
+    name = str(summary.get("name") or "")
     texts = {key: intern(str(summary.get(key) or "")) for key in keys}
     tags = summary.get("tags")
     names = tuple(intern(str(tag)) for tag in tags) if isinstance(tags, list) else ()
@@ -283,6 +288,7 @@ def run_entry(run: str, directory: Path, stamp: tuple[int, int], body: bytes) ->
         step=step if isinstance(step, int) else -1,
         last_written=_time(summary.get("last_written")) or stamp[0] / 1e9,
         started=_time(summary.get("started")) or 0.0,
+        name=intern(name),
         state=texts["state"] or "unknown",
         health=texts["health"] or "unknown",
         host=texts["host"],
@@ -290,9 +296,7 @@ def run_entry(run: str, directory: Path, stamp: tuple[int, int], body: bytes) ->
         model=texts["model"],
         project=texts["project"],
         tags=names,
-        search="\n".join(
-            [run, str(summary.get("name") or ""), *texts.values(), algorithm, *names, subject]
-        ).lower(),
+        search="\n".join([run, name, *texts.values(), algorithm, *names, subject]).lower(),
     )
 
 

@@ -15,6 +15,7 @@ from sentinel.config.settings import load_settings
 from sentinel.metrics.stored_state import stored_summary
 from sentinel.model.delivery import sink_address
 from sentinel.model.incident import Resolution
+from sentinel.model.json_safe import parse_object
 from sentinel.model.notification import NotificationReason
 from sentinel.model.record import WHOLE_RUN, Event, Record
 from sentinel.notify import outbox
@@ -285,3 +286,19 @@ def test_an_agent_that_starts_meanwhile_waits(dead_run, monkeypatch):
     registration.release()
 
     assert len(waits) == 20
+
+
+def test_each_summary_is_read_once_however_many_runs_are_dead(receiver, dead_run, monkeypatch):
+    parsed = []
+
+    def parse(text):
+        parsed.append(text)
+        return parse_object(text)
+
+    for number in range(20):
+        summarise(f"train-{number:06x}", started=NOW - 500.0, health="critical", state="died")
+    for module in ("store.run_summary", "agent.dead_run_closer"):
+        monkeypatch.setattr(f"sentinel.{module}.parse_object", parse, raising=False)
+    closer(receiver, NOW + 120.0).close_cases()
+
+    assert len(parsed) == 21
