@@ -148,6 +148,8 @@ def _enqueue_for(
         # Its receiver got no message of the case, and needs none of its end.
         _insert(connection, sink, notification, "withdrawn", created=now, next_at=now)
         return False
+    if notification.reason is NotificationReason.RESOLVED:
+        return _enqueue_end(connection, notification, sink, now, rules)
     corrected = with_received_cause(connection, sink, notification)
     if corrected.reason is not notification.reason:
         _insert(connection, sink, notification, "merged", created=now, next_at=now)
@@ -163,8 +165,7 @@ def _enqueue_or_merge(
 ) -> bool:
     """Queue the notification, or make it a part of a message that is not delivered yet."""
     reason = notification.reason
-    is_change = sink in rules.updatable and reason.value in (_UPDATED, _RESOLVED)
-    withheld_until = None if is_change else rules.withheld.get(sink)
+    withheld_until = _withheld_until(reason, sink, rules)
     pending = _pending_rows(connection, sink, notification.incident.name)
     if reason is NotificationReason.UPDATED:
         # The receiver got that cause, or there is none any more.
@@ -181,35 +182,57 @@ def _enqueue_or_merge(
         # Its own back-off continues: updates that follow each other are not tried more often.
         now = max([now, *(row.next_at for row in pending)])
         _mark_merged(connection, [row for row in pending if row.reason == _UPDATED])
-    elif reason is not NotificationReason.OPENED and pending and not _follows(notification, newest):
+    elif reason is not NotificationReason.OPENED:
         _mark_merged(connection, pending)
-        if reason is NotificationReason.RESOLVED and pending[0].reason == _OPENED:
-            if pending[0].state == "withheld":
-                _insert(connection, sink, notification, "merged", created=now, next_at=now)
-                return False
-            notification = _as_fired_and_resolved(notification)
-    hold = _hold_seconds(reason, rules)
-    # If it is withheld, its age counts from the time at which it may be sent.
-    _insert(
-        connection,
-        sink,
-        notification,
-        "withheld" if withheld_until else "queued",
-        created=withheld_until or now,
-        next_at=withheld_until or now + hold,
-    )
+    _insert_unsent(connection, notification, sink, now, rules)
     return True
 
 
-def _follows(notification: Notification, newest: _PendingRow | None) -> bool:
-    """Whether the end of a case is sent after a message that is not delivered, not instead of it.
+def _enqueue_end(
+    connection: sqlite3.Connection,
+    notification: Notification,
+    sink: str,
+    now: float,
+    rules: QueueRules,
+) -> bool:
+    """Queue the end of a case instead of what is not delivered of it, or after its alert."""
+    pending = _pending_rows(connection, sink, notification.incident.name)
+    alert = _unsent_alert(notification, pending)
+    key = None if alert is None else alert.key
+    notification = with_received_cause(connection, sink, notification, key)
+    _mark_merged(connection, [row for row in pending if row.key != key])
+    if alert is not None:
+        # A correction waits for a cause that returns; none does any more.
+        connection.execute(
+            "update outbox set next_at = min(next_at, ?)"
+            " where key = ? and reason = ? and tries = 0",
+            (now, key, _CORRECTED),
+        )
+    elif pending and pending[0].reason == _OPENED:
+        if pending[0].state == "withheld":
+            _insert(connection, sink, notification, "merged", created=now, next_at=now)
+            return False
+        notification = _as_fired_and_resolved(notification)
+    _insert_unsent(connection, notification, sink, now, rules)
+    return True
+
+
+def _unsent_alert(notification: Notification, pending: Sequence[_PendingRow]) -> _PendingRow | None:
+    """The queued message that is sent before the end of its case, and not replaced by it.
 
     A case that fires when its run or training ends has a problem that is not over. Its end alone
     would alert no one: PagerDuty and Alertmanager ignore the end of an alert that they do not know.
     """
-    is_queued = newest is not None and newest.state == "queued" and newest.tries == 0
-    lasted = (Resolution.STARTED_AGAIN, *ENDS_OF_RUN)
-    return is_queued and notification.incident.resolution in lasted
+    if notification.incident.resolution not in (Resolution.STARTED_AGAIN, *ENDS_OF_RUN):
+        return None
+    queued = (row for row in pending if row.reason != _UPDATED and row.state == "queued")
+    return next((row for row in queued if row.tries == 0), None)
+
+
+def _withheld_until(reason: NotificationReason, sink: str, rules: QueueRules) -> float | None:
+    """The time until which a message waits for the end of quiet hours; a change does not wait."""
+    is_change = sink in rules.updatable and reason.value in (_UPDATED, _RESOLVED)
+    return None if is_change else rules.withheld.get(sink)
 
 
 def _hold_seconds(reason: NotificationReason, rules: QueueRules) -> float:
@@ -309,6 +332,25 @@ def _as_fired_and_resolved(notification: Notification) -> Notification:
         end = f"lasted to step {incident.resolved_step}, when {incident.resolution.value}"
     note = f"It fired at step {incident.opened_step} and {end}."
     return replace(notification, notes=(*notification.notes, f"{note} This is the first message."))
+
+
+def _insert_unsent(
+    connection: sqlite3.Connection,
+    notification: Notification,
+    sink: str,
+    now: float,
+    rules: QueueRules,
+) -> None:
+    withheld_until = _withheld_until(notification.reason, sink, rules)
+    # If it is withheld, its age counts from the time at which it may be sent.
+    _insert(
+        connection,
+        sink,
+        notification,
+        "withheld" if withheld_until else "queued",
+        created=withheld_until or now,
+        next_at=withheld_until or now + _hold_seconds(notification.reason, rules),
+    )
 
 
 def _insert(  # noqa: PLR0913 - the columns of one row

@@ -18,10 +18,11 @@ MAX_CORRECTIONS = 3
 
 _RECEIVED_SQL = """
 select notification from outbox where incident = ? and sink = ?
-and (state in ('delivered', 'sending') or (state in ('queued', 'withheld') and unanswered > 0))
+and (state in ('delivered', 'sending') or (state in ('queued', 'withheld') and unanswered > 0)
+  or key = ?)
 order by rowid desc limit 1
 """
-"""The newest notification that its receiver got, or may have got."""
+"""The newest notification that its receiver got, may have got, or gets first."""
 
 _CORRECTIONS_SQL = """
 select count(*) from outbox where incident = ? and sink = ? and reason = 'corrected'
@@ -30,15 +31,19 @@ and state != 'merged' and not (state in ('queued', 'withheld') and unanswered = 
 
 
 def with_received_cause(
-    connection: sqlite3.Connection, sink: str, notification: Notification
+    connection: sqlite3.Connection,
+    sink: str,
+    notification: Notification,
+    unsent_alert: str | None = None,
 ) -> Notification:
     """The notification for the receiver of a sink, which may have got another cause of the case.
 
     An update with another cause becomes a correction, up to `MAX_CORRECTIONS` of a case. The end of
-    a case gets the cause that was received, and a note on one that was not.
+    a case gets the cause that was received, and a note on one that was not. `unsent_alert` is the
+    key of the notification that is sent before it.
     """
     incident, cause = notification.incident.name, notification.diagnosis
-    row = connection.execute(_RECEIVED_SQL, (incident, sink)).fetchone()
+    row = connection.execute(_RECEIVED_SQL, (incident, sink, unsent_alert)).fetchone()
     if row is None or cause is None:
         return notification
     try:

@@ -160,6 +160,47 @@ def test_the_end_names_the_cause_that_was_sent_and_states_a_later_one(fixture, f
     assert message.notes == ("Cause found late: slow rank (likely, 83 %).",)
 
 
+def at_end(notification, resolution=Resolution.RUN_FINISHED):
+    """The notification of a case that fired when its run finished."""
+    return replace(notification, incident=replace(notification.incident, resolution=resolution))
+
+
+def test_a_cause_that_changes_just_before_the_end_of_the_run_is_sent_before_it(fixture):
+    """At once: nothing follows that could replace it, and the agent may end soon."""
+    send(fixture, make(cause="slow_data"))
+    fixture.enqueue(update("slow_rank", 1), at_end(make(NotificationReason.RESOLVED, "slow_rank")))
+    fixture.deliver_all(after=1.0, tries=2)
+
+    assert headlines(fixture)[1:] == [
+        "Update, warning: The cause is now slow rank, not slow data loading",
+        "Resolved: Slow rank lasted until the run finished",
+    ]
+    assert build_message(sent(fixture)[-1], None).notes == ()
+
+
+def test_the_end_names_the_cause_with_which_the_severity_rose_just_before(fixture):
+    send(fixture, make(cause="slow_data"))
+    send(
+        fixture,
+        make(NotificationReason.ESCALATED, "slow_rank", severity=Severity.CRITICAL),
+        at_end(make(NotificationReason.RESOLVED, "slow_rank")),
+    )
+
+    _, escalated, resolved = [build_message(each, None) for each in sent(fixture)]
+    assert escalated.notes == ("The cause is now slow rank, not slow data loading.",)
+    assert (resolved.title, resolved.notes) == ("Slow rank", ())
+
+
+def test_the_end_of_a_run_while_a_case_fires_contains_another_cause_once(fixture):
+    send(fixture, make(cause="slow_data", severity=Severity.CRITICAL))
+    ended = at_end(make(NotificationReason.ENDED, "slow_rank", severity=Severity.CRITICAL))
+    send(fixture, update("slow_rank", 1), ended)
+
+    assert headlines(fixture)[1:] == ["Ended while firing: Slow rank lasted until the run finished"]
+    notes = build_message(sent(fixture)[1], None).notes
+    assert notes[0] == "The cause is now slow rank, not slow data loading."
+
+
 def test_a_run_that_finished_while_a_case_fires_is_a_message_that_closes_nothing(fixture):
     send(fixture, make(cause="slow_data"))
     ended = make(NotificationReason.ENDED, "slow_data", severity=Severity.CRITICAL)
