@@ -81,7 +81,13 @@ class CommandRunner:
     def _publish_launch(self) -> LaunchStatus:
         name = self.name or run_name_from_command(self.command)
         run = os.environ.get("SENTINEL_RUN_ID") or derive_run_id(name, {}, is_alone=True)
-        launch = LaunchStatus(run, Process.current(), Path(self.command[0]).name, time.time())
+        launch = LaunchStatus(
+            run,
+            Process.current(),
+            Path(self.command[0]).name,
+            time.time(),
+            name=self.name or "",
+        )
         launch.write()
         return launch
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import shutil
 import sqlite3
 import time
@@ -63,17 +62,17 @@ FIRST_PASS_SECONDS, PASS_INTERVAL_SECONDS = 20.0, 300.0
 DELIVERY_SECONDS = 15.0
 """Longest wait for receivers; what they do not accept is tried again at the next pass."""
 
-_RANDOM_SUFFIX = re.compile(r"-[0-9a-f]{6}$")
 _FIRING_SQL = "select notification from case_history where state = 'firing' order by opened_time"
 
 
 class DeadRunCloser:
     """Closes the cases in a thread, since the home directory may be slow.
 
-    A case is closed once it is acknowledged, once a run of the same name has started since the end
-    of its run, or a day after that end. Its end is sent by the outbox of its run, to the sinks that
-    got its start; a case is left alone if one of them has another receiver in `settings`. The lock
-    of the run lets one process do it, and an agent of the run that starts meanwhile waits.
+    A case is closed once it is acknowledged, once a run that was given the same name has started
+    since the end of its run, or a day after that end. Its end is sent by the outbox of its run, to
+    the sinks that got its start; a case is left alone if one of them has another receiver in
+    `settings`. The lock of the run lets one process do it, and an agent of the run that starts
+    meanwhile waits.
     """
 
     def __init__(self, settings: Settings, clock: Callable[[], float] = time.time) -> None:
@@ -255,8 +254,11 @@ def _is_of_this_node(entry: RunEntry) -> bool:
 
 
 def _name(entry: RunEntry) -> str:
-    """The name that the run was given, or that of its script."""
-    return entry.name or _RANDOM_SUFFIX.sub("", entry.run)
+    """The name that the user gave the run, else its id.
+
+    The name of a script is none: the jobs of an array, of which one died, have the same script.
+    """
+    return entry.name or entry.run
 
 
 def _firing_cases(connection: sqlite3.Connection) -> Iterator[Notification]:

@@ -42,13 +42,14 @@ from sentinel.pipeline.pipeline import SKIPPED_ERRORS
 from sentinel.signals.catalogue import canonical_name
 from sentinel.signals.coverage import coverage_text
 from sentinel.signals.hardware import NODE_SIGNALS, NodeMeasurements
-from sentinel.signals.run_metadata import PROJECT_KEY, TAGS_KEY, join_tags
+from sentinel.signals.run_metadata import NAME_KEY, PROJECT_KEY, TAGS_KEY, join_tags
 from sentinel.store import database
 from sentinel.store.baselines import BaselineMemory, BaselineStore
 from sentinel.store.history import History
 from sentinel.store.journal import Journal
 from sentinel.store.samples import SampleStore
 from sentinel.store.storage_monitor import StorageMonitor, reading_storage
+from sentinel.transport.launch_status import read_launch_status
 from sentinel.transport.paths import BASELINES_NAME, home_dir
 from sentinel.transport.ring import RingReader
 
@@ -371,9 +372,15 @@ class RunProcessor:
                 self.snapshot()
 
     def _store_labels(self) -> None:
-        """Store project and tags, by which the list of runs can be grouped, with the metadata."""
+        """Store project and tags, by which the list of runs can be grouped, with the metadata.
+
+        So is the name of `sentinel run --run`, unless the script gave the run another one.
+        """
         stored = self.history.run_metadata.as_dict()
         labels = {key: text for key, text in self._labels.items() if text or key in stored}
+        launch = read_launch_status(self.run)
+        if launch is not None and launch.name not in {"", self.run}:
+            labels[NAME_KEY] = str(stored.get(NAME_KEY) or launch.name)
         if not labels:
             return
         record = Record(self.run, WHOLE_RUN, 0, self._clock(), Event.METADATA, attributes=labels)

@@ -27,7 +27,8 @@ class LaunchStatus:
     `launcher` is the process of `sentinel run`. `started_at` and `ended_at` are in seconds since
     the epoch; `ended_at` is None while the command runs. `exit_code` is the status as a shell
     reports it: 128 + n for signal n. `stop_signal` is the first signal to end the command that
-    `sentinel run` received, at `stop_signal_at`; both are empty without one.
+    `sentinel run` received, at `stop_signal_at`; both are empty without one. `name` is that which
+    the user gave the run, if any.
     """
 
     run: str
@@ -38,6 +39,7 @@ class LaunchStatus:
     exit_code: int = 0
     stop_signal: str = ""
     stop_signal_at: float | None = None
+    name: str = ""
 
     @property
     def has_failed(self) -> bool:
@@ -78,6 +80,7 @@ class LaunchStatus:
             "exit_code": self.exit_code,
             "stop_signal": self.stop_signal,
             "stop_signal_at": self.stop_signal_at,
+            "name": self.name,
         }
         temporary = path.with_name(f".{path.name}.{self.launcher.pid}")
         temporary.write_text(json.dumps(fields))
@@ -98,6 +101,7 @@ def read_launch_status(run: str) -> LaunchStatus | None:
             int(fields["exit_code"]),
             str(fields.get("stop_signal", "")),
             None if stop_signal_at is None else float(stop_signal_at),
+            str(fields.get("name", "")),
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None

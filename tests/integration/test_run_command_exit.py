@@ -58,6 +58,16 @@ def test_a_failure_before_any_rank_started_is_reported(script):
     assert json.loads(outcome.read_text())["exit_code"] == "1"
 
 
+def test_a_command_that_fails_at_once_has_the_name_it_was_given(script):
+    """The next run of that name closes the case of its failure."""
+    command = run_arguments("--run", "Llama 3", "--", *script("import torch\nraise SystemExit(3)"))
+    subprocess.run(command, timeout=TIMEOUT_SECONDS, check=False)
+
+    assert [detector for detector, _ in incidents()] == ["run_failed"]
+    (summary,) = (home_dir() / "runs").glob("llama-3-*/summary.json")
+    assert json.loads(summary.read_text())["name"] == "Llama 3"
+
+
 def test_an_unknown_command_is_an_error_and_starts_nothing(tmp_path):
     done = run_to_end("no-such-command", "--flag")
 

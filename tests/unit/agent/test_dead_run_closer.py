@@ -61,7 +61,7 @@ def last_record(seconds, event=Event.STEP, attributes=None):
         History(connection).update(Result(record))
 
 
-def summarise(run, *, started, health="ok", state="running", name=""):
+def summarise(run, *, started, health="ok", state="running", name="train"):
     directory = run_dir(run)
     (directory / DATABASE_NAME).touch()
     summary = {"run": run, "state": state, "health": health, "started": started, "name": name}
@@ -159,10 +159,10 @@ def test_a_run_of_that_name_counts_if_it_started_after_the_end(receiver, dead_ru
     "other",
     [
         {"run": "train-3d4e5f", "started": NOW - 100.0},
-        {"run": "eval-3d4e5f", "started": NOW + 100.0},
         {"run": "train-3d4e5f", "started": NOW + 100.0, "name": "another"},
+        {"run": "train-3d4e5f", "started": NOW + 100.0, "name": ""},
     ],
-    ids=["a twin", "another script", "another name"],
+    ids=["a twin", "another name", "no name"],
 )
 def test_other_runs_do_not_close_it(receiver, dead_run, other):
     summarise(**other)
@@ -170,6 +170,22 @@ def test_other_runs_do_not_close_it(receiver, dead_run, other):
     closer(receiver, NOW + 120.0).close_cases()
 
     assert (receiver.requests, states()) == ([], ["firing"])
+
+
+def test_a_run_of_the_same_script_without_a_name_does_not_close_it(receiver, dead_run):
+    """It may be the next job of an array."""
+    summarise(DEAD, started=NOW - 500.0, health="critical", state="died", name="")
+    summarise("train-3d4e5f", started=NOW + 100.0, name="")
+
+    closer(receiver, NOW + 120.0).close_cases()
+    assert (receiver.requests, states()) == ([], ["firing"])
+
+
+def test_the_id_of_a_run_is_its_name_where_it_has_no_other(receiver, dead_run):
+    summarise("train", started=NOW + 100.0, name="")
+
+    closer(receiver, NOW + 120.0).close_cases()
+    assert states() == ["resolved"]
 
 
 def test_the_receiver_of_another_project_gets_nothing(receiver, dead_run):
