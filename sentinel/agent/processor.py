@@ -332,10 +332,7 @@ class RunProcessor:
             self.baseline_memory.metadata |= self.history.run_metadata.as_dict()
             self.baseline_memory.is_healthy = not self.history.has_alarms()
             self.baseline_memory.restore()
-        for entry in self.journal.entries_since_snapshot(self.run):
-            # Its consequences are stored already; only the state of the pipeline is rebuilt.
-            for _ in self.pipeline.process(entry):
-                pass
+        self._process_journal()
         self._drop_closed()
         self.exposition.set_start_time(self.history.first_time())
         latest_records = self.history.latest_records(self.run)
@@ -357,6 +354,14 @@ class RunProcessor:
                 is_running=bool(latest_records) and self.stop_record is None,
             )
         self.show_open_cases()
+
+    def _process_journal(self) -> None:
+        """Rebuild the state of the pipeline; the consequences of these entries are stored."""
+        for entry in self.journal.entries_since_snapshot(self.run):
+            for result in self.pipeline.process(entry):
+                # A TRAINING dropped the baseline; the one chosen by its metadata is recorded.
+                if self.baseline_memory is not None and result.record.event is Event.METADATA:
+                    self.baseline_memory.restore()
 
     def _drop_closed(self) -> None:
         """Drop the incidents that another process closed while no agent served the run."""

@@ -24,7 +24,7 @@ from typing import Any
 
 from sentinel.model.finding import Severity
 from sentinel.model.record import WHOLE_RUN, Event
-from sentinel.pipeline.engine import Engine, Result
+from sentinel.pipeline.engine import ENDED_SCOPES, Engine, Result
 from sentinel.pipeline.run_baselines import BASELINE_SETTINGS
 from sentinel.signals.framework_config import TRAINER_SETTINGS, VERL_SETTING_PATHS
 from sentinel.stats.baseline import KNOT_SPACING, MAX_KNOTS, WINDOW, TrajectoryPrior
@@ -208,7 +208,8 @@ class BaselineMemory:
     """Gives a run the baselines of alike runs, and stores its own if it was healthy.
 
     `metadata` are what is known of the run at the beginning. `used` is the file in which the run
-    records the baseline that it started from: an agent that is started again uses the same.
+    records the baseline that its training started from: an agent that is started again uses the
+    same.
     """
 
     run: str
@@ -219,7 +220,7 @@ class BaselineMemory:
     is_healthy: bool = True
 
     def restore(self) -> None:
-        """Use the priors that the run started from, if it has started."""
+        """Use the priors that the training started from, if it has started."""
         if self.used is None:
             return
         try:
@@ -239,9 +240,15 @@ class BaselineMemory:
         record = result.record
         if record.rank != WHOLE_RUN:
             return
-        if record.event in {Event.START, Event.METADATA}:
-            self.metadata |= {**record.attributes, **record.values}
-            if not self.engine.baselines.get(self.run):
+        if record.event in ENDED_SCOPES:
+            self._forget_used()
+        elif record.event in {Event.START, Event.METADATA}:
+            stated: dict[str, str | float] = {**record.attributes, **record.values}
+            self.metadata |= stated
+            # Another training that states no settings may have others than the one before it.
+            has_settings = not stated.keys().isdisjoint(CONFIGURATION_KEYS)
+            is_chosen = bool(self.engine.baselines.get(self.run))
+            if not is_chosen and (record.event is Event.START or has_settings):
                 self._choose()
         elif record.event is Event.STOP and record.attributes.get("outcome") == "finished":
             self.add_run(record.step, record.time)
@@ -262,6 +269,16 @@ class BaselineMemory:
                 self.used.write_text(json.dumps(baseline_to_dict(stored)))
             except OSError as error:
                 log.warning("The baseline of this run cannot be recorded: %s", error)
+
+    def _forget_used(self) -> None:
+        """Delete the record of the baseline of the training, or of the stage, that is over."""
+        if self.used is None:
+            return
+        try:
+            self.used.unlink(missing_ok=True)
+        except OSError as error:
+            log.warning("The baseline of the last training cannot be deleted: %s", error)
+            self.used = None
 
     def add_run(self, last_step: int, time: float) -> bool:
         """Store the trajectories of the run as far as it is healthy; whether there were any."""

@@ -159,6 +159,56 @@ def test_an_agent_that_starts_again_uses_the_baseline_the_run_began_with(tmp_pat
     assert restored.engine.priors == engine.priors
 
 
+def run_into_another(event, directory, used, **metadata):
+    """A run whose second training or stage begins, with the metadata that it then states."""
+    pipeline = build(Settings(sinks={}))
+    memory = BaselineMemory("second", pipeline.engine, BaselineStore(directory), used=used)
+    *first, stop = run_records(2, "second")
+    begins = replace(stop, event=event, attributes={}, values={"training_number": 2.0})
+    stated = replace(begins, event=Event.METADATA, values=metadata)
+    for record in (*first, begins, stated):
+        memory.update(pipeline.engine.process(record))
+    return memory
+
+
+def restored_priors(directory, used):
+    memory = BaselineMemory("second", Engine({}), BaselineStore(directory), used=used)
+    memory.restore()
+    return memory.engine.priors
+
+
+@pytest.mark.parametrize("event", [Event.TRAINING, Event.STAGE])
+@pytest.mark.parametrize("metadata", [{"beta": 0.1}, {"highest_group_learning_rate": 1e-3}])
+def test_another_training_does_not_start_from_the_baseline_of_the_first(tmp_path, event, metadata):
+    """Neither with other settings nor if it states none, and also after a restart of the agent."""
+    run_with_memory(tmp_path / "store", "first", seed=1)
+    used = tmp_path / "baseline.json"
+    memory = run_into_another(event, tmp_path / "store", used, **metadata)
+    assert memory.engine.priors == {}
+    assert restored_priors(tmp_path / "store", used) == {}
+
+
+def test_another_training_starts_from_the_baseline_of_its_own_settings(tmp_path, monkeypatch):
+    run_with_memory(tmp_path / "store", "first", seed=1)
+    with monkeypatch.context() as patch:
+        patch.setitem(METADATA, "beta", 0.1)
+        run_with_memory(tmp_path / "store", "other", seed=5)
+        other = baseline_id(configuration_of(METADATA))
+    used = tmp_path / "baseline.json"
+    memory = run_into_another(Event.TRAINING, tmp_path / "store", used, beta=0.1)
+    expected = {"second": BaselineStore(tmp_path / "store").load(other).pooled_priors()}
+    assert memory.engine.priors == expected
+    assert restored_priors(tmp_path / "store", used) == expected
+
+
+def test_a_baseline_that_cannot_be_deleted_is_not_used_for_another_training(tmp_path):
+    run_with_memory(tmp_path / "store", "first", seed=1)
+    used = tmp_path / "baseline.json"
+    used.mkdir()
+    memory = run_into_another(Event.TRAINING, tmp_path / "store", used, beta=0.1)
+    assert memory.engine.priors == {}
+
+
 def test_a_run_with_an_alarm_that_has_not_fired_yet_is_not_stored(tmp_path):
     pipeline = build(Settings(sinks={}))
     pipeline.engine.incident_book.findings_to_fire = 1_000
