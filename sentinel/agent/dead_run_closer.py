@@ -61,6 +61,11 @@ FIRST_PASS_SECONDS, PASS_INTERVAL_SECONDS = 20.0, 300.0
 """When the runs are looked at: after the start, when a new run has a summary, and then again."""
 DELIVERY_SECONDS = 15.0
 """Longest wait for receivers; what they do not accept is tried again at the next pass."""
+STOP_SECONDS = 5.0
+"""Time in which a receiver that got a notification may still respond before the process ends.
+
+Without that response, it is sent again.
+"""
 
 _FIRING_SQL = "select notification from case_history where state = 'firing' order by opened_time"
 
@@ -86,8 +91,8 @@ class DeadRunCloser:
         """Start the thread."""
         self._thread.start()
 
-    def stop(self, timeout: float) -> None:
-        """End the thread; wait up to `timeout` seconds."""
+    def stop(self, timeout: float = STOP_SECONDS) -> None:
+        """End the thread; wait up to `timeout` seconds for the response that it stores."""
         self._stopping.set()
         if self._thread.is_alive():
             self._thread.join(timeout)
@@ -168,7 +173,7 @@ class DeadRunCloser:
             with database.transaction(connection, mode="immediate"):
                 firing = self._close(connection, recipients, last_start)
             undelivered = outbox.count_undelivered(connection, sinks)
-            if undelivered:
+            if undelivered and not self._stopping.is_set():
                 undelivered = self._deliver(path, sinks, recipients)
             return not firing and not undelivered
 
@@ -217,9 +222,9 @@ class DeadRunCloser:
         )
         dispatcher.start()
         try:
-            return dispatcher.drain(DELIVERY_SECONDS)
+            return dispatcher.drain(DELIVERY_SECONDS, self._stopping)
         finally:
-            dispatcher.stop(timeout=5.0)
+            dispatcher.stop(STOP_SECONDS)
 
 
 @contextmanager

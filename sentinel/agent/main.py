@@ -565,6 +565,7 @@ class Agent:
         report_timeout: float = 0.0,
     ) -> None:
         self.storage_keeper.stop()
+        # A receiver that it waits for responds while the others stop.
         self.dead_run_closer.stop(timeout=0.0)
         self.summary_writer.stop(SUMMARY_TIMEOUT_SECONDS)
         self.cluster_role.stop()
@@ -574,6 +575,7 @@ class Agent:
         self.slack_buttons.stop()
         self.dispatcher.stop(delivery_timeout)
         self.report_sender.stop(report_timeout)
+        self.dead_run_closer.stop()
         if self.processor.health_ping is not None:
             self.processor.health_ping.stop(timeout=5.0)
         self.processor.onset_worker.stop(timeout=0.5)

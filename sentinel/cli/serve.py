@@ -88,6 +88,7 @@ def serve(
         unregister_server()
     runs.close()
     server.stop()
+    closer.stop()
     # A thread that waits for a file server would not end.
     os._exit(0)
 

@@ -106,15 +106,20 @@ class Dispatcher:
         for event in self._wake_events.values():
             event.set()
 
-    def drain(self, timeout: float) -> int:
-        """Wait up to `timeout` seconds for an empty outbox; return what is undelivered."""
+    def drain(self, timeout: float, stopping: threading.Event | None = None) -> int:
+        """Wait up to `timeout` seconds for an empty outbox; return what is undelivered.
+
+        It waits no longer once `stopping` is set.
+        """
         deadline = time.monotonic() + timeout
+        stopping = stopping or self._stopping
         self.wake()
         with closing(connect(self.database_path)) as connection:
             while (undelivered := outbox.count_undelivered(connection, self.sinks)) and (
                 time.monotonic() < deadline
             ):
-                time.sleep(_DRAIN_POLL_SECONDS)
+                if stopping.wait(_DRAIN_POLL_SECONDS):
+                    break
         return undelivered
 
     def stop(self, timeout: float) -> bool:

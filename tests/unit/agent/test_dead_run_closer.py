@@ -2,11 +2,14 @@
 
 import fcntl
 import json
+import threading
 from contextlib import closing
 from dataclasses import replace
 
 import pytest
+from support import webhook_receiver
 from support.notifications import NOW, make_notification
+from support.rank_processes import until
 from support.webhook_receiver import Receiver
 
 from sentinel.agent.dead_run_closer import DeadRunCloser
@@ -232,6 +235,20 @@ def test_what_a_receiver_does_not_accept_is_sent_at_a_later_pass(receiver, dead_
 
     again.close_cases()
     assert [request.json["status"] for request in receiver.accepted] == ["resolved"]
+
+
+def test_a_stop_does_not_wait_until_a_receiver_that_fails_accepts_something(
+    receiver, dead_run, monkeypatch
+):
+    receiver.default = webhook_receiver.status(500)
+    monkeypatch.setattr("sentinel.agent.dead_run_closer.FIRST_PASS_SECONDS", 0.0)
+    monkeypatch.setattr("sentinel.agent.dead_run_closer.DELIVERY_SECONDS", 10_000.0)
+    running = closer(receiver, NOW + DAY + 1.0)
+    running.start()
+    until(lambda: receiver.requests, 240.0, "a request")
+    running.stop(timeout=60.0)
+
+    assert "sentinel-closer" not in {thread.name for thread in threading.enumerate()}
 
 
 @pytest.fixture
