@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol, get_args
 
 from sentinel.model.evidence_text import label_of
+from sentinel.model.incident import Resolution
 from sentinel.signals.catalogue import better_value
 from sentinel.signals.run_metadata import NAME_KEY
 from sentinel.signals.tracker_runs import TRACKER_RUN_KEYS
@@ -86,13 +87,13 @@ def compare(
     """The comparison as plain data, whose lists of values have one entry per run, in their order.
 
     Keys: axis, runs (name, state, health, step, seconds, metadata of the heading, number of cases,
-    and how many of them are open or lasted until the end), settings (name and values of those that
-    differ), same_settings (how many are equal), metrics (signal, label, unit, better, common_x,
-    best_run and values: first, last, best, best_x, at_common, bad_count), series (by signal, with
-    `x` from the start of the run if the axis is time), and problems (title and, per run, its cases
-    of that kind). Values that are not finite are NaN. Without `signals`, those of the training that
-    most runs have. `window` is the part of the axis that is read. Raises ValueError for an
-    unknown axis, or more than `MAX_RUNS` runs.
+    and how many of them are open, or lasted until the end of the run or of their training),
+    settings (name and values of those that differ), same_settings (how many are equal), metrics
+    (signal, label, unit, better, common_x, best_run and values: first, last, best, best_x,
+    at_common, bad_count), series (by signal, with `x` from the start of the run if the axis is
+    time), and problems (title and, per run, its cases of that kind). Values that are not finite are
+    NaN. Without `signals`, those of the training that most runs have. `window` is the part of the
+    axis that is read. Raises ValueError for an unknown axis, or more than `MAX_RUNS` runs.
     """
     if axis not in AXES:
         raise ValueError(f"The axis must be one of {', '.join(AXES)}.")
@@ -304,6 +305,8 @@ def _compare_settings(settings: Sequence[Mapping[str, Any]]) -> tuple[list[JsonO
 def _summary(run: ComparedRun, cases: Sequence[JsonObject]) -> JsonObject:
     state = run.state
     metadata = state.get("metadata") or run.reader.metadata()
+    ends = [case["lasted_until"] for case in cases if case.get("lasted_until")]
+    training_ends = ends.count(Resolution.TRAINING_FINISHED.value)
     return {
         "name": run.name,
         "run": state.get("run", run.name),
@@ -319,7 +322,8 @@ def _summary(run: ComparedRun, cases: Sequence[JsonObject]) -> JsonObject:
         "model": metadata.get("model", ""),
         "cases": len(cases),
         "open_cases": sum(1 for case in cases if case.get("resolved_step") is None),
-        "lasting_cases": sum(1 for case in cases if case.get("lasted_until")),
+        "lasting_cases": len(ends) - training_ends,
+        "training_lasting_cases": training_ends,
     }
 
 

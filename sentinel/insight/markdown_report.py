@@ -75,9 +75,12 @@ def value_text(value: float | str | None, unit: str = "") -> str:
 
 def case_count_text(run: JsonObject) -> str:
     """How many cases a compared run has, and how many of them were never over."""
-    lasting = run["open_cases"] + run["lasting_cases"]
-    when = "open" if run["open_cases"] else "open when the run ended"
-    return f"{run['cases']}, {lasting} {when}" if lasting else str(run["cases"])
+    texts = [str(run["cases"])]
+    if lasting := run["open_cases"] + run["lasting_cases"]:
+        texts.append(f"{lasting} {'open' if run['open_cases'] else 'open when the run ended'}")
+    if lasting := run["training_lasting_cases"]:
+        texts.append(f"{lasting} open when {'its' if lasting == 1 else 'their'} training ended")
+    return ", ".join(texts)
 
 
 def has_common_value(metric: JsonObject) -> bool:

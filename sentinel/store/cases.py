@@ -12,7 +12,7 @@ from sentinel.model.clean_text import clean
 from sentinel.model.diagnosis import Diagnosis
 from sentinel.model.evidence_text import label_of
 from sentinel.model.finding import Severity
-from sentinel.model.incident import Resolution
+from sentinel.model.incident import Incident, Resolution
 from sentinel.model.message import MAX_FACTS, Message, build_message
 from sentinel.model.notification import Notification, NotificationReason
 from sentinel.model.record import WHOLE_RUN
@@ -108,7 +108,8 @@ def case_fields(case: JsonObject | None) -> JsonObject:
 def case_to_dict(notification: Notification) -> JsonObject:
     """A case as JSON; `incidents` are names, and the first is the name of the case.
 
-    `lasted_until` is the end of the run, if the problem was there then, however it was closed.
+    `lasted_until` is the end of the run, or of its training among several of the run, if the
+    problem was there then, however it was closed. The end of a stage is none: training goes on.
     """
     lead = notification.incident
     is_resolved = notification.reason is NotificationReason.RESOLVED
@@ -122,7 +123,7 @@ def case_to_dict(notification: Notification) -> JsonObject:
         "opened_time": lead.opened_time,
         "resolved_step": lead.resolved_step if is_resolved else None,
         "resolution": _value(lead.resolution) if is_resolved else None,
-        "lasted_until": _value(lead.lasted_until) if is_resolved else None,
+        "lasted_until": _value(_training_end(lead)) if is_resolved else None,
         "remedy": notification.remedy,
         "last_good_step": notification.last_good_step,
         "incidents": [each.name for each in notification.incidents],
@@ -130,6 +131,11 @@ def case_to_dict(notification: Notification) -> JsonObject:
         if notification.diagnosis is None
         else diagnosis_to_dict(notification.diagnosis),
     }
+
+
+def _training_end(incident: Incident) -> Resolution | None:
+    end = incident.lasted_until
+    return None if end is Resolution.STAGE_FINISHED else end
 
 
 def _value(resolution: Resolution | None) -> str | None:

@@ -100,7 +100,8 @@ def make_summary(state: Mapping[str, Any], sparkline: Curve) -> JsonObject:
 def read_summary(state: Mapping[str, Any], reader: RunReader) -> JsonObject:
     """The summary of a run in that state, with the sparkline that `reader` reads.
 
-    The end of a run closes its cases; those that lasted until then are its problems.
+    The end of a run, or of one of its trainings, closes its cases; those that lasted until then are
+    its problems.
     """
     if state["state"] not in ACTIVE_STATES:
         lasted = [each for each in reader.cases() if each["lasted_until"]]

@@ -7,11 +7,14 @@ from dataclasses import replace
 import pytest
 from playwright.sync_api import expect
 from support.expositions import make_exposition
-from support.results import NOW, RUN, case_result, make_incident, step_result
+from support.results import NOW, RUN, case_result, make_incident, make_result, step_result
 
 from sentinel.model.delivery_problem import DeliveryProblem
 from sentinel.model.finding import Finding, Severity
-from sentinel.model.notification import RunContext
+from sentinel.model.incident import Resolution
+from sentinel.model.notification import NotificationReason, RunContext
+from sentinel.model.record import Event
+from sentinel.store.cases import case_with_message
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -77,6 +80,28 @@ def test_a_change_of_a_case_leaves_what_is_selected_and_focused(show):
     expect(page.locator("article.case")).to_have_class("card case warning")
     assert page.evaluate("getSelection().toString()") == remedy.inner_text()
     expect(page.locator("article.case .actions a")).to_be_focused()
+
+
+def test_cases_that_fired_when_their_training_ended_count_but_not_as_open_at_the_end(show):
+    """Folds of a run: two ended damaged, another problem ended with a stage."""
+    ends = [Resolution.TRAINING_FINISHED] * 2 + [Resolution.STAGE_FINISHED]
+    cases = []
+    for number, end in enumerate(ends, 1):
+        incident = make_incident(episode=number)
+        incident.resolve(end, 120, NOW + 60)
+        result = case_result(NotificationReason.RESOLVED, of=[incident], diagnosis=None)
+        cases.append(case_with_message(result.case_notifications[0], NOW + 90))
+    stop = make_result(Event.STOP, 900, attributes={"outcome": "finished"})
+    state = make_exposition(stop, clock=lambda: NOW + 90).state()
+    page = show(state, cases=lambda *_, **__: cases)
+
+    expect(page.locator("#section-cases .note")).to_have_text("2 open when their training ended")
+    expect(page.locator("article.case")).to_have_count(2)
+    expect(page.locator(".verdict.critical")).to_contain_text(
+        "It lasted until the training finished. 1 other case did, too."
+    )
+    expect(page.locator("details.resolved")).to_have_count(1)
+    expect(page.locator("details.resolved")).to_contain_text("another stage began")
 
 
 def test_times_are_in_utc(show):

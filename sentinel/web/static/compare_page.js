@@ -1,7 +1,7 @@
 // Runs side by side: the settings that differ, problems, curves over each other, and results.
 import {
   button, choice, container, createTable, element, emptyState, formatCount, formatTime, formatDuration, formatNumber,
-  healthClass, isNumber, setAttributes, severityClass,
+  formatOpenCount, formatTrainingEndCount, healthClass, isNumber, setAttributes, severityClass,
 } from "./dom.js";
 import { createFrame } from "./frame.js";
 import { report } from "./source.js";
@@ -172,9 +172,9 @@ function createComparedRuns(page) {
 }
 
 // How many cases a run has, and how many of them were never over.
-function comparedCases({ cases, open_cases: open, lasting_cases: lasting }) {
+function comparedCases({ cases, open_cases: open, lasting_cases: lasting, training_lasting_cases: ofTraining }) {
   if (!cases) return "none";
-  return open + lasting ? `${cases}, ${open + lasting} ${open ? "open" : "open when the run ended"}` : String(cases);
+  return [String(cases), formatOpenCount(open + lasting, !open), formatTrainingEndCount(ofTraining)].filter(Boolean).join(", ");
 }
 
 function createComparedProblems(page) {

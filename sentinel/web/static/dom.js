@@ -166,6 +166,16 @@ export function formatCount(count, noun) {
   return `${formatNumber(count)} ${noun}${count === 1 ? "" : "s"}`;
 }
 
+// How many cases are open, or were when the run ended; empty if none is.
+export function formatOpenCount(count, hasEnded) {
+  return count ? `${count} open${hasEnded ? " when the run ended" : ""}` : "";
+}
+
+// How many cases were open when their training, one of several of the run, ended.
+export function formatTrainingEndCount(count) {
+  return count ? `${count} open when ${count === 1 ? "its" : "their"} training ended` : "";
+}
+
 export function capitalize(text) {
   return text ? `${text[0].toUpperCase()}${text.slice(1)}` : "";
 }

@@ -128,6 +128,24 @@ def test_cases_that_lasted_until_the_end_of_the_run_are_counted():
     assert case_count_text(run) == "2, 1 open when the run ended"
 
 
+def test_cases_that_fired_when_their_training_ended_are_counted_by_themselves():
+    """One of several trainings of a run, such as a fold."""
+    fold = case("nan_or_inf", resolved=20) | {"lasted_until": "the training finished"}
+    other = fold | {"name": "a/nan_or_inf#2"}
+    lasting = case("kl_blowup", resolved=40) | {"lasted_until": "the run finished"}
+    is_open = case("loss_spike")
+    texts = [
+        case_count_text(compare([compared("a", cases=cases)])["runs"][0])
+        for cases in ([fold], [fold, other, lasting], [fold, is_open])
+    ]
+
+    assert texts == [
+        "1, 1 open when its training ended",
+        "3, 1 open when the run ended, 2 open when their training ended",
+        "2, 1 open, 1 open when its training ended",
+    ]
+
+
 def test_time_counts_from_the_start_of_each_run():
     runs = [
         compared("a", {"started": 90.0}, curves={"loss": curve([1.0, 2.0], x=[100.0, 110.0])}),

@@ -5,16 +5,23 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from contextlib import suppress
+from contextlib import closing, suppress
 from math import nan
 
 import pytest
+from support.results import case_result, make_incident
 
+from sentinel.model.incident import Resolution
+from sentinel.model.notification import NotificationReason
+from sentinel.store.cases import store_case
+from sentinel.store.database import connect
+from sentinel.store.run_reader import RunReader
 from sentinel.store.run_summary import (
     MAX_SUMMARY_BYTES,
     SUMMARY_NAME,
     RunIndex,
     make_summary,
+    read_summary,
     write_summary,
 )
 from sentinel.transport.paths import AGENT_LOCK, DATABASE_NAME
@@ -90,6 +97,34 @@ def test_the_summary_has_what_a_list_shows():
 )
 def test_the_health_is_that_of_the_worst_open_incident(changes, health):
     assert make_summary(STATE | changes, ("", [], None))["health"] == health
+
+
+@pytest.mark.parametrize(
+    ("resolutions", "health"),
+    [
+        ([Resolution.CLEARED], "ok"),
+        ([Resolution.STAGE_FINISHED], "ok"),
+        ([Resolution.RUN_FINISHED], "critical"),
+        ([Resolution.TRAINING_FINISHED], "critical"),
+        ([Resolution.TRAINING_FINISHED, Resolution.STARTED_AGAIN], "critical"),
+    ],
+)
+def test_a_case_counts_after_its_end_if_it_fired_when_the_run_or_its_training_ended(
+    tmp_path, resolutions, health
+):
+    """A stage is followed by others of the same training: what ended with it is over."""
+    incident = make_incident()
+    for resolution in resolutions:
+        incident.resolve(resolution, 399, 1_700_000_399.0)
+    result = case_result(NotificationReason.RESOLVED, of=[incident], diagnosis=None)
+    with closing(connect(tmp_path / DATABASE_NAME)) as connection:
+        store_case(connection, result.case_notifications[0])
+        connection.commit()
+    state = STATE | {"state": "finished", "step": 900, "cases": [], "incidents": []}
+
+    summary = read_summary(state, RunReader(tmp_path / DATABASE_NAME))
+    assert summary["health"] == health
+    assert (summary["worst_case"] is None) == (health == "ok")
 
 
 def test_the_longest_texts_fit_into_the_file(tmp_path):

@@ -1,10 +1,10 @@
 // Open cases, as their notifications tell them, and those that are resolved.
 import {
-  button, container, createChangeCheck, element, emptyState, formatCount, formatTime, formatRanks, isActive, isNumber,
-  setAttributes, setText, severityClass, textWithCode,
+  button, container, createChangeCheck, element, emptyState, formatCount, formatOpenCount, formatTime, formatTrainingEndCount,
+  formatRanks, isActive, isNumber, setAttributes, setText, severityClass, textWithCode,
 } from "../dom.js";
 import { caseCurves, rangeOfCase } from "./case_curves.js";
-import { caseAnchor, lastingCases, singleIncidents } from "./header.js";
+import { caseAnchor, isOfTrainingEnd, lastingCases, singleIncidents } from "./header.js";
 import { openAcknowledgeDialog, openSilenceDialog, sendSuppression } from "./suppression.js";
 
 const MAX_RESOLVED_SHOWN = 50;
@@ -27,10 +27,11 @@ export function createCases(page) {
     title: "Cases",
     element: root,
     note(run) {
-      const lasting = lastingCases(run, page.pastCases).length;
-      const count = run.cases.length + lasting;
-      const hasEnded = lasting || run.state === "finished";
-      return count ? `${count} open${hasEnded ? " when the run ended" : ""}` : "none open";
+      const lasting = lastingCases(run, page.pastCases);
+      const ofTraining = lasting.filter(isOfTrainingEnd).length;
+      const ofRun = lasting.length - ofTraining;
+      const open = formatOpenCount(run.cases.length + ofRun, ofRun > 0 || run.state === "finished");
+      return [open, formatTrainingEndCount(ofTraining)].filter(Boolean).join(", ") || "none open";
     },
     update(run) {
       // How long ago a case was found, and its present value, change all the time.

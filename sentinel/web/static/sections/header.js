@@ -94,12 +94,17 @@ export function singleIncidents(run) {
   return run.incidents.filter((incident) => !incident.case && incident.severity !== "info");
 }
 
-// Cases that were there when the run ended, however they were closed: what they are about was never over. The most severe and then
-// the one that began first leads, as in the verdict of a report.
+// Cases that were there when the run, or their training, ended, however they were closed: what they are about was never over. The
+// most severe and then the one that began first leads, as in the verdict of a report.
 export function lastingCases(run, pastCases) {
   if (isActive(run)) return [];
   return pastCases.filter((each) => each.lasted_until)
     .sort((a, b) => Number(b.severity === "critical") - Number(a.severity === "critical") || a.onset_step - b.onset_step);
+}
+
+// Whether a case was there when its training ended, one of several of the run, and not when the run did.
+export function isOfTrainingEnd({ lasted_until: end }) {
+  return end === "the training finished";
 }
 
 export function caseAnchor(name) {
@@ -133,8 +138,13 @@ function verdictWithoutCase(run, lasting) {
   const { state, monitored = [] } = run;
   const single = singleIncidents(run);
   if (lasting.length) {
-    const others = lasting.length > 1 ? ` ${capitalize(formatCount(lasting.length - 1, "other case"))} did, too.` : "";
-    return [severityClass(lasting[0]), lasting[0].message.subject, `It lasted until ${lasting[0].lasted_until}.${others}`];
+    const [worst, ...others] = lasting;
+    const texts = [`It lasted until ${worst.lasted_until}.`];
+    for (const end of new Set(others.map((each) => each.lasted_until))) {
+      const count = formatCount(others.filter((each) => each.lasted_until === end).length, "other case");
+      texts.push(`${count} ${end === worst.lasted_until ? "did, too" : `lasted until ${end}`}.`);
+    }
+    return [severityClass(worst), worst.message.subject, texts.join(" ")];
   }
   if (["failed", "died"].includes(state)) return ["critical", `The run ${state}.`, "No case explains it."];
   if (run.cluster?.role === "follower") return ["info", "Cases are shown by the head.", ""];
