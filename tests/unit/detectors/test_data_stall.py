@@ -88,3 +88,38 @@ def test_a_wait_of_several_ranks_is_a_warning(late):
     assert record.step <= 100 + 18
     assert finding.severity is Severity.WARNING
     assert finding.rank is None
+
+
+def waits_by_chance(ranks, share, seed=0, onset=100, count=400):
+    """Steps of 0.5 s of work; from the onset on, each rank waits 1 s in that share of the steps."""
+    rng = Random(seed)
+    for step in range(1, count + 1):
+        is_slow = step >= onset
+        row = [(is_slow and rng.random() < share) + rng.uniform(0.001, 0.005) for _ in range(ranks)]
+        yield combine_step(step, data_wait=row, step_time=[0.5 + max(row)] * ranks)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("ranks", "share"), [(2, 0.5), (8, 0.12), (64, 0.02)])
+def test_a_wait_of_another_rank_at_each_step_is_a_warning(ranks, share, seed):
+    """Storage that is slow for one file in eight is slow for one of the ranks at most steps."""
+    record, finding = first_finding(DataStall(), waits_by_chance(ranks, share, seed))
+
+    assert record.step <= 100 + 64
+    assert finding.severity is Severity.WARNING
+    assert finding.rank is None
+    assert finding.evidence["data_wait_share"] > 0.6
+
+
+@pytest.mark.parametrize("ranks", [2, 8, 64])
+def test_a_rank_that_mostly_waits_longest_is_left_to_the_detector_that_names_it(ranks):
+    """In one step of eight another rank waits instead."""
+    rng = Random(1)
+    records = []
+    for step in range(1, 400):
+        late = 1 if step % 8 else rng.randrange(ranks)
+        is_slow = step >= 100
+        row = [(3.0 if rank == late and is_slow else 0.02) for rank in range(ranks)]
+        records.append(combine_step(step, data_wait=row, step_time=[1 + max(row)] * ranks))
+
+    assert first_finding(DataStall(), records) == (None, None)
