@@ -95,8 +95,9 @@ class Engine:
     `detector_factories` build one detector per run and name. Records of single ranks are not
     evaluated. `baselines` are those of each run, updated once per record for all detectors.
     `priors` are the trajectories that a run starts from, in place of the general ones.
-    `estimate_onset` dates an incident when it opens; without it, the onsets arrive as records of
-    the event ONSET, and until then `incident_book.undated` has the incidents that wait for one.
+    `estimate_onset` dates an incident when it opens; if it raises, the detector's date stays.
+    Without it, the onsets arrive as records of the event ONSET, and until then
+    `incident_book.undated` has the incidents that wait for one.
     """
 
     detector_factories: Mapping[str, Callable[[], Detector]]
@@ -218,7 +219,11 @@ class Engine:
             if len(undated) > MAX_UNDATED:
                 del undated[next(iter(undated))]
             return
-        onset = self.estimate_onset(request.points, request.suspected_step)
+        try:
+            onset = self.estimate_onset(request.points, request.suspected_step)
+        except Exception:
+            log.exception("The onset of %s cannot be estimated", incident.name)
+            return
         if onset is not None:
             self.incident_book.undated[incident.name] = request
             incident.set_onset(self.incident_book.set_onset(incident.name, onset))

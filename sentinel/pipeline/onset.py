@@ -35,6 +35,8 @@ RAMP_POINTS = (4, 8, 16)
 """Points within which a signal goes from one level to another, besides a step."""
 SPIKE_NOISE_WIDTHS = 6.0
 """Noise widths from both neighbors beyond which a value is ignored: one spike is no change."""
+MIN_NOISE = 1e-100
+"""Least noise of values of which the largest is about 1: a value divided by it can be squared."""
 SPLIT_PENALTY = 9.0
 """Cost of a split in the search, times the logarithm of the number of values: three times that of
 its three parameters, since noise is correlated."""
@@ -74,9 +76,11 @@ def _scale_by_noise(raw: Sequence[float]) -> _Array:
     values = np.array(raw, dtype=float)
     if values.min() > 0 and values.max() > 3 * values.min():
         values = np.log(values)
+    # Differences and squares must not overflow; a power of two changes no digit.
+    values = np.ldexp(values, -np.frexp(np.abs(values).max())[1])
     steps = np.diff(values)
     noise = float(np.median(np.abs(steps - np.median(steps)))) / 0.6745 / 2**0.5
-    noise = noise or float(np.std(values)) * 1e-3 or 1.0
+    noise = max(noise or float(np.std(values)) * 1e-3 or 1.0, MIN_NOISE)
     inner = np.median([values[:-2], values[1:-1], values[2:]], axis=0)
     spikes = np.abs(values[1:-1] - inner) > SPIKE_NOISE_WIDTHS * noise
     values[1:-1][spikes] = inner[spikes]

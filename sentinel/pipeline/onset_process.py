@@ -6,6 +6,7 @@ ruptures loads scipy: in the agent, it would take 95 MB until the end of the run
 from __future__ import annotations
 
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -14,6 +15,8 @@ from pathlib import Path
 
 from sentinel.model.incident import Onset
 from sentinel.pipeline.onset_request import OnsetRequest
+
+log = logging.getLogger(__name__)
 
 DEADLINE_SECONDS = 120.0
 """A busy node takes long to import scipy; estimates later than this are given up."""
@@ -33,7 +36,7 @@ class OnsetProcess:
         self._child: subprocess.Popen[str] | None = None
 
     def estimate(self, requests: Sequence[OnsetRequest]) -> list[Onset | None]:
-        """The onset for each request; None if there is no clear change.
+        """The onset for each request; None if there is no clear change, or the estimate fails.
 
         Raises OnsetProcessError, OSError.
         """
@@ -59,13 +62,24 @@ class OnsetProcess:
         if child.returncode:
             reason = (errors.strip().splitlines() or ["no message"])[-1]
             raise OnsetProcessError(f"The process exited with {child.returncode}: {reason}")
-        return [None if steps is None else Onset(*steps) for steps in json.loads(output)]
+        return [
+            _to_onset(request, answer)
+            for request, answer in zip(requests, json.loads(output), strict=True)
+        ]
 
     def kill(self) -> None:
         """End the process, if one runs; from any thread."""
         child = self._child
         if child is not None and child.returncode is None:
             child.kill()
+
+
+def _to_onset(request: OnsetRequest, answer: list[int] | str | None) -> Onset | None:
+    """The onset in an answer of `main`; an error is logged."""
+    if isinstance(answer, str):
+        log.error("The onset of %s cannot be estimated: %s", request.incident, answer)
+        return None
+    return None if answer is None else Onset(*answer)
 
 
 def child_environment() -> dict[str, str]:
@@ -77,14 +91,19 @@ def child_environment() -> dict[str, str]:
 
 
 def main() -> None:
-    """Read points and suspected steps from standard input, and print the onsets."""
+    """Read points and suspected steps from standard input; print the steps of each onset.
+
+    In place of the steps, there is None without a clear change, and the message of an error.
+    """
     from sentinel.pipeline.onset import estimate_onset  # noqa: PLC0415 - this process only
 
-    found = [
-        estimate_onset([(step, value) for step, value in points], suspected_step)
-        for points, suspected_step in json.load(sys.stdin)
-    ]
-    steps = [
-        None if onset is None else (onset.step, onset.earliest, onset.latest) for onset in found
-    ]
-    sys.stdout.write(json.dumps(steps))
+    answers: list[tuple[int, int, int] | str | None] = []
+    for points, suspected_step in json.load(sys.stdin):
+        try:
+            onset = estimate_onset([(step, value) for step, value in points], suspected_step)
+        except Exception as error:
+            answers.append(f"{type(error).__name__}: {error}")
+        else:
+            steps = None if onset is None else (onset.step, onset.earliest, onset.latest)
+            answers.append(steps)
+    sys.stdout.write(json.dumps(answers))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from typing import ClassVar
 
 import pytest
@@ -12,6 +13,7 @@ from sentinel.detectors.run_failed import RunFailed
 from sentinel.model.finding import Clear, Finding, Severity
 from sentinel.model.record import WHOLE_RUN, Event, Record
 from sentinel.pipeline.engine import MAX_DETECTOR_ERRORS, Engine
+from sentinel.pipeline.onset_request import MIN_POINTS
 
 
 class Above:
@@ -69,6 +71,23 @@ def test_a_detector_that_raises_is_switched_off_and_the_others_continue(caplog):
 
     assert engine.error_counts == {"broken": MAX_DETECTOR_ERRORS}
     assert all("above" in result.findings for result in results)
+
+
+def test_an_incident_whose_onset_cannot_be_estimated_opens_with_the_date_of_its_detector(caplog):
+    def estimate_onset(points, suspected_step):
+        raise ValueError
+
+    engine = Engine({"above": Above}, estimate_onset=estimate_onset)
+    with caplog.at_level(logging.CRITICAL, "sentinel"):
+        results = [
+            engine.process(replace(record(float(step > MIN_POINTS) * 2.0), step=step))
+            for step in range(1, MIN_POINTS + 2)
+        ]
+
+    (notification,) = results[-1].notifications
+    assert notification.incident.onset_step == MIN_POINTS + 1
+    assert results[-1].case_notifications
+    assert not engine.incident_book.undated
 
 
 def test_a_failure_that_another_rank_proves_to_have_caused_is_corrected():

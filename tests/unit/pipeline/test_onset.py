@@ -94,6 +94,14 @@ def test_one_value_shows_a_jump():
     assert estimate_onset(points, 10 * HEALTHY_POINTS) == Onset(1200, 1200, 1200)
 
 
+@pytest.mark.parametrize("sizes", [(1e200,), (1e200,) * 4, (-1.7e308,) * 3])
+@pytest.mark.parametrize("unit", [1e-300, 1.0, 1e199])
+def test_a_change_to_values_whose_squares_overflow_has_an_onset(sizes, unit):
+    healthy = [unit * (-1.0 + 0.01 * (n * 7 % 5)) for n in range(60)]
+
+    assert estimate_onset(list(enumerate([*healthy, *sizes])), 60) == Onset(60, 60, 60)
+
+
 def test_the_estimate_is_deterministic():
     points = series(4, 20, ramp)
 

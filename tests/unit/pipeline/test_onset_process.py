@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import subprocess
 import sys
 import threading
@@ -24,6 +25,16 @@ def test_the_estimates_are_those_of_this_process():
 
     assert expected is not None
     assert OnsetProcess().estimate([REQUEST, constant]) == [expected, None]
+
+
+def test_a_request_that_fails_has_no_estimate_and_the_others_have_theirs(caplog):
+    broken = OnsetRequest("run/loss_spike#1", 100, ())
+    with caplog.at_level(logging.ERROR):
+        onsets = OnsetProcess().estimate([broken, REQUEST])
+
+    assert onsets == [None, estimate_onset(POINTS, 122)]
+    assert "run/loss_spike#1" in caplog.text
+    assert "ValueError" in caplog.text
 
 
 def test_a_process_that_fails_gives_an_error_without_a_traceback(monkeypatch):
