@@ -23,6 +23,7 @@ from sentinel.client.capture.group_rates import uneven_rates
 from sentinel.client.capture.loss import StepLoss
 from sentinel.client.capture.scalars import RejectedValueError, split_by_device
 from sentinel.client.capture.trained_parameters import TrainedParameters
+from sentinel.client.capture.weight_writes import WeightWrites
 from sentinel.client.recorder import Recorder
 from sentinel.model.record import Event
 
@@ -72,6 +73,12 @@ class TrainingLoop:
     """Whether an optimizer has returned that seemed to have been left for another training."""
     alternation: Alternation = field(default_factory=Alternation)
     trained: TrainedParameters = field(default_factory=TrainedParameters)
+    weight_writes: WeightWrites = field(default_factory=WeightWrites)
+    """Those into the weights of the primary optimizer."""
+    is_reset: bool = False
+    """Whether the weights were set for the optimizer that steps now, which has no state yet."""
+    left_at: weakref.WeakKeyDictionary[Any, int] = field(default_factory=weakref.WeakKeyDictionary)
+    """The counted steps when an optimizer was no longer the primary one."""
     loss_kind: str = ""
     """How the loss of the last backward pass is computed."""
     loss_kinds: set[str] = field(default_factory=set)
@@ -140,6 +147,10 @@ class TrainingLoop:
         )
         self.thread_state.stepping_optimizers = (*enclosing, id(optimizer))
         if len(self.thread_state.stepping_optimizers) == 1:
+            if self.primary_ref() is optimizer:
+                self.weight_writes.before_step()
+            else:
+                self.is_reset = not optimizer.state and self.weight_writes.has_new()
             has_closure = bool(_closure(args, kwargs))
             if not has_closure:
                 self._measure(optimizer)
@@ -161,9 +172,11 @@ class TrainingLoop:
             # Before the closure ran, this step had no gradient.
             if _closure(args, kwargs):
                 self._measure(optimizer)
+            self.weight_writes.after_step()
             self._complete_optimizer_step(optimizer)
         else:
             self.on_uncounted_step()
+        self.is_reset = False
 
     def before_clip(self, clipped: Sequence[Any] | None = None) -> None:
         """Gradients, by default all, are complete and may be clipped now."""
@@ -247,6 +260,9 @@ class TrainingLoop:
         is_late = self._counted_steps() > OTHER_STEPS_MARGIN and not is_known
         is_larger = size > self.primary_size and not is_late
         if is_replaced or is_larger:
+            if primary is not None:
+                self.left_at[primary] = self.recorder.clock.optimizer_steps
+            self.weight_writes.watch(list(self.trained.parameters_of(optimizer)))
             self.primary_ref, self.primary_size, self.other_steps = weakref.ref(optimizer), size, 0
             self.other_counts.clear()
             self.alternation = Alternation()
@@ -276,10 +292,15 @@ class TrainingLoop:
         """Whether a replacement over known parameters trains the model for something else.
 
         Its loss is computed as in no step before, as that of DPO after SFT, or a part of the model
-        was replaced, as the head for a fine-tuning. Otherwise it is of the same training.
+        was replaced, as the head for a fine-tuning, or the weights were set and the optimizer is
+        new, as for a fold. Otherwise it is of the same training.
         """
         if self._counted_steps() <= OTHER_STEPS_MARGIN or self.recorder.is_resume_declared:
             return False
+        # Fewer steps are those of an inner loop, which begins at the weights of the outer one.
+        is_fold = self.is_reset and self.weight_writes.steps > OTHER_STEPS_MARGIN
+        if is_fold and optimizer not in self.left_at:
+            return True
         is_full = len(self.loss_kinds) >= MAX_LOSS_KINDS
         has_new_loss = self.loss_kind not in self.loss_kinds and not is_full
         return has_new_loss or self.trained.is_part_replaced(optimizer)
@@ -301,6 +322,7 @@ class TrainingLoop:
         self.thread_state.explicit_loss, self.loss.finished = None, True
         self.grad_norm.clips.clear()
         self.trained.clear()
+        self.left_at.clear()
         self.loss_kinds.clear()
         if self._counted_steps() and not is_resumed:
             self.recorder.record_training()

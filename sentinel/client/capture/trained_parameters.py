@@ -2,9 +2,9 @@
 
 An optimizer over none of them belongs to another training if those known so far are gone or take no
 more steps. Optimizers that alternate, as those of a GAN, and one that is created anew over the same
-model belong to one, unless its loss is another or a part of the model was replaced. The parameters
-of earlier trainings stay known: an optimizer that returns to them shows that the optimizers only
-take turns.
+model belong to one, unless its loss is another, a part of the model was replaced or its weights
+were set. The parameters of earlier trainings stay known: an optimizer that returns to them shows
+that the optimizers only take turns.
 
 The optimizer of an engine such as DeepSpeed's holds copies of the parameters, or none between
 steps: the engine gives those of the model. An optimizer without parameters shows nothing.

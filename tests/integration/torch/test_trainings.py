@@ -125,6 +125,42 @@ def numbered_calls():
                 sentinel.log({}, step=step + 1)
 
 
+def renew_optimizer(task):
+    task.optimizer = torch.optim.Adam(task.net.parameters(), lr=1e-2)
+
+
+def folds_that_reset_the_model():
+    with monitored:
+        task = Task()
+        for fold in range(3):
+            if fold:
+                task.net.apply(lambda layer: getattr(layer, "reset_parameters", int)())
+                renew_optimizer(task)
+            task.train()
+
+
+def folds_that_load_the_initial_weights():
+    with monitored:
+        task = Task()
+        initial = copy.deepcopy(task.net.state_dict())
+        for _ in range(3):
+            task.net.load_state_dict(initial)
+            renew_optimizer(task)
+            task.train()
+
+
+def numbered_folds_that_load_the_initial_weights():
+    with monitored:
+        task = Task()
+        initial = copy.deepcopy(task.net.state_dict())
+        for _ in range(3):
+            task.net.load_state_dict(initial)
+            renew_optimizer(task)
+            for step in range(STEPS):
+                task.step()
+                sentinel.log({}, step=step + 1)
+
+
 def preference_loss(task):
     """That of DPO against the model as it is now, ln 2 at first."""
     reference = copy.deepcopy(task.net)
@@ -156,6 +192,9 @@ def sft_and_dpo():
         (rates, 3),
         (calls, 3),
         (numbered_calls, 3),
+        (folds_that_reset_the_model, 3),
+        (folds_that_load_the_initial_weights, 3),
+        (numbered_folds_that_load_the_initial_weights, 3),
     ],
 )
 def test_each_training_is_judged_by_itself(trial, count):
@@ -285,6 +324,78 @@ def epochs():
             task.train(50)
 
 
+def resume_of_the_same_model():
+    """Its weights and the state of its new optimizer are loaded, and the steps go back."""
+    with monitored:
+        task = Task()
+        for step in range(STEPS):
+            if step == STEPS // 2:
+                saved = copy.deepcopy((task.net.state_dict(), task.optimizer.state_dict()))
+            task.step()
+            sentinel.log({}, step=step + 1)
+        task.net.load_state_dict(saved[0])
+        renew_optimizer(task)
+        task.optimizer.load_state_dict(saved[1])
+        for step in range(STEPS // 2, 2 * STEPS):
+            task.step()
+            sentinel.log({}, step=step + 1)
+
+
+def declared_resume_without_the_state_of_the_optimizer():
+    with monitored:
+        task = Task().train()
+        task.net.load_state_dict(copy.deepcopy(task.net.state_dict()))
+        renew_optimizer(task)
+        sentinel.mark("resume")
+        task.train()
+
+
+def weights_clipped_after_each_step():
+    """What is written into the weights in between shows nothing about a new optimizer then."""
+    with monitored:
+        task = Task()
+        for step in range(3 * STEPS):
+            if step == 2 * STEPS:
+                renew_optimizer(task)
+            task.step()
+            with torch.no_grad():
+                for parameter in task.net.parameters():
+                    parameter.clamp_(-2, 2)
+
+
+def rollbacks_of_the_weights():
+    with monitored:
+        task = Task()
+        for _ in range(3):
+            task.train(50)
+            task.net.load_state_dict(copy.deepcopy(task.net.state_dict()))
+
+
+def inner_loops_over_one_model():
+    """As in Reptile: each begins at weights that are set, with an optimizer of its own."""
+    with monitored:
+        task = Task()
+        for _ in range(20):
+            begin = copy.deepcopy(task.net.state_dict())
+            renew_optimizer(task)
+            task.train(6)
+            end = task.net.state_dict()
+            task.net.load_state_dict({k: (begin[k] + end[k]) / 2 for k in begin})
+
+
+def turns_over_weights_that_are_set():
+    """Two optimizers without a state, whose weights are set when one follows the other."""
+    with monitored:
+        task = Task()
+        optimizers = [torch.optim.SGD(task.net.parameters(), lr=0.1) for _ in range(2)]
+        task.optimizer = optimizers[1]
+        task.train(4)
+        for turn in range(6):
+            task.optimizer = optimizers[turn % 2]
+            task.train(40)
+            task.net.load_state_dict(copy.deepcopy(task.net.state_dict()))
+
+
 def turns_of_two_losses():
     """Each has an optimizer of its own over the same model."""
     with monitored:
@@ -324,6 +435,12 @@ def optimizers_without_parameters():
     [
         gan,
         epochs,
+        resume_of_the_same_model,
+        declared_resume_without_the_state_of_the_optimizer,
+        weights_clipped_after_each_step,
+        rollbacks_of_the_weights,
+        inner_loops_over_one_model,
+        turns_over_weights_that_are_set,
         turns_of_two_losses,
         optimizers_without_parameters,
         larger_optimizer_that_joins_late,
