@@ -34,6 +34,9 @@ _OPENED, _ESCALATED, _UPDATED, _CORRECTED, _ENDED, _RESOLVED = (
     reason.value for reason in NotificationReason
 )
 
+_LASTING_ENDS = (Resolution.STARTED_AGAIN, *ENDS_OF_RUN)
+"""Reasons that end a case which fires: they replace no message that alerts someone."""
+
 
 @dataclass(frozen=True, slots=True)
 class OutboxEntry:
@@ -80,7 +83,8 @@ class QueueRules:
 
     `hold_seconds` delays the first notification of a case. The sinks of `updatable` get updates. A
     sink of `withheld` gets a new message at that time (epoch seconds), if at all. A sink of
-    `silent` does not get the end of a case, which only removes what is withheld of it.
+    `silent` does not get the end of a case. That only removes what is withheld of it, and whatever
+    is unsent if the case was acknowledged or expired.
     """
 
     hold_seconds: float = 0.0
@@ -124,14 +128,22 @@ def enqueue(
     connection.execute("update outbox set key = key where false")
     created = time.time() if now is None else now
     if notification.reason is NotificationReason.RESOLVED:
-        name = notification.incident.name
         sinks = [
-            sink
-            for sink in sinks
-            if sink not in rules.silent
-            or any(row.state == "withheld" for row in _pending_rows(connection, sink, name))
+            sink for sink in sinks if not _is_needless_end(connection, notification, sink, rules)
         ]
     return sum(_enqueue_for(connection, notification, sink, created, rules) for sink in sinks)
+
+
+def _is_needless_end(
+    connection: sqlite3.Connection, notification: Notification, sink: str, rules: QueueRules
+) -> bool:
+    """Whether the end of a case is neither sent to that sink nor replaces what is."""
+    name = notification.incident.name
+    pending = _pending_rows(connection, sink, name)
+    if sink not in rules.silent:
+        is_silent = notification.is_silent and not pending
+        return is_silent and not _may_have_message(connection, sink, name)
+    return not any(row.state == "withheld" for row in pending)
 
 
 def _enqueue_for(
@@ -202,10 +214,11 @@ def _enqueue_end(
     notification = with_received_cause(connection, sink, notification, key)
     _mark_merged(connection, [row for row in pending if row.key != key])
     if alert is not None:
-        # A correction waits for a cause that returns; none does any more.
+        # A correction waits for a cause that returns, but none does any more. What failed is tried
+        # once more now: the agent may end before the next try.
         connection.execute(
             "update outbox set next_at = min(next_at, ?)"
-            " where key = ? and reason = ? and tries = 0",
+            " where key = ? and (reason = ? or tries > 0)",
             (now, key, _CORRECTED),
         )
     elif pending and pending[0].reason == _OPENED:
@@ -223,10 +236,10 @@ def _unsent_alert(notification: Notification, pending: Sequence[_PendingRow]) ->
     A case that fires when its run or training ends has a problem that is not over. Its end alone
     would alert no one: PagerDuty and Alertmanager ignore the end of an alert that they do not know.
     """
-    if notification.incident.resolution not in (Resolution.STARTED_AGAIN, *ENDS_OF_RUN):
+    if notification.incident.resolution not in _LASTING_ENDS:
         return None
-    queued = (row for row in pending if row.reason != _UPDATED and row.state == "queued")
-    return next((row for row in queued if row.tries == 0), None)
+    queued = (row for row in pending if row.state == "queued")
+    return next((row for row in queued if row.reason != _UPDATED), None)
 
 
 def _withheld_until(reason: NotificationReason, sink: str, rules: QueueRules) -> float | None:
@@ -328,8 +341,8 @@ def _cause(notification: Notification) -> str:
 def _as_fired_and_resolved(notification: Notification) -> Notification:
     incident = notification.incident
     end = f"was over at step {incident.resolved_step}"
-    if incident.resolution in ENDS_OF_RUN:
-        end = f"lasted to step {incident.resolved_step}, when {incident.resolution.value}"
+    if incident.lasted_until is not None:
+        end = f"lasted to step {incident.resolved_step}, when {incident.lasted_until.value}"
     note = f"It fired at step {incident.opened_step} and {end}."
     return replace(notification, notes=(*notification.notes, f"{note} This is the first message."))
 
@@ -606,6 +619,20 @@ def mark_delivered(
     )
 
 
+# The end of a case that lasts replaces no message that alerts someone, see `_unsent_alert`.
+_RESCHEDULE_SQL = f"""
+update outbox set next_at = ?, last_error = ?, unanswered = unanswered + ?,
+state = iif(exists(select 1 from outbox as later
+    where later.sink = outbox.sink and later.incident = outbox.incident
+    and later.rowid > outbox.rowid and later.state = 'queued'
+    and (outbox.reason = 'updated' or later.reason in ('escalated', 'corrected', 'ended')
+        or (later.reason = 'resolved' and (iif(json_valid(later.notification),
+            json_extract(later.notification, '$.notification.incident.resolution'), null)
+            in ({", ".join(f"'{each.value}'" for each in _LASTING_ENDS)})) is not true))),
+'merged', 'queued') where key = ?
+"""  # noqa: S608 -- built from constants
+
+
 def reschedule(
     connection: sqlite3.Connection,
     key: str,
@@ -619,16 +646,7 @@ def reschedule(
     `error` is a status or a class name, never a message. Without an answer the receiver may have
     accepted the notification.
     """
-    connection.execute(
-        "update outbox set next_at = ?, last_error = ?, unanswered = unanswered + ?,"
-        " state = iif(exists(select 1 from outbox as later where later.sink = outbox.sink"
-        "  and later.incident = outbox.incident and later.rowid > outbox.rowid"
-        "  and later.state = 'queued'"
-        "  and (later.reason in ('escalated', 'corrected', 'ended', 'resolved')"
-        "   or outbox.reason = 'updated')),"
-        " 'merged', 'queued') where key = ?",
-        (next_at, error, not is_answered, key),
-    )
+    connection.execute(_RESCHEDULE_SQL, (next_at, error, not is_answered, key))
 
 
 def postpone_sink(connection: sqlite3.Connection, sink: str, until: float) -> None:

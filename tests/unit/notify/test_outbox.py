@@ -29,6 +29,13 @@ def make_update(number, **changes):
     return replace(make_notification(NotificationReason.UPDATED, **changes), number=number)
 
 
+def make_end(resolution, ended=None):
+    """The end of a case that is over for that reason, and for `ended` before that."""
+    resolved = make_notification(NotificationReason.RESOLVED)
+    incident = replace(resolved.incident, resolution=resolution, ended=ended)
+    return replace(resolved, incident=incident)
+
+
 def queued(connection, sink="slack"):
     """Names and severities of the notifications that are still to be delivered."""
     query = (
@@ -278,9 +285,7 @@ def test_a_case_that_opened_and_resolved_unsent_is_one_message(connection, is_tr
 def test_a_case_that_opened_just_before_the_end_of_the_run_is_sent_as_firing(connection):
     """A receiver of alerts ignores the end of one that it does not know."""
     outbox.enqueue(connection, make_notification(), ["slack"], NOW, QueueRules(hold_seconds=2.0))
-    resolved = make_notification(NotificationReason.RESOLVED)
-    incident = replace(resolved.incident, resolution=Resolution.RUN_FINISHED)
-    outbox.enqueue(connection, replace(resolved, incident=incident), ["slack"], NOW + 0.1)
+    outbox.enqueue(connection, make_end(Resolution.RUN_FINISHED), ["slack"], NOW + 0.1)
 
     assert [name for name, _ in queued(connection)] == ["opened", "resolved"]
     assert outbox.claim(connection, "slack", NOW + 0.2) is None, "the end waits for the opening"
@@ -292,12 +297,39 @@ def test_a_case_that_opened_just_before_the_end_of_the_run_is_sent_as_firing(con
     ]
 
 
-def test_a_failing_receiver_gets_one_message_of_a_case_that_lasted_to_the_end(connection):
+@pytest.mark.parametrize("is_answered", [True, False])
+def test_a_failing_receiver_gets_the_alert_of_a_case_that_lasted_to_the_end(
+    connection, is_answered
+):
+    """It is tried again at once, and its further failures leave both in the queue."""
+    outbox.enqueue(connection, make_notification(), ["slack"], NOW)
+    fail(connection, is_answered=is_answered)
+    outbox.enqueue(connection, make_end(Resolution.RUN_FINISHED), ["slack"], NOW)
+    fail(connection)
+
+    assert [name for name, _ in queued(connection)] == ["opened", "resolved"]
+    opened = outbox.claim(connection, "slack", NOW + 60)
+    outbox.mark_delivered(connection, opened.key, NOW + 60)
+    resolved = outbox.claim(connection, "slack", NOW + 60)
+    assert (opened.reason, resolved.reason) == ("opened", "resolved")
+    assert decode(resolved.notification_json).notes == ()
+
+
+def test_an_alert_that_fails_while_its_run_ends_is_not_replaced_by_the_end(connection):
+    outbox.enqueue(connection, make_notification(), ["slack"], NOW)
+    entry = outbox.claim(connection, "slack", NOW)
+    outbox.enqueue(connection, make_end(Resolution.RUN_FINISHED), ["slack"], NOW)
+    outbox.reschedule(connection, entry.key, NOW, "HTTP 503")
+
+    assert delivery_order(connection) == ["kl_blowup#1:opened", "kl_blowup#1:resolved"]
+
+
+def test_the_only_message_of_a_case_says_that_it_lasted_to_the_end_of_the_run(connection):
+    """A person acknowledged it before a receiver accepted its alert."""
     outbox.enqueue(connection, make_notification(), ["slack"], NOW)
     fail(connection)
-    resolved = make_notification(NotificationReason.RESOLVED)
-    incident = replace(resolved.incident, resolution=Resolution.RUN_FINISHED)
-    outbox.enqueue(connection, replace(resolved, incident=incident), ["slack"], NOW)
+    end = make_end(Resolution.ACKNOWLEDGED, ended=Resolution.RUN_FINISHED)
+    outbox.enqueue(connection, end, ["slack"], NOW)
 
     (note,) = decode(outbox.claim(connection, "slack", NOW).notification_json).notes
     assert note.startswith("It fired at step 100 and lasted to step 120, when the run finished.")
@@ -312,9 +344,7 @@ def test_a_training_that_ended_while_firing_is_sent_though_the_next_one_begins(
     if not has_opening:
         outbox.mark_delivered(connection, outbox.claim(connection, "slack", NOW).key)
     outbox.enqueue(connection, make_notification(NotificationReason.ENDED), ["slack"], NOW)
-    resolved = make_notification(NotificationReason.RESOLVED)
-    incident = replace(resolved.incident, resolution=Resolution.STARTED_AGAIN)
-    outbox.enqueue(connection, replace(resolved, incident=incident), ["slack"], NOW)
+    outbox.enqueue(connection, make_end(Resolution.STARTED_AGAIN), ["slack"], NOW)
 
     assert [name for name, _ in queued(connection)] == [
         "opened" if has_opening else "ended",

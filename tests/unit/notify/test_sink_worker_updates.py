@@ -11,6 +11,7 @@ from support.updating_sinks import RefreshedUpdatingSink, UpdatingSink, new_mess
 from sentinel.config.route import Route
 from sentinel.model.delivery import HttpRequest
 from sentinel.model.finding import Severity
+from sentinel.model.incident import Resolution
 from sentinel.model.notification import NotificationReason
 from sentinel.notify import outbox
 from sentinel.notify.recipients import Recipients
@@ -104,6 +105,35 @@ def test_after_an_outage_a_case_is_one_message(updating):
     (message,) = bodies(updating)
     assert (message["reason"], message["severity"]) == ("opened", "critical")
     assert message["summary"] == "Newest."
+
+
+@pytest.mark.fault("D11")
+@pytest.mark.parametrize("failure", [webhook_receiver.status(503), webhook_receiver.status(504)])
+def test_after_an_outage_a_case_that_lasted_to_the_end_is_an_alert_and_its_end(updating, failure):
+    """A gateway that waits in vain responds 504: the receiver may have the message."""
+    ended = make_notification(NotificationReason.ENDED)
+    incident = replace(ended.incident, resolution=Resolution.TRAINING_FINISHED)
+    over = replace(
+        RESOLVED.incident, resolution=Resolution.STARTED_AGAIN, ended=Resolution.TRAINING_FINISHED
+    )
+    updating.receiver.default = failure
+    for each in (
+        WARNING,
+        make_update(1),
+        ESCALATED,
+        make_update(2),
+        replace(ended, incident=incident),
+        replace(RESOLVED, incident=over),
+    ):
+        updating.enqueue(each)
+        updating.deliver_all(after=300, tries=6)
+    updating.receiver.default = webhook_receiver.accept_with_id()
+    updating.deliver_all(after=300, tries=6)
+
+    first, end = bodies(updating)
+    assert first["reason"] in ("opened", "ended")
+    assert (first["severity"], first["changes"]) == ("critical", None)
+    assert (end["reason"], end["changes"]) == ("resolved", first["id"])
 
 
 def test_a_critical_notification_does_not_wait_behind_its_warning(fixture):
