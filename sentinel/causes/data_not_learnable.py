@@ -6,7 +6,8 @@ rejected completions, inputs truncated before the relevant part.
 Evidence
     A loss that never moved is the main evidence. A gradient norm and a learning rate above 0
     exclude weights that are not trained, and so does no layer whose gradient is dead, vanishes or
-    explodes. A loss of ln 2 is that of random guessing between two alternatives.
+    explodes. A loss that jumps or diverges after it was flat has another cause. A loss of ln 2 is
+    that of random guessing between two alternatives.
 
 Source
     Zhang et al. 2017 (arXiv:1611.03530): with shuffled labels the loss stays at that of guessing
@@ -33,6 +34,9 @@ BROKEN_LAYER_DETECTORS = (
 )  # fmt: skip
 """Detectors of layers that hardly learn, whatever the data."""
 
+RISE_DETECTORS = ("loss_divergence", "loss_spike")
+"""Detectors of a loss that rises, which data with nothing to learn does not explain."""
+
 CHANCE_LOSS, CHANCE_TOLERANCE = log(2.0), 0.02
 
 
@@ -51,10 +55,12 @@ class DataNotLearnable:
         )
         rate = context.values.get("learning_rate", context.number("learning_rate") or 0.0)
         excluding = context.earliest("grad_vanishing", "nan_or_inf", "learning_rate_anomaly")
+        rises = [context.symptoms.get(name) for name in RISE_DETECTORS]
         layers = context.earliest_in_run(*BROKEN_LAYER_DETECTORS)
         if (
             never_moved is None
             or excluding is not None
+            or any(each is not None and each.severity is not Severity.INFO for each in rises)
             or (layers is not None and layers.severity is not Severity.INFO)
             or norm < MIN_GRAD_NORM
             or any(low_learning_rate_evidence(context))

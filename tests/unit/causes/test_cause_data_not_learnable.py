@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from random import Random
+
 import pytest
 from support.diagnoses import diagnose_run, make_context
 from support.tiny_trainings import GOOD_LEARNING_RATE, Training
 
 from sentinel.causes.data_not_learnable import DataNotLearnable
+from sentinel.model.finding import Severity
 from sentinel.pipeline.diagnose import diagnose
+from sentinel.testing import steps
 
 METADATA = {"framework": "trl", "algorithm": "sft", "learning_rate": GOOD_LEARNING_RATE}
 
@@ -45,3 +50,25 @@ def test_it_is_diagnosed_only_if_the_model_is_known_to_train(values):
     found = diagnose(make_context({}, values, loss_never_moved=1), {"it": DataNotLearnable()})
 
     assert (found is not None) is (values.get("grad_norm") == 1.0)
+
+
+@pytest.mark.parametrize("name", ["loss_divergence", "loss_spike"])
+@pytest.mark.parametrize("severity", Severity)
+def test_a_loss_that_rises_after_it_was_flat_has_another_cause(name, severity):
+    context = make_context({}, {"grad_norm": 1.0}, loss_never_moved=1, **{name: 350})
+    rise = replace(context.symptoms[name], severity=severity)
+    context = replace(context, symptoms={**context.symptoms, name: rise})
+    found = diagnose(context, {"it": DataNotLearnable()})
+
+    assert (found is not None) is (severity is Severity.INFO)
+
+
+def test_a_flat_loss_that_jumps_is_not_reported_as_data_with_nothing_to_learn():
+    rng = Random(0)
+    levels = [0.5] * 350 + [2.0] * 50
+    losses = [level + rng.gauss(0, 0.02) for level in levels]
+    norms = [1.0 + rng.gauss(0, 0.05) for _ in levels]
+    replay = diagnose_run(steps(loss=losses, grad_norm=norms))
+
+    assert list(replay.named_causes) == ["data_not_learnable"]
+    assert "data_not_learnable" not in replay.causes
