@@ -33,6 +33,10 @@ if TYPE_CHECKING:
 OTHER_STEPS_MARGIN = 16
 """Steps of others, beyond twice the usual count, after which the primary optimizer is replaced."""
 
+MAX_TURN_STEPS = 128
+"""Counted steps after which an optimizer that returns has taken turns with others, as PPO's for its
+policy and its value. Longer ones are rather those of trainings, whose steps must not be missed."""
+
 MIN_TRAINING_STEPS = 4
 """Steps that an optimizer takes without the primary's before it can belong to another training."""
 
@@ -69,8 +73,6 @@ class TrainingLoop:
     """Steps of other optimizers since the primary's last step, and the maximum between two."""
     other_counts: dict[int, int] = field(default_factory=dict)
     """The steps of each other optimizer, by its id, since the primary's last step."""
-    takes_turns: bool = False
-    """Whether an optimizer has returned that seemed to have been left for another training."""
     alternation: Alternation = field(default_factory=Alternation)
     trained: TrainedParameters = field(default_factory=TrainedParameters)
     weight_writes: WeightWrites = field(default_factory=WeightWrites)
@@ -251,7 +253,6 @@ class TrainingLoop:
         if is_replaced and not is_known:
             self._add_new_optimizer(optimizer, is_left=is_left and count >= MIN_TRAINING_STEPS)
         elif is_replaced and self.trained.is_of_earlier(optimizer):
-            self.takes_turns = True
             self.trained.add(optimizer)
         elif is_replaced and self._has_new_task(optimizer):
             self._begin_another(optimizer)
@@ -260,8 +261,7 @@ class TrainingLoop:
         is_late = self._counted_steps() > OTHER_STEPS_MARGIN and not is_known
         is_larger = size > self.primary_size and not is_late
         if is_replaced or is_larger:
-            if primary is not None:
-                self.left_at[primary] = self.recorder.clock.optimizer_steps
+            self._add_turn(primary, optimizer)
             self.weight_writes.watch(list(self.trained.parameters_of(optimizer)))
             self.primary_ref, self.primary_size, self.other_steps = weakref.ref(optimizer), size, 0
             self.other_counts.clear()
@@ -271,10 +271,19 @@ class TrainingLoop:
         # A larger optimizer, seen late, counts from its next step: this step was counted already.
         return is_replaced
 
+    def _add_turn(self, primary: Any, optimizer: Any) -> None:
+        """The optimizer replaces the primary one; it may return after steps of others."""
+        steps = self.recorder.clock.optimizer_steps
+        absence = steps - self.left_at.pop(optimizer, steps)
+        if absence <= MAX_TURN_STEPS:
+            self.max_other_steps = max(self.max_other_steps, absence)
+        if primary is not None:
+            self.left_at[primary] = steps
+
     def _add_new_optimizer(self, optimizer: Any, *, is_left: bool) -> None:
         """Add the parameters of a replacement; report another training if it is that of one."""
         trained = self.trained
-        is_over = (is_left and not self.takes_turns) or not trained.has_other(optimizer)
+        is_over = is_left or not trained.has_other(optimizer)
         is_over = is_over and trained.first_parameter(optimizer) is not optimizer
         if is_over and self._counted_steps() and not self.recorder.is_resume_declared:
             self._begin_another(optimizer)

@@ -487,6 +487,36 @@ def test_optimizers_that_take_long_turns_are_one_training_once_one_returns(trial
     assert judged().trainings == trainings
 
 
+def test_trainings_after_optimizers_that_took_turns_are_judged_by_themselves():
+    """The objects of all trainings stay in use."""
+    policy, value, later = Task(0), Task(1), []
+    with monitored:
+        for _ in range(3):
+            policy.train(60)
+            value.train(60)
+        for seed in range(2, 5):
+            later.append(Task(seed))
+            later[-1].train(2 * STEPS)
+    found = judged()
+
+    assert found.trainings == [2.0, 3.0, 4.0, 5.0]
+    assert found.messages == []
+
+
+def test_probes_of_a_model_in_training_are_no_steps_of_it_once_it_goes_on():
+    """The first one may be another training, until the optimizer of the model returns."""
+    with monitored:
+        task = Task()
+        for probe in range(6):
+            task.train(60)
+            Task(10 + probe, width=8).train(40)
+    found = judged()
+
+    assert found.trainings == [2.0]
+    assert len(found.losses) == 6 * 60 + 40 - OTHER_STEPS_MARGIN
+    assert found.messages == []
+
+
 @pytest.mark.parametrize(
     ("change", "detectors", "onset"),
     [
