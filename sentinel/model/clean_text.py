@@ -46,7 +46,7 @@ def clean(text: str, max_chars: int | None = None, escapes: Mapping[str, str] = 
         if max_chars is not None and len(cleaned) > max_chars:
             break
     if max_chars is None:
-        return cleaned.translate(str.maketrans(dict(escapes)))
+        return cleaned.translate({ord(each): text for each, text in escapes.items()})
     # The number of characters after which the ellipsis still fits.
     length = fitting = 0
     for count, character in enumerate(cleaned, 1):
