@@ -141,6 +141,8 @@ class TrainingLoop:
         self.begun_steps += 1
         if is_capturing_graph() or any(owned() is optimizer for owned in self.engine_optimizers):
             return
+        if not optimizer.state and _is_creating_state():
+            return
         if in_backward_pass():
             self.fused_ref = weakref.ref(optimizer)
             return
@@ -357,6 +359,21 @@ class TrainingLoop:
 def in_backward_pass() -> bool:
     """Whether a backward pass is running: reentrant checkpointing, optimizers in backward."""
     return bool(sys.modules["torch"]._C._current_graph_task_id() != -1)  # noqa: SLF001
+
+
+def _is_creating_state() -> bool:
+    """Whether torch calls a step, at rate 0, that only creates the state of an optimizer.
+
+    It does before it gives or loads the state for a distributed checkpoint.
+    """
+    module = sys.modules.get("torch.distributed.checkpoint.state_dict")
+    if module is None:
+        return False
+    code = getattr(getattr(module, "_init_optim_state", None), "__code__", None)
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - as `inspect` does
+    while frame is not None and frame.f_code is not code:
+        frame = frame.f_back
+    return frame is not None
 
 
 def _waited(values: Mapping[str, Any]) -> float:

@@ -4,7 +4,8 @@ import copy
 
 import pytest
 import torch
-from support.training_loops import batch, loss_of, model, monitored
+from support.training_loops import batch, column, loss_of, model, monitored
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
 import sentinel
 from conftest import read_rings
@@ -91,3 +92,34 @@ def test_loads_before_the_first_step_and_at_every_step_record_little():
     loads = [record for record in read_rings()[0] if STATE_LOADED_KEY in record.values]
 
     assert [record.step for record in loads] == list(range(1, MAX_LOADS + 1))
+
+
+@pytest.mark.parametrize("make", [torch.optim.Adam, torch.optim.SGD])
+def test_the_step_that_creates_the_state_of_an_optimizer_for_a_checkpoint_is_not_counted(
+    recorded, make
+):
+    """It has the rate 0. An optimizer without a state gets one at each checkpoint."""
+    loop = Rollback()
+    loop.optimizer = make(loop.net.parameters(), lr=0.01)
+    with monitored:
+        saved = copy.deepcopy(get_state_dict(loop.net, loop.optimizer))
+        set_state_dict(
+            loop.net, loop.optimizer, model_state_dict=saved[0], optim_state_dict=saved[1]
+        )
+        for step in range(1, 4):
+            loop.train(step, step)
+            loop.optimizer.zero_grad()
+            get_state_dict(loop.net, loop.optimizer)
+
+    assert column(recorded, "learning_rate") == [0.01] * 3
+
+
+def test_a_step_at_rate_0_without_a_backward_pass_is_counted(recorded):
+    weight = torch.nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.SGD([weight], lr=0.0)
+    with monitored:
+        for _ in range(3):
+            weight.grad = torch.zeros(2)
+            optimizer.step()
+
+    assert column(recorded, "learning_rate") == [0.0] * 3
