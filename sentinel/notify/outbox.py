@@ -18,7 +18,7 @@ from itertools import groupby
 
 from sentinel.model.delivery_problem import DeliveryProblem
 from sentinel.model.finding import Severity
-from sentinel.model.incident import ENDS_OF_RUN, IncidentKey, IncidentState, Resolution
+from sentinel.model.incident import ENDS_OF_RUN, Incident, IncidentKey, IncidentState, Resolution
 from sentinel.model.notification import Notification, NotificationReason
 from sentinel.notify.received_cause import with_received_cause
 from sentinel.pipeline.incidents import KnownEpisode
@@ -83,8 +83,7 @@ class QueueRules:
 
     `hold_seconds` delays the first notification of a case. The sinks of `updatable` get updates. A
     sink of `withheld` gets a new message at that time (epoch seconds), if at all. A sink of
-    `silent` does not get the end of a case. That only removes what is withheld of it, and whatever
-    is unsent if the case was acknowledged or expired.
+    `silent` does not get the end of a case, which only removes what is withheld of it.
     """
 
     hold_seconds: float = 0.0
@@ -128,22 +127,14 @@ def enqueue(
     connection.execute("update outbox set key = key where false")
     created = time.time() if now is None else now
     if notification.reason is NotificationReason.RESOLVED:
+        name = notification.incident.name
         sinks = [
-            sink for sink in sinks if not _is_needless_end(connection, notification, sink, rules)
+            sink
+            for sink in sinks
+            if sink not in rules.silent
+            or any(row.state == "withheld" for row in _pending_rows(connection, sink, name))
         ]
     return sum(_enqueue_for(connection, notification, sink, created, rules) for sink in sinks)
-
-
-def _is_needless_end(
-    connection: sqlite3.Connection, notification: Notification, sink: str, rules: QueueRules
-) -> bool:
-    """Whether the end of a case is neither sent to that sink nor replaces what is."""
-    name = notification.incident.name
-    pending = _pending_rows(connection, sink, name)
-    if sink not in rules.silent:
-        is_silent = notification.is_silent and not pending
-        return is_silent and not _may_have_message(connection, sink, name)
-    return not any(row.state == "withheld" for row in pending)
 
 
 def _enqueue_for(
@@ -307,31 +298,42 @@ def _replace_content(
         )
 
 
-def correct_unsent_end(connection: sqlite3.Connection, notification: Notification) -> None:
-    """Replace the end of a case that is not delivered: its onset was estimated after it."""
+def correct_unsent(connection: sqlite3.Connection, notification: Notification) -> None:
+    """Correct the dates of what is not delivered of a case whose onset was estimated after its end.
+
+    `notification` is that end, with the estimate.
+    """
     rows = connection.execute(
-        "select key, notification from outbox where incident = ? and reason = ?"
+        "select key, notification from outbox where incident = ?"
         " and state in ('queued', 'withheld') and unanswered = 0",
-        (notification.incident.name, _RESOLVED),
+        [notification.incident.name],
     ).fetchall()
+    dated = {each.name: each for each in notification.incidents}
     for key, text in rows:
         queued = notification_codec.decode(text)
-        incident = replace(notification.incident, severity=queued.incident.severity)
-        diagnosis = notification.diagnosis
-        if _cause(queued) != _cause(notification):
-            # That which the receiver got.
-            diagnosis = queued.diagnosis
         corrected = replace(
-            notification,
-            incident=incident,
-            diagnosis=diagnosis,
-            notes=queued.notes,
-            is_acknowledged=queued.is_acknowledged,
+            queued,
+            incident=_with_dates(queued.incident, dated),
+            others=tuple(_with_dates(each, dated) for each in queued.others),
         )
+        if _cause(queued) == _cause(notification):
+            # Another one is that which the receiver got.
+            diagnosis, context = notification.diagnosis, notification.context
+            corrected = replace(corrected, diagnosis=diagnosis, context=context)
         connection.execute(
             "update outbox set notification = ? where key = ?",
             (notification_codec.encode(corrected), key),
         )
+
+
+def _with_dates(incident: Incident, dated: Mapping[str, Incident]) -> Incident:
+    source = dated.get(incident.name, incident)
+    return replace(
+        incident,
+        onset_step=source.onset_step,
+        onset_range=source.onset_range,
+        last_good_step=source.last_good_step,
+    )
 
 
 def _cause(notification: Notification) -> str:

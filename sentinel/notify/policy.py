@@ -145,7 +145,7 @@ class NotificationPolicy:
             # A case whose opening was never sent needs no resolution.
             is_sent = outbox.is_open(self.connection, incident.name)
             if not is_sent:
-                outbox.correct_unsent_end(self.connection, notification)
+                outbox.correct_unsent(self.connection, notification)
             return is_sent and self._enqueue(notification, is_suppressed=is_suppressed)
         if pending is not None:
             notification = replace(notification, reason=pending.reason)

@@ -195,7 +195,8 @@ def test_a_case_that_ends_meanwhile_is_corrected_too(agent):
     agent.end()
     agent.estimate()
 
-    assert agent.queued("slack") == agent.queued("webhook") == [("resolved", 98, 50)]
+    dated = [("opened", 98, 50), ("resolved", 98, 50)]
+    assert agent.queued("slack") == agent.queued("webhook") == dated
     assert agent.stored() == (98, 50)
     assert not agent.processor.pipeline.engine.case_book.runs["live"].undated_cases
 

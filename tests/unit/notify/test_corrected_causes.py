@@ -244,7 +244,7 @@ def test_an_end_that_is_dated_later_keeps_the_cause_that_was_sent(fixture):
     end = make(NotificationReason.RESOLVED, "slow_rank")
     fixture.enqueue(end)
     later = replace(end, incident=replace(end.incident, onset_step=70))
-    outbox.correct_unsent_end(fixture.connection, later)
+    outbox.correct_unsent(fixture.connection, later)
     fixture.deliver_all(tries=3)
 
     last = sent(fixture)[-1]

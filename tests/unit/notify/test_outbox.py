@@ -8,7 +8,8 @@ from support.notifications import NOW, make_notification
 from sentinel.config.route import Route
 from sentinel.model.finding import Severity
 from sentinel.model.incident import Resolution
-from sentinel.model.notification import NotificationReason
+from sentinel.model.message import build_message
+from sentinel.model.notification import NotificationReason, RunContext
 from sentinel.notify import outbox
 from sentinel.notify.outbox import DeliveryProblem, QueueRules
 from sentinel.notify.recipients import Recipients
@@ -36,16 +37,20 @@ def make_end(resolution, ended=None):
     return replace(resolved, incident=incident)
 
 
-def queued(connection, sink="slack"):
-    """Names and severities of the notifications that are still to be delivered."""
+def unsent(connection, sink="slack"):
+    """The notifications that are still to be delivered."""
     query = (
         "select notification from outbox where sink = ? and state in ('queued', 'withheld')"
         " order by rowid"
     )
-    notifications = [decode(text) for (text,) in connection.execute(query, [sink])]
+    return [decode(text) for (text,) in connection.execute(query, [sink])]
+
+
+def queued(connection, sink="slack"):
+    """Their names and severities."""
     return [
         (each.name.removeprefix("grpo-7b/kl_blowup#1:"), each.incident.severity.value)
-        for each in notifications
+        for each in unsent(connection, sink)
     ]
 
 
@@ -335,6 +340,20 @@ def test_the_only_message_of_a_case_says_that_it_lasted_to_the_end_of_the_run(co
     assert note.startswith("It fired at step 100 and lasted to step 120, when the run finished.")
 
 
+def test_an_onset_that_is_estimated_after_the_end_corrects_the_alert_that_is_sent_first(connection):
+    outbox.enqueue(connection, make_notification(), ["slack"], NOW)
+    end = make_end(Resolution.RUN_FINISHED)
+    outbox.enqueue(connection, end, ["slack"], NOW)
+    incident = replace(end.incident, onset_step=70, last_good_step=60)
+    context = RunContext(checkpoint_path="/out/checkpoint-60")
+    outbox.correct_unsent(connection, replace(end, incident=incident, context=context))
+
+    alert, resolved = [build_message(each, None) for each in unsent(connection)]
+    assert (alert.status, alert.checkpoint) == ("firing", "step 60, /out/checkpoint-60")
+    assert alert.since.startswith("Since step 70; found at step 100")
+    assert resolved.since.startswith("It lasted from step 70 to step 120")
+
+
 @pytest.mark.parametrize("has_opening", [True, False])
 def test_a_training_that_ended_while_firing_is_sent_though_the_next_one_begins(
     connection, has_opening
@@ -588,3 +607,68 @@ def test_what_is_taken_back_is_queued_again_if_its_incident_goes_on(connection):
 
     assert outbox.restore_withdrawn(connection, opened.incident.name, NOW) == 1
     assert delivery_order(connection) == ["kl_blowup#1:opened"]
+
+
+def end_silently(connection, resolution):
+    resolved = make_notification(NotificationReason.RESOLVED)
+    incident = replace(resolved.incident, resolution=resolution)
+    rules = QueueRules(silent=["slack"])
+    outbox.enqueue(connection, replace(resolved, incident=incident), ["slack", "pager"], NOW, rules)
+
+
+@pytest.mark.parametrize("is_tried", [False, True])
+@pytest.mark.parametrize("resolution", [Resolution.ACKNOWLEDGED, Resolution.EXPIRED])
+def test_a_receiver_that_gets_no_end_does_not_get_the_alert_either_once_it_is_settled(
+    connection, resolution, is_tried
+):
+    outbox.enqueue(connection, make_notification(), ["slack"], NOW)
+    if is_tried:
+        fail(connection)
+    end_silently(connection, resolution)
+
+    assert queued(connection) == []
+
+
+def test_a_receiver_that_gets_no_end_still_gets_the_alert_of_a_run_that_started_again(connection):
+    outbox.enqueue(connection, make_notification(), ["slack"], NOW)
+    end_silently(connection, Resolution.STARTED_AGAIN)
+
+    assert [name for name, _ in queued(connection)] == ["opened"]
+
+
+@pytest.mark.parametrize(
+    ("severity", "hours"), [(Severity.CRITICAL, 24.0), (Severity.WARNING, 1.0)]
+)
+def test_what_was_never_tried_is_given_up_once_it_is_too_old(connection, severity, hours):
+    outbox.enqueue(connection, make_notification(severity=severity), ["slack", "pager"], NOW)
+
+    assert outbox.give_up_old(connection, ["slack"], NOW + hours * 3600 - 1) == 0
+    assert outbox.give_up_old(connection, ["slack"], NOW + hours * 3600) == 1
+    assert outbox.count_by_state(connection) == {("slack", "dead"): 1, ("pager", "queued"): 1}
+
+
+@pytest.mark.parametrize("is_answered", [True, False])
+def test_the_end_of_an_alert_that_was_given_up_is_sent_if_the_receiver_may_have_it(
+    connection, is_answered
+):
+    outbox.enqueue(connection, make_notification(), ["pager"], NOW)
+    key = outbox.claim(connection, "pager", NOW).key
+    outbox.reschedule(connection, key, NOW, "ReadTimeoutError", is_answered=is_answered)
+    outbox.give_up_old(connection, ["pager"], NOW + 99_999.0)
+    end_silently(connection, Resolution.EXPIRED)
+
+    expected = [] if is_answered else ["resolved"]
+    assert [name for name, _ in queued(connection, "pager")] == expected
+
+
+def test_the_end_of_a_case_closes_its_alert_at_any_age(connection):
+    outbox.enqueue(connection, make_notification(), ["pager"], NOW)
+    outbox.mark_delivered(connection, outbox.claim(connection, "pager", NOW).key)
+    outbox.enqueue(connection, make_notification(episode=2), ["pager"], NOW)
+    for episode in (1, 2):
+        end = make_notification(NotificationReason.RESOLVED, episode=episode)
+        outbox.enqueue(connection, end, ["pager"], NOW)
+
+    assert outbox.give_up_old(connection, ["pager"], NOW + 99_999.0, closable=["pager"]) == 1
+    entry = outbox.claim(connection, "pager", NOW + 99_999.0)
+    assert (entry.incident, entry.reason) == ("grpo-7b/kl_blowup#1", "resolved")
