@@ -171,11 +171,23 @@ class DeadRunCloser:
             }
             recipients = Recipients.of_settings(self._settings, sinks)
             with database.transaction(connection, mode="immediate"):
+                self._give_up_old(connection, recipients)
                 firing = self._close(connection, recipients, last_start)
             undelivered = outbox.count_undelivered(connection, sinks)
             if undelivered and not self._stopping.is_set():
                 undelivered = self._deliver(path, sinks, recipients)
             return not firing and not undelivered
+
+    def _give_up_old(self, connection: sqlite3.Connection, recipients: Recipients) -> None:
+        """Give up alerts that the agent of the run left unsent, and that are no news any more.
+
+        A person who got no other message still gets one that is not too old, also if its case is
+        closed because training was started again.
+        """
+        now, sinks = self._clock(), recipients.routes
+        outbox.requeue_interrupted(connection, now)
+        if given_up := outbox.give_up_old(connection, sinks, now, recipients.closable):
+            log.warning("%d notifications of a dead run are too old to be sent", given_up)
 
     def _close(
         self, connection: sqlite3.Connection, recipients: Recipients, last_start: float

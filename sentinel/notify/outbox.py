@@ -20,6 +20,7 @@ from sentinel.model.delivery_problem import DeliveryProblem
 from sentinel.model.finding import Severity
 from sentinel.model.incident import ENDS_OF_RUN, Incident, IncidentKey, IncidentState, Resolution
 from sentinel.model.notification import Notification, NotificationReason
+from sentinel.notify import retry
 from sentinel.notify.received_cause import with_received_cause
 from sentinel.pipeline.incidents import KnownEpisode
 from sentinel.store import notification_codec
@@ -36,6 +37,12 @@ _OPENED, _ESCALATED, _UPDATED, _CORRECTED, _ENDED, _RESOLVED = (
 
 _LASTING_ENDS = (Resolution.STARTED_AGAIN, *ENDS_OF_RUN)
 """Reasons that end a case which fires: they replace no message that alerts someone."""
+
+_SETTLED = (Resolution.ACKNOWLEDGED, Resolution.EXPIRED)
+"""Reasons after which nobody needs the first message of a case: a person has seen it, or it is old.
+"""
+
+_TOO_OLD = "too old"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +90,8 @@ class QueueRules:
 
     `hold_seconds` delays the first notification of a case. The sinks of `updatable` get updates. A
     sink of `withheld` gets a new message at that time (epoch seconds), if at all. A sink of
-    `silent` does not get the end of a case, which only removes what is withheld of it.
+    `silent` does not get the end of a case. That only removes what is withheld of it, and whatever
+    is unsent if the case was acknowledged or expired.
     """
 
     hold_seconds: float = 0.0
@@ -127,14 +135,27 @@ def enqueue(
     connection.execute("update outbox set key = key where false")
     created = time.time() if now is None else now
     if notification.reason is NotificationReason.RESOLVED:
-        name = notification.incident.name
+        if notification.incident.resolution in _SETTLED:
+            for sink in rules.silent:
+                pending = _pending_rows(connection, sink, notification.incident.name)
+                _mark_merged(connection, pending)
         sinks = [
-            sink
-            for sink in sinks
-            if sink not in rules.silent
-            or any(row.state == "withheld" for row in _pending_rows(connection, sink, name))
+            sink for sink in sinks if not _is_needless_end(connection, notification, sink, rules)
         ]
     return sum(_enqueue_for(connection, notification, sink, created, rules) for sink in sinks)
+
+
+def _is_needless_end(
+    connection: sqlite3.Connection, notification: Notification, sink: str, rules: QueueRules
+) -> bool:
+    """Whether the end of a case is not sent to that sink, and replaces nothing in its queue."""
+    name = notification.incident.name
+    pending = _pending_rows(connection, sink, name)
+    if sink in rules.silent:
+        return not any(row.state == "withheld" for row in pending)
+    # It closes nothing where the alert was given up.
+    is_received = bool(pending) or _may_have_message(connection, sink, name)
+    return notification.is_silent and not is_received
 
 
 def _enqueue_for(
@@ -685,6 +706,31 @@ def mark_dead(
     )
 
 
+def give_up_old(
+    connection: sqlite3.Connection,
+    sinks: Collection[str],
+    now: float,
+    closable: Collection[str] = (),
+) -> int:
+    """Give up what is too old for these sinks, also if it was never tried; return how many rows.
+
+    The end of a case that a sink of `closable` has is sent at any age: it closes an alert.
+    """
+    rows = connection.execute(
+        "select key, sink, incident, reason, severity, created, last_error from outbox"
+        " where state in ('queued', 'withheld')"
+    ).fetchall()
+    given_up = 0
+    for key, sink, incident, reason, severity, created, error in rows:
+        if sink not in sinks or now - created < retry.max_age_seconds(severity):
+            continue
+        closes_alert = reason == _RESOLVED and sink in closable
+        if not (closes_alert and _may_have_message(connection, sink, incident)):
+            mark_dead(connection, key, error or _TOO_OLD, now)
+            given_up += 1
+    return given_up
+
+
 def fail_over(
     connection: sqlite3.Connection,
     entry: OutboxEntry,
@@ -748,6 +794,15 @@ def _sent_severities(connection: sqlite3.Connection, sink: str, incident: str) -
 
 def _has_message(connection: sqlite3.Connection, sink: str, incident: str) -> bool:
     query = "select 1 from outbox where incident = ? and sink = ? and state = 'delivered'"
+    return connection.execute(query, (incident, sink)).fetchone() is not None
+
+
+def _may_have_message(connection: sqlite3.Connection, sink: str, incident: str) -> bool:
+    """Whether the receiver accepted a message of the case, or may have without an answer."""
+    query = (
+        "select 1 from outbox where incident = ? and sink = ?"
+        " and (state in ('delivered', 'sending') or unanswered > 0)"
+    )
     return connection.execute(query, (incident, sink)).fetchone() is not None
 
 

@@ -5,6 +5,7 @@ import json
 import threading
 from contextlib import closing
 from dataclasses import replace
+from itertools import count
 
 import pytest
 from support import webhook_receiver
@@ -23,6 +24,7 @@ from sentinel.model.notification import NotificationReason
 from sentinel.model.record import WHOLE_RUN, Event, Record
 from sentinel.notify import outbox
 from sentinel.pipeline.engine import Result
+from sentinel.sinks.slack import Slack
 from sentinel.sinks.webhook import Webhook
 from sentinel.store import database, silences
 from sentinel.store.cases import store_case
@@ -41,6 +43,25 @@ DAY = 24 * 3600.0
 def receiver():
     with Receiver() as opened:
         yield opened
+
+
+@pytest.fixture
+def slack():
+    with Receiver() as opened:
+        yield opened
+
+
+@pytest.fixture
+def unsent_run(receiver, slack):
+    """A run that died when no receiver was reached."""
+    sinks = {"webhook": Webhook(receiver.url), "slack": Slack(slack.url)}
+    with closing(database.connect(run_dir(DEAD) / DATABASE_NAME)) as connection:
+        History(connection).store_incident(OPENED.incident)
+        store_case(connection, OPENED)
+        addresses = {name: sink_address(sink) for name, sink in sinks.items()}
+        outbox.store_addresses(connection, addresses)
+        outbox.enqueue(connection, OPENED, sinks, NOW)
+    summarise(DEAD, started=NOW - 500.0, health="critical", state="died")
 
 
 @pytest.fixture
@@ -71,9 +92,12 @@ def summarise(run, *, started, health="ok", state="running", name="train"):
     (directory / "summary.json").write_text(json.dumps(summary))
 
 
-def closer(receiver, now):
-    settings = load_settings({}, environ={"SENTINEL_SINKS__WEBHOOK__URL": receiver.url})
-    return DeadRunCloser(settings, lambda: now)
+def closer(receiver, now, slack=None):
+    environ = {"SENTINEL_SINKS__WEBHOOK__URL": receiver.url}
+    if slack is not None:
+        environ["SENTINEL_SINKS__SLACK__URL"] = slack.url
+    settings = load_settings({}, environ=environ)
+    return DeadRunCloser(settings, now if callable(now) else lambda: now)
 
 
 def states():
@@ -213,6 +237,53 @@ def test_a_run_that_cannot_be_read_does_not_hide_the_others(receiver, dead_run, 
     closer(receiver, NOW + DAY + 1.0).close_cases()
 
     assert states() == ["resolved"]
+
+
+def outbox_rows():
+    with closing(database.connect_read_only(run_dir(DEAD) / DATABASE_NAME)) as connection:
+        return set(connection.execute("select sink, reason, state from outbox"))
+
+
+def test_an_alert_that_its_agent_left_unsent_is_sent_within_a_day(receiver, slack, unsent_run):
+    closer(receiver, NOW + 3600.0, slack).close_cases()
+
+    assert [request.json["status"] for request in receiver.accepted] == ["firing"]
+    assert len(slack.accepted) == 1
+    assert states() == ["firing"]
+
+
+def test_it_is_sent_though_training_was_started_again(receiver, slack, unsent_run):
+    """It is the only message of the failure."""
+    summarise("train-3d4e5f", started=NOW + 100.0)
+    running_clock = count(NOW + 3600.0).__next__
+    closer(receiver, running_clock, slack).close_cases()
+
+    assert [request.json["status"] for request in receiver.accepted] == ["firing", "resolved"]
+    assert len(slack.accepted) == 1
+    assert states() == ["resolved"]
+
+
+@pytest.mark.parametrize("is_sending", [False, True], ids=["queued", "being sent"])
+def test_an_alert_that_is_too_old_is_given_up_and_its_end_is_not_sent(
+    receiver, slack, unsent_run, is_sending
+):
+    if is_sending:
+        with closing(database.connect(run_dir(DEAD) / DATABASE_NAME)) as connection:
+            assert outbox.claim(connection, "slack", NOW)
+    closer(receiver, NOW + 30 * DAY, slack).close_cases()
+
+    assert receiver.requests == slack.requests == []
+    assert states() == ["resolved"]
+    assert outbox_rows() == {("webhook", "opened", "dead"), ("slack", "opened", "dead")}
+
+
+def test_an_alert_that_was_acknowledged_is_not_sent(receiver, slack, unsent_run):
+    with closing(database.connect(run_dir(DEAD) / DATABASE_NAME)) as connection:
+        assert silences.acknowledge(connection, "", NOW + 60.0, "ana", "")
+    closer(receiver, NOW + 120.0, slack).close_cases()
+
+    assert slack.requests == []
+    assert ("slack", "opened", "merged") in outbox_rows()
 
 
 def test_a_run_with_an_agent_is_left_to_it(receiver, dead_run):
