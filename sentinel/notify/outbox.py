@@ -1,10 +1,11 @@
 """The outbox: notifications stored until they are delivered.
 
 A row is `queued`, or `withheld` until the end of quiet hours. It is `sending` from before its
-delivery until the outcome is stored, then `delivered` or `dead`. A notification that another one
-replaces before it reached a receiver is `merged`; one that a digest counts is `digested`. One that
-turned out to be wrong before it was sent is `withdrawn`. Rows are never deleted: the key of a sent
-notification prevents the same notification from being queued again after a restart.
+delivery until the outcome is stored, then `delivered` or `dead`. A notification that another one,
+or the end of its case, replaces before it reached a receiver is `merged`; one that a digest counts
+is `digested`. One that turned out to be wrong before it was sent is `withdrawn`. Rows are never
+deleted: the key of a sent notification prevents the same notification from being queued again after
+a restart.
 """
 
 from __future__ import annotations
