@@ -51,6 +51,6 @@ class BadBatch:
         return (
             f"Wait: most losses recover within about ten steps. Inspect the batches{at} and of the "
             "few steps before (repeated text, broken files, other units). If the loss does not "
-            "recover, resume from a checkpoint about 100 steps earlier, skip these batches, and "
+            "recover, resume from the last checkpoint before the onset, skip these batches, and "
             f"lower {describe_setting('gradient clipping', context.metadata)}."
         )

@@ -49,7 +49,7 @@ class GpuFailing:
         rank = None if affected is None else affected.rank
         advice = "" if rank is None else f" Check the GPU of rank {rank} first."
         return (
-            "Drain the node, and resume on another from the last checkpoint before the first "
-            f"error: later checkpoints may contain wrong values.{advice} Then search dmesg for "
-            "Xid, run `dcgmi diag -r 3`, and reset or replace the GPU before it is used again."
+            "Drain the node, and use another: resume from the last checkpoint before the onset, "
+            f"since later checkpoints may contain wrong values.{advice} Then search dmesg for Xid, "
+            "run `dcgmi diag -r 3`, and reset or replace the GPU before it is used again."
         )

@@ -52,8 +52,8 @@ class ScheduleSpent:
     def remedy(self, context: CaseContext) -> str:
         """Stop, or extend the schedule to the length of the run."""
         return (
-            "If the loss is low enough, stop: it will not fall further. Otherwise resume from the "
-            "last checkpoint with a schedule as long as the run: compare "
+            "If the loss is low enough, stop: it will not fall further. Otherwise save a "
+            "checkpoint, and resume from it with a schedule as long as the run: compare "
             f"{describe_setting('maximum number of steps', context.metadata)} with the steps that "
             "the scheduler was created for, check that "
             f"{describe_setting('learning-rate schedule', context.metadata)} is stepped once per "

@@ -60,8 +60,8 @@ class SlowRank:
             return (
                 f"Check the CPUs and the GPU of the node of {rank}: clocks (`nvidia-smi -q -d "
                 "PERFORMANCE`), other programs, memory. If its batches are longer than those of "
-                "the others, distribute them evenly; otherwise resume from the last checkpoint "
-                "without that node."
+                "the others, distribute them evenly; otherwise save a checkpoint, and resume from "
+                "it without that node."
             )
         if signal == "generation_time":
             return (
@@ -71,6 +71,6 @@ class SlowRank:
             )
         return (
             f"Check the node of {rank}: clocks (`nvidia-smi -q -d PERFORMANCE`), other "
-            "programs, the network. If nothing is found, resume from the last checkpoint without "
-            "that node."
+            "programs, the network. If nothing is found, save a checkpoint, and resume from it "
+            "without that node."
         )

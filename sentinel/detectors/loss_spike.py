@@ -111,9 +111,9 @@ class LossSpike:
     severity: ClassVar[Severity] = Severity.WARNING
     remedy: ClassVar[str] = (
         "Wait about ten steps for the loss to recover, or declare a change of the data or the task "
-        'that is on purpose with `sentinel.mark("stage")`. If it does not recover, resume from a '
-        "checkpoint about 100 steps before the onset and skip the batches of the spike. If spikes "
-        "recur, lower {gradient clipping} or {learning rate}, and inspect the data of the onset."
+        'that is on purpose with `sentinel.mark("stage")`. If it does not recover, resume from the '
+        "last checkpoint before the onset and skip the batches of the spike. If spikes recur, "
+        "lower {gradient clipping} or {learning rate}, and inspect the data of the onset."
     )
 
     def __post_init__(self) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from itertools import islice
 from math import inf, prod
 
+from sentinel.model.checkpoint_clause import fit_last_checkpoint
 from sentinel.model.diagnosis import MIN_CONFIDENCE, CaseContext, Cause, Diagnosis, Evidence
 from sentinel.model.finding import Severity
 from sentinel.model.incident import Incident
@@ -63,6 +64,7 @@ def _evaluate_cause(name: str, cause: Cause, context: CaseContext) -> Diagnosis 
         return None
     onset_step, last_good_step, onset_incident = _dates(cause, evidence, context)
     title, remedy = str(cause.title)[:MAX_TEXT_CHARS], str(cause.remedy(context))[:MAX_TEXT_CHARS]
+    remedy = fit_last_checkpoint(remedy, has_checkpoint=bool(context.checkpoint_steps))
     return Diagnosis(
         name,
         title,

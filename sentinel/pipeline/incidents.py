@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from sentinel.model.checkpoint_clause import fit_last_checkpoint
 from sentinel.model.finding import (
     Clear,
     Detector,
@@ -360,12 +361,16 @@ class IncidentBook:
     ) -> Incident:
         self.last_episodes[key] = episode = self._next_episode(key, record)
         onset = record.step if finding.onset_step is None else finding.onset_step
+        remedy = fit_last_checkpoint(
+            finding.remedy or detector.remedy,
+            has_checkpoint=bool(self.checkpoint_steps.get(key.run)),
+        )
         incident = Incident(
             key=key,
             episode=episode,
             severity=finding.severity or detector.severity,
             signal=finding.signal or detector.signal,
-            remedy=with_setting_names(finding.remedy or detector.remedy, metadata),
+            remedy=with_setting_names(remedy, metadata),
             finding=finding,
             onset_step=onset,
             opened_step=record.step,

@@ -44,7 +44,7 @@ def test_gpu_errors_and_a_diverging_replica_are_one_case(heartbeats):
     (case,) = replay.cases.values()
     assert [each.key.detector for each in case.others] == ["rank_desync"]
     assert "GPU of rank 2" in case.diagnosis.remedy
-    assert "last checkpoint before" in case.diagnosis.remedy
+    assert "use another: start again from before the onset" in case.diagnosis.remedy
 
 
 def test_a_diverging_replica_on_a_healthy_gpu_has_another_cause():

@@ -46,6 +46,21 @@ def stalled(step, seconds=400):
     )
 
 
+@pytest.mark.parametrize(
+    ("event", "advice"),
+    [
+        (Event.SAVE, "and resume from the last checkpoint with another node"),
+        (Event.EVAL, "and start the run again with another node"),
+    ],
+)
+def test_the_run_is_resumed_if_there_is_a_checkpoint_else_started_again(event, advice):
+    last = Record("run", WHOLE_RUN, 150, 150.5, event)
+    replay = diagnose_run([*steps(1, 150), last, *stalled(150)], METADATA)
+
+    (case,) = replay.cases.values()
+    assert advice in case.diagnosis.remedy
+
+
 def test_a_node_that_is_down_is_named():
     replay = diagnose_run([*steps(1, 150), *stalled(150)], METADATA)
 

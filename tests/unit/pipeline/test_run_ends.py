@@ -102,6 +102,21 @@ def test_a_run_that_fails_keeps_its_incidents_until_the_failure_is_found(driver,
     assert driver.book.open_incidents
 
 
+@pytest.mark.parametrize(
+    ("event", "remedy"),
+    [(Event.STEP, "Start the run again."), (Event.SAVE, "Resume from the last checkpoint.")],
+)
+def test_a_failure_advises_to_resume_only_if_there_is_a_checkpoint(
+    driver, monkeypatch, event, remedy
+):
+    """One that was saved at the last step, too."""
+    monkeypatch.setattr(Probe, "remedy", "Resume from the last checkpoint.")
+    driver.process(event)
+    driver.find("run_failed")
+
+    assert driver.notifications[0].incident.remedy == remedy
+
+
 def test_what_a_run_ended_is_not_found_again(driver):
     driver.find("disk", event=Event.STEP)
     driver.process(Event.STOP, outcome="finished")
