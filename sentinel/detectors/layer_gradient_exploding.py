@@ -76,7 +76,8 @@ class LayerGradientExploding:
         "If it grows with depth from the start, use smaller initial weights, normalisation or "
         "residual connections. If it has risen in the course of the run, inspect the batch of the "
         "onset and what the named layer computes: a division, a logarithm, a softmax. Lower "
-        "{learning rate} or {gradient clipping}, and resume from before the onset."
+        "{learning rate} or {gradient clipping}, and resume from the last checkpoint before the "
+        "onset."
     )
 
     def __post_init__(self) -> None:

@@ -18,7 +18,7 @@ MODULES = {
     for package in (detectors, causes)
     for path in sorted(Path(package.__path__[0]).glob("*.py"))
 }
-RESUME = re.compile(r"\bresume\b[^.;]*\bfrom\b[^.;]*\bcheckpoint", re.IGNORECASE)
+RESUME = re.compile(r"\bresume\b[^.;]*\bfrom\b[^.;]*\b(checkpoint|onset)", re.IGNORECASE)
 
 
 def texts(path):
