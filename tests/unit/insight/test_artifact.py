@@ -265,10 +265,13 @@ def test_results_are_copied_once_to_another_directory(run, tmp_path):
     target.mkdir()
     copy_artifacts(run, target)
     assert not (target / "insight").exists()
-    for step in (1, 2, 3):
-        path = save_artifact(run, Result(step=step, values={"text": "x" * 500}))
-        os.utime(path, ns=(step, step))
-    copy_artifacts(run, target, 2 * path.stat().st_size)
+    # Their sizes differ by the digits of their times.
+    paths = [
+        save_artifact(run, Result(step=step, values={"text": "x" * 500})) for step in (1, 2, 3)
+    ]
+    for age, path in enumerate(paths):
+        os.utime(path, ns=(age, age))
+    copy_artifacts(run, target, sum(path.stat().st_size for path in paths[1:]))
     assert [each["step"] for each in list_artifacts(target)] == [2, 3]
 
     save_artifact(target, Result(step=3, values={"n": 1}))
