@@ -141,7 +141,7 @@ class TrainingLoop:
         self.begun_steps += 1
         if is_capturing_graph() or any(owned() is optimizer for owned in self.engine_optimizers):
             return
-        if not optimizer.state and _is_creating_state():
+        if not getattr(optimizer, "state", True) and _is_creating_state():
             return
         if in_backward_pass():
             self.fused_ref = weakref.ref(optimizer)
@@ -154,7 +154,9 @@ class TrainingLoop:
             if self.primary_ref() is optimizer:
                 self.weight_writes.before_step()
             else:
-                self.is_reset = not optimizer.state and self.weight_writes.has_new()
+                self.is_reset = (
+                    not getattr(optimizer, "state", True) and self.weight_writes.has_new()
+                )
             has_closure = bool(_closure(args, kwargs))
             if not has_closure:
                 self._measure(optimizer)
