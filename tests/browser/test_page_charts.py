@@ -73,11 +73,16 @@ def shown(url, browser, problems):
 @pytest.fixture(autouse=True)
 def fresh_view(shown, problems):
     """Without a zoom before each test, and without problems after it."""
-    if "from=" in shown.url:
+    if has_zoom(shown):
         shown.keyboard.press("0")
-        until(lambda: "from=" not in shown.url, TIMEOUT_SECONDS, "the whole run is shown")
+        until(lambda: not has_zoom(shown), TIMEOUT_SECONDS, "the whole run is shown")
     yield
     problems.check()
+
+
+def has_zoom(page):
+    # `page.url` changes only while Playwright executes a call.
+    return "from=" in page.evaluate("() => location.search")
 
 
 def chart(page, name):
@@ -148,7 +153,7 @@ def test_a_zoom_is_of_all_charts_and_brings_detail(shown):
     show_curves(shown, "loss", "reward")
     assert len(plots(shown)["loss"]["lines"][0]["x"]) < STEPS
     drag(shown, "loss", 0.5, 0.75)
-    until(lambda: "from=" in shown.url, TIMEOUT_SECONDS, "the zoom is in the address")
+    until(lambda: has_zoom(shown), TIMEOUT_SECONDS, "the zoom is in the address")
 
     def is_detailed(plot):
         steps = [step for step in plot["lines"][0]["x"] if 260 <= step <= 340]
@@ -213,7 +218,7 @@ def test_a_chart_is_a_table_on_request(shown):
 def test_keys_jump_between_incidents(shown):
     show_curves(shown, "loss")
     shown.keyboard.press("]")
-    until(lambda: "from=" in shown.url, TIMEOUT_SECONDS, "the incident is shown")
+    until(lambda: has_zoom(shown), TIMEOUT_SECONDS, "the incident is shown")
     start, end = plots(shown)["loss"]["range"]
 
     assert start < FAULT_AT < end
@@ -230,7 +235,7 @@ def test_the_timeline_has_a_row_for_each_detector(shown):
     expect(timeline.get_by_role("rowheader", name="reward_collapse")).to_be_visible()
     interval.click()
 
-    until(lambda: "from=" in shown.url, TIMEOUT_SECONDS, "the incident is shown")
+    until(lambda: has_zoom(shown), TIMEOUT_SECONDS, "the incident is shown")
 
 
 def test_the_heat_map_names_the_ranks(shown):

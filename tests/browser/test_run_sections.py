@@ -99,7 +99,7 @@ def test_a_case_shows_the_curves_of_its_signals(page):
     expect(curve).to_have_text(re.compile(r"0\.0\d+ → \d+(\.\d+)? nats"))
     curve.click()
 
-    assert re.search(r"[?&]from=\d+&to=160", page.url)
+    expect(page).to_have_url(re.compile(r"[?&]from=\d+&to=160"))
     expect(section(page, "curves")).to_have_attribute("open", "")
     section(page, "curves").locator("summary").click()
     page.get_by_label("Range").select_option("all")
@@ -190,7 +190,7 @@ def test_the_page_works_by_keys(page, url):
         "aria-pressed", "true"
     )
     for part in ("axis=time", "smoothing=0.6", "log=1", "from=", "to="):
-        assert part in page.url
+        expect(page).to_have_url(re.compile(re.escape(part)))
     page.keyboard.press("0")
     expect(page.get_by_label("Range")).to_have_value("all")
     # What is typed is no shortcut.
