@@ -46,7 +46,7 @@ def test_a_response_to_the_end_of_a_case_is_stored_before_the_process_ends(comma
     stopped = []
 
     def respond_after_stop(handler):
-        until(lambda: stopped, TIMEOUT_SECONDS, "the process is told to stop")
+        until(lambda: stopped, TIMEOUT_SECONDS, "the stop begins")
         time.sleep(RESPONSE_SECONDS)
         handler.send(200, b"ok")
 
