@@ -94,7 +94,9 @@ def _choose_run(names: list[str], run_name: str, reader: LogReader) -> str:
 
 
 def _open(path: Path) -> sqlite3.Connection:
-    connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=1.0)
+    uri = f"{path.resolve().as_uri()}?mode=ro"
+    # An iteration that is left may be closed in any thread, as the garbage collector runs in any.
+    connection = sqlite3.connect(uri, uri=True, timeout=1.0, check_same_thread=False)
     connection.execute("pragma query_only = on")
     connection.execute("pragma trusted_schema = off")
     return connection

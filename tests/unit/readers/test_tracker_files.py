@@ -6,6 +6,7 @@ import os
 import sqlite3
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from math import isnan
 
@@ -129,6 +130,15 @@ def test_the_run_that_wrote_last_is_read(project):
     assert [(s, v["loss"]) for s, v in step_values] == [(s, 1.0 / s) for s in range(1, 6)]
     assert all(isnan(values["entropy"]) for _, values in step_values)
     assert all(record.time > 1e9 for record in reader)
+
+
+def test_an_iteration_that_is_left_is_closed_in_another_thread(project):
+    """As by the garbage collector, in a server."""
+    records = iter(open_log(project))
+    with ThreadPoolExecutor(1) as pool:
+        # The third record is the first of a row.
+        assert pool.submit(lambda: [next(records) for _ in range(3)]).result()
+    records.close()
 
 
 def test_another_run_of_a_project_is_read_by_name(project):
