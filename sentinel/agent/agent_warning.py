@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sentinel.model.finding import Finding, Severity
-from sentinel.model.incident import Incident, IncidentKey, IncidentState
+from sentinel.model.incident import Incident, IncidentKey, IncidentState, Resolution
 from sentinel.model.notification import Notification, NotificationReason
-from sentinel.model.record import WHOLE_RUN, Record
+from sentinel.model.record import WHOLE_RUN, Event, Record
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,9 @@ class AgentWarning:
         incident = self._incident(record, opening)
         incident.state = IncidentState.RESOLVED
         incident.resolved_step, incident.resolved_time = record.step, record.time
+        if record.event is Event.STOP and record.attributes.get("outcome") == "finished":
+            # It is not over. What it warns of is sent before its end, also if the run was short.
+            incident.resolution = Resolution.RUN_FINISHED
         return Notification(NotificationReason.RESOLVED, incident, record.step, record.time)
 
     def _incident(self, record: Record, opening: Notification | None = None) -> Incident:

@@ -163,6 +163,19 @@ def test_the_error_is_reported_when_a_silence_ends(processor, tmp_path):
     assert queued_names(processor) == ["live/invalid_settings#1"]
 
 
+def test_the_error_is_reported_although_the_run_is_over_at_once(processor, tmp_path):
+    with closing(connect(tmp_path / "sentinel.db")) as connection:
+        expire_silences(connection, "", time.time())
+    processor.poll_silences()
+    for step, event in enumerate((Event.START, Event.STEP, Event.STOP)):
+        attributes = {"outcome": "finished"} if event is Event.STOP else {}
+        record = Record("live", WHOLE_RUN, step, time.time(), event, {"loss": 1.0}, attributes)
+        processor.process(record)
+    query = "select reason, state from outbox"
+
+    assert [*processor.connection.execute(query)] == [("opened", "queued"), ("resolved", "queued")]
+
+
 @pytest.mark.parametrize(
     "arguments", [["replay", "log.jsonl"], ["watch", "log.jsonl"], ["notify", "test"]]
 )
