@@ -45,17 +45,18 @@ def clean(text: str, max_chars: int | None = None, escapes: Mapping[str, str] = 
         cleaned += text[start : start + _CHUNK_CHARS].translate(_CLEAN_CHARACTERS)
         if max_chars is not None and len(cleaned) > max_chars:
             break
+    table = {ord(each): piece for each, piece in escapes.items()}
     if max_chars is None:
-        return cleaned.translate({ord(each): text for each, text in escapes.items()})
+        return cleaned.translate(table)
     # The number of characters after which the ellipsis still fits.
     length = fitting = 0
     for count, character in enumerate(cleaned, 1):
         length += len(escapes.get(character, character))
         if length > max_chars:
-            return clean(cleaned[:fitting], escapes=escapes) + "…"
+            return cleaned[:fitting].translate(table) + "…"
         if length <= max_chars - len("…"):
             fitting = count
-    return clean(cleaned, escapes=escapes)
+    return cleaned.translate(table)
 
 
 def clean_url(url: str) -> str:
