@@ -1,5 +1,7 @@
 """Settings of pytest for the whole repository."""
 
+import gc
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,17 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
     if collection_path.suffix != ".py" or collection_path.name.startswith("test_"):
         return None
     return None if b">>>" in collection_path.read_bytes() else True
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Let the garbage collector skip the tests and modules, of which nothing is ever freed."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(optionalhook=True)

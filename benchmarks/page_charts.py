@@ -35,6 +35,8 @@ from typing import Any
 from playwright.sync_api import BrowserContext, Page, Route, sync_playwright
 from run_page import write_run
 
+from sentinel.cli._browser_picture import find_chromium
+
 RUN = "benchmark"
 WINDOWS = {"in view": (1440, 1000), "all 20": (1440, 2900)}
 WARM_LOADS = 3
@@ -62,7 +64,7 @@ def main() -> None:
             with sync_playwright() as playwright:
                 context = playwright.chromium.launch_persistent_context(
                     f"{folder}/profile",
-                    executable_path=shutil.which("chromium"),
+                    executable_path=find_chromium(),
                     chromium_sandbox=False,
                     viewport={"width": width, "height": height},
                 )

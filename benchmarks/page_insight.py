@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
 import statistics
 import tempfile
 from collections.abc import Callable
@@ -22,6 +21,7 @@ from typing import Any
 
 from playwright.sync_api import Locator, Page, sync_playwright
 
+from sentinel.cli._browser_picture import find_chromium
 from sentinel.insight.gradient_flow import GradientFlow
 from sentinel.insight.loss_surface import LossSurface
 from sentinel.web.report_page import write_insight_page
@@ -49,7 +49,7 @@ def main() -> None:
         path = Path(folder, "insight.html")
         write_insight_page([surface(), *(flow(step) for step in range(STEPS))], path)
         browser = playwright.chromium.launch(
-            executable_path=shutil.which("chromium"), chromium_sandbox=False
+            executable_path=find_chromium(), chromium_sandbox=False
         )
         times: dict[str, list[float]] = {}
         for _ in range(trials):

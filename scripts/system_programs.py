@@ -29,6 +29,7 @@ class Program(NamedTuple):
     tests: str
 
 
+CHROMIUM = ("chromium-headless-shell", "chromium", "chromium-browser")
 MANAGER = ("prometheus-alertmanager", "alertmanager")
 PROGRAMS = (
     Program(("make",), ("make",), "everything"),
@@ -38,7 +39,7 @@ PROGRAMS = (
     Program(MANAGER, MANAGER[:1], "alerts through Alertmanager"),
     Program(("amtool",), MANAGER[:1], "the syntax of Alertmanager's configuration"),
     # Chromium renders text only with a font.
-    Program(("chromium", "chromium-browser"), ("chromium", "fonts-dejavu-core"), "pages"),
+    Program(CHROMIUM, (*CHROMIUM[:1], "fonts-dejavu-core"), "pages"),
     Program(("openssl",), ("openssl",), "receivers with certificates of their own"),
 )
 APT = ("apt-get", "-q", "-o", "Acquire::Retries=3", "-o", "Acquire::http::Timeout=60")

@@ -9,7 +9,11 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-_PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+PROGRAMS = (
+    "chromium-headless-shell",
+    *("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome"),
+)
+"""Names of Chromium; the first is the part of it without windows, which starts faster."""
 _WIDTH, _FIRST_HEIGHT, _MAX_HEIGHT = 1400, 6000, 16_000
 """Size of the window in pixels; Chromium makes no picture above 16,384."""
 _VIRTUAL_MS, _TIMEOUT_SECONDS = 15_000, 180.0
@@ -22,7 +26,7 @@ class PictureError(Exception):
 
 def find_chromium() -> str:
     """The path of Chromium; empty if there is none on PATH."""
-    return next(filter(None, map(shutil.which, _PROGRAMS)), "")
+    return next(filter(None, map(shutil.which, PROGRAMS)), "")
 
 
 def take_picture(html: str, path: Path) -> None:

@@ -18,6 +18,8 @@ def escape_unprintable(text: str, allowed: str = "") -> str:
     >>> escape_unprintable("red \x1b[31m, reversed \u202e, half a character \ud83d")
     'red \\x1b[31m, reversed \\u202e, half a character \\ud83d'
     """
+    if text.isprintable():
+        return text
     return "".join(
         character
         if character in allowed or category(character) not in _UNPRINTABLE_CATEGORIES

@@ -12,18 +12,24 @@ MAX_URL_CHARS = 500
 _NO_ESCAPES: Mapping[str, str] = {}
 _CHUNK_CHARS = 4096
 """Characters that are cleaned at once: of a long text that is cut only the start is needed."""
+_MAX_REMEMBERED = 10_000
+"""Bounds the memory for texts that contain every character."""
 _URL_CHARACTERS = ":/?#[]!$&'*+,;=%-._~"
 
 
-class _CleanCharacters:
-    """A table for `str.translate`, which looks up each ASCII character of a text once."""
+class _CleanCharacters(dict[int, str]):
+    """A table for `str.translate`, which remembers the characters that texts consist of."""
 
-    def __getitem__(self, code: int) -> str:
+    def __missing__(self, code: int) -> str:
         character = chr(code)
         category = unicodedata.category(character)
         if character.isspace() or category.startswith("Z"):
-            return " "
-        return "" if category.startswith("C") else character
+            clean_character = " "
+        else:
+            clean_character = "" if category.startswith("C") else character
+        if len(self) < _MAX_REMEMBERED:
+            self[code] = clean_character
+        return clean_character
 
 
 _CLEAN_CHARACTERS = _CleanCharacters()

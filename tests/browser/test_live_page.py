@@ -72,6 +72,8 @@ def test_new_values_appear_without_a_reload(shown, live_run):
 
 def test_a_fault_becomes_a_case_on_the_open_page(shown, live_run):
     assert shown.locator(".card.case").count() == 0
+    # After the first checkpoint, which is at step 50.
+    live_run.until_step(60)
     live_run.turn_on()
     card = shown.locator(".card.case.critical")
 

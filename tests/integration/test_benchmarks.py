@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from programs import find
 
+from sentinel.cli._browser_picture import PROGRAMS, find_chromium
+
 # Most run in one fixture.
 pytestmark = pytest.mark.timeout(3600)
 
@@ -75,7 +77,7 @@ def repository(tmp_path_factory):
 @pytest.fixture(scope="module")
 def runs(repository, tmp_path_factory):
     """Exit code, output and seconds of each program whose needs are installed."""
-    names = set(SMALLEST) - (set() if shutil.which("chromium") else set(BROWSER))
+    names = set(SMALLEST) - (set() if find_chromium() else set(BROWSER))
     return run_programs(repository, names, tmp_path_factory.mktemp("runs"))
 
 
@@ -106,7 +108,7 @@ def test_every_program_is_listed():
 @pytest.mark.parametrize("name", SMALLEST)
 def test_the_program_runs(runs, name):
     if name in BROWSER:
-        find("chromium")
+        find(*PROGRAMS)
     code, output, _ = runs[name]
 
     assert (code, "Traceback" in output) == (0, False), output[-3000:]

@@ -11,7 +11,15 @@ import pytest
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "scripts" / "system_programs.py"
 AFFECTED = ("tests/stack", "tests/browser", "tests/unit/docs/test_scale_page.py")
-EVERYTHING = ("make", "gcc", "prometheus", "promtool", "amtool", "chromium", "openssl")
+EVERYTHING = (
+    "make",
+    "gcc",
+    "prometheus",
+    "promtool",
+    "amtool",
+    "chromium-headless-shell",
+    "openssl",
+)
 
 # The script, as a user of that number, with another policy file and other time limits.
 RUN = """
@@ -88,7 +96,8 @@ def test_root_installs_what_is_missing_and_no_service_starts(machine):
     update, first, download, second, install, third = machine.calls()
     assert (first, second, third) == ("policy 101",) * 3
     assert update.endswith("update")
-    packages = "make gcc libc6-dev prometheus prometheus-alertmanager chromium fonts-dejavu-core"
+    packages = "make gcc libc6-dev prometheus prometheus-alertmanager"
+    packages += " chromium-headless-shell fonts-dejavu-core"
     assert download.endswith(f"--download-only {packages}")
     assert install.endswith(f"--no-download {packages}")
     assert not machine.policy.exists()
@@ -97,7 +106,7 @@ def test_root_installs_what_is_missing_and_no_service_starts(machine):
 
 
 def test_a_package_that_is_unknown_prevents_no_other(machine):
-    machine.add_apt(unknown="chromium")
+    machine.add_apt(unknown="chromium-headless-shell")
 
     assert machine.run("install")[0] == 0
     assert [line for line in machine.calls() if line.endswith("--no-download openssl")]
@@ -162,7 +171,8 @@ def test_the_policy_of_an_administrator_is_kept(machine):
 def test_the_report_names_what_was_not_tested_and_one_command(machine):
     *lines, command, _ = machine.run("report", user=1000)[1].splitlines()
 
-    assert "not tested: pages (chromium or chromium-browser is not installed)" in lines
+    names = "chromium-headless-shell or chromium or chromium-browser"
+    assert f"not tested: pages ({names} is not installed)" in lines
     assert command == "To test this too: sudo python3 scripts/system_programs.py install"
 
 

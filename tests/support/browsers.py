@@ -19,6 +19,8 @@ from playwright.sync_api import (
 )
 from programs import find
 
+from sentinel.cli._browser_picture import PROGRAMS
+
 TIMEOUT_MS = 120_000
 """Timeout of what takes milliseconds on an idle machine."""
 FOREIGN_HOSTS = ("evil.example", "rebound.example")
@@ -30,7 +32,7 @@ OWN_SCHEMES = ("data", "blob", "file", "about", "chrome-error")
 @contextmanager
 def chromium() -> Iterator[Browser]:
     """A browser without windows; skips the test if Chromium is missing."""
-    program = find("chromium", "chromium-browser")
+    program = find(*PROGRAMS)
     rules = ", ".join(f"MAP {host} 127.0.0.1" for host in FOREIGN_HOSTS)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
