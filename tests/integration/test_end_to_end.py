@@ -1,4 +1,4 @@
-"""From decorator to notification: ranks under torchrun, an agent, and a webhook receiver."""
+"""From decorator to notification: ranks, an agent, and a webhook receiver."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
+from programs import free_port
+from support.fork_server import TORCH, torchrun_environment
 from support.rank_processes import until
 from support.webhook_receiver import Receiver
 
@@ -94,19 +96,17 @@ url = "{url}"
 
 
 class Training:
-    """Two ranks under torchrun, with their agent and run directory."""
+    """Two ranks with their agent and run directory."""
 
-    def __init__(self, directory, steps, ending):
+    def __init__(self, directory, start, steps, ending):
         self.directory = directory
         (directory / "marks").mkdir()
         (directory / "train.py").write_text(SCRIPT)
-        arguments = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "train.py"]
-        self.launcher = subprocess.Popen(
-            [sys.executable, *arguments, str(steps), ending, str(directory / "marks")],
-            cwd=directory,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
+        self.processes = start(directory, [str(steps), ending, str(directory / "marks")])
+
+    def wait(self):
+        """The exit codes of what was started: torchrun, or the ranks."""
+        return {process.wait(TIMEOUT_SECONDS) for process in self.processes}
 
     def mark(self, rank):
         """Process id, last step and last loss of that rank; None before its first step."""
@@ -151,8 +151,9 @@ class Training:
             return [r for r in History(database).records(self.run.name) if r.event is Event.STEP]
 
     def end(self):
-        self.launcher.kill()
-        self.launcher.wait()
+        for process in self.processes:
+            process.kill()
+            process.wait()
         for rank in (0, 1):
             if mark := self.mark(rank):
                 kill_if_running(mark[0])
@@ -172,8 +173,38 @@ def receiver():
         yield receiver
 
 
+def start_torchrun(directory, arguments):
+    command = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "train.py", *arguments]
+    with (directory / "output").open("w") as output:
+        return [
+            subprocess.Popen(
+                [sys.executable, *command], cwd=directory, stdout=output, stderr=output
+            )
+        ]
+
+
 @pytest.fixture
-def train(tmp_path, monkeypatch, receiver):
+def start_ranks(fork_server):
+    """Returns a function that starts two ranks as torchrun does, in a fraction of its time."""
+
+    def start(directory, arguments):
+        port = free_port()
+        with (directory / "output").open("w") as output:
+            return [
+                fork_server(*TORCH).start(
+                    ["train.py", *arguments],
+                    env={**os.environ, **torchrun_environment(rank, 2, port)},
+                    cwd=directory,
+                    output=output,
+                )
+                for rank in (0, 1)
+            ]
+
+    return start
+
+
+@pytest.fixture
+def train(tmp_path, monkeypatch, receiver, start_ranks):
     """Returns a function that starts a training; every one is killed at the end of the test."""
     monkeypatch.setenv("SENTINEL_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("SENTINEL_RUNTIME_DIR", str(tmp_path / "rings"))
@@ -183,10 +214,10 @@ def train(tmp_path, monkeypatch, receiver):
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
     started = []
 
-    def begin(steps, ending="return", floor=LONG_STALL_SECONDS):
+    def begin(steps, ending="return", floor=LONG_STALL_SECONDS, start=start_ranks):
         settings = SETTINGS.format(url=receiver.url, floor=floor)
         (tmp_path / "sentinel.toml").write_text(settings)
-        started.append(Training(tmp_path, steps, ending))
+        started.append(Training(tmp_path, start, steps, ending))
         return started[-1]
 
     yield begin
@@ -210,8 +241,8 @@ def has_stall_alert(receiver, text):
 
 @pytest.mark.fault("P5", "T3")
 def test_a_healthy_run_is_recorded_completely_without_notifications(train, receiver):
-    training = train(40)
-    assert training.launcher.wait(TIMEOUT_SECONDS) == 0
+    training = train(40, start=start_torchrun)
+    assert training.wait() == {0}
 
     assert training.outcome()["outcome"] == "finished"
     steps = training.steps()
@@ -232,10 +263,10 @@ def test_a_healthy_run_is_recorded_completely_without_notifications(train, recei
 
 @pytest.mark.fault("P1")
 def test_killed_ranks_are_reported_within_five_seconds(train, receiver):
-    training = train(100_000)
+    training = train(100_000, start=start_torchrun)
     training.reach(20)
     # Without the launcher only this test ends the ranks.
-    training.launcher.kill()
+    training.processes[0].kill()
     for rank in (0, 1):
         os.kill(training.mark(rank)[0], signal.SIGKILL)
 
@@ -255,8 +286,8 @@ def test_killed_ranks_are_reported_within_five_seconds(train, receiver):
 
 @pytest.mark.fault("P4")
 def test_an_exception_is_reported_with_its_message_and_location(train, receiver):
-    training = train(30, "raise")
-    assert training.launcher.wait(TIMEOUT_SECONDS) == 1
+    training = train(30, "raise", start=start_torchrun)
+    assert training.wait() == {1}
 
     until(lambda: received_alerts(receiver), TIMEOUT_SECONDS, "the notification arrives")
     assert training.outcome()["outcome"] == "exception"
@@ -273,7 +304,7 @@ def test_an_exception_is_reported_with_its_message_and_location(train, receiver)
 def test_messages_of_exceptions_are_not_stored_without_permission(train, receiver, monkeypatch):
     monkeypatch.setenv("SENTINEL_PRIVACY__MESSAGES", "false")
     training = train(30, "raise")
-    training.launcher.wait(TIMEOUT_SECONDS)
+    assert training.wait() == {0, 1}
 
     ((_, _, summary),) = until(lambda: received_alerts(receiver), TIMEOUT_SECONDS, "a notification")
     assert summary.startswith("Rank 1 raised ValueError at step 30 (train.py:")
@@ -285,7 +316,7 @@ def test_messages_of_exceptions_are_not_stored_without_permission(train, receive
 @pytest.mark.fault("P5")
 def test_an_exit_code_is_stored_and_reported(train, receiver):
     training = train(30, "exit")
-    training.launcher.wait(TIMEOUT_SECONDS)
+    assert training.wait() == {3}
 
     until(lambda: received_alerts(receiver), TIMEOUT_SECONDS, "the notification arrives")
     outcome = training.outcome()
@@ -352,7 +383,7 @@ def test_a_killed_agent_is_restarted_and_no_step_is_lost(train, receiver):
 
     until(lambda: training.agent() != first, TIMEOUT_SECONDS, "another agent serves the run")
     last = training.end_after(more=100)
-    assert training.launcher.wait(TIMEOUT_SECONDS) == 0
+    assert training.wait() == {0}
     assert training.outcome()["outcome"] == "finished"
     assert [record.step for record in training.steps()] == list(range(1, last + 1))
     assert received_alerts(receiver) == []
