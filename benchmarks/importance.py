@@ -1,6 +1,7 @@
 """Importance of settings on functions whose answer is known, beside other methods; and its time.
 
     python benchmarks/importance.py [--part truth|coverage|scale] [--sets 100] [--sizes 20,60,200]
+                                     [--functions NAME ...]
 
 Three parts:
 
@@ -155,14 +156,14 @@ def auc(found: dict[str, float], matters: Sequence[str]) -> float:
     return statistics.fmean((a > b) + 0.5 * (a == b) for a, b in pairs)
 
 
-def measure_truth(sets: int, sizes: Sequence[int]) -> None:
+def measure_truth(functions: Sequence[Function], sets: int, sizes: Sequence[int]) -> None:
     methods = {"sentinel": our_values, "W&B": documented_by_wandb, "fANOVA": fanova}
     try:
         import optuna  # noqa: F401
     except ImportError:
         print("optuna is not installed: no fANOVA (pip install optuna)")
         del methods["fANOVA"]
-    for function in FUNCTIONS:
+    for function in functions:
         for size in sizes:
             line = f"{function.name:12} {size:5} runs "
             for name, method in methods.items():
@@ -218,8 +219,8 @@ def correlations_of(function: Function) -> dict[str, float]:
     }
 
 
-def measure_coverage(sets: int, sizes: Sequence[int]) -> None:
-    for function in FUNCTIONS[:3]:
+def measure_coverage(functions: Sequence[Function], sets: int, sizes: Sequence[int]) -> None:
+    for function in filter(lambda each: each.matters, functions):
         correlations = correlations_of(function)
         for size in sizes:
             truths, score = truth_at(function, size)
@@ -293,11 +294,14 @@ def main() -> None:
     parser.add_argument(
         "--sizes", type=lambda text: [*map(int, text.split(","))], default=[20, 60, 200]
     )
+    names = [function.name for function in FUNCTIONS]
+    parser.add_argument("--functions", nargs="+", choices=names, default=names, metavar="NAME")
     args = parser.parse_args()
+    functions = [function for function in FUNCTIONS if function.name in args.functions]
     if args.part in (None, "truth"):
-        measure_truth(args.sets, args.sizes)
+        measure_truth(functions, args.sets, args.sizes)
     if args.part in (None, "coverage"):
-        measure_coverage(args.sets, args.sizes)
+        measure_coverage(functions, args.sets, args.sizes)
     if args.part in (None, "scale"):
         measure_scale()
 

@@ -33,15 +33,18 @@ BLOCK_SECONDS, SETTLING_SECONDS = 0.5, 0.05
 CLIENTS = 10
 
 TRAINER = """
-import json, sys, time
+import json, math, os, sys, time
 import sentinel
 
-end, path = float(sys.argv[1]), sys.argv[2]
+path, end_path = sys.argv[1:]
 
 @sentinel.monitor
 def train():
-    memory, times, step = bytearray(1 << 20), [], 0
+    memory, times, step, end = bytearray(1 << 20), [], 0, math.inf
     while time.monotonic() < end:
+        if os.path.exists(end_path):
+            with open(end_path) as file:
+                end = float(file.read())
         total = 0.0
         for _ in range(8):
             memory.count(1)
@@ -67,9 +70,16 @@ def block_at(moment: float, start: float) -> int:
     return int(block) if within >= SETTLING_SECONDS else -1
 
 
-def scrape(port: int, start: float, end: float, rate: float) -> None:
-    """Scrape at `rate` per second in the blocks with scrapes; prints how many and how long."""
+def scrape(port: int, pairs: int, rate: float, end_path: Path) -> None:
+    """Scrape at `rate` per second in the blocks with scrapes; prints their start and durations.
+
+    Writes the end of the last block to `end_path`, for the trainer.
+    """
     durations: list[float] = []
+    start = time.monotonic() + 1.0
+    end = start + 2 * pairs * BLOCK_SECONDS
+    end_path.with_name("new").write_text(str(end))
+    end_path.with_name("new").rename(end_path)
 
     def run_client(number: int) -> None:
         connection = http.client.HTTPConnection("127.0.0.1", port)
@@ -88,7 +98,7 @@ def scrape(port: int, start: float, end: float, rate: float) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    print(json.dumps(durations))
+    print(json.dumps([start, durations]))
 
 
 def measure(pairs: int, rate: float) -> dict[str, object]:
@@ -102,23 +112,21 @@ def measure(pairs: int, rate: float) -> dict[str, object]:
             "SENTINEL_PORT": "0",
             "SENTINEL_LINGER_SECONDS": "0",
         }
-        start = time.monotonic() + 15.0
-        end = start + 2 * pairs * BLOCK_SECONDS
-        steps_file = Path(folder) / "steps.json"
+        steps_file, end_file = Path(folder) / "steps.json", Path(folder) / "end"
         trainer = subprocess.Popen(
-            [sys.executable, "-c", TRAINER, str(end), str(steps_file)], env=environ, cwd=folder
+            [sys.executable, "-c", TRAINER, str(steps_file), str(end_file)], env=environ, cwd=folder
         )
         registration = Path(folder) / "home/runs/scraped/agent.json"
         while not registration.exists():
             assert trainer.poll() is None, "the trainer failed"
-            assert time.monotonic() < start, "no agent"
             time.sleep(0.1)
         agent = json.loads(registration.read_text())
         if len(cores) > 1:
             pin(trainer.pid, {cores[0]})
             pin(agent["pid"], set(cores[1:]))
-        client = subprocess.run(
-            [sys.executable, __file__, "--client", f"{agent['port']},{start},{end},{rate}"],
+        client = [sys.executable, __file__, "--client"]
+        scraped = subprocess.run(
+            [*client, str(agent["port"]), str(pairs), str(rate), str(end_file)],
             stdout=subprocess.PIPE,
             check=True,
             preexec_fn=lambda: os.sched_setaffinity(0, set(cores[1:]) or set(cores)),
@@ -128,7 +136,8 @@ def measure(pairs: int, rate: float) -> dict[str, object]:
         while Path(f"/proc/{agent['pid']}").exists():
             time.sleep(0.1)
         steps = json.loads(steps_file.read_text())
-    durations = sorted(json.loads(client.stdout))
+    start, durations = json.loads(scraped.stdout)
+    durations.sort()
     return {
         "wall": pair_ratios(steps, start, 0),
         "processor": pair_ratios(steps, start, 1),
@@ -177,11 +186,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pairs", type=int, default=60)
     parser.add_argument("--rate", type=float, default=100.0)
-    parser.add_argument("--client", help=argparse.SUPPRESS)
+    parser.add_argument("--client", nargs=4, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.client:
-        port, start, end, rate = map(float, options.client.split(","))
-        scrape(int(port), start, end, rate)
+        port, pairs, rate, end_path = options.client
+        scrape(int(port), int(pairs), float(rate), Path(end_path))
         return
     result = measure(options.pairs, options.rate)
     print("| | slowdown, median (95 % interval) |\n|---|---|")

@@ -25,7 +25,7 @@ STARTED_BY_OTHERS = {"fleet_nodes", "onsets"}
 BROWSER = ("page_charts", "page_insight", "pages")
 SMALLEST = {
     "page_charts": "--steps 200 --ranks 2 --trials 1",
-    "aggregation": "--ranks 2 --rounds 1 --seconds 0.1 --own-seconds 1",
+    "aggregation": "--ranks 2 --rounds 1 --seconds 0.1 --own-seconds 1 --rates 10",
     "healthy_pauses": "--minutes 0.02 --only steady",
     "notifications": "--repeats 1 --only healthy",
     "scrapes": "--pairs 1 --rate 10",
@@ -44,7 +44,7 @@ SMALLEST = {
     "gpu": "--dry --blocks 1 --steps 1",
     "gradient_flow": "--pairs 1 --width 16",
     "hostile_calls": "--calls 200 --threads 2",
-    "importance": "--part truth --sets 1 --sizes 20",
+    "importance": "--part truth --functions additive --sets 1 --sizes 20",
     "kills": "--trainers 1 --agents 1",
     "layer_detection": "--seeds 1 --kinds sharpness",
     "long_run": "--steps 500 --rows 1",
