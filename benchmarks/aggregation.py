@@ -188,9 +188,12 @@ def table(worlds: dict[str, Any]) -> str:
         ]
         cells += [
             f"**{sentinel['burst']['ranks_cpu_ms']:.2f}**",
-            f"{sentinel['10']['ranks_cpu_ms']:.1f}",
+            f"{sentinel['10']['ranks_cpu_ms']:.1f}" if "10" in sentinel else "",
         ]
-        cells += [f"{sentinel[rate]['node_agents_cpu_ms']:.1f}" for rate in ("burst", "10", "1")]
+        cells += [
+            f"{sentinel[rate]['node_agents_cpu_ms']:.1f}" if rate in sentinel else ""
+            for rate in ("burst", "10", "1")
+        ]
         lines.append(f"| {world} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
