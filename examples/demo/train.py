@@ -30,7 +30,7 @@ import sentinel
 MAX_STEPS = 600
 SAVE_STEPS = 60
 IMITATION_STEPS = 200
-BATCH = 48
+BATCH = 24
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,8 @@ PROCESS_FOLDERS = tuple(
     f"tests/{name}/" for name in ("nodes", "stack", "chaos", "integration", "browser")
 )
 """Tests of these folders start ranks, agents, servers and browsers, which mostly wait."""
+FRAMEWORKS = "tests/frameworks/"
+"""One worker runs all tests of this folder: importing the frameworks takes 20 seconds."""
 MAX_BESIDE_OTHERS = 2
 """Workers that run such files while others are left, of which each occupies a processor."""
 
@@ -18,6 +20,10 @@ class BoundedScheduling(LoadFileScheduling):
 
     xdist would start with the files of most tests, and end with those that mostly wait.
     """
+
+    def _split_scope(self, nodeid: str) -> str:
+        """The tests that one worker runs together: those of a file, or of all frameworks."""
+        return FRAMEWORKS if nodeid.startswith(FRAMEWORKS) else super()._split_scope(nodeid)
 
     def _assign_work_unit(self, node: WorkerController) -> None:
         starting = [file for file in self.workqueue if file.startswith(PROCESS_FOLDERS)]

@@ -1,13 +1,16 @@
-"""Files that start processes leave a worker to the others, and every test runs once."""
+"""Files that start processes leave a worker to the others, and every test runs once.
+
+The tests of frameworks run in one worker.
+"""
 
 import random
 from types import SimpleNamespace
 
 import pytest
-from support.scheduling import PROCESS_FOLDERS, BoundedScheduling
+from support.scheduling import FRAMEWORKS, PROCESS_FOLDERS, BoundedScheduling
 
 FILES = [f"{folder}test_{number}.py" for folder in PROCESS_FOLDERS for number in range(4)]
-OTHERS = [f"tests/unit/test_{number}.py" for number in range(6)]
+OTHERS = [f"{folder}test_{n}.py" for folder in (FRAMEWORKS, "tests/unit/") for n in range(4)]
 
 
 class Worker:
@@ -40,18 +43,21 @@ def test_two_files_that_start_processes_run_beside_others(seed, others):
         scheduling.add_node(worker)
         scheduling.add_node_collection(worker, tests)
     scheduling.schedule()
-    done, most_beside_others, most = [], 0, 0
+    done, framework_workers, most_beside_others, most = [], set(), 0, 0
     while ready := [worker for worker in workers if worker.is_ready()]:
         running = [tests[worker.waiting[0]] for worker in workers if worker.waiting]
         count = sum(test.startswith(PROCESS_FOLDERS) for test in running)
         most = max(most, count)
-        if any(file in others for file in scheduling.workqueue):
+        if any(not file.startswith(PROCESS_FOLDERS) for file in scheduling.workqueue):
             most_beside_others = max(most_beside_others, count)
         worker = rng.choice(ready)
         index = worker.waiting.pop(0)
         done.append(tests[index])
+        if tests[index].startswith(FRAMEWORKS):
+            framework_workers.add(worker)
         scheduling.mark_test_complete(worker, index)
 
     assert sorted(done) == sorted(tests)
     assert most_beside_others == (2 if others else 0)
     assert most == 3
+    assert len(framework_workers) == (1 if others else 0)
