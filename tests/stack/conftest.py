@@ -85,7 +85,7 @@ class Stack:
         return [message for message in messages if run in message["title"]]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def stack(request, tmp_path_factory):
     """Alertmanager, and a Prometheus that scrapes every agent whose `$SENTINEL_HOME` is `home`."""
     program, manager = find("prometheus"), find("alertmanager", "prometheus-alertmanager")
