@@ -33,8 +33,6 @@ Surface = Callable[[np.ndarray, np.ndarray], np.ndarray]
 UNIFORM = 51
 LOCAL, SMOOTH = UNIFORM**2 * 40 // 100, UNIFORM**2 * 110 // 100
 FINE = 401
-NETWORK_FINE = 201
-"""Fewer for a network, whose loss takes longer."""
 SQUARE = [(-1.0, 1.0), (-1.0, 1.0)]
 
 # ------------------------------------------------------------------------------------ surfaces
@@ -362,6 +360,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=2, help="random surfaces of each kind")
     parser.add_argument("--first-seed", type=int, default=1000)
     parser.add_argument("--minima", type=int, default=20, help="narrow minima of each size")
+    parser.add_argument("--network-fine", type=int, default=201, help="side of the fine grid")
     arguments = parser.parse_args()
     for package in ("adaptive", "loss_landscapes"):
         if not importlib.util.find_spec(package):
@@ -380,7 +379,7 @@ def main() -> None:
         met = [sum(each[i] <= 1 for each in found) for i in range(2)]
         print(f"{title}: {met[0]} of {len(found)} within the error of the uniform grid", end="")
         print(f" ({met[1]} with linear interpolation)")
-    measure("network", network_plane(), LOCAL, NETWORK_FINE)
+    measure("network", network_plane(), LOCAL, arguments.network_fine)
     for share in (0.006, 0.008, 0.01, 0.015):
         print(
             f"minima with a standard deviation of {share:.1%} of the side that are found: ", end=""

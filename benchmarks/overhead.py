@@ -1,6 +1,7 @@
 """Cost of one `log()` of twenty numbers for the training thread, compared with other loggers.
 
     python benchmarks/overhead.py [--rounds 3] [--steps 1000] [--kills 120]
+                                   [--loggers NAME ...]
 
 Each logger runs in its own process, in shuffled order per round. `warm` logs in a tight loop;
 `cold` sleeps two milliseconds and walks over four megabytes between two logs, as a training step
@@ -185,12 +186,13 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--kills", type=int, default=120)
     parser.add_argument("--times-only", action="store_true", help="no strace, no valgrind")
+    parser.add_argument("--loggers", nargs="+", choices=list(LOGGERS), default=list(LOGGERS))
     parser.add_argument("--child", nargs=3)
     args = parser.parse_args()
     if args.child:
         run_logger(args.child[0], args.child[1], int(args.child[2]))
     missing = [name for name, package in PACKAGES.items() if find_spec(package) is None]
-    names = [name for name in LOGGERS if name not in missing]
+    names = [name for name in args.loggers if name not in missing]
     rows: dict[str, dict[str, float]] = time_loggers(names, args.rounds, args.steps)
     for name in reversed(names) if not args.times_only else ():
         if shutil.which("strace"):
