@@ -16,9 +16,9 @@ demo: ready-demo ## Train for real, inject faults, and see which alerts are sent
 # Each process of the tests would compile the sources again.
 unexport PYTHONDONTWRITEBYTECODE
 
-# Four processes on two cores, because many tests wait; a file stays in one process, and so do the
+# Three processes on two cores, because many tests wait; a file stays in one process, and so do the
 # tests of the frameworks.
-pytest = $(PY) -m pytest -n 4 --dist loadfile --durations=10
+pytest = $(PY) -m pytest -n 3 --dist loadfile --durations=10
 
 # Every stage runs, so that one call reports everything that is wrong.
 static = wrong=; \

@@ -11,7 +11,7 @@ PROCESS_FOLDERS = tuple(
 """Tests of these folders start ranks, agents, servers and browsers, which mostly wait."""
 FRAMEWORKS = "tests/frameworks/"
 """One worker runs all tests of this folder: importing the frameworks takes 20 seconds."""
-MAX_BESIDE_OTHERS = 3
+MAX_BESIDE_OTHERS = 2
 """Workers that run such files while others are left, of which each occupies a processor."""
 
 
