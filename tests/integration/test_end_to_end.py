@@ -131,7 +131,9 @@ class Training:
 
     @property
     def run(self):
-        (run,) = (self.directory / "home" / "runs").iterdir()
+        runs = self.directory / "home" / "runs"
+        # The first steps may be over before the agent has started.
+        (run,) = until(lambda: [*runs.glob("*")], TIMEOUT_SECONDS, "the run has a directory")
         return run
 
     def outcome(self):
