@@ -12,13 +12,13 @@ MAX_URL_CHARS = 500
 _NO_ESCAPES: Mapping[str, str] = {}
 _CHUNK_CHARS = 4096
 """Characters that are cleaned at once: of a long text that is cut only the start is needed."""
-_MAX_REMEMBERED = 10_000
-"""Bounds the memory for texts that contain every character."""
+_MAX_CACHED = 10_000
+"""Bounds the memory after texts of every language."""
 _URL_CHARACTERS = ":/?#[]!$&'*+,;=%-._~"
 
 
 class _CleanCharacters(dict[int, str]):
-    """A table for `str.translate`, which remembers the characters that texts consist of."""
+    """A table for `str.translate` that caches the characters of the texts that were cleaned."""
 
     def __missing__(self, code: int) -> str:
         character = chr(code)
@@ -27,7 +27,7 @@ class _CleanCharacters(dict[int, str]):
             clean_character = " "
         else:
             clean_character = "" if category.startswith("C") else character
-        if len(self) < _MAX_REMEMBERED:
+        if len(self) < _MAX_CACHED:
             self[code] = clean_character
         return clean_character
 
