@@ -177,7 +177,7 @@ def observe(kind: str, seed: int, receiver: Receiver) -> Outcome:
     """Run one kind once and collect what arrives until its agent has gone."""
     receiver.arrivals = arrivals = Arrivals()
     url = f"http://127.0.0.1:{receiver.server_port}"
-    with tempfile.TemporaryDirectory(prefix="sn-") as name:
+    with tempfile.TemporaryDirectory(prefix="sn-", ignore_cleanup_errors=True) as name:
         home = Path(name)
         settings = (
             f"linger_seconds = {LINGER_SECONDS}\nport = 0\n"

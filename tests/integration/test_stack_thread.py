@@ -88,6 +88,7 @@ def test_a_thread_that_moves_is_told_from_one_that_waits():
 
 
 def test_the_thread_ends_with_the_run_and_leaves_no_file():
+    until(lambda: not stack_threads(), SECONDS, "the end of the thread of an earlier run")
     with monitored:
         ring = current_session().ring.path
         assert len(stack_threads()) == 1
