@@ -113,6 +113,12 @@ def wait_for_agent_url(registration_file: Path) -> str:
     return str(json.loads(registration_file.read_text())["url"])
 
 
+def wait_for_end(pid: int) -> None:
+    """Wait until an agent, which is no child of this process, has ended."""
+    while Path(f"/proc/{pid}").exists():
+        time.sleep(0.05)
+
+
 def stored_steps(connection: sqlite3.Connection, run: str) -> list[tuple[int, int]]:
     """Number of each stored step, and how many ranks are in the spread of its first signal."""
     return [

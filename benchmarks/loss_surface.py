@@ -360,7 +360,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=2, help="random surfaces of each kind")
     parser.add_argument("--first-seed", type=int, default=1000)
     parser.add_argument("--minima", type=int, default=20, help="narrow minima of each size")
-    parser.add_argument("--network-fine", type=int, default=201, help="side of the fine grid")
+    parser.add_argument("--network-fine", type=int, default=201, help="points per side")
     arguments = parser.parse_args()
     for package in ("adaptive", "loss_landscapes"):
         if not importlib.util.find_spec(package):

@@ -25,6 +25,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from statistics import median
 
+from agent import wait_for_end
+
 STEP_SECONDS = 0.02
 HEALTHY_STEPS = 300
 FAULTY_STEPS = 250
@@ -177,7 +179,7 @@ def observe(kind: str, seed: int, receiver: Receiver) -> Outcome:
     """Run one kind once and collect what arrives until its agent has gone."""
     receiver.arrivals = arrivals = Arrivals()
     url = f"http://127.0.0.1:{receiver.server_port}"
-    with tempfile.TemporaryDirectory(prefix="sn-", ignore_cleanup_errors=True) as name:
+    with tempfile.TemporaryDirectory(prefix="sn-") as name:
         home = Path(name)
         settings = (
             f"linger_seconds = {LINGER_SECONDS}\nport = 0\n"
@@ -195,7 +197,10 @@ def observe(kind: str, seed: int, receiver: Receiver) -> Outcome:
         subprocess.run(
             [*command, str(home / "fault")], env=environ, check=False, capture_output=True
         )
+        agents = [json.loads(each.read_text())["pid"] for each in home.glob("runs/*/agent.json")]
         time.sleep(LINGER_SECONDS + 3.0)
+        for pid in agents:
+            wait_for_end(pid)
         fault_at = float((home / "fault").read_text())
     firing = [each for each in arrivals.webhook if each[1] == "firing"]
     return Outcome(

@@ -28,6 +28,8 @@ import time
 from itertools import pairwise
 from pathlib import Path
 
+from agent import wait_for_end
+
 RESULTS = Path(__file__).parent / "results" / "scrapes.json"
 BLOCK_SECONDS, SETTLING_SECONDS = 0.5, 0.05
 CLIENTS = 10
@@ -133,8 +135,7 @@ def measure(pairs: int, rate: float) -> dict[str, object]:
         )
         assert trainer.wait(120) == 0
         # It ends with the run, and removes its files before that.
-        while Path(f"/proc/{agent['pid']}").exists():
-            time.sleep(0.1)
+        wait_for_end(agent["pid"])
         steps = json.loads(steps_file.read_text())
     start, durations = json.loads(scraped.stdout)
     durations.sort()
