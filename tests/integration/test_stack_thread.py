@@ -44,6 +44,12 @@ def stack_threads():
     return [thread for thread in threading.enumerate() if thread.name == THREAD_NAME]
 
 
+@pytest.fixture(autouse=True)
+def no_earlier_thread():
+    """The thread of an earlier run ends after the run."""
+    until(lambda: not stack_threads(), SECONDS, "the end of an earlier thread")
+
+
 def test_the_answer_is_the_stack_of_the_training_thread_without_locals():
     secret = "a secret"  # noqa: F841 - it must not be in the answer
     with monitored:
@@ -88,7 +94,6 @@ def test_a_thread_that_moves_is_told_from_one_that_waits():
 
 
 def test_the_thread_ends_with_the_run_and_leaves_no_file():
-    until(lambda: not stack_threads(), SECONDS, "the end of the thread of an earlier run")
     with monitored:
         ring = current_session().ring.path
         assert len(stack_threads()) == 1
