@@ -40,8 +40,7 @@ _LASTING_ENDS = (Resolution.STARTED_AGAIN, *ENDS_OF_RUN)
 """Reasons that end a case which fires: they replace no message that alerts someone."""
 
 _SETTLED = (Resolution.ACKNOWLEDGED, Resolution.EXPIRED)
-"""Reasons after which nobody needs the first message of a case: a person has seen it, or it is old.
-"""
+"""Reasons after which a first message is no longer sent: a person saw the case, or it is old."""
 
 _TOO_OLD = "too old"
 
@@ -321,7 +320,7 @@ def _replace_content(
 
 
 def correct_unsent(connection: sqlite3.Connection, notification: Notification) -> None:
-    """Correct the dates of what is not delivered of a case whose onset was estimated after its end.
+    """Correct the dates of undelivered messages of a case whose onset was estimated after its end.
 
     `notification` is that end, with the estimate.
     """
