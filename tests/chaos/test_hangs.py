@@ -16,8 +16,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from programs import free_port
-from support.fork_server import TORCH, ForkServer, torchrun_environment
+from support.fork_server import TORCH, ForkServer
+from support.forked_ranks import start_ranks
 from support.rank_processes import until
 from support.webhook_receiver import Receiver
 
@@ -105,22 +105,17 @@ def hang_once(server: ForkServer, number: int, folder: Path) -> tuple[str, int, 
     kind, victim = KINDS[number % len(KINDS)], random.Random(number).randrange(2)
     folder.mkdir()
     (folder / "train.py").write_text(SCRIPT)
-    ranks = []
     with Receiver() as receiver:
         settings = SETTINGS.format(limit=LIMIT_SECONDS, url=receiver.url)
         (folder / "sentinel.toml").write_text(settings)
-        port = free_port()
-        for rank in (0, 1):
-            environment = {
-                **os.environ,
-                **torchrun_environment(rank, 2, port),
-                "SENTINEL_HOME": str(folder / "home"),
-                "SENTINEL_RUNTIME_DIR": str(folder / "rings"),
-                "SENTINEL_RUN_ID": "hang",
-            }
-            command = [folder / "train.py", kind, victim, folder]
-            with (folder / "output").open("a") as output:
-                ranks.append(server.start(command, env=environment, cwd=folder, output=output))
+        own = {
+            "SENTINEL_HOME": str(folder / "home"),
+            "SENTINEL_RUNTIME_DIR": str(folder / "rings"),
+            "SENTINEL_RUN_ID": "hang",
+        }
+        command = [folder / "train.py", kind, victim, folder]
+        with (folder / "output").open("w") as output:
+            ranks = start_ranks(server, command, cwd=folder, output=output, **own)
         try:
             hung_at = _hang(kind, victim, folder)
             summary = until(lambda: _first_stall(receiver), TIMEOUT_SECONDS, f"{kind} is found")

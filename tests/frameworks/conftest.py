@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
-from programs import free_port
-from support.fork_server import TORCH, ForkedProcess, torchrun_environment
+from support.fork_server import TORCH, ForkedProcess
+from support.forked_ranks import start_ranks
 from support.rank_processes import until
 
 OFFLINE_ENVIRONMENT = {
@@ -52,17 +52,9 @@ def run_ranks(fork_server, tmp_path: Path) -> Callable[..., str]:
         here = Path(__file__).parent
         known = [str(here), str(here.parent), os.environ.get("PYTHONPATH", "")]
         environment |= {"PYTHONPATH": os.pathsep.join(known)}
-        server, port = fork_server(*TORCH, *frameworks), free_port()
+        server = fork_server(*TORCH, *frameworks)
         with log.open("w") as output:
-            started = [
-                server.start(
-                    [str(path)],
-                    env={**os.environ, **torchrun_environment(rank, ranks, port), **environment},
-                    cwd=tmp_path,
-                    output=output,
-                )
-                for rank in range(ranks)
-            ]
+            started = start_ranks(server, [path], ranks, cwd=tmp_path, output=output, **environment)
         try:
             until(lambda: _are_over(started), DEADLINE, "the ranks have ended")
         finally:

@@ -11,8 +11,8 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
-from programs import free_port
-from support.fork_server import TORCH, torchrun_environment
+from support.fork_server import TORCH
+from support.forked_ranks import start_ranks
 from support.rank_processes import until
 from support.webhook_receiver import Receiver
 
@@ -105,7 +105,7 @@ class Training:
         self.processes = start(directory, [str(steps), ending, str(directory / "marks")])
 
     def wait(self):
-        """The exit codes of what was started: torchrun, or the ranks."""
+        """The exit codes of torchrun, or of the ranks without it."""
         return {process.wait(TIMEOUT_SECONDS) for process in self.processes}
 
     def mark(self, rank):
@@ -186,27 +186,19 @@ def start_torchrun(directory, arguments):
 
 
 @pytest.fixture
-def start_ranks(fork_server):
-    """Returns a function that starts two ranks as torchrun does, in a fraction of its time."""
+def start_forks(fork_server):
+    """Returns a function that starts two ranks without torchrun."""
 
     def start(directory, arguments):
-        port = free_port()
         with (directory / "output").open("w") as output:
-            return [
-                fork_server(*TORCH).start(
-                    ["train.py", *arguments],
-                    env={**os.environ, **torchrun_environment(rank, 2, port)},
-                    cwd=directory,
-                    output=output,
-                )
-                for rank in (0, 1)
-            ]
+            command = ["train.py", *arguments]
+            return start_ranks(fork_server(*TORCH), command, cwd=directory, output=output)
 
     return start
 
 
 @pytest.fixture
-def train(tmp_path, monkeypatch, receiver, start_ranks):
+def train(tmp_path, monkeypatch, receiver, start_forks):
     """Returns a function that starts a training; every one is killed at the end of the test."""
     monkeypatch.setenv("SENTINEL_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("SENTINEL_RUNTIME_DIR", str(tmp_path / "rings"))
@@ -216,7 +208,7 @@ def train(tmp_path, monkeypatch, receiver, start_ranks):
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
     started = []
 
-    def begin(steps, ending="return", floor=LONG_STALL_SECONDS, start=start_ranks):
+    def begin(steps, ending="return", floor=LONG_STALL_SECONDS, start=start_forks):
         settings = SETTINGS.format(url=receiver.url, floor=floor)
         (tmp_path / "sentinel.toml").write_text(settings)
         started.append(Training(tmp_path, start, steps, ending))

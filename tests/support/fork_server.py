@@ -99,24 +99,6 @@ class ForkedProcess:
         return int(message)
 
 
-def torchrun_environment(rank: int, ranks: int, port: int) -> dict[str, str]:
-    """What torchrun sets for a rank of one node."""
-    return {
-        "RANK": str(rank),
-        "LOCAL_RANK": str(rank),
-        "GROUP_RANK": "0",
-        "WORLD_SIZE": str(ranks),
-        "LOCAL_WORLD_SIZE": str(ranks),
-        "GROUP_WORLD_SIZE": "1",
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-        "TORCHELASTIC_RUN_ID": "none",
-        "TORCHELASTIC_RESTART_COUNT": "0",
-        "TORCHELASTIC_MAX_RESTARTS": "0",
-        "TORCHELASTIC_USE_AGENT_STORE": "False",
-    }
-
-
 def main() -> None:
     """Serve requests until the other end closes; in a fork, run the script that it is for."""
     control = socket.socket(fileno=int(sys.argv[1]))

@@ -1,14 +1,13 @@
 """Loss surfaces over several ranks equal those of one process with the data of all of them."""
 
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from programs import free_port
-from support.fork_server import TORCH, ForkServer, torchrun_environment
+from support.fork_server import TORCH, ForkServer
+from support.forked_ranks import start_ranks
 from support.surface_ranks import (
     QUIET,
     make_batch,
@@ -31,11 +30,10 @@ CASES = (
 def run_ranks(server: ForkServer, folder: Path, *cases: str) -> list[dict[str, Any]]:
     """Run the cases on every rank, and return what each reports."""
     script = Path(__file__).parents[2] / "support" / "surface_ranks.py"
-    ranks, port = [], free_port()
-    for rank in range(WORLD):
-        env = {**os.environ, **torchrun_environment(rank, WORLD, port), "OUT": str(folder)}
-        with (folder / f"{rank}.log").open("w") as log:
-            ranks.append(server.start([script, *cases], env=env, cwd=folder, output=log))
+    log = folder / "ranks.log"
+    with log.open("w") as output:
+        command = [script, *cases]
+        ranks = start_ranks(server, command, WORLD, cwd=folder, output=output, OUT=str(folder))
     try:
         for each in ranks:
             each.wait(300)
@@ -44,10 +42,10 @@ def run_ranks(server: ForkServer, folder: Path, *cases: str) -> list[dict[str, A
             each.kill()
             each.wait()
     reports = [folder / f"{rank}.json" for rank in range(WORLD)]
-    logs = "\n".join((folder / f"{rank}.log").read_text()[-3000:] for rank in range(WORLD))
-    assert all(each.is_file() for each in reports), logs
+    printed = log.read_text()[-6000:]
+    assert all(each.is_file() for each in reports), printed
     found = [json.loads(each.read_text()) for each in reports]
-    assert any(set(each) == set(cases) for each in found), logs
+    assert any(set(each) == set(cases) for each in found), printed
     return found
 
 

@@ -139,23 +139,24 @@ def folds_that_reset_the_model():
             task.train()
 
 
+def folds_from_the_initial_weights():
+    task = Task()
+    initial = copy.deepcopy(task.net.state_dict())
+    for _ in range(3):
+        task.net.load_state_dict(initial)
+        renew_optimizer(task)
+        yield task
+
+
 def folds_that_load_the_initial_weights():
     with monitored:
-        task = Task()
-        initial = copy.deepcopy(task.net.state_dict())
-        for _ in range(3):
-            task.net.load_state_dict(initial)
-            renew_optimizer(task)
+        for task in folds_from_the_initial_weights():
             task.train()
 
 
 def numbered_folds_that_load_the_initial_weights():
     with monitored:
-        task = Task()
-        initial = copy.deepcopy(task.net.state_dict())
-        for _ in range(3):
-            task.net.load_state_dict(initial)
-            renew_optimizer(task)
+        for task in folds_from_the_initial_weights():
             for step in range(STEPS):
                 task.step()
                 sentinel.log({}, step=step + 1)
