@@ -15,6 +15,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
+from typing import Literal
 
 from sentinel.model.counters import Counters
 from sentinel.model.storage_state import REPLACED, StorageState
@@ -31,7 +32,9 @@ MAX_SET_ASIDE = 3
 REPEATED_WITHIN_SECONDS = 120.0
 """Time within which the next damage is taken for the same."""
 
-_COMPANIONS = ("-wal", "-shm")
+_COMPANIONS = ("-wal", "-shm", "-journal")
+_LOGS = ("-wal", "-journal")
+"""Companions that hold a part of the content."""
 _SET_ASIDE = re.compile(r"\.corrupt-(\d+)$")
 
 
@@ -40,6 +43,7 @@ def open_storage(
     storage: StorageMonitor,
     counters: Counters,
     clock: Callable[[], float] = time.time,
+    journal_mode: Literal["wal", "delete"] = "wal",
 ) -> sqlite3.Connection:
     """Open the database; a damaged one is replaced, counted, and reported in `storage.state`.
 
@@ -52,7 +56,7 @@ def open_storage(
         storage.state = load_state(path)
     if failure is None:
         try:
-            return database.connect(path)
+            return database.connect(path, journal_mode)
         except sqlite3.DatabaseError as error:
             if classify(error) is not FailureKind.DAMAGED:
                 raise
@@ -62,16 +66,20 @@ def open_storage(
             reason = str(error)
     else:
         reason = str(failure.error)
-    return _replace(path, reason, storage, counters, clock)
+    return replace_damaged(path, reason, storage, counters, clock)
 
 
-def _replace(
+def replace_damaged(
     path: Path,
     reason: str,
     storage: StorageMonitor,
     counters: Counters,
     clock: Callable[[], float],
 ) -> sqlite3.Connection:
+    """Set the database aside and begin a new one with what can be read of it; see `open_storage`.
+
+    Raises sqlite3.Error, OSError.
+    """
     reason = " ".join(reason.split())
     log.error("The database cannot be read (%s); a new one is begun", reason)
     now, last = clock(), load_state(path, is_kept=True)
@@ -124,7 +132,7 @@ def _state_path(path: Path) -> Path:
 
 
 def set_aside(path: Path) -> Path | None:
-    """Rename the database and its write-ahead log; delete all set-aside ones but the newest.
+    """Rename the database and its logs; delete all set-aside ones but the newest.
 
     Returns the new path, or None if there was no file.
     """
@@ -133,10 +141,12 @@ def set_aside(path: Path) -> Path | None:
     try:
         path.rename(moved)
     except FileNotFoundError:
-        path.with_name(f"{path.name}-wal").unlink(missing_ok=True)
+        for suffix in _LOGS:
+            path.with_name(path.name + suffix).unlink(missing_ok=True)
         return None
-    with suppress(FileNotFoundError):
-        path.with_name(f"{path.name}-wal").rename(moved.with_name(f"{moved.name}-wal"))
+    for suffix in _LOGS:
+        with suppress(FileNotFoundError):
+            path.with_name(path.name + suffix).rename(moved.with_name(moved.name + suffix))
     for old in set_aside_files(path)[:-MAX_SET_ASIDE]:
         for suffix in ("", *_COMPANIONS):
             old.with_name(old.name + suffix).unlink(missing_ok=True)

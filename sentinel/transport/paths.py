@@ -1,9 +1,10 @@
 """Paths of the files of a run, and the lock that marks a running agent.
 
-The run directory holds what must last: `$SENTINEL_HOME/runs/<run id>`, by default below the user's
+What must last is in the home directory: `$SENTINEL_HOME/runs/<run id>`, by default below the user's
 state directory. What the processes of a node share is in shared memory, `$SENTINEL_RUNTIME_DIR` or
 `/dev/shm/sentinel-<uid>`: rings, unless it is too small for them, the lock and the start log of the
-agent, and the run directory itself, in `state`, while the one in the home directory cannot be used.
+agent, and in `state` the run directory in which the agent works. Its files are copied to the home
+directory, whose disk may not respond.
 """
 
 from __future__ import annotations
@@ -27,6 +28,10 @@ BASELINES_NAME = "baselines"
 """Directory of the trajectories of healthy runs."""
 INSIGHT_NAME = "insight"
 """Directory in that of a run with the results of insight."""
+MIN_DATABASE_BYTES = 8 << 20
+"""Room in shared memory that a database needs."""
+_DATABASE_SHARE = 0.25
+"""Share of the free shared memory that a database may take."""
 HOME_TIMEOUT_SECONDS = 1.0
 """Longest wait for a home directory on a file server."""
 _HANG_MEMORY_SECONDS = 30.0
@@ -111,6 +116,19 @@ def shared_run_dir(run_id: str) -> Path:
 def fallback_run_dir(run_id: str) -> Path:
     """Run directory in shared memory, created if missing. Raises like `run_dir`."""
     return _make_private_dir(ring_dir(run_id) / _FALLBACK_NAME)
+
+
+def shared_memory_room(directory: Path) -> int:
+    """Bytes of the shared memory at `directory` that a database may take; 0 if it needs more.
+
+    0 too if the directory does not exist.
+    """
+    try:
+        status = os.statvfs(directory)
+    except OSError:
+        return 0
+    share = int(status.f_bavail * status.f_frsize * _DATABASE_SHARE)
+    return share if share >= MIN_DATABASE_BYTES else 0
 
 
 def current_run_dir(run_id: str) -> Path:
