@@ -36,6 +36,13 @@ def open_run_database(command: str, run: str, detector: str | None = None) -> It
     from sentinel.store.database import NewerSchemaError, connect
 
     path = run_database_path(command, run)
+    if _is_copy(path):
+        message = (
+            f"the agent of {run} works in shared memory that this process does not have."
+            f" Run `sentinel {command}` in its container, with its SENTINEL_RUNTIME_DIR, or use its"
+            " page."
+        )
+        raise error_exit(command, message)
     if detector is not None:
         _check_detector(command, detector)
     try:
@@ -43,6 +50,14 @@ def open_run_database(command: str, run: str, detector: str | None = None) -> It
             yield connection
     except (NewerSchemaError, DatabaseError) as error:
         raise error_exit(command, f"cannot use {path}: {error}") from None
+
+
+def _is_copy(path: Path) -> bool:
+    """Whether a running agent, with another shared memory, will overwrite that database."""
+    from sentinel.transport.paths import is_agent_running
+
+    # An agent that works in the home directory has a write-ahead log there.
+    return is_agent_running(path.parent) and not path.with_name(f"{path.name}-wal").exists()
 
 
 def _check_detector(command: str, detector: str) -> None:

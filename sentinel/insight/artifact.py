@@ -70,8 +70,8 @@ class ArtifactError(Exception):
 def current_run_directory() -> Path | None:
     """The directory of the run that is monitored in this process; None outside a run.
 
-    It is in shared memory while the files of the run are there, as on a file server, which may
-    hang: the agent copies it to the home directory.
+    It is in shared memory while an agent works there, which copies it to the home directory: a
+    disk may not respond.
     """
     # The agent copies results too, and has no session.
     from sentinel.client.session import current_session  # noqa: PLC0415
@@ -81,8 +81,10 @@ def current_run_directory() -> Path | None:
         return None
     run = session.identity.run
     try:
-        current = paths.current_run_dir(run)
-        if paths.is_home_remote() or current.parent.parent != paths.home_dir():
+        shared = paths.shared_run_dir(run)
+        has_room = paths.shared_memory_room(shared) and paths.is_agent_running(shared)
+        is_in_shared = paths.current_run_dir(run).parent == shared
+        if is_in_shared or has_room or paths.is_home_remote():
             return paths.fallback_run_dir(run)
         return paths.run_dir(run)
     except OSError as error:
