@@ -43,7 +43,12 @@ from sentinel.store.relocation import (
     remove_database,
 )
 from sentinel.store.retention import HistoryRetention
-from sentinel.store.storage_monitor import FailureKind, StorageFailure, StorageMonitor
+from sentinel.store.storage_monitor import (
+    FailureKind,
+    StorageFailure,
+    StorageMonitor,
+    classify,
+)
 from sentinel.transport.launch_status import LAUNCH_STATUS_NAME, read_launch_status
 from sentinel.transport.mounts import find_mount
 from sentinel.transport.paths import (
@@ -256,6 +261,9 @@ class RunDirectory:
         except (FileNotFoundError, NotADirectoryError):
             log.debug("Run %s has no database to continue", self.run)
         except (OSError, sqlite3.Error, database.NewerSchemaError) as error:
+            if isinstance(error, sqlite3.OperationalError) and classify(error) is None:
+                # It is locked: a later start may succeed.
+                raise
             if not path.exists():
                 log.warning("The database of an earlier agent cannot be read: %s", error)
                 begin_in_shared_memory(path)

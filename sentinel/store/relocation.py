@@ -14,6 +14,7 @@ from pathlib import Path
 
 from sentinel.store import database
 from sentinel.store.recovery import set_aside
+from sentinel.store.retention import THINNED_EVENTS
 from sentinel.store.storage_monitor import FailureKind, classify
 
 log = logging.getLogger(__name__)
@@ -38,10 +39,13 @@ _BOUNDS_SQL = (
     "select coalesce(max(next_id), 0) from source.thinning",
 )
 """The newest row here, the newest one that both have, and the first that is not thinned there."""
+_STRADDLING_SQL = """
+select max(first_id) from source.block where event = ? and first_id <= ?
+"""
 _COPY_LAYOUTS_SQL = """
 insert or ignore into main.layout(body) select body from source.layout where id in (
-    select layout from source.step where id > :last
-    union select layout from source.block where first_id > :last)
+    select layout from source.step where id >= :first
+    union select layout from source.block where first_id >= :first)
 """
 _COPY_BLOCKS_SQL = """
 insert into main.block(level, attempt, event, count, first_id, first_step, step, first_time, time,
@@ -49,14 +53,15 @@ insert into main.block(level, attempt, event, count, first_id, first_step, step,
 select b.level, b.attempt, b.event, b.count, b.first_id, b.first_step, b.step, b.first_time,
     b.time, m.id, b.vals
 from source.block b join source.layout l on l.id = b.layout join main.layout m on m.body = l.body
-where b.first_id > :last order by b.id
+where b.event = :event and b.first_id >= :first order by b.id
 """
 _COPY_STEPS_SQL = """
-insert into main.step(id, attempt, step, time, event, layout, vals)
+insert or replace into main.step(id, attempt, step, time, event, layout, vals)
 select s.id, s.attempt, s.step, s.time, s.event, m.id, s.vals
 from source.step s join source.layout l on l.id = s.layout join main.layout m on m.body = l.body
-where s.id > :last
+where s.id >= :first
 """
+_DELETE_OF_EVENT_SQL = "delete from main.step where event = ? and id >= ?"
 _DELETE_LAYERS_SQL = """
 delete from main.step where event = 'layers'
     and id > (select min(id) from source.step where event = 'layers')
@@ -174,15 +179,24 @@ def _append_history(connection: sqlite3.Connection) -> bool:
     newest, common, next_thinned = (
         connection.execute(query).fetchone()[0] for query in _BOUNDS_SQL
     )
-    # Steps that were thinned while the home directory could not be used are in blocks only. Others
-    # that differ were read again after damage.
-    last = newest if newest < next_thinned else common
-    if newest and not last:
+    firsts = {event.value: common + 1 for event in THINNED_EVENTS}
+    if newest < next_thinned:
+        # What was thinned meanwhile is in blocks only, the first of which may begin here.
+        for event in firsts:
+            (first,) = connection.execute(_STRADDLING_SQL, (event, newest)).fetchone()
+            firsts[event] = newest + 1 if first is None else first
+            connection.execute(_DELETE_OF_EVENT_SQL, (event, firsts[event]))
+    elif newest and not common:
         return False
-    connection.execute("delete from main.step where id > ?", [last])
-    connection.execute("delete from main.block where first_id > ?", [last])
-    for statement in (_COPY_LAYOUTS_SQL, _COPY_BLOCKS_SQL, _COPY_STEPS_SQL):
-        connection.execute(statement, {"last": last})
+    else:
+        # Others that differ were read again after damage.
+        connection.execute("delete from main.step where id > ?", [common])
+        connection.execute("delete from main.block where first_id > ?", [common])
+    first = min(firsts.values())
+    connection.execute(_COPY_LAYOUTS_SQL, {"first": first})
+    for event, first_of_event in firsts.items():
+        connection.execute(_COPY_BLOCKS_SQL, {"event": event, "first": first_of_event})
+    connection.execute(_COPY_STEPS_SQL, {"first": first})
     connection.execute(_DELETE_LAYERS_SQL)
     for table, columns in _tables(connection):
         if table in APPENDED_TABLES:
@@ -201,9 +215,7 @@ def _make_equal(connection: sqlite3.Connection, table: str, columns: str) -> Non
     connection.execute(
         f"delete from main.{table} where rowid in (select {number} from ({ours} except {theirs}))"  # noqa: S608
     )
-    connection.execute(
-        f"insert or replace into main.{table}({columns}) {theirs} except {ours}"
-    )
+    connection.execute(f"insert or replace into main.{table}({columns}) {theirs} except {ours}")
 
 
 @contextmanager
