@@ -177,6 +177,8 @@ class Agent:
         self.last_snapshot_at = self.started_at
         self.entries_since_snapshot = 0
         self.turn_limit = TurnLimit()
+        self.turned_at = inf
+        """Time (monotonic) at which the last turn of the loop began; infinite outside the loop."""
         self.reported_at = 0.0
         with self._undo_on_error(self.registration.release):
             self.run_directory = RunDirectory(run, self.storage, self.registration, clock)
@@ -241,6 +243,7 @@ class Agent:
             live_rings=self.source.live_readers,
             cluster_status=self.cluster_role.status,
             storage=self.storage,
+            loop_seconds=self.loop_seconds,
             clock=clock,
         )
         self.report_sender = ReportSender(
@@ -297,6 +300,7 @@ class Agent:
             own_token=self.own_token,
             web_config_file=settings.web_config_file,
             public_url=settings.public_url,
+            loop_seconds=self.loop_seconds,
         )
         self.summary_writer = SummaryWriter(
             database_path.parent, self.processor.exposition.state, reader
@@ -348,13 +352,16 @@ class Agent:
 
         Raises StorageFailure if another agent must continue with another storage.
         """
+        self.turned_at = time.monotonic()
         try:
             self._start()
             while not self._may_stop() and not self._is_finished():
+                self.turned_at = time.monotonic()
                 self.run_directory.check()
                 self.storage.check()
                 self.run_once()
                 self.source.wait(self._poll_interval())
+            self.turned_at = inf
             self._drain()
             # Not after an exception: memory then holds results that were never committed.
             with database.transaction(self.connection):
@@ -364,6 +371,7 @@ class Agent:
             if self.stop_requested.is_set():
                 self._await_first_tries()
         except BaseException as error:
+            self.turned_at = inf
             # A worker that waits for a file server does not end.
             delivery_timeout = 2.0 if self.run_directory.may_hang else 20.0
             if classify(error) is FailureKind.UNUSABLE:
@@ -385,6 +393,10 @@ class Agent:
         if self.source.ended:
             self.home_pruner.poll(has_ended=True)
         self.home_pruner.stop(timeout=5.0)
+
+    def loop_seconds(self) -> float:
+        """Seconds since the last turn of the loop began; 0 outside the loop. For any thread."""
+        return max(0.0, time.monotonic() - self.turned_at)
 
     def _start(self) -> None:
         self.port = self.server.start()
