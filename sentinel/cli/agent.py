@@ -7,12 +7,16 @@ import os
 import signal
 import sqlite3
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import typer
 
 from sentinel.cli._options import error_exit, settings_environ
 from sentinel.cli._run_ids import complete_run, similar_runs_text
+
+OOM_SCORE_ABOVE_TRAINER = 500
+"""By how much the agent's `oom_score_adj` is above that of the process that started it."""
 
 
 def agent(
@@ -50,8 +54,7 @@ def agent(
         raise error_exit("agent", str(error)) from None
     _reject_mistyped(run)
     output = OutputLog(run)
-    # The trainer has priority on every core.
-    os.nice(10)
+    _yield_to_trainer()
     try:
         settings = load_agent_settings(settings_environ(config))
 
@@ -84,6 +87,18 @@ def agent(
     except Exception as error:
         output.report_failure(f"{type(error).__name__}: {error}")
         raise
+
+
+def _yield_to_trainer() -> None:
+    """Let the trainer have every core, and the kernel end the agent before it for lack of memory.
+
+    `oom_score_adj` is from -1000 to 1000, and in thousandths of the memory: proc(5).
+    """
+    os.nice(10)
+    # /proc may be read-only.
+    with suppress(OSError):
+        path = Path("/proc/self/oom_score_adj")
+        path.write_text(str(min(int(path.read_text()) + OOM_SCORE_ABOVE_TRAINER, 1000)))
 
 
 def _reject_mistyped(run: str) -> None:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 AGENT_POLL_INTERVAL_SECONDS = 0.5
 MAX_RESTART_DELAY_SECONDS = 60.0
 """Maximum time between two starts of an agent that keeps failing."""
+STABLE_AFTER_SECONDS = 60.0
+"""Life of an agent after which it is restarted at once: it did not fail at its start."""
 EXIT_BAD_SETTINGS = 2
 """Exit status of an agent with invalid settings. It is not restarted."""
 _RELEASE_POLL_SECONDS = 0.02
@@ -37,6 +39,7 @@ class AgentSupervisor:
     restart_delay: float = 0.0
     next_poll_at: float = 0.0
     next_start_at: float | None = None
+    started_at: float = 0.0
     warned: bool = False
 
     def start(self) -> None:
@@ -61,6 +64,7 @@ class AgentSupervisor:
                     env=agent_environment(os.environ, self.config),
                     start_new_session=True,
                 )
+            self.started_at = monotonic()
         except OSError as error:
             self._warn(f"cannot start the agent: {describe_error(error)}")
 
@@ -98,6 +102,8 @@ class AgentSupervisor:
             return
         if status > 0:
             self._warn(f"the agent failed and will be restarted: {self._last_log_line()}")
+        if now - self.started_at >= STABLE_AFTER_SECONDS:
+            self.restart_delay = 0.0
         # Status 0 may mean that another agent serves the run; ours starts again if that one exits.
         self.next_start_at = now + self.restart_delay
         # The first restart is immediate: a run may end soon after its agent did.
