@@ -46,6 +46,7 @@ from sentinel.store.recovery import open_storage
 from sentinel.store.relocation import trim_fallback
 from sentinel.store.retention import HistoryRetention
 from sentinel.store.run_reader import RunReader
+from sentinel.store.sent_log import SentLog
 from sentinel.store.storage_keeper import StorageKeeper
 from sentinel.store.storage_monitor import (
     FailureKind,
@@ -54,7 +55,7 @@ from sentinel.store.storage_monitor import (
     reading_storage,
 )
 from sentinel.transport.identity import Identity
-from sentinel.transport.paths import home_dir
+from sentinel.transport.paths import SENT_LOG_NAME, home_dir, ring_dir
 from sentinel.transport.ring import ReadPosition, RingReader
 from sentinel.web.agent_site import AgentSite
 from sentinel.web.run_routes import RunView
@@ -218,7 +219,9 @@ class Agent:
             self._rank_pids,
             clock,
         )
+        sent_log = SentLog(ring_dir(run) / SENT_LOG_NAME)
         with reading_storage():
+            sent_log.restore(self.connection)
             positions = Journal(self.connection).positions()
         former = None if predecessor is None else predecessor.source
         self.source: RecordSource = self._build_source(positions, former)
@@ -264,6 +267,7 @@ class Agent:
             recipients=self.processor.recipients,
             on_database_error=self.storage.report,
             on_resolved=self.report_sender.enqueue,
+            on_accepted=sent_log.append,
             predecessor=None if predecessor is None else predecessor.dispatcher,
         )
         self.storage_keeper = StorageKeeper(database_path, self.storage)

@@ -41,6 +41,7 @@ from sentinel.transport.paths import (
     DATABASE_NAME,
     INSIGHT_NAME,
     REMOVED_SUFFIX,
+    SENT_LOG_NAME,
     START_LOG_NAME,
     UnsafeDirectoryError,
     fallback_run_dir,
@@ -422,7 +423,8 @@ def remove_shared_files(run: str) -> None:
     launch = read_launch_status(run)
     if launch is None or not launch.launcher.is_alive():
         (directory / LAUNCH_STATUS_NAME).unlink(missing_ok=True)
-    (directory / START_LOG_NAME).unlink(missing_ok=True)
+    for name in (START_LOG_NAME, SENT_LOG_NAME):
+        (directory / name).unlink(missing_ok=True)
     for each in (fallback, directory):
         # Not empty while another agent has files in it.
         with suppress(OSError):
