@@ -78,7 +78,7 @@ FIRST_RANK_TIMEOUT_SECONDS = 120.0
 MAX_FINISH_SECONDS = 2.0
 """How long an agent that ends thins the history and returns free pages to the disk."""
 FIRST_TRY_SECONDS = 10.0
-"""How long an agent that is signalled to stop waits for the first try of each notification."""
+"""How long an agent that ends waits for the first try of each notification."""
 STOP_GRACE_SECONDS = 2.0
 """How long an agent that is signalled to stop waits for running ranks to end."""
 SUMMARY_TIMEOUT_SECONDS = 2.0
@@ -372,8 +372,8 @@ class Agent:
                 self.processor.snapshot()
             if self.run_directory.is_home:
                 self.retention.finish(MAX_FINISH_SECONDS)
-            if self.stop_requested.is_set():
-                self._await_first_tries()
+            # The last records may have queued a notification.
+            self._await_first_tries()
         except BaseException as error:
             self.turned_at = inf
             # A worker that waits for a file server does not end.
