@@ -106,6 +106,7 @@ class RunProcessor:
             cluster_status=cluster_status,
             readable_signals=self.pipeline.readable_signals,
             sinks=tuple(sinks),
+            ignored_settings=tuple(sorted(settings.config_errors)),
             storage=lambda: self.storage.state,
             loop_seconds=loop_seconds,
             clock=clock,

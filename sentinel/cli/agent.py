@@ -30,10 +30,12 @@ def agent(
     Exit status: 0 at the end of the run or if another agent serves it, 1 if a file or port is not
     usable, 2 if the settings file cannot be read or the run id is wrong.
     """
+    from sentinel.agent.config_alert import ignored_text
     from sentinel.agent.main import Agent
     from sentinel.agent.output_log import OutputLog
     from sentinel.agent.registration import AlreadyServedError
     from sentinel.agent.run_service import RunService
+    from sentinel.client.spawn import WARNING_PREFIX
     from sentinel.config.settings import ConfigError, load_agent_settings
     from sentinel.store.database import NewerSchemaError
     from sentinel.store.storage_monitor import StorageFailure, StorageMonitor
@@ -69,6 +71,8 @@ def agent(
                 number, lambda received, _: service.request_stop(signal.Signals(received).name)
             )
         service.prepare()
+        if settings.config_errors:
+            output.write_for_trainer(f"{WARNING_PREFIX}{ignored_text(settings.config_errors)}")
     except (ConfigError, NewerSchemaError) as error:
         raise error_exit("agent", str(error)) from None
     except (OSError, sqlite3.Error, StorageFailure) as error:
@@ -85,7 +89,7 @@ def agent(
         logging.getLogger(__name__).warning("%s", error)
         raise typer.Exit(0) from None
     except Exception as error:
-        output.report_failure(f"{type(error).__name__}: {error}")
+        output.write_for_trainer(f"{type(error).__name__}: {error}")
         raise
 
 
