@@ -90,6 +90,8 @@ teams = ["another"]
 """
 
 
+@pytest.mark.chaos
+@pytest.mark.full
 @pytest.mark.fault("D35", "D36")
 def test_a_missing_program_fails_over_to_a_receiver_whose_tls_breaks_off(
     tmp_path, monkeypatch, receivers

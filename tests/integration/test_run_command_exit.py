@@ -198,6 +198,8 @@ def test_a_killed_launcher_leaves_no_process(script, run_without_agent, is_wrapp
         until(lambda: all_ended(processes), TIMEOUT_SECONDS, "its processes end")
 
 
+@pytest.mark.chaos
+@pytest.mark.full
 @pytest.mark.fault("P33")
 def test_a_command_that_ends_leaves_no_guard(script, run_without_agent):
     with started(script(WAITING.format(""))) as command:
