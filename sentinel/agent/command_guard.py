@@ -48,8 +48,9 @@ class CommandGuard:
             os._exit(0)
 
     def watch(self, pid: int) -> None:
-        """Set the process that is ended after this one."""
-        os.write(self._pipe, pid.to_bytes(_PID_BYTES, "little"))
+        """Set the process that is ended after this one; without effect if the guard was killed."""
+        with suppress(BrokenPipeError):
+            os.write(self._pipe, pid.to_bytes(_PID_BYTES, "little"))
 
 
 def _detach(pipe: int) -> None:
