@@ -10,42 +10,47 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
 from time import monotonic, sleep
 
 import psutil
+
+from sentinel.client.spawn import agent_command, agent_environment
 
 GRACE_SECONDS = 30.0
 """Time from SIGTERM to SIGKILL, as in Slurm (`KillWait`) and Kubernetes."""
 _POLL_INTERVAL_SECONDS = 0.2
 _PID_BYTES = 4
-_PIPE_DESCRIPTOR = 3
+_STDIN = 0
 
 
 class CommandGuard:
     """Guards one command of this process, as soon as `watch` is called.
 
-    An agent, whose command line is `agent_command`, is not ended: it reports the end. Raises
-    OSError if there can be no further process.
+    The agents of `run` are not ended: they report the end. Raises OSError if there can be no
+    further process.
     """
 
-    def __init__(self, agent_command: list[str]) -> None:
+    def __init__(self, run: str) -> None:
         reading, self._pipe = os.pipe()
-        if os.fork():
-            os.close(reading)
-            return
         try:
-            _detach(reading)
-            pid = int.from_bytes(os.read(_PIPE_DESCRIPTOR, _PID_BYTES), "little")
-            if pid:
-                command = psutil.Process(pid)
-                # The pipe is closed by the end of the process that has its other end.
-                os.read(_PIPE_DESCRIPTOR, 1)
-                end_processes(command, agent_command)
+            # A program of its own: what kills `sentinel run` by its command line spares it.
+            child = subprocess.Popen(  # noqa: S603 - our own command line
+                [sys.executable, "-P", "-m", __name__, run],
+                stdin=reading,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                cwd="/",
+                env=agent_environment(os.environ, None),
+                start_new_session=True,
+            )
         finally:
-            os._exit(0)
+            os.close(reading)
+        # Popen warns about a child that is never waited for.
+        child.returncode = 0
 
     def watch(self, pid: int) -> None:
         """Set the process that is ended after this one; without effect if the guard was killed."""
@@ -53,33 +58,33 @@ class CommandGuard:
             os.write(self._pipe, pid.to_bytes(_PID_BYTES, "little"))
 
 
-def _detach(pipe: int) -> None:
-    """Leave the terminal, the group and the files of the process that is watched."""
-    os.setsid()
+def guard_command(run: str) -> None:
+    """Read the pid of a command from standard input, and end it at the end of that."""
     signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-    null = os.open(os.devnull, os.O_RDWR)
-    for descriptor in range(_PIPE_DESCRIPTOR):
-        os.dup2(null, descriptor)
-    os.dup2(pipe, _PIPE_DESCRIPTOR)
-    for path in Path("/proc/self/fd").iterdir():
-        if int(path.name) > _PIPE_DESCRIPTOR:
-            # That of the listing is closed already.
-            with suppress(OSError):
-                os.close(int(path.name))
-    os.chdir("/")
+    pid = int.from_bytes(os.read(_STDIN, _PID_BYTES), "little")
+    if not pid:
+        return
+    try:
+        command = psutil.Process(pid)
+    except psutil.NoSuchProcess:
+        return
+    # The pipe is closed by the end of the process that has its other end.
+    os.read(_STDIN, 1)
+    end_processes(command, agent_command(run))
 
 
-def end_processes(command: psutil.Process, agent_command: list[str]) -> None:
+def end_processes(command: psutil.Process, spared: list[str]) -> None:
     """End a process, then its descendants, by SIGTERM; what is left after the grace by SIGKILL.
 
     Descendants get no SIGTERM while the command runs: it may need them to end, such as the workers
-    of a data loader to save a checkpoint.
+    of a data loader to save a checkpoint. Those with the command line `spared` are not ended.
     """
     deadline, asked = monotonic() + GRACE_SECONDS, set[psutil.Process]()
     running = {command} if _is_running(command) else set()
-    while running:
+    # A process that waits for a device does not end until the device answers.
+    while running and monotonic() < deadline + GRACE_SECONDS:
         # Before any of them ends: afterwards their children have another parent.
-        running |= {each for parent in running for each in _descendants(parent, agent_command)}
+        running |= {each for parent in running for each in _descendants(parent, spared)}
         number = signal.SIGTERM if monotonic() < deadline else signal.SIGKILL
         addressed = {command} if command in running and number == signal.SIGTERM else running
         for each in addressed - (asked if number == signal.SIGTERM else set()):
@@ -97,11 +102,15 @@ def _is_running(process: psutil.Process) -> bool:
         return False
 
 
-def _descendants(process: psutil.Process, agent_command: list[str]) -> Iterator[psutil.Process]:
-    """The children and their children, without agents and theirs."""
+def _descendants(process: psutil.Process, spared: list[str]) -> Iterator[psutil.Process]:
+    """The children and their children, without those with that command line."""
     with suppress(psutil.Error):
         for child in process.children():
             # The interpreter may be another one.
-            if child.cmdline()[1:] != agent_command[1:]:
+            if child.cmdline()[1:] != spared[1:]:
                 yield child
-                yield from _descendants(child, agent_command)
+                yield from _descendants(child, spared)
+
+
+if __name__ == "__main__":
+    guard_command(sys.argv[1])

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from sentinel.agent.command_guard import CommandGuard
-from sentinel.client.spawn import AGENT_POLL_INTERVAL_SECONDS, AgentSupervisor, agent_command
+from sentinel.client.spawn import AGENT_POLL_INTERVAL_SECONDS, AgentSupervisor
 from sentinel.transport.launch_environment import derive_run_id
 from sentinel.transport.launch_status import LAUNCHER_PID_VARIABLE, LaunchStatus
 from sentinel.transport.paths import describe_error, list_rings
@@ -56,7 +56,7 @@ class CommandRunner:
             exec_command(self.command, environ)
         try:
             launch = self._publish_launch()
-            guard = CommandGuard(agent_command(launch.run))
+            guard = CommandGuard(launch.run)
         except (OSError, ValueError) as error:
             print_message(f"{describe_error(error)} The command runs without monitoring.")
             exec_command(self.command, environ)
