@@ -2,12 +2,11 @@
 
 The command stays in our process group, with our terminal and files, so signals that a terminal or
 scheduler sends to the group reach it directly. A signal sent to us alone is forwarded. If we are
-killed, the command is killed too.
+killed, the command is ended by `CommandGuard`.
 """
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import sys
@@ -18,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
+from sentinel.agent.command_guard import CommandGuard
 from sentinel.client.spawn import AGENT_POLL_INTERVAL_SECONDS, AgentSupervisor
 from sentinel.transport.launch_environment import derive_run_id
 from sentinel.transport.launch_status import LAUNCHER_PID_VARIABLE, LaunchStatus
@@ -37,8 +37,6 @@ KILLED_WAIT_SECONDS = 1.0
 """How long after a SIGKILL of the command an agent that exits is still started again."""
 _SI_KERNEL = 0x80
 """SI_KERNEL: `si_code` of a signal of the terminal, which the whole process group receives."""
-_PR_SET_PDEATHSIG = 1
-"""PR_SET_PDEATHSIG of prctl(2): the signal that a process gets when its parent dies."""
 _AUTOSTART_DIR = Path(__file__).resolve().parents[1] / "client" / "autostart"
 
 
@@ -58,12 +56,13 @@ class CommandRunner:
             exec_command(self.command, environ)
         try:
             launch = self._publish_launch()
+            guard = CommandGuard(launch.run)
         except (OSError, ValueError) as error:
             print_message(f"{describe_error(error)} The command runs without monitoring.")
             exec_command(self.command, environ)
         supervisor = AgentSupervisor(launch.run, self.config)
         supervisor.start()
-        pid = start_command(self.command, command_environment(environ, launch, self.config))
+        pid = start_command(self.command, command_environment(environ, launch, self.config), guard)
         received: list[LaunchStatus] = [launch]
 
         def on_stop_signal(number: int) -> None:
@@ -131,23 +130,22 @@ def run_name_from_command(command: list[str]) -> str:
     return Path(script).stem
 
 
-def start_command(command: list[str], environ: Mapping[str, str]) -> int:
+def start_command(command: list[str], environ: Mapping[str, str], guard: CommandGuard) -> int:
     """Start the command and return its process id; blocks signals for `wait_for_command`."""
     # Our parent may have set SIGCHLD to be ignored, which is inherited.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     old_mask = signal.pthread_sigmask(signal.SIG_BLOCK, {*FORWARDED_SIGNALS, signal.SIGCHLD})
-    parent = os.getpid()
     pid = os.fork()
     if pid:
         return pid
     try:
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        # From here, so that there is no moment without a guard.
+        guard.watch(os.getpid())
         # Python ignores these two, and a command would inherit that.
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
         signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, old_mask)
-        if os.getppid() == parent:
-            exec_command(command, environ)
+        exec_command(command, environ)
     finally:
         os._exit(EXIT_NOT_EXECUTABLE)
 

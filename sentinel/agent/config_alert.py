@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from sentinel.agent.agent_warning import AgentWarning
 from sentinel.model.finding import Finding
@@ -16,6 +16,12 @@ INCIDENT_LABEL = "invalid_settings"
 def alert_name(run: str) -> str:
     """Name of the incident of this alert, the same in every agent of the run."""
     return f"{run}/{INCIDENT_LABEL}#1"
+
+
+def ignored_text(names: Iterable[str]) -> str:
+    """What becomes of the invalid settings with these names, without their values."""
+    listed = ", ".join(sorted(names))
+    return f"Invalid settings are ignored: {listed}. `sentinel doctor` shows each error."
 
 
 class ConfigAlert:
@@ -50,14 +56,12 @@ class ConfigAlert:
     def _warning(self) -> AgentWarning:
         summary = "The settings are valid again."
         if self.errors:
-            names = ", ".join(sorted(self.errors))
-            summary = f"Invalid settings are ignored: {names}."
+            summary = ignored_text(self.errors)
         return AgentWarning(
             self.run,
             INCIDENT_LABEL,
             subject="settings",
             episode=1,
             finding=Finding(summary, self.errors),
-            remedy="Correct these settings; `sentinel doctor` checks them. "
-            "They apply from the next start of the agent.",
+            remedy="Correct these settings. They apply from the next start of the agent.",
         )

@@ -47,6 +47,7 @@ from sentinel.store.journal import Journal
 from sentinel.store.recovery import open_storage
 from sentinel.store.retention import HistoryRetention
 from sentinel.store.run_reader import RunReader
+from sentinel.store.sent_log import SentLog
 from sentinel.store.storage_keeper import StorageKeeper
 from sentinel.store.storage_monitor import (
     FailureKind,
@@ -55,7 +56,7 @@ from sentinel.store.storage_monitor import (
     reading_storage,
 )
 from sentinel.transport.identity import Identity
-from sentinel.transport.paths import home_dir
+from sentinel.transport.paths import SENT_LOG_NAME, home_dir, ring_dir
 from sentinel.transport.ring import ReadPosition, RingReader
 from sentinel.web.agent_site import AgentSite
 from sentinel.web.run_routes import RunView
@@ -78,7 +79,7 @@ FIRST_RANK_TIMEOUT_SECONDS = 120.0
 MAX_FINISH_SECONDS = 2.0
 """How long an agent that ends thins the history and returns free pages to the disk."""
 FIRST_TRY_SECONDS = 10.0
-"""How long an agent that is signalled to stop waits for the first try of each notification."""
+"""How long an agent that ends waits for the first try of each notification."""
 STOP_GRACE_SECONDS = 2.0
 """How long an agent that is signalled to stop waits for running ranks to end."""
 SUMMARY_TIMEOUT_SECONDS = 2.0
@@ -180,6 +181,8 @@ class Agent:
         self.last_snapshot_at = self.started_at
         self.entries_since_snapshot = 0
         self.turn_limit = TurnLimit()
+        self.turned_at = inf
+        """Time (monotonic) at which the last turn of the loop began; infinite outside the loop."""
         self.reported_at = 0.0
         self.data_version = 0
         with self._undo_on_error(self.registration.release):
@@ -222,7 +225,9 @@ class Agent:
             self._rank_pids,
             clock,
         )
+        sent_log = SentLog(ring_dir(run) / SENT_LOG_NAME)
         with reading_storage():
+            sent_log.restore(self.connection)
             positions = Journal(self.connection).positions()
         former = None if predecessor is None else predecessor.source
         self.source: RecordSource = self._build_source(positions, former)
@@ -247,6 +252,7 @@ class Agent:
             live_rings=self.source.live_readers,
             cluster_status=self.cluster_role.status,
             storage=self.storage,
+            loop_seconds=self.loop_seconds,
             clock=clock,
         )
         self.report_sender = ReportSender(
@@ -267,6 +273,7 @@ class Agent:
             recipients=self.processor.recipients,
             on_database_error=self.storage.report,
             on_resolved=self.report_sender.enqueue,
+            on_accepted=sent_log.append,
             predecessor=None if predecessor is None else predecessor.dispatcher,
         )
         self.storage_keeper = StorageKeeper(database_path, self.storage)
@@ -302,6 +309,7 @@ class Agent:
             own_token=self.own_token,
             web_config_file=settings.web_config_file,
             public_url=settings.public_url,
+            loop_seconds=self.loop_seconds,
         )
         self.summary_writer = SummaryWriter(
             database_path.parent, self.processor.exposition.state, reader
@@ -358,21 +366,25 @@ class Agent:
 
         Raises StorageFailure if another agent must continue with another storage.
         """
+        self.turned_at = time.monotonic()
         try:
             self._start()
             while not self._may_stop() and not self._is_finished():
+                self.turned_at = time.monotonic()
                 self.run_directory.check()
                 self.storage.check()
                 self.run_once()
                 self.source.wait(self._poll_interval())
+            self.turned_at = inf
             self._drain()
             # Not after an exception: memory then holds results that were never committed.
             with database.transaction(self.connection):
                 self.processor.snapshot()
             self.retention.finish(MAX_FINISH_SECONDS)
-            if self.stop_requested.is_set():
-                self._await_first_tries()
+            # The last records may have queued a notification.
+            self._await_first_tries()
         except BaseException as error:
+            self.turned_at = inf
             if classify(error) is FailureKind.UNUSABLE:
                 self.run_directory.release_reserve()
                 # What the workers store last must be in the copy, or it is sent twice.
@@ -391,6 +403,10 @@ class Agent:
         if self.source.ended:
             self.home_pruner.poll(has_ended=True)
         self.home_pruner.stop(timeout=5.0)
+
+    def loop_seconds(self) -> float:
+        """Seconds since the last turn of the loop began; 0 outside the loop. For any thread."""
+        return max(0.0, time.monotonic() - self.turned_at)
 
     def _start(self) -> None:
         self.port = self.server.start()

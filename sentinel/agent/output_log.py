@@ -49,8 +49,8 @@ class OutputLog:
             finally:
                 os.close(descriptor)
 
-    def report_failure(self, text: str) -> None:
-        """Write one line to the start log, for the trainer."""
+    def write_for_trainer(self, text: str) -> None:
+        """Write one line to the start log, where the trainer reads."""
         if self._start_log >= 0:
             with suppress(OSError):
                 os.write(self._start_log, f"{text.strip()}\n".encode(errors="replace"))

@@ -70,7 +70,8 @@ class RunProcessor:
     """Processes the records of one run; see `process`.
 
     `path` is the database of `connection`. `read_node` returns the hardware metrics of this node,
-    `live_rings` the rings of its ranks, and `clock` seconds since the epoch.
+    `live_rings` the rings of its ranks, `loop_seconds` the seconds since the last turn of the
+    agent's loop, and `clock` seconds since the epoch.
     """
 
     def __init__(  # noqa: PLR0913 - the components of an agent
@@ -86,6 +87,7 @@ class RunProcessor:
         live_rings: Callable[[], list[RingReader]],
         cluster_status: Callable[[], Mapping[str, Any]] = dict,
         storage: StorageMonitor | None = None,
+        loop_seconds: Callable[[], float] = lambda: 0.0,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.run, self.connection, self.counters, self.clock = run, connection, counters, clock
@@ -104,7 +106,9 @@ class RunProcessor:
             cluster_status=cluster_status,
             readable_signals=self.pipeline.readable_signals,
             sinks=tuple(sinks),
+            ignored_settings=tuple(sorted(settings.config_errors)),
             storage=lambda: self.storage.state,
+            loop_seconds=loop_seconds,
             clock=clock,
         )
         self._labels = {PROJECT_KEY: settings.project, TAGS_KEY: join_tags(settings.tags)}

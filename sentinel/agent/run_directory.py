@@ -43,6 +43,7 @@ from sentinel.store.relocation import (
     remove_database,
 )
 from sentinel.store.retention import HistoryRetention
+from sentinel.store.run_summary import SUMMARY_NAME
 from sentinel.store.storage_monitor import (
     FailureKind,
     StorageFailure,
@@ -57,6 +58,7 @@ from sentinel.transport.paths import (
     INSIGHT_NAME,
     MIN_DATABASE_BYTES,
     REMOVED_SUFFIX,
+    SENT_LOG_NAME,
     START_LOG_NAME,
     UnsafeDirectoryError,
     fallback_run_dir,
@@ -278,7 +280,9 @@ class RunDirectory:
         self._lock_home(home)
         _copy_newer(home_dir() / BASELINES_NAME, path.with_name(BASELINES_NAME))
         stored = home / DATABASE_NAME
-        if not stored.exists() or (path.exists() and newest_time(stored) <= newest_time(path)):
+        # A lost one is reported, see `open_storage`.
+        is_known = stored.exists() or (home / SUMMARY_NAME).exists()
+        if not is_known or (path.exists() and newest_time(stored) <= newest_time(path)):
             return
         with closing(
             open_storage(stored, self._storage, self._counters, self._clock, "delete")
@@ -456,7 +460,8 @@ def remove_shared_files(run: str) -> None:
     launch = read_launch_status(run)
     if launch is None or not launch.launcher.is_alive():
         (directory / LAUNCH_STATUS_NAME).unlink(missing_ok=True)
-    (directory / START_LOG_NAME).unlink(missing_ok=True)
+    for name in (START_LOG_NAME, SENT_LOG_NAME):
+        (directory / name).unlink(missing_ok=True)
     for each in (fallback, directory):
         # Not empty while another agent has files in it.
         with suppress(OSError):

@@ -7,12 +7,16 @@ import os
 import signal
 import sqlite3
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import typer
 
 from sentinel.cli._options import error_exit, settings_environ
 from sentinel.cli._run_ids import complete_run, similar_runs_text
+
+OOM_SCORE_ABOVE_TRAINER = 500
+"""By how much the agent's `oom_score_adj` is above that of the process that started it."""
 
 
 def agent(
@@ -26,10 +30,12 @@ def agent(
     Exit status: 0 at the end of the run or if another agent serves it, 1 if a file or port is not
     usable, 2 if the settings file cannot be read or the run id is wrong.
     """
+    from sentinel.agent.config_alert import ignored_text
     from sentinel.agent.main import Agent
     from sentinel.agent.output_log import OutputLog
     from sentinel.agent.registration import AlreadyServedError
     from sentinel.agent.run_service import RunService
+    from sentinel.client.spawn import WARNING_PREFIX
     from sentinel.config.settings import ConfigError, load_agent_settings
     from sentinel.store.database import NewerSchemaError
     from sentinel.store.storage_monitor import StorageFailure, StorageMonitor
@@ -50,8 +56,7 @@ def agent(
         raise error_exit("agent", str(error)) from None
     _reject_mistyped(run)
     output = OutputLog(run)
-    # The trainer has priority on every core.
-    os.nice(10)
+    _yield_to_trainer()
     try:
         settings = load_agent_settings(settings_environ(config))
 
@@ -66,6 +71,8 @@ def agent(
                 number, lambda received, _: service.request_stop(signal.Signals(received).name)
             )
         service.prepare()
+        if settings.config_errors:
+            output.write_for_trainer(f"{WARNING_PREFIX}{ignored_text(settings.config_errors)}")
     except (ConfigError, NewerSchemaError) as error:
         raise error_exit("agent", str(error)) from None
     except (OSError, sqlite3.Error, StorageFailure) as error:
@@ -82,8 +89,20 @@ def agent(
         logging.getLogger(__name__).warning("%s", error)
         raise typer.Exit(0) from None
     except Exception as error:
-        output.report_failure(f"{type(error).__name__}: {error}")
+        output.write_for_trainer(f"{type(error).__name__}: {error}")
         raise
+
+
+def _yield_to_trainer() -> None:
+    """Let the trainer have every core, and the kernel end the agent before it for lack of memory.
+
+    `oom_score_adj` is from -1000 to 1000, and in thousandths of the memory: proc(5).
+    """
+    os.nice(10)
+    # /proc may be read-only.
+    with suppress(OSError):
+        path = Path("/proc/self/oom_score_adj")
+        path.write_text(str(min(int(path.read_text()) + OOM_SCORE_ABOVE_TRAINER, 1000)))
 
 
 def _reject_mistyped(run: str) -> None:

@@ -29,6 +29,8 @@ ERROR_REMEDIES = {
     "SSLCertVerificationError": "The certificate is not valid: check the host name, and the "
     "certificates of this machine.",
     "SSLError": "There is no TLS at this port: check port and security.",
+    "SSLEOFError": "The receiver closed the connection while TLS was set up: check that it runs.",
+    "SSLZeroReturnError": "The receiver closed the connection of TLS: check that it runs.",
     "AddressRefusedError": "Notifications are not sent to this address: it is not encrypted, or "
     "belongs to the metadata service of a cloud.",
 }

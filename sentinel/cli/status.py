@@ -231,6 +231,7 @@ def _to_dict(discovered: Any) -> dict[str, Any]:
         "incidents": state.get("incidents", []),
         "delivery_problems": state.get("delivery_problems", []),
         "storage": state.get("storage", {}),
+        "ignored_settings": state.get("ignored_settings", []),
         "silences": state.get("silences", []),
         "tier": state.get("tier", "page"),
         "metadata": state.get("metadata", {}),
@@ -261,6 +262,7 @@ def _format_run(run: dict[str, Any]) -> Iterator[str]:
 
 def _run_lines(run: dict[str, Any]) -> Iterator[str]:
     """The lines about a run, unescaped."""
+    from sentinel.agent.config_alert import ignored_text
     from sentinel.doctor.node_status import format_ranks, node_lines, report_lines
     from sentinel.doctor.nodes import problem_lines
 
@@ -279,6 +281,8 @@ def _run_lines(run: dict[str, Any]) -> Iterator[str]:
         yield f"  {problem['text']} {problem['remedy']}"
     if run["storage"].get("text"):
         yield f"  {run['storage']['text']} {run['storage']['remedy']}"
+    if run["ignored_settings"]:
+        yield f"  {ignored_text(run['ignored_settings'])}"
     yield from _incident_lines(run)
     if run["coverage"]:
         yield f"  {run['coverage']}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic, sleep
@@ -21,6 +22,12 @@ if TYPE_CHECKING:
 AGENT_POLL_INTERVAL_SECONDS = 0.5
 MAX_RESTART_DELAY_SECONDS = 60.0
 """Maximum time between two starts of an agent that keeps failing."""
+STABLE_AFTER_SECONDS = 60.0
+"""Life of an agent after which it is restarted at once: it did not fail at its start."""
+WARNING_PREFIX = "sentinel agent: warning: "
+"""Beginning of the line of the start log that is shown to the user."""
+WARNING_SECONDS = 30.0
+"""How long after its start an agent may write it."""
 EXIT_BAD_SETTINGS = 2
 """Exit status of an agent with invalid settings. It is not restarted."""
 _RELEASE_POLL_SECONDS = 0.02
@@ -37,7 +44,9 @@ class AgentSupervisor:
     restart_delay: float = 0.0
     next_poll_at: float = 0.0
     next_start_at: float | None = None
+    started_at: float = 0.0
     warned: bool = False
+    has_shown_warning: bool = False
 
     def start(self) -> None:
         """Start the agent, unless one runs; writes one warning to stderr if that fails."""
@@ -61,6 +70,7 @@ class AgentSupervisor:
                     env=agent_environment(os.environ, self.config),
                     start_new_session=True,
                 )
+            self.started_at = monotonic()
         except OSError as error:
             self._warn(f"cannot start the agent: {describe_error(error)}")
 
@@ -70,6 +80,8 @@ class AgentSupervisor:
         if now < self.next_poll_at:
             return
         self.next_poll_at = now + AGENT_POLL_INTERVAL_SECONDS
+        if not self.has_shown_warning and now - self.started_at < WARNING_SECONDS:
+            self._show_warning()
         if self.child is not None and self.child.poll() is not None:
             self._on_exit(self.child.returncode, now)
         if self.next_start_at is not None and now >= self.next_start_at:
@@ -98,18 +110,32 @@ class AgentSupervisor:
             return
         if status > 0:
             self._warn(f"the agent failed and will be restarted: {self._last_log_line()}")
+        if now - self.started_at >= STABLE_AFTER_SECONDS:
+            self.restart_delay = 0.0
         # Status 0 may mean that another agent serves the run; ours starts again if that one exits.
         self.next_start_at = now + self.restart_delay
         # The first restart is immediate: a run may end soon after its agent did.
         self.restart_delay = min(max(1.0, 2 * self.restart_delay), MAX_RESTART_DELAY_SECONDS)
 
+    def _show_warning(self) -> None:
+        """Write the warning of the agent to stderr, once. It monitors the run all the same."""
+        with suppress(OSError):
+            for line in self._log_lines():
+                if line.startswith(WARNING_PREFIX):
+                    self.has_shown_warning = True
+                    sys.stderr.write(f"sentinel: {line.removeprefix(WARNING_PREFIX)}\n")
+
+    def _log_lines(self) -> list[str]:
+        """The last lines that the agent wrote to its start log. Raises OSError."""
+        text = (ring_dir(self.run) / START_LOG_NAME).read_bytes()[-4096:]
+        return text.decode(errors="replace").strip().splitlines()
+
     def _last_log_line(self) -> str:
-        """The last line that the agent wrote to its start log, as a sentence."""
+        """The last line of the start log, as a sentence."""
         try:
-            text = (ring_dir(self.run) / START_LOG_NAME).read_bytes()[-4096:]
+            lines = self._log_lines()
         except OSError as error:
             return f"its log cannot be read ({error.strerror or error})."
-        lines = text.decode(errors="replace").strip().splitlines()
         if not lines:
             return "it wrote no reason; `sentinel doctor` checks what it needs."
         line = lines[-1].removeprefix("sentinel agent: ")

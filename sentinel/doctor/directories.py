@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import tempfile
 import threading
@@ -13,10 +12,12 @@ from sentinel.doctor.check_result import CheckResult, fail, ok, warn
 from sentinel.transport.mounts import find_mount
 from sentinel.transport.paths import (
     UnsafeDirectoryError,
+    foreign_runtime_dir,
     home_dir,
     ring_dir,
     root_warning,
     run_dir,
+    runtime_dir,
     shared_memory_room,
 )
 from sentinel.transport.ring import DEFAULT_CAPACITY_BYTES, fitting_capacity
@@ -41,11 +42,14 @@ def check_directories() -> Iterator[CheckResult]:
         _check_state_directory,
         remedy,
     )
-    chosen = os.environ.get("SENTINEL_RUNTIME_DIR") or f"/dev/shm/sentinel-{os.geteuid()}"  # noqa: S108 - only its name
     remedy = "in a container, enlarge /dev/shm (docker run --shm-size=1g), or set "
     remedy += "SENTINEL_RUNTIME_DIR to a directory that you own in memory"
     yield _check_directory(
-        "shared memory", lambda: ring_dir(_PROBE_RUN_ID), Path(chosen), _check_shared_memory, remedy
+        "shared memory",
+        lambda: ring_dir(_PROBE_RUN_ID),
+        runtime_dir(make=False),
+        _check_shared_memory,
+        remedy,
     )
 
 
@@ -106,6 +110,10 @@ def _check_state_directory(directory: Path) -> CheckResult:
 def _check_shared_memory(directory: Path) -> CheckResult:
     free = shutil.disk_usage(directory).free
     message = f"{directory.parent} is writable, {_format_mib(free)} free"
+    if foreign := foreign_runtime_dir():
+        message += f"; it is used because {foreign} belongs to another user"
+        remedy = f"as root, run `rm -r {foreign}`, or set SENTINEL_RUNTIME_DIR to a directory that "
+        return warn("shared memory", message, f"{remedy}you own in memory")
     capacity = fitting_capacity(directory, ring_count=1)
     if not capacity:
         remedy = "enlarge /dev/shm; until then rings are in the state directory, which is slower"

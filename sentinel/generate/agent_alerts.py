@@ -110,6 +110,25 @@ AGENT_ALERTS = (
         ),
     ),
     AgentAlert(
+        name="agent_stuck",
+        # Its port answers, so that it is not down. A turn of the loop takes about 0.1 s.
+        expr="max by (job, instance, run) (sentinel_agent_loop_seconds) > 60",
+        severity="critical",
+        summary=(
+            "The agent of run {{ $labels.run }} at {{ $labels.instance }} has evaluated nothing "
+            "for {{ $value | humanizeDuration }}"
+        ),
+        remedy="The run is not monitored meanwhile. Check the disk of the agent's directory first.",
+        checks=(
+            "Does a disk not answer? `cat /proc/<pid>/stack` of the agent shows where it waits.",
+            "Is it short of CPU time? It has a lower priority than the training.",
+            (
+                "`/-/healthy` of the agent fails as well: a liveness probe restarts it. By hand: "
+                "kill its process; the trainer starts another, which continues where it stopped."
+            ),
+        ),
+    ),
+    AgentAlert(
         name="head_unreachable",
         # One alert per head, for any number of nodes.
         expr=(

@@ -53,8 +53,7 @@ _NOT_PROMISED = """\
   The end of a machine or container costs what was not copied to the home directory yet: records of
   at most 5 seconds, longer while the home directory cannot be used. If an agent that starts cannot
   read the database there (no response within 5 s; a disk that is full or read-only, and a database
-  of an earlier version), it begins a new one. Notifications about records that are still in the
-  rings are then sent again, and the earlier database is set aside.
+  of an earlier version), it begins a new one. The earlier database is then set aside.
 - No alert is possible while the only node of a run is down, because its agent is down too. If a
   run has [several nodes](nodes.md), the others report it. Prometheus detects it from outside
   (`deploy/prometheus/rules.yml`), and so does a [ping](notifications.md#ping-of-a-healthy-run)

@@ -77,13 +77,16 @@ class LiveRings:
 
     def __post_init__(self, predecessor: LiveRings | None) -> None:
         self.launcher_status = LauncherStatus(self.run)
-        self.elastic_restart = ElasticRestartTracker()
         self.stack_sampler = StackSampler()
         self.end_evidence: dict[Path, EndEvidence] = {}
         """What the predecessor knew of how each rank may end, by the path of its ring."""
         if predecessor is None:
+            self.elastic_restart = ElasticRestartTracker()
             self.process_watch = ProcessWatch(lambda: self.clock())  # noqa: PLW0108 - tests replace the clock
             return
+        self.elastic_restart = predecessor.elastic_restart
+        self.elastic_restart.is_shutting_down = False
+        self.stop_request = predecessor.stop_request
         self.process_watch = predecessor.process_watch
         known = {path: rank.evidence for path, rank in predecessor.ranks.items()}
         self.end_evidence = predecessor.end_evidence | known
@@ -129,7 +132,8 @@ class LiveRings:
 
     def request_stop(self, signal_name: str) -> None:
         """Note that this agent received a signal to end, which the ranks may have received too."""
-        self.stop_request = StopRequest(signal_name, self.clock(), "agent")
+        # The successor of an agent that was replaced meanwhile is asked once more.
+        self.stop_request = self.stop_request or StopRequest(signal_name, self.clock(), "agent")
 
     @property
     def has_unread(self) -> bool:

@@ -52,9 +52,10 @@ class Exposition(Collector):
     `per_rank_limit` ranks and a few outliers have series of their own. `run` is the run's name if
     it is known before its first record. `machine` returns the newest measurements of the node,
     `cluster_status` the role of this agent (see `AgentRole.status`). `sinks` are the names of the
-    configured ones. `clock` returns seconds since the epoch. `readable_signals` are those
-    that the enabled detectors read. `update` is called by the
-    agent's loop, `collect` and `state` by any thread.
+    configured ones, `ignored_settings` those of invalid settings. `loop_seconds` returns the
+    seconds since the last turn of the agent's loop, `clock` seconds since the epoch.
+    `readable_signals` are those that the enabled detectors read. `update` is called by the agent's
+    loop, `collect` and `state` by any thread.
     """
 
     counters: Counters
@@ -65,7 +66,9 @@ class Exposition(Collector):
     cluster_status: Callable[[], Mapping[str, Any]] = dict
     readable_signals: frozenset[str] = frozenset()
     sinks: Collection[str] = ()
+    ignored_settings: Collection[str] = ()
     storage: Callable[[], StorageState] = StorageState
+    loop_seconds: Callable[[], float] = lambda: 0.0
     clock: Callable[[], float] = time.time
 
     def __post_init__(self) -> None:
@@ -143,6 +146,7 @@ class Exposition(Collector):
             yield from self._case_families(run_state)
             yield self._delivery_family(run_state.run)
             yield self._storage_family(run_state.run)
+            yield self._loop_family(run_state.run)
             yield from machine_families(self.machine(), run_state.run)
             isolated = is_isolated(cluster, run_state.reported.settings)
             yield from cluster_families(
@@ -153,12 +157,14 @@ class Exposition(Collector):
         """The run's state as plain data, for the web page and `sentinel status`.
 
         Keys: those of `run_state_to_dict`, delivery_problems (see `DeliveryProblem.to_dict`),
-        is_live (true: an agent serves the run), storage (see `StorageState.to_dict`), machine (see
-        `machine_to_dict`), refused (number of rejected messages of other agents, by reason),
-        late_records (records too late to be combined), cluster (see `AgentRole.status`).
+        is_live (true: an agent serves the run), ignored_settings (names of invalid ones), storage
+        (see `StorageState.to_dict`), machine (see `machine_to_dict`), refused (number of rejected
+        messages of other agents, by reason), late_records (records too late to be combined),
+        cluster (see `AgentRole.status`).
         """
         return run_state_to_dict(self._copy_run_state(), self.clock()) | {
             "is_live": True,
+            "ignored_settings": list(self.ignored_settings),
             "delivery_problems": [each.to_dict() for each in self._delivery_problems],
             "storage": self.storage().to_dict(),
             "machine": machine_to_dict(self.machine()),
@@ -212,6 +218,13 @@ class Exposition(Collector):
             "1 if the run is stored in memory only, or if its damaged database was replaced.",
             {mode: float(mode == state.mode) for mode in STORAGE_MODES if mode != OK},
             "reason",
+        )
+
+    def _loop_family(self, run: str) -> Metric:
+        return FamilyBuilder(sanitize_label(run)).gauge(
+            "sentinel_agent_loop_seconds",
+            "Seconds since the last turn of the agent's main loop, in which it evaluates records.",
+            self.loop_seconds(),
         )
 
     def _copy_run_state(self) -> RunState:

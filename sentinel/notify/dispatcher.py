@@ -39,8 +39,8 @@ class Dispatcher:
     killed between the response and the commit. `clock` returns seconds since the epoch. `is_wanted`
     and `recipients` are as those of SinkWorker; without recipients, every sink gets everything.
     `on_database_error` gets the errors of the database, and `on_resolved` the ends of cases that a
-    receiver accepted, in the thread of a worker. `predecessor` is the dispatcher of the agent that
-    this one replaces, which is stopped.
+    receiver accepted, in the thread of a worker; `on_accepted` is that of SinkWorker. `predecessor`
+    is the dispatcher of the agent that this one replaces, which is stopped.
     """
 
     def __init__(  # noqa: PLR0913 - what all workers share
@@ -55,6 +55,7 @@ class Dispatcher:
         recipients: Recipients | None = None,
         on_database_error: Callable[[Exception], None] = lambda _: None,
         on_resolved: Callable[[str, Notification, str | None], None] = lambda *_: None,
+        on_accepted: Callable[[str, str, str, str], None] = lambda *_: None,
         predecessor: Dispatcher | None = None,
     ) -> None:
         self.database_path = database_path
@@ -62,6 +63,7 @@ class Dispatcher:
         self._counters, self._clock, self._is_wanted = counters, clock, is_wanted
         self._timing = timing or DeliveryTiming()
         self._on_database_error, self._on_resolved = on_database_error, on_resolved
+        self._on_accepted = on_accepted
         self._recipients = recipients or Recipients({name: Route() for name in self.sinks})
         self._wake_events = {name: threading.Event() for name in self.sinks}
         self._stopping = threading.Event()
@@ -163,6 +165,7 @@ class Dispatcher:
             self.wake,
             self._is_wanted,
             self._on_resolved,
+            self._on_accepted,
         )
 
     def _deliver_until_stopped(self, worker: SinkWorker) -> None:

@@ -24,8 +24,6 @@ _UNSENT_ERRORS = _PERMANENT_ERRORS | {
     "SSLError",
     "gaierror",
 }
-_CONFIGURATION_ERRORS = ("SSL", "Certificate", "AddressRefused")
-"""Parts of the names of error classes that only a change of configuration resolves."""
 
 
 def max_age_seconds(severity: str) -> float:
@@ -66,11 +64,8 @@ def is_answered(response: Response) -> bool:
 def retry_delay_seconds(response: Response, tries: int, uniform_random: float) -> float:
     """Seconds until the next try after `tries` tries; `uniform_random` is in [0, 1).
 
-    Exponential backoff with full jitter, at least the delay that the receiver requests. Errors of
-    configuration are retried at the longest interval.
+    Exponential backoff with full jitter, at least the delay that the receiver requests.
     """
-    if any(part in response.error for part in _CONFIGURATION_ERRORS):
-        return MAX_BACKOFF_SECONDS
     backoff = uniform_random * min(MAX_BACKOFF_SECONDS, 2.0 ** min(tries, 10))
     if response.retry_after is None:
         return backoff

@@ -105,6 +105,8 @@ class SinkWorker:
     `is_wanted` returns whether a notification may be sent now; it is called once the receiver is
     reached, in a thread of its own, and again later if not. `on_resolved` gets the name of the
     sink, the end of a case that the receiver accepted, and its receipt; it must not block.
+    `on_accepted` gets the key, sink, incident and reason of what the receiver accepted, before that
+    is stored.
     """
 
     name: str
@@ -117,6 +119,7 @@ class SinkWorker:
     on_fail_over: Callable[[], None] = lambda: None
     is_wanted: Callable[[Notification], bool] = lambda _: True
     on_resolved: Callable[[str, Notification, str | None], None] = lambda *_: None
+    on_accepted: Callable[[str, str, str, str], None] = lambda *_: None
     _last_request_time: float = field(default=0.0, init=False)
     _wait_seconds: float = field(default=0.0, init=False)
     _store_outcome: Callable[[], None] | None = field(default=None, init=False)
@@ -262,6 +265,7 @@ class SinkWorker:
         def store_delivered() -> None:
             outbox.mark_delivered(self.connection, entry.key, now, receipt)
 
+        self.on_accepted(entry.key, self.name, entry.incident, entry.reason)
         # Before anything is read: an error must not lose that the receiver has the notification.
         self._store_outcome = store_delivered
         # The end of the run can be a part of the first message.

@@ -2,8 +2,8 @@
 
 The JSON object is the body that the webhook sends. There is no shell, so no text in it is ever
 executed. The program gets no settings of sentinel in its environment. Exit status 0 accepts the
-notification, 65 (`EX_DATAERR`) rejects it for good, and any other status, a signal or the time-out
-means that it is tried again.
+notification, 65 (`EX_DATAERR`) rejects it for good, as does a program that does not exist or is not
+executable, and any other status, a signal or the time-out means that it is tried again.
 Source: POSIX.1-2017, `posix_spawn`, and sysexits(3) for the statuses.
 """
 
@@ -59,8 +59,13 @@ class Command:
         del response
 
     def rejection(self, response: Response) -> Rejection | None:
-        """Only exit status 65 is final; what else goes wrong may be over at the next try."""
-        is_final = not response.error and response.status == _REJECTED_STATUS
+        """Exit status 65 is final; what else goes wrong may be over at the next try.
+
+        None if there is no status: a program that does not exist is rejected for good.
+        """
+        if response.error:
+            return None
+        is_final = response.status == _REJECTED_STATUS
         return Rejection.PERMANENT if is_final else Rejection.TEMPORARY
 
     def explain(self, response: Response) -> str:

@@ -20,6 +20,7 @@ from typing import Literal
 from sentinel.model.counters import Counters
 from sentinel.model.storage_state import REPLACED, StorageState
 from sentinel.store import database
+from sentinel.store.run_summary import SUMMARY_NAME
 from sentinel.store.salvage import Salvage, salvage
 from sentinel.store.storage_monitor import FailureKind, StorageMonitor, classify
 
@@ -47,7 +48,8 @@ def open_storage(
 ) -> sqlite3.Connection:
     """Open the database; a damaged one is replaced, counted, and reported in `storage.state`.
 
-    So is one that a later version of sentinel wrote: it is set aside unchanged. Raises
+    So is one that a later version of sentinel wrote, which is set aside unchanged, and an empty or
+    missing file where there was a database. Raises
     sqlite3.OperationalError if the file is locked or its directory cannot be used: the database is
     intact then, and a later start may succeed.
     """
@@ -55,6 +57,9 @@ def open_storage(
     if not storage.state.is_degraded:
         storage.state = load_state(path)
     if failure is None:
+        if reason := _loss(path):
+            path.touch()
+            return replace_damaged(path, reason, storage, counters, clock)
         try:
             return database.connect(path, journal_mode)
         except sqlite3.DatabaseError as error:
@@ -67,6 +72,19 @@ def open_storage(
     else:
         reason = str(failure.error)
     return replace_damaged(path, reason, storage, counters, clock)
+
+
+def _loss(path: Path) -> str:
+    """Why SQLite would take a lost database for a new one; "" if it is a new one.
+
+    An agent writes the summary once it has a database.
+    """
+    if not path.with_name(SUMMARY_NAME).exists():
+        return ""
+    try:
+        return "" if path.stat().st_size else "the file is empty"
+    except FileNotFoundError:
+        return "the file is missing"
 
 
 def replace_damaged(

@@ -182,10 +182,11 @@ def _append_history(connection: sqlite3.Connection) -> bool:
     firsts = {event.value: common + 1 for event in THINNED_EVENTS}
     if newest < next_thinned:
         # What was thinned meanwhile is in blocks only, the first of which may begin here.
-        for event in firsts:
+        for event in list(firsts):
             (first,) = connection.execute(_STRADDLING_SQL, (event, newest)).fetchone()
-            firsts[event] = newest + 1 if first is None else first
-            connection.execute(_DELETE_OF_EVENT_SQL, (event, firsts[event]))
+            first = newest + 1 if first is None else first
+            connection.execute(_DELETE_OF_EVENT_SQL, (event, first))
+            firsts[event] = first
     elif newest and not common:
         return False
     else:

@@ -1,10 +1,10 @@
 """Paths of the files of a run, and the lock that marks a running agent.
 
 What must last is in the home directory: `$SENTINEL_HOME/runs/<run id>`, by default below the user's
-state directory. What the processes of a node share is in shared memory, `$SENTINEL_RUNTIME_DIR` or
-`/dev/shm/sentinel-<uid>`: rings, unless it is too small for them, the lock and the start log of the
-agent, and in `state` the run directory in which the agent works. Its files are copied to the home
-directory, whose disk may not respond.
+state directory. What the processes of a node share is in shared memory, see `runtime_dir`: rings,
+unless it is too small for them, the lock and the start log of the agent, and in `state` the run
+directory in which the agent works. Its files are copied to the home directory, whose disk may not
+respond.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import fcntl
 import os
 import re
 import stat
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
@@ -23,6 +24,8 @@ AGENT_LOCK = "agent.lock"
 """File that a running agent holds locked, in shared memory and in the run directory."""
 START_LOG_NAME = "agent.log"
 """File in shared memory with the output of an agent until it has found its run directory."""
+SENT_LOG_NAME = "sent.jsonl"
+"""File in shared memory with the keys of sent notifications."""
 DATABASE_NAME = "sentinel.db"
 BASELINES_NAME = "baselines"
 """Directory of the trajectories of healthy runs."""
@@ -32,6 +35,9 @@ MIN_DATABASE_BYTES = 8 << 20
 """Room in shared memory that a database needs."""
 _DATABASE_SHARE = 0.25
 """Share of the free shared memory that a database may take."""
+SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - owner and mode of what is in it are checked
+_RUNTIME_DIR_NAMES = 10
+"""How many names another user must take in shared memory before the home directory is used."""
 HOME_TIMEOUT_SECONDS = 1.0
 """Longest wait for a home directory on a file server."""
 _HANG_MEMORY_SECONDS = 30.0
@@ -74,15 +80,54 @@ def home_dir() -> Path:
 
 
 def runtime_dir(*, make: bool) -> Path:
-    """`$SENTINEL_RUNTIME_DIR`, or the default one in shared memory; with `make`, it is created.
+    """`$SENTINEL_RUNTIME_DIR`, or `/dev/shm/sentinel-<uid>`; with `make`, it is created.
 
-    Raises UnsafeDirectoryError.
+    Where another user took the name of the default one, it is the next of `_default_runtime_dirs`.
+    All processes of this user find the same: the first that is theirs, whatever becomes of those
+    before it, and only if there is none the first that can be created. Raises UnsafeDirectoryError,
+    OSError.
     """
     chosen = os.environ.get("SENTINEL_RUNTIME_DIR")
     if chosen:
         return _make_root(Path(chosen)) if make else Path(chosen)
-    default = Path(f"/dev/shm/sentinel-{os.geteuid()}")  # noqa: S108 - owner and mode are checked
-    return _make_private_dir(default) if make else default
+    first_error: OSError | None = None
+    for path in _default_runtime_dirs():
+        if _is_private_dir(path):
+            return path
+    for path in _default_runtime_dirs():
+        if not make:
+            return path
+        try:
+            if path.parent != SHARED_MEMORY:
+                _make_root(path.parent)
+            return _make_private_dir(path)
+        except OSError as error:
+            first_error = first_error or error
+    assert first_error is not None
+    raise first_error
+
+
+def _default_runtime_dirs() -> Iterator[Path]:
+    """The default runtime directory, then those that replace it.
+
+    They do not depend on the environment of the process, but for the home directory. One of a
+    login, `$XDG_RUNTIME_DIR`, is none of them: it is not known to a job, and ends with the login.
+    """
+    default = SHARED_MEMORY / f"sentinel-{os.geteuid()}"
+    yield default
+    for number in range(1, _RUNTIME_DIR_NAMES):
+        yield default.with_name(f"{default.name}-{number}")
+    # A mapped file on a file server could block or kill the trainer.
+    if not is_home_remote():
+        yield home_dir() / "shared"
+
+
+def foreign_runtime_dir() -> Path | None:
+    """The default runtime directory if another user took its name, so that another one is used."""
+    if os.environ.get("SENTINEL_RUNTIME_DIR"):
+        return None
+    default = next(_default_runtime_dirs())
+    return default if os.path.lexists(default) and not _is_private_dir(default) else None
 
 
 def private_cache_dir(name: str) -> Path:
@@ -385,10 +430,20 @@ def _make_private_dir(path: Path) -> Path:
     try:
         path.mkdir(mode=0o700)
     except FileExistsError:
-        status = path.lstat()
-        if not stat.S_ISDIR(status.st_mode):
+        if not stat.S_ISDIR(path.lstat().st_mode):
             raise UnsafeDirectoryError(f"{path} is not a directory: remove it.") from None
-        if status.st_uid != os.geteuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        if not _is_private_dir(path):
             message = f"{path} belongs to another user or is writable by others: remove it."
             raise UnsafeDirectoryError(message) from None
     return path
+
+
+def _is_private_dir(path: Path) -> bool:
+    """Whether it is a directory to which no other user can have written."""
+    try:
+        status = path.lstat()
+    except OSError:
+        return False
+    is_writable_by_others = bool(status.st_mode & (stat.S_IWGRP | stat.S_IWOTH))
+    is_own = status.st_uid == os.geteuid()
+    return stat.S_ISDIR(status.st_mode) and is_own and not is_writable_by_others

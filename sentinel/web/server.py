@@ -33,6 +33,11 @@ from sentinel.web.runbooks import runbook_index, runbook_page
 
 log = logging.getLogger(__name__)
 
+MAX_READY_SECONDS, MAX_HEALTHY_SECONDS = 10.0, 60.0
+"""Time without a turn of the main loop after which `/-/ready` and `/-/healthy` fail.
+
+A turn takes about 0.1 s; on a starved machine, with much to store, it takes seconds.
+"""
 _TICKS_PER_CHECK = 10
 """Ticks of uvicorn, of 0.1 s each, between two checks of the web configuration for changes."""
 
@@ -57,9 +62,10 @@ class WebServer:
     The port is `former_port` if that is given and free, else the first free one of `port_tries`
     from `port` on; port 0 lets the system choose, and so does `any_port` if none of them is free.
     `web_config_file` has the TLS settings and users, and `public_url` is the address of the page
-    behind a proxy. `hosts` and `own_token` are those of `AuthMiddleware`. Raises ConfigError for an
-    invalid web configuration, and ValueError if `host` is not a loopback address and clients would
-    not have to authenticate.
+    behind a proxy. `hosts` and `own_token` are those of `AuthMiddleware`. `loop_seconds` returns
+    the seconds since the last turn of the main loop of the process, for probes. Raises ConfigError
+    for an invalid web configuration, and ValueError if `host` is not a loopback address and clients
+    would not have to authenticate.
     """
 
     site: Site
@@ -73,6 +79,7 @@ class WebServer:
     web_config_file: Path | None = None
     public_url: str = ""
     hosts: Collection[str] = ()
+    loop_seconds: Callable[[], float] = lambda: 0.0
 
     def __post_init__(self) -> None:
         must_authenticate = not is_loopback(self.host) and not self.token
@@ -154,7 +161,7 @@ def build_app(server: WebServer) -> ASGIApp:
     """The ASGI app with all routes, behind the authentication."""
 
     async def healthy(_: Request) -> Response:
-        return PlainTextResponse("ok\n")
+        return _probe_response(server.loop_seconds(), MAX_HEALTHY_SECONDS)
 
     def ready(_: Request) -> Response:
         try:
@@ -162,7 +169,7 @@ def build_app(server: WebServer) -> ASGIApp:
         except Exception:
             log.exception("The server is not ready")
             return PlainTextResponse("cannot read the state of the run\n", 503)
-        return PlainTextResponse("ok\n")
+        return _probe_response(server.loop_seconds(), MAX_READY_SECONDS)
 
     write_token, public_url = token_urlsafe(32), urlsplit(server.public_url)
     routes = [
@@ -184,6 +191,12 @@ def build_app(server: WebServer) -> ASGIApp:
         origins=[_origin(public_url)] if public_url.hostname else [],
         web_config=server.web_config,
     )
+
+
+def _probe_response(loop_seconds: float, limit: float) -> Response:
+    if loop_seconds <= limit:
+        return PlainTextResponse("ok\n")
+    return PlainTextResponse(f"the main loop has not turned for {loop_seconds:.0f} s\n", 503)
 
 
 def _origin(url: SplitResult) -> str:

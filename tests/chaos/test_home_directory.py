@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from contextlib import ExitStack, closing
 
 import pytest
@@ -68,6 +69,30 @@ def test_a_run_goes_through_every_unusable_home_without_a_lost_step(tmp_path):
 
     assert stored_steps(home) == list(range(1, steps + 1))
     assert not (tmp_path / "shm" / "home").exists(), "nothing is left in shared memory"
+
+
+@pytest.mark.fault("A34")
+@pytest.mark.full
+@pytest.mark.parametrize("delay", [0.0, 0.03, 0.1, 0.3])
+def test_ranks_that_are_stopped_while_the_run_moves_are_all_named(tmp_path, delay):
+    """The agent is replaced in its process while both ranks end, and their parent reaps them."""
+    home = tmp_path / "home"
+    home.write_text("a file")
+    with home_run(tmp_path, world=2) as run:
+        run.until_seen(STORAGE)
+        home.unlink()
+        until(database(home).parent.exists, 240.0, "the run moves to the home directory")
+        time.sleep(delay)
+        for rank in run.ranks:
+            rank.terminate()
+        for rank in run.ranks:
+            rank.wait(240)
+        assert run.agent.wait(240) == 0
+        alerts = [each.json for each in run.receiver.accepted]
+        (found,) = [each for each in alerts if each["commonLabels"]["detector"] == "run_died"]
+
+    assert found["commonLabels"]["severity"] == "warning"
+    assert found["commonAnnotations"]["summary"].startswith("Ranks 0-1 were ended by SIGTERM ")
 
 
 @pytest.mark.fault("S1")

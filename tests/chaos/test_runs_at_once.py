@@ -1,4 +1,4 @@
-"""Two jobs of one user with an empty rendezvous id, and one of another user, at the same time."""
+"""Jobs of several users at the same time, and a name that another user took before."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import json
 import os
 import shutil
 import stat
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -56,9 +58,9 @@ def folder(other_user):
         folder = Path(name)
         folder.chmod(0o755)
         yield folder
-        rings = Path(f"/dev/shm/sentinel-{other_user[1]}")
         if other_user[1] != os.geteuid():
-            shutil.rmtree(rings, ignore_errors=True)
+            for rings in Path("/dev/shm").glob(f"sentinel-{other_user[1]}*"):
+                shutil.rmtree(rings, ignore_errors=True)
 
 
 @pytest.mark.fault("T5", "T11")
@@ -122,3 +124,42 @@ def test_runs_of_two_jobs_and_of_two_users_are_separate(folder, other_user):
             assert {record.spread["job"].count for record in records} == {WORLD}
             found += {(r.spread["job"].min, r.spread["job"].max) for r in records}
         assert sorted(found) == [(0.0, 0.0), (1.0, 1.0), (2.0, 2.0)]
+
+
+@pytest.mark.full
+@pytest.mark.fault("X36")
+def test_a_run_whose_name_in_shared_memory_is_taken_is_monitored(folder, other_user):
+    """Ranks, agent and commands find the same directory, also when the taken one is removed."""
+    prefix, uid = other_user
+    if not prefix:
+        pytest.skip("only root can take the name of another user's directory")
+    taken = Path(f"/dev/shm/sentinel-{uid}")
+    taken.mkdir()
+    with jobs(folder) as start:
+        environ = {"SENTINEL_RUNTIME_DIR": "", "JOB": "1"}
+        job = start("other", SCRIPT, world=WORLD, prefix=prefix, user=uid, environ=environ)
+        for rank in range(WORLD):
+            job.mark(f"half{rank}")
+        job.agent()
+        assert len([*Path(f"{taken}-1").glob("job/*.ring")]) == WORLD
+
+        def sentinel(*arguments):
+            home = {"SENTINEL_HOME": str(folder / "other" / "home")}
+            own = {name: text for name, text in os.environ.items() if "SENTINEL" not in name}
+            command = [*prefix, sys.executable, "-m", "sentinel", *arguments]
+            done = subprocess.run(
+                command, env=own | home, cwd="/", capture_output=True, text=True, check=False
+            )
+            return done.stdout
+
+        doctor = sentinel("doctor", "--quick", "--json")
+        assert f"{taken} belongs to another user" in doctor
+        for _ in range(2):
+            state = json.loads(sentinel("status", "--json"))
+            assert (state["run"], state["is_live"]) == ("job", True), state
+            shutil.rmtree(taken, ignore_errors=True)
+        (job.folder / "go on").touch()
+        assert job.wait() == 0
+        assert [record.step for record in job.steps()] == list(range(1, 31))
+        assert {record.spread["job"].count for record in job.steps()} == {WORLD}
+        assert not taken.exists()

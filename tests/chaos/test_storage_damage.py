@@ -160,6 +160,37 @@ def test_monitoring_goes_on_after_damage_to_a_few_pages(tmp_path):
     assert problems(tmp_path, damages) == []
 
 
+def lose(*, is_deleted: bool) -> Damage:
+    """Kill the agent, empty or delete the database, and start the next agent."""
+
+    def damage(run: DamagedRun) -> None:
+        run.kill_agent()
+        for path in run.directory.glob("sentinel.db*"):
+            path.unlink()
+        if not is_deleted:
+            run.database.touch()
+        run.start_agent()
+        until(lambda: 'reason="replaced",run="live"} 1.0' in metrics(run), 240.0, "it is reported")
+
+    return damage
+
+
+def metrics(run: DamagedRun) -> str:
+    """Those of the agent; "" while none answers."""
+    with suppress(OSError):
+        return run.metrics()
+    return ""
+
+
+@pytest.mark.chaos
+@pytest.mark.fault("S29")
+@pytest.mark.timeout(300)
+def test_monitoring_goes_on_after_the_database_is_lost(tmp_path):
+    """Its records are read again from the rings, and what was sent is not sent again."""
+    damages = {"empty": lose(is_deleted=False), "missing": lose(is_deleted=True)}
+    assert problems(tmp_path, damages) == []
+
+
 @pytest.mark.chaos
 @pytest.mark.fault("S6")
 @pytest.mark.timeout(300)

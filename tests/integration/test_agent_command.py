@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 import subprocess
 import sys
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 from support.rank_processes import ranks, until
@@ -63,6 +65,19 @@ def test_a_second_agent_exits_with_the_process_id_of_the_first(running_agent):
     done = sentinel("agent", "--run", "live")
 
     assert (done.returncode, str(running_agent.pid) in done.stderr) == (0, True)
+
+
+def oom_score_adj(pid):
+    return int(Path(f"/proc/{pid}/oom_score_adj").read_text())
+
+
+@pytest.mark.fault("A33")
+def test_an_agent_has_less_priority_than_its_trainer(running_agent):
+    """For a CPU, and to stay when memory runs out."""
+    pid = running_agent.pid
+
+    assert os.getpriority(os.PRIO_PROCESS, pid) == min(os.getpriority(os.PRIO_PROCESS, 0) + 10, 19)
+    assert oom_score_adj(pid) == min(oom_score_adj("self") + 500, 1000)
 
 
 SERVED_MEANWHILE = """

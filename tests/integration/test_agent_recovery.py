@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 from support.rank_processes import ranks
+from support.webhook_receiver import Receiver
 
 from sentinel.agent import main
 from sentinel.agent.main import Agent
@@ -62,6 +63,22 @@ def test_records_that_could_not_be_stored_are_processed_again(monkeypatch):
         monkeypatch.setattr(second, "_is_finished", lambda: second.source.attempt == 1)
         second.serve()
         assert queued_notifications() > 0
+
+
+def test_what_the_last_records_queue_is_sent_before_the_agent_ends(monkeypatch):
+    """The next agent may never start."""
+    with ranks() as begin, Receiver() as receiver:
+        begin(0, world=1, steps=20, values={"loss": LOSSES}, ending="finished")
+        agent = make_agent(sinks={"webhook": {"url": receiver.url}}, hold_seconds=0.0)
+        monkeypatch.setattr(agent, "_is_finished", lambda: True)
+        monkeypatch.setattr(agent, "_drain", agent.run_once)
+        # As behind another notification: the worker waits for up to a second.
+        monkeypatch.setattr(agent.dispatcher, "wake", lambda: None)
+        agent.serve()
+
+        assert [each.json["commonLabels"]["detector"] for each in receiver.accepted] == [
+            "nan_or_inf"
+        ]
 
 
 class WaitingHead:

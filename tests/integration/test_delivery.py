@@ -7,6 +7,7 @@ import sys
 
 import pytest
 from support import webhook_receiver
+from support.certificates import make_certificate, server_context
 from support.rank_processes import ranks, release, until
 from support.webhook_receiver import Receiver
 
@@ -72,6 +73,42 @@ def messages(receiver):
 
 def pings(receiver):
     return [request.path.partition("/X")[2] for request in list(receiver.requests)]
+
+
+NO_PROGRAM = """
+linger_seconds = 0
+port = 0
+
+[sinks.missing]
+kind = "command"
+arguments = ["/nonexistent/pager"]
+
+[sinks.pager]
+kind = "webhook"
+url = "{pager}"
+teams = ["another"]
+"""
+
+
+@pytest.mark.chaos
+@pytest.mark.full
+@pytest.mark.fault("D35", "D36")
+def test_a_missing_program_fails_over_to_a_receiver_whose_tls_breaks_off(
+    tmp_path, monkeypatch, receivers
+):
+    """A retry after the five minutes of an error of configuration would be too late."""
+    certificate = make_certificate(tmp_path)
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(certificate))
+    with Receiver(tls=server_context(certificate), refused_handshakes=2) as pager, ranks() as begin:
+        (tmp_path / "sentinel.toml").write_text(NO_PROGRAM.format(pager=pager.url))
+        begin(run="delivered", world=1, steps=len(DIVERGED), values={"loss": DIVERGED})
+        command = [sys.executable, "-m", "sentinel", "agent", "--run", "delivered"]
+        with subprocess.Popen(command, stderr=subprocess.DEVNULL) as agent:
+            try:
+                until(lambda: messages(pager), 200.0, "the alert is delivered")
+            finally:
+                agent.kill()
+        assert pager.refused_handshakes == 0
 
 
 @pytest.mark.fault("D5")

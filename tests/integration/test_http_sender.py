@@ -211,6 +211,18 @@ def test_a_self_signed_certificate_is_refused(tls):
     assert (response.error, receiver.requests) == ("SSLCertVerificationError", [])
 
 
+@pytest.mark.fault("D36")
+def test_a_handshake_that_the_receiver_breaks_off_is_an_error_of_the_connection(
+    tls, certificate, monkeypatch
+):
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(certificate))
+    with Receiver(tls=tls, refused_handshakes=1) as receiver:
+        errors = [send(make_request(receiver.url)).error for _ in range(2)]
+
+    assert errors[0] in {"SSLEOFError", "SSLZeroReturnError", "ConnectionResetError"}
+    assert (errors[1], len(receiver.accepted)) == ("", 1)
+
+
 @pytest.mark.fault("D2")
 def test_a_certificate_of_another_host_is_refused(tls, certificate, monkeypatch):
     """The certificate is trusted, and is that of an address, not of a name."""

@@ -95,6 +95,7 @@ def read_metrics():
         return response.read().decode()
 
 
+@pytest.mark.fault("A35")
 def test_the_run_is_monitored_and_the_error_is_reported_once(write_settings, receiver):
     write_settings(f"linger_seconds = 9{INVALID_TABLES}")
     metrics = []
@@ -119,6 +120,41 @@ def test_the_run_is_monitored_and_the_error_is_reported_once(write_settings, rec
     ]
     assert body["commonLabels"]["severity"] == "warning"
     assert "detectors.kl_blowp" in body["commonAnnotations"]["summary"]
+
+
+TRAINING = """
+import os, time
+import sentinel
+
+step = 0
+with sentinel.monitor(run="live"):
+    while not os.path.exists("end") and step < 4000:
+        step += 1
+        sentinel.log({"loss": 1.0}, step=step)
+        time.sleep(0.05)
+"""
+
+
+@pytest.mark.fault("A35")
+def test_the_training_and_status_name_the_settings_once_and_no_value(
+    write_settings, receiver, tmp_path
+):
+    write_settings(f'token_fil = "s3cret"\n{INVALID_TABLES}')
+    command = [sys.executable, "-c", TRAINING]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as training:
+        try:
+            line = training.stderr.readline()
+            status = sentinel("status").stdout
+        finally:
+            (tmp_path / "end").touch()
+        rest = training.stderr.read()
+    until(lambda: ("invalid_settings", "firing") in received(receiver), 240.0, "the warning")
+
+    names = "detectors.kl_blowp, detectors.nan_or_inf, sinks.webhook.token_fil"
+    text = f"Invalid settings are ignored: {names}. `sentinel doctor` shows each error."
+    assert (line, rest) == (f"sentinel: {text}\n", "")
+    assert text in status
+    assert "s3cret" not in str([request.json for request in receiver.accepted])
 
 
 def test_doctor_reports_each_invalid_table_with_the_nearest_valid_name(write_settings):
@@ -176,6 +212,7 @@ def test_the_error_is_reported_although_the_run_is_over_at_once(processor, tmp_p
     assert [*processor.connection.execute(query)] == [("opened", "queued"), ("resolved", "queued")]
 
 
+@pytest.mark.fault("A35")
 @pytest.mark.parametrize(
     "arguments", [["replay", "log.jsonl"], ["watch", "log.jsonl"], ["notify", "test"]]
 )

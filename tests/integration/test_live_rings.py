@@ -12,11 +12,13 @@ import pytest
 from support.rank_processes import ranks
 
 import sentinel
+from sentinel.live.elastic_restart import ElasticWorker
 from sentinel.live.memory_cgroup import MemoryCgroup
 from sentinel.live.rings import LiveRings
 from sentinel.model.counters import Counters
 from sentinel.model.record import WHOLE_RUN, Event
 from sentinel.transport.paths import ring_path
+from sentinel.transport.process import Process
 from sentinel.transport.ring import RingReader
 from sentinel.transport.ring_layout import MAX_CLIENT_ERRORS, WORD_ERRORS
 
@@ -212,6 +214,7 @@ def test_a_second_agent_continues_at_the_stored_position(source, rank):
     assert [r.event for r in after if not is_heartbeat(r)] == [Event.STOP]
 
 
+@pytest.mark.fault("A34")
 @pytest.mark.skipif(
     tuple(map(int, re.findall(r"\d+", os.uname().release)[:2])) < (6, 15),
     reason="the kernel forgets the status of a process that its parent has waited for",
@@ -228,6 +231,28 @@ def test_how_ranks_ended_while_their_agent_was_replaced_is_known(source, rank):
     successor.remove_rings()
 
     assert [(r.rank, r.attributes.get("signal")) for r in stops] == [(0, "SIGTERM"), (1, "SIGTERM")]
+
+
+@pytest.mark.fault("A34")
+def test_what_a_predecessor_knew_of_the_run_is_taken_over(source, rank):
+    """The launcher of a rank that has ended meanwhile, and the first signal to stop."""
+    child = rank(0)
+    poll_until(source, is_heartbeat)
+    worker = ElasticWorker(Process.current(), 0)
+    source.elastic_restart.workers[0, 0] = worker
+    source.request_stop("SIGTERM")
+    request = source.stop_request
+    assert source.prepare_final_poll() is False
+    source.close()
+    child.kill()
+    child.wait()
+    successor = LiveRings("live", Counters(), source.positions(), predecessor=source)
+    successor.request_stop("SIGTERM")
+    poll_until(successor, lambda r: "elastic_restart" in r.attributes)
+    successor.remove_rings()
+
+    assert successor.elastic_restart.workers == {(0, 0): worker}
+    assert successor.stop_request == request
 
 
 def test_a_restart_is_a_new_attempt(source, rank):

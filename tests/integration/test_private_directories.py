@@ -98,3 +98,59 @@ def test_an_unknown_group_is_named(tmp_path):
     registration = AgentRegistration("run", tmp_path / "targets", "no-such-group")
     with pytest.raises(OSError, match="no group 'no-such-group'"):
         registration.publish_target()
+
+
+@pytest.fixture
+def shared_memory(tmp_path, monkeypatch):
+    """A directory in place of /dev/shm, and no setting of another one."""
+    monkeypatch.delenv("SENTINEL_RUNTIME_DIR")
+    monkeypatch.setattr(paths, "SHARED_MEMORY", tmp_path)
+    return tmp_path
+
+
+def squat(path, kind):
+    """Take a name, as another user can do."""
+    if kind == "link":
+        (path.parent / "elsewhere").mkdir(exist_ok=True)
+        path.symlink_to(path.parent / "elsewhere")
+    elif kind == "file":
+        path.touch()
+    else:
+        path.mkdir()
+        path.chmod(0o777)
+        if os.geteuid() == 0:
+            os.chown(path, 65534, -1)
+
+
+@pytest.mark.fault("X36")
+@pytest.mark.parametrize("kind", ["directory", "link", "file"])
+def test_a_name_that_another_user_took_is_passed_over_by_every_process(shared_memory, kind):
+    default = shared_memory / f"sentinel-{os.geteuid()}"
+    squat(default, kind)
+    own = default.with_name(f"{default.name}-1")
+
+    assert ring_dir("run") == own / "run"
+    # As of a command that creates nothing, and one that runs after the remedy was applied.
+    assert paths.shared_run_dir("run") == own / "run"
+    found = {each.subject: each for each in check_directories()}["shared memory"]
+    assert found.grade is Grade.WARN
+    assert f"{default} belongs to another user" in found.message
+    assert f"rm -r {default}" in found.remedy
+    default.rename(shared_memory / "moved")
+    assert paths.shared_run_dir("run") == ring_dir("run") == own / "run"
+    assert {each.subject: each for each in check_directories()}["shared memory"].grade is Grade.OK
+
+
+@pytest.mark.fault("X36")
+def test_the_home_directory_is_used_when_every_name_is_taken(shared_memory, monkeypatch):
+    default = shared_memory / f"sentinel-{os.geteuid()}"
+    squat(default, "file")
+    for number in range(1, 10):
+        squat(shared_memory / f"sentinel-{os.geteuid()}-{number}", "link")
+
+    assert ring_dir("run") == paths.shared_run_dir("run") == home_dir() / "shared" / "run"
+    (home_dir() / "shared" / "run").rmdir()
+    (home_dir() / "shared").rmdir()
+    monkeypatch.setattr(paths, "is_home_remote", lambda: True)
+    with pytest.raises(UnsafeDirectoryError, match=f"{default} is not a directory"):
+        ring_dir("run")

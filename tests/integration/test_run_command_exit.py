@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
-from contextlib import contextmanager
+import time
+from contextlib import contextmanager, suppress
 
+import psutil
 import pytest
 from support.rank_processes import until
 from support.run_command import TIMEOUT_SECONDS, TRAIN, incidents, run_arguments, run_to_end
 
+from sentinel.agent.command_guard import GRACE_SECONDS
 from sentinel.transport.paths import home_dir
-from sentinel.transport.process import Process
 
 pytestmark = pytest.mark.usefixtures("isolated_commands")
 
@@ -167,17 +170,88 @@ def test_an_interrupted_run_has_no_incident(script):
     assert incidents() == []
 
 
-def test_a_killed_launcher_kills_its_command(script, run_without_agent):
-    print_pid = 'import os; print("ready", os.getpid(), sep="\\n", flush=True)\n'
-    with started(
-        script(print_pid + WAITING.format("").replace('print("ready"', 'print("started"'))
-    ) as command:
-        pid = int(command.stdout.readline())
+def kill_launcher(command):
+    """Kill `sentinel run`, and return the processes that it had."""
+    processes = psutil.Process(command.pid).children(recursive=True)
+    assert len(processes) > 1
+    command.kill()
+    return processes
+
+
+def all_ended(processes):
+    return not [each for each in processes if is_running(each)]
+
+
+def is_running(process):
+    with suppress(psutil.NoSuchProcess):
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    return False
+
+
+@pytest.mark.fault("P33")
+@pytest.mark.parametrize("is_wrapped", [False, True], ids=["command", "shell"])
+def test_a_killed_launcher_leaves_no_process(script, run_without_agent, is_wrapped):
+    """A shell ends at SIGTERM at once, and leaves its children."""
+    line = script(WAITING.format(""))
+    with started(["sh", "-c", f"{shlex.join(line)}; true"] if is_wrapped else line) as command:
+        processes = kill_launcher(command)
+        until(lambda: all_ended(processes), TIMEOUT_SECONDS, "its processes end")
+
+
+@pytest.mark.chaos
+@pytest.mark.full
+@pytest.mark.fault("P33")
+def test_a_command_that_ends_leaves_no_guard(script, run_without_agent):
+    with started(script(WAITING.format(""))) as command:
+        processes = psutil.Process(command.pid).children(recursive=True)
+        command.send_signal(signal.SIGTERM)
+        command.wait(TIMEOUT_SECONDS)
+        until(lambda: all_ended(processes), TIMEOUT_SECONDS, "its processes end")
+
+
+@pytest.mark.chaos
+@pytest.mark.full
+@pytest.mark.fault("P33")
+@pytest.mark.parametrize("ignored", ["SIGTERM", "SIGHUP"])
+def test_a_command_that_ignores_the_signal_is_killed_after_the_grace(
+    script, run_without_agent, ignored
+):
+    """SIGTERM comes first: a command that handles it, such as by saving, has time for that."""
+    line = script(WAITING.format(f"signal.signal(signal.{ignored}, signal.SIG_IGN)"))
+    with started(line) as command:
+        processes, killed_at = kill_launcher(command), time.monotonic()
+        until(lambda: all_ended(processes), TIMEOUT_SECONDS, "its processes end")
+        assert (time.monotonic() - killed_at >= GRACE_SECONDS) is (ignored == "SIGTERM")
+
+
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
+
+
+@pytest.mark.chaos
+@pytest.mark.full
+@pytest.mark.fault("P33")
+def test_a_killed_launcher_leaves_no_rank_of_torchrun_and_the_agent_reports_it(script, tmp_path):
+    train = f"""{TRAIN}
+from torch.utils.data import DataLoader
+(pathlib := __import__("pathlib")).Path({str(tmp_path)!r}, f"at-{{rank}}").touch()
+import time
+while True:
+    for _ in DataLoader(range(100), num_workers=1):
+        net(torch.randn(8, 4)).pow(2).mean().backward()
+        optimizer.step()
+        time.sleep(0.05)
+"""
+    line = [*TORCHRUN, script(train)[1]]
+    with subprocess.Popen(run_arguments("--", *line)) as command:
+        until(lambda: len([*tmp_path.glob("at-*")]) == 2, TIMEOUT_SECONDS, "both ranks train")
+        processes = [
+            each
+            for each in psutil.Process(command.pid).children(recursive=True)
+            if "agent" not in each.cmdline()
+        ]
+        assert len(processes) >= 4
         command.kill()
+        until(lambda: all_ended(processes), TIMEOUT_SECONDS, "its processes end")
 
-    until(lambda: not is_alive(pid), 240.0, "the command ends")
-
-
-def is_alive(pid):
-    process = Process.from_pid(pid)
-    return process is not None and process.is_alive()
+    ((detector, summary),) = incidents()
+    assert (detector, summary[:32]) == ("run_died", "Ranks 0-1 were ended by SIGTERM ")

@@ -268,6 +268,15 @@ def test_the_exit_status_of_a_command_decides(status, reason):
     assert refusal(sink, OPENED)[0] is reason
 
 
+@pytest.mark.fault("D35")
+def test_a_command_that_cannot_be_executed_is_rejected_for_good(tmp_path):
+    (tmp_path / "data").write_text("no program")
+    for program in (tmp_path / "missing", tmp_path / "data"):
+        assert refusal(Command(arguments=[str(program)]), OPENED)[0] is Rejection.PERMANENT
+    slow = Command(arguments=[sys.executable, "-c", "import time; time.sleep(60)"], timeout=0.1)
+    assert refusal(slow, OPENED)[0] is Rejection.TEMPORARY
+
+
 def test_the_body_of_a_command_is_that_of_the_webhook():
     content = json.loads(Command(arguments=["x"]).render(OPENED, "0" * 32, None).stdin)
 

@@ -47,6 +47,7 @@ def test_the_agent_command_names_the_run():
     assert agent_command("r-1")[-5:] == ["-m", "sentinel", "agent", "--run", "r-1"]
 
 
+@pytest.mark.fault("A32")
 def test_an_agent_that_exits_is_restarted_with_growing_delays(agents, monkeypatch):
     monkeypatch.setattr(spawn, "monotonic", lambda: NOW)
     agents("raise SystemExit(1)")
@@ -67,6 +68,30 @@ def test_an_agent_that_exits_is_restarted_with_growing_delays(agents, monkeypatc
     assert delays == [1, 2, 4, 8, 16, 32, 60, 60, 60]
     assert restarted_at_once
     supervisor.release()
+
+
+@pytest.mark.fault("A32")
+def test_an_agent_that_ran_well_is_restarted_at_once_each_time(agents, monkeypatch):
+    """Every hour, ten times; then at once, nine times; then after a minute."""
+    now = NOW
+    monkeypatch.setattr(spawn, "monotonic", lambda: now)
+    agents("import time; time.sleep(600)")
+    supervisor, delays = AgentSupervisor("run"), []
+    supervisor.start()
+    for life in [3600.0] * 10 + [0.0] * 9 + [60.0]:
+        now += life
+        supervisor.child.kill()
+        wait_for_end(supervisor)
+        supervisor.poll()
+        delay = 0.0 if supervisor.next_start_at is None else supervisor.next_start_at - now
+        delays.append(delay)
+        now += delay
+        supervisor.poll()
+        assert supervisor.child.poll() is None
+
+    assert delays == [0.0] * 10 + [1, 2, 4, 8, 16, 32, 60, 60, 60] + [0.0]
+    supervisor.child.kill()
+    supervisor.child.wait()
 
 
 def test_no_agent_is_started_while_another_one_serves_the_run(agents):

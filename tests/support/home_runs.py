@@ -76,8 +76,13 @@ class HomeRun:
     folder: Path
     home: Path
     receiver: Receiver
-    trainer: subprocess.Popen[str]
+    ranks: list[subprocess.Popen[str]]
     agent: subprocess.Popen[bytes] | None
+
+    @property
+    def trainer(self) -> subprocess.Popen[str]:
+        """Its first rank."""
+        return self.ranks[0]
 
     def until_seen(self, text: str, status: str = "firing") -> dict[str, Any]:
         """The first notification of that status whose headline contains the text."""
@@ -108,7 +113,12 @@ class HomeRun:
 
 @contextmanager
 def home_run(
-    folder: Path, *, home: Path | None = None, remote: str = "", starts_agent: bool = False
+    folder: Path,
+    *,
+    home: Path | None = None,
+    remote: str = "",
+    starts_agent: bool = False,
+    world: int = 1,
 ) -> Iterator[HomeRun]:
     """Starts the training, and its agent with short intervals, or lets the training start it.
 
@@ -125,17 +135,24 @@ def home_run(
             "SENTINEL_LINGER_SECONDS": "0",
             "SENTINEL_NODE_POLL_SECONDS": "0",
             "SENTINEL_HOLD_SECONDS": "0",
+            "WORLD_SIZE": str(world),
+            "LOCAL_WORLD_SIZE": str(world),
         }
-        trainer = subprocess.Popen(
-            [sys.executable, "-c", TRAINER, str(folder), "agent" if starts_agent else "none"],
-            env=environ,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        processes: list[subprocess.Popen[Any]] = [trainer]
+        command = [sys.executable, "-c", TRAINER, str(folder), "agent" if starts_agent else "none"]
+        ranks = [
+            subprocess.Popen(
+                command,
+                env=environ | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            for rank in range(world)
+        ]
+        processes: list[subprocess.Popen[Any]] = [*ranks]
         try:
-            assert trainer.stdout is not None
-            assert trainer.stdout.readline().startswith("entered")
+            for rank in ranks:
+                assert rank.stdout is not None
+                assert rank.stdout.readline().startswith("entered")
             agent = None
             if not starts_agent:
                 plan = json.dumps({"run": "home", "remote": remote})
@@ -147,7 +164,7 @@ def home_run(
                         stderr=output,
                     )
                 processes.append(agent)
-            yield HomeRun(folder, home, receiver, trainer, agent)
+            yield HomeRun(folder, home, receiver, ranks, agent)
         finally:
             shared = folder / "shm" / "home"
             if starts_agent and is_agent_running(shared):

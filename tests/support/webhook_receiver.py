@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import queue
+import socket
 import ssl
 import threading
 import time
@@ -113,19 +114,33 @@ class _Server(ThreadingHTTPServer):
     block_on_close = False
     receiver: Receiver
 
+    def get_request(self) -> tuple[socket.socket, Any]:
+        """The next connection, with TLS if that is on; closes those that get no handshake."""
+        if self.receiver.refused_handshakes:
+            self.receiver.refused_handshakes -= 1
+            connection, _ = socket.socket.accept(self.socket)
+            connection.recv(1)
+            connection.close()
+            raise ConnectionAbortedError
+        return super().get_request()
+
     def handle_error(self, *_: object) -> None:
         """Ignore clients that close the connection."""
 
 
 @dataclass
 class Receiver:
-    """Context manager that serves on a free port of the local `address`."""
+    """Context manager that serves on a free port of the local `address`.
+
+    The first `refused_handshakes` connections are closed before TLS is set up.
+    """
 
     default: Mode = field(default_factory=lambda: Mode(_send_ok, accepts=True))
     script: list[Mode] = field(default_factory=list)
     requests: list[Request] = field(default_factory=list)
     tls: ssl.SSLContext | None = None
     address: str = "127.0.0.1"
+    refused_handshakes: int = 0
 
     def __enter__(self):
         self.closing = threading.Event()

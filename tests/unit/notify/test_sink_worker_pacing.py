@@ -7,8 +7,10 @@ from support import webhook_receiver
 from support.notifications import make_notification
 from support.sink_workers import sink_worker
 
+from sentinel.model.delivery import Response
 from sentinel.model.finding import Severity
 from sentinel.model.notification import NotificationReason
+from sentinel.notify import retry
 from sentinel.sinks.slack import Slack
 
 HOUR_SECONDS = 3600.0
@@ -20,15 +22,34 @@ def fixture(tmp_path):
         yield fixture
 
 
-@pytest.mark.fault("D2")
-def test_a_configuration_error_is_retried_every_five_minutes(fixture):
+@pytest.mark.fault("D2", "D36")
+def test_an_error_of_tls_is_retried_at_growing_intervals(fixture):
     """The URL is HTTPS and the receiver has no TLS."""
     fixture.worker.sink = Slack(url=fixture.receiver.url.replace("http:", "https:"))
     fixture.enqueue(make_notification())
-    fixture.deliver_next()
+    delays = []
+    for _ in range(10):
+        fixture.deliver_next(after=300.0)
+        state, _, delay, error = fixture.row()
+        delays.append(delay)
 
-    state, tries, delay, error = fixture.row()
-    assert (state, tries, delay, error[:3]) == ("queued", 1, 300.0, "SSL")
+    assert (state, error[:3]) == ("queued", "SSL")
+    assert delays == [1, 2, 4, 8, 16, 32, 64, 128, 150, 150]
+
+
+@pytest.mark.fault("D36")
+@pytest.mark.parametrize(
+    "error",
+    [
+        "SSLEOFError",
+        "SSLZeroReturnError",
+        "SSLError",
+        "SSLCertVerificationError",
+        "ConnectionError",
+    ],
+)
+def test_every_error_of_a_connection_has_the_same_intervals(error):
+    assert retry.retry_delay_seconds(Response(error=error), 1, 0.5) == 1.0
 
 
 @pytest.mark.fault("D3")

@@ -16,6 +16,7 @@ from sentinel.store import recovery, storage_keeper
 from sentinel.store.database import connect
 from sentinel.store.history import History
 from sentinel.store.recovery import MAX_SET_ASIDE, load_state, open_storage, set_aside_files
+from sentinel.store.run_summary import make_summary, write_summary
 from sentinel.store.storage_keeper import StorageKeeper
 from sentinel.store.storage_monitor import (
     DamagedContentError,
@@ -208,3 +209,23 @@ def test_a_database_that_is_locked_during_the_check_is_still_synced(path, monkey
         assert synced.wait(240)
     finally:
         keeper.stop()
+
+
+@pytest.mark.fault("S29")
+@pytest.mark.parametrize("is_missing", [False, True])
+@pytest.mark.parametrize("has_summary", [False, True])
+def test_an_empty_or_missing_file_is_damage_only_where_there_was_a_database(
+    tmp_path, is_missing, has_summary
+):
+    """A first agent may be killed between creating the file and its tables."""
+    path, storage = tmp_path / "sentinel.db", StorageMonitor()
+    if not is_missing:
+        path.touch()
+    if has_summary:
+        write_summary(tmp_path, make_summary({"run": "run", "state": "running"}, ("", [], None)))
+    open_storage(path, storage, Counters(), lambda: NOW).close()
+
+    assert storage.state.mode == ("replaced" if has_summary else "ok")
+    assert len(set_aside_files(path)) == has_summary
+    assert storage.reads_again_until == (NOW if has_summary else 0.0)
+    assert load_state(path).mode == storage.state.mode

@@ -174,6 +174,23 @@ def test_the_server_is_not_ready_while_the_state_cannot_be_read(serve, get):
     assert get(url + "/-/healthy").status_code == 200
 
 
+@pytest.mark.fault("H28")
+@pytest.mark.parametrize(
+    ("seconds", "statuses"),
+    [
+        (0.0, (200, 200)),
+        (9.0, (200, 200)),
+        (11.0, (503, 200)),
+        (59.0, (503, 200)),
+        (61.0, (503,) * 2),
+    ],
+)
+def test_a_probe_fails_while_the_loop_does_not_turn(serve, get, seconds, statuses):
+    url = serve(loop_seconds=lambda: seconds)
+
+    assert (get(url + "/-/ready").status_code, get(url + "/-/healthy").status_code) == statuses
+
+
 @pytest.mark.fault("H4")
 def test_a_port_in_use_is_skipped():
     with bind_free_port("127.0.0.1", 0, 1) as first:
