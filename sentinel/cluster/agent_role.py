@@ -277,11 +277,9 @@ class AgentRole:
             address = format_address(self._stored_address(), head.server.port)
             self.announcing_client = self._factory.client(identity, established_head=address)
             self.announcing_client.start()
-        elif self.announcing_client is not None:
-            self.announcing_client.check_timeout()
-            if is_known:
-                self.announcing_client.request_stop()
-                self.announcing_client = None
+        elif is_known and self.announcing_client is not None:
+            self.announcing_client.request_stop()
+            self.announcing_client = None
 
     def _yield_to_established_head(
         self, identity: Identity, head: Head, early_records: list[Record]

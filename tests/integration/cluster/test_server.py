@@ -9,6 +9,7 @@ import pytest
 from support.message_stores import (
     AUTHENTICATOR,
     TIMEOUT_SECONDS,
+    LocalStore,
     accept_client,
     await_condition,
     connect_outsider,
@@ -21,7 +22,6 @@ from support.message_stores import (
 
 from sentinel.cluster import server as module
 from sentinel.cluster.authentication import MessageAuthenticator
-from sentinel.cluster.message_store import MessageStoreError
 from sentinel.cluster.protocol import (
     ACK_STRUCT,
     HEAD_INFO_KEY,
@@ -32,6 +32,7 @@ from sentinel.cluster.protocol import (
     slot_keys,
 )
 from sentinel.cluster.sockets import bind_first_free_port
+from sentinel.cluster.torch_store import MessageStoreError
 
 
 @pytest.fixture
@@ -310,7 +311,9 @@ def test_a_server_retries_while_its_port_is_taken(monkeypatch):
     monkeypatch.setattr(module, "RETRY_DELAY_SECONDS", 0.1)
     listener = bind_first_free_port((0,))
     port = listener.getsockname()[1]
-    server = module.ClusterServer((port,), AUTHENTICATOR, module.Counters())
+    server = module.ClusterServer(
+        (port,), AUTHENTICATOR, module.Counters(), open_store=LocalStore.host
+    )
     server.start()
     try:
         await_condition(lambda: "is free" in server.error, "the error")
