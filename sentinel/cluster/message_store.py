@@ -60,7 +60,7 @@ class MessageStore:
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
-        self._initial_bytes = 0
+        self._initial_bytes = self._last_bytes = 0
         self._is_closed = False
 
     @classmethod
@@ -124,8 +124,9 @@ class MessageStore:
 
     @property
     def memory_bytes(self) -> int:
-        """How much more memory the process takes than an empty store."""
-        return max(0, self._data_bytes() - self._initial_bytes)
+        """How much more memory the process takes than an empty store, or took before its end."""
+        self._update_memory()
+        return self._last_bytes
 
     def disconnect(self) -> None:
         """Close the connection; the process remains for the next one."""
@@ -187,27 +188,31 @@ class MessageStore:
         control.settimeout(timeout)
         try:
             kind, *items = _receive(control)
-        except (OSError, EOFError) as error:
-            is_blocked = isinstance(error, TimeoutError)
-            process.kill()
-            status = process.wait()
-            control.close()
-            self._process = self._control = None
-            if is_blocked:
-                message = f"The store does not answer (no result within {timeout:g} s)."
-                raise MessageStoreError(message) from None
-            end = signal.Signals(-status).name if status < 0 else f"exit status {status}"
-            raise StoreProcessError(f"The process of the message store ended ({end}).") from None
-        if kind == _ERROR:
-            raise MessageStoreError(items[0].decode())
-        return items
+        except TimeoutError:
+            message = f"The store does not answer (no result within {timeout:g} s)."
+            error = MessageStoreError(message)
+        except (OSError, EOFError):
+            error = StoreProcessError("The process of the message store ended.")
+        else:
+            if kind == _ERROR:
+                raise MessageStoreError(items[0].decode())
+            return items
+        self._update_memory()
+        process.kill()
+        process.wait()
+        control.close()
+        self._process = self._control = None
+        raise error
+
+    def _update_memory(self) -> None:
+        if size := self._data_bytes():
+            self._last_bytes = max(0, size - self._initial_bytes)
 
     def _data_bytes(self) -> int:
         """The private memory of the process, as RLIMIT_DATA limits it; 0 if it ended."""
-        if self._process is None:
-            return 0
-        with suppress(psutil.Error):
-            return int(psutil.Process(self._process.pid).memory_info().data)
+        if self._process is not None:
+            with suppress(psutil.Error):
+                return int(psutil.Process(self._process.pid).memory_info().data)
         return 0
 
 

@@ -233,6 +233,11 @@ class ClusterServer:
                 self._check_size(store)
             self._send_acks(store)
             time.sleep(max(0.0, self._last_ack_at + FINAL_ACK_SECONDS - time.monotonic()))
+        except MessageStoreError as error:
+            size = store.memory_bytes
+            if size > self._max_store_bytes // 2:
+                raise StoreFloodedError(f"{error} It took {size >> 20} MiB.") from None
+            raise
         finally:
             store.close()
 
@@ -348,8 +353,9 @@ class ClusterServer:
         if count <= MAX_FOREIGN_KEYS and size <= self._max_store_bytes // 2:
             return
         _, counted = self._strangers.get("foreign_key", (0, 0))
-        count_refused(self.counters, "foreign_key", max(0, count - counted))
-        raise StoreFloodedError(f"It had {count:,} keys of no agent, and {size >> 20} MiB.")
+        if count > counted:
+            count_refused(self.counters, "foreign_key", count - counted)
+        raise StoreFloodedError(f"It had {count:,} keys of no agent.")
 
     def _limit_memory(self, store: MessageStore) -> None:
         """Adapt the limit of the store to the number of nodes."""
