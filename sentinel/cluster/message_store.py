@@ -177,7 +177,9 @@ class MessageStore:
             raise MessageStoreError("The store does not answer (it is closed).")
         items = (name, *arguments)
         with suppress(ConnectionError):
-            _send(self._control, [each.encode() if isinstance(each, str) else each for each in items])
+            _send(
+                self._control, [each.encode() if isinstance(each, str) else each for each in items]
+            )
         return self._receive(CALL_TIMEOUT_SECONDS)
 
     def _receive(self, timeout: float) -> list[bytes]:

@@ -381,9 +381,7 @@ class IncidentBook:
         self.open_incidents[key] = incident
         return incident
 
-    def _remedy(
-        self, run: str, finding: Finding, detector: Detector, metadata: Metadata
-    ) -> str:
+    def _remedy(self, run: str, finding: Finding, detector: Detector, metadata: Metadata) -> str:
         remedy = fit_last_checkpoint(
             finding.remedy or detector.remedy,
             has_checkpoint=bool(self.checkpoint_steps.get(run)),

@@ -52,7 +52,9 @@ def flood_with_many_keys(address: tuple[str, int]) -> None:
 
     def keys(number: int) -> bytes:
         start = time.time_ns() + number
-        return b"".join(bytes([SET]) + _text(b"%d" % (start + n)) + _text(b"x") for n in range(1000))
+        return b"".join(
+            bytes([SET]) + _text(b"%d" % (start + n)) + _text(b"x") for n in range(1000)
+        )
 
     _repeat(address, keys)
 
