@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 from sentinel.cluster.authentication import MessageAuthenticator
 from sentinel.cluster.client import EXCHANGE_INTERVAL_SECONDS
 from sentinel.cluster.follower import HEARTBEAT_INTERVAL_SECONDS
-from sentinel.cluster.torch_store import MessageStoreError, TorchStore
 from sentinel.cluster.protocol import (
     ACK_STRUCT,
     HEAD_INFO_KEY,
@@ -31,6 +30,7 @@ from sentinel.cluster.protocol import (
     HeadInfo,
     slot_keys,
 )
+from sentinel.cluster.torch_store import MessageStoreError, TorchStore
 from sentinel.model.record import WHOLE_RUN, Event, Record
 from sentinel.model.record_batch import coalesce
 from sentinel.transport.batch_codec import BatchEncoder

@@ -156,7 +156,7 @@ class ClusterClient:
         """End now; a blocked call raises."""
         self.request_stop()
         self._thread.join(timeout=0.5)
-        self._store.close()
+        self._store.abort()
         self._thread.join(timeout)
 
     def is_head_reachable(self) -> bool:

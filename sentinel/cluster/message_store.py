@@ -50,7 +50,7 @@ class StoreProcessError(MessageStoreError):
 class MessageStore:
     """A store that is hosted or connected to, in a process that the first use starts.
 
-    Every method but `disconnect`, `close`, `limit_memory` and `memory_bytes` may raise
+    Every method but `disconnect`, `abort`, `close`, `limit_memory` and `memory_bytes` may raise
     MessageStoreError.
     """
 
@@ -134,13 +134,19 @@ class MessageStore:
             with suppress(MessageStoreError):
                 self._call("disconnect")
 
-    def close(self) -> None:
+    def abort(self) -> None:
         """End the process, in any thread; a call that waits for it raises MessageStoreError."""
         self._is_closed = True
-        process = self._process
-        if process is not None:
+        if (process := self._process) is not None:
             process.kill()
             process.wait()
+
+    def close(self) -> None:
+        """End the process, in the thread that makes the calls."""
+        self.abort()
+        if self._control is not None:
+            self._control.close()
+        self._process = self._control = None
 
     def _start(self, listener: socket.socket | None = None) -> None:
         """Start the process, and wait until it has loaded torch."""
@@ -170,7 +176,7 @@ class MessageStore:
                 env=child_environment(),
             )
         if self._is_closed:
-            self.close()
+            self.abort()
 
     def _call(self, name: str, *arguments: str | bytes) -> list[bytes]:
         if self._control is None:
@@ -267,26 +273,28 @@ def _execute(store: TorchStore | None, name: str, arguments: list[bytes]) -> lis
     """The result of that method of `MessageStore`. Raises MessageStoreError."""
     if store is None:
         raise MessageStoreError("The store does not answer (there is no connection).")
+    result: list[bytes] = []
     match name:
         case "read":
-            return store.read([key.decode() for key in arguments])
+            result = store.read([key.decode() for key in arguments])
         case "peek":
             found = store.peek(arguments[0].decode())
-            return [] if found is None else [found]
+            result = [] if found is None else [found]
         case "has":
-            return [b"yes"] if store.has(arguments[0].decode()) else []
+            result = [b"yes"] if store.has(arguments[0].decode()) else []
         case "write":
             keys = [key.decode() for key in arguments[::2]]
             store.write(dict(zip(keys, arguments[1::2], strict=True)))
-            return []
         case "increment":
-            return [str(store.increment(arguments[0].decode(), int(arguments[1]))).encode()]
+            number = store.increment(arguments[0].decode(), int(arguments[1]))
+            result = [str(number).encode()]
         case "remove":
             store.remove([key.decode() for key in arguments])
-            return []
         case "count_keys":
-            return [str(store.count_keys()).encode()]
-    raise MessageStoreError(f"A message store has no {name}.")
+            result = [str(store.count_keys()).encode()]
+        case _:
+            raise MessageStoreError(f"A message store has no method {name}.")
+    return result
 
 
 def _send(connection: socket.socket, items: Sequence[bytes]) -> None:

@@ -125,8 +125,9 @@ def load_core() -> None:
     sys.modules |= {"torch": torch, "torch.distributed": distributed}
     core = import_module("torch._C")
     # It adds its classes to modules of these names.
-    core._c10d_init()
-    distributed.TCPStore = core._distributed_c10d.TCPStore  # type: ignore[attr-defined]
+    core._c10d_init()  # noqa: SLF001 - as torch.distributed does
+    classes = import_module("torch._C._distributed_c10d")
+    distributed.TCPStore = classes.TCPStore  # type: ignore[attr-defined]
 
 
 def _load_store_class() -> Any:

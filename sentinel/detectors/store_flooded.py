@@ -31,9 +31,9 @@ class StoreFlooded:
     severity: ClassVar[Severity] = Severity.WARNING
     scope: ClassVar[Scope] = Scope.PROCESS
     remedy: ClassVar[str] = (
-        "Close the port of the head agent (`sentinel doctor` names it) to other machines and users. "
-        "`ss -tnp` on its node lists the programs that are connected. Training and the head are not "
-        "affected; records of the other nodes arrive late, and none is lost."
+        "Close the port of the head agent to other machines and users: `sentinel doctor` names it, "
+        "and `ss -tnp` on its node lists what is connected. Until then records of the other nodes "
+        "arrive late; none is lost."
     )
 
     def update(self, record: Record) -> DetectorOutput:

@@ -11,7 +11,6 @@ from support.rank_processes import until
 
 from sentinel.cluster.authentication import MessageAuthenticator
 from sentinel.cluster.endpoints import head_endpoint
-from sentinel.cluster.torch_store import MessageStoreError, TorchStore
 from sentinel.cluster.protocol import (
     HEAD_INFO_KEY,
     MAX_MESSAGE_BYTES,
@@ -20,6 +19,7 @@ from sentinel.cluster.protocol import (
     HeadInfo,
     slot_keys,
 )
+from sentinel.cluster.torch_store import MessageStoreError, TorchStore
 from sentinel.model.record import WHOLE_RUN, Event, Record
 from sentinel.transport.batch_codec import BatchEncoder
 from sentinel.transport.rendezvous import Rendezvous, detect_rendezvous

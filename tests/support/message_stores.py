@@ -48,7 +48,10 @@ class LocalStore(TorchStore):
         self._store = None
 
     def limit_memory(self, max_bytes: int) -> None:
-        pass
+        """No limit."""
+
+    def abort(self) -> None:
+        """Nothing to end."""
 
 
 @contextmanager
