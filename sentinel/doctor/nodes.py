@@ -18,8 +18,8 @@ from sentinel.metrics.cluster_families import head_address, is_follower, is_isol
 SET_HEAD_REMEDY = 'set the same [cluster] head = "host:port" (SENTINEL_CLUSTER__HEAD) on all nodes'
 REACH_HEAD_REMEDY = (
     "check that the agent of rank 0 runs (sentinel doctor on its node) and that TCP ports 14000 to "
-    f"17999 are open between the nodes; or {SET_HEAD_REMEDY}, and open that port. Without a "
-    "[cluster] token the head listens only at the interface that it looks up for its own name"
+    f"17999 are open between the nodes; or {SET_HEAD_REMEDY}, and open that port. The head listens "
+    "only at the interface that it looks up for its own name, without [cluster] all_interfaces"
 )
 TROUBLE_REMEDIES = {
     "torch is not installed": "install torch in the Python environment of the agent",

@@ -77,3 +77,34 @@ def test_a_flood_of_the_store_is_limited_and_notified_once(loopback, add_receive
     assert len(receiver.accepted) == len(notified(head)) <= 2
     assert highest < MAX_HEAD_MIB
     assert after < before + RETURNED_MIB
+
+
+@pytest.mark.full
+@pytest.mark.fault("X46")
+def test_the_agent_of_a_flooded_head_that_is_killed_continues(loopback, add_receiver, tmp_path):
+    """The process of its store ends with it, and the next agent uses the same port."""
+    hosts = loopback.add_hosts(2)
+    receiver = add_receiver(*hosts)
+    # Ranks check their agent at their steps, twice a second.
+    job = Job(tmp_path / "job", hosts, 200, step_seconds=0.05, barriers=[20, 160, 200]).start()
+    head = AgentResults(hosts[0])
+    job.wait_at(20)
+    head.wait_for_steps(20)
+    address = head_address(hosts[1])
+    with running_flood("large_keys", address):
+        job.release(20)
+        until(lambda: notified(head), TIMEOUT_SECONDS, head.log)
+        hosts[0].kill("agent")
+        job.wait_at(160)
+        until(hosts[0].agents, TIMEOUT_SECONDS, "another agent")
+        time.sleep(FLOOD_SECONDS)
+    job.release(160)
+    job.wait_at(200)
+    head.wait_for_steps(200)
+    assert head_address(hosts[1]) == address
+    job.release(200)
+    assert job.exit_codes() == [0, 0]
+    assert_steps(head.wait_until_ended().steps(), range(1, 201), job.all_ranks)
+    assert notified(head)[0] == ("store_flooded", "opened")
+    assert set(notified(head)[1:]) <= {("store_flooded", "resolved")}
+    assert len(receiver.accepted) == len(notified(head))

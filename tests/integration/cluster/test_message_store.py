@@ -206,6 +206,7 @@ def test_the_process_of_a_store_ignores_signals_of_schedulers_and_is_killed_firs
         os.kill(child.pid, number)
 
     assert store.count_keys() >= 0
+    assert MessageStore._can_load_core
     assert Path(f"/proc/{child.pid}/oom_score_adj").read_text().strip() == "1000"
 
 
@@ -215,6 +216,7 @@ def fill(store):
         store.count_keys()
 
 
+@pytest.mark.fault("X46")
 def test_a_message_beyond_the_memory_limit_harms_only_its_sender():
     listener = bind_first_free_port((0,))
     port = listener.getsockname()[1]
@@ -241,3 +243,15 @@ def test_the_end_of_the_process_is_an_error_at_once():
     with pytest.raises(MessageStoreError, match="is closed"):
         store.count_keys()
     store.close()
+
+
+def test_a_version_of_torch_with_other_internal_modules_is_loaded_as_a_whole(monkeypatch, tmp_path):
+    """The one of this test has neither, which is the error of an environment without torch."""
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").touch()
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(MessageStore, "_can_load_core", True)
+
+    with pytest.raises(MessageStoreError, match="torch is not installed"):
+        MessageStore.host(bind_first_free_port((0,)))
+    assert not MessageStore._can_load_core
