@@ -250,16 +250,15 @@ def main() -> None:
         while True:
             name, *arguments = _receive(control)
             try:
+                result: list[bytes] = []
                 if name == b"host":
                     store = TorchStore.host(socket.socket(fileno=int(arguments[0])))
-                    result = []
                 elif name == b"connect":
                     # The old connection is closed first.
                     store = None
                     store = TorchStore.connect(arguments[0].decode(), int(arguments[1]))
-                    result = []
                 elif name == b"disconnect":
-                    store, result = None, []
+                    store = None
                 else:
                     result = _execute(store, name.decode(), arguments)
                 _send(control, [_OK, *result])

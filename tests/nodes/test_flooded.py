@@ -15,7 +15,7 @@ from jobs import Job
 from support.rank_processes import until
 
 MAX_HEAD_MIB = 400
-FLOOD_SECONDS = float(os.environ.get("FLOOD_SECONDS", "5"))
+FLOOD_SECONDS = float(os.environ.get("FLOOD_SECONDS", "3"))
 RETURNED_MIB = 60
 """Memory that may remain after a flood: allocators keep a part of what was freed."""
 
