@@ -285,7 +285,7 @@ class RunDirectory:
         if not is_known or (path.exists() and newest_time(stored) <= newest_time(path)):
             return
         with closing(
-            open_storage(stored, self._storage, self._counters, self._clock, "delete")
+            open_storage(stored, self._storage, self._counters, self._clock, None)
         ) as source:
             copy_to_shared_memory(source, seed, _max_shared_bytes(path.parent))
         _copy_files(home, path.parent)

@@ -44,7 +44,7 @@ def open_storage(
     storage: StorageMonitor,
     counters: Counters,
     clock: Callable[[], float] = time.time,
-    journal_mode: Literal["wal", "delete"] = "wal",
+    journal_mode: Literal["wal"] | None = "wal",
 ) -> sqlite3.Connection:
     """Open the database; a damaged one is replaced, counted, and reported in `storage.state`.
 

@@ -6,8 +6,9 @@ import os
 import subprocess
 import sys
 import time
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
+from sqlite3 import DatabaseError
 
 import pytest
 from support.rank_processes import ranks, release, until
@@ -40,7 +41,7 @@ def test_a_long_run_is_thinned_and_the_home_is_pruned(tmp_path, monkeypatch):
         )  # fmt: skip
         agent = subprocess.Popen([sys.executable, "-m", "sentinel", "agent", "--run", run])
         database = current_run_dir(run) / "sentinel.db"
-        until(lambda: database.exists() and onsets(database), PATIENCE_SECONDS, "onset estimated")
+        until(lambda: onsets(database), PATIENCE_SECONDS, "onset estimated")
         until(lambda: whole_steps(database) < STEPS - 300, PATIENCE_SECONDS, "steps are thinned")
         libraries = Path(f"/proc/{agent.pid}/maps").read_text()
         release(trainer)
@@ -78,5 +79,9 @@ def whole_steps(database):
 
 
 def onsets(database):
-    with closing(connect_read_only(database)) as connection:
+    with (
+        suppress(FileNotFoundError, DatabaseError),
+        closing(connect_read_only(database)) as connection,
+    ):
         return [each for each in History(connection).incidents() if each["onset"]]
+    return []

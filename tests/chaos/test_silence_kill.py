@@ -93,7 +93,7 @@ def of_detector(names, detector):
 
 
 def test_a_silenced_notification_is_sent_once_after_kills(receiver):
-    with closing(connect(current_run_dir("silenced") / "sentinel.db")) as connection:
+    with closing(connect(run_dir("silenced") / "sentinel.db")) as connection:
         silences.add_silence(connection, Silence("", time.time(), time.time() + 3600, "ana"))
     with ranks() as start_rank:
         run = MonitoredRun(start_rank, "silenced", DIVERGED)

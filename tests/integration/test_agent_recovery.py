@@ -123,7 +123,7 @@ def test_a_stopped_agent_reports_what_waits_for_other_nodes(monkeypatch):
 
 
 def test_a_locked_database_is_not_moved_aside(monkeypatch):
-    path = current_run_dir("live") / "sentinel.db"
+    path = run_dir("live") / "sentinel.db"
     connect(path).close()
 
     def raise_locked(*_):
