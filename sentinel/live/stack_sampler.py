@@ -39,9 +39,12 @@ MOVEMENT_SAMPLES = 6
 STEP_INTERVALS = 32
 
 _DISK_WAIT = "D"
+_HOLDERS = {
+    "signal": "is suspended by SIGSTOP",
+    "debugger": "is held by a debugger",
+    "freezer": "is in a frozen control group",
+}
 _STATES = {
-    "T": "is suspended by SIGSTOP",
-    "t": "is held by a debugger",
     _DISK_WAIT: "waits for a disk or a file system",
     "R": "computes without returning to Python",
 }
@@ -138,7 +141,7 @@ class RankSampler:
             self.answer, self.stack = answer, RankStack((self.number,), answer.frames, state)
             cpu = process.cpu_seconds()
             self.samples.append((answer, cpu, cpu + process.cpu_wait_seconds(), now))
-        elif now - self.requested_at >= ANSWER_SECONDS or self.rank.header.process.is_suspended():
+        elif now - self.requested_at >= ANSWER_SECONDS or self.rank.header.process.suspended_by():
             self._look_from_outside(now)
 
     def _look_from_outside(self, now: float) -> None:
@@ -147,7 +150,9 @@ class RankSampler:
         if self.py_spy is None:
             self.py_spy = PySpy(process.pid, now)
         frames = self.py_spy.poll(now)
-        self.stack = RankStack((self.number,), frames, _STATES.get(process.state(), _NO_ANSWER))
+        held = _HOLDERS.get(process.suspended_by())
+        state = held or _STATES.get(process.state(), _NO_ANSWER)
+        self.stack = RankStack((self.number,), frames, state)
         if self.py_spy.has_ended:
             # A rank that runs again answers the next request.
             self.answer = StackAnswer(self.request_number, (), 0)
