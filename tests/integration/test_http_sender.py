@@ -313,7 +313,6 @@ def test_a_connection_opened_after_the_deadline_is_not_used():
         connection.close()
 
 
-@pytest.mark.fault("X1")
 @pytest.mark.fault("A56")
 def test_without_a_thread_nothing_is_sent_and_it_is_no_rejection(monkeypatch):
     def refuse(_):
@@ -328,6 +327,7 @@ def test_without_a_thread_nothing_is_sent_and_it_is_no_rejection(monkeypatch):
     assert receiver.requests == []
 
 
+@pytest.mark.fault("X1")
 def test_http_libraries_log_no_url(caplog, capfd, monkeypatch):
     """Neither their loggers nor `debuglevel` of `http.client` expose it."""
     monkeypatch.setattr(HTTPConnection, "debuglevel", 1)
