@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from sentinel.live.rank import LiveRank
 from sentinel.live.stack_sampler import StackSampler
+from sentinel.live.suspension import suspended_by
 from sentinel.model.rank_end import (
     END_ATTRIBUTES,
     STOP_SIGNAL_KEY,
@@ -184,7 +185,7 @@ def _with_stop_request(ends: list[RankEnd], request: StopRequest | None) -> list
 def _suspended_ranks(running: list[LiveRank], now: float) -> list[LiveRank]:
     """The ranks without a step for a while whose process something holds."""
     stalled = [rank for rank in running if now - rank.last_progress_at >= STALLED_AFTER_SECONDS]
-    return [rank for rank in stalled if rank.header.process.suspended_by()]
+    return [rank for rank in stalled if suspended_by(rank.header.process)]
 
 
 def _straggler_attributes(running: list[LiveRank], suspended: list[LiveRank]) -> dict[str, str]:
@@ -203,7 +204,7 @@ def _straggler_attributes(running: list[LiveRank], suspended: list[LiveRank]) ->
         "straggler_progress": ",".join(map(str, _progress(slowest))),
     }
     if suspended:
-        holders = {rank.header.process.suspended_by() for rank in suspended} - {""}
+        holders = {suspended_by(rank.header.process) for rank in suspended} - {""}
         attributes["blocked_by"] = holders.pop() if len(holders) == 1 else "signal"
         attributes["suspended_processes"] = ",".join(
             f"{rank.header.identity.rank}:{rank.header.process.pid}:{rank.header.identity.host}"

@@ -16,6 +16,7 @@ from statistics import median
 
 from sentinel.live.py_spy import PySpy
 from sentinel.live.rank import LiveRank
+from sentinel.live.suspension import suspended_by
 from sentinel.model.rank_stack import RankStack, group_stacks, serialize_stacks
 from sentinel.transport.stack_channel import StackAnswer, read_answer, send_request
 
@@ -141,7 +142,7 @@ class RankSampler:
             self.answer, self.stack = answer, RankStack((self.number,), answer.frames, state)
             cpu = process.cpu_seconds()
             self.samples.append((answer, cpu, cpu + process.cpu_wait_seconds(), now))
-        elif now - self.requested_at >= ANSWER_SECONDS or self.rank.header.process.suspended_by():
+        elif now - self.requested_at >= ANSWER_SECONDS or suspended_by(self.rank.header.process):
             self._look_from_outside(now)
 
     def _look_from_outside(self, now: float) -> None:
@@ -150,7 +151,7 @@ class RankSampler:
         if self.py_spy is None:
             self.py_spy = PySpy(process.pid, now)
         frames = self.py_spy.poll(now)
-        held = _HOLDERS.get(process.suspended_by())
+        held = _HOLDERS.get(suspended_by(process))
         state = held or _STATES.get(process.state(), _NO_ANSWER)
         self.stack = RankStack((self.number,), frames, state)
         if self.py_spy.has_ended:

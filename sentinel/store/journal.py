@@ -39,7 +39,12 @@ class Journal:
         self.connection.executemany(
             "insert or replace into ring(path, position, sequence, names) values(?, ?, ?, ?)",
             [
-                (_storable(path), each.cursor.position, each.cursor.sequence, _position_to_json(each))
+                (
+                    _storable(path),
+                    each.cursor.position,
+                    each.cursor.sequence,
+                    _position_to_json(each),
+                )
                 for path, each in positions.items()
             ],
         )

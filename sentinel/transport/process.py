@@ -17,10 +17,6 @@ _PF_EXITING = 0x4
 _CPU_TICKS_FIELDS = slice(11, 13)
 """Positions of the CPU time in user and in kernel mode (fields 14 and 15)."""
 
-_SUSPENDED_STATES = {"T": "signal", "t": "debugger"}
-_FREEZERS = frozenset({"__refrigerator", "do_freezer_trap"})
-"""Where a process of a frozen control group waits, of version 1 and of version 2."""
-
 MAX_STAT_BYTES = 4096
 """Read limit for that file, which holds 52 numbers and is at most a quarter of this size."""
 
@@ -61,23 +57,6 @@ class Process:
         """Its state as in proc(5), one letter; empty if it is gone or hidden."""
         fields = _stat_fields(self.pid)
         return fields[_STATE_FIELD] if fields else ""
-
-    def suspended_by(self) -> str:
-        """What holds it: "signal", "debugger" (states T and t of proc(5)) or "freezer" (its control
-        group is frozen); empty if nothing does, or if it is gone or hidden.
-        """
-        state = self.state()
-        if state in _SUSPENDED_STATES:
-            return _SUSPENDED_STATES[state]
-        # A frozen process is in state D with control groups of version 1, in state S with 2.
-        return "freezer" if state in {"D", "S"} and self._wait_channel() in _FREEZERS else ""
-
-    def _wait_channel(self) -> str:
-        """The function of the kernel in which its first thread waits; empty if not known."""
-        try:
-            return Path(f"/proc/{self.pid}/wchan").read_text()
-        except OSError:
-            return ""
 
     def cpu_seconds(self) -> float:
         """CPU time that its threads have used; 0 if it is gone or hidden."""

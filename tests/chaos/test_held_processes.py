@@ -93,17 +93,21 @@ def test_a_rank_in_a_frozen_container_is_named(tmp_path, controller, name, froze
 
 @pytest.mark.fault("T56")
 def test_a_job_that_is_suspended_as_a_whole_reports_nothing(tmp_path):
-    """As by `scontrol suspend` or a paused virtual machine: the agent is suspended too."""
-    with watched_job(tmp_path, environ=FLOOR | {"STEP_SECONDS": "0.3"}) as job:
-        job.until_more_steps(8)
-        for _ in range(2):
-            processes = tree(job)
-            for process in processes:
-                process.suspend()
-            time.sleep(4.0)
-            for process in processes:
-                process.resume()
-            job.until_more_steps(2)
+    """As by `scontrol suspend` or a paused virtual machine: the agent is suspended too.
+
+    It is continued first, and sees ranks that took no step for longer than the limit.
+    """
+    environ = {"SENTINEL_DETECTORS__RUN_STALLED__FLOOR": "5", "STEP_SECONDS": "0.2"}
+    with watched_job(tmp_path, environ=environ) as job:
+        job.until_more_steps(10)
+        processes = tree(job)
+        for process in processes:
+            process.suspend()
+        time.sleep(7.0)
+        for process in reversed(processes):
+            process.resume()
+            time.sleep(0.5)
+        job.until_more_steps(5)
         job.end()
 
         assert job.detectors() == []
@@ -241,7 +245,8 @@ def test_no_process_or_thread_can_be_started(tmp_path):
             (group / "pids.max").write_text("max")
             job.agent_process(other_than=agent)
             job.until_found("nan_or_inf")
-        job.until_more_steps(20)
+        job.turn_off("nan")
+        job.until_found("nan_or_inf", "resolved")
         steps = job.end()
         assert job.stored() == list(range(1, steps + 1))
-        assert len(job.found("nan_or_inf")) == 1
+        job.assert_sent_once()
