@@ -92,7 +92,7 @@ def test_a_file_system_without_locks(tmp_path):
 def test_a_companion_of_the_database_is_deleted_while_it_is_open(tmp_path, suffix):
     with watched_job(tmp_path) as job:
         job.until_more_steps()
-        (job.directory / f"sentinel.db{suffix}").unlink()
+        (job.home / f"sentinel.db{suffix}").unlink()
         job.until_more_steps(50)
         job.check_nan()
         job.kill_agent()
@@ -110,7 +110,7 @@ def test_a_companion_of_the_database_is_cut_while_it_is_open(tmp_path, suffix):
     """The end of the index of the log is mapped: an access to it kills the agent with SIGBUS."""
     with watched_job(tmp_path) as job:
         job.until_more_steps()
-        path = job.directory / f"sentinel.db{suffix}"
+        path = job.home / f"sentinel.db{suffix}"
         os.truncate(path, path.stat().st_size // 2 if suffix == "-wal" else 0)
         job.check_nan()
         job.until_more_steps(50)
@@ -125,7 +125,7 @@ def test_the_write_ahead_log_is_cut_to_half_while_no_agent_runs(tmp_path):
         job.until_more_steps(200)
         agent = job.agent_process()
         agent.suspend()
-        log = job.directory / "sentinel.db-wal"
+        log = job.home / "sentinel.db-wal"
         os.truncate(log, log.stat().st_size // 2)
         agent.kill()
         job.agent_process(other_than=agent)
@@ -138,7 +138,7 @@ def test_an_older_copy_of_the_database_is_restored(tmp_path):
     with watched_job(tmp_path) as job:
         job.until_more_steps(50)
         with (
-            closing(sqlite3.connect(job.directory / "sentinel.db")) as source,
+            closing(sqlite3.connect(job.home / "sentinel.db")) as source,
             closing(sqlite3.connect(tmp_path / "backup.db")) as backup,
         ):
             source.backup(backup)
@@ -146,8 +146,8 @@ def test_an_older_copy_of_the_database_is_restored(tmp_path):
         agent = job.agent_process()
         agent.suspend()
         for suffix in ("", "-wal", "-shm"):
-            (job.directory / f"sentinel.db{suffix}").unlink(missing_ok=True)
-        shutil.copy(tmp_path / "backup.db", job.directory / "sentinel.db")
+            (job.home / f"sentinel.db{suffix}").unlink(missing_ok=True)
+        shutil.copy(tmp_path / "backup.db", job.home / "sentinel.db")
         agent.kill()
         job.agent_process(other_than=agent)
         nan_is_notified_and_nothing_lost(job)

@@ -97,16 +97,18 @@ def test_a_job_that_is_suspended_as_a_whole_reports_nothing(tmp_path):
 
     It is continued first, and sees ranks that took no step for longer than the limit.
     """
-    environ = {"SENTINEL_DETECTORS__RUN_STALLED__FLOOR": "5", "STEP_SECONDS": "0.2"}
+    environ = {"SENTINEL_DETECTORS__RUN_STALLED__FLOOR": "6", "STEP_SECONDS": "0.2"}
     with watched_job(tmp_path, environ=environ) as job:
         job.until_more_steps(10)
         processes = tree(job)
         for process in processes:
             process.suspend()
-        time.sleep(7.0)
-        for process in reversed(processes):
+        time.sleep(9.0)
+        agent = job.agent_process()
+        agent.resume()
+        time.sleep(2.0)
+        for process in processes:
             process.resume()
-            time.sleep(0.5)
         job.until_more_steps(5)
         job.end()
 

@@ -130,6 +130,33 @@ def test_a_user_without_a_name_and_a_home_directory(tmp_path):
         assert job.output.read_text() == ""
 
 
+RENAMED_HOST = """
+import socket, threading
+
+def rename():
+    while not is_on("rename"):
+        time.sleep(0.05)
+    socket.sethostname("renamed")
+    open(os.path.join(folder, "renamed"), "w").close()
+
+threading.Thread(target=rename, daemon=True).start()
+"""
+
+
+@pytest.mark.full
+@pytest.mark.fault("P65")
+def test_the_name_of_the_host_changes_during_the_run(tmp_path):
+    """As by a DHCP client: the next agent has another name than the registration of the last."""
+    prefix = unshared("--uts", needs_root=True)
+    with watched_job(tmp_path, prefix=prefix, before=RENAMED_HOST) as job:
+        job.until_more_steps()
+        job.turn_on("rename")
+        job.mark("renamed")
+        job.kill_agent()
+        job.check_nan_and_end()
+        assert set(job.detectors()) == {"nan_or_inf"}
+
+
 @pytest.mark.full
 @pytest.mark.fault("P62")
 def test_root_in_a_container_without_rights(tmp_path):

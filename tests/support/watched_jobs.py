@@ -6,7 +6,6 @@ Each takes 50 steps a second until it is ended; its loss becomes NaN on request.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
@@ -46,7 +45,9 @@ def train():
 train()
 """
 
-TIMEOUT_SECONDS = float(os.environ.get("DEV_TIMEOUT", "240"))
+TIMEOUT_SECONDS = 240.0
+"""Timeout of what takes a few seconds on an idle machine."""
+
 QUIET = {
     # The loss is flat, and only faults shall be notified.
     "SENTINEL_DISABLE": "loss_plateau,loss_never_moved",
@@ -65,10 +66,8 @@ class WatchedJob(Job):
 
     @property
     def home(self) -> Path:
-        """The directory of the run."""
+        """The directory of the run, which may not be there yet."""
         return self.places[0] / "runs" / "job"
-
-    directory = home
 
     @property
     def shared(self) -> Path:
@@ -81,7 +80,7 @@ class WatchedJob(Job):
 
     def registration(self) -> dict[str, Any]:
         """What `agent.json` states; empty without one."""
-        for directory in (self.directory, self.shared / "state"):
+        for directory in (self.home, self.shared / "state"):
             with suppress(OSError, ValueError):
                 found: dict[str, Any] = json.loads((directory / "agent.json").read_text())
                 return found
@@ -166,7 +165,7 @@ class WatchedJob(Job):
 
     def stored(self) -> list[int]:
         """Numbers of the stored steps, in order."""
-        with closing(connect(self.directory / "sentinel.db")) as database:
+        with closing(connect(self.home / "sentinel.db")) as database:
             query = "select step from step where event = 'step' order by id"
             return [step for (step,) in database.execute(query)]
 
@@ -198,7 +197,7 @@ class WatchedJob(Job):
             self.output,
             self.shared / "agent.log",
             self.shared / "state" / "agent.log",
-            self.directory / "agent.log",
+            self.home / "agent.log",
         ]
         parts = [self.detectors().__repr__()]
         for path in logs:

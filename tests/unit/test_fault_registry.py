@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 REGISTRY = tomllib.loads((ROOT / "tests" / "chaos" / "faults.toml").read_text())
 FAULTS = {fault["id"]: fault for fault in REGISTRY["fault"]}
 NUMBERS = {
-    "P": (*range(1, 14), *range(53, 65)),
+    "P": (*range(1, 14), *range(53, 66)),
     "R": (*range(1, 13), 52, 53),
     "T": (*range(1, 12), *range(51, 57)),
     "A": (*range(1, 13), *range(52, 61)),
