@@ -279,19 +279,20 @@ class LiveRings:
         return self.launcher_status.stop_request or self.stop_request
 
     def _adjust_for_unobserved_time(self, now: float) -> None:
-        """Shift stored times by what passed without observation, so that ages stay the same.
+        """Shift stored times by what passed without observation, so that idle times stay the same.
 
         The clock was set back or forward, or this agent was suspended: with its job, or with the
-        machine.
+        machine. The times of ends stay in their order, unless the clock was set back.
         """
         elapsed = now - (self.last_poll_at or now)
         self.last_poll_at = now
-        shift = min(elapsed, 0.0) + max(0.0, elapsed - MAX_POLL_GAP_SECONDS)
+        rollback = max(0.0, -elapsed)
+        shift = max(0.0, elapsed - MAX_POLL_GAP_SECONDS) - rollback
         for rank in self.ranks.values() if shift else ():
             rank.last_progress_at += shift
-            rank.polled_at += shift
             rank.last_activity_at += shift
-            rank.ended_at += shift if rank.ended else 0.0
+            rank.polled_at -= rollback
+            rank.ended_at -= rollback if rank.ended else 0.0
 
     def _newest_attempt_ranks(self) -> list[LiveRank]:
         newest = self.attempt

@@ -91,6 +91,7 @@ def test_a_rank_in_a_frozen_container_is_named(tmp_path, controller, name, froze
         job.end()
 
 
+@pytest.mark.full
 @pytest.mark.fault("T56")
 def test_a_job_that_is_suspended_as_a_whole_reports_nothing(tmp_path):
     """As by `scontrol suspend` or a paused virtual machine: the agent is suspended too.
