@@ -6,7 +6,7 @@ import ctypes
 import os
 import signal
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -21,22 +21,38 @@ PTRACE_SEIZE, PTRACE_INTERRUPT, PTRACE_DETACH = 0x4206, 0x4207, 17
 CGROUPS = Path("/sys/fs/cgroup")
 
 
+def own_group(controller):
+    """The control group of this process, in version 1 or, as "unified", in version 2."""
+    for line in Path("/proc/self/cgroup").read_text().splitlines():
+        _, names, path = line.split(":", 2)
+        if controller in names.split(",") or (controller, names) == ("unified", ""):
+            folder = CGROUPS / controller / path.lstrip("/")
+            return folder if folder.is_dir() else CGROUPS / controller
+    return pytest.skip(f"there are no control groups of {controller} here")
+
+
 @contextmanager
 def control_group(controller, *pids):
-    """A control group of version 1 with these processes. Skips the test without permission."""
-    folder = CGROUPS / controller / f"sentinel-test-{os.getpid()}-{time.monotonic_ns()}"
+    """A control group with these processes, below that of this process.
+
+    Skips the test without permission.
+    """
+    parent = own_group(controller)
+    folder = parent / f"sentinel-test-{os.getpid()}-{time.monotonic_ns()}"
     try:
         folder.mkdir()
     except OSError:
         pytest.skip(f"no control group of {controller} can be created here")
+    processes = folder / "cgroup.procs"
     try:
         for pid in pids:
-            (folder / "cgroup.procs").write_text(str(pid))
+            processes.write_text(str(pid))
         yield folder
     finally:
-        for pid in (folder / "cgroup.procs").read_text().split():
-            (folder.parent / "cgroup.procs").write_text(pid)
-        until(lambda: not (folder / "cgroup.procs").read_text(), 60.0, "the group is empty")
+        for pid in processes.read_text().split():
+            with suppress(OSError):
+                (parent / "cgroup.procs").write_text(pid)
+        until(lambda: not processes.read_text(), 60.0, "the group is empty")
         folder.rmdir()
 
 
