@@ -72,6 +72,7 @@ def test_a_training_in_an_unusual_environment_is_watched(tmp_path, prefix, envir
         job.check_nan_and_end()
 
 
+@pytest.mark.full
 @pytest.mark.fault("P54")
 def test_an_agent_is_started_again_although_the_working_directory_was_deleted(tmp_path):
     """A scratch directory is cleaned while the job in it goes on."""
