@@ -39,6 +39,7 @@ from sentinel.insight.surface_features import find_features
 from sentinel.insight.surface_progress import SurfaceProgress, start_progress
 from sentinel.insight.time_limit import OutOfTimeError
 from sentinel.model.json_safe import finite_values
+from sentinel.signals.framework_config import short_model_name
 
 if TYPE_CHECKING:
     from torch import nn
@@ -761,7 +762,7 @@ def _current_step() -> int | None:
 
 
 def _model_name(model: Any) -> str:
-    """The name of a Hugging Face model, or that of the class."""
+    """The name of a Hugging Face model, without the folders of a path, or that of the class."""
     inner = getattr(model, "module", model)
     named = getattr(getattr(inner, "config", None), "_name_or_path", "")
-    return str(named or type(inner).__name__)
+    return short_model_name(str(named)) if named else type(inner).__name__
