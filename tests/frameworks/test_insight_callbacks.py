@@ -230,7 +230,10 @@ def test_results_are_stored_and_logged_with_the_monitored_run(build, recorded):
     surface = load_artifact(directories[0], stored["id"])["data"]
     assert LossSurface.from_json(surface).center == surfaces.results[0].center
     assert stored["step"] == 3
-    assert column(recorded, "preconditioned_sharpness") == surfaces.results[0].sharpness["eigenvalues"][:1]
+    assert (
+        column(recorded, "preconditioned_sharpness")
+        == surfaces.results[0].sharpness["eigenvalues"][:1]
+    )
     distances = column(recorded, "distance_to_reference")
     assert len(distances) == 4
     assert distances[0] == 0.0 < distances[1] < distances[3]
