@@ -120,7 +120,12 @@ def surface(  # noqa: PLR0913, PLR0917 - the options of a command
         ),
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="Write the result as one HTML file.")
+        Path | None,
+        typer.Option(
+            "-o",
+            "--output",
+            help="Write the result as one HTML file, or a figure (.pdf, .svg, .png).",
+        ),
     ] = None,
     json: JsonOption = False,
 ) -> None:
@@ -173,7 +178,8 @@ def surface(  # noqa: PLR0913, PLR0917 - the options of a command
         raise error_exit("insight surface", str(error)) from None
     if run is not None:
         _store(result, run)
-    _write(result, output)
+    if output is not None:
+        write_result("insight surface", result, output)
     if json:
         _print_json(result)
     elif output is None:
@@ -353,17 +359,21 @@ def _store(result: Any, run: str) -> None:
     print(f"Wrote {path}.", file=sys.stderr)
 
 
-def _write(result: Any, output: Path | None) -> None:
-    """Write the result as one HTML file."""
-    if output is None:
-        return
+def write_result(command: str, result: Any, output: Path, title: str = "") -> None:
+    """Write a result as one HTML file, or as a figure, by the suffix. Exits with an error."""
+    from sentinel.insight.figures import SUFFIXES, plot, save_figure
     from sentinel.web.report_page import write_insight_page
 
     try:
-        write_insight_page(result, output)
+        if output.suffix.lower() in SUFFIXES:
+            save_figure(plot(result), output)
+        else:
+            write_insight_page(result, output, title=title)
     except OSError as error:
         text = f"cannot write {output}: {error.strerror or error}"
-        raise error_exit("insight surface", text) from None
+        raise error_exit(command, text) from None
+    except (ImportError, ValueError) as error:
+        raise error_exit(command, str(error)) from None
     print(f"Wrote {output} ({output.stat().st_size / 1e6:.1f} MB).", file=sys.stderr)
 
 

@@ -251,6 +251,15 @@ def test_the_command_lists_and_writes_figures(command, tmp_path):
     assert (tmp_path / "loss.pdf").read_bytes().startswith(b"%PDF-")
 
 
+def test_the_insight_commands_write_figures_too(command, tmp_path):
+    done = CliRunner().invoke(app, ["insight", "trajectory", "first", "-o", "path.svg"])
+
+    assert done.exit_code == 0, done.stderr
+    assert ET.parse(tmp_path / "path.svg").getroot().get("width") == "237.6pt"
+    done = CliRunner().invoke(app, ["insight", "trajectory", "first", "-o", "no/path.svg"])
+    assert "cannot write no/path.svg" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -261,6 +262,18 @@ def test_a_bowl_is_done_within_the_tolerance() -> None:
     assert whole.evaluations > 1000
     assert done.estimated_error == pytest.approx(0.0, abs=1e-12)
     assert torch.tensor(done.loss).sub(torch.tensor(whole.loss)).abs().max() < 1e-9
+
+
+def test_a_model_from_a_folder_is_named_without_the_path() -> None:
+    model = make_net()
+    model.config = SimpleNamespace(_name_or_path="/tmp/pytest-7/checkpoint-500")
+
+    result = loss_surface(model, squared_error, make_batch(), max_evaluations=9, **QUIET)
+
+    assert result.model == "checkpoint-500"
+    model.config._name_or_path = "meta-llama/Llama-3.2-1B"
+    result = loss_surface(model, squared_error, make_batch(), max_evaluations=9, **QUIET)
+    assert result.model == "meta-llama/Llama-3.2-1B"
 
 
 def test_the_norms_tell_what_a_coordinate_means() -> None:
