@@ -535,10 +535,9 @@ class _Surface:
         """Losses at points beside those of the surface."""
         known = self._known | self.surface.points | self._between
         missing = [point for point in points if point not in known]
-        self._between.update(zip(missing, self._evaluate(missing), strict=True))
-        self._between.update({each: known[each] for each in points if each in self._known})
-        known |= self._between
-        return [known[point] for point in points]
+        known |= dict(zip(missing, self._evaluate(missing), strict=True))
+        self._between |= {each: known[each] for each in points}
+        return [known[each] for each in points]
 
     def _evaluate(self, points: Sequence[tuple[float, ...]]) -> list[float]:
         """Losses at these points, which are stored; those of the refined surface are known."""
