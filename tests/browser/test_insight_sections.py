@@ -342,6 +342,22 @@ def test_runs_are_compared_on_one_scale_and_in_one_plane(browser, url, problems)
     problems.check()
 
 
+def test_a_part_that_was_sampled_more_finely_is_drawn_on_the_surface(browser, tmp_path, problems):
+    part = {"x": [0.0, 0.1, 0.2], "y": [0.3, 0.4, 0.5], "loss": [[1.5, 1.6, 1.7]] * 3}
+    damaged = {"x": [0.0, 0.1], "y": [0.3, 0.4], "loss": [[1.5]]}
+    write_insight_page(surface(3, regions=[part, damaged]), tmp_path / "finer.html")
+    page = new_context(browser, problems, viewport=WIDE).new_page()
+    page.goto((tmp_path / "finer.html").as_uri())
+
+    section = drawn(page, "loss-surface")
+    assert page.evaluate(KINDS, "#section-loss-surface").count("contour") == 4
+    (frame,) = page.evaluate(LAYOUT, "#section-loss-surface")["shapes"]
+    assert [frame["x0"], frame["x1"], frame["y0"], frame["y1"]] == [0.0, 0.2, 0.3, 0.5]
+    expect(section.locator("dl")).to_contain_text("0 to 0.2, 0.3 to 0.5")
+    page.context.close()
+    problems.check()
+
+
 def test_a_result_is_a_file_of_its_own(browser, tmp_path, problems):
     path = tmp_path / "surface.html"
     write_insight_page([surface(3), line(4), trajectory()], path, title="<b>mine</b>")
