@@ -32,7 +32,7 @@ _COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#0
 _DASHES: tuple[Any, ...] = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 3)))
 _PATH, _CENTER, _ZERO, _BAD = "#ffffff", "#d55e00", "#56b4e9", "#c8202e"
 _MARKERS = {"minimum": "v", "saddle": "X", "maximum": "^"}
-_LEVELS, _LINES = 64, 12
+_LEVELS, _LINES = 40, 12
 _TOP_QUANTILE, _OUTLIER_FACTOR = 0.97, 3.0
 """A surface whose highest losses would hide all others is cut off at this quantile."""
 _MAX_LAYER_TICKS, _MAX_NAME_CHARS = 30, 26
@@ -267,7 +267,7 @@ def _scene(data: Mapping[str, Any], width: float) -> Figure:
         colors, norm = _color_map("cividis"), Normalize(low, high)
         scene.computed_zorder = False
         drawn = scene.plot_surface(
-            x, y, losses, cmap=colors, norm=norm, rcount=64, ccount=64, linewidth=0.1, zorder=1
+            x, y, losses, cmap=colors, norm=norm, rcount=48, ccount=48, linewidth=0.1, zorder=1
         )
         drawn.set_edgecolor("face")
         lift = 0.02 * (high - low)

@@ -240,42 +240,40 @@ def _extrema(losses: Array, middle: float, least: float) -> list[_Extremum]:
 
     They are deeper than `least`; the lowest one is so far below the `middle`.
     """
-    height, width = losses.shape
-    flat = losses.ravel()
-    order = np.argsort(flat, kind="stable")
-    order = order[: int(np.isfinite(flat).sum())].tolist()
+    # With a border, every cell has the same neighbours.
+    padded = np.pad(losses, 1, constant_values=np.nan)
+    width, flat = padded.shape[1], padded.ravel()
+    beside = [down * width + right for down, right in product((-1, 0, 1), repeat=2)]
+    beside.remove(0)
+    order = np.argsort(flat, kind="stable")[: int(np.isfinite(flat).sum())].tolist()
     values = flat.tolist()
-    lowest: dict[int, int] = {}
+    # The cell to which each was joined, up to the lowest of its basin; -1 before.
+    joined = [-1] * len(values)
     found = []
 
     def basin(cell: int) -> int:
-        while lowest[cell] != cell:
-            lowest[cell] = cell = lowest[lowest[cell]]
+        while joined[cell] != cell:
+            joined[cell] = cell = joined[joined[cell]]
         return cell
 
+    def place(cell: int) -> tuple[int, int]:
+        row, column = divmod(cell, width)
+        return row - 1, column - 1
+
     for cell in order:
-        around = {basin(other) for other in _around(cell, height, width) if other in lowest}
+        around = {basin(cell + step) for step in beside if joined[cell + step] >= 0}
         deepest = min(around, key=lambda each: (values[each], each), default=cell)
-        lowest[cell] = deepest
+        joined[cell] = deepest
         for other in around - {deepest}:
-            lowest[other] = deepest
+            joined[other] = deepest
             depth = values[cell] - values[other]
             if depth > least:
-                found.append(_Extremum(divmod(other, width), depth, divmod(cell, width)))
+                found.append(_Extremum(place(other), depth, place(cell)))
     roots = {basin(cell) for cell in order}
     found += [
-        _Extremum(divmod(root, width), np.inf, None)
-        for root in roots
-        if middle - values[root] > least
+        _Extremum(place(root), np.inf, None) for root in roots if middle - values[root] > least
     ]
     return sorted(found, key=lambda each: (-each.depth, each.cell))
-
-
-def _around(cell: int, height: int, width: int) -> Iterator[int]:
-    row, column = divmod(cell, width)
-    for down, right in product((-1, 0, 1), repeat=2):
-        if (down or right) and 0 <= row + down < height and 0 <= column + right < width:
-            yield cell + down * width + right
 
 
 def _inner(losses: Array) -> NDArray[np.bool_]:
