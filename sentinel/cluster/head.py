@@ -124,6 +124,9 @@ class Head:
 
     def after_commit(self) -> None:
         """Acknowledge what is stored. The transaction is committed."""
+        if self._pending_acks and self._deputy_slot not in self.membership.by_slot:
+            # With the first acknowledgement: the head may be lost before its next heartbeat.
+            self._deputy_slot = self.run_heartbeat.deputy_slot()
         while self._pending_acks:
             slot, (number, row) = self._pending_acks.popitem()
             self.server.acknowledge(slot, number, row, is_deputy=slot == self._deputy_slot)

@@ -124,6 +124,8 @@ class ClusterServer:
     """Slots of nodes that said hello and are not dropped."""
     _first_slot: int = 0
     """The last slot before this store."""
+    _taken_slots: int = 0
+    """The last slot that a node has taken, whose hello may not be read yet."""
     _removed_slots: int = 0
     _strangers: dict[str, tuple[int, int]] = field(default_factory=dict)
     """By reason, how many strangers there were at the last check, and how many are counted."""
@@ -223,7 +225,7 @@ class ClusterServer:
             self.store_count += 1
             self.port, self.error = port, ""
             self._sessions.clear()
-            self._first_slot = self._last_slot
+            self._first_slot = self._taken_slots = self._last_slot
             self._removed_slots = 0
             self._strangers, self._max_store_bytes = {}, 0
             self._limit_memory(store)
@@ -285,6 +287,7 @@ class ClusterServer:
             count_refused(self.counters, "damaged")
             self._write_slot_counter(store)
             count = self._last_slot
+        self._taken_slots = count
         for slot in range(self._last_slot + 1, min(count, self._last_slot + MAX_PENDING_JOINS) + 1):
             self._last_slot = slot
             self._pending_joins[slot] = MAX_EMPTY_POLLS
@@ -330,8 +333,10 @@ class ClusterServer:
         # Our own connection is none of a node.
         connections = count_accepted_connections(port) - 1 - len(self._sessions)
         self._count_refused_strangers("foreign_key", self._foreign_key_count(store))
+        before, _ = self._strangers.get("foreign_connection", (0, 0))
         self._count_refused_strangers("foreign_connection", connections)
-        if connections > MAX_FOREIGN_CONNECTIONS:
+        # Nodes of a large job that connect at once are none at the next check.
+        if min(before, connections) > MAX_FOREIGN_CONNECTIONS:
             raise StoreFloodedError(f"It had {connections:,} connections of no agent.")
 
     def _count_refused_strangers(self, reason: str, number: int) -> None:
@@ -342,7 +347,7 @@ class ClusterServer:
         self._strangers[reason] = number, counted + new
 
     def _foreign_key_count(self, store: MessageStore) -> int:
-        slots = self._last_slot - self._first_slot - self._removed_slots
+        slots = self._taken_slots - self._first_slot - self._removed_slots
         # The head info, the slot counter, and the keys of each slot.
         return store.count_keys() - 2 - len(slot_keys(0)) * max(0, slots)
 

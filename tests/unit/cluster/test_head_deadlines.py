@@ -82,6 +82,22 @@ def test_what_was_not_acknowledged_before_a_store_was_closed_is_evaluated_once(h
     assert summarize(harness.merge()) == [(2, 0, 1), (3, 0, 1)]
 
 
+def test_the_first_message_of_the_first_node_makes_it_the_deputy(harness):
+    """Before any heartbeat, and again in the next store."""
+    harness.merge(*harness.own_node.records(Event.START))
+    node = harness.add_node()
+    node.send(*node.records(Event.START))
+    harness.merge()
+    assert harness.server.acks[-1][3]
+
+    harness.server.store_count = 2
+    harness.merge()
+    node.send_hello()
+    harness.merge()
+    assert harness.server.acks[-1][0] == node.slot
+    assert harness.server.acks[-1][3]
+
+
 @pytest.mark.parametrize("seconds", [3600.0, -3600.0])
 def test_no_node_is_lost_after_a_step_of_the_clock(harness, seconds):
     harness.start_nodes()
