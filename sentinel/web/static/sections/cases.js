@@ -1,11 +1,11 @@
 // Open cases, as their notifications tell them, and those that are resolved.
 import {
-  button, container, createChangeCheck, element, emptyState, formatCount, formatOpenCount, formatTime, formatTrainingEndCount,
+  button, capitalize, container, createChangeCheck, element, emptyState, formatCount, formatOpenCount, formatTime, formatTrainingEndCount,
   formatRanks, isActive, isNumber, setAttributes, setText, severityClass, textWithCode,
 } from "../dom.js";
 import { createLoader } from "../loading.js";
 import { caseCurves, rangeOfCase } from "./case_curves.js";
-import { caseAnchor, isOfTrainingEnd, lastingCases, singleIncidents } from "./header.js";
+import { caseAnchor, isOfTrainingEnd, lastingCases, leadingCase, singleIncidents } from "./header.js";
 import { openAcknowledgeDialog, openSilenceDialog, sendSuppression } from "./suppression.js";
 
 const MAX_RESOLVED_SHOWN = 50;
@@ -116,7 +116,7 @@ function caseCard(page, openCase, incidents) {
   const { detector, diagnosis, message, ranks } = openCase;
   const notes = [...message.also.map((text) => `Also: ${text}`), ...message.notes];
   const card = container("article", `card case ${severityClass(openCase)}`,
-    container("div", "top", element("span", openCase.severity, "pill"), element("h3", message.subject),
+    container("div", "top", element("span", openCase.severity, "pill"), element("h3", caseTitle(page, openCase)),
       diagnosis && confidenceBar(diagnosis)),
     element("p", openCase.now ?? "", "now"),
     element("p", message.since, "soft since"),
@@ -135,6 +135,12 @@ function caseCard(page, openCase, incidents) {
   card.id = caseAnchor(openCase.name);
   card.tabIndex = -1;
   return card;
+}
+
+// The text of the leading case is at the top of the page.
+function caseTitle(page, { name, diagnosis, detector, message }) {
+  if (!page.run || leadingCase(page.run, page.pastCases)?.name !== name) return message.subject;
+  return capitalize(diagnosis?.title ?? detector.replaceAll("_", " "));
 }
 
 function incidentCard(page, incident) {
@@ -204,10 +210,11 @@ function factList(facts) {
 }
 
 function confidenceBar(diagnosis) {
-  const bar = element("progress", diagnosis.confidence_text);
+  const bar = element("progress", diagnosis.confidence_text, "confidence");
   bar.value = diagnosis.confidence;
-  bar.setAttribute("aria-label", "Confidence");
-  return container("span", "confidence", bar, element("span", diagnosis.confidence_text));
+  bar.title = `Confidence in the cause: ${diagnosis.confidence_text}`;
+  bar.setAttribute("aria-label", "Confidence in the cause");
+  return bar;
 }
 
 // Evidence in the order of its steps; settings have no step and come last.

@@ -106,6 +106,11 @@ export function lastingCases(run, pastCases) {
     .sort((a, b) => Number(b.severity === "critical") - Number(a.severity === "critical") || a.onset_step - b.onset_step);
 }
 
+// The case that the line at the top is about, whose text is there; undefined without one.
+export function leadingCase(run, pastCases) {
+  return run.cases[0] ?? (singleIncidents(run).length ? undefined : lastingCases(run, pastCases)[0]);
+}
+
 // Whether a case was there when its training ended, one of several of the run, and not when the run did.
 export function isOfTrainingEnd({ lasted_until: end }) {
   return end === "the training finished";
@@ -121,10 +126,11 @@ function showVerdict(node, run, pastCases) {
   const [worst] = open;
   const lasting = lastingCases(run, pastCases);
   const target = worst ?? singleIncidents(run)[0] ?? lasting[0];
+  // When it was found, and how sure its cause is, are at the case.
   const [className, title, detail] = worst
     ? [severityClass(worst), worst.message.subject,
-      [run.state === "finished" ? "It lasted until the run finished." : "", worst.now, worst.message.since, open.length > 1 ? `${formatCount(open.length - 1, "other case")} open.` : ""]
-        .filter(Boolean).join(" ")]
+      [run.state === "finished" ? "It lasted until the run finished." : "", worst.now, isNumber(worst.onset_step) && `Since step ${formatNumber(worst.onset_step)}.`,
+        open.length > 1 ? `${formatCount(open.length - 1, "other case")} open.` : ""].filter(Boolean).join(" ")]
     : verdictWithoutCase(run, lasting);
   node.className = `verdict ${className}`;
   setAttributes(node, { href: target ? `#${encodeName(caseAnchor(target.name))}` : null });
