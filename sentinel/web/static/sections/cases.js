@@ -116,8 +116,7 @@ function caseCard(page, openCase, incidents) {
   const { detector, diagnosis, message, ranks } = openCase;
   const notes = [...message.also.map((text) => `Also: ${text}`), ...message.notes];
   const card = container("article", `card case ${severityClass(openCase)}`,
-    container("div", "top", element("span", openCase.severity, "pill"), element("h3", caseTitle(page, openCase)),
-      diagnosis && confidenceBar(diagnosis)),
+    container("div", "top", element("span", openCase.severity, "pill"), element("h3", caseTitle(page, openCase))),
     element("p", openCase.now ?? "", "now"),
     element("p", message.since, "soft since"),
     container("div", "case-body parts", container("div", "parts",
@@ -207,14 +206,6 @@ function stackLines(incident) {
 
 function factList(facts) {
   return facts.length > 0 && container("ul", "", ...facts.map((fact) => textWithCode("li", fact)));
-}
-
-function confidenceBar(diagnosis) {
-  const bar = element("progress", diagnosis.confidence_text, "confidence");
-  bar.value = diagnosis.confidence;
-  bar.title = `Confidence in the cause: ${diagnosis.confidence_text}`;
-  bar.setAttribute("aria-label", "Confidence in the cause");
-  return bar;
 }
 
 // Evidence in the order of its steps; settings have no step and come last.
