@@ -14,11 +14,10 @@ from sentinel.config.settings import Settings
 from sentinel.metrics.exposition import Exposition
 from sentinel.metrics.run_status import with_current_values
 from sentinel.model.counters import Counters
-from sentinel.model.finding import Severity
 from sentinel.model.record import Event, Record
 from sentinel.pipeline import pipeline
 from sentinel.pipeline.engine import Result
-from sentinel.store.cases import all_cases
+from sentinel.store.cases import all_cases, urgency
 from sentinel.store.database import connect_read_only
 from sentinel.store.history import History
 from sentinel.store.run_reader import RunReader
@@ -68,7 +67,7 @@ def stored_state(
         "active": False,
         "state": UNFINISHED if is_unfinished else state["state"],
         "cases": with_current_values(
-            sorted(cases, key=lambda each: Severity(each["severity"]).order),
+            sorted(cases, key=urgency),
             unresolved,
             state["signals"],
             is_live=False,

@@ -19,6 +19,7 @@ from sys import intern
 from typing import Any
 
 from sentinel.model.json_safe import parse_object
+from sentinel.store.cases import urgency
 from sentinel.store.run_reader import RunReader
 from sentinel.transport.paths import (
     DATABASE_NAME,
@@ -98,15 +99,8 @@ def make_summary(state: Mapping[str, Any], sparkline: Curve) -> JsonObject:
 
 
 def read_summary(state: Mapping[str, Any], reader: RunReader) -> JsonObject:
-    """The summary of a run in that state, with the sparkline that `reader` reads.
-
-    The end of a run, or of one of its trainings, closes its cases; those that lasted until then are
-    its problems.
-    """
-    if state["state"] not in ACTIVE_STATES:
-        lasted = [each for each in reader.cases() if each["lasted_until"]]
-        cases = sorted([*state.get("cases", []), *lasted], key=_severity_order)
-        state = {**state, "cases": cases}
+    """The summary of a run in that state, with the sparkline that `reader` reads."""
+    state = {**state, "cases": problems_of(state, reader)}
     of_training = {
         each["name"]: each["latest"] for each in reader.signals() if each["event"] != "heartbeat"
     }
@@ -115,6 +109,18 @@ def read_summary(state: Mapping[str, Any], reader: RunReader) -> JsonObject:
         return make_summary(state, _NO_CURVE)
     series = reader.series([name], points=SPARKLINE_POINTS)["series"].get(name, {})
     return make_summary(state, (name, series.get("mean", []), of_training[name]))
+
+
+def problems_of(state: Mapping[str, Any], reader: RunReader) -> list[JsonObject]:
+    """The cases that are the problems of a run in that state, the worst first, see `urgency`.
+
+    These are the open ones. The end of a run, or of one of its trainings, closes its cases: of a
+    run that is over, those that lasted until then are its problems too.
+    """
+    open_ones = state.get("cases", [])
+    is_active = state.get("state") in ACTIVE_STATES
+    lasted = [] if is_active else [each for each in reader.cases() if each["lasted_until"]]
+    return sorted([*open_ones, *lasted], key=urgency)
 
 
 def write_summary(directory: Path, summary: JsonObject) -> None:
@@ -313,11 +319,6 @@ def _health(state: Mapping[str, Any]) -> str:
         if severity in severities:
             return severity
     return "ok" if state.get("step") is not None else "unknown"
-
-
-def _severity_order(case: Mapping[str, Any]) -> int:
-    severity = case.get("severity")
-    return HEALTH_ORDER.index(severity) if severity in HEALTH_ORDER else len(HEALTH_ORDER)
 
 
 def _worst_case(state: Mapping[str, Any]) -> JsonObject | None:

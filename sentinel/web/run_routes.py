@@ -34,7 +34,7 @@ from sentinel.insight.artifact import (
 from sentinel.notify.report_process import ReportError, build_report, report_file_name
 from sentinel.store.database import NewerSchemaError
 from sentinel.store.run_reader import RunReader
-from sentinel.store.run_summary import ACTIVE_STATES, UNFINISHED
+from sentinel.store.run_summary import ACTIVE_STATES, UNFINISHED, problems_of
 from sentinel.web.auth import peer_of
 from sentinel.web.responses import REVALIDATED, body_response, is_unchanged, json_response
 from sentinel.web.run_events import OpenStreams, RunEvents, TooManyViewersError
@@ -86,6 +86,8 @@ class RunView:
     events: RunEvents | None = field(default=None, init=False)
     ended: bool = field(default=False, init=False)
     is_listed: bool = field(default=False, init=False)
+    _worst_case_name: str = field(default="", init=False)
+    _worst_case_mark: object = field(default=None, init=False)
     _are_layers_known: bool = field(default=False, init=False)
     _layers_at: float = field(default=0.0, init=False)
     reads: asyncio.Semaphore = field(
@@ -101,8 +103,11 @@ class RunView:
         """The state of the run.
 
         `insight` differs once a result of insight was stored; `layers` if gradient flow is stored.
+        `worst_case` is the name of the problem that the list of runs shows, if there is one.
         """
         state = self.state()
+        if worst := self._worst_case(state):
+            state = state | {"worst_case": worst}
         # A run that was killed, or whose agent was, may go on.
         is_open = state.get("state") in {UNFINISHED, *ACTIVE_STATES}
         self.ended = not state.get("is_live", True) and not is_open
@@ -111,6 +116,18 @@ class RunView:
         if self._has_layers():
             state = state | {"layers": True}
         return state | {"is_listed": True} if self.is_listed else state
+
+    def _worst_case(self, state: JsonObject) -> str:
+        # The cases of a run that is over are read again after a change only.
+        mark = None if state.get("state") in ACTIVE_STATES else self.change_mark()
+        if mark is None or mark != self._worst_case_mark:
+            problems: list[JsonObject] = []
+            # The state is shown all the same.
+            with suppress(OSError, sqlite3.Error, NewerSchemaError):
+                problems = problems_of(state, self.reader)
+            self._worst_case_name = str(problems[0]["name"]) if problems else ""
+            self._worst_case_mark = mark
+        return self._worst_case_name
 
     def _has_layers(self) -> bool:
         now = monotonic()

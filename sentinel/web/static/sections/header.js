@@ -95,11 +95,12 @@ export function singleIncidents(run) {
 }
 
 // Cases that were there when the run, or their training, ended, however they were closed: what they are about was never over. The
-// most severe and then the one that began first leads, as in the verdict of a report.
+// one that the server names as the worst, as in the list of runs, comes first.
 export function lastingCases(run, pastCases) {
   if (isActive(run)) return [];
   return pastCases.filter((each) => each.lasted_until)
-    .sort((a, b) => Number(b.severity === "critical") - Number(a.severity === "critical") || a.onset_step - b.onset_step);
+    .sort((a, b) => Number(b.name === run.worst_case) - Number(a.name === run.worst_case)
+      || Number(b.severity === "critical") - Number(a.severity === "critical") || a.onset_step - b.onset_step);
 }
 
 // Whether a case was there when its training ended, one of several of the run, and not when the run did.
@@ -114,9 +115,9 @@ export function caseAnchor(name) {
 // The state in one line: the worst open case, else the state of the run.
 function showVerdict(node, run, pastCases) {
   const open = run.cases;
-  const [worst] = open;
   const lasting = lastingCases(run, pastCases);
-  const target = worst ?? singleIncidents(run)[0] ?? lasting[0];
+  const worst = lasting.length && lasting[0].name === run.worst_case ? undefined : open[0];
+  const target = worst ?? lasting[0] ?? singleIncidents(run)[0];
   const [className, title, detail] = worst
     ? [severityClass(worst), worst.message.subject,
       [run.state === "finished" ? "It lasted until the run finished." : "", worst.now, worst.message.since, open.length > 1 ? `${formatCount(open.length - 1, "other case")} open.` : ""]
