@@ -131,8 +131,8 @@ def _fit_widths(cells: Sequence[dict[str, str]], width: int) -> dict[str, int]:
 
     def room(keys: Iterable[str]) -> int:
         """What is left for run and case. The frame takes two characters a column, and one more."""
-        kept = [*keys]
-        return width - sum(longest[key] for key in kept if key not in _MIN_WIDTHS) - 2 * len(kept) - 1
+        taken = [2 + (0 if key in _MIN_WIDTHS else longest[key]) for key in keys]
+        return width - sum(taken) - 1
 
     least = sum(min(longest[key], minimum) for key, minimum in _MIN_WIDTHS.items())
     keys = [*_HEADINGS]

@@ -233,12 +233,15 @@ def _metric_row(metric: JsonObject) -> Sequence[Any]:
         if value is None:
             cells.append("-")
             continue
-        text = value_text(value["last"])
+        # Bold is the number by which a run is the best.
+        level = f"{value_text(value['final'])} in the last tenth"
+        is_best = index == metric["best_run"]
+        texts = [value_text(value["last"]), f"**{level}**" if is_best else level]
         if value["best"] is not None:
-            text += f", best {value_text(value['best'])}"
+            texts.append(f"best {value_text(value['best'])}")
         if has_common:
-            text += f", {value_text(value['at_common'])} at the common end"
-        cells.append(f"**{text}**" if index == metric["best_run"] else text)
+            texts.append(f"{value_text(value['at_common'])} at the common end")
+        cells.append(", ".join(texts))
     unit = f", {metric['unit']}" if metric["unit"] else ""
     return [_text(f"{metric['label']}{unit}"), *cells]
 

@@ -9,7 +9,7 @@ import { createView } from "./view.js";
 import { chartContext } from "./charts/context.js";
 import { insightDrawings, loadInsightDrawings } from "./sections/insight.js";
 import { ChartGrid } from "./charts/grid.js";
-import { chartText } from "./charts/units.js";
+import { chartNumber, chartText } from "./charts/units.js";
 
 const COMPARED_AXES = [["step", "Step"], ["hours", "Hours"], ["tokens", "Tokens"]];
 const COMPARED_GROUPS = {
@@ -202,7 +202,7 @@ function createComparedMetrics(page) {
   table.setRows(metrics.map((metric) => [metricHeading(metric), ...metric.values.map((value, index) => metricCell(metric, value, index))]));
   return {
     id: "metrics", title: "Metrics", element: table.element, update: () => {},
-    note: () => "last value, with the best and the one at the last common point", urgency: () => 0,
+    note: () => "last value; the best run by the mean of its last tenth", urgency: () => 0,
   };
 }
 
@@ -210,18 +210,23 @@ function metricHeading({ label, better }) {
   return container("span", "", element("span", label), better && element("small", ` ${better} is better`, "soft nowrap"));
 }
 
+// The pill stands at the number by which a run is the best: the mean of its last tenth.
 function metricCell(metric, value, index) {
   if (!value || value.last === null) return element("span", "-", "soft");
   const isBest = index === metric.best_run;
+  const pill = isBest && element("span", "best", "pill ok");
   // As JSON, a value that is not finite is a text.
   const text = (number) => (isNumber(number) ? chartText(number, metric.unit) : "NaN");
+  // Of a metric with few values, the last one is all of the last tenth.
+  const isSingle = value.final === value.last;
+  const level = !isSingle && container("small", isBest ? "best" : "soft", element("span", `${text(value.final)} in the last tenth`), pill);
   const details = [
-    isNumber(value.best) && `best ${text(value.best)}`,
+    isNumber(value.best) && `best value ${text(value.best)} at ${chartNumber(value.best_x)}`,
     value.at_common !== null && value.at_common !== value.last && `${text(value.at_common)} at the common end`,
     value.bad_count > 0 && `${formatCount(value.bad_count, "value")} NaN or infinite`,
   ].filter(Boolean);
-  return container("span", isBest ? "best" : "", element("span", text(value.last), "number"), isBest && element("span", "best", "pill ok"),
-    details.length > 0 && element("small", details.join(", "), "soft"));
+  return container("span", "", container("span", isBest && isSingle ? "number best" : "number", text(value.last), isSingle && pill), level,
+    ...details.map((detail) => element("small", detail, "soft")));
 }
 
 function createComparedCurves(page) {
