@@ -37,6 +37,8 @@ SPARKLINE_POINTS = 64
 ACTIVE_STATES = frozenset({"starting", "running", "stalled"})
 UNFINISHED = "unfinished"
 """State of a run that has no agent, and no outcome."""
+READING = "reading"
+"""State of a run whose summary is being made: nothing else is known of it yet."""
 HEALTH_ORDER = ("critical", "warning", "ok", "unknown")
 FOREIGN_AGENT_SECONDS = 180.0
 """An agent of another node that has written nothing for so long is taken for gone."""
@@ -228,6 +230,7 @@ class RunIndex:
         except Exception as error:
             log.warning("Run %s cannot be summarised: %s", entry.run, error)
             self._failed.add((entry.directory, entry.stamp[0]))
+            entry.state = "unknown"
         return True
 
     def _read(self, run: str, directory: Path, known: RunEntry | None) -> RunEntry | None:
@@ -255,7 +258,7 @@ class RunIndex:
         if known is not None and known.directory == directory and known.stamp == stamp:
             return known
         written = status.st_mtime
-        body = encode_summary({"run": run, "state": "unknown", "last_written": written})
+        body = encode_summary({"run": run, "state": READING, "last_written": written})
         entry = run_entry(run, directory, stamp, body)
         entry.is_complete = False
         return entry

@@ -6,6 +6,7 @@ import logging
 import time
 from collections import OrderedDict
 from collections.abc import Callable
+from math import inf
 from pathlib import Path
 from threading import Event as Flag
 from threading import Lock, Thread
@@ -17,7 +18,7 @@ from sentinel.metrics.stored_state import stored_state, stored_summary
 from sentinel.store.run_reader import RunReader
 from sentinel.store.run_summary import RunIndex
 from sentinel.transport.paths import DATABASE_NAME, RunIdError, current_run_dir, validate_run_id
-from sentinel.web.run_list import RunQuery, query_runs
+from sentinel.web.run_list import ListAge, RunQuery, query_runs
 from sentinel.web.run_routes import RunView, change_mark
 from sentinel.web.suppression_api import SuppressionApi
 
@@ -28,7 +29,7 @@ MAX_VIEWS = 8
 REFRESH_SECONDS = 1.0
 """The list is not read more often."""
 OUTDATED_SECONDS = 5.0
-"""Nobody looked at a list that is as old: it is read before it is shown."""
+"""Age of a list that no page asked for meanwhile: it is read before it is shown."""
 MAX_LIST_WAIT_SECONDS = 0.3
 """Longest wait for the list; a home directory that takes longer is shown as it was."""
 SILENT_AGENT_SECONDS = 1.0
@@ -60,7 +61,7 @@ class HomeRuns:
         self._views: OrderedDict[str, RunView] = OrderedDict()
         self._lock = Lock()
         self._wanted, self._stopped = Flag(), Flag()
-        self._refreshed_at, self._first_wait = float("-inf"), first_wait
+        self._age, self._first_wait = ListAge(), first_wait
         self._refreshed = Flag()
         self._thread = Thread(target=self._refresh_again, name="sentinel-runs", daemon=True)
 
@@ -77,19 +78,16 @@ class HomeRuns:
     def list_runs(self, query: RunQuery) -> dict[str, Any]:
         """The page of the list, see `query_runs`.
 
-        With `read_seconds_ago`, None if the home directory was not read yet.
+        With how old it is, and since when the home directory does not answer, see `ListAge`.
         """
-        age = monotonic() - self._refreshed_at
+        age = self._age.seconds
         if age >= REFRESH_SECONDS:
+            self._age.ask()
             self._refreshed.clear()
             self._wanted.set()
         if age >= OUTDATED_SECONDS:
-            is_first = age == float("inf")
-            self._refreshed.wait(self._first_wait if is_first else MAX_LIST_WAIT_SECONDS)
-        age = monotonic() - self._refreshed_at
-        return query_runs(self._index.entries(), query, self._clock()) | {
-            "read_seconds_ago": None if age == float("inf") else round(age, 1)
-        }
+            self._refreshed.wait(self._first_wait if age == inf else MAX_LIST_WAIT_SECONDS)
+        return query_runs(self._index.entries(), query, self._clock()) | self._age.fields()
 
     def view(self, run: str) -> RunView | None:
         """The view of a run; None if there is none of that id. May wait for a file server."""
@@ -126,7 +124,7 @@ class HomeRuns:
             self._wanted.clear()
             try:
                 self._index.refresh()
-                self._refreshed_at = monotonic()
+                self._age.note_read()
                 self._refreshed.set()
                 while not (self._wanted.is_set() or self._stopped.is_set()):
                     if not self._index.complete_one():

@@ -10,8 +10,9 @@ import logging
 import subprocess
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from threading import Event as Flag
 from threading import RLock, Thread
@@ -28,13 +29,14 @@ from sentinel.store.log_import import SETTLED_SECONDS
 from sentinel.store.log_worker import ImportJob, start_worker
 from sentinel.store.run_reader import RunReader
 from sentinel.store.run_summary import (
+    READING,
     SUMMARY_NAME,
     RunEntry,
     encode_summary,
     run_entry,
     write_summary,
 )
-from sentinel.web.run_list import RunQuery, query_runs
+from sentinel.web.run_list import ListAge, RunQuery, query_runs
 from sentinel.web.run_routes import RunView
 
 log = logging.getLogger(__name__)
@@ -43,6 +45,10 @@ MAX_VIEWS = 8
 """Logs whose reader stays in memory: those that were viewed last, and all that are viewed."""
 SCAN_SECONDS = 2.0
 """Interval at which the folder is searched while the list is looked at."""
+OUTDATED_SECONDS = 5.0
+"""Age of a list that no page asked for meanwhile: the folder is searched before it is shown."""
+MAX_LIST_WAIT_SECONDS = 1.0
+"""Longest wait for that; a folder that takes longer is shown as it was."""
 SCAN_SHARE = 0.1
 """Most of the time that is spent with searching a large folder."""
 FIRST_LIST_SECONDS = 1.0
@@ -86,6 +92,8 @@ class ShownLog:
     failed: str = ""
     """Signature of the files with which the importing process broke off."""
     background_at: float = float("-inf")
+    is_queued: bool = False
+    """Whether it is among the logs that are imported without a viewer."""
 
 
 class LogRuns:
@@ -110,7 +118,7 @@ class LogRuns:
         self._workers: dict[str, _Worker] = {}
         self._lock = RLock()
         self._wanted, self._stopped, self._scanned = Flag(), Flag(), Flag()
-        self._scanned_at, self._scan_seconds = float("-inf"), 0.0
+        self._age, self._scan_seconds = ListAge(), 0.0
         self._first_wait, self._problem = first_wait, ""
         self._thread = Thread(target=self._run, name="sentinel-logs", daemon=True)
 
@@ -131,23 +139,34 @@ class LogRuns:
 
     def list_runs(self, query: RunQuery) -> JsonObject:
         """The page of the list, see `query_runs`; with `notice` on what is waited for."""
-        self._wanted.set()
-        if self._scanned_at == float("-inf"):
-            self._scanned.wait(self._first_wait)
+        self._ask_for_scan()
         with self._lock:
-            entries = [shown.entry for shown in self._logs.values() if shown.entry is not None]
+            logs = [shown for shown in self._logs.values() if shown.entry is not None]
+        for shown in logs:
+            # A log stops to be one that grows while the folder does not answer, too.
+            shown.entry.is_live = self.is_growing(shown)
+        entries = [shown.entry for shown in logs]
+        return (
+            query_runs(entries, query, self._clock())
+            | self._age.fields()
+            | {"notice": self._problem or ("" if entries else empty_notice(self._folder))}
+        )
+
+    def _ask_for_scan(self) -> None:
+        """Let the folder be searched again; wait for that if the last time is long ago."""
+        age = self._age.seconds
         # A large folder is searched seldom.
-        overdue = max(monotonic() - self._scanned_at - self._scan_interval(), 0.0)
-        return query_runs(entries, query, self._clock()) | {
-            "read_seconds_ago": None if overdue == float("inf") else round(overdue, 1),
-            "notice": self._problem or ("" if entries else empty_notice(self._folder)),
-        }
+        is_outdated = age >= OUTDATED_SECONDS + self._scan_interval()
+        self._age.ask()
+        if is_outdated:
+            self._scanned.clear()
+        self._wanted.set()
+        if is_outdated:
+            self._scanned.wait(self._first_wait if age == inf else MAX_LIST_WAIT_SECONDS)
 
     def view(self, run: str) -> RunView | None:
         """The view of a log; None if there is none of that name. Waits for its first rows."""
-        self._wanted.set()
-        if self._scanned_at == float("-inf"):
-            self._scanned.wait(self._first_wait)
+        self._ask_for_scan()
         with self._lock:
             shown = self._logs.get(run)
         if shown is None:
@@ -179,15 +198,18 @@ class LogRuns:
             return
         shown.examined_at = now
         shown.last_written = shown.log.last_written
-        if not self._is_fresh(shown, is_viewed=True):
+        if not self._is_fresh(shown):
             self._follow(shown)
 
     def is_growing(self, shown: ShownLog) -> bool:
         """Whether the log was written a short time ago."""
         return self._clock() - shown.last_written < SETTLED_SECONDS
 
-    def _is_fresh(self, shown: ShownLog, *, is_viewed: bool) -> bool:
-        """Whether what is imported is all of the log, or a process is at work."""
+    def _is_fresh(self, shown: ShownLog) -> bool:
+        """Whether what is imported is all of the log, or a process is at work.
+
+        A log that was imported before it was settled is imported again only if it changed.
+        """
         if shown.cache.is_importing():
             return True
         state = shown.cache.read()
@@ -196,9 +218,8 @@ class LogRuns:
             return True
         if not state.is_of(shown.signature):
             return False
-        # A log that grew until a short time ago is followed while it is viewed; of one that was
-        # followed, what depends on its end is not judged yet.
-        return state.is_ended or (not is_viewed and self.is_growing(shown))
+        # The end of a log that was followed, and left before it was settled, is not judged yet.
+        return state.is_ended or self.is_growing(shown)
 
     def _wait_for_database(self, shown: ShownLog) -> Path:
         """The database of the log, empty if it cannot be read. Raises OSError, sqlite3.Error."""
@@ -263,7 +284,7 @@ class LogRuns:
 
     def _scan(self) -> None:
         """Search the folder again, unless that was done a short time ago."""
-        if monotonic() - self._scanned_at < self._scan_interval():
+        if self._age.seconds < self._scan_interval():
             self._wanted.set()
             return
         began_at = monotonic()
@@ -277,11 +298,13 @@ class LogRuns:
         logs = {each.run: self._shown(each) for each in found}
         for shown in logs.values():
             shown.last_written = shown.log.last_written
+        for position, shown in enumerate(_newest_first(logs.values())):
+            shown.is_queued = position < MAX_BACKGROUND_LOGS
         with self._lock:
             self._logs, self._problem = logs, problem
         self._scan_seconds = monotonic() - began_at
         self._update_entries([*logs.values()], began_at + FIRST_LIST_SECONDS)
-        self._scanned_at = monotonic()
+        self._age.note_read(self._scan_interval())
         self._scanned.set()
 
     def _scan_interval(self) -> float:
@@ -316,9 +339,9 @@ class LogRuns:
         with self._lock:
             if _BACKGROUND in self._workers:
                 return
-            newest = sorted(self._logs.values(), key=lambda each: each.last_written, reverse=True)
+            newest = [each for each in _newest_first(self._logs.values()) if each.is_queued]
         chosen: list[ShownLog] = []
-        for shown in newest[:MAX_BACKGROUND_LOGS]:
+        for shown in newest:
             # Importing again and again takes a small part of the time.
             waited = now - shown.background_at
             if shown.log.problem or waited < MIN_REIMPORT_SECONDS:
@@ -326,7 +349,7 @@ class LogRuns:
             if waited < REIMPORT_SHARE * shown.cache.read().seconds:
                 continue
             shown.background_at = now
-            if not self._is_fresh(shown, is_viewed=False):
+            if not self._is_fresh(shown):
                 chosen.append(shown)
                 if len(chosen) == LOGS_PER_WORKER:
                     break
@@ -360,7 +383,12 @@ class LogRuns:
 
     def _summary(self, shown: ShownLog, state: ImportState, *, is_quick: bool) -> bytes:
         """The summary of a log as JSON; of one that is not imported, what is known without."""
-        known: JsonObject = {"run": shown.log.run, "state": "unknown", "health": "unknown"}
+        is_reading = shown.is_queued and not (state.is_complete or shown.failed)
+        known: JsonObject = {
+            "run": shown.log.run,
+            "state": READING if is_reading else "unknown",
+            "health": "unknown",
+        }
         if not state.is_complete and not is_quick:
             known["step"] = read_last_step(shown.log.path, shown.log.format)
         database = shown.cache.database(state)
@@ -371,6 +399,7 @@ class LogRuns:
                 log.debug("The import of %s cannot be read: %s", shown.log.path, error)
         problem = shown.log.problem or state.problem
         if problem:
+            known["state"] = "unknown"
             known["worst_case"] = {"subject": f"Not read: {problem}", "severity": "unknown"}
         is_growing = not state.is_ended and self.is_growing(shown)
         known["state"] = log_state(known, is_growing=is_growing)["state"]
@@ -380,6 +409,10 @@ class LogRuns:
         return encode_summary(
             known | {"last_written": shown.last_written, "tags": [shown.log.format or "not read"]}
         )
+
+
+def _newest_first(logs: Iterable[ShownLog]) -> list[ShownLog]:
+    return sorted(logs, key=lambda each: each.last_written, reverse=True)
 
 
 @dataclass(eq=False)
@@ -488,8 +521,8 @@ def _notices(shown: ShownLog, state: ImportState, *, is_importing: bool) -> Iter
     elif not state.is_complete:
         count = f"{state.records:,} records so far" if state.records else "it begins"
         yield {"severity": "info", "text": f"The log is being imported: {count}."}
-    elif is_importing and not state.is_ended and state.signature != shown.signature:
-        yield {"severity": "info", "text": "The log has grown and is read again."}
+    elif is_importing and shown.cache.has_newer_import(state) and not state.is_of(shown.signature):
+        yield {"severity": "info", "text": "The log has changed and is read again."}
 
 
 def _read_summary(shown: ShownLog, state: ImportState, database: Path) -> JsonObject:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from math import inf
+from time import monotonic
 from typing import Any
 
 from sentinel.model.json_safe import parse_object
-from sentinel.store.run_summary import ACTIVE_STATES, HEALTH_ORDER, UNFINISHED, RunEntry
+from sentinel.store.run_summary import ACTIVE_STATES, HEALTH_ORDER, READING, UNFINISHED, RunEntry
 
 DEFAULT_ROWS, MAX_ROWS = 100, 500
 DEFAULT_SORT = "-last_written"
@@ -54,6 +56,39 @@ class RunQuery:
     limit: int = DEFAULT_ROWS
 
 
+class ListAge:
+    """How old a list is, and since when a reader waits for a new one; for any number of threads."""
+
+    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
+        self._clock = clock
+        self._read_at = self._due_at = -inf
+        self._asked_at: float | None = None
+
+    @property
+    def seconds(self) -> float:
+        """Since the list was read; infinite before the first time."""
+        return self._clock() - self._read_at
+
+    def ask(self) -> None:
+        """Note that a reader waits for a list."""
+        if self._asked_at is None:
+            self._asked_at = self._clock()
+
+    def note_read(self, interval: float = 0.0) -> None:
+        """Note that the list was read, and will not be before `interval` seconds have passed."""
+        self._asked_at, self._read_at = None, self._clock()
+        self._due_at = self._read_at + interval
+
+    def fields(self) -> dict[str, float | None]:
+        """Seconds since the list was read (None before), and for which a reader waits in vain."""
+        now, asked_at = self._clock(), self._asked_at
+        waited = 0.0 if asked_at is None else now - max(asked_at, self._due_at)
+        return {
+            "read_seconds_ago": None if self._read_at == -inf else round(now - self._read_at, 1),
+            "unanswered_seconds": round(max(waited, 0.0), 1),
+        }
+
+
 def query_runs(entries: Iterable[RunEntry], query: RunQuery, now: float) -> dict[str, Any]:
     """The page of the list.
 
@@ -92,7 +127,8 @@ def _row(entry: RunEntry, group: str, now: float) -> dict[str, Any]:
         "state": shown_state(entry),
         "health": entry.health,
         "is_live": entry.is_live,
-        "age": max(now - entry.last_written, 0.0),
+        # While nothing else is known, the time is that of a file, which a copy changes.
+        "age": None if entry.state == READING else max(now - entry.last_written, 0.0),
         "group": group,
     }
 

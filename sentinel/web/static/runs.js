@@ -13,7 +13,7 @@ const REFRESH_MS = 3000;
 const FILTER_DELAY_MS = 150;
 const OUTDATED_SECONDS = 15;
 const DEFAULT_ORDER = "-last_written";
-const STATE_CLASSES_OF_LIST = { running: "ok", finished: "ok", starting: "info", stalled: "warning", unfinished: "warning", unknown: "info" };
+const STATE_CLASSES_OF_LIST = { running: "ok", finished: "ok", starting: "info", stalled: "warning", unfinished: "warning", unknown: "info", reading: "info" };
 const LIST_GROUPS = [
   ["", "No groups"], ["project", "By project"], ["tag", "By tag"], ["state", "By state"], ["health", "By health"], ["host", "By host"],
   ["framework", "By framework"], ["model", "By model"],
@@ -136,8 +136,8 @@ async function loadRuns() {
     lastAnswer = answer;
     if (listed.offset > 0 && listed.offset >= answer.rows) changeQuery({ offset: lastPage(answer.rows) });
     else showRuns(answer);
-    showNote(isNumber(answer.read_seconds_ago) && answer.read_seconds_ago > OUTDATED_SECONDS
-      ? `The folder with the runs has not answered for ${formatDuration(answer.read_seconds_ago)}. The list is as old.` : "");
+    showNote(isNumber(answer.read_seconds_ago) && answer.unanswered_seconds > OUTDATED_SECONDS
+      ? `The folder with the runs has not answered for ${formatDuration(answer.unanswered_seconds)}. The list is ${formatDuration(answer.read_seconds_ago)} old.` : "");
   } catch (error) {
     if (number === requestCount) showNote(`${error.message} The list below is outdated.`);
   }
@@ -259,12 +259,12 @@ function createRunRow() {
     link.href = `runs/${encodeName(name)}/`;
     setText(badge, run.state);
     badge.className = `badge ${STATE_CLASSES_OF_LIST[run.state] ?? "critical"}`;
-    if (isHealthNew([run.health, run.worst_case])) health.replaceChildren(...healthParts(run));
+    if (isHealthNew([run.state === "reading", run.health, run.worst_case])) health.replaceChildren(...healthParts(run));
     if (areLabelsNew([run.project, run.tags])) labels.replaceChildren(...[run.project, ...(run.tags ?? [])].filter(Boolean).map((text) => element("span", text, "chip")));
     if (isSparkNew(run.sparkline)) spark.replaceChildren(...sparkParts(run.sparkline));
     setText(step, isNumber(run.step) ? formatNumber(run.step) : "");
     setText(age, run.age === null ? "" : `${formatDuration(run.age)} ago`);
-    age.title = formatTime(run.last_written);
+    age.title = run.age === null ? "" : formatTime(run.last_written);
     setText(started, formatTime(run.started));
     setText(host, run.host ?? "");
     setText(training, [run.framework, run.algorithm, run.model].filter(Boolean).join(", "));
@@ -272,7 +272,8 @@ function createRunRow() {
   return { element: row, show, updateChoice: () => { box.checked = chosen.has(name); } };
 }
 
-function healthParts({ health, worst_case: worst }) {
+function healthParts({ state, health, worst_case: worst }) {
+  if (state === "reading") return [];
   const pill = element("span", health ?? "unknown", `pill ${healthClass(health)}`);
   return worst ? [pill, " ", textWithCode("span", worst.subject, "subject")] : [pill];
 }

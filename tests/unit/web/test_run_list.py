@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sentinel.store.run_summary import run_entry
-from sentinel.web.run_list import RunQuery, query_runs
+from sentinel.web.run_list import ListAge, RunQuery, query_runs
 
 NOW = 1_700_000_000.0
 
@@ -113,3 +113,29 @@ def test_the_key_of_an_age_in_the_future_is_zero():
     (run,) = query_runs([entry("a", last_written=NOW + 60)], RunQuery(), NOW)["runs"]
 
     assert run["age"] == 0.0
+
+
+def test_a_run_that_is_being_read_has_no_age():
+    """Its time is that of the file, which a copy of the home directory changes."""
+    (run,) = query_runs([entry("a", state="reading")], RunQuery(), NOW)["runs"]
+
+    assert (run["state"], run["age"]) == ("reading", None)
+
+
+def test_a_list_is_unanswered_from_the_first_request_on():
+    """A pause without requests is none in which the folder did not answer."""
+    now = 0.0
+    age = ListAge(lambda: now)
+    age.note_read()
+    now = 600.0
+    assert age.fields() == {"read_seconds_ago": 600.0, "unanswered_seconds": 0.0}
+    age.ask()
+    now = 620.0
+    age.ask()
+    assert age.fields() == {"read_seconds_ago": 620.0, "unanswered_seconds": 20.0}
+    age.note_read(interval=50.0)
+    age.ask()
+    now = 660.0
+    assert age.fields()["unanswered_seconds"] == 0.0
+    now = 700.0
+    assert age.fields()["unanswered_seconds"] == 30.0
