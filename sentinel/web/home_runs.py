@@ -18,7 +18,8 @@ from sentinel.metrics.stored_state import stored_state, stored_summary
 from sentinel.store.run_reader import RunReader
 from sentinel.store.run_summary import RunIndex
 from sentinel.transport.paths import DATABASE_NAME, RunIdError, current_run_dir, validate_run_id
-from sentinel.web.run_list import ListAge, RunQuery, query_runs
+from sentinel.web.listed_settings import ListedSettings, describe_settings
+from sentinel.web.run_list import ListAge, RunQuery, filter_runs, query_runs
 from sentinel.web.run_routes import RunView, change_mark
 from sentinel.web.suppression_api import SuppressionApi
 
@@ -58,6 +59,7 @@ class HomeRuns:
     ) -> None:
         self._ask_agent, self._clock = ask_agent, clock
         self._index = RunIndex(stored_summary, clock)
+        self._settings = ListedSettings(lambda entry: entry.directory / DATABASE_NAME)
         self._views: OrderedDict[str, RunView] = OrderedDict()
         self._lock = Lock()
         self._wanted, self._stopped = Flag(), Flag()
@@ -80,6 +82,28 @@ class HomeRuns:
 
         With how old it is, and since when the home directory does not answer, see `ListAge`.
         """
+        self._ask()
+        if query.has_settings:
+            self._want_settings()
+        return (
+            query_runs(self._index.entries(), query, self._clock(), self._settings.of)
+            | self._age.fields()
+            | {"unread_settings": self._settings.missing_count}
+        )
+
+    def list_settings(self, words: str) -> dict[str, Any]:
+        """The settings of the runs that a filter selects, see `describe_settings`.
+
+        `unread_settings` is the number of runs whose settings are not read yet.
+        """
+        self._ask()
+        self._want_settings()
+        runs = filter_runs(self._index.entries(), words)
+        found = describe_settings(map(self._settings.of, runs))
+        return {"settings": found, "unread_settings": self._settings.missing_count}
+
+    def _ask(self) -> None:
+        """Let the home directory be read again; wait for that if the last time is long ago."""
         age = self._age.seconds
         if age >= REFRESH_SECONDS:
             self._age.ask()
@@ -87,7 +111,12 @@ class HomeRuns:
             self._wanted.set()
         if age >= OUTDATED_SECONDS:
             self._refreshed.wait(self._first_wait if age == inf else MAX_LIST_WAIT_SECONDS)
-        return query_runs(self._index.entries(), query, self._clock()) | self._age.fields()
+
+    def _want_settings(self) -> None:
+        """Let the settings be read; the first time, wait a moment for them."""
+        if self._settings.want():
+            self._wanted.set()
+            self._settings.wait(MAX_LIST_WAIT_SECONDS)
 
     def view(self, run: str) -> RunView | None:
         """The view of a run; None if there is none of that id. May wait for a file server."""
@@ -126,13 +155,18 @@ class HomeRuns:
                 self._index.refresh()
                 self._age.note_read()
                 self._refreshed.set()
-                while not (self._wanted.is_set() or self._stopped.is_set()):
-                    if not self._index.complete_one():
-                        break
+                while not self._is_interrupted() and self._index.complete_one():
+                    pass
+                self._settings.refresh(self._index.entries())
+                while not self._is_interrupted() and self._settings.read_one():
+                    pass
             except Exception:
                 log.exception("The runs cannot be listed")
             self._wanted.wait()
             time.sleep(0.01)
+
+    def _is_interrupted(self) -> bool:
+        return self._wanted.is_set() or self._stopped.is_set()
 
 
 class StateSource:

@@ -36,7 +36,8 @@ from sentinel.store.run_summary import (
     run_entry,
     write_summary,
 )
-from sentinel.web.run_list import ListAge, RunQuery, query_runs
+from sentinel.web.listed_settings import ListedSettings, describe_settings
+from sentinel.web.run_list import ListAge, RunQuery, filter_runs, query_runs
 from sentinel.web.run_routes import RunView
 
 log = logging.getLogger(__name__)
@@ -119,6 +120,7 @@ class LogRuns:
         self._lock = RLock()
         self._wanted, self._stopped, self._scanned = Flag(), Flag(), Flag()
         self._age, self._scan_seconds = ListAge(), 0.0
+        self._listed_settings = ListedSettings(self._find_database)
         self._first_wait, self._problem = first_wait, ""
         self._thread = Thread(target=self._run, name="sentinel-logs", daemon=True)
 
@@ -141,16 +143,48 @@ class LogRuns:
         """The page of the list, see `query_runs`; with `notice` on what is waited for."""
         self._ask_for_scan()
         with self._lock:
-            logs = [shown for shown in self._logs.values() if shown.entry is not None]
-        for shown in logs:
-            # A log stops to be one that grows while the folder does not answer, too.
-            shown.entry.is_live = self.is_growing(shown)
-        entries = [shown.entry for shown in logs]
+            for shown in self._logs.values():
+                if shown.entry is not None:
+                    # A log that grows stops to do so while the folder does not answer, too.
+                    shown.entry.is_live = self.is_growing(shown)
+        entries = self._entries()
+        if query.has_settings:
+            self._want_settings()
         return (
-            query_runs(entries, query, self._clock())
+            query_runs(entries, query, self._clock(), self._listed_settings.of)
             | self._age.fields()
-            | {"notice": self._problem or ("" if entries else empty_notice(self._folder))}
+            | {
+                "notice": self._problem or ("" if entries else empty_notice(self._folder)),
+                "unread_settings": self._listed_settings.missing_count,
+            }
         )
+
+    def list_settings(self, words: str) -> JsonObject:
+        """The settings of the logs that a filter selects, see `describe_settings`.
+
+        `unread_settings` is the number of logs whose settings are not read yet.
+        """
+        self._ask_for_scan()
+        self._want_settings()
+        found = describe_settings(
+            map(self._listed_settings.of, filter_runs(self._entries(), words))
+        )
+        return {"settings": found, "unread_settings": self._listed_settings.missing_count}
+
+    def _want_settings(self) -> None:
+        """Let the settings be read; the first time, wait a moment for them."""
+        if self._listed_settings.want():
+            self._listed_settings.wait(MAX_LIST_WAIT_SECONDS)
+
+    def _entries(self) -> list[RunEntry]:
+        with self._lock:
+            return [each.entry for each in self._logs.values() if each.entry is not None]
+
+    def _find_database(self, entry: RunEntry) -> Path | None:
+        """The database of a log; None before it is imported."""
+        with self._lock:
+            shown = self._logs.get(entry.run)
+        return None if shown is None else shown.cache.database(shown.cache.read())
 
     def _ask_for_scan(self) -> None:
         """Let the folder be searched again; wait for that if the last time is long ago."""
@@ -277,7 +311,11 @@ class LogRuns:
                     self._scan()
                 self._reap_workers()
                 self._import_next()
-                self._update_entries(self._changing_logs(), monotonic() + _UPDATE_SECONDS)
+                until = monotonic() + _UPDATE_SECONDS
+                self._update_entries(self._changing_logs(), until)
+                self._listed_settings.refresh(self._entries())
+                while monotonic() < until and self._listed_settings.read_one():
+                    pass
             except Exception:
                 log.exception("The logs below %s cannot be listed", self._folder)
             self._stopped.wait(_IDLE_SECONDS)

@@ -215,6 +215,24 @@ def test_an_unchanged_log_is_imported_once_though_it_was_read_before_it_was_sett
     assert not entry.has_newer_import(entry.read())
 
 
+def test_the_settings_of_imported_logs_are_listed(folder, settings, cache, no_workers, monkeypatch):
+    monkeypatch.setattr(log_worker, "LogCache", lambda: cache)
+    for name, rate in (("slow", 9e-6), ("fast", 1e-5)):
+        path = folder / name / "log.jsonl"
+        path.parent.mkdir()
+        write(path, [{"step": n, "loss": 1.0} for n in range(50)], age=3600.0)
+        (path.parent / "args.json").write_text(json.dumps({"learning_rate": rate}))
+        cached_import(path, settings, run=f"{name}-log")
+    with serving(folder, settings, cache) as runs:
+        query = RunQuery(sort="setting:learning_rate", columns=("learning_rate",))
+
+        def read():
+            found = [each["settings"] for each in runs.list_runs(query)["runs"]]
+            return found if len(found) == 2 and all(each["learning_rate"] for each in found) else 0
+
+        assert wait_until(read) == [{"learning_rate": 9e-6}, {"learning_rate": 1e-5}]
+
+
 def test_a_log_is_followed_once_it_changes(folder, settings, cache, no_workers, monkeypatch):
     """A view starts no process for a log that is as it was when it was imported."""
     path = write(folder / "log.jsonl", ROWS[:50])

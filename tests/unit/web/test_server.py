@@ -109,7 +109,7 @@ def test_every_run_key_in_the_scripts_exists_in_the_state():
     state = Exposition(Counters(), {}).state()
     arrays = {"js", "length", "push", "join"}
     # Of a server with a list of runs, of what else is stored, or of a run with a log only.
-    others = {"is_listed", "insight", "layers", "log"}
+    others = {"is_listed", "insight", "layers", "log", "note", "worst_case"}
     read = set(re.findall(r"\brun\.(\w+)", scripts)) - arrays - others
 
     assert {"run", "state", "step", "cases", "incidents"} <= read <= state.keys()
