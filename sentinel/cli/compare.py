@@ -172,7 +172,7 @@ def _run_rows(runs: Sequence[dict[str, Any]]) -> Iterator[Sequence[Any]]:
         yield ["Duration", *texts([each and format_duration(each) for each in times])]
     if any(run["cases"] for run in runs):
         yield ["Cases", *texts([case_count_text(run) for run in runs])]
-    for name in ("host", "framework", "algorithm", "model"):
+    for name in ("host", "framework", "algorithm", "model", "note"):
         if any(run[name] for run in runs):
             yield [name.capitalize(), *texts([run[name] for run in runs])]
 

@@ -88,8 +88,8 @@ def compare(
 ) -> JsonObject:
     """The comparison as plain data, whose lists of values have one entry per run, in their order.
 
-    Keys: axis, runs (name, state, health, step, seconds, metadata of the heading, number of cases,
-    and how many of them are open, or lasted until the end of the run or of their training),
+    Keys: axis, runs (name, state, health, step, seconds, metadata of the heading, note, number of
+    cases, and how many of them are open, or lasted until the end of the run or of their training),
     settings (name and values of those that differ), same_settings (how many are equal), metrics
     (signal, label, unit, better, common_x, best_run and values: first, last, final, best, best_x,
     at_common, bad_count), series (by signal, with `x` from the start of the run if the axis is
@@ -341,6 +341,7 @@ def _summary(run: ComparedRun, cases: Sequence[JsonObject]) -> JsonObject:
         "framework": metadata.get("framework", ""),
         "algorithm": metadata.get("algorithm", ""),
         "model": metadata.get("model", ""),
+        "note": (state.get("note") or {}).get("text", ""),
         "cases": len(cases),
         "open_cases": sum(1 for case in cases if case.get("resolved_step") is None),
         "lasting_cases": len(ends) - training_ends,

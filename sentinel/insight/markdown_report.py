@@ -164,6 +164,7 @@ def _summary_rows(state: JsonObject) -> Iterator[Sequence[Any]]:
         "Algorithm": metadata.get("algorithm"),
         "Model": metadata.get("model"),
         "Not monitored": state.get("coverage"),
+        "Note": (state.get("note") or {}).get("text"),
     }
     yield from ([name, _text(value)] for name, value in values.items() if value)
 
@@ -222,7 +223,7 @@ def _run_rows(runs: Sequence[JsonObject]) -> Iterator[Sequence[Any]]:
         yield ["Duration", *("-" if each is None else format_duration(each) for each in times)]
     if any(run["cases"] for run in runs):
         yield ["Cases", *(case_count_text(run) for run in runs)]
-    for name in ("host", "framework", "algorithm", "model"):
+    for name in ("host", "framework", "algorithm", "model", "note"):
         if any(run[name] for run in runs):
             yield [name.capitalize(), *(_text(run[name]) for run in runs)]
 

@@ -20,6 +20,7 @@ from sentinel.pipeline.engine import Result
 from sentinel.store.cases import all_cases, urgency
 from sentinel.store.database import connect_read_only
 from sentinel.store.history import History
+from sentinel.store.notes import NOTE_NAME, read_note
 from sentinel.store.run_reader import RunReader
 from sentinel.store.run_summary import ACTIVE_STATES, UNFINISHED, read_summary
 from sentinel.store.silences import Acknowledgement, ack_to_dict, load_acks
@@ -61,6 +62,8 @@ def stored_state(
         if each["message"] and each["state"] == "firing" and not names.isdisjoint(each["incidents"])
     ]
     state = exposition.state()
+    if note := read_note(path.parent / NOTE_NAME):
+        state["note"] = note.to_dict()
     is_unfinished = state["state"] in ACTIVE_STATES
     return state | {
         "is_live": False,

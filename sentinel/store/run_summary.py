@@ -18,8 +18,10 @@ from pathlib import Path
 from sys import intern
 from typing import Any
 
+from sentinel.model.clean_text import clean
 from sentinel.model.json_safe import parse_object
 from sentinel.store.cases import urgency
+from sentinel.store.notes import NOTE_NAME, Note, read_note
 from sentinel.store.run_reader import RunReader
 from sentinel.transport.paths import (
     DATABASE_NAME,
@@ -45,6 +47,7 @@ FOREIGN_AGENT_SECONDS = 180.0
 
 _MAIN_SIGNALS = ("reward", "loss", "eval_loss", "grad_norm")
 _FAILED_STATES = frozenset({"failed", "died"})
+MAX_SHOWN_NOTE_CHARS = 200
 _MAX_TEXT_CHARS = 120
 _MAX_TAGS = 10
 
@@ -67,7 +70,8 @@ def make_summary(state: Mapping[str, Any], sparkline: Curve) -> JsonObject:
 
     Keys: run, name (as given), state, health (`HEALTH_ORDER`), step, attempt, last_written, started
     and ended (seconds since the epoch, or None), host, framework, algorithm, model, project, tags,
-    worst_case (subject and severity, or None) and sparkline (name, values and last).
+    worst_case (subject and severity, or None), note (the start of what people wrote) and sparkline
+    (name, values and last).
     """
     metadata = state.get("metadata", {})
     name, values, last = sparkline
@@ -92,6 +96,7 @@ def make_summary(state: Mapping[str, Any], sparkline: Curve) -> JsonObject:
         **{key: str(text)[:_MAX_TEXT_CHARS] for key, text in texts.items()},
         "tags": [str(tag)[:40] for tag in state.get("tags", [])[:_MAX_TAGS]],
         "worst_case": _worst_case(state),
+        "note": short_note(state.get("note")),
         "sparkline": {
             "name": name[:_MAX_TEXT_CHARS],
             "values": [_rounded(value) for value in values[-SPARKLINE_POINTS:]],
@@ -102,7 +107,8 @@ def make_summary(state: Mapping[str, Any], sparkline: Curve) -> JsonObject:
 
 def read_summary(state: Mapping[str, Any], reader: RunReader) -> JsonObject:
     """The summary of a run in that state, with the sparkline that `reader` reads."""
-    state = {**state, "cases": problems_of(state, reader)}
+    note = read_note(reader.path.parent / NOTE_NAME)
+    state = {**state, "cases": problems_of(state, reader), "note": note and note.to_dict()}
     of_training = {
         each["name"]: each["latest"] for each in reader.signals() if each["event"] != "heartbeat"
     }
@@ -129,12 +135,13 @@ def write_summary(directory: Path, summary: JsonObject) -> None:
     """Replace the summary in the directory of a run. Raises OSError."""
     body = encode_summary(summary)
     empty = make_summary({"run": "", "state": ""}, _NO_CURVE)
-    for key in ("tags", "name", "model", "host", "worst_case", "project", "sparkline"):
+    for key in ("tags", "name", "note", "model", "host", "worst_case", "project", "sparkline"):
         # Only texts of many bytes per character make it so long.
         if len(body) > MAX_SUMMARY_BYTES:
             summary = summary | {key: empty[key]}
             body = encode_summary(summary)
-    temporary = directory / f".{SUMMARY_NAME}.new"
+    # Whoever writes a note changes it, beside the agent.
+    temporary = directory / f".{SUMMARY_NAME}.{os.getpid()}"
     temporary.write_bytes(body)
     temporary.replace(directory / SUMMARY_NAME)
 
@@ -146,6 +153,23 @@ def add_summary(directory: Path, summary: JsonObject) -> None:
     _, written = times[0]
     for path, status in ((directory / SUMMARY_NAME, written), (directory, times[1][1])):
         os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+def note_in_summary(directory: Path, note: Note | None) -> None:
+    """Show a note in the summary that a run has; it stays as old as it is. Raises OSError."""
+    path = directory / SUMMARY_NAME
+    try:
+        status, summary = path.stat(), parse_object(path.read_text(errors="replace"))
+    except FileNotFoundError:
+        return
+    write_summary(directory, summary | {"note": short_note(note and note.to_dict())})
+    # Later by a microsecond: the list of runs reads what has another time.
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns + 1000))
+
+
+def short_note(note: Mapping[str, Any] | None) -> str:
+    """The start of a note on one line; empty without one."""
+    return clean(str(note["text"]), MAX_SHOWN_NOTE_CHARS) if note else ""
 
 
 @dataclass(slots=True)
@@ -289,7 +313,7 @@ def run_entry(run: str, directory: Path, stamp: tuple[int, int], body: bytes) ->
     worst = summary.get("worst_case")
     subject = str(worst.get("subject", "")) if isinstance(worst, dict) else ""
     step = summary.get("step")
-    algorithm = str(summary.get("algorithm") or "")
+    algorithm, note = str(summary.get("algorithm") or ""), str(summary.get("note") or "")
     return RunEntry(
         run,
         directory,
@@ -306,7 +330,7 @@ def run_entry(run: str, directory: Path, stamp: tuple[int, int], body: bytes) ->
         model=texts["model"],
         project=texts["project"],
         tags=names,
-        search="\n".join([run, name, *texts.values(), algorithm, *names, subject]).lower(),
+        search="\n".join([run, name, *texts.values(), algorithm, *names, subject, note]).lower(),
     )
 
 

@@ -7,6 +7,7 @@ in the background, one at a time, the newest first; one that grows is followed w
 from __future__ import annotations
 
 import logging
+import os
 import subprocess
 import time
 from collections import OrderedDict
@@ -27,6 +28,7 @@ from sentinel.readers.log_folder import LogRun, find_logs
 from sentinel.store.log_cache import CacheEntry, ImportState, LogCache, log_signature
 from sentinel.store.log_import import SETTLED_SECONDS
 from sentinel.store.log_worker import ImportJob, start_worker
+from sentinel.store.notes import log_note_path, read_note
 from sentinel.store.run_reader import RunReader
 from sentinel.store.run_summary import (
     READING,
@@ -34,6 +36,7 @@ from sentinel.store.run_summary import (
     RunEntry,
     encode_summary,
     run_entry,
+    short_note,
     write_summary,
 )
 from sentinel.web.listed_settings import ListedSettings, describe_settings
@@ -95,6 +98,8 @@ class ShownLog:
     background_at: float = float("-inf")
     is_queued: bool = False
     """Whether it is among the logs that are imported without a viewer."""
+    note_mark: int = 0
+    """When the note about it was written, in nanoseconds; 0 without one."""
 
 
 class LogRuns:
@@ -336,8 +341,10 @@ class LogRuns:
         logs = {each.run: self._shown(each) for each in found}
         for shown in logs.values():
             shown.last_written = shown.log.last_written
+        marks = _note_marks()
         for position, shown in enumerate(_newest_first(logs.values())):
             shown.is_queued = position < MAX_BACKGROUND_LOGS
+            shown.note_mark = marks.get(log_note_path(shown.log.path).name, 0)
         with self._lock:
             self._logs, self._problem = logs, problem
         self._scan_seconds = monotonic() - began_at
@@ -411,7 +418,7 @@ class LogRuns:
             if is_late and shown.entry is not None:
                 continue
             state = shown.cache.read()
-            of = (state, shown.failed, shown.last_written, shown.log.problem)
+            of = (state, shown.failed, shown.last_written, shown.log.problem, shown.note_mark)
             if shown.entry is None or shown.summary_of != of:
                 body = self._summary(shown, state, is_quick=is_late)
                 stamp = int(shown.last_written * 1e9), len(body)
@@ -444,9 +451,24 @@ class LogRuns:
         parent = shown.log.path.parent
         if parent != self._folder and parent.is_relative_to(self._folder):
             known["project"] = known.get("project") or str(parent.relative_to(self._folder))
+        note = read_note(log_note_path(shown.log.path)) if shown.note_mark else None
         return encode_summary(
-            known | {"last_written": shown.last_written, "tags": [shown.log.format or "not read"]}
+            known
+            | {
+                "last_written": shown.last_written,
+                "tags": [shown.log.format or "not read"],
+                "note": short_note(note and note.to_dict()),
+            }
         )
+
+
+def _note_marks() -> dict[str, int]:
+    """When the note about each log was written, by the name of its file."""
+    try:
+        with os.scandir(log_note_path(Path()).parent) as files:
+            return {each.name: each.stat().st_mtime_ns for each in files}
+    except OSError:
+        return {}
 
 
 def _newest_first(logs: Iterable[ShownLog]) -> list[ShownLog]:
@@ -506,6 +528,7 @@ class _LogView:
             cast("RunReader", _CurrentReader(self._find_reader)),
             self.read_state,
             database,
+            note_path=log_note_path(shown.log.path),
         )
 
     def read_state(self) -> JsonObject:
