@@ -116,7 +116,7 @@ def _values_text(counts: Mapping[Value, int]) -> str:
         return f"{value_text(min(numbers))} to {value_text(max(numbers))}"
     frequent = sorted(counts, key=lambda value: -counts[value])[:MAX_EXAMPLES]
     more = ", …" if len(counts) > MAX_EXAMPLES else ""
-    return ", ".join(map(value_text, frequent)) + more
+    return ", ".join(map(value_text, sorted(frequent, key=setting_order))) + more
 
 
 def setting_order(value: Value) -> tuple[int, float, str]:

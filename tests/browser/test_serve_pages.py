@@ -104,12 +104,52 @@ def test_the_list_is_filtered_sorted_and_grouped(page, url):
     expect(page.locator("#runs a.run")).to_have_text(["grpo-7b-03"])
 
 
+def test_settings_are_columns_and_a_note_is_written(page, url, home):
+    page.goto(f"{url}/?filter=grpo")
+    page.get_by_role("button", name="Columns").click()
+    page.get_by_role("checkbox", name=re.compile("learning_rate")).check()
+    assert accessibility_problems(page) == []
+    page.keyboard.press("Escape")
+    page.get_by_role("button", name="learning_rate").click()
+    expect(page.locator("#runs td.setting")).to_have_text(
+        ["1e-6", "2e-6", "3e-6", "5e-6", "7e-6", "9e-6"]
+    )
+    page.get_by_label("Group").select_option("By learning_rate")
+    expect(page.locator(".group-row").first).to_have_text("learning_rate 1e-06 1 run")
+
+    edit = page.get_by_role("button", name=f"Add a note about {HEALTHY}")
+    edit.focus()
+    page.keyboard.press("Enter")
+    page.get_by_role("textbox", name="Note").fill("<img src=x onerror=alert(1)>\ngood seed")
+    page.get_by_label("Your name").fill("ana")
+    assert accessibility_problems(page) == []
+    page.get_by_role("button", name="Save").click()
+    row = page.get_by_role("row").filter(has_text="good seed")
+    expect(row).to_contain_text("<img src=x onerror=alert(1)>")
+    assert_usable(page)
+    # A link shows the same, and the note is stored.
+    page.goto(page.url)
+    expect(page.locator("#runs td.setting").last).to_have_text("9e-6")
+    expect(row).to_contain_text(HEALTHY)
+
+    page.goto(f"{url}/runs/{HEALTHY}/")
+    expect(page.locator(".run-note")).to_contain_text("good seed")
+    page.get_by_role("button", name="Edit the note").click()
+    page.get_by_role("textbox", name="Note").fill("")
+    page.get_by_role("button", name="Save").click()
+    expect(page.get_by_role("button", name="Add a note")).to_be_visible()
+    assert not (home / "runs" / HEALTHY / "note.json").exists()
+
+
 def test_a_run_that_is_over_has_everything(page, url):
     page.goto(f"{url}/?filter={FAULTY}")
+    # The list and the page name the same problem.
+    subject = page.locator("#runs .subject").inner_text()
+    assert subject.startswith("Policy collapse")
     page.get_by_role("link", name=FAULTY).click()
     page.wait_for_url(f"{url}/runs/{FAULTY}/")
     expect(page.locator(".badge").first).to_have_text("finished")
-    expect(page.locator(".verdict")).to_contain_text("Policy collapse")
+    expect(page.locator(".verdict strong")).to_have_text(subject)
     expect(page.get_by_role("button", name="Acknowledge")).to_have_count(0)
     page.locator("[data-chart=loss]").scroll_into_view_if_needed()
     page.wait_for_function(f"name => ({DRAWN})(name) > 0", arg="loss")

@@ -3,6 +3,7 @@ import {
   capitalize, container, createChangeCheck, element, encodeName, formatCount, formatTime, formatDuration, formatNumber, formatRanks,
   isActive, isNumber, setAttributes, setText, severityClass, textWithCode,
 } from "../dom.js";
+import { createRunNote } from "../note.js";
 
 const STATE_CLASSES = { running: "ok", finished: "ok", starting: "info", stalled: "warning", unfinished: "warning" };
 const MAX_STEP_TIMES = 50;
@@ -18,11 +19,12 @@ export function createHeader(page) {
   const bar = container("div", "name", list, name, id, state);
   const verdict = element("a", "", "verdict info");
   const tiles = element("dl", "", "tiles");
+  const note = createRunNote(page.source.isReport);
   const connection = setAttributes(element("div", "", "banner warning"), { role: "status" });
   connection.hidden = true;
   const banners = setAttributes(container("div", "banners"), { role: "alert" });
   banners.hidden = true;
-  const root = container("section", "health", connection, verdict, banners, tiles);
+  const root = container("section", "health", connection, verdict, banners, note.element, tiles);
   root.setAttribute("aria-label", "Health of the run");
   const areProblemsNew = createChangeCheck();
   const pace = createPace();
@@ -52,6 +54,7 @@ export function createHeader(page) {
       showState();
       showVerdict(verdict, run, page.pastCases);
       showTiles();
+      note.update(run);
       const problems = problemsOf(run);
       if (!areProblemsNew(problems)) return;
       banners.hidden = !problems.length;
