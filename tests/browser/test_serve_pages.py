@@ -22,6 +22,7 @@ expect.set_options(timeout=TIMEOUT_MS)
 PHONE = {"width": 390, "height": 844}
 HOUR = 3600.0
 FAULTY, HEALTHY = "grpo-7b-01", "grpo-7b-02"
+RUNS = [f"{'grpo-7b' if n % 2 or n == 2 else 'sft-8b'}-{n:02}" for n in range(1, 11)]
 DRAWN = "(name) => document.querySelectorAll(`[data-chart='${name}'] path.js-line`).length"
 
 
@@ -189,6 +190,46 @@ def test_two_runs_are_chosen_and_compared(page, url):
     expect(page.locator("details", has_text="Problems").first).to_contain_text("Policy collapse")
     page.locator("[data-chart='0:loss']").scroll_into_view_if_needed()
     page.wait_for_function(f"name => ({DRAWN})(name) >= 2", arg="0:loss")
+    assert_usable(page)
+
+
+def test_many_runs_are_told_apart(page, url):
+    """Ten runs in one page load: their lines, the one that is looked at, filter, and best run."""
+    page.goto(f"{url}/compare?{'&'.join(f'run={name}' for name in RUNS)}")
+    legend = page.get_by_label("Runs in the curves").get_by_role("button")
+    expect(legend).to_have_text(RUNS)
+    page.locator("#section-curves").evaluate("(each) => each.scrollIntoView()")
+    page.wait_for_function(f"name => ({DRAWN})(name) === 10", arg="0:loss")
+    looks = page.evaluate(
+        """() => [...document.querySelectorAll("[data-chart='0:loss'] .trace path.js-line")]
+            .map(({ style }) => `${style.stroke} ${style.strokeDasharray}`)"""
+    )
+    assert len({*looks}) == 10
+    assert (
+        page.evaluate(
+            """() => new Set([...document.querySelectorAll(".run-legend line")]
+            .map((each) => `${each.style.stroke} ${each.getAttribute("stroke-dasharray")}`)).size"""
+        )
+        == 10
+    )
+
+    # The focus in the legend, or in a table, shows the run in all charts.
+    faded = page.locator("[data-chart='0:loss'] .trace.faded")
+    legend.nth(2).focus()
+    expect(faded).to_have_count(9)
+    page.locator("#section-settings a", has_text=RUNS[9]).hover()
+    expect(page.locator("[data-chart='0:loss'] .trace.highlighted")).to_have_count(1)
+    legend.nth(2).blur()
+    page.mouse.move(1, 1)
+    expect(faded).to_have_count(0)
+    legend.nth(3).click()
+    page.wait_for_function(f"name => ({DRAWN})(name) === 9", arg="0:loss")
+    page.get_by_label("Filter charts by name").fill("^rew|kl")
+    expect(page.locator("#section-curves .chart:visible")).to_have_count(3)
+
+    # The best reward stands at the number by which it is the best.
+    row = page.locator("#section-metrics tr").filter(has=page.get_by_text("Reward", exact=True))
+    expect(row.locator(".best", has_text="best")).to_contain_text("last tenth")
     assert_usable(page)
 
 

@@ -1,6 +1,7 @@
 // One chart: a card with the name of a signal, its latest value, its curve, and a table on request.
 import { container, element, setText, severityClass } from "../dom.js";
 import { PLOT_MARGIN, plotDraw, plotFade, plotLayout, plotLines, plotText, plotValue, plotX } from "./plot.js";
+import { fadeOthers, runDash, runSample, runTraceId } from "./run_lines.js";
 import { seriesRepeated, seriesSmooth } from "./series.js";
 import { sparkline, sparklineSet } from "./sparkline.js";
 import { chartNumber, chartPosition, chartUnit } from "./units.js";
@@ -13,7 +14,7 @@ const CHART_LOG_TICKS = 5;
 // plotly.js writes ticks between these with prefixes: 20k.
 const CHART_SMALLEST_SI = 1e-3;
 const CHART_LARGEST_SI = 1e15;
-const CHART_LEGEND_LIMIT = 8;
+const CHART_LEGEND_LIMIT = 16;
 // Up to this number each value has a dot.
 const CHART_MARKED_POINTS = 40;
 // A threshold further away than this many heights of the curve would flatten it.
@@ -106,7 +107,8 @@ export class Chart {
     this.plot.setAttribute("aria-label", this.title);
     this.plot.addEventListener("pointerdown", () => this.context.hold(this), true);
     this.legend = element("div", "", "legend");
-    this.legend.hidden = this.signals.length < 2 && !signal.legend;
+    // The runs of a comparison have one legend for all charts.
+    this.legend.hidden = this.signals.length < 2 || signal.color !== undefined;
     const heading = element("h3", this.title);
     if (signal.help) heading.title = signal.help;
     this.element = container("article", "chart",
@@ -118,6 +120,11 @@ export class Chart {
     this.element.dataset.kind = "chart";
     this.element.dataset.chart = this.names[0];
     this.element.tabIndex = -1;
+  }
+
+  // Fade the curves of all runs but the one that is looked at.
+  showHighlight() {
+    fadeOthers(this.plot, this.context.highlighted ?? null);
   }
 
   setPinned(isPinned) {
@@ -239,7 +246,8 @@ export class Chart {
       container("div", "spark", container("span", "limits", element("span", high, "nowrap"), element("span", low, "nowrap")),
         picture),
       container("div", "ends", element("span", chartPosition(range[0], axis)), element("span", chartPosition(range[1], axis))));
-    this.#drawLegend(windows, this.context.colors);
+    this.#drawLegend(windows);
+    this.showHighlight();
   }
 
   #drawPlot(plotly, windows, range) {
@@ -253,7 +261,8 @@ export class Chart {
     let extent = null;
     windows.forEach((window) => {
       const curve = this.#curve(window, range, this.#color(window.name, colors), isSingle);
-      traces.push(...curve.traces);
+      const number = this.numbers.get(window.name);
+      traces.push(...curve.traces.map((trace, index) => ({ ...trace, uid: runTraceId(number, index) })));
       extent = chartExtent(curve.extent || [], extent);
     });
     const thresholds = this.#thresholds(range, extent, colors);
@@ -269,8 +278,9 @@ export class Chart {
     layout.annotations = [...marks.annotations, ...bad.annotations, ...this.#thresholdLabels(thresholds.labels, layout.yaxis, colors)];
     this.drawnWidth = layout.width;
     plotDraw(plotly, this.plot, traces, layout);
+    this.showHighlight();
     if (!this.isListening) this.#listen(plotly);
-    this.#drawLegend(windows, colors);
+    this.#drawLegend(windows);
   }
 
   // The traces of one signal: the range of ranks or of the records of a point, the values, and
@@ -307,7 +317,7 @@ export class Chart {
     const label = plotText(isSingle ? this.title : this.legends.get(name));
     const hover = `%{y:.4~g}${this.unit.name && isSingle ? ` ${this.unit.name}` : ""}`;
     const main = {
-      ...line, x, y: smoothed ? smooth : mean, line: { color, width: isSingle ? 1.6 : 1.2 }, name: label,
+      ...line, x, y: smoothed ? smooth : mean, line: { color, width: isSingle ? 1.6 : 1.2, dash: runDash(this.numbers.get(name)) }, name: label,
       hovertemplate: isSingle ? `${hover}%{text}<extra></extra>` : `${label}: ${hover}<extra></extra>`,
       ...(isSingle && { text: texts }),
     };
@@ -431,18 +441,14 @@ export class Chart {
     return { type: "linear", range, tickvals: ticks, ticktext: ticks.map(chartNumber) };
   }
 
-  #drawLegend(windows, colors) {
+  #drawLegend(windows) {
     const isNamed = windows.length > 1 || this.signals[0].legend;
-    const entries = isNamed && windows.length <= CHART_LEGEND_LIMIT
-      ? windows.map(({ name }) => [this.legends.get(name), this.#color(name, colors)]) : [];
+    const entries = isNamed && !this.legend.hidden && windows.length <= CHART_LEGEND_LIMIT
+      ? windows.map(({ name }) => [this.legends.get(name), this.numbers.get(name)]) : [];
     const key = JSON.stringify(entries);
     if (key === this.shownLegend) return;
     this.shownLegend = key;
-    this.legend.replaceChildren(...entries.map(([text, color]) => {
-      const swatch = element("i");
-      swatch.style.setProperty("color", color);
-      return container("span", "", swatch, element("span", text));
-    }));
+    this.legend.replaceChildren(...entries.map(([text, number]) => container("span", "", runSample(number), element("span", text))));
   }
 
   // A line at the position at which another chart is looked at; null for none.

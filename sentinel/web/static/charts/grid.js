@@ -1,5 +1,5 @@
 // A grid of charts: groups, those of open incidents first, pinned charts, and a filter by name.
-import { button, container, element, emptyState, recall, remember, setText } from "../dom.js";
+import { button, container, element, emptyState, formatCount, recall, remember, setAttributes, setText } from "../dom.js";
 import { Chart } from "./chart.js";
 
 const GRID_PINNED = "Pinned";
@@ -15,7 +15,7 @@ export class ChartGrid {
     this.charts = new Map();
     this.pinned = new Set(JSON.parse(recall(this.key) || "[]"));
     this.urgent = new Map();
-    this.filter = "";
+    this.filter = gridFilter("");
     this.groups = new Map();
     this.element = element("div", "", "chart-groups");
     this.none = emptyState("No chart has this name.");
@@ -62,9 +62,11 @@ export class ChartGrid {
     }
   }
 
+  // Show the charts whose names match a text; returns what is wrong with it, or "".
   setFilter(text) {
-    this.filter = text.trim().toLowerCase();
+    this.filter = gridFilter(text);
     this.arrange();
+    return this.filter.problem;
   }
 
   #pin(key) {
@@ -74,17 +76,11 @@ export class ChartGrid {
     this.arrange();
   }
 
-  #matches(chart) {
-    const words = this.filter.split(/\s+/).filter(Boolean);
-    const text = `${chart.title} ${chart.names.join(" ")}`.toLowerCase();
-    return words.every((word) => text.includes(word));
-  }
-
   // Put each chart into its group; elements that stay where they are keep their curves.
   arrange() {
     const byGroup = new Map([[GRID_PINNED, []], [GRID_URGENT, []]]);
     for (const { key, group, chart } of this.order || []) {
-      if (!this.#matches(chart)) continue;
+      if (!this.filter.matches(chart)) continue;
       const shown = this.pinned.has(key) ? GRID_PINNED : chart.names.some((name) => this.urgent.has(name)) ? GRID_URGENT : group;
       byGroup.set(shown, [...(byGroup.get(shown) || []), chart]);
     }
@@ -98,7 +94,7 @@ export class ChartGrid {
       setText(group.more, `Show ${charts.length - visible.length} more`);
     }
     const groups = shown.map(([name]) => this.groups.get(name).element);
-    if (!groups.length && this.filter) groups.push(this.none);
+    if (!groups.length && this.filter.text) groups.push(this.none);
     gridReplace(this.element, groups);
     this.shownCount = shown.reduce((sum, [, charts]) => sum + charts.length, 0);
   }
@@ -117,6 +113,43 @@ export class ChartGrid {
     }
     return this.groups.get(name);
   }
+}
+
+// A field that filters the charts of a grid, with how many there are, or why the text is no regular
+// expression.
+export function createChartFilter(grid, id) {
+  const input = setAttributes(element("input", "", "input"), {
+    type: "search", id, placeholder: "Filter charts, such as rew|kl", "aria-label": "Filter charts by name", "aria-describedby": `${id}-result`,
+    title: "Words, or regular expressions such as ^rew",
+  });
+  const result = setAttributes(element("span", "", "soft"), { id: `${id}-result`, role: "status" });
+  const apply = () => {
+    const problem = grid.setFilter(input.value);
+    setAttributes(input, { "aria-invalid": problem ? "true" : null });
+    result.className = problem ? "bad" : "soft";
+    setText(result, problem || (input.value.trim() ? formatCount(grid.shownCount, "chart") : ""));
+  };
+  input.addEventListener("input", apply);
+  return container("span", "row chart-filter", input, result);
+}
+
+// Whether a chart has each word of a text in its title or in the name of a signal: as a regular
+// expression, or as it is. `problem` states which word is no regular expression.
+function gridFilter(text) {
+  const words = text.trim().split(/\s+/).filter(Boolean);
+  let problem = "";
+  const tests = words.map((word) => {
+    const lower = word.toLowerCase();
+    try {
+      const pattern = new RegExp(word, "i");
+      return (name) => pattern.test(name) || name.toLowerCase().includes(lower);
+    } catch (error) {
+      const reason = error.message.split(": ").at(-1).toLowerCase();
+      problem ||= `“${word}” is not a regular expression (${reason}), and is searched as it is.`;
+      return (name) => name.toLowerCase().includes(lower);
+    }
+  });
+  return { text: words.join(" "), problem, matches: ({ title, names }) => tests.every((test) => [title, ...names].some(test)) };
 }
 
 // Elements that are in place already keep their focus and their curves.
