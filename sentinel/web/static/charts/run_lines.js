@@ -6,9 +6,16 @@ const RUN_COLORS = 8;
 // The dash of plotly.js, and that of SVG: the first eight runs are solid lines.
 const RUN_DASHES = [["solid", null], ["dash", "6 3"], ["dot", "1.5 2.5"], ["dashdot", "6 2.5 1.5 2.5"]];
 
+const RUN_SYMBOLS = ["circle", "diamond", "x-thin-open", "square-open"];
+
 // The dash of the curve with this number, as plotly.js names it.
 export function runDash(number) {
   return RUN_DASHES[Math.floor(number / RUN_COLORS) % RUN_DASHES.length][0];
+}
+
+// What stands for a dash where the points of a curve are marked.
+export function runSymbol(number) {
+  return RUN_SYMBOLS[Math.floor(number / RUN_COLORS) % RUN_SYMBOLS.length];
 }
 
 // The attributes of a curve with this number in a picture of SVG.

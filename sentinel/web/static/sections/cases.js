@@ -3,6 +3,7 @@ import {
   button, container, createChangeCheck, element, emptyState, formatCount, formatOpenCount, formatTime, formatTrainingEndCount,
   formatRanks, isActive, isNumber, setAttributes, setText, severityClass, textWithCode,
 } from "../dom.js";
+import { createLoader } from "../loading.js";
 import { caseCurves, rangeOfCase } from "./case_curves.js";
 import { caseAnchor, isOfTrainingEnd, lastingCases, singleIncidents } from "./header.js";
 import { openAcknowledgeDialog, openSilenceDialog, sendSuppression } from "./suppression.js";
@@ -13,7 +14,8 @@ export function createCases(page) {
   const open = element("div");
   const silences = element("div", "", "silences");
   const resolved = element("div");
-  const root = container("div", "", silences, open, resolved);
+  const pastCases = createLoader("the resolved cases", () => showResolved(page, resolved, page.run));
+  const root = container("div", "", silences, open, pastCases.element, resolved);
   const isOpenNew = createChangeCheck();
   const areSilencesNew = createChangeCheck();
   let resolvedKey = "";
@@ -49,7 +51,7 @@ export function createCases(page) {
       const key = JSON.stringify([run.state, run.cases.map(({ name }) => name)]);
       if (key !== resolvedKey) {
         resolvedKey = key;
-        showResolved(page, resolved, run);
+        pastCases.request();
       }
     },
     isEmpty: (run) => !run.cases.length && !run.incidents.length && !page.pastCases.length && !run.silences?.length,
@@ -276,12 +278,7 @@ function silenceBanner(page, silence) {
 
 // Cases that are over, newest first, each with its text on demand.
 async function showResolved(page, parent, run) {
-  let all;
-  try {
-    all = await page.source.getJson("api/cases");
-  } catch {
-    return;
-  }
+  const all = await page.source.getJson("api/cases");
   const shown = new Set([...run.cases, ...lastingCases(run, all)].map(({ name }) => name));
   const over = all.filter(({ name }) => !shown.has(name)).slice(0, MAX_RESOLVED_SHOWN);
   parent.replaceChildren(...(over.length

@@ -11,7 +11,7 @@ const MAX_STEP_TIMES = 50;
 // Elements for the bar (`bar`) and below it (`element`).
 export function createHeader(page) {
   const name = element("h1", "sentinel");
-  const state = setAttributes(element("span", "connecting", "badge info"), { role: "status" });
+  const state = setAttributes(element("span", "loading", "badge info"), { role: "status" });
   const list = setAttributes(element("a", "Runs", "crumb"), { href: "../../" });
   list.hidden = true;
   // The id, where the user gave the run a name.
@@ -36,6 +36,11 @@ export function createHeader(page) {
     setText(state, [run.state, run.tier !== "page" && run.tier, isOld && "no answer"].filter(Boolean).join(", "));
     state.className = `badge ${isOld ? "warning" : STATE_CLASSES[run.state] ?? "critical"}`;
   };
+  const showConnection = () => {
+    const text = connectionText(isUnreachable, run);
+    connection.hidden = !text;
+    setText(connection, text);
+  };
   const showTiles = () => run && fillTiles(tiles, tilesOf(run, pace, page.source));
   setInterval(showTiles, 1000);
 
@@ -52,6 +57,7 @@ export function createHeader(page) {
       setText(id, run.name ? run.run : "");
       name.title = run.run || "";
       showState();
+      showConnection();
       showVerdict(verdict, run, page.pastCases);
       showTiles();
       note.update(run);
@@ -62,19 +68,17 @@ export function createHeader(page) {
     },
     setConnection(status) {
       isUnreachable = status === "unreachable";
-      const text = connectionText(status, run);
-      connection.hidden = !text;
-      setText(connection, text);
+      showConnection();
       if (run) showState();
     },
   };
 }
 
-function connectionText(status, run) {
-  if (status === "unreachable") {
-    return `The agent does not answer. ${run ? "The page shows the last state that it got. " : ""}It tries again every few seconds.`;
-  }
-  return status === "reconnecting" && !run ? "Connecting to the agent." : "";
+// Without a state, what is missing is shown in place of the sections.
+function connectionText(isUnreachable, run) {
+  if (!isUnreachable || !run) return "";
+  const server = isActive(run) && run.is_live !== false && !run.log ? "agent" : "server";
+  return `The ${server} does not answer. The page shows the last state that it got. It tries again every few seconds.`;
 }
 
 function titleOf(run) {
