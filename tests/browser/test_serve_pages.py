@@ -124,7 +124,7 @@ def test_settings_are_columns_and_a_note_is_written(page, url, home):
     page.get_by_role("textbox", name="Note").fill("<img src=x onerror=alert(1)>\ngood seed")
     page.get_by_label("Your name").fill("ana")
     assert accessibility_problems(page) == []
-    page.get_by_role("button", name="Save").click()
+    page.get_by_role("button", name="Save", exact=True).click()
     row = page.get_by_role("row").filter(has_text="good seed")
     expect(row).to_contain_text("<img src=x onerror=alert(1)>")
     assert_usable(page)
@@ -137,7 +137,7 @@ def test_settings_are_columns_and_a_note_is_written(page, url, home):
     expect(page.locator(".run-note")).to_contain_text("good seed")
     page.get_by_role("button", name="Edit the note").click()
     page.get_by_role("textbox", name="Note").fill("")
-    page.get_by_role("button", name="Save").click()
+    page.get_by_role("button", name="Save", exact=True).click()
     expect(page.get_by_role("button", name="Add a note")).to_be_visible()
     assert not (home / "runs" / HEALTHY / "note.json").exists()
 
@@ -226,6 +226,19 @@ def test_many_runs_are_told_apart(page, url):
     page.wait_for_function(f"name => ({DRAWN})(name) === 9", arg="0:loss")
     page.get_by_label("Filter charts by name").fill("^rew|kl")
     expect(page.locator("#section-curves .chart:visible")).to_have_count(3)
+
+    # Any metric is the axis: the reward against the KL, with the runs closest to the pointer.
+    page.get_by_label("Axis").select_option(label="KL to the reference")
+    expect(page).to_have_url(re.compile("axis=signal%3Akl_ref"))
+    reward = page.locator(f"[data-chart='{RUNS.index(FAULTY)}:reward']")
+    expect(reward.locator("path.point").first).to_be_attached()
+    expect(reward).to_contain_text("kl_ref (nats)")
+    box = still_box(reward.locator(".plot"))
+    page.mouse.move(box["x"] + box["width"] * 0.8, box["y"] + box["height"] * 0.7)
+    expect(page.locator(".tooltip strong")).to_contain_text("kl_ref")
+    expect(page.locator(".tooltip tr.nearest, .tooltip tr:only-child")).to_have_count(1)
+    page.mouse.move(1, 1)
+    page.get_by_label("Axis").select_option("step")
 
     # The best reward stands at the number by which it is the best.
     row = page.locator("#section-metrics tr").filter(has=page.get_by_text("Reward", exact=True))
