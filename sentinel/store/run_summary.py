@@ -96,7 +96,7 @@ def make_summary(state: Mapping[str, Any], sparkline: Curve) -> JsonObject:
         **{key: str(text)[:_MAX_TEXT_CHARS] for key, text in texts.items()},
         "tags": [str(tag)[:40] for tag in state.get("tags", [])[:_MAX_TAGS]],
         "worst_case": _worst_case(state),
-        "note": short_note(state.get("note")),
+        "note": state.get("note", ""),
         "sparkline": {
             "name": name[:_MAX_TEXT_CHARS],
             "values": [_rounded(value) for value in values[-SPARKLINE_POINTS:]],
@@ -108,7 +108,7 @@ def make_summary(state: Mapping[str, Any], sparkline: Curve) -> JsonObject:
 def read_summary(state: Mapping[str, Any], reader: RunReader) -> JsonObject:
     """The summary of a run in that state, with the sparkline that `reader` reads."""
     note = read_note(reader.path.parent / NOTE_NAME)
-    state = {**state, "cases": problems_of(state, reader), "note": note and note.to_dict()}
+    state = {**state, "cases": problems_of(state, reader), "note": short_note(note)}
     of_training = {
         each["name"]: each["latest"] for each in reader.signals() if each["event"] != "heartbeat"
     }
@@ -162,14 +162,14 @@ def note_in_summary(directory: Path, note: Note | None) -> None:
         status, summary = path.stat(), parse_object(path.read_text(errors="replace"))
     except FileNotFoundError:
         return
-    write_summary(directory, summary | {"note": short_note(note and note.to_dict())})
+    write_summary(directory, summary | {"note": short_note(note)})
     # Later by a microsecond: the list of runs reads what has another time.
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns + 1000))
 
 
-def short_note(note: Mapping[str, Any] | None) -> str:
+def short_note(note: Note | None) -> str:
     """The start of a note on one line; empty without one."""
-    return clean(str(note["text"]), MAX_SHOWN_NOTE_CHARS) if note else ""
+    return "" if note is None else clean(note.text, MAX_SHOWN_NOTE_CHARS)
 
 
 @dataclass(slots=True)

@@ -457,7 +457,7 @@ class LogRuns:
             | {
                 "last_written": shown.last_written,
                 "tags": [shown.log.format or "not read"],
-                "note": short_note(note and note.to_dict()),
+                "note": short_note(note),
             }
         )
 

@@ -225,8 +225,8 @@ class RunRoutes:
             "note": lambda view, _: view.notes.read(),
         }
         changes: dict[str, Callable[[RunView], Change | None]] = {
-            "acknowledge": lambda view: view.suppression and view.suppression.acknowledge,
-            "silence": lambda view: view.suppression and view.suppression.silence,
+            "acknowledge": lambda view: view.suppression.acknowledge if view.suppression else None,
+            "silence": lambda view: view.suppression.silence if view.suppression else None,
             "note": lambda view: view.notes.write,
         }
         return [
