@@ -21,8 +21,8 @@ pytestmark = pytest.mark.timeout(600)
 expect.set_options(timeout=TIMEOUT_MS)
 RUN = "finished"
 UNTRUE = re.compile(
-    r"logged no value|No value yet|No detector has fired|No values of ranks|No notification was due|"
-    r"None\.|No text yet|not measured|Connecting|the agent",
+    r"logged no value|No value yet|No detector has fired|No values of ranks|"
+    r"No notification was due|None\.|No text yet|not measured|Connecting|the agent",
     re.IGNORECASE,
 )
 """What no page states of a run of which it does not know it."""

@@ -579,7 +579,10 @@ export class Chart {
 
   // The point of a path that the tooltip is about: several are at about the same position.
   #showDot(found) {
-    if (!found) return this.dot?.remove();
+    if (!found) {
+      this.dot?.remove();
+      return;
+    }
     this.dot ??= element("div", "", "dot");
     const { points, index } = found;
     this.dot.style.transform = `translate(${this.#left(points.x[index])}px, ${this.#top(points.mean[index] * this.unit.factor)}px)`;

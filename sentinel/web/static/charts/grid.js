@@ -159,7 +159,7 @@ export class ChartGrid {
         const { folded } = this.context.view;
         this.#setFolded(folded.includes(name) ? folded.filter((each) => each !== name) : [...folded, name]);
       }, "quiet fold");
-      toggle.append(element("span", name), count);
+      toggle.append(element("span", name), " ", count);
       const heading = container("h3", "group", toggle);
       heading.hidden = !name;
       const more = button("", () => {

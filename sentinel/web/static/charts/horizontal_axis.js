@@ -33,13 +33,14 @@ export function joinByStep(curve, positions) {
   return joined;
 }
 
-// The first and the last step at which the values of an axis are in `range`; null if none is.
-export function stepsInRange(positions, [start, end]) {
+// The first and the last step at which the values of an axis can be in `range`; null if none is. A
+// point that is the mean of several records covers the steps since the one before it.
+export function stepsInRange({ x, mean, min = mean, max = mean, attempt }, [start, end]) {
   let found = null;
-  positions.mean.forEach((value, index) => {
-    if (value === null || value < start || value > end) return;
-    const step = positions.x[index];
-    found = found ? [Math.min(found[0], step), Math.max(found[1], step)] : [step, step];
+  x.forEach((step, index) => {
+    if (min[index] === null || min[index] > end || max[index] < start) return;
+    const first = index > 0 && attempt?.[index] === attempt?.[index - 1] ? x[index - 1] : step;
+    found = found ? [Math.min(found[0], first), Math.max(found[1], step)] : [first, step];
   });
   return found;
 }

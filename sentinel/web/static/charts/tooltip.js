@@ -11,7 +11,7 @@ let tooltipBox = null;
 // `heads` names, if any. A row may have a `sample` of its line instead of the colour. `left` is the
 // position in the window.
 export function showTooltip(plot, left, { title, heads = [], rows, note = "" }) {
-  tooltipBox ??= element("div", "", "tooltip");
+  tooltipBox ??= createTooltip();
   const cells = rows.map(({ label, texts, color, dash, sample, isNearest }) => container("tr", isNearest ? "nearest" : "",
     container("th", "", sample ?? (color && tooltipSwatch(color, dash)), label), ...texts.map((text) => element("td", text))));
   const table = container("table", "",
@@ -25,6 +25,12 @@ export function showTooltip(plot, left, { title, heads = [], rows, note = "" }) 
   const top = below + size.height <= innerHeight ? below : Math.max(0, area.top - TOOLTIP_GAP - size.height);
   const start = Math.max(TOOLTIP_GAP, Math.min(left - size.width / 2, document.documentElement.clientWidth - size.width - TOOLTIP_GAP));
   tooltipBox.style.transform = `translate(${Math.round(start)}px, ${Math.round(top)}px)`;
+}
+
+// A press or a scroll anywhere ends it: a finger leaves nothing that would.
+function createTooltip() {
+  for (const name of ["pointerdown", "scroll"]) addEventListener(name, hideTooltip, true);
+  return element("div", "", "tooltip");
 }
 
 export function hideTooltip() {

@@ -1,5 +1,5 @@
 // Curves of everything that the run logs.
-import { button, container, emptyState, groupBy, isActive, setText, showToast } from "../dom.js";
+import { NATURAL_ORDER, button, container, emptyState, groupBy, isActive, setText, showToast } from "../dom.js";
 import { createLoader } from "../loading.js";
 import { chartContext } from "../charts/context.js";
 import { ChartGrid, createChartFilter } from "../charts/grid.js";
@@ -62,8 +62,7 @@ function curvesInGroups(signals) {
   const titles = new Map(CURVES_GROUPS);
   const chart = (group) => (signal) => ({ group, title: signal.label || signal.name, signals: [signal] });
   const known = groupBy(signals.filter(({ group }) => titles.has(group)), ({ group }) => group);
-  const order = new Intl.Collator("en", { numeric: true }).compare;
-  const logged = signals.filter(({ group }) => !titles.has(group)).sort((a, b) => order(a.name, b.name));
+  const logged = signals.filter(({ group }) => !titles.has(group)).sort((a, b) => NATURAL_ORDER(a.name, b.name));
   const prefixed = groupBy(logged, ({ name }) => curvePrefix(name));
   const shared = [...prefixed].filter(([prefix, members]) => prefix && members.length > 1);
   const single = logged.filter(({ name }) => !shared.some(([prefix]) => prefix === curvePrefix(name)));

@@ -110,6 +110,12 @@ export function lastingCases(run, pastCases) {
       || Number(b.severity === "critical") - Number(a.severity === "critical") || a.onset_step - b.onset_step);
 }
 
+// The case that the line at the top is about, whose text is there; undefined without one.
+export function leadingCase(run, pastCases) {
+  const [lasting] = lastingCases(run, pastCases);
+  return lasting && lasting.name === run.worst_case ? lasting : run.cases[0] ?? lasting;
+}
+
 // Whether a case was there when its training ended, one of several of the run, and not when the run did.
 export function isOfTrainingEnd({ lasted_until: end }) {
   return end === "the training finished";
@@ -123,12 +129,14 @@ export function caseAnchor(name) {
 function showVerdict(node, run, pastCases) {
   const open = run.cases;
   const lasting = lastingCases(run, pastCases);
-  const worst = lasting.length && lasting[0].name === run.worst_case ? undefined : open[0];
-  const target = worst ?? lasting[0] ?? singleIncidents(run)[0];
+  const leading = leadingCase(run, pastCases);
+  const worst = open.includes(leading) ? leading : undefined;
+  const target = leading ?? singleIncidents(run)[0];
+  // When it was found, and how sure its cause is, are at the case.
   const [className, title, detail] = worst
     ? [severityClass(worst), worst.message.subject,
-      [run.state === "finished" ? "It lasted until the run finished." : "", worst.now, worst.message.since, open.length > 1 ? `${formatCount(open.length - 1, "other case")} open.` : ""]
-        .filter(Boolean).join(" ")]
+      [run.state === "finished" ? "It lasted until the run finished." : "", worst.now, isNumber(worst.onset_step) && `Since step ${formatNumber(worst.onset_step)}.`,
+        open.length > 1 ? `${formatCount(open.length - 1, "other case")} open.` : ""].filter(Boolean).join(" ")]
     : verdictWithoutCase(run, lasting);
   node.className = `verdict ${className}`;
   setAttributes(node, { href: target ? `#${encodeName(caseAnchor(target.name))}` : null });

@@ -126,7 +126,7 @@ function timelineAxis(place, range, saves) {
 // Round positions of ticks.
 function timelineTicks([start, end], place) {
   const rough = (end - start) / TIMELINE_TICKS;
-  const sizes = place === "time" ? TIMELINE_SECONDS : [1, 2, 5].map((digit) => digit * 10 ** Math.floor(Math.log10(rough)));
+  const sizes = place === "time" ? TIMELINE_SECONDS : [1, 2, 5, 10].map((digit) => digit * 10 ** Math.floor(Math.log10(rough)));
   const step = [...sizes, sizes[sizes.length - 1] * 10].find((size) => size >= rough * 0.7);
   const ticks = [];
   for (let value = Math.ceil(start / step) * step; value <= end; value += step) ticks.push(value);
