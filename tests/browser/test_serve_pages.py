@@ -224,6 +224,8 @@ def test_many_runs_are_told_apart(page, url):
     expect(faded).to_have_count(0)
     legend.nth(3).click()
     page.wait_for_function(f"name => ({DRAWN})(name) === 9", arg="0:loss")
+    # The pointer is at a run that is hidden.
+    expect(faded).to_have_count(0)
     page.get_by_label("Filter charts by name").fill("^rew|kl")
     expect(page.locator("#section-curves .chart:visible")).to_have_count(3)
 

@@ -30,7 +30,7 @@ export function startComparison(comparison, load, runUrl, loadResult, lead = nul
   const hidden = new Set();
   const page = { view, comparison, hidden, runUrl, source: comparedSource(comparison, load) };
   const context = chartContext(page);
-  page.highlight = (index) => highlightRun(context, index);
+  page.highlight = (index) => highlightRun(context, hidden.has(index) ? null : index);
   const curves = createComparedCurves(page);
   const sections = [
     createComparedRuns(page), createComparedSettings(page), createComparedProblems(page), curves, createComparedMetrics(page),
@@ -73,6 +73,7 @@ function comparedBar(view, { metrics }) {
 // the name of its signal.
 function comparedSource(comparison, load) {
   const whole = new Map([[comparison.axis, comparison.series]]);
+  const listeners = new Set();
   const series = async (axis, names, start, end) => {
     const asked = axis === "hours" ? "time" : axis;
     const scale = axis === "hours" ? SECONDS_PER_HOUR : 1;
@@ -90,7 +91,9 @@ function comparedSource(comparison, load) {
   };
   return {
     isReport: report !== null,
-    subscribe: () => () => {},
+    subscribe: (handlers) => listeners.add(handlers),
+    // The axes reach as far as the runs that are shown now.
+    reset: () => listeners.forEach((handlers) => handlers.reset?.()),
     now: () => Date.now() / 1000,
     // Over the values of a metric, each run has its own.
     axisCurve: (signal, name) => comparedName(comparedCurve(name)[0], signal),
@@ -260,6 +263,8 @@ function createRunLegend(page, showRuns) {
       if (!page.hidden.delete(index)) page.hidden.add(index);
       item.setAttribute("aria-pressed", String(!page.hidden.has(index)));
       showRuns();
+      page.source.reset();
+      page.highlight(index);
     }, "quiet small");
     item.append(runSample(index), element("span", name));
     setAttributes(item, { "aria-pressed": "true", title: `Show or hide ${name} in the curves` });

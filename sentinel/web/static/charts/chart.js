@@ -140,9 +140,10 @@ export class Chart {
     this.element.tabIndex = -1;
   }
 
-  // Fade the curves of all runs but the one that is looked at.
+  // Fade the curves of all runs but the one that is looked at, if it is in this chart.
   showHighlight() {
-    fadeOthers(this.plot, this.context.highlighted ?? null);
+    const number = this.context.highlighted ?? null;
+    fadeOthers(this.plot, [...this.numbers.values()].includes(number) ? number : null);
   }
 
   setPinned(isPinned) {
