@@ -127,7 +127,7 @@ def problems_of(state: Mapping[str, Any], reader: RunReader) -> list[JsonObject]
     """
     open_ones = state.get("cases", [])
     is_active = state.get("state") in ACTIVE_STATES
-    lasted = [] if is_active else [each for each in reader.cases() if each["lasted_until"]]
+    lasted = [] if is_active else [each for each in reader.cases() if each.get("lasted_until")]
     return sorted([*open_ones, *lasted], key=urgency)
 
 

@@ -135,8 +135,10 @@ class RunView:
         mark = None if state.get("state") in ACTIVE_STATES else self.change_mark()
         if mark is None or mark != self._worst_case_mark:
             problems: list[JsonObject] = []
-            # The state is shown all the same.
-            with suppress(OSError, sqlite3.Error, NewerSchemaError):
+            # The state is shown all the same if the stored cases are damaged.
+            with suppress(
+                OSError, sqlite3.Error, NewerSchemaError, KeyError, ValueError, TypeError
+            ):
                 problems = problems_of(state, self.reader)
             self._worst_case_name = str(problems[0]["name"]) if problems else ""
             self._worst_case_mark = mark
