@@ -15,7 +15,7 @@ pytestmark = pytest.mark.timeout(1200)
 expect.set_options(timeout=TIMEOUT_MS)
 
 DRAWN_POINTS = 400
-MISSED_STEPS = 60
+MISSED_STEPS = 40
 """More than lie between two points of a run that is as long as this one."""
 SET_HIDDEN = """(isHidden) => {
   Object.defineProperty(document, "hidden", { value: isHidden, configurable: true });

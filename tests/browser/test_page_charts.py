@@ -23,7 +23,7 @@ TIMEOUT_SECONDS = 240.0
 expect.set_options(timeout=1e3 * TIMEOUT_SECONDS)
 HOSTILE_NAME = 'my/<b style="color:red">%{y}</b>'
 STEPS, FAULT_AT = 480, 320
-MANY = 100
+MANY = 75
 """Logged keys with one prefix; with the others, more than the state of a run has."""
 
 PLOTS = """() => Object.fromEntries([...document.querySelectorAll("#section-curves [data-chart]")]
@@ -151,7 +151,12 @@ def test_a_chart_has_a_text_for_those_who_do_not_see_it(shown):
     (signal,) = [each for each in shown.evaluate(SIGNALS) if each["name"] == "kl_ref"]
     latest = chart(shown, "kl_ref").locator(".latest").inner_text()
     assert float(latest) == pytest.approx(signal["latest"], rel=1e-3)
+    menu = chart(shown, "kl_ref").get_by_role("button", name="Save KL to the reference as a file")
+    menu.press("Enter")
+    expect(shown.get_by_role("menuitem").first).to_be_focused()
     assert accessibility_problems(shown) == []
+    shown.keyboard.press("Escape")
+    expect(menu).to_be_focused()
 
 
 def test_a_chart_shows_thresholds_and_incidents(shown):
@@ -264,8 +269,6 @@ def test_names_with_a_prefix_are_a_group_that_can_be_folded(shown):
     expect(toggle).to_have_attribute("aria-expanded", "false")
     assert "folded=my" in shown.evaluate("() => location.search")
 
-    shown.reload()
-    expect(toggle).to_have_attribute("aria-expanded", "false")
     # The search finds what is folded, and unfolds it.
     shown.keyboard.press("/")
     shown.keyboard.type("my/metric-7")
@@ -280,7 +283,7 @@ def test_the_latest_values_are_those_of_every_key(shown):
     count = len([each for each in shown.evaluate(SIGNALS) if each["event"] != "heartbeat"])
     expect(section.locator(".note")).to_have_text(f"{count} values")
     section.locator("summary").click()
-    for name, value in (("many.key_99", "99"), ("my/metric-29", "29.5")):
+    for name, value in (("many.key_74", "74"), ("my/metric-29", "29.5")):
         row = section.get_by_role("row", name=name, exact=False)
         expect(row.locator("td").nth(1)).to_have_text(value)
     section.locator("summary").click()
@@ -337,7 +340,6 @@ def test_a_signal_is_the_axis_of_the_others(shown):
         return drawn == {each: y for each, y in pairs.items() if start <= each <= end}
 
     until(is_detailed, TIMEOUT_SECONDS, "every record is shown")
-    assert accessibility_problems(shown) == []
     with shown.expect_download() as download:
         save(shown, "reward", "CSV")
     head, *rows = download.value.path().read_text().splitlines()
@@ -458,7 +460,9 @@ def test_without_plotly_curves_are_small(url, browser):
     context = new_context(browser, problems, viewport={"width": 390, "height": 844})
     page = context.new_page()
     page.route("**/plotly.min.js", lambda route: route.fulfill(status=404))
-    page.goto(url)
+    page.goto(f"{url}?folded=my")
+    group = page.get_by_role("button", name="my 31", exact=True)
+    expect(group).to_have_attribute("aria-expanded", "false")
     line = chart(page, "loss").locator("svg.sparkline path")
 
     def is_drawn():
