@@ -187,8 +187,7 @@ class LogRuns:
 
     def _find_database(self, entry: RunEntry) -> Path | None:
         """The database of a log; None before it is imported."""
-        with self._lock:
-            shown = self._logs.get(entry.run)
+        shown = self._find(entry.run)
         return None if shown is None else shown.cache.database(shown.cache.read())
 
     def _ask_for_scan(self) -> None:
@@ -205,9 +204,12 @@ class LogRuns:
 
     def view(self, run: str) -> RunView | None:
         """The view of a log; None if there is none of that name. Waits for its first rows."""
-        self._ask_for_scan()
-        with self._lock:
-            shown = self._logs.get(run)
+        self._wanted.set()
+        shown = self._find(run)
+        if shown is None:
+            # A folder that hangs delays no page of a log that is known.
+            self._ask_for_scan()
+            shown = self._find(run)
         if shown is None:
             return None
         shown.viewed_at = monotonic()
@@ -224,10 +226,13 @@ class LogRuns:
                     del self._views[name]
         return view.view
 
+    def _find(self, run: str) -> ShownLog | None:
+        with self._lock:
+            return self._logs.get(run)
+
     def path(self, run: str) -> Path | None:
         """The log of a run; None if there is none of that name."""
-        with self._lock:
-            shown = self._logs.get(run)
+        shown = self._find(run)
         return None if shown is None or shown.log.problem else shown.log.path
 
     def check(self, shown: ShownLog) -> None:
