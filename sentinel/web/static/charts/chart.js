@@ -392,7 +392,7 @@ export class Chart {
       traces.push({ ...faint, x, y: mean, line: { color: plotFade(color, 0.25), width: 0.8 } });
       traces.push({
         type: "scatter", mode: "markers", x, y: mean, hoverinfo: "skip", name: smoothed ? `${label}, values` : label,
-        marker: { color: x.map((_, index) => plotFade(color, CHART_PATH_FAINT + (1 - CHART_PATH_FAINT) * (index / (x.length - 1 || 1)))), size: 4, symbol: runSymbol(this.numbers.get(name)) },
+        marker: { color, size: 4, symbol: runSymbol(this.numbers.get(name)), opacity: x.map((_, index) => CHART_PATH_FAINT + (1 - CHART_PATH_FAINT) * (index / (x.length - 1 || 1))) },
       });
     } else if (smoothed) traces.push({ ...faint, x, y: mean, name: "values", showlegend: isSingle });
     if (smoothed || !isPath) {

@@ -17,6 +17,8 @@ const CONTEXT_LIVE_PAUSE = 2;
 const CONTEXT_THRESHOLDS_MS = 60000;
 const CONTEXT_MARKS_MS = 30000;
 const CONTEXT_POLL_MS = 15000;
+// Room on both sides of the values of a signal, as a share of their range.
+const CONTEXT_SIGNAL_MARGIN = 0.02;
 // Times after which what could not be loaded is asked for again.
 const CONTEXT_RETRY_MS = [2000, 5000, 15000, 30000];
 
@@ -128,8 +130,11 @@ class ChartContext {
   // Start and end of the x axis of all charts; null without any value.
   shownRange() {
     if (this.view.range) return this.view.range;
-    const { domain } = this.store;
-    return domain && (domain[0] === domain[1] ? [domain[0] - 0.5, domain[1] + 0.5] : domain);
+    const { domain, axisSignal: signal } = this.store;
+    if (!domain) return null;
+    // Many points of a path can be at an end of the values of a signal.
+    const margin = domain[0] === domain[1] ? 0.5 : signal === null ? 0 : CONTEXT_SIGNAL_MARGIN * (domain[1] - domain[0]);
+    return margin ? [domain[0] - margin, domain[1] + margin] : domain;
   }
 
   // The range of all charts in steps, or null for the whole run.
