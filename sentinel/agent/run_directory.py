@@ -21,7 +21,6 @@ from pathlib import Path
 from time import monotonic
 
 from sentinel.agent.home_sync import SEED_NAME, HomeSync, copy_run_directory
-from sentinel.agent.output_log import OUTPUT_LOG_NAME
 from sentinel.agent.registration import REGISTRATION_NAME, AgentRegistration
 from sentinel.insight.artifact import copy_artifacts
 from sentinel.model.counters import Counters
@@ -29,7 +28,6 @@ from sentinel.model.storage_state import MEMORY, StorageState
 from sentinel.store import database
 from sentinel.store.history import History
 from sentinel.store.recovery import (
-    STATE_NAME,
     load_state,
     open_storage,
     replace_damaged,
@@ -481,10 +479,10 @@ def _remove_files(fallback: Path) -> None:
 
 
 def _copy_files(home: Path, directory: Path) -> None:
-    """Copy what an agent continues besides the database. Raises OSError."""
-    for name in (STATE_NAME, OUTPUT_LOG_NAME):
-        with suppress(FileNotFoundError):
-            shutil.copy2(home / name, directory)
+    """Copy what earlier agents and users stored besides the database. Raises OSError."""
+    for path in home.iterdir():
+        if path.suffix in {".json", ".log"} and path.name != REGISTRATION_NAME:
+            shutil.copy2(path, directory)
     copy_artifacts(home, directory)
 
 
