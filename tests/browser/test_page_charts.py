@@ -23,8 +23,6 @@ TIMEOUT_SECONDS = 240.0
 expect.set_options(timeout=1e3 * TIMEOUT_SECONDS)
 HOSTILE_NAME = 'my/<b style="color:red">%{y}</b>'
 STEPS, FAULT_AT = 480, 320
-MANY = 75
-"""Logged keys with one prefix; with the others, more than the state of a run has."""
 
 PLOTS = """() => Object.fromEntries([...document.querySelectorAll("#section-curves [data-chart]")]
   .map((chart) => [chart.dataset.chart, chart.querySelector(".js-plotly-plot")])
@@ -51,7 +49,6 @@ SIGNALS = "() => fetch('api/signals').then((answer) => answer.json())"
 def url(tmp_path_factory):
     """The page of a run of which nothing is left but its database."""
     extra = {f"my/metric-{number}": number + 0.5 for number in range(30)} | {HOSTILE_NAME: 2.0}
-    extra |= {f"many.key_{number}": float(number) for number in range(MANY)}
     path = write_run(
         tmp_path_factory.mktemp("charts") / "home",
         run="grpo",
@@ -276,17 +273,6 @@ def test_names_with_a_prefix_are_a_group_that_can_be_folded(shown):
     expect(chart(shown, "my/metric-7")).to_be_focused()
     expect(toggle).to_have_attribute("aria-expanded", "true")
     assert "folded" not in shown.evaluate("() => location.search")
-
-
-def test_the_latest_values_are_those_of_every_key(shown):
-    section = shown.locator("#section-signals")
-    count = len([each for each in shown.evaluate(SIGNALS) if each["event"] != "heartbeat"])
-    expect(section.locator(".note")).to_have_text(f"{count} values")
-    section.locator("summary").click()
-    for name, value in (("many.key_74", "74"), ("my/metric-29", "29.5")):
-        row = section.get_by_role("row", name=name, exact=False)
-        expect(row.locator("td").nth(1)).to_have_text(value)
-    section.locator("summary").click()
 
 
 def test_a_zoom_is_undone_by_back_and_done_again_by_forward(shown):

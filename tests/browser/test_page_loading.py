@@ -11,6 +11,7 @@ from prometheus_client import CollectorRegistry
 from support.browsers import TIMEOUT_MS, PageProblems, accessibility_problems, new_context
 from support.stored_homes import write_run
 
+from sentinel.metrics.run_state import MAX_LOGGED_KEYS
 from sentinel.metrics.stored_state import stored_state
 from sentinel.store.run_reader import RunReader
 from sentinel.web.agent_site import AgentSite
@@ -20,6 +21,7 @@ from sentinel.web.server import WebServer
 pytestmark = pytest.mark.timeout(600)
 expect.set_options(timeout=TIMEOUT_MS)
 RUN = "finished"
+MANY = MAX_LOGGED_KEYS + 5
 UNTRUE = re.compile(
     r"logged no value|No value yet|No detector has fired|No values of ranks|"
     r"No notification was due|None\.|No text yet|not measured|Connecting|the agent",
@@ -32,7 +34,12 @@ VISIBLE_TEXT = "() => document.getElementById('page').innerText"
 @pytest.fixture(scope="module")
 def url(tmp_path_factory):
     path = write_run(
-        tmp_path_factory.mktemp("loading"), run=RUN, steps=40, ranks=2, sample_every=10
+        tmp_path_factory.mktemp("loading"),
+        run=RUN,
+        steps=40,
+        ranks=2,
+        sample_every=10,
+        extra_values={f"many.key_{number}": float(number) for number in range(MANY)},
     )
     view = RunView(RUN, RunReader(path), lambda: stored_state(path, RUN), path)
     server = WebServer(AgentSite(CollectorRegistry(), view))
@@ -128,3 +135,9 @@ def test_the_page_states_what_is_loading_and_what_failed_and_nothing_untrue(page
     expect(page.locator("#section-incidents").get_by_text("None.")).to_be_visible()
     for over in ("could not be loaded", re.compile("^Loading")):
         expect(page.get_by_text(over).filter(visible=True)).to_have_count(0)
+
+    # The state has fewer keys than were logged; the section has all of them.
+    latest = page.locator("#section-signals")
+    row = latest.get_by_role("row", name=f"many.key_{MANY - 1}")
+    expect(row.locator("td").nth(1)).to_have_text(str(MANY - 1))
+    assert int(latest.locator(".note").inner_text().split()[0]) > MANY
