@@ -30,6 +30,8 @@ SYNC_INTERVAL_SECONDS = 5.0
 """Interval between copies: history that a power failure can cost at most."""
 MAX_SYNC_SHARE = 0.02
 """Share of the time that copies may take; their interval is longer if they take long."""
+MAX_PAUSE_SECONDS = 30.0
+"""Longest interval between copies, after one that waited for the disk."""
 HANG_SECONDS = 5.0
 """A disk or file server that takes longer than this for one copy does not respond."""
 THINNING_SECONDS = 0.5
@@ -57,8 +59,7 @@ class HomeSync:
     ) -> None:
         self._source, self._open_home, self._on_copied = source, open_home, on_copied
         self._replace, self._retention = replace, retention
-        self._wake = threading.Event()
-        self._stopping = False
+        self._wake, self._stopping = threading.Event(), threading.Event()
         self._began_at: float | None = None
         self._error: Exception | None = None
         self._thread = threading.Thread(target=self._run, name="sentinel-home", daemon=True)
@@ -68,7 +69,7 @@ class HomeSync:
         self._thread.start()
 
     def wake(self) -> None:
-        """Copy soon. Never waits."""
+        """Copy as soon as `MAX_SYNC_SHARE` permits. Never waits."""
         self._wake.set()
 
     @property
@@ -84,14 +85,14 @@ class HomeSync:
 
     def finish(self, timeout: float) -> bool:
         """Copy once more and end the thread; whether that was done within `timeout` seconds."""
-        self._stopping = True
+        self._stopping.set()
         self._wake.set()
         self._thread.join(timeout)
         return not self._thread.is_alive() and self._error is None
 
     def _run(self) -> None:
         while True:
-            is_last = self._stopping
+            is_last = self._stopping.is_set()
             self._wake.clear()
             self._began_at = began_at = monotonic()
             try:
@@ -105,9 +106,9 @@ class HomeSync:
             self._began_at = None
             if is_last:
                 return
-            if not self._stopping:
-                seconds = (monotonic() - began_at) / MAX_SYNC_SHARE
-                self._wake.wait(max(SYNC_INTERVAL_SECONDS, seconds))
+            pause = min((monotonic() - began_at) / MAX_SYNC_SHARE, MAX_PAUSE_SECONDS)
+            self._stopping.wait(min(pause, SYNC_INTERVAL_SECONDS))
+            self._wake.wait(max(pause, SYNC_INTERVAL_SECONDS))
 
     def _copy(self, *, is_last: bool) -> None:
         home = self._open_home()
