@@ -24,6 +24,7 @@ from sentinel.transport.paths import AGENT_LOCK, DATABASE_NAME
 
 log = logging.getLogger(__name__)
 
+THREAD_NAME = "sentinel-home"
 SEED_NAME = "seed.db"
 """Name of a database that is being copied from the home directory."""
 SYNC_INTERVAL_SECONDS = 5.0
@@ -41,7 +42,7 @@ _NOT_COPIED = (f"{DATABASE_NAME}-", BEGUN_HERE_NAME, SEED_NAME, AGENT_LOCK, REGI
 """Beginnings of the names of files that stay in shared memory, besides the database."""
 
 
-class HomeSync:
+class HomeSync(threading.Thread):
     """A thread that copies `source` to the directory that `open_home` returns.
 
     `replace` gets a database there that cannot be read, see `copy_to_home`. `thin` returns the
@@ -57,16 +58,12 @@ class HomeSync:
         replace: Callable[[Path, Exception], object],
         retention: Callable[[History], HistoryRetention],
     ) -> None:
+        super().__init__(name=THREAD_NAME, daemon=True)
         self._source, self._open_home, self._on_copied = source, open_home, on_copied
         self._replace, self._retention = replace, retention
         self._wake, self._stopping = threading.Event(), threading.Event()
         self._began_at: float | None = None
         self._error: Exception | None = None
-        self._thread = threading.Thread(target=self._run, name="sentinel-home", daemon=True)
-
-    def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
 
     def wake(self) -> None:
         """Copy as soon as `MAX_SYNC_SHARE` permits. Never waits."""
@@ -87,10 +84,11 @@ class HomeSync:
         """Copy once more and end the thread; whether that was done within `timeout` seconds."""
         self._stopping.set()
         self._wake.set()
-        self._thread.join(timeout)
-        return not self._thread.is_alive() and self._error is None
+        self.join(timeout)
+        return not self.is_alive() and self._error is None
 
-    def _run(self) -> None:
+    def run(self) -> None:
+        """Copy until `finish` is called."""
         while True:
             is_last = self._stopping.is_set()
             self._wake.clear()
@@ -137,6 +135,13 @@ def copy_run_directory(
     copy_artifacts(source, home)
 
 
+def copy_file(path: Path, copy: Path) -> None:
+    """Copy a file, such that a reader sees the former content or the new one. Raises OSError."""
+    temporary = copy.with_name(f".{copy.name}.new")
+    shutil.copy2(path, temporary)
+    temporary.replace(copy)
+
+
 def _copy_if_changed(path: Path, copy: Path) -> None:
     with suppress(FileNotFoundError):
         status = path.stat()
@@ -144,4 +149,4 @@ def _copy_if_changed(path: Path, copy: Path) -> None:
             known = copy.stat()
             if (known.st_size, known.st_mtime_ns) == (status.st_size, status.st_mtime_ns):
                 return
-        shutil.copy2(path, copy)
+        copy_file(path, copy)

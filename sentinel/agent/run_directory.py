@@ -20,7 +20,7 @@ from math import inf
 from pathlib import Path
 from time import monotonic
 
-from sentinel.agent.home_sync import SEED_NAME, HomeSync, copy_run_directory
+from sentinel.agent.home_sync import SEED_NAME, HomeSync, copy_file, copy_run_directory
 from sentinel.agent.registration import REGISTRATION_NAME, AgentRegistration
 from sentinel.insight.artifact import copy_artifacts
 from sentinel.model.counters import Counters
@@ -280,7 +280,8 @@ class RunDirectory:
         stored = home / DATABASE_NAME
         # A lost one is reported, see `open_storage`.
         is_known = stored.exists() or (home / SUMMARY_NAME).exists()
-        if not is_known or (path.exists() and newest_time(stored) <= newest_time(path)):
+        is_here = path.exists() and path.stat().st_size > 0
+        if not is_known or (is_here and newest_time(stored) <= newest_time(path)):
             return
         with closing(
             open_storage(stored, self._storage, self._counters, self._clock, None)
@@ -344,7 +345,7 @@ class RunDirectory:
                 (directory / REGISTRATION_NAME).unlink(missing_ok=True)
                 self._registration.withdraw_target()
             elif self._registration.is_registered:
-                shutil.copy(self.path / REGISTRATION_NAME, directory)
+                copy_file(self.path / REGISTRATION_NAME, directory / REGISTRATION_NAME)
                 self._registration.publish_target()
 
         self._sync = HomeSync(self.path, open_home, publish, self._replace_home, self._retention)
@@ -492,9 +493,7 @@ def _copy_newer(source: Path, target: Path) -> None:
         copy = target / path.name
         if not copy.exists() or copy.stat().st_mtime < path.stat().st_mtime:
             target.mkdir(mode=0o700, exist_ok=True)
-            temporary = copy.with_name(f".{copy.name}.new")
-            shutil.copy2(path, temporary)
-            temporary.replace(copy)
+            copy_file(path, copy)
 
 
 def _make_reserve(directory: Path) -> None:

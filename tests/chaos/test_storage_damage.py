@@ -161,14 +161,15 @@ def test_monitoring_goes_on_after_damage_to_a_few_pages(tmp_path):
 
 
 def lose(*, is_deleted: bool) -> Damage:
-    """Kill the agent, empty or delete the database, and start the next agent."""
+    """Kill the agent, empty or delete the database and its copy, and start the next agent."""
 
     def damage(run: DamagedRun) -> None:
         run.kill_agent()
-        for path in run.directory.glob("sentinel.db*"):
-            path.unlink()
-        if not is_deleted:
-            run.database.touch()
+        for directory in (run.directory, run.home):
+            for path in directory.glob("sentinel.db*"):
+                path.unlink()
+            if not is_deleted:
+                (directory / "sentinel.db").touch()
         run.start_agent()
         until(lambda: 'reason="replaced",run="live"} 1.0' in metrics(run), 240.0, "it is reported")
 
