@@ -23,6 +23,8 @@ import time
 import urllib.request
 from pathlib import Path
 
+import psutil
+
 from sentinel.model.record import Event
 from sentinel.store.history import History
 
@@ -142,13 +144,22 @@ def step_delay_seconds(url: str) -> float:
     return time.time() - float(newest[1]) if newest else float("nan")
 
 
+def processes(pid: int) -> list[int]:
+    """A process and its children: that of the message store, if there are several nodes."""
+    return [pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))]
+
+
 def cpu_seconds(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / CLOCK_TICKS_PER_SECOND
+    """CPU seconds of a process and its children."""
+    texts = [Path(f"/proc/{each}/stat").read_text() for each in processes(pid)]
+    rows = [text.rpartition(")")[2].split() for text in texts]
+    return sum(int(row[11]) + int(row[12]) for row in rows) / CLOCK_TICKS_PER_SECOND
 
 
 def resident_mb(pid: int) -> float:
-    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
+    """Resident memory of a process and its children."""
+    texts = [Path(f"/proc/{each}/statm").read_text() for each in processes(pid)]
+    return sum(int(text.split()[1]) for text in texts) * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ from urllib.request import urlopen
 
 import torch
 import torch.distributed as dist
+from agent import processes
 from loopback import traffic
 
 from sentinel.model.record import Event
@@ -263,9 +264,9 @@ class Rank:
 
 
 def cpu_seconds_of_threads(pid: int) -> float:
-    """CPU seconds of a process with permanent threads, to the nanosecond."""
-    paths = Path(f"/proc/{pid}/task").glob("*/schedstat")
-    return sum(int(path.read_text().split()[0]) for path in paths) / 1e9
+    """CPU seconds of a process and its children with permanent threads, to the nanosecond."""
+    paths = [path for each in processes(pid) for path in Path(f"/proc/{each}/task").iterdir()]
+    return sum(int((path / "schedstat").read_text().split()[0]) for path in paths) / 1e9
 
 
 def wait_until_connected(head: str, nodes: int) -> None:

@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 from sentinel.cluster.authentication import MessageAuthenticator
 from sentinel.cluster.client import EXCHANGE_INTERVAL_SECONDS
 from sentinel.cluster.follower import HEARTBEAT_INTERVAL_SECONDS
-from sentinel.cluster.message_store import MessageStore, MessageStoreError
 from sentinel.cluster.protocol import (
     ACK_STRUCT,
     HEAD_INFO_KEY,
@@ -31,6 +30,7 @@ from sentinel.cluster.protocol import (
     HeadInfo,
     slot_keys,
 )
+from sentinel.cluster.torch_store import MessageStoreError, TorchStore
 from sentinel.model.record import WHOLE_RUN, Event, Record
 from sentinel.model.record_batch import coalesce
 from sentinel.transport.batch_codec import BatchEncoder
@@ -184,12 +184,12 @@ class Node:
         ]  # fmt: skip
 
 
-def connect(port: int) -> MessageStore:
+def connect(port: int) -> TorchStore:
     """A connection to the head, which may be busy; raises MessageStoreError after a minute."""
     deadline = time.monotonic() + CONNECT_SECONDS
     while True:
         try:
-            return MessageStore.connect("127.0.0.1", port)
+            return TorchStore.connect("127.0.0.1", port)
         except MessageStoreError:
             if time.monotonic() > deadline:
                 raise

@@ -64,7 +64,7 @@ EXTREME_VALUES = (nan, inf, -inf, 0.0, -1.0, 1e308, -1e308)
 HEARTBEAT_KEYS = frozenset(
     {
         *("ranks_running", "ranks_gone", "ranks_failed", "idle_seconds", "inactive_seconds"),
-        *("nodes", "nodes_lost", "lost_seconds"),
+        *("nodes", "nodes_lost", "lost_seconds", "store_flooded"),
     }
 )
 """Values of heartbeats that a detector can need, besides the signals of the catalogue."""

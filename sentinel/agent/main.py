@@ -233,6 +233,7 @@ class Agent:
                 lambda: self.source.first_identity,
                 configured_head=settings.cluster.head,
                 token=settings.cluster.secret_token(),
+                all_interfaces=settings.cluster.all_interfaces,
                 clock=clock,
             )
         self.processor: RunProcessor = RunProcessor(

@@ -56,6 +56,7 @@ class _ConnectionFactory:
     first_identity: Callable[[], Identity | None]
     configured_head: str
     token: str
+    all_interfaces: bool
 
     def endpoint(self) -> HeadEndpoint:
         """Where agents look for the head; a restart may change it."""
@@ -72,16 +73,13 @@ class _ConnectionFactory:
         )
 
     def server(self, identity: Identity, host: str, redirect_to: str = "") -> ClusterServer:
-        """A server that others reach at `host`.
-
-        Without a token the job id is the only secret: then it listens at that interface only.
-        """
+        """A server that others reach at `host`, at whose interface it listens."""
         return ClusterServer(
             self.endpoint().ports,
             self._authenticator(identity),
             self.counters,
             redirect_to,
-            listen_host="" if self.token else host,
+            listen_host="" if self.all_interfaces else host,
         )
 
     def _authenticator(self, identity: Identity) -> MessageAuthenticator:
@@ -93,6 +91,7 @@ class AgentRole:
 
     `first_identity` returns the identity of the lowest rank on this node, None until it is known.
     `configured_head` is the setting `head`: host, or host:port. `token` is the secret of the job.
+    A head listens at the interface of its own address, or at `all_interfaces`.
     """
 
     def __init__(  # noqa: PLR0913 - the settings and resources of the agent
@@ -104,11 +103,14 @@ class AgentRole:
         *,
         configured_head: str = "",
         token: str = "",
+        all_interfaces: bool = False,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.run, self.connection, self.counters, self.clock = run, connection, counters, clock
         self.first_identity = first_identity
-        self._factory = _ConnectionFactory(run, counters, first_identity, configured_head, token)
+        self._factory = _ConnectionFactory(
+            run, counters, first_identity, configured_head, token, all_interfaces
+        )
         self.head: Head | None = None
         self.follower: Follower | None = None
         self.failover: Failover | None = None
@@ -277,11 +279,9 @@ class AgentRole:
             address = format_address(self._stored_address(), head.server.port)
             self.announcing_client = self._factory.client(identity, established_head=address)
             self.announcing_client.start()
-        elif self.announcing_client is not None:
-            self.announcing_client.check_timeout()
-            if is_known:
-                self.announcing_client.request_stop()
-                self.announcing_client = None
+        elif is_known and self.announcing_client is not None:
+            self.announcing_client.request_stop()
+            self.announcing_client = None
 
     def _yield_to_established_head(
         self, identity: Identity, head: Head, early_records: list[Record]

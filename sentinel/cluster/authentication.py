@@ -28,6 +28,7 @@ REFUSAL_REASONS = (
     "gap",
     "foreign_key",
     "foreign_connection",
+    "flood",
 )
 """Why data of another agent is refused.
 
@@ -35,7 +36,8 @@ version: another protocol version. token: signed with another token. damaged: co
 malformed. repeated: already received. future: a time or step that is not plausible yet. too_large:
 exceeds the size limit. too_many: exceeds the limit of nodes. gap: never arrived, since the spool of
 the node was full. foreign_key, foreign_connection: keys and open connections of the store that
-belong to no agent; they are counted, but not removed."""
+belong to no agent; above a limit they are removed, or the store is closed and opened again, and
+each time is counted as a flood."""
 
 
 class RefusedMessageError(ValueError):

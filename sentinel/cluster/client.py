@@ -13,16 +13,13 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from math import inf
 
 from sentinel.cluster.authentication import MessageAuthenticator, RefusedMessageError, count_refused
 from sentinel.cluster.endpoints import HeadEndpoint, format_address, head_endpoint
-from sentinel.cluster.message_store import (
-    CONNECT_TIMEOUT_SECONDS,
-    MessageStore,
-    MessageStoreError,
-)
+from sentinel.cluster.message_store import MessageStore
 from sentinel.cluster.protocol import (
     ACK_STRUCT,
     HEAD_INFO_KEY,
@@ -31,7 +28,7 @@ from sentinel.cluster.protocol import (
     SlotKeys,
     slot_keys,
 )
-from sentinel.cluster.sockets import shutdown_connections
+from sentinel.cluster.torch_store import CONNECT_TIMEOUT_SECONDS, MessageStoreError
 from sentinel.model.counters import Counters
 from sentinel.transport.rendezvous import NO_RENDEZVOUS
 
@@ -45,8 +42,6 @@ INITIAL_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS = 0.5, 5.0
 JOIN_TIMEOUT_SECONDS = 10.0
 ACK_TIMEOUT_SECONDS = 8.0
 """After which an unacknowledged message, or its acknowledgement, is assumed to be deleted."""
-CALL_TIMEOUT_SECONDS = 8.0
-"""After which the connection of a blocked call is shut down."""
 
 _NO_ACK_ERROR = "The head does not answer, though its store does."
 
@@ -128,6 +123,7 @@ class ClusterClient:
         authenticator: MessageAuthenticator,
         node_info: Mapping[str, str],
         counters: Counters,
+        store: MessageStore | None = None,
     ) -> None:
         self._find_endpoint, self._authenticator = find_endpoint, authenticator
         self._node_info, self._counters = dict(node_info), counters
@@ -139,8 +135,8 @@ class ClusterClient:
         self._sent_at = inf
         """When the message was written that is not acknowledged yet."""
         self._session_number = 0
-        self._last_progress_at = self._last_poll_at = time.monotonic()
-        self._port = 0
+        self._last_poll_at = time.monotonic()
+        self._store = MessageStore() if store is None else store
         self._is_refusal_reported = False
         self._stop = threading.Event()
         self._search_now = threading.Event()
@@ -157,14 +153,11 @@ class ClusterClient:
         self._search_now.set()
 
     def stop(self, timeout: float = 5.0) -> None:
-        """End now; a blocked call is shut down."""
+        """End now; a blocked call raises."""
         self.request_stop()
         self._thread.join(timeout=0.5)
-        deadline = time.monotonic() + timeout
-        while self._thread.is_alive() and time.monotonic() < deadline:
-            # Repeatedly: a call that is shut down while it connects tries once more.
-            shutdown_connections(self._port)
-            self._thread.join(timeout=0.1)
+        self._store.abort()
+        self._thread.join(timeout)
 
     def is_head_reachable(self) -> bool:
         """Whether the head answers, or its port accepts connections; then it is searched at once.
@@ -186,13 +179,11 @@ class ClusterClient:
         """Send a message in that session; the previous one must be acknowledged."""
         self._outgoing = session, message
 
-    def check_timeout(self) -> None:
-        """Shut down a call that exceeds CALL_TIMEOUT_SECONDS. Call this often."""
-        if time.monotonic() - self._last_progress_at > CALL_TIMEOUT_SECONDS:
-            self._note_progress()
-            shutdown_connections(self._port)
-
     def _run(self) -> None:
+        with closing(self._store):
+            self._search()
+
+    def _search(self) -> None:
         backoff = INITIAL_BACKOFF_SECONDS
         while not self._stop.is_set():
             previous_session = self._session_number
@@ -207,7 +198,6 @@ class ClusterClient:
                 log.exception("The connection to the head failed")
                 self.error = f"{type(error).__name__}: {error}"
             self.is_connected = False
-            self._note_progress()
             backoff = (
                 INITIAL_BACKOFF_SECONDS
                 if self._session_number > previous_session
@@ -219,9 +209,8 @@ class ClusterClient:
 
     def _run_session(self) -> None:
         """One session, until it fails."""
-        session = self._connect_to_head(self._find_endpoint())
         try:
-            self._note_progress()
+            session = self._connect_to_head(self._find_endpoint())
             session.send_hello(self._node_info)
             self._wait_until_accepted(session)
             self.is_connected, self.error = True, ""
@@ -229,7 +218,7 @@ class ClusterClient:
                 self._exchange(session)
                 self._stop.wait(EXCHANGE_INTERVAL_SECONDS)
         finally:
-            session.store.close()
+            self._store.disconnect()
 
     def _connect_to_head(self, endpoint: HeadEndpoint, *, is_redirected: bool = False) -> _Session:
         """Connect to the first port with a head of this job; follow one redirect.
@@ -238,13 +227,12 @@ class ClusterClient:
         """
         if not endpoint.host:
             raise MessageStoreError("The address of rank 0 is unknown: set [cluster] head.")
-        refused: RefusedMessageError | None = None
+        store, refused = self._store, None
         failure = MessageStoreError(f"The stores at {endpoint.host} do not belong to the head.")
         for port in endpoint.ports:
             address = format_address(endpoint.host, port)
             try:
-                store = self._open_store(endpoint.host, port)
-                self._note_progress()
+                store.connect(endpoint.host, port)
                 if not store.has(HEAD_INFO_KEY):
                     continue
                 (message,) = store.read([HEAD_INFO_KEY])
@@ -269,16 +257,10 @@ class ClusterClient:
                 return _Session(store, self._authenticator, head.instance_id)
         raise refused or failure
 
-    def _open_store(self, host: str, port: int) -> MessageStore:
-        self._port = port
-        self._note_progress()
-        return MessageStore.connect(host, port)
-
     def _report_refusal(self, store: MessageStore) -> None:
         """Send a hello that this head refuses and counts, once."""
         if not self._is_refusal_reported:
             self._is_refusal_reported = True
-            self._note_progress()
             _Session(store, self._authenticator, "").send_hello(self._node_info)
 
     def _wait_until_accepted(self, session: _Session) -> None:
@@ -291,7 +273,6 @@ class ClusterClient:
     def _poll_ack(self, session: _Session) -> bool:
         """Read the newest acknowledgement; whether there is one in this session."""
         self._last_poll_at = time.monotonic()
-        self._note_progress()
         ack = session.read_ack()
         if ack is None:
             return False
@@ -318,6 +299,3 @@ class ClusterClient:
             self._sent_at = time.monotonic()
         elif time.monotonic() - self._sent_at > ACK_TIMEOUT_SECONDS:
             raise MessageStoreError(_NO_ACK_ERROR)
-
-    def _note_progress(self) -> None:
-        self._last_progress_at = time.monotonic()

@@ -65,7 +65,6 @@ class Follower:
         Returns what this agent evaluates itself: heartbeats on the head, if it is the deputy.
         """
         self.listening_clock.advance()
-        self.client.check_timeout()
         self._read_ack()
         own: list[Record] = []
         for record in local_records:

@@ -61,6 +61,7 @@ class Head:
     _delayed_loss_time: float = -1.0
     """When the loss was found that could not be sent at once."""
     _receiver_reached_at: float = 0.0
+    _store_count: int = 1
 
     def __post_init__(self) -> None:
         self.membership = Membership(self.host, self.connection, self.clock)
@@ -84,7 +85,10 @@ class Head:
     def merge(self, local_entries: Iterable[RecordOrBatch]) -> list[RecordOrBatch]:
         """The records of the run: those of the local node, and all that have arrived."""
         now = self.clock()
-        if self.membership.listening_clock.advance():
+        if self.server.store_count != self._store_count:
+            self._store_count = self.server.store_count
+            self.membership.end_sessions()
+        if self.membership.listening_clock.advance(is_listening=not self.server.flood):
             self.membership.note_suspension()
         for hello in self.server.drain_hellos():
             self._register_node(hello)
@@ -102,7 +106,9 @@ class Head:
             self._deputy_slot = self.run_heartbeat.deputy_slot()
             self.server.run_finished = self.finished
             waiting = self.server.waiting_slots()
-            entries += self.run_heartbeat.records(now, waiting, is_last=self.is_shutting_down)
+            entries += self.run_heartbeat.records(
+                now, waiting, flood=self.server.flood, is_last=self.is_shutting_down
+            )
         return coalesce(entries)
 
     def persist(self) -> None:
@@ -118,6 +124,9 @@ class Head:
 
     def after_commit(self) -> None:
         """Acknowledge what is stored. The transaction is committed."""
+        if self._pending_acks and self._deputy_slot not in self.membership.by_slot:
+            # With the first acknowledgement: the head may be lost before its next heartbeat.
+            self._deputy_slot = self.run_heartbeat.deputy_slot()
         while self._pending_acks:
             slot, (number, row) = self._pending_acks.popitem()
             self.server.acknowledge(slot, number, row, is_deputy=slot == self._deputy_slot)

@@ -89,7 +89,7 @@ def merge_heartbeats(
     - values `nodes`, `nodes_lost`, and `lost_seconds`, the shortest silence of a lost node;
     - attributes `lost_ranks` and `lost_nodes` (hosts). Ranks of lost nodes count as died or failed
       only if that was reported before;
-    - `blocked_by` is "node_lost" where the other ranks wait for lost nodes;
+    - `blocked_by` is "node_lost" where the other ranks wait for lost nodes, and none is suspended;
     - `failure_origin` is "node_lost" where a lost node explains the first failure, and "undecided"
       while it may still turn out to.
 
@@ -114,7 +114,7 @@ def merge_heartbeats(
     is_blocked = "straggler_ranks" in attributes and _is_blocked_by_silence(
         values["idle_seconds"], values["lost_seconds"]
     )
-    if attributes["lost_ranks"] and is_blocked:
+    if attributes["lost_ranks"] and is_blocked and "blocked_by" not in attributes:
         attributes |= {"straggler_ranks": attributes["lost_ranks"], "blocked_by": "node_lost"}
         attributes.pop("all_behind", None)
     attributes |= _failure_origin(

@@ -16,10 +16,14 @@ class ListeningClock:
         self._last_advance = clock()
         self.seconds = 0.0
 
-    def advance(self) -> bool:
-        """Count the time since the last call, at most MAX_INTERVAL_SECONDS; whether it was more."""
+    def advance(self, *, is_listening: bool = True) -> bool:
+        """Count the time since the last call, at most MAX_INTERVAL_SECONDS; whether it was more.
+
+        Nothing is counted unless `is_listening`: while messages cannot arrive though this runs.
+        """
         now = self._clock()
         passed = now - self._last_advance
-        self.seconds += min(max(0.0, passed), MAX_INTERVAL_SECONDS)
+        if is_listening:
+            self.seconds += min(max(0.0, passed), MAX_INTERVAL_SECONDS)
         self._last_advance = now
         return passed > MAX_INTERVAL_SECONDS

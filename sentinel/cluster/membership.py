@@ -64,6 +64,10 @@ class Membership:
         self.by_slot[slot] = member
         return member, previous_slot
 
+    def end_sessions(self) -> None:
+        """End the sessions of all nodes: the store in which they had slots is closed."""
+        self.by_slot.clear()
+
     def persist(self) -> None:
         """Store what changed, within the caller's transaction."""
         for member in self.members.values():

@@ -25,13 +25,19 @@ class RunHeartbeat:
     attempt_map: AttemptMap
 
     def records(
-        self, now: float, waiting_slots: Collection[int] = (), *, is_last: bool = False
+        self,
+        now: float,
+        waiting_slots: Collection[int] = (),
+        *,
+        flood: str = "",
+        is_last: bool = False,
     ) -> Iterator[Record]:
         """The heartbeat at `now`, in seconds since the epoch; before it, synthesized STOPs.
 
         Its attribute `unreported_ranks` holds the ranges of ranks that have sent nothing yet,
         `unread_ranks` ranks with records that have not arrived; `waiting_slots` are the slots with
-        messages that are not processed.
+        messages that are not processed. `flood` describes a flood of the message store, which
+        makes the value `store_flooded` 1 instead of 0, and the attribute `store_flood`.
 
         Nothing before the first heartbeat of a node. `is_last` is whether the head shuts down
         after this one, so that what is undecided stays so.
@@ -66,6 +72,9 @@ class RunHeartbeat:
         if heartbeat.attributes["state"] in ENDED_STATES and self._is_run_active():
             # The heartbeat of a node overtakes its last records.
             attributes["state"] = "running"
+        values["store_flooded"] = float(bool(flood))
+        if flood:
+            attributes["store_flood"] = flood
         if is_last:
             attributes["final"] = "yes"
             if heartbeat.attributes.get("failure_origin") == "undecided":

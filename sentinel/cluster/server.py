@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import json
 import logging
+import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import inf
 from secrets import token_hex
@@ -24,7 +25,7 @@ from sentinel.cluster.authentication import (
     RefusedMessageError,
     count_refused,
 )
-from sentinel.cluster.message_store import MessageStore, MessageStoreError
+from sentinel.cluster.message_store import MessageStore, StoreProcessError
 from sentinel.cluster.protocol import (
     ACK_STRUCT,
     HEAD_INFO_KEY,
@@ -39,6 +40,7 @@ from sentinel.cluster.sockets import (
     count_accepted_connections,
     local_address,
 )
+from sentinel.cluster.torch_store import MessageStoreError
 from sentinel.model.counters import Counters
 
 Item = TypeVar("Item")
@@ -60,8 +62,20 @@ MAX_EMPTY_POLLS = 100
 STRANGER_CHECK_SECONDS = 5.0
 """Interval at which keys and connections of strangers are counted. One that is there at two checks
 counts, since an agent that connects has no session yet."""
+MAX_FOREIGN_KEYS = MAX_FOREIGN_CONNECTIONS = 1000
+"""Keys and connections of strangers above which the store is closed and opened again: torch neither
+removes nor closes one of them."""
+MAX_STORE_BYTES, MAX_STORE_BYTES_PER_NODE = 96 << 20, 1 << 20
+"""Memory of the store. Above half of it the store is closed and opened again; a connection whose
+message exceeds it is closed by torch."""
+FLOOD_SECONDS = 15.0
+"""How long after its last sign a flood lasts: nodes need some seconds to connect again."""
 MAX_RECEIVED_BYTES = 64 << 20
 """Size limit of received messages that are not drained yet; others stay in their mailboxes."""
+
+
+class StoreFloodedError(MessageStoreError):
+    """Strangers fill the store, and only closing it ends that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +109,10 @@ class ClusterServer:
     port: int = 0
     """The port of the store; 0 while there is none."""
     error: str = "the store is being opened"
+    store_count: int = 0
+    """How many stores were opened, one after the other. Each begins without nodes."""
+    open_store: Callable[[socket.socket], MessageStore] = MessageStore.host
+    """Hosts a store on a listening socket."""
     _hellos: deque[Hello] = field(default_factory=deque)
     _received: deque[tuple[int, bytes]] = field(default_factory=deque)
     _pending_acks: dict[int, tuple[int, int, bool]] = field(default_factory=dict)
@@ -106,10 +124,17 @@ class ClusterServer:
     """Slots of nodes that said hello and are not dropped."""
     _first_slot: int = 0
     """The last slot before this store."""
+    _taken_slots: int = 0
+    """The last slot that a node has taken, whose hello may not be read yet."""
     _removed_slots: int = 0
     _strangers: dict[str, tuple[int, int]] = field(default_factory=dict)
     """By reason, how many strangers there were at the last check, and how many are counted."""
     _strangers_checked_at: float = 0.0
+    _max_store_bytes: int = 0
+    _flood: str = ""
+    _flooded_at: float = -inf
+    _closed_by_flood: int = 0
+    """How often the store was closed since the flood began, after the first time."""
     _last_slot: int = 0
     _last_ack_at: float = -inf
     """When an acknowledgement was last written."""
@@ -160,23 +185,35 @@ class ClusterServer:
         """End the session of that slot."""
         self._dropped_slots.append(slot)
 
+    @property
+    def flood(self) -> str:
+        """How strangers fill the store, as a sentence; "" if none do, or have lately."""
+        return self._flood if time.monotonic() - self._flooded_at < FLOOD_SECONDS else ""
+
     def _run(self) -> None:
         while not self._stop.is_set():
+            delay = RETRY_DELAY_SECONDS
             try:
                 self._serve()
+            except (StoreFloodedError, StoreProcessError) as error:
+                self.error = str(error)
+                # At once at first, so that the other nodes soon connect again.
+                self._closed_by_flood = self._closed_by_flood + 1 if self.flood else 0
+                delay = min(delay, self._closed_by_flood)
+                self._note_flood(str(error))
             except (MessageStoreError, NoFreePortError) as error:
                 self.error = str(error)
             except Exception as error:
                 log.exception("The message store failed")
                 self.error = f"{type(error).__name__}: {error}"
             self.port = 0
-            self._stop.wait(RETRY_DELAY_SECONDS)
+            self._stop.wait(delay)
 
     def _serve(self) -> None:
         self.listen_address = local_address(self.listen_host)
         listener = bind_first_free_port(self.ports, self.listen_address)
         port = listener.getsockname()[1]
-        store = MessageStore.host(listener)
+        store = self.open_store(listener)
         try:
             self._open_slots.clear()
             self._pending_joins.clear()
@@ -185,16 +222,24 @@ class ClusterServer:
             # store and must not reach other nodes.
             self._write_slot_counter(store)
             self._publish_head_info(store)
+            self.store_count += 1
             self.port, self.error = port, ""
             self._sessions.clear()
-            self._first_slot = self._last_slot
+            self._first_slot = self._taken_slots = self._last_slot
             self._removed_slots = 0
-            self._strangers = {}
+            self._strangers, self._max_store_bytes = {}, 0
+            self._limit_memory(store)
             while not self._stop.wait(POLL_INTERVAL_SECONDS):
                 self._poll_store(store)
                 self._count_strangers(store, port)
+                self._check_size(store)
             self._send_acks(store)
             time.sleep(max(0.0, self._last_ack_at + FINAL_ACK_SECONDS - time.monotonic()))
+        except MessageStoreError as error:
+            size = store.memory_bytes
+            if size > self._max_store_bytes // 2:
+                raise StoreFloodedError(f"{error} It took {size >> 20} MiB.") from None
+            raise
         finally:
             store.close()
 
@@ -242,6 +287,7 @@ class ClusterServer:
             count_refused(self.counters, "damaged")
             self._write_slot_counter(store)
             count = self._last_slot
+        self._taken_slots = count
         for slot in range(self._last_slot + 1, min(count, self._last_slot + MAX_PENDING_JOINS) + 1):
             self._last_slot = slot
             self._pending_joins[slot] = MAX_EMPTY_POLLS
@@ -284,16 +330,50 @@ class ClusterServer:
         if now - self._strangers_checked_at < STRANGER_CHECK_SECONDS:
             return
         self._strangers_checked_at = now
-        slots = self._last_slot - self._first_slot - self._removed_slots
-        # The head info, the slot counter, and the keys of each slot; our own connection.
-        keys = store.count_keys() - 2 - len(slot_keys(0)) * max(0, slots)
+        # Our own connection is none of a node.
         connections = count_accepted_connections(port) - 1 - len(self._sessions)
-        for reason, number in (("foreign_key", keys), ("foreign_connection", connections)):
-            previous, counted = self._strangers.get(reason, (0, 0))
-            new = max(0, min(previous, number) - counted)
-            if new:
-                count_refused(self.counters, reason, new)
-            self._strangers[reason] = number, counted + new
+        self._count_refused_strangers("foreign_key", self._foreign_key_count(store))
+        before, _ = self._strangers.get("foreign_connection", (0, 0))
+        self._count_refused_strangers("foreign_connection", connections)
+        # Nodes of a large job that connect at once are none at the next check.
+        if min(before, connections) > MAX_FOREIGN_CONNECTIONS:
+            raise StoreFloodedError(f"It had {connections:,} connections of no agent.")
+
+    def _count_refused_strangers(self, reason: str, number: int) -> None:
+        previous, counted = self._strangers.get(reason, (0, 0))
+        new = max(0, min(previous, number) - counted)
+        if new:
+            count_refused(self.counters, reason, new)
+        self._strangers[reason] = number, counted + new
+
+    def _foreign_key_count(self, store: MessageStore) -> int:
+        slots = self._taken_slots - self._first_slot - self._removed_slots
+        # The head info, the slot counter, and the keys of each slot.
+        return store.count_keys() - 2 - len(slot_keys(0)) * max(0, slots)
+
+    def _check_size(self, store: MessageStore) -> None:
+        """Raise StoreFloodedError if strangers fill the store."""
+        self._limit_memory(store)
+        count, size = self._foreign_key_count(store), store.memory_bytes
+        if count <= MAX_FOREIGN_KEYS and size <= self._max_store_bytes // 2:
+            return
+        _, counted = self._strangers.get("foreign_key", (0, 0))
+        if count > counted:
+            count_refused(self.counters, "foreign_key", count - counted)
+        raise StoreFloodedError(f"It had {count:,} keys of no agent.")
+
+    def _limit_memory(self, store: MessageStore) -> None:
+        """Adapt the limit of the store to the number of nodes."""
+        limit = MAX_STORE_BYTES + MAX_STORE_BYTES_PER_NODE * len(self._sessions)
+        if limit != self._max_store_bytes:
+            self._max_store_bytes = limit
+            store.limit_memory(limit)
+
+    def _note_flood(self, reason: str) -> None:
+        self._flood = f"The message store was closed and opened again. {reason}"
+        self._flooded_at = time.monotonic()
+        log.warning("%s", self._flood)
+        count_refused(self.counters, "flood")
 
     def _collect_messages(self, store: MessageStore) -> None:
         if sum(len(body) for _, body in self._received) > MAX_RECEIVED_BYTES:

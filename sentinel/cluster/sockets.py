@@ -1,10 +1,8 @@
-"""Sockets of the cluster: where the head listens, and how calls that block forever are aborted."""
+"""Sockets of the cluster: where the head listens, and who is connected."""
 
 from __future__ import annotations
 
-import os
 import socket
-import stat
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -56,25 +54,6 @@ def bind_first_free_port(ports: Sequence[int], address: str = "") -> socket.sock
     )
 
 
-def shutdown_connections(port: int) -> None:
-    """Shut down each connection of this process to a peer at `port`; blocked calls raise.
-
-    A call of the store has no timeout of its own while the peer keeps its socket open.
-    """
-    for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 - only the names are needed
-        with suppress(OSError):
-            # Only of a socket a duplicate is made and closed: closing one of a database would
-            # release the locks that this process holds on it, and other writers would damage it.
-            if not stat.S_ISSOCK(os.fstat(int(name)).st_mode):
-                continue
-            # A duplicate: another thread may close the original at any time.
-            descriptor = os.dup(int(name))
-            try:
-                _shutdown_if_peer_port(descriptor, port)
-            finally:
-                os.close(descriptor)
-
-
 def count_accepted_connections(port: int) -> int:
     """Open connections of peers to our `port`, in the network namespace of this process."""
     return sum(_count_established(Path("/proc/self/net", name), port) for name in ("tcp", "tcp6"))
@@ -89,15 +68,3 @@ def _count_established(table: Path, port: int) -> int:
     return sum(
         row[3] == _ESTABLISHED and int(row[1].rpartition(":")[2], 16) == port for row in rows
     )
-
-
-def _shutdown_if_peer_port(descriptor: int, port: int) -> None:
-    if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
-        return
-    connection = socket.socket(fileno=descriptor)
-    try:
-        # The address of a Unix socket is a string.
-        if connection.family != socket.AF_UNIX and connection.getpeername()[1] == port:
-            connection.shutdown(socket.SHUT_RDWR)
-    finally:
-        connection.detach()

@@ -104,13 +104,15 @@ class ClusterSettings(BaseModel):
     """How the agents of several nodes find each other; by default from the launcher's variables.
 
     `head` is the address of the agent of rank 0: host, or host:port. `token` is the secret that all
-    agents of a job share; messages without it are rejected.
+    agents of a job share; messages without it are rejected. The head listens at the interface of
+    the address at which the others look for it, or with `all_interfaces` at all of them.
     """
 
     model_config = ConfigDict(extra="forbid", hide_input_in_errors=True, frozen=True)
 
     head: str = Field("", pattern=_HEAD_ADDRESS_PATTERN)
     token: SecretStr | None = Field(None, min_length=1)
+    all_interfaces: bool = False
 
     def secret_token(self) -> str:
         """The token in plain text; empty if there is none."""

@@ -5,6 +5,7 @@ Formula
                head's node is the one that is lost, another agent has received none from the head
     warning  = the ranks of the other nodes still take steps: only the agent or its network
                connection is lost, since training does not continue without ranks
+    An incident of ranks that waited for a lost node ends with their next step, not with its report.
 
 Units
     `nodes_lost`: nodes of the current attempt. Silence: seconds. Other ranks count as running if
@@ -29,6 +30,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import ClassVar
 
 from sentinel.detectors._rank_ends import CRASHES, death_text, ranks_in
@@ -61,14 +63,22 @@ class NodeLost:
         "agent on that node (`sentinel status`, `agent.log`), the network and the firewall."
     )
 
+    def __post_init__(self) -> None:
+        self._blocked_time = -inf
+
     def update(self, record: Record) -> DetectorOutput:
         lost = record.values["nodes_lost"]
         if not lost >= 1.0:
-            return Clear()
+            seconds_back = record.time - self._blocked_time
+            is_standing = 0.0 <= seconds_back < record.values.get("idle_seconds", 0.0)
+            return None if is_standing and _has_running_ranks(record) else Clear()
         if _is_run_over(record):
             return None
         killed = _killed_rank(record)
-        blocked = record.attributes.get("blocked_by") == "node_lost"
+        # Suspended ranks on another node stand still too.
+        blocked = bool(record.attributes.get("blocked_by"))
+        if blocked:
+            self._blocked_time = record.time
         continues = _has_running_ranks(record) and not blocked and killed is None
         silent = record.values.get("lost_seconds", 0.0)
         head = record.attributes.get("head_lost", "")

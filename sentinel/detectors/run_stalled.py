@@ -5,6 +5,7 @@ Formula
     limit      = `patience_first` until `warmup` steps have completed
     limit      = max(limit, `patience_phase`) inside a phase, declared or noticed
     limit      = max(limit, `times` * the longest gap between rows) for a followed log
+    limit      = max(limit, how long a node did not report, at most 120 s) after it reports again
     Finding    = inactive > limit; critical once inactive > `page_after` * limit, and at once if a
                  rank is suspended by SIGSTOP
     Finding    = no step for max(limit, `page_after` * `patience_phase`) outside a phase, although
@@ -28,7 +29,9 @@ Units
 
 Source
     Fault-tolerant launchers use learned limits of five times the usual interval without the first
-    five steps; NCCL times out after ten minutes, gloo after thirty.
+    five steps; NCCL times out after ten minutes, gloo after thirty. TCP doubles the time between
+    two retransmissions up to 120 s (RFC 6298, TCP_RTO_MAX of Linux): the connections of the ranks
+    may need as long as a cut lasted to continue after it.
 
 Defaults
     A pause that shows no sign of life stops the steps like a hang, so the finding is a warning
@@ -52,6 +55,9 @@ from sentinel.model.record import Event, Record
 
 STACK_WAIT_SECONDS = 1.0
 """Time after the limit for which a finding waits for stacks that were requested."""
+
+MAX_RETRANSMISSION_SECONDS = 120.0
+"""TCP_RTO_MAX of Linux: the longest time between two retransmissions."""
 
 MAX_DESCRIBED_PLACES = 3
 """Places of ranks in the summary: the odd ones, and the largest groups of the others."""
@@ -111,6 +117,7 @@ class RunStalled:
         self._open_phases: list[str] = []
         self._world_size = 0
         self._node_lost_time = -inf
+        self._lost_seconds = 0.0
 
     def update(self, record: Record) -> DetectorOutput:
         if record.event is Event.HEARTBEAT:
@@ -147,12 +154,16 @@ class RunStalled:
             return None
         if attributes.get("blocked_by") == "node_lost":
             self._node_lost_time = record.time
+            self._lost_seconds = values.get("lost_seconds", 0.0)
             return None
         max_gap = float(attributes.get("max_gap_seconds", 0.0))
         inactive = values.get("inactive_seconds", values["idle_seconds"])
-        if record.time >= self._node_lost_time:
-            inactive = min(inactive, record.time - self._node_lost_time)
         limit = max(self._step_limit(), self.times * max_gap)
+        seconds_back = record.time - self._node_lost_time
+        if 0.0 <= seconds_back < values["idle_seconds"]:
+            # No step since: the ranks wait for their connections to continue.
+            inactive = min(inactive, seconds_back)
+            limit = max(limit, min(self._lost_seconds, MAX_RETRANSMISSION_SECONDS))
         if inactive <= limit:
             return self._evaluate_batches(record, inactive, limit)
         stacks = parse_stacks(attributes.get("stacks", ""))

@@ -18,8 +18,8 @@ from sentinel.metrics.cluster_families import head_address, is_follower, is_isol
 SET_HEAD_REMEDY = 'set the same [cluster] head = "host:port" (SENTINEL_CLUSTER__HEAD) on all nodes'
 REACH_HEAD_REMEDY = (
     "check that the agent of rank 0 runs (sentinel doctor on its node) and that TCP ports 14000 to "
-    f"17999 are open between the nodes; or {SET_HEAD_REMEDY}, and open that port. Without a "
-    "[cluster] token the head listens only at the interface that it looks up for its own name"
+    f"17999 are open between the nodes; or {SET_HEAD_REMEDY}, and open that port. The head listens "
+    "only at the interface that it looks up for its own name, without [cluster] all_interfaces"
 )
 TROUBLE_REMEDIES = {
     "torch is not installed": "install torch in the Python environment of the agent",
@@ -44,7 +44,9 @@ TROUBLE_REMEDIES = {
 
 READ_LOG_REMEDY = "see agent.log in the state directory of the run"
 
-FOREIGN_WRITER_REMEDY = "if it continues, a process outside of this job writes there: set a token"
+FOREIGN_WRITER_REMEDY = (
+    "if it continues, a process outside of this job writes there: close the port to it"
+)
 OPEN_HEAD_REMEDY = "set the same [cluster] token (SENTINEL_CLUSTER__TOKEN, or _FILE) on all nodes"
 SYNC_CLOCKS_REMEDY = "synchronise the clocks of all nodes (chrony, ntpd)"
 
@@ -58,11 +60,12 @@ REFUSAL_REMEDIES = {
     "too_many": FOREIGN_WRITER_REMEDY,
     "foreign_key": FOREIGN_WRITER_REMEDY,
     "foreign_connection": "if it continues, close the port to other machines or users",
+    "flood": "close the port of the head to other machines and users",
     "gap": "a node dropped records while the head was unreachable: check its disk and the network",
 }
 """Remedy for rejected messages by reason."""
 
-_COUNTED_THINGS = {"foreign_key": "key", "foreign_connection": "connection"}
+_COUNTED_THINGS = {"foreign_key": "key", "foreign_connection": "connection", "flood": "flood"}
 """What is counted by reason, where that is no message."""
 
 _EXCLUDING_REASONS = frozenset({"version", "token"})

@@ -67,9 +67,10 @@ _NOT_PROMISED = """\
 - The files of a run are private by the mode of their directory; root is not excluded. Without a
   [login](settings.md#access), every user of the machine can read the page and `/metrics` at the
   loopback address, and acknowledge and silence.
-- The store through which the agents of [several nodes](nodes.md#without-a-token) communicate has no
-  login and no encryption. Messages have a digest, and others are refused. Who reaches its port can
-  delay messages, and without a token send and read them if the job id is known.
+- The store through which the agents of [several nodes](nodes.md#who-reaches-the-head) communicate
+  has no login and no encryption. Messages have a digest, and others are refused. Its memory is
+  limited, but who reaches its port can delay messages, and without a token send and read them if
+  the job id is known.
 - What is [not tested or not supported](limits.md).
 """
 

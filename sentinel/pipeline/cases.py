@@ -130,7 +130,8 @@ class Case:
         later one, which may be damaged.
         """
         if diagnosis is None:
-            # Evidence expires with time, which does not refute a cause; a further incident can.
+            # Evidence expires with time, which does not refute a cause; a further incident can, and
+            # a rank that turns out to be the culprit.
             self.diagnosis = None if withdraw else self.diagnosis
             return
         onset_step, last_good_step = case_dates(self.lead, self.diagnosis)
@@ -584,7 +585,8 @@ class CaseBook:
             if detectors & (each.explains | effects_of(each))
         }
         diagnosis = diagnose(run.context_for(case), candidates, case.lead)
-        case.set_diagnosis(diagnosis, withdraw=has_new_incident)
+        has_new_culprit = case.notified_rank is None is not case.lead.finding.rank
+        case.set_diagnosis(diagnosis, withdraw=has_new_incident or has_new_culprit)
         is_escalated, case.notified_rank = case.escalate(), case.lead.finding.rank
         if not case.is_opened:
             case.is_opened = True

@@ -280,6 +280,8 @@ class IncidentBook:
         else:
             incident.finding_count += 1
         is_corrected = _is_corrected(incident, output)
+        if is_corrected:
+            incident.remedy = self._remedy(key.run, output, detector, metadata)
         before, incident.clear_count, incident.finding = incident.severity, 0, output
         incident.finding_step = record.step
         incident.clear_step = incident.clear_time = None
@@ -361,16 +363,12 @@ class IncidentBook:
     ) -> Incident:
         self.last_episodes[key] = episode = self._next_episode(key, record)
         onset = record.step if finding.onset_step is None else finding.onset_step
-        remedy = fit_last_checkpoint(
-            finding.remedy or detector.remedy,
-            has_checkpoint=bool(self.checkpoint_steps.get(key.run)),
-        )
         incident = Incident(
             key=key,
             episode=episode,
             severity=finding.severity or detector.severity,
             signal=finding.signal or detector.signal,
-            remedy=with_setting_names(remedy, metadata),
+            remedy=self._remedy(key.run, finding, detector, metadata),
             finding=finding,
             onset_step=onset,
             opened_step=record.step,
@@ -382,6 +380,13 @@ class IncidentBook:
         )
         self.open_incidents[key] = incident
         return incident
+
+    def _remedy(self, run: str, finding: Finding, detector: Detector, metadata: Metadata) -> str:
+        remedy = fit_last_checkpoint(
+            finding.remedy or detector.remedy,
+            has_checkpoint=bool(self.checkpoint_steps.get(run)),
+        )
+        return with_setting_names(remedy, metadata)
 
     def _next_episode(self, key: IncidentKey, record: Record) -> int:
         """The number of the episode that opens: that of a known one if it is the same."""

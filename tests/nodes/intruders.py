@@ -11,7 +11,6 @@ from support.rank_processes import until
 
 from sentinel.cluster.authentication import MessageAuthenticator
 from sentinel.cluster.endpoints import head_endpoint
-from sentinel.cluster.message_store import MessageStore, MessageStoreError
 from sentinel.cluster.protocol import (
     HEAD_INFO_KEY,
     MAX_MESSAGE_BYTES,
@@ -20,6 +19,7 @@ from sentinel.cluster.protocol import (
     HeadInfo,
     slot_keys,
 )
+from sentinel.cluster.torch_store import MessageStoreError, TorchStore
 from sentinel.model.record import WHOLE_RUN, Event, Record
 from sentinel.transport.batch_codec import BatchEncoder
 from sentinel.transport.rendezvous import Rendezvous, detect_rendezvous
@@ -29,7 +29,7 @@ LARGE_STEP_INDEX = 1 << 40
 SLOT_FLOOD_COUNT = 500
 
 
-def connect_to_head(job, host) -> tuple[MessageStore, Rendezvous]:
+def connect_to_head(job, host) -> tuple[TorchStore, Rendezvous]:
     """The store of the job's head and its rendezvous, found from that host as by its agent."""
     environ = {"MASTER_ADDR": job.hosts[0].address, "MASTER_PORT": str(job.port)}
     endpoint = head_endpoint(detect_rendezvous(environ))
@@ -37,7 +37,7 @@ def connect_to_head(job, host) -> tuple[MessageStore, Rendezvous]:
     def find_store():
         for port in endpoint.ports:
             with suppress(MessageStoreError):
-                store = MessageStore.connect(endpoint.host, port)
+                store = TorchStore.connect(endpoint.host, port)
                 if store.has(HEAD_INFO_KEY):
                     return store
         return None
@@ -46,7 +46,7 @@ def connect_to_head(job, host) -> tuple[MessageStore, Rendezvous]:
     return store, detect_rendezvous(environ)
 
 
-def write_garbage(store: MessageStore, slots: range) -> None:
+def write_garbage(store: TorchStore, slots: range) -> None:
     """Write garbage to the keys of these slots, and take many more slots."""
     foreign = MessageAuthenticator.for_job("", "another job").sign("hello", b"{}")
     for message in (b"", b"garbage", bytes([PROTOCOL_VERSION + 1]) + bytes(64), foreign):
@@ -60,7 +60,7 @@ def write_garbage(store: MessageStore, slots: range) -> None:
 class Insider:
     """A node with the secret of the job that sends invalid messages."""
 
-    def __init__(self, store: MessageStore, job: Rendezvous) -> None:
+    def __init__(self, store: TorchStore, job: Rendezvous) -> None:
         self.store, self.authenticator = store, MessageAuthenticator.for_job("", job.job_id)
         (message,) = store.read([HEAD_INFO_KEY])
         head = HeadInfo.deserialize(self.authenticator.verify(HEAD_INFO_KEY, message))

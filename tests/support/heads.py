@@ -20,6 +20,8 @@ class FakeServer:
 
     redirect_to: str = ""
     run_finished: bool = False
+    flood: str = ""
+    store_count: int = 1
     port: int = 1
     error: str = ""
     hellos: deque[Hello] = field(default_factory=deque)

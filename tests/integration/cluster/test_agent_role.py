@@ -34,9 +34,9 @@ def short_delays(monkeypatch):
 class AgentHarness:
     """The role of one agent, driven like its main loop."""
 
-    def __init__(self, path, identity, port, token="token"):
+    def __init__(self, path, identity, port, token="token", *, all_interfaces=False):
         self.path, self.identity, self.port, self.now = path, identity, port, 1_000_000.0
-        self.token = token
+        self.token, self.all_interfaces = token, all_interfaces
         self.counters, self.evaluated = Counters(), []
         self.start()
 
@@ -49,6 +49,7 @@ class AgentHarness:
             lambda: self.identity,
             configured_head=f"127.0.0.1:{self.port}",
             token=self.token,
+            all_interfaces=self.all_interfaces,
             clock=lambda: self.now,
         )
 
@@ -93,11 +94,15 @@ def heartbeat(step=1):
     return Record("mine", WHOLE_RUN, step, 1e6, Event.HEARTBEAT, attributes={"state": "running"})
 
 
-@pytest.mark.parametrize(("token", "listen_address"), [("", "127.0.0.1"), ("token", "")])
-def test_a_head_without_a_token_listens_at_the_interface_of_the_job(
-    make_agent, token, listen_address
+@pytest.mark.parametrize(
+    ("token", "all_interfaces", "listen_address"),
+    [("", False, "127.0.0.1"), ("token", False, "127.0.0.1"), ("token", True, "")],
+)
+def test_a_head_listens_at_the_interface_of_the_job(
+    make_agent, token, all_interfaces, listen_address
 ):
-    head, follower = make_agent(FIRST, token=token), make_agent(SECOND, token=token)
+    options = {"token": token, "all_interfaces": all_interfaces}
+    head, follower = make_agent(FIRST, **options), make_agent(SECOND, **options)
 
     await_condition(lambda: exchange_both(head, follower), "the follower is connected")
     status = head.role.status()

@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
-import gc
+import os
+import signal
 import socket
-import threading
 from contextlib import closing
 from pathlib import Path
 
+import psutil
 import pytest
 from support.message_stores import TIMEOUT_SECONDS, connect_outsider, hosted_store
 
-from sentinel.cluster import message_store as module
-from sentinel.cluster.message_store import MessageStore, MessageStoreError
-from sentinel.cluster.sockets import NoFreePortError, bind_first_free_port, shutdown_connections
+from sentinel.cluster import torch_store as module
+from sentinel.cluster.message_store import MessageStore, StoreProcessError
+from sentinel.cluster.sockets import NoFreePortError, bind_first_free_port
+from sentinel.cluster.torch_store import MessageStoreError, TorchStore
 
 
 @pytest.fixture(scope="module")
 def shared():
     with hosted_store() as (store, port):
         yield store, port
-
-
-def descriptors():
-    """The open file descriptors, without that of the listing itself."""
-    paths = [*Path("/proc/self/fd").iterdir()]
-    return {path.name: path.readlink() for path in paths if path.is_symlink()}
 
 
 def test_a_value_is_read_by_other_connections(shared):
@@ -114,12 +110,12 @@ def test_a_closed_port_is_an_error_at_once():
         port = free.getsockname()[1]
 
     with pytest.raises(MessageStoreError, match=f"No answer at 127.0.0.1:{port}"):
-        MessageStore.connect("127.0.0.1", port)
+        TorchStore.connect("127.0.0.1", port)
 
 
 def test_an_unknown_host_is_an_error():
     with pytest.raises(MessageStoreError, match="No answer"):
-        MessageStore.connect("no such host", 1)
+        TorchStore.connect("no such host", 1)
 
 
 def test_calls_to_a_closed_store_are_errors():
@@ -134,53 +130,6 @@ def test_calls_to_a_closed_store_are_errors():
         outsider.read(["a"])
 
 
-def test_a_blocked_call_raises_once_its_connection_is_shut_down():
-    """The client of a TCPStore would wait for ever."""
-    errors = []
-
-    def join(port):
-        try:
-            MessageStore.connect("127.0.0.1", port)
-        except MessageStoreError as error:
-            errors.append(error)
-
-    with closing(socket.create_server(("127.0.0.1", 0))) as silent:
-        port = silent.getsockname()[1]
-        thread = threading.Thread(target=join, args=(port,), daemon=True)
-        thread.start()
-        probe, _ = silent.accept()
-        client, _ = silent.accept()
-        while thread.is_alive():
-            shutdown_connections(port)
-            thread.join(0.1)
-        probe.close()
-        client.close()
-
-    assert len(errors) == 1
-
-
-def test_a_shutdown_ends_connections_to_that_port_only_and_leaks_nothing(tmp_path):
-    with (
-        closing(socket.create_server(("127.0.0.1", 0))) as one,
-        closing(socket.create_server(("127.0.0.1", 0))) as other,
-        (tmp_path / "file").open("wb"),
-        closing(socket.socket(socket.AF_UNIX)),
-        closing(socket.create_connection(one.getsockname())) as target,
-        closing(socket.create_connection(other.getsockname())) as untouched,
-    ):
-        # Frees what earlier tests left open.
-        gc.collect()
-        before = descriptors()
-        for _ in range(5):
-            shutdown_connections(one.getsockname()[1])
-        assert descriptors() == before
-        assert target.recv(1) == b""
-        server, _ = other.accept()
-        server.sendall(b"x")
-        assert untouched.recv(1) == b"x"
-        server.close()
-
-
 def test_without_torch_the_port_is_closed_and_the_error_names_it(monkeypatch):
     def raise_import_error(name):
         raise ImportError(name)
@@ -188,7 +137,7 @@ def test_without_torch_the_port_is_closed_and_the_error_names_it(monkeypatch):
     monkeypatch.setattr(module, "import_module", raise_import_error)
     listener = bind_first_free_port((0,))
     with closing(listener), pytest.raises(MessageStoreError, match="torch is not installed"):
-        MessageStore.host(listener)
+        TorchStore.host(listener)
     assert listener.fileno() == -1
 
 
@@ -199,3 +148,110 @@ def test_the_first_free_port_is_bound():
             assert next_free.getsockname()[1] != port
         with pytest.raises(NoFreePortError, match="set \\[cluster\\] head"):
             bind_first_free_port((port,))
+
+
+@pytest.fixture(scope="module")
+def apart():
+    """A store in a process of its own, and its port."""
+    listener = bind_first_free_port((0,))
+    port = listener.getsockname()[1]
+    store = MessageStore.host(listener)
+    yield store, port
+    store.close()
+
+
+def test_a_store_in_its_own_process_has_the_same_methods(apart):
+    store, port = apart
+    outsider = connect_outsider(port)
+    store.write({"a": b"\0\xff", "b": b""})
+    store.write({})
+
+    assert store.read(["b", "a"]) == outsider.read(["b", "a"]) == [b"", b"\0\xff"]
+    assert [store.peek(key) for key in ("a", "b", "none")] == [b"\0\xff", b"", None]
+    assert [store.has("a"), store.has("none")] == [True, False]
+    assert [store.increment("n"), outsider.increment("n", 5), store.increment("n", 0)] == [1, 6, 6]
+    assert store.count_keys() == outsider.count_keys()
+    store.remove(["a"])
+    assert not outsider.has("a")
+    with pytest.raises(MessageStoreError, match="does not answer"):
+        store.read(["none"])
+
+
+def test_a_store_in_its_own_process_connects_to_one_store_after_the_other(apart):
+    _, port = apart
+    client = MessageStore()
+    with pytest.raises(MessageStoreError, match="is closed"):
+        client.has("a")
+    with pytest.raises(MessageStoreError, match=r"No answer at 127\.0\.0\.1:9"):
+        client.connect("127.0.0.1", 9)
+    with hosted_store() as (other, other_port):
+        other.write({"other": b"1"})
+        for _ in range(2):
+            client.connect("127.0.0.1", other_port)
+            assert client.has("other")
+            client.connect("127.0.0.1", port)
+            assert not client.has("other")
+    client.disconnect()
+    with pytest.raises(MessageStoreError, match="no connection"):
+        client.has("a")
+    client.close()
+    with pytest.raises(MessageStoreError):
+        client.connect("127.0.0.1", port)
+
+
+def test_the_process_of_a_store_ignores_signals_of_schedulers_and_is_killed_first(apart):
+    store, _ = apart
+    child = psutil.Process(store._process.pid)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        os.kill(child.pid, number)
+
+    assert store.count_keys() >= 0
+    assert MessageStore._can_load_core
+    assert Path(f"/proc/{child.pid}/oom_score_adj").read_text().strip() == "1000"
+
+
+def fill(store):
+    for number in range(20):
+        store.write({f"large/{number}": bytes(7 << 20)})
+        store.count_keys()
+
+
+@pytest.mark.fault("X46")
+def test_a_message_beyond_the_memory_limit_harms_only_its_sender():
+    listener = bind_first_free_port((0,))
+    port = listener.getsockname()[1]
+    store = MessageStore.host(listener)
+    try:
+        store.write({"here": b"1"})
+        store.limit_memory(32 << 20)
+        outsider = connect_outsider(port)
+        with pytest.raises(MessageStoreError):
+            fill(outsider)
+        assert 8 << 20 < store.memory_bytes <= 33 << 20
+        assert store.read(["here"]) == [b"1"]
+    finally:
+        store.close()
+
+
+def test_the_end_of_the_process_is_an_error_at_once():
+    listener = bind_first_free_port((0,))
+    store = MessageStore.host(listener)
+    os.kill(store._process.pid, signal.SIGKILL)
+
+    with pytest.raises(StoreProcessError, match="ended"):
+        store.count_keys()
+    with pytest.raises(MessageStoreError, match="is closed"):
+        store.count_keys()
+    store.close()
+
+
+def test_a_version_of_torch_with_other_internal_modules_is_loaded_as_a_whole(monkeypatch, tmp_path):
+    """The one of this test has neither, which is the error of an environment without torch."""
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").touch()
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(MessageStore, "_can_load_core", True)
+
+    with pytest.raises(MessageStoreError, match="torch is not installed"):
+        MessageStore.host(bind_first_free_port((0,)))
+    assert not MessageStore._can_load_core

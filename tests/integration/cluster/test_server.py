@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import socket
+from contextlib import suppress
 
 import pytest
 from support.message_stores import (
     AUTHENTICATOR,
     TIMEOUT_SECONDS,
+    LocalStore,
     accept_client,
     await_condition,
     connect_outsider,
@@ -21,7 +25,7 @@ from support.message_stores import (
 
 from sentinel.cluster import server as module
 from sentinel.cluster.authentication import MessageAuthenticator
-from sentinel.cluster.message_store import MessageStoreError
+from sentinel.cluster.message_store import MessageStore
 from sentinel.cluster.protocol import (
     ACK_STRUCT,
     HEAD_INFO_KEY,
@@ -32,6 +36,7 @@ from sentinel.cluster.protocol import (
     slot_keys,
 )
 from sentinel.cluster.sockets import bind_first_free_port
+from sentinel.cluster.torch_store import MessageStoreError
 
 
 @pytest.fixture
@@ -310,7 +315,9 @@ def test_a_server_retries_while_its_port_is_taken(monkeypatch):
     monkeypatch.setattr(module, "RETRY_DELAY_SECONDS", 0.1)
     listener = bind_first_free_port((0,))
     port = listener.getsockname()[1]
-    server = module.ClusterServer((port,), AUTHENTICATOR, module.Counters())
+    server = module.ClusterServer(
+        (port,), AUTHENTICATOR, module.Counters(), open_store=LocalStore.host
+    )
     server.start()
     try:
         await_condition(lambda: "is free" in server.error, "the error")
@@ -370,3 +377,51 @@ def test_keys_and_connections_of_strangers_are_counted_once(server, outsider, mo
     assert refusal_counts(server.counters) == {"foreign_connection": 3.0, "foreign_key": 20.0}
     for stranger in strangers:
         stranger.close()
+
+
+@pytest.mark.fault("X46")
+def test_a_store_that_strangers_fill_is_closed_and_opened_again(monkeypatch):
+    """At the same port; nodes connect again, and what was not acknowledged is sent again."""
+    monkeypatch.setattr(module, "FLOOD_SECONDS", TIMEOUT_SECONDS)
+    ports = free_ports()
+    with running_server(ports, in_own_process=True) as server, running_client(ports[0]) as client:
+        accept_client(server, client, last_row=5)
+        assert (server.flood, server.store_count) == ("", 1)
+        flood = connect_outsider(server.port)
+        with suppress(MessageStoreError):
+            flood.write(
+                {f"junk/{number}": b"junk" for number in range(module.MAX_FOREIGN_KEYS + 1)}
+            )
+        await_condition(lambda: server.store_count == 2, "the store is opened again")
+        assert "1,001 keys of no agent" in server.flood
+        accept_client(server, client, last_row=5)
+
+        with suppress(MessageStoreError):
+            flood = connect_outsider(server.port)
+            for number in range(40):
+                flood.write({f"large/{number}": bytes(7 << 20)})
+                flood.count_keys()
+        await_condition(lambda: server.store_count == 3, "the store is opened again")
+        assert "MiB" in server.flood
+        accept_client(server, client, last_row=6)
+        assert client.last_ack.last_row == 6
+        assert refusal_counts(server.counters)["flood"] == 2
+
+
+def test_a_store_whose_process_is_killed_is_opened_again():
+    ports = free_ports()
+    stores = []
+
+    def host(listener):
+        stores.append(MessageStore.host(listener))
+        return stores[-1]
+
+    server = module.ClusterServer(ports, AUTHENTICATOR, module.Counters(), open_store=host)
+    server.start()
+    try:
+        await_condition(lambda: server.store_count == 1, "the store")
+        os.kill(stores[0]._process.pid, signal.SIGKILL)
+        await_condition(lambda: server.store_count == 2 and server.port, "another store")
+        assert "process of the message store ended" in server.flood
+    finally:
+        server.stop(TIMEOUT_SECONDS)

@@ -256,3 +256,22 @@ def test_the_first_message_has_the_cause_or_the_culprit(fault):
     assert list(replay.named_causes) == ([fault.cause] if fault.cause else [])
     assert (first.diagnosis is not None) == bool(fault.cause and fault.is_at_once)
     assert fault.text in "\n".join([message.headline, *message.facts])
+
+
+@pytest.mark.fault("A42")
+def test_a_rank_that_turns_out_to_be_killed_replaces_the_lost_head_in_the_headline():
+    """The signal that ended it is known a moment after its end."""
+    lost = {"lost_nodes": "gpu-0", "head_lost": "gpu-0", "failure_origin": "node_lost"}
+    ended = {**lost, **DEAD, "failed_seconds_ago": "1.0"}
+    records = [
+        *heartbeats(running=2, count=5, **lost),
+        *[*heartbeats(count=6, **ended)][-1:],
+        *[*heartbeats(count=9, **ended, signal="SIGKILL")][-3:],
+    ]
+    replay = diagnose_run(records, {})
+    (last,) = replay.cases.values()
+
+    assert "node_down" in replay.named_causes
+    message = build_message(last, None)
+    assert "Rank 1 was killed by SIGKILL" in message.headline
+    assert message.remedy.startswith("Look for what killed the rank")

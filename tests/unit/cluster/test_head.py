@@ -50,7 +50,7 @@ def test_a_head_killed_between_commit_and_ack_evaluates_no_record_twice(harness)
     harness.start_agent()
     node.send_hello()
     harness.merge()
-    assert harness.server.acks == [(node.slot, 0, 2, False)]
+    assert harness.server.acks == [(node.slot, 0, 2, True)]
     node.send(*node.records(step=2))
     assert summarize(harness.merge()) == [(2, 0, 2), (3, 0, 2)]
 
@@ -64,7 +64,7 @@ def test_a_head_killed_before_its_commit_receives_the_records_again(harness):
     harness.start_agent()
     node.send_hello()
     harness.merge()
-    assert harness.server.acks == [(node.slot, 0, 1, False)]
+    assert harness.server.acks == [(node.slot, 0, 1, True)]
     node.send(*node.records(step=1), *node.records(step=2), after_row=1)
     assert summarize(harness.merge()) == [(2, 0, 1), (3, 0, 1), (2, 0, 2), (3, 0, 2)]
 

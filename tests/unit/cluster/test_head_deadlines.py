@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support.heads import HeadHarness, last_heartbeat
+from support.heads import HeadHarness, last_heartbeat, summarize
 
 from sentinel.cluster.head import NODE_RETURN_SECONDS, PROMPT_SECONDS
 from sentinel.cluster.membership import (
@@ -49,6 +49,53 @@ def test_no_node_is_lost_after_a_head_was_suspended(harness):
 
     node.send(node.heartbeat())
     assert last_heartbeat(harness.advance(LOST_AFTER_SECONDS - 2)).values["nodes_lost"] == 0.0
+
+
+def test_no_node_is_lost_while_the_store_is_flooded(harness):
+    """Its ranks are unreachable, so that steps wait for them; time to return follows."""
+    harness.start_nodes()
+    harness.server.flood, harness.server.store_count = "Full.", 2
+    flooded = last_heartbeat(harness.advance(60))
+    assert (flooded.values["nodes_lost"], flooded.values["store_flooded"]) == (0.0, 1.0)
+    assert flooded.attributes["store_flood"] == "Full."
+    assert flooded.attributes["unreachable_ranks"] == "2,3"
+
+    harness.server.flood = ""
+    over = last_heartbeat(harness.advance(LOST_AFTER_SECONDS - 2))
+    assert (over.values["nodes_lost"], over.values["store_flooded"]) == (0.0, 0.0)
+    assert "store_flood" not in over.attributes
+    assert last_heartbeat(harness.advance(4)).values["nodes_lost"] == 1.0
+
+
+def test_what_was_not_acknowledged_before_a_store_was_closed_is_evaluated_once(harness):
+    node = harness.start_nodes()
+    sent = node.records(step=1)
+    node.send(*sent)
+    harness.server.store_count = 2
+    # The message arrived in a session that is over.
+    assert summarize(harness.merge()) == []
+
+    node.send_hello()
+    harness.merge()
+    assert harness.server.acks[-1][2] == node.last_row - 1
+    node.send(*sent, after_row=node.last_row - 1)
+    assert summarize(harness.merge()) == [(2, 0, 1), (3, 0, 1)]
+
+
+def test_the_first_message_of_the_first_node_makes_it_the_deputy(harness):
+    """Before any heartbeat, and again in the next store."""
+    harness.merge(*harness.own_node.records(Event.START))
+    node = harness.add_node()
+    node.send(*node.records(Event.START))
+    harness.merge()
+    assert harness.server.acks[-1][3]
+
+    harness.server.store_count = 2
+    harness.merge()
+    node.send_hello()
+    harness.merge()
+    assert harness.server.acks[-1][0] == node.slot
+    assert harness.server.acks[-1][3]
 
 
 @pytest.mark.parametrize("seconds", [3600.0, -3600.0])

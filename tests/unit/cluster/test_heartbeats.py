@@ -236,6 +236,15 @@ def test_ranks_idle_since_a_node_was_lost_are_blocked_by_it():
     assert "blocked_by" not in merge(ended, lost).attributes
 
 
+def test_a_suspended_rank_is_named_although_a_node_is_lost():
+    own = node(rank(0, last_progress_at=NOW - 20.0, is_suspended=True), rank(1))
+    lost = node(rank(2), rank(3), age_seconds=20.0, is_lost=True)
+    merged = merge_heartbeats("one", [own, lost], NOW)
+
+    assert merged.attributes["blocked_by"] == "signal"
+    assert (merged.attributes["straggler_ranks"], merged.values["nodes_lost"]) == ("0", 1.0)
+
+
 def test_a_head_watch_heartbeat_reports_the_lost_head():
     own = node(rank(2, last_progress_at=NOW - 30.0)).heartbeat
     heartbeat = head_watch_heartbeat(own, "node0", 20.0)

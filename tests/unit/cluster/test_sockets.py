@@ -1,41 +1,12 @@
-"""Sockets of the cluster: their interface, and the other open files of the agent."""
+"""Sockets of the cluster: their interface, and who is connected."""
 
-import fcntl
 import socket
-import subprocess
-import sys
 
 import pytest
 
-from sentinel.cluster.sockets import (
-    count_accepted_connections,
-    local_address,
-    shutdown_connections,
-)
+from sentinel.cluster.sockets import count_accepted_connections, local_address
 
-TRY_LOCK_CODE = """
-import fcntl, sys
-with open(sys.argv[1], "r+") as file:
-    try:
-        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        sys.exit(3)
-"""
-LOCKED = 3
 ETHERNET = "198.51.100.9"
-
-
-def test_locks_of_files_are_kept_while_connections_are_shut_down_and_counted(tmp_path):
-    """POSIX releases all locks of a process on a file when it closes any descriptor of the file."""
-    path = tmp_path / "database"
-    path.touch()
-    with path.open("r+") as file:
-        fcntl.lockf(file, fcntl.LOCK_EX)
-        shutdown_connections(1)
-        count_accepted_connections(1)
-        done = subprocess.run([sys.executable, "-c", TRY_LOCK_CODE, str(path)], check=False)
-
-    assert done.returncode == LOCKED
 
 
 def test_the_connections_of_peers_to_a_port_are_counted():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from sentinel.cluster.heartbeats import head_watch_heartbeat
@@ -165,19 +167,46 @@ CUT = [
 """Nodes that do not reach each other for a minute."""
 
 
-def test_a_node_that_reports_again_before_the_ranks_go_on_is_one_case():
-    healed = [heartbeat(time=80.0 + s, idle=60.0 + s) for s in range(25)]
-    steps = [Record("run", WHOLE_RUN, 20 + i, 105.0 + i) for i in range(60)]
+def test_a_cut_is_one_case_that_ends_when_the_ranks_go_on():
+    """TCP retransmits 42 s after a cut of 60 s: its intervals double."""
+    healed = [heartbeat(time=80.0 + s, idle=60.0 + s) for s in range(45)]
+    steps = [heartbeat(time=125.0 + s, idle=0.5) for s in range(60)]
+    opened = (NotificationReason.OPENED, "NodeLost", Severity.CRITICAL)
 
+    assert detect(*CUT, *healed) == [opened]
     assert detect(*CUT, *healed, *steps) == [
-        (NotificationReason.OPENED, "NodeLost", Severity.CRITICAL)
+        opened, (NotificationReason.RESOLVED, "NodeLost", Severity.CRITICAL)
+    ]  # fmt: skip
+
+
+@pytest.mark.fault("A41")
+@pytest.mark.parametrize("cut", [20.0, 60.0, 600.0])
+def test_ranks_that_do_not_go_on_after_a_node_reports_again_are_a_stall(cut):
+    """Found the length of the cut after its end, or after the usual limit or two minutes."""
+    steps = [Record("run", WHOLE_RUN, i, float(i)) for i in range(20)]
+    lost = [
+        heartbeat("2,3", "b", time=20.0 + s, silent=float(s), idle=float(s))
+        for s in range(12, int(cut))
     ]
+    healed = [heartbeat(time=20.0 + cut + s, idle=cut + s) for s in range(150)]
+    detector = RunStalled()
+    found = [r for r in (*steps, *lost, *healed) if isinstance(detector.update(r), Finding)]
+
+    since = found[0].time - 20.0 - cut
+    assert since == pytest.approx(max(30.0, min(cut, 120.0)), abs=2.0)
 
 
-def test_ranks_that_do_not_go_on_after_a_node_reports_again_are_a_stall():
-    healed = [heartbeat(time=80.0 + s, idle=60.0 + s) for s in range(40)]
+def test_a_suspended_rank_is_found_although_a_node_is_lost():
+    """`SIGSTOP` of a rank of the head's node while the link of the other node is cut."""
+    suspended = {"straggler_ranks": "1", "blocked_by": "signal", "suspended_processes": "1:7:a"}
+    own = heartbeat("", "", **suspended, time=60.0, idle=40.0)
+    own = replace(own, values={**own.values, "nodes_lost": 1.0, "lost_seconds": 40.0})
+    stalled = RunStalled()
+    for step in range(20):
+        stalled.update(Record("run", WHOLE_RUN, step, float(step)))
 
-    assert (NotificationReason.OPENED, "RunStalled", Severity.WARNING) in detect(*CUT, *healed)
+    assert "rank 1 is suspended by SIGSTOP" in stalled.update(own).summary
+    assert NodeLost().update(own).evidence["training"] == "stopped"
 
 
 def test_a_stall_after_a_lost_agent_is_found():

@@ -8,7 +8,7 @@ from importlib import import_module
 import pytest
 
 from sentinel.agent.discovery import DiscoveredRun
-from sentinel.cluster import message_store
+from sentinel.cluster import torch_store
 from sentinel.cluster.authentication import (
     REFUSAL_REASONS,
     MessageAuthenticator,
@@ -16,9 +16,9 @@ from sentinel.cluster.authentication import (
 )
 from sentinel.cluster.client import ClusterClient
 from sentinel.cluster.endpoints import HeadEndpoint, head_endpoint
-from sentinel.cluster.message_store import MessageStore, MessageStoreError
 from sentinel.cluster.server import ClusterServer
 from sentinel.cluster.sockets import NoFreePortError, bind_first_free_port
+from sentinel.cluster.torch_store import MessageStoreError, TorchStore
 from sentinel.doctor.check_result import Grade
 from sentinel.doctor.nodes import READ_LOG_REMEDY, REFUSAL_REMEDIES, check_nodes, remedy_for
 from sentinel.doctor.runs import check_runs
@@ -158,7 +158,9 @@ def test_every_rejection_reason_has_a_remedy():
 def test_rejected_messages_are_reported_with_their_count(reason):
     (_, result) = check_nodes("two", head(*BOTH, refused={reason: 3.0}))
 
-    thing = {"foreign_key": "key", "foreign_connection": "connection"}.get(reason, "message")
+    thing = {"foreign_key": "key", "foreign_connection": "connection", "flood": "flood"}.get(
+        reason, "message"
+    )
     assert result.message == f"3 {thing}s rejected: {reason}"
     assert (result.grade, result.remedy) == (Grade.WARN, REFUSAL_REMEDIES[reason])
 
@@ -177,7 +179,7 @@ def test_a_rejection_that_excludes_a_node_fails(reason):
 def unanswered_connection():
     with pytest.raises(MessageStoreError) as error:
         # The discard port has no listener.
-        MessageStore.connect("127.0.0.1", 9)
+        TorchStore.connect("127.0.0.1", 9)
     return str(error.value)
 
 
@@ -242,9 +244,9 @@ def test_an_agent_without_torch_has_a_remedy(monkeypatch):
             raise ImportError(name)
         return import_module(name)
 
-    monkeypatch.setattr(message_store, "import_module", absent)
+    monkeypatch.setattr(torch_store, "import_module", absent)
     with bind_first_free_port((0,)) as listener, pytest.raises(MessageStoreError) as error:
-        MessageStore.host(listener)
+        TorchStore.host(listener)
 
     assert "install torch" in remedy_for(str(error.value))
 

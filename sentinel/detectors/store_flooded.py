@@ -1,0 +1,44 @@
+"""Flooded message store: other programs fill the store through which the agents exchange messages.
+
+Formula
+    Finding  = the head agent closed its store and opened it again in the last 15 seconds
+
+Units
+    The store is closed above 1000 keys that no agent wrote, 1000 connections of no agent, or 48 MiB
+    plus 0.5 MiB for each node.
+
+Source
+    The store of torch.distributed accepts every connection and every key. Who reaches its port can
+    fill it, with a token too: the token protects only what the messages say.
+
+Defaults
+    No settings. The limits belong to the head agent.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from sentinel.model.finding import Clear, DetectorOutput, Finding, Scope, Severity
+from sentinel.model.record import Record
+
+
+@dataclass
+class StoreFlooded:
+    needs: ClassVar[frozenset[str]] = frozenset({"store_flooded"})
+    signal: ClassVar[str] = "store_flooded"
+    severity: ClassVar[Severity] = Severity.WARNING
+    scope: ClassVar[Scope] = Scope.PROCESS
+    remedy: ClassVar[str] = (
+        "Close the port of the head agent to other machines and users: `sentinel doctor` names it, "
+        "and `ss -tnp` on its node lists what is connected. Until then records of the other nodes "
+        "arrive late; none is lost."
+    )
+
+    def update(self, record: Record) -> DetectorOutput:
+        """Evaluate one heartbeat of the head."""
+        if not record.values["store_flooded"] >= 1.0:
+            return Clear()
+        text = record.attributes.get("store_flood", "It was closed and opened again.")
+        return Finding(f"Another program floods the message store of the head agent. {text}")
