@@ -6,6 +6,7 @@ import errno
 import fcntl
 import grp
 import json
+import logging
 import os
 import socket
 import stat
@@ -20,6 +21,8 @@ from sentinel.model.json_safe import parse_object
 from sentinel.model.record import Record
 from sentinel.transport.paths import AGENT_LOCK, is_agent_running, ring_dir, shared_run_dir
 
+log = logging.getLogger(__name__)
+
 WILDCARD_ADDRESSES = ("0.0.0.0", "::")  # noqa: S104 - recognised, not bound
 """Addresses to listen at that no client can connect to; the URL has the node's name instead."""
 
@@ -31,6 +34,9 @@ CLOSING_OWNER = "closing"
 MAX_CLOSING_SECONDS = 60.0
 """Longest wait of an agent that starts for that process, which needs some seconds."""
 
+
+_NO_LOCK_ERRORS = frozenset({errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP})
+"""Errors of a file system that has no locks."""
 
 _LOCK_FLAGS = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 
@@ -88,7 +94,13 @@ class AgentRegistration:
 
     def set_directory(self, directory: Path) -> None:
         """Lock the run directory, for the files of this agent. Raises AlreadyServedError."""
-        self._lock(directory / AGENT_LOCK)
+        try:
+            self._lock(directory / AGENT_LOCK)
+        except OSError as error:
+            if error.errno not in _NO_LOCK_ERRORS:
+                raise
+            # The lock in shared memory excludes other agents of this node.
+            log.warning("%s has no locks: agents of other nodes are not excluded", directory)
         self._directory = directory
 
     def former_port(self) -> int:

@@ -7,12 +7,15 @@ else `sentinel.toml`, else `[tool.sentinel]` of `pyproject.toml`, both in the wo
 
 from __future__ import annotations
 
+import logging
 import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+log = logging.getLogger(__name__)
 
 ConfigTree = dict[str, Any]
 ConfigPath = tuple[str, ...]
@@ -139,6 +142,15 @@ def read_sources(
     for assignment in assignments:
         sources.overlay(parse_assignment(assignment), "--set")
     return sources
+
+
+def working_directory() -> Path:
+    """The working directory; a path without files if it was deleted."""
+    try:
+        return Path.cwd()
+    except FileNotFoundError:
+        log.warning("The working directory was deleted, with the sentinel.toml it may have had")
+        return Path("/proc/self/cwd")
 
 
 def parse_assignment(text: str) -> ConfigTree:

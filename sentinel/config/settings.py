@@ -38,6 +38,7 @@ from sentinel.config.config_sources import (
     ConfigTree,
     read_sources,
     type_name,
+    working_directory,
 )
 from sentinel.config.route import Route
 from sentinel.config.url_policy import is_loopback, url_refusal
@@ -253,7 +254,7 @@ def load_settings(
     type, a file that cannot be read, and a host other than this machine without a token.
     """
     environ = os.environ if environ is None else environ
-    return _build_settings(read_sources(overrides or {}, environ, cwd or Path.cwd()))
+    return _build_settings(read_sources(overrides or {}, environ, cwd or working_directory()))
 
 
 def load_agent_settings(environ: Mapping[str, str] | None = None) -> Settings:
@@ -267,7 +268,7 @@ def load_agent_settings(environ: Mapping[str, str] | None = None) -> Settings:
     """
     environ = os.environ if environ is None else environ
     errors: dict[str, str] = {}
-    sources = read_sources({}, environ, Path.cwd())
+    sources = read_sources({}, environ, working_directory())
     while True:
         try:
             settings = _build_settings(sources, errors)
@@ -313,7 +314,7 @@ def load_replay_settings(
     `assignments` are `--set` options, KEY=VALUE; they replace what every other source gives.
     """
     environ = os.environ if environ is None else environ
-    sources = read_sources({}, environ, Path.cwd(), assignments)
+    sources = read_sources({}, environ, working_directory(), assignments)
     sources.read_secrets = False
     return _build_settings(sources)
 

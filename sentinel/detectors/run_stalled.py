@@ -7,7 +7,7 @@ Formula
     limit      = max(limit, `times` * the longest gap between rows) for a followed log
     limit      = max(limit, how long a node did not report, at most 120 s) after it reports again
     Finding    = inactive > limit; critical once inactive > `page_after` * limit, and at once if a
-                 rank is suspended by SIGSTOP
+                 rank is suspended by SIGSTOP or frozen
     Finding    = no step for max(limit, `page_after` * `patience_phase`) outside a phase, although
                  batches arrive: a loop that skips all of them. Computing is then no phase
 
@@ -22,10 +22,11 @@ Units
     is in a collective: one that waits there may spin. No phase counts for a rank that is
     suspended.
 
-    Named are suspended ranks (SIGSTOP, SIGTSTP, a debugger); otherwise, by their stacks, those that
-    do not wait for the others; otherwise those with the least progress: by steps taken, then by
-    whether the backward pass of the next step has begun, in which data-parallel ranks wait. If they
-    wait for the ranks of a lost node, `node_lost` reports that instead.
+    Named are suspended ranks (SIGSTOP, SIGTSTP, a debugger, a frozen control group); otherwise, by
+    their stacks, those that do not wait for the others; otherwise those with the least progress: by
+    steps taken, then by whether the backward pass of the next step has begun, in which
+    data-parallel ranks wait. If they wait for the ranks of a lost node, `node_lost` reports that
+    instead.
 
 Source
     Fault-tolerant launchers use learned limits of five times the usual interval without the first
@@ -65,6 +66,7 @@ MAX_DESCRIBED_PLACES = 3
 SUSPENSIONS: Mapping[str, str] = {
     "signal": "suspended by SIGSTOP",
     "debugger": "held by a debugger",
+    "freezer": "in a frozen control group",
 }
 """What holds a process, by `blocked_by`, in words."""
 
@@ -239,7 +241,8 @@ class RunStalled:
                 },
             },
             severity=Severity.CRITICAL
-            if inactive > self.page_after * limit or attributes.get("blocked_by") == "signal"
+            if inactive > self.page_after * limit
+            or attributes.get("blocked_by") in ("signal", "freezer")
             else Severity.WARNING,
             rank=named[0] if named else None,
             remedy=_suspension_remedy(attributes)
@@ -284,10 +287,16 @@ def _suspension_remedy(attributes: Mapping[str, str]) -> str:
         _, _, address = process.partition(":")
         pid, _, host = address.partition(":")
         pids.setdefault(host, []).append(pid or "PID")
-    if attributes.get("blocked_by") == "debugger":
-        listed = "; ".join(
-            f"{', '.join(own)}{f' on {host}' if host else ''}" for host, own in pids.items()
+    listed = "; ".join(
+        f"{', '.join(own)}{f' on {host}' if host else ''}" for host, own in pids.items()
+    )
+    if attributes.get("blocked_by") == "freezer":
+        return (
+            f"Its control group is frozen (process {listed}): thaw it with `docker unpause`, "
+            "`scontrol resume`, or 0 in its file `cgroup.freeze`. Then find out who froze it: a "
+            "scheduler, a person or a backup of the container."
         )
+    if attributes.get("blocked_by") == "debugger":
         return (
             f"A debugger or `strace` holds the process ({listed}): let it continue, or detach it. "
             "The run goes on by itself then."

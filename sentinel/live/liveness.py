@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from sentinel.live.rank import LiveRank
 from sentinel.live.stack_sampler import StackSampler
+from sentinel.live.suspension import suspended_by
 from sentinel.model.rank_end import (
     END_ATTRIBUTES,
     STOP_SIGNAL_KEY,
@@ -67,8 +68,8 @@ def build_heartbeat(
       of `stack_sampler`;
     - `straggler_ranks`, their `straggler_step` and `straggler_progress` (step index, and step index
       of the newest backward pass); `all_behind` if no rank is ahead; and if some are suspended,
-      `blocked_by` (signal, or debugger if all of them are held by one) and `suspended_processes`
-      ("rank:pid:host");
+      `blocked_by` (signal, or debugger or freezer if all of them are held by one) and
+      `suspended_processes` ("rank:pid:host");
     - of the first failure, as `first_failure` finds it: `cause` (died, exception, exit, interrupted
       or stopped: asked to end), `end_kind` (own, aborted, stopped or consequence),
       `culprit_ranks`, `following_ranks`, `failed_seconds_ago`, `stop_requested_by` if that is
@@ -182,9 +183,9 @@ def _with_stop_request(ends: list[RankEnd], request: StopRequest | None) -> list
 
 
 def _suspended_ranks(running: list[LiveRank], now: float) -> list[LiveRank]:
-    """The ranks without a step for a while whose process a signal or a debugger holds."""
+    """The ranks without a step for a while whose process something holds."""
     stalled = [rank for rank in running if now - rank.last_progress_at >= STALLED_AFTER_SECONDS]
-    return [rank for rank in stalled if rank.header.process.is_suspended()]
+    return [rank for rank in stalled if suspended_by(rank.header.process)]
 
 
 def _straggler_attributes(running: list[LiveRank], suspended: list[LiveRank]) -> dict[str, str]:
@@ -203,8 +204,8 @@ def _straggler_attributes(running: list[LiveRank], suspended: list[LiveRank]) ->
         "straggler_progress": ",".join(map(str, _progress(slowest))),
     }
     if suspended:
-        is_traced = all(rank.header.process.state() == "t" for rank in suspended)
-        attributes["blocked_by"] = "debugger" if is_traced else "signal"
+        holders = {suspended_by(rank.header.process) for rank in suspended} - {""}
+        attributes["blocked_by"] = holders.pop() if len(holders) == 1 else "signal"
         attributes["suspended_processes"] = ",".join(
             f"{rank.header.identity.rank}:{rank.header.process.pid}:{rank.header.identity.host}"
             for rank in suspended

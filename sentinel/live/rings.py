@@ -46,6 +46,8 @@ MAX_FRAMES_PER_READ = 32
 """Records of one rank that are read before the rank that is then furthest behind."""
 SCAN_INTERVAL_SECONDS = 0.25
 """Time between scans for new rings, and for processes that are exiting."""
+MAX_POLL_GAP_SECONDS = 2.0
+"""Longest time between two polls that counts as time in which the ranks were observed."""
 STALE_AFTER_SECONDS = 24 * 3600.0
 """Time since a rank's last step after which its ring is stale."""
 
@@ -98,7 +100,7 @@ class LiveRings:
         `max_step_index`; `has_unread` is whether there are more.
         """
         now = self.clock()
-        self._adjust_for_clock_rollback(now)
+        self._adjust_for_unobserved_time(now)
         scan_due = now - self.last_scan_at >= SCAN_INTERVAL_SECONDS or now < self.last_scan_at
         if scan_due:
             self.last_scan_at = now
@@ -280,14 +282,20 @@ class LiveRings:
         """The signal that `sentinel run` passed to the run, else that which this agent received."""
         return self.launcher_status.stop_request or self.stop_request
 
-    def _adjust_for_clock_rollback(self, now: float) -> None:
-        """Shift stored times when the clock was set back, so that ages stay the same."""
-        rollback = max(0.0, self.last_poll_at - now)
+    def _adjust_for_unobserved_time(self, now: float) -> None:
+        """Shift stored times by what passed without observation, so that idle times stay the same.
+
+        The clock was set back or forward, or this agent was suspended: with its job, or with the
+        machine. The times of ends stay in their order, unless the clock was set back.
+        """
+        elapsed = now - (self.last_poll_at or now)
         self.last_poll_at = now
-        for rank in self.ranks.values() if rollback else ():
-            rank.last_progress_at -= rollback
+        rollback = max(0.0, -elapsed)
+        shift = max(0.0, elapsed - MAX_POLL_GAP_SECONDS) - rollback
+        for rank in self.ranks.values() if shift else ():
+            rank.last_progress_at += shift
+            rank.last_activity_at += shift
             rank.polled_at -= rollback
-            rank.last_activity_at -= rollback
             rank.ended_at -= rollback if rank.ended else 0.0
 
     def _newest_attempt_ranks(self) -> list[LiveRank]:

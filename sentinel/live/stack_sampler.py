@@ -16,6 +16,7 @@ from statistics import median
 
 from sentinel.live.py_spy import PySpy
 from sentinel.live.rank import LiveRank
+from sentinel.live.suspension import suspended_by
 from sentinel.model.rank_stack import RankStack, group_stacks, serialize_stacks
 from sentinel.transport.stack_channel import StackAnswer, read_answer, send_request
 
@@ -39,9 +40,12 @@ MOVEMENT_SAMPLES = 6
 STEP_INTERVALS = 32
 
 _DISK_WAIT = "D"
+_HOLDERS = {
+    "signal": "is suspended by SIGSTOP",
+    "debugger": "is held by a debugger",
+    "freezer": "is in a frozen control group",
+}
 _STATES = {
-    "T": "is suspended by SIGSTOP",
-    "t": "is held by a debugger",
     _DISK_WAIT: "waits for a disk or a file system",
     "R": "computes without returning to Python",
 }
@@ -138,7 +142,7 @@ class RankSampler:
             self.answer, self.stack = answer, RankStack((self.number,), answer.frames, state)
             cpu = process.cpu_seconds()
             self.samples.append((answer, cpu, cpu + process.cpu_wait_seconds(), now))
-        elif now - self.requested_at >= ANSWER_SECONDS or self.rank.header.process.is_suspended():
+        elif now - self.requested_at >= ANSWER_SECONDS or suspended_by(self.rank.header.process):
             self._look_from_outside(now)
 
     def _look_from_outside(self, now: float) -> None:
@@ -147,7 +151,9 @@ class RankSampler:
         if self.py_spy is None:
             self.py_spy = PySpy(process.pid, now)
         frames = self.py_spy.poll(now)
-        self.stack = RankStack((self.number,), frames, _STATES.get(process.state(), _NO_ANSWER))
+        held = _HOLDERS.get(suspended_by(process))
+        state = held or _STATES.get(process.state(), _NO_ANSWER)
+        self.stack = RankStack((self.number,), frames, state)
         if self.py_spy.has_ended:
             # A rank that runs again answers the next request.
             self.answer = StackAnswer(self.request_number, (), 0)

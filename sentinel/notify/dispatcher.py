@@ -61,6 +61,8 @@ class Dispatcher:
         self.database_path = database_path
         self.sinks = dict(sinks)
         self._counters, self._clock, self._is_wanted = counters, clock, is_wanted
+        # Only the clock of the machine is set, and no other that a caller gives.
+        self._monotonic = time.monotonic if clock is time.time else None
         self._timing = timing or DeliveryTiming()
         self._on_database_error, self._on_resolved = on_database_error, on_resolved
         self._on_accepted = on_accepted
@@ -166,6 +168,7 @@ class Dispatcher:
             self._is_wanted,
             self._on_resolved,
             self._on_accepted,
+            self._monotonic,
         )
 
     def _deliver_until_stopped(self, worker: SinkWorker) -> None:

@@ -695,6 +695,19 @@ def _paused_until(connection: sqlite3.Connection, sink: str, now: float) -> floa
     return 0.0 if until > now + MAX_RETRY_DELAY_SECONDS + 1.0 else until
 
 
+def shift_times(connection: sqlite3.Connection, sink: str, seconds: float) -> None:
+    """Follow a clock that was set forward by so many seconds: ages and delays stay the same.
+
+    The end of quiet hours, until which a row is withheld, is a time of day and stays.
+    """
+    connection.execute(
+        "update outbox set created = created + ?1, next_at = next_at + ?1"
+        " where sink = ?2 and state in ('queued', 'sending')",
+        (seconds, sink),
+    )
+    connection.execute("update sink_pause set until = until + ? where sink = ?", (seconds, sink))
+
+
 def mark_dead(
     connection: sqlite3.Connection, key: str, error: str, now: float | None = None
 ) -> None:

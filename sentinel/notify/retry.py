@@ -12,7 +12,8 @@ MAX_BACKOFF_SECONDS = 300.0
 _MAX_AGE_SECONDS = {Severity.CRITICAL.value: 24 * 3600.0}
 _DEFAULT_MAX_AGE_SECONDS = 3600.0
 
-_RETRYABLE_STATUSES = frozenset({408, 425, 429})
+_RETRYABLE_STATUSES = frozenset({407, 408, 425, 429})
+"""407 is the answer of a proxy, not of the receiver."""
 _PERMANENT_ERRORS = frozenset(
     {"FileNotFoundError", "PermissionError", "AppriseNotInstalled", "AppriseUrlError"}
 )

@@ -37,6 +37,9 @@ log = logging.getLogger(__name__)
 DELIVERIES_METRIC = "sentinel_sink_deliveries_total"
 DELIVERY_OUTCOMES = ("delivered", "retry", "dead")
 
+MIN_CLOCK_JUMP_SECONDS = 5.0
+"""How far the clock is set at least before the times of the outbox follow it."""
+
 POSTPONED_SECONDS = 1.0
 """Delay of a notification that is not wanted at present."""
 
@@ -101,6 +104,7 @@ def _name(error: Exception) -> str:
 class SinkWorker:
     """Takes the due notifications of one sink from the outbox, one at a time.
 
+    `monotonic` returns seconds of a clock that is never set; without it, `clock` is such a one.
     `recipients` are all sinks in the order of the settings: what this one rejects is passed on.
     `is_wanted` returns whether a notification may be sent now; it is called once the receiver is
     reached, in a thread of its own, and again later if not. `on_resolved` gets the name of the
@@ -120,11 +124,13 @@ class SinkWorker:
     is_wanted: Callable[[Notification], bool] = lambda _: True
     on_resolved: Callable[[str, Notification, str | None], None] = lambda *_: None
     on_accepted: Callable[[str, str, str, str], None] = lambda *_: None
+    monotonic: Callable[[], float] | None = None
     _last_request_time: float = field(default=0.0, init=False)
     _wait_seconds: float = field(default=0.0, init=False)
     _store_outcome: Callable[[], None] | None = field(default=None, init=False)
     _entry: OutboxEntry | None = field(default=None, init=False)
     _sent_times: dict[str, float] = field(default_factory=dict, init=False)
+    _clock_offset: float | None = field(default=None, init=False)
 
     def deliver_next(self) -> float:
         """Try the next due notification, if any; return the seconds until the next call.
@@ -133,6 +139,7 @@ class SinkWorker:
         without loss.
         """
         self.store_pending_outcome()
+        self._follow_clock()
         now = self.clock()
         # Relative to the last request, so that a clock set back does not stop the worker.
         if 0 <= now - self._last_request_time < self._wait_seconds:
@@ -155,6 +162,26 @@ class SinkWorker:
         self.store_pending_outcome()
         self._checkpoint()
         return self._wait_seconds
+
+    def _follow_clock(self) -> None:
+        """Shift the times of the outbox by as much as the clock was set.
+
+        A clock that is set forward makes no notification old, and one that is set back delays none.
+        The same holds for a machine that was suspended.
+        """
+        jump = self._clock_jump()
+        if abs(jump) >= MIN_CLOCK_JUMP_SECONDS:
+            outbox.shift_times(self.connection, self.name, jump)
+            self._clock_offset = (self._clock_offset or 0.0) + jump
+
+    def _clock_jump(self) -> float:
+        """Seconds by which the clock was set forward since the outbox followed it; less than 0 for
+        back.
+        """
+        offset = 0.0 if self.monotonic is None else self.clock() - self.monotonic()
+        if self._clock_offset is None:
+            self._clock_offset = offset
+        return offset - self._clock_offset
 
     def _checkpoint(self) -> None:
         """Empty the write-ahead log, so that neither its damage nor a power failure repeats a
@@ -207,6 +234,8 @@ class SinkWorker:
         would send the notification again.
         """
         if self._store_outcome is not None and self._entry is not None:
+            # Before the outcome, whose times are those of the clock as it is now.
+            self._follow_clock()
             with transaction(self.connection, mode="immediate"):
                 outbox.insert_missing(self.connection, self.name, self._entry)
                 self._store_outcome()
@@ -292,7 +321,8 @@ class SinkWorker:
             return self._handle_unknown_receipt(entry, response, now)
         shorten = reason is Rejection.TOO_LONG and not is_shortened
         is_rejected = reason is not Rejection.TEMPORARY and not shorten
-        if is_rejected or now - entry.created >= retry.max_age_seconds(entry.severity):
+        age = now - entry.created - self._clock_jump()
+        if is_rejected or age >= retry.max_age_seconds(entry.severity):
             return self._handle_dead(entry, self._describe(response))
         return self._handle_retry(entry, response, now, shorten=shorten)
 

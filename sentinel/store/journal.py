@@ -7,6 +7,7 @@ each ring at the stored position. Input, results and positions are committed in 
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -38,7 +39,12 @@ class Journal:
         self.connection.executemany(
             "insert or replace into ring(path, position, sequence, names) values(?, ?, ?, ?)",
             [
-                (path, each.cursor.position, each.cursor.sequence, _position_to_json(each))
+                (
+                    _storable(path),
+                    each.cursor.position,
+                    each.cursor.sequence,
+                    _position_to_json(each),
+                )
                 for path, each in positions.items()
             ],
         )
@@ -47,7 +53,7 @@ class Journal:
         """Every stored position by the path of its ring."""
         rows = self.connection.execute("select path, position, sequence, names from ring")
         return {
-            path: _position_from_row(offset, sequence, text)
+            os.fsdecode(path): _position_from_row(offset, sequence, text)
             for path, offset, sequence, text in rows
         }
 
@@ -67,6 +73,15 @@ class Journal:
         rows = self.connection.execute("select records from journal order by id").fetchall()
         for (packed,) in rows:
             yield from decode_standalone(packed, run)
+
+
+def _storable(path: str) -> str | bytes:
+    """The path, in bytes if they are no UTF-8."""
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return os.fsencode(path)
+    return path
 
 
 def _position_to_json(position: ReadPosition) -> str:

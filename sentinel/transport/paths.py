@@ -71,7 +71,17 @@ def home_dir() -> Path:
     if chosen:
         return Path(chosen)
     state = os.environ.get("XDG_STATE_HOME")
-    return (Path(state) if state else Path.home() / ".local" / "state") / "sentinel"
+    return (Path(state) if state else _user_home() / ".local" / "state") / "sentinel"
+
+
+def _user_home() -> Path:
+    """Home directory of the user; the root directory for one without `HOME` and without an entry in
+    the user database, as container runtimes set it for such a user.
+    """
+    try:
+        return Path.home()
+    except RuntimeError:
+        return Path("/")
 
 
 def runtime_dir(*, make: bool) -> Path:
@@ -133,7 +143,7 @@ def private_cache_dir(name: str) -> Path:
 def cache_dir() -> Path:
     """`sentinel` in the user's cache directory. Not created."""
     chosen = os.environ.get("XDG_CACHE_HOME")
-    return (Path(chosen) if chosen else Path.home() / ".cache") / "sentinel"
+    return (Path(chosen) if chosen else _user_home() / ".cache") / "sentinel"
 
 
 def run_dir(run_id: str) -> Path:

@@ -58,10 +58,6 @@ class Process:
         fields = _stat_fields(self.pid)
         return fields[_STATE_FIELD] if fields else ""
 
-    def is_suspended(self) -> bool:
-        """Whether a stop signal or a debugger holds it (states T and t of proc(5))."""
-        return self.state() in {"T", "t"}
-
     def cpu_seconds(self) -> float:
         """CPU time that its threads have used; 0 if it is gone or hidden."""
         fields = _stat_fields(self.pid)

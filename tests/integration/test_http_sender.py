@@ -325,6 +325,20 @@ def test_a_connection_opened_after_the_deadline_is_not_used():
         connection.close()
 
 
+@pytest.mark.fault("A56")
+def test_without_a_thread_nothing_is_sent_and_it_is_no_rejection(monkeypatch):
+    def refuse(_):
+        raise RuntimeError("can't start new thread")
+
+    with Receiver() as receiver:
+        monkeypatch.setattr(threading.Thread, "start", refuse)
+        response = send(make_request(receiver.url), deadline=TIMEOUT_SECONDS)
+        monkeypatch.undo()
+
+    assert (response.error, response.is_sent) == ("ThreadLimitError", False)
+    assert receiver.requests == []
+
+
 @pytest.mark.fault("X1")
 def test_http_libraries_log_no_url(caplog, capfd, monkeypatch):
     """Neither their loggers nor `debuglevel` of `http.client` expose it."""

@@ -14,7 +14,7 @@ from support.rank_processes import ranks
 import sentinel
 from sentinel.live.elastic_restart import ElasticWorker
 from sentinel.live.memory_cgroup import MemoryCgroup
-from sentinel.live.rings import LiveRings
+from sentinel.live.rings import MAX_POLL_GAP_SECONDS, LiveRings
 from sentinel.model.counters import Counters
 from sentinel.model.record import WHOLE_RUN, Event
 from sentinel.transport.paths import ring_path
@@ -108,6 +108,29 @@ def test_a_clock_that_is_set_back_preserves_elapsed_times(source, rank):
         pytest.approx(age + 20.0, abs=0.01),
         True,
     )
+
+
+@pytest.mark.fault("T54", "T56")
+def test_time_in_which_the_agent_did_not_look_is_not_idle_time(source, rank):
+    """The clock is set forward, or the agent was suspended, for an hour."""
+    rank(0)
+    child = rank(1)
+    now = time.time()
+    source.clock = lambda: now
+    source.poll()
+    idle = source.heartbeat(now).values["idle_seconds"]
+    child.kill()
+    child.wait(240)
+    source.poll()
+    ended_at = source.ranks[ring_path("live", 0, 1)].ended_at
+    later = now + 3600.0
+    source.clock = lambda: later
+    source.poll()
+
+    gap = source.heartbeat(later).values["idle_seconds"] - idle
+    assert gap == pytest.approx(MAX_POLL_GAP_SECONDS)
+    # The order of ends decides which rank failed first.
+    assert source.ranks[ring_path("live", 0, 1)].ended_at == ended_at
 
 
 def test_a_wrong_trainer_clock_is_not_a_stall(source, rank):

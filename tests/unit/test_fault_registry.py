@@ -12,7 +12,17 @@ import pytest
 ROOT = Path(__file__).parents[2]
 REGISTRY = tomllib.loads((ROOT / "tests" / "chaos" / "faults.toml").read_text())
 FAULTS = {fault["id"]: fault for fault in REGISTRY["fault"]}
-NUMBERS = {"P": 13, "R": 12, "T": 11, "A": 12, "S": 9, "D": 15, "H": 8, "I": 11, "X": 16}
+NUMBERS = {
+    "P": (*range(1, 14), *range(53, 66)),
+    "R": (*range(1, 13), 52, 53),
+    "T": (*range(1, 12), *range(51, 57)),
+    "A": (*range(1, 13), *range(52, 61)),
+    "S": (*range(1, 10), *range(49, 61)),
+    "D": (*range(1, 16), *range(55, 61)),
+    "H": (*range(1, 9), 48),
+    "I": (*range(1, 12), *range(51, 55)),
+    "X": range(1, 17),
+}
 
 
 def marks(node: ast.AST) -> Iterator[tuple[str, list[str]]]:
@@ -55,7 +65,7 @@ def all_tests() -> dict[str, tuple[set[str], set[str]]]:
 
 
 def test_the_registry_has_every_fault_once_and_in_order():
-    expected = [f"{letter}{n + 1}" for letter, count in NUMBERS.items() for n in range(count)]
+    expected = [f"{letter}{n}" for letter, numbers in NUMBERS.items() for n in numbers]
 
     assert [fault["id"] for fault in REGISTRY["fault"]] == expected
 

@@ -23,12 +23,23 @@ THREAD_NAME = "sentinel-send"
 """Name of the thread of an exchange; HTTP libraries must log nothing there."""
 
 
+CONNECT_SHARE = 0.25
+"""Share of the deadline for the connection to one address of a host, which may drop packets."""
+
+_READ_TIMEOUT_SECONDS = 120.0
+"""Timeout of one read, longer than any deadline."""
+
+
 class AddressRefusedError(OSError):
     """The host name resolves to an address that must not receive notifications."""
 
 
 class DeadlineExceededError(OSError):
     """The connection opened after the deadline of its request."""
+
+
+class ThreadLimitError(OSError):
+    """No thread can be started for the delivery."""
 
 
 class PostponedError(OSError):
@@ -92,7 +103,11 @@ def exchange_within(
         name=THREAD_NAME,
         daemon=True,
     )
-    attempt.start()
+    try:
+        attempt.start()
+    except RuntimeError:
+        # No more threads are permitted, as in a container with a limit of processes; it may pass.
+        return Response(error=ThreadLimitError.__name__, is_sent=False)
     try:
         return responses.get(timeout=deadline)
     except queue.Empty:
@@ -135,6 +150,8 @@ def _make_pool_classes(connections: AbortableConnections) -> Mapping[str, type]:
         except OSError:
             opened.close()
             raise
+        # The handshake of TLS has more time than the connection.
+        opened.settimeout(_READ_TIMEOUT_SECONDS)
         return opened
 
     # `debuglevel` makes the library print whole requests, including secrets.

@@ -20,6 +20,7 @@ import requests
 from sentinel.config.url_policy import is_loopback, url_refusal
 from sentinel.model.delivery import HttpRequest, Response
 from sentinel.notify.transports.abortable_connection import (
+    CONNECT_SHARE,
     THREAD_NAME,
     AbortableAdapter,
     AbortableConnections,
@@ -74,8 +75,9 @@ def _send_once(
         auth=_no_auth,
         # Requests to this machine must not pass through a proxy.
         proxies={"no_proxy": host} if is_loopback(host) else None,
-        # It bounds one read and is longer than the deadline, so that only the deadline applies.
-        timeout=deadline + _READ_TIMEOUT_MARGIN_SECONDS,
+        # That of a read is longer than the deadline, so that only the deadline applies. That of a
+        # connection leaves time for the next address of the host.
+        timeout=(deadline * CONNECT_SHARE, deadline + _READ_TIMEOUT_MARGIN_SECONDS),
         stream=True,
         allow_redirects=False,
     ) as response:

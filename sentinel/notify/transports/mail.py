@@ -16,6 +16,7 @@ from typing import Any
 from sentinel.config.url_policy import is_loopback
 from sentinel.model.delivery import Mail, Response
 from sentinel.notify.transports.abortable_connection import (
+    CONNECT_SHARE,
     AbortableConnections,
     AddressRefusedError,
     check_peer_address,
@@ -39,9 +40,8 @@ def send(mail: Mail, *, deadline: float, is_wanted: Callable[[], bool] = lambda:
 
 
 def _exchange(mail: Mail, connections: AbortableConnections, deadline: float) -> Response:
-    timeout = deadline + _READ_TIMEOUT_MARGIN_SECONDS
     try:
-        with _open(mail, connections, timeout) as client:
+        with _open(mail, connections, deadline) as client:
             if mail.security == "starttls":
                 client.starttls(context=ssl.create_default_context())
             client.ehlo_or_helo_if_needed()
@@ -57,8 +57,8 @@ def _exchange(mail: Mail, connections: AbortableConnections, deadline: float) ->
 
 
 @contextlib.contextmanager
-def _open(mail: Mail, connections: AbortableConnections, timeout: float) -> Iterator[_Client]:
-    client = _Client(mail, connections, timeout)
+def _open(mail: Mail, connections: AbortableConnections, deadline: float) -> Iterator[_Client]:
+    client = _Client(mail, connections, deadline)
     try:
         code, _ = client.connect(mail.host, mail.port)
         if code != _READY:
@@ -77,15 +77,17 @@ class _Client(smtplib.SMTP):
 
     debuglevel = 0
 
-    def __init__(self, mail: Mail, connections: AbortableConnections, timeout: float) -> None:
+    def __init__(self, mail: Mail, connections: AbortableConnections, deadline: float) -> None:
         self._mail, self._connections = mail, connections
-        super().__init__(timeout=timeout)
+        self._connect_timeout = deadline * CONNECT_SHARE
+        super().__init__(timeout=deadline + _READ_TIMEOUT_MARGIN_SECONDS)
         # `starttls` verifies the certificate against this name.
         self._host = mail.host
 
     def _get_socket(self, host: str, port: int, timeout: float) -> socket.socket:
-        opened = socket.create_connection((host, port), timeout)
+        opened = socket.create_connection((host, port), self._connect_timeout)
         try:
+            opened.settimeout(timeout)
             check_peer_address(opened, host, is_plaintext=self._mail.security == "none")
             self._connections.add(opened)
             if self._mail.security == "tls":

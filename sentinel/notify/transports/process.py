@@ -6,7 +6,6 @@ import os
 import selectors
 import signal
 import subprocess
-import tempfile
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -40,8 +39,9 @@ def send(call: ProcessInput, *, deadline: float) -> Response:
 def run(call: ProcessInput, timeout: float, environ: Mapping[str, str]) -> Response:
     """As `send`, with the variables `environ`. Raises OSError if the program cannot be started."""
     ends_at = time.monotonic() + timeout
-    # A file, because a program that reads nothing would block a pipe.
-    with tempfile.TemporaryFile() as stdin:
+    # A file, because a program that reads nothing would block a pipe; in memory, because a
+    # container may have no directory that it can write.
+    with os.fdopen(os.memfd_create("notification"), "w+b") as stdin:
         stdin.write(call.stdin)
         stdin.seek(0)
         process = subprocess.Popen(  # noqa: S603 - the program is a setting, and there is no shell

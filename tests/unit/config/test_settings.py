@@ -545,3 +545,14 @@ def test_an_agent_leaves_an_invalid_key_out(write_config):
 
     assert settings.keys == {"b": "loss"}
     assert settings.config_errors.keys() == {"keys.a"}
+
+
+@pytest.mark.fault("P54")
+def test_a_deleted_working_directory_has_no_settings_file(tmp_path, monkeypatch):
+    folder = tmp_path / "scratch"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    folder.rmdir()
+
+    assert load_settings({"port": 7}, {}).port == 7
+    assert load_agent_settings({"SENTINEL_PORT": "8"}).port == 8

@@ -257,6 +257,18 @@ def test_a_rank_in_a_debugger_is_continued_there():
     assert "kill -CONT" not in finding.remedy
 
 
+def test_a_rank_in_a_frozen_control_group_is_thawed():
+    finding = stalled_finding(
+        straggler_ranks="1",
+        blocked_by="freezer",
+        suspended_processes="1:4242:gpu-3",
+    )
+    assert "rank 1 is in a frozen control group" in finding.summary
+    assert finding.severity is Severity.CRITICAL
+    assert "(process 4242 on gpu-3)" in finding.remedy
+    assert "kill -CONT" not in finding.remedy
+
+
 def test_a_lasting_stall_becomes_critical():
     detector = RunStalled()
     update_steps(detector, [1.0] * 20)

@@ -51,3 +51,4 @@ def test_every_fault_has_a_row():
     page = reliability_page(ROOT)
 
     assert page.count('<a id="') == 110
+    assert page.count('<a id="') == 160

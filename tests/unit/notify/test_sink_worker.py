@@ -38,6 +38,7 @@ def test_a_notification_is_delivered_once(fixture):
     [
         (webhook_receiver.status(500), "HTTP 500"),
         (webhook_receiver.status(503), "HTTP 503"),
+        (webhook_receiver.status(407), "HTTP 407"),
         (webhook_receiver.status(408), "HTTP 408"),
         (webhook_receiver.status(425), "HTTP 425"),
         (webhook_receiver.status(429), "HTTP 429"),

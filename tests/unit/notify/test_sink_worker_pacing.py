@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 from support import webhook_receiver
+from support.clocks import FakeClock
 from support.notifications import make_notification
 from support.sink_workers import sink_worker
 
@@ -128,6 +129,23 @@ def test_requests_are_at_least_a_second_apart(fixture):
     for _ in range(40):
         fixture.deliver_next(after=0.25)
     assert 13 <= len(fixture.receiver.requests) <= 15
+
+
+@pytest.mark.fault("T53")
+@pytest.mark.parametrize("jump", [-0.5 * HOUR_SECONDS, 48 * HOUR_SECONDS])
+def test_a_clock_that_is_set_changes_no_age_and_no_delay(fixture, jump):
+    monotonic = fixture.worker.monotonic = FakeClock(100.0)
+    fixture.receiver.default = webhook_receiver.status(503, Retry_After="20")
+    fixture.enqueue(make_notification())
+    fixture.deliver_next(after=0.0)
+    fixture.clock.now += jump
+    fixture.deliver_next(after=0.0)
+    assert fixture.row()[:3] == ("queued", 1, 20.5)
+
+    fixture.receiver.default = webhook_receiver.ok()
+    monotonic.now += 21.0
+    fixture.deliver_next(after=21.0)
+    assert fixture.row()[:2] == ("delivered", 2)
 
 
 def test_a_clock_set_back_does_not_stop_the_worker(fixture):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from sentinel.transport.paths import (
     RunIdError,
     UnsafeDirectoryError,
     fallback_run_dir,
+    home_dir,
     ring_dir,
     run_dir,
     validate_run_id,
@@ -44,3 +47,15 @@ def test_a_link_in_place_of_the_directory_of_a_run_is_refused(make, tmp_path):
 
     with pytest.raises(UnsafeDirectoryError, match="is not a directory"):
         make("run")
+
+
+@pytest.mark.fault("P59")
+def test_the_home_directory_of_a_user_without_a_name(monkeypatch):
+    def refuse():
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("SENTINEL_HOME")
+    monkeypatch.delenv("XDG_STATE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", refuse)
+
+    assert home_dir() == Path("/.local/state/sentinel")

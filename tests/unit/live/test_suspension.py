@@ -1,0 +1,49 @@
+"""A frozen control group is found in both versions, from files as the kernel shows them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from sentinel.live.suspension import suspended_by
+from sentinel.transport.process import Process
+
+
+@dataclass(frozen=True)
+class ProcessIn(Process):
+    """A process in that state."""
+
+    letter: str = "S"
+
+    def state(self):
+        return self.letter
+
+
+@pytest.mark.fault("R53")
+@pytest.mark.parametrize(
+    ("lines", "name", "text", "expected"),
+    [
+        ("6:freezer:/job\n0::/", "freezer/job/freezer.state", "FROZEN\n", "freezer"),
+        ("6:freezer:/job\n0::/", "freezer/job/freezer.state", "THAWED\n", ""),
+        ("0::/job", "job/cgroup.events", "populated 1\nfrozen 1\n", "freezer"),
+        ("0::/job", "job/cgroup.events", "populated 1\nfrozen 0\n", ""),
+        ("1:cpu:/\n0::/job", "unified/job/cgroup.events", "frozen 1\n", "freezer"),
+        ("0::/of/the/host", "cgroup.events", "frozen 1\n", ""),
+    ],
+)
+def test_a_frozen_group_is_found(tmp_path, lines, name, text, expected):
+    (tmp_path / "proc" / "7").mkdir(parents=True)
+    (tmp_path / "proc" / "7" / "cgroup").write_text(lines)
+    path = tmp_path / "cgroup" / name
+    path.parent.mkdir(parents=True)
+    path.write_text(text)
+
+    found = suspended_by(ProcessIn(7, 1), tmp_path / "cgroup", tmp_path / "proc")
+
+    assert found == expected
+
+
+@pytest.mark.parametrize(("letter", "expected"), [("T", "signal"), ("t", "debugger"), ("R", "")])
+def test_a_signal_and_a_debugger_are_states(letter, expected, tmp_path):
+    assert suspended_by(ProcessIn(7, 1, letter), tmp_path, tmp_path) == expected
