@@ -1,5 +1,7 @@
 """Plans the commands that a critical case triggers on the ranks of this node, once for each case.
 
+It also publishes on their command page how many incidents are firing.
+
 A command is stored in the transaction that stores its cause, and written to the command page after
 the commit. After a restart the agent writes a stored command that it had not written, if the step
 is still ahead; it never plans a second command for a case.
@@ -11,7 +13,7 @@ import logging
 import sqlite3
 from collections import deque
 from collections.abc import Callable, Iterable
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 from math import ceil
@@ -97,11 +99,14 @@ class ActionPlanner:
         actions: Iterable[str],
         rings: Callable[[], Iterable[RingReader]],
         suppression: Callable[[], Suppression],
+        firing_incidents: Callable[[], int] = int,
     ) -> None:
         self.connection = connection
         self.actions = frozenset(actions)
         self._configured_actions, self._attempt = self.actions, -1
         self._rings, self._suppression = rings, suppression
+        self._firing_incidents = firing_incidents
+        self._published: tuple[int, frozenset[Path]] = (0, frozenset())
         self.not_before = 0.0
         """Cases from before this time (epoch seconds) trigger nothing: they did already."""
         self._step_rate = StepRate()
@@ -119,15 +124,27 @@ class ActionPlanner:
 
     def poll(self) -> None:
         """Measure the speed of the run, and write a stored command that was not written."""
-        if not (self.actions or self._is_unsent):
+        firing = self._firing_incidents()
+        if not (self.actions or self._is_unsent or firing or self._published[0]):
             return
         readers = self._active_readers()
         if not readers:
             return
+        self._publish_incidents(firing, readers)
         self._step_rate.update(_fastest_header(readers))
         if self._is_unsent and self._latest_command is not None:
             self._is_unsent = False
             self._write_command(self._latest_command, readers)
+
+    def _publish_incidents(self, firing: int, readers: list[RingReader]) -> None:
+        """Write the number of firing incidents to the command pages, if it is not there."""
+        pages = frozenset(_page_path(each) for each in readers)
+        if (firing, pages) == self._published or not (firing or self._published[0]):
+            return
+        self._published = (firing, pages)
+        for path in pages:
+            with suppress(CommandImpossibleError), closing(_open_page(path)) as page:
+                page.set_firing_incidents(firing)
 
     def _update_actions(self, start: Record) -> None:
         if ON_CRITICAL_KEY in start.attributes:
@@ -242,11 +259,15 @@ def _fastest_header(readers: Iterable[RingReader]) -> RingHeader:
 
 def _open_shared_page(readers: Iterable[RingReader]) -> closing[CommandPage]:
     """The command page that all ranks share. Raises CommandImpossibleError."""
-    paths = {command_page_path(each.path, each.read_header().identity.attempt) for each in readers}
+    paths = {_page_path(each) for each in readers}
     if len(paths) > 1:
         raise CommandImpossibleError("its ranks do not share a command page")
     (path,) = paths
     return closing(_open_page(path))
+
+
+def _page_path(reader: RingReader) -> Path:
+    return command_page_path(reader.path, reader.read_header().identity.attempt)
 
 
 def _open_page(path: Path) -> CommandPage:

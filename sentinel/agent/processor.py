@@ -25,6 +25,7 @@ from sentinel.config.settings import Settings
 from sentinel.metrics.exposition import Exposition
 from sentinel.model.counters import Counters
 from sentinel.model.delivery import Sink
+from sentinel.model.finding import Severity
 from sentinel.model.incident import IncidentState, Onset, Resolution, RunTier
 from sentinel.model.notification import Notification, RunContext
 from sentinel.model.record import WHOLE_RUN, Event, Record
@@ -129,6 +130,9 @@ class RunProcessor:
                 settings.critical_actions(),
                 live_rings,
                 lambda: self.notification_policy.suppression,
+                lambda: sum(
+                    each.severity is not Severity.INFO for each in self.pipeline.firing_incidents()
+                ),
             )
         self.restorable_consumers = (self.exposition, self.notification_policy, self.action_planner)
         self.consumers: tuple[ResultConsumer, ...] = (

@@ -37,6 +37,8 @@ class SurfaceRequest:
     max_tokens: int = 512
     settings: dict[str, Any] = field(default_factory=dict)
     """Arguments of `loss_surface`."""
+    zoom: Sequence[tuple[float, float]] = ()
+    """Bounds of a part that is sampled more finely."""
 
 
 def surface(  # noqa: PLR0913, PLR0917 - the options of a command
@@ -91,8 +93,19 @@ def surface(  # noqa: PLR0913, PLR0917 - the options of a command
         float | None,
         typer.Option("--range", min=0.0, help="How far the surface reaches: 1 is one direction."),
     ] = None,
+    zoom: Annotated[
+        str,
+        typer.Option(
+            metavar="X0:X1,Y0:Y1",
+            help="Part that is sampled more finely, with the points of the surface.",
+        ),
+    ] = "",
     evaluations: Annotated[
         int | None, typer.Option(min=3, help="Evaluations of the loss at most.")
+    ] = None,
+    tolerance: Annotated[
+        float | None,
+        typer.Option(min=0.0, help="Error at which sampling ends, as a share of the loss; 0.001."),
     ] = None,
     parameters: Annotated[
         str, typer.Option(help="Pattern of the weights that are changed, such as '*lora*'.")
@@ -107,7 +120,12 @@ def surface(  # noqa: PLR0913, PLR0917 - the options of a command
         ),
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="Write the result as one HTML file.")
+        Path | None,
+        typer.Option(
+            "-o",
+            "--output",
+            help="Write the result as one HTML file, or a figure (.pdf, .svg, .png).",
+        ),
     ] = None,
     json: JsonOption = False,
 ) -> None:
@@ -129,6 +147,8 @@ def surface(  # noqa: PLR0913, PLR0917 - the options of a command
         "parameters": parameters or None,
         "seed": seed,
     }
+    if tolerance is not None:
+        settings["tolerance"] = tolerance
     if reach is not None:
         settings["bounds"] = (-reach, reach)
     elif others:
@@ -149,6 +169,7 @@ def surface(  # noqa: PLR0913, PLR0917 - the options of a command
         batch_size,
         max_tokens,
         settings,
+        _parse_zoom(zoom, settings["dimensions"]),
     )
     try:
         with ProgressBar("Loss surface") as bar:
@@ -157,7 +178,8 @@ def surface(  # noqa: PLR0913, PLR0917 - the options of a command
         raise error_exit("insight surface", str(error)) from None
     if run is not None:
         _store(result, run)
-    _write(result, output)
+    if output is not None:
+        write_result("insight surface", result, output)
     if json:
         _print_json(result)
     elif output is None:
@@ -199,10 +221,12 @@ def compute_surface(
     if request.others:
         settings["directions"] = [str(each) for each in request.others]
 
+    settings |= {"save": False, "progress": _reporter(progress)}
     try:
-        surface = loss_surface(
-            model, loss, batches, save=False, progress=_reporter(progress), **settings
-        )
+        surface = loss_surface(model, loss, batches, **settings)
+        if request.zoom:
+            settings |= {"bounds": request.zoom, "refine": surface}
+            surface = loss_surface(model, loss, batches, **settings)
     except SurfaceError:
         raise
     except Exception as error:
@@ -225,9 +249,10 @@ def surface_text(surface: LossSurface) -> str:
     )
     lines = [first, *_map(surface, low, high)]
     lines += [
-        f"Direction {each['name']}: distance {each['norm']:.3g} at 1."
+        f"Direction {each['name']}: distance {each['norm']:.3g} at 1{_relative(each, surface)}."
         for each in surface.directions
     ]
+    lines += [_region_text(each) for each in surface.regions]
     for feature in surface.features:
         place = f"{feature['x']:.2f}, {feature['y']:.2f}" if surface.y else f"{feature['x']:.2f}"
         lines.append(f"A {feature['kind']} at {place} with loss {_number(feature['loss'])}.")
@@ -236,6 +261,26 @@ def surface_text(surface: LossSurface) -> str:
         f"{surface.seconds:.1f} s."
     )
     return "\n".join([*lines, *surface.note, ""])
+
+
+def _parse_zoom(text: str, dimensions: int) -> list[tuple[float, float]]:
+    """The bounds of each axis; empty for an empty text. Exits with an error.
+
+    >>> _parse_zoom("-0.2:0.4,0:0.5", 2)
+    [(-0.2, 0.4), (0.0, 0.5)]
+    """
+    if not text:
+        return []
+    try:
+        found = [(float(low), float(high)) for low, high in (p.split(":") for p in text.split(","))]
+    except ValueError:
+        found = []
+    if len(found) != dimensions:
+        example = "0.2:0.6" if dimensions == 1 else "0.2:0.6,-0.1:0.3"
+        raise error_exit(
+            "insight surface", f"--zoom {text} is not a range for each axis, such as {example}."
+        )
+    return found
 
 
 def _tokenizer(request: SurfaceRequest, folder: Path | None) -> Any:
@@ -265,6 +310,18 @@ def _reporter(progress: Callable[[float | None, str], None]) -> Callable[[Any], 
         progress(fraction, f"{state.evaluations:,} evaluations, {left}")
 
     return report
+
+
+def _relative(direction: dict[str, Any], surface: LossSurface) -> str:
+    """The length of a direction as a share of that of the weights."""
+    if not surface.weights_norm:
+        return ""
+    return f", {direction['norm'] / surface.weights_norm:.3g} times the norm of the weights"
+
+
+def _region_text(region: dict[str, Any]) -> str:
+    ranges = [f"{axis[0]:g} to {axis[-1]:g}" for axis in (region["x"], region["y"]) if axis]
+    return f"Sampled more finely: {', '.join(ranges)}."
 
 
 def _map(surface: LossSurface, low: float, high: float) -> list[str]:
@@ -302,17 +359,21 @@ def _store(result: Any, run: str) -> None:
     print(f"Wrote {path}.", file=sys.stderr)
 
 
-def _write(result: Any, output: Path | None) -> None:
-    """Write the result as one HTML file."""
-    if output is None:
-        return
+def write_result(command: str, result: Any, output: Path, title: str = "") -> None:
+    """Write a result as one HTML file, or as a figure, by the suffix. Exits with an error."""
+    from sentinel.insight.figures import SUFFIXES, plot, save_figure
     from sentinel.web.report_page import write_insight_page
 
     try:
-        write_insight_page(result, output)
+        if output.suffix.lower() in SUFFIXES:
+            save_figure(plot(result), output)
+        else:
+            write_insight_page(result, output, title=title)
     except OSError as error:
         text = f"cannot write {output}: {error.strerror or error}"
-        raise error_exit("insight surface", text) from None
+        raise error_exit(command, text) from None
+    except (ImportError, ValueError) as error:
+        raise error_exit(command, str(error)) from None
     print(f"Wrote {output} ({output.stat().st_size / 1e6:.1f} MB).", file=sys.stderr)
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sentinel.cli._insight_surface import surface
+from sentinel.cli._insight_surface import surface, write_result
 from sentinel.cli._options import JsonOption, error_exit
 from sentinel.cli._run_ids import complete_run, resolve_run
 
@@ -21,7 +21,10 @@ app = typer.Typer(no_args_is_help=True)
 app.command()(surface)
 
 OutputOption = Annotated[
-    Path | None, typer.Option("-o", "--output", help="Write the result as one HTML file.")
+    Path | None,
+    typer.Option(
+        "-o", "--output", help="Write the result as one HTML file, or a figure (.pdf, .svg, .png)."
+    ),
 ]
 
 _BAR_CHARS = 10
@@ -111,11 +114,8 @@ def importance(  # noqa: PLR0913, PLR0917 - the options of the command
         raise error_exit("insight importance", str(error)) from None
     result = replace(result, note=[*result.note, *found.notes])
     if output is not None:
-        from sentinel.cli.report import write_text
-        from sentinel.web.report_page import render_insight_page
-
         title = f"What explains {result.outcome}"
-        write_text("insight importance", render_insight_page(result, title=title), output)
+        write_result("insight importance", result, output, title)
     if json:
         from json import dumps
 
@@ -239,12 +239,10 @@ def trajectory(  # noqa: PLR0913, PLR0917 - the options of the command
                 name=name,
                 progress=bar.update,
             )
-        if output is not None:
-            from sentinel.web.report_page import write_insight_page
-
-            write_insight_page(result, output)
     except (ValueError, ImportError, OSError) as error:
         raise error_exit("insight trajectory", str(error)) from None
+    if output is not None:
+        write_result("insight trajectory", result, output)
     if json:
         from json import dumps
 

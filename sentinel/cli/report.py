@@ -1,17 +1,21 @@
-"""`sentinel report`: the report of runs or logs as one HTML file, Markdown, JSON or a picture."""
+"""`sentinel report`: runs or logs as one HTML file, Markdown, JSON, a picture, or one figure."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from sentinel.cli._options import error_exit
 from sentinel.cli._run_ids import complete_run, resolve_arguments
 from sentinel.cli._run_sources import RUN_OR_LOG_HELP, open_runs
+
+if TYPE_CHECKING:
+    from sentinel.insight.run_report import ReportedRun
 
 _DEFAULT_STEM = "report"
 _STANDARD_OUTPUT = Path("-")
@@ -53,20 +57,30 @@ def report(  # noqa: PLR0913, PLR0917 - the options of the command
     config: Annotated[
         Path | None, typer.Option(help="Settings file (sentinel.toml), to replay logs.")
     ] = None,
+    figure: Annotated[
+        str, typer.Option(help="One figure for a paper instead of a report; list names them.")
+    ] = "",
+    width: Annotated[
+        float, typer.Option(min=1.0, max=20.0, help="Width of the figure in inches.")
+    ] = 3.3,
 ) -> None:
     """Write the report of a run as one HTML file that needs no server and no network.
 
     It says whether the run was healthy, or what went wrong, when, why and what to do, and holds its
     timeline, cases, curves, samples and settings. Several runs are compared. The default file is
-    report.html, or report.png; Markdown and JSON go to standard output.
+    report.html, or report.png; Markdown and JSON go to standard output. A figure is written as PDF,
+    or as SVG or PNG by the suffix of the file.
 
     Exit status: 0 on success, 2 if a run or log cannot be read or the file cannot be written.
     """
     from sentinel.insight.run_report import MAX_DATA_BYTES, collect_report
     from sentinel.web.report_page import fixed_bytes, render_report
 
-    if md + json + png > 1:
-        raise error_exit("report", "give one of --md, --json and --png.")
+    if md + json + png + bool(figure) > 1:
+        raise error_exit("report", "give one of --md, --json, --png and --figure.")
+    if figure:
+        _write_figure(open_runs("report", runs, config, name), figure, output, width)
+        return
     max_bytes = MAX_DATA_BYTES
     if max_mb is not None:
         rest = int(max_mb * 1e6) - fixed_bytes(with_charts=charts)
@@ -95,6 +109,30 @@ def report(  # noqa: PLR0913, PLR0917 - the options of the command
     else:
         path = output or Path(f"{_DEFAULT_STEM}.html")
         write_text("report", render_report(data, with_charts=charts), path)
+
+
+def _write_figure(
+    runs: Sequence[ReportedRun], name: str, output: Path | None, width: float
+) -> None:
+    """Write the figure of that name, or print the names. Exits with an error."""
+    from sentinel.cli._terminal import escape_unprintable
+    from sentinel.insight.figures import save_figure
+    from sentinel.insight.run_figures import draw_figure, figure_names
+
+    if name == "list":
+        names = figure_names(runs)
+        longest = max(map(len, names), default=0)
+        for each, title in names.items():
+            print(escape_unprintable(f"{each:{longest}}  {title}"))
+        return
+    path = output or Path(f"{name.replace('/', '-')}.pdf")
+    try:
+        save_figure(draw_figure(runs, name, width=width), path)
+    except (ValueError, ImportError) as error:
+        raise error_exit("report", str(error)) from None
+    except OSError as error:
+        raise error_exit("report", f"cannot write {path}: {error.strerror or error}") from None
+    print(f"Wrote {path}.", file=sys.stderr)
 
 
 def write_text(command: str, text: str, path: Path) -> None:

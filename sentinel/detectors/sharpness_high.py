@@ -43,7 +43,7 @@ class SharpnessHigh:
     in_a_row: int = 4
 
     needs: ClassVar[frozenset[str]] = frozenset({"sharpness_ratio"})
-    reads: ClassVar[frozenset[str]] = frozenset({"sharpness"})
+    reads: ClassVar[frozenset[str]] = frozenset({"sharpness", "preconditioned_sharpness"})
     signal: ClassVar[str] = "sharpness_ratio"
     severity: ClassVar[Severity] = Severity.WARNING
     remedy: ClassVar[str] = (
@@ -72,9 +72,10 @@ class SharpnessHigh:
             "limit": self.limit,
             "measurements": float(len(ratios)),
         }
-        sharpness = record.values.get("sharpness", inf)
-        if -inf < sharpness < inf:
-            evidence["sharpness"] = sharpness
+        for name in sorted(self.reads):
+            sharpness = record.values.get(name, inf)
+            if -inf < sharpness < inf:
+                evidence[name] = sharpness
         return Finding(
             summary=f"Sharpness is {ratio:.3g} times the highest at which the learning rate is "
             f"stable, and has been above {self.limit:g} times it in {len(ratios)} measurements.",

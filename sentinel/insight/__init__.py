@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from sentinel.insight.figures import plot, save_figure
     from sentinel.insight.gradient_flow import GradientFlow
     from sentinel.insight.gradient_flow import gradient_flow as gradient_flow
     from sentinel.insight.importance import Importance
@@ -31,7 +32,9 @@ __all__ = [
     "Sharpness",
     "Trajectory",
     "TrajectoryRecorder",
+    "plot",
     "preserved",
+    "save_figure",
 ]
 
 _MODULES = {
@@ -41,7 +44,9 @@ _MODULES = {
     "Sharpness": "sentinel.insight.sharpness",
     "Trajectory": "sentinel.insight.trajectory",
     "TrajectoryRecorder": "sentinel.insight.trajectory_recorder",
+    "plot": "sentinel.insight.figures",
     "preserved": "sentinel.insight.model_state",
+    "save_figure": "sentinel.insight.figures",
 }
 _FUNCTIONS = frozenset(
     {

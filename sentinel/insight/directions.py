@@ -6,7 +6,7 @@ A direction is the displacement of the weights at the coordinate 1, which depend
 |---|---|
 | random | each filter has moved by its own norm (Li et al. 2018) |
 | checkpoint | the weights are those of the checkpoint (Goodfellow et al. 2015) |
-| pca | the checkpoint that is farthest along this axis |
+| pca | as far as the checkpoint that is farthest along this axis, which is at 1 or -1 |
 | hessian | the quadratic model has risen by the loss at the centre |
 | gradient | the linear model has fallen by the loss at the centre |
 """
@@ -291,8 +291,9 @@ def _principal(
         )
     found = []
     for axis, (tensors, explained) in enumerate(zip(axes.directions, axes.explained, strict=True)):
-        # The checkpoint that is farthest along the axis is at 1.
-        farthest = max((row[axis] for row in axes.coordinates), key=abs)
+        # The checkpoint that is farthest along the axis is at 1 or -1: the axis itself points as
+        # that of a trajectory does, from the start of the path to its end.
+        farthest = max(abs(row[axis]) for row in axes.coordinates)
         vector = space.scaled(space.from_full(tensors), farthest or 1.0)
         name = f"principal axis {axis + 1} of the trajectory"
         found.append(PlacedDirection(vector, name, "pca", explained=explained))

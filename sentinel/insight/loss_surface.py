@@ -12,7 +12,7 @@ import inspect
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import inf, isfinite, isnan
+from math import floor, inf, isfinite, isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -39,6 +39,7 @@ from sentinel.insight.surface_features import find_features
 from sentinel.insight.surface_progress import SurfaceProgress, start_progress
 from sentinel.insight.time_limit import OutOfTimeError
 from sentinel.model.json_safe import finite_values
+from sentinel.signals.framework_config import short_model_name
 
 if TYPE_CHECKING:
     from torch import nn
@@ -46,8 +47,10 @@ if TYPE_CHECKING:
 Directions = str | Sequence[Any]
 Progress = Literal["auto"] | Callable[[SurfaceProgress], None] | None
 
-EVALUATIONS_2D = 51 * 51 * 4 // 10
-EVALUATIONS_1D = 51
+EVALUATIONS_2D = 33 * 33
+EVALUATIONS_1D = 49
+TOLERANCE = 1e-3
+"""Error at which a surface is done, as a share of the median loss above the lowest one."""
 GRID_2D, GRID_1D = 101, 201
 """Points of the displayed grid along an axis."""
 ARROWS = 7
@@ -58,6 +61,12 @@ _SAVE_SECONDS = 5.0
 """How often an unfinished surface is stored with the run."""
 _GRADIENT_COST = 3.0
 """A gradient takes about as long as this many evaluations."""
+PATH_MARGIN = 0.25
+"""By default a surface in the plane of a path ends so far from it, as a share of its extent."""
+_REGION_INTERVALS = 8
+"""The corners of a region are on a grid of so many intervals of its size, as points are."""
+MAX_REGIONS = 8
+"""Finer regions of a surface, the newest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +86,9 @@ class LossSurface(Result):
     points: list[list[float | None]]
     """The evaluations: x, y (0 in one dimension) and loss."""
     directions: list[dict[str, Any]]
-    """For each direction `name`, `kind`, `norm` (L2, of the displacement at 1), `eigenvalue` (of
-    the Hessian, or None) and `explained` (share of the variance of the trajectory, or None)."""
+    """For each direction `name`, `kind`, `norm` (L2, of the displacement at the coordinate 1),
+    `eigenvalue` (of the Hessian, or None) and `explained` (share of the variance of the trajectory,
+    or None)."""
     center: dict[str, Any]
     """`x`, `y` and `loss` of the weights themselves."""
     trajectory: list[dict[str, Any]] = field(default_factory=list)
@@ -87,13 +97,20 @@ class LossSurface(Result):
     arrows: list[list[float]] = field(default_factory=list)
     """The negative gradient projected onto the plane, on a coarse grid: x, y, dx, dy."""
     features: list[dict[str, Any]] = field(default_factory=list)
-    """Minima, saddles and maxima: `kind`, `x`, `y`, `loss`."""
+    """Minima, saddles and maxima: `kind`, `x`, `y`, `loss`, `depth`, and `evaluated`: whether the
+    loss was evaluated there, and not interpolated."""
+    regions: list[dict[str, Any]] = field(default_factory=list)
+    """Parts that were sampled more finely, see `refine`: `x`, `y` and `loss` as above."""
     sharpness: dict[str, Any] | None = None
     """Curvature at the centre, see `Sharpness`; None if it was not measured."""
     evaluations: int = 0
     seconds: float = 0.0
+    estimated_error: float | None = None
+    """The largest error that the interpolation is expected to have; None where unknown."""
     parameter_count: int = 0
     """Number of weights that the directions change."""
+    weights_norm: float | None = None
+    """L2 norm of these weights at the centre."""
     selection: str = ""
     """Which weights these are, in words."""
     step: int | None = None
@@ -110,9 +127,10 @@ def loss_surface(  # noqa: PLR0913 - keyword arguments with defaults
     batch: Any,
     *,
     directions: Directions = "random",
-    bounds: tuple[float, float] | Sequence[tuple[float, float]] = (-1.0, 1.0),
+    bounds: tuple[float, float] | Sequence[tuple[float, float]] | None = None,
     dimensions: int = 2,
     max_evaluations: int | None = None,
+    tolerance: float = TOLERANCE,
     parameters: Selection = None,
     seed: int = 0,
     trajectory: Any = None,
@@ -128,6 +146,7 @@ def loss_surface(  # noqa: PLR0913 - keyword arguments with defaults
     step: int | None = None,
     timeout: float | None = None,
     max_seconds: float | None = None,
+    refine: LossSurface | None = None,
 ) -> LossSurface:
     """Evaluate the loss on a line or a plane through the current weights of a model.
 
@@ -140,8 +159,17 @@ def loss_surface(  # noqa: PLR0913 - keyword arguments with defaults
 
     `directions` is "random" (filter-normalised), "hessian" (leading eigenvectors), "pca" (of
     `trajectory`), "gradient", or a list of checkpoints (paths, state dicts, models) or of
-    `Direction`. `bounds` are those of the coordinates, one pair or one for each dimension. What the
+    `Direction`. `bounds` are those of the coordinates, one pair or one for each dimension: by
+    default -1 to 1, and for "pca" the path with a quarter of its extent on either side. What the
     coordinate 1 means is in `sentinel.insight.directions`.
+
+    The loss is evaluated at `max_evaluations` points at most, and at fewer if the interpolation
+    between them is expected to be within `tolerance`, a share of the median loss above the lowest
+    one; with 0 all are used. What is narrower than the distance of the points may be missed.
+
+    `refine` is an earlier result for the same weights, directions and data. `bounds` are then a
+    part of it, which is rounded outwards so that points coincide, and sampled by itself. The result
+    is the earlier one with that part in `regions`.
 
     `parameters` are the weights that move: None for those that require a gradient, a pattern such
     as "*lora*", a list of names, or a predicate of name and parameter. `trajectory` is a folder or
@@ -172,7 +200,13 @@ def loss_surface(  # noqa: PLR0913 - keyword arguments with defaults
     and TypeError if an argument has no valid value.
     """
     started = time.monotonic()
-    pairs = _bounds(bounds, dimensions)
+    if dimensions not in {1, 2}:
+        raise ValueError(f"`dimensions` must be 1 or 2, not {dimensions!r}.")
+    pairs = None if bounds is None else _bounds(bounds, dimensions)
+    if not 0.0 <= tolerance < inf:
+        raise ValueError(f"`tolerance` must be a share of at least 0, not {tolerance!r}.")
+    if refine is not None:
+        pairs = _region(refine, pairs, dimensions)
     budget = _budget(max_evaluations, dimensions)
     snapshots = as_snapshots(trajectory)
     described = {
@@ -186,6 +220,7 @@ def loss_surface(  # noqa: PLR0913 - keyword arguments with defaults
             directions=directions if isinstance(directions, str) else "given",
             bounds=pairs,
             max_evaluations=budget,
+            tolerance=tolerance,
             seed=seed,
             arrows=arrows,
             mode=mode,
@@ -201,24 +236,30 @@ def loss_surface(  # noqa: PLR0913 - keyword arguments with defaults
             max_seconds=max_seconds,
         )
         directory = current_run_directory() if save and exchange.rank == 0 else None
-        work = _Surface(evaluator, pairs, budget, directory, described)
+        work = _Surface(evaluator, dimensions, budget, directory, described)
         work.measure_center()
         work.choose_directions(directions, snapshots, seed)
+        work.choose_bounds(pairs, snapshots if directions == "pca" else ())
+        if refine is not None:
+            work.take_points(refine)
         key = work.cache_key(loss_fn, mode, seed) if cache is not False else None
         work.open_cache(key, None if isinstance(cache, bool) else Path(cache))
-        work.sample(progress, density, arrows=arrows and dimensions == 2)
-        path = work.project_trajectory(snapshots)
-        field_of_arrows = work.arrows() if arrows and dimensions == 2 else []
+        has_arrows = arrows and dimensions == 2 and refine is None
+        work.sample(progress, density, tolerance, arrows=has_arrows)
+        features = work.features()
+        path = work.project_trajectory(snapshots) if refine is None else []
+        field_of_arrows = work.arrows() if has_arrows else []
         curvature = None if optimizer is None else work.sharpness(optimizer, seed)
-    picture = work.picture(work.surface)
     result = replace(
-        picture,
+        work.picture(work.surface),
         trajectory=path,
         arrows=field_of_arrows,
-        features=find_features(work.surface.points, work.surface.grid(len(picture.x))),
+        features=features,
         sharpness=curvature,
         seconds=time.monotonic() - started,
     )
+    if refine is not None:
+        result = _with_region(refine, result)
     if directory is not None:
         save_artifact(directory, result)
     return result
@@ -230,12 +271,13 @@ class _Surface:
     def __init__(
         self,
         evaluator: Evaluator,
-        bounds: Sequence[tuple[float, float]],
+        dimensions: int,
         budget: int,
         directory: Path | None,
         described: dict[str, Any],
     ) -> None:
-        self.evaluator, self.bounds, self.budget = evaluator, bounds, budget
+        self.evaluator, self.dimensions, self.budget = evaluator, dimensions, budget
+        self.bounds: list[tuple[float, float]] = []
         self._directory, self._described = directory, described
         self._started = self._saved = time.monotonic()
         self.exchange, self.space = evaluator.exchange, evaluator.space
@@ -244,29 +286,40 @@ class _Surface:
         self.center_loss = 0.0
         self.placed: list[PlacedDirection] = []
         self._known: dict[tuple[float, ...], float] = {}
+        self._between: dict[tuple[float, ...], float] = {}
+        """Losses that were evaluated between the points of the surface."""
+        self._coinciding: dict[tuple[int, ...], float] = {}
+        """Losses of the surface that is refined, by the place in the bounds."""
         self._cache: SurfaceCache | None = None
         self._seconds_each = 0.0
 
     def picture(self, surface: SampledSurface) -> LossSurface:
         """The result as far as a surface is sampled."""
-        x, y, rows = surface.grid(GRID_1D if len(self.bounds) == 1 else GRID_2D)
+        x, y, rows = self._grid(surface)
+        points = surface.points | self._between
+        # No interpolation is below what was evaluated.
+        lowest = min((each for each in points.values() if isfinite(each)), default=-inf)
+        rows = [[max(each, lowest) if isfinite(each) else each for each in row] for row in rows]
         return LossSurface(
             x=x,
             y=y,
             loss=finite_values(rows),
-            points=[[*_two(point), finite_values(loss)] for point, loss in surface.points.items()],
+            points=[[*_two(point), finite_values(loss)] for point, loss in points.items()],
             directions=self._directions,
             center={"x": 0.0, "y": 0.0, "loss": finite_values(self.center_loss)},
             evaluations=self.evaluations,
             seconds=time.monotonic() - self._started,
+            estimated_error=finite_values(surface.estimated_error),
             parameter_count=self.space.size,
+            weights_norm=self._weights_norm,
             note=[*dict.fromkeys([*self.notes, *self.evaluator.notes])],
             **self._described,
         )
 
     def measure_center(self) -> None:
         """Evaluate the centre twice: its loss, whether it repeats, and how long it takes."""
-        if not isfinite(self.space.norm(self.space.center)):
+        self._weights_norm = self.space.norm(self.space.center)
+        if not isfinite(self._weights_norm):
             raise SurfaceError(
                 "The weights hold NaN or infinite values, around which there is no surface: give "
                 "the last checkpoint without them."
@@ -299,7 +352,7 @@ class _Surface:
         """Build the directions, the same on every rank."""
         self.placed = make_directions(
             directions,
-            len(self.bounds),
+            self.dimensions,
             self.evaluator,
             seed=seed,
             snapshots=snapshots,
@@ -325,6 +378,45 @@ class _Surface:
             )
         self._digests = everyone
 
+    def choose_bounds(
+        self, bounds: list[tuple[float, float]] | None, path: Sequence[Snapshot]
+    ) -> None:
+        """The bounds that are given, or those that hold the path with a margin."""
+        if bounds is None and path:
+            places = [(0.0,) * self.dimensions]
+            for snapshot in path:
+                weights = read_weights(self.space, snapshot.weights)
+                moved = self.space.difference(weights, self.space.center)
+                places.append(tuple(project(self.space, self._vectors, moved)))
+            bounds = []
+            for values in zip(*places, strict=True):
+                margin = PATH_MARGIN * (max(values) - min(values))
+                bounds.append((min(values) - margin, max(values) + margin))
+        self.bounds = bounds or [(-1.0, 1.0)] * self.dimensions
+
+    def take_points(self, refined: LossSurface) -> None:
+        """Use the points of the surface that is refined. Raises SurfaceError for another one."""
+        norms = [self.space.norm(each) for each in self._vectors]
+        theirs = [each.get("norm") for each in refined.directions]
+        loss = refined.center.get("loss")
+        is_same = len(norms) == len(theirs) and all(
+            isinstance(b, float) and abs(a - b) <= 1e-6 * a
+            for a, b in zip(norms, theirs, strict=True)
+        )
+        if not is_same or loss is None or not _is_close(loss, self.center_loss):
+            raise SurfaceError(
+                "`refine` is a surface of other weights, directions or data: call loss_surface "
+                "with the arguments of that surface, and other `bounds`."
+            )
+        for x, y, value in refined.points:
+            if x is not None and y is not None and value is not None:
+                self._coinciding[self._place((x, y)[: self.dimensions])] = value
+
+    def _place(self, point: Sequence[float]) -> tuple[int, ...]:
+        """A point, so that those that differ by rounding are equal."""
+        pairs = zip(point, self.bounds, strict=True)
+        return tuple(round((value - low) / (high - low) * 2**24) for value, (low, high) in pairs)
+
     def cache_key(self, loss_fn: LossFunction, mode: Mode, seed: int) -> str | None:
         """The key of the weights, the data, the directions and the loss function."""
         mine = [
@@ -339,12 +431,12 @@ class _Surface:
                 "texts and numbers."
             )
             return None
-        text = repr((everyone, self._digests, mode, seed, len(self.bounds)))
+        text = repr((everyone, self._digests, mode, seed, self.dimensions))
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
     def open_cache(self, key: str | None, folder: Path | None) -> None:
         """Read the points that are known, on rank 0 for all."""
-        origin = (0.0,) * len(self.bounds)
+        origin = (0.0,) * self.dimensions
         found: list[list[float]] = []
         if key is not None and self.exchange.rank == 0:
             self._cache = SurfaceCache(key, folder)
@@ -361,7 +453,7 @@ class _Surface:
             self._known[origin] = self.center_loss
             self._store({origin: self.center_loss})
 
-    def sample(self, progress: Progress, density: Any, *, arrows: bool) -> None:
+    def sample(self, progress: Progress, density: Any, tolerance: float, *, arrows: bool) -> None:
         """Evaluate the surface."""
         ranks = self.exchange.size if self.evaluator.shares_points else 1
         gradients = _GRADIENT_COST * ARROWS**2 if arrows else 0.0
@@ -378,10 +470,8 @@ class _Surface:
             def evaluate(points: Sequence[tuple[float, ...]]) -> list[float]:
                 if shown.surface is not None and self.evaluator.time_limit.is_passed():
                     raise OutOfTimeError
-                losses = self.evaluator.losses(self._vectors, points)
+                losses = self._evaluate(points)
                 evaluated.update(zip(points, losses, strict=True))
-                self.evaluations += len(points)
-                self._store(dict(zip(points, losses, strict=True)))
                 shown.add(len(points))
                 return losses
 
@@ -398,6 +488,7 @@ class _Surface:
                     known=self._known,
                     on_points=show,
                     density=density,
+                    tolerance=tolerance,
                 )
             except OutOfTimeError:
                 coarse = shown.surface
@@ -420,9 +511,48 @@ class _Surface:
             count = len(self.surface.points)
             self.notes.append(f"The loss is NaN or infinite at {bad} of {count} points.")
 
+    def features(self) -> list[dict[str, Any]]:
+        """Minima, saddles and maxima, with losses that are evaluated there if time allows it."""
+        grid = self._grid(self.surface)
+        if self.evaluator.time_limit.is_passed():
+            return find_features(self.surface, grid)
+        found = find_features(self.surface, grid, self._evaluate_between)
+        xs, ys, rows = grid
+        losses = [
+            (loss, (x, y)[: self.dimensions])
+            for y, row in zip(ys or [0.0], rows, strict=True)
+            for x, loss in zip(xs, row, strict=True)
+            if isfinite(loss)
+        ]
+        if losses:
+            self._evaluate_between([min(losses)[1]])
+        return found
+
+    def _grid(self, surface: SampledSurface) -> tuple[list[float], list[float], list[list[float]]]:
+        return surface.grid(GRID_1D if self.dimensions == 1 else GRID_2D)
+
+    def _evaluate_between(self, points: Sequence[tuple[float, ...]]) -> list[float]:
+        """Losses at points beside those of the surface."""
+        known = self._known | self.surface.points | self._between
+        missing = [point for point in points if point not in known]
+        known |= dict(zip(missing, self._evaluate(missing), strict=True))
+        self._between |= {each: known[each] for each in points}
+        return [known[each] for each in points]
+
+    def _evaluate(self, points: Sequence[tuple[float, ...]]) -> list[float]:
+        """Losses at these points, which are stored; those of the refined surface are known."""
+        found = {each: self._coinciding.get(self._place(each)) for each in points}
+        missing = [point for point, loss in found.items() if loss is None]
+        losses = self.evaluator.losses(self._vectors, missing) if missing else []
+        new = dict(zip(missing, losses, strict=True))
+        self.evaluations += len(new)
+        self._store(new)
+        known = {point: loss for point, loss in found.items() if loss is not None} | new
+        return [known[point] for point in points]
+
     def project_trajectory(self, snapshots: Iterable[Snapshot]) -> list[dict[str, Any]]:
         """Coordinates and losses of the checkpoints."""
-        found = []
+        found: list[dict[str, Any]] = []
         for snapshot in snapshots:
             weights = read_weights(self.space, snapshot.weights)
             moved = self.space.difference(weights, self.space.center)
@@ -435,7 +565,18 @@ class _Surface:
             x, y = _two(coordinates)
             found.append({"step": snapshot.step, "x": x, "y": y, "loss": loss})
         self.space.move([], [])
+        outside = sum(
+            not all(low <= each[axis] <= high for axis, (low, high) in self._axes())
+            for each in found
+        )
+        if outside:
+            self.notes.append(
+                f"{outside} of {len(found)} checkpoints of the path are beyond the bounds."
+            )
         return found
+
+    def _axes(self) -> Iterable[tuple[str, tuple[float, float]]]:
+        return zip(("x", "y"), self.bounds, strict=False)
 
     def arrows(self) -> list[list[float]]:
         """The negative gradient projected onto the plane, on a grid inside the bounds."""
@@ -491,8 +632,6 @@ class _Surface:
 def _bounds(
     bounds: tuple[float, float] | Sequence[tuple[float, float]], dimensions: int
 ) -> list[tuple[float, float]]:
-    if dimensions not in {1, 2}:
-        raise ValueError(f"`dimensions` must be 1 or 2, not {dimensions!r}.")
     pairs: Any = bounds
     if isinstance(pairs, Sequence) and pairs and isinstance(pairs[0], int | float):
         pairs = [bounds] * dimensions
@@ -506,6 +645,70 @@ def _bounds(
             f"not {bounds!r}."
         )
     return found
+
+
+def _region(
+    surface: LossSurface, bounds: Sequence[tuple[float, float]] | None, dimensions: int
+) -> list[tuple[float, float]]:
+    """The bounds rounded outwards, so that points of the region are points of the surface.
+
+    Its size is that of the surface divided by a power of two. Raises ValueError, SurfaceError.
+    """
+    axes = [surface.x, *([surface.y] if surface.y else [])]
+    if bounds is None or len(axes) != dimensions:
+        raise ValueError(
+            "`refine` needs the `bounds` of a region, and as many `dimensions` as that surface has."
+        )
+    found = []
+    for (low, high), values in zip(bounds, axes, strict=True):
+        start, whole = values[0], values[-1] - values[0]
+        if not start <= low < high <= values[-1]:
+            raise SurfaceError(
+                f"`bounds` {low:g} to {high:g} are not within those of the surface, {start:g} to "
+                f"{values[-1]:g}."
+            )
+        shares = ((low - start) / whole, (high - start) / whole)
+        size = 1.0
+        while True:
+            first, last = _covering(shares, size / 2)
+            if last < shares[1] - 1e-9:
+                break
+            size /= 2
+            if size < 2.0**-20:
+                raise SurfaceError(f"`bounds` {low:g} to {high:g} are too close to each other.")
+        first, last = _covering(shares, size)
+        found.append((start + first * whole, start + last * whole))
+    return found
+
+
+def _covering(shares: tuple[float, float], size: float) -> tuple[float, float]:
+    """A part of that size, as a share, that begins at or before the first one."""
+    grain = size / _REGION_INTERVALS
+    first = min(floor(shares[0] / grain + 1e-9) * grain, 1.0 - size)
+    return first, first + size
+
+
+def _with_region(whole: LossSurface, part: LossSurface) -> LossSurface:
+    """The surface with a part that was sampled by itself."""
+    (left, right), (bottom, top) = (
+        (axis[0], axis[-1]) if axis else (0.0, 0.0) for axis in (part.x, part.y)
+    )
+    features = [
+        each
+        for each in whole.features
+        if not (left <= each["x"] <= right and bottom <= each["y"] <= top)
+    ]
+    points = {tuple(each[:2]): each for each in [*whole.points, *part.points]}
+    region = {"x": part.x, "y": part.y, "loss": part.loss}
+    return replace(
+        whole,
+        points=[*points.values()],
+        features=[*features, *part.features],
+        regions=[*whole.regions, region][-MAX_REGIONS:],
+        evaluations=whole.evaluations + part.evaluations,
+        seconds=whole.seconds + part.seconds,
+        note=[*dict.fromkeys([*whole.note, *part.note])],
+    )
 
 
 def _budget(max_evaluations: int | None, dimensions: int) -> int:
@@ -558,7 +761,7 @@ def _current_step() -> int | None:
 
 
 def _model_name(model: Any) -> str:
-    """The name of a Hugging Face model, or that of the class."""
+    """The name of a Hugging Face model, without the folders of a path, or that of the class."""
     inner = getattr(model, "module", model)
     named = getattr(getattr(inner, "config", None), "_name_or_path", "")
-    return str(named or type(inner).__name__)
+    return short_model_name(str(named)) if named else type(inner).__name__

@@ -103,7 +103,7 @@ def principal_directions(
         # <center - mean, direction>, from inner products with the differences to the mean.
         against = gram[count, :count] - middle
         places = places - (against - against.mean()) @ combinations.T
-    flips = np.where(places[-1] - places[0] < 0, -1.0, 1.0)
+    flips = orientation(places)
     directions = _combine(opened, names, combinations * flips[:, None], report)
     return PrincipalDirections(
         directions,
@@ -112,6 +112,22 @@ def principal_directions(
         [each.step for each in opened],
         [each.loss for each in opened],
     )
+
+
+def orientation(places: Matrix) -> Matrix:
+    """Signs for the columns of a path, so that every picture of it has the same orientation.
+
+    Principal axes have no sign. The path, a row for each point, goes to the right along the first
+    axis, and along each other one it bends upwards: to where it is farthest from the straight line
+    between its ends.
+    """
+    travelled = places[-1] - places[0]
+    along = (places[:, 0] - places[0, 0]) / (travelled[0] or 1.0)
+    bends = places - places[0] - along[:, None] * travelled
+    farthest = bends[np.abs(bends).argmax(axis=0), np.arange(places.shape[1])]
+    is_straight = np.abs(farthest) <= 1e-9 * np.abs(travelled).max()
+    signs: Matrix = np.where(np.where(is_straight, travelled, farthest) < 0, -1.0, 1.0)
+    return signs
 
 
 def gram_matrix(

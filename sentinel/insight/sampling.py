@@ -1,10 +1,11 @@
 """Samples a loss surface: on a grid where it is smooth, else where the interpolation error is.
 
-A coarse grid comes first. The points that are left out of it are predicted from the others. If the
-prediction fails in a small part only (a cliff, a narrow minimum, a ravine), the other points go
-there: the triangles are divided whose corners deviate most from each other's tangent planes.
-Otherwise the grid is refined as a whole, since nothing is better for a smooth surface, and the
-splines that it allows are far more accurate than triangles.
+A coarse grid comes first. It predicts the centres of every second of its cells, and if it does so
+within the tolerance, the surface is done. Otherwise the spacing is halved, until the budget allows
+only one more such step. If the prediction then fails in a small part only (a cliff, a narrow
+minimum, a ravine), the other points go there: the triangles are divided whose corners deviate most
+from each other's tangent planes. Otherwise the grid is refined as a whole, since nothing is better
+for a smooth surface, and the splines that it allows are far more accurate than triangles.
 
 The division of triangles follows `Learner2D` of the library `adaptive` (Nijholt et al. 2019), with
 less weight for the size of a triangle. The library is not used: on a smooth surface it has no grid
@@ -18,7 +19,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from math import exp, isfinite, isqrt, nan
+from math import exp, inf, isfinite, isqrt, nan
 from typing import Literal, NamedTuple, cast
 
 import numpy as np
@@ -45,6 +46,11 @@ MIN_EVALUATIONS = {1: 3, 2: 9}
 """By the number of dimensions: the smallest grid that has a middle."""
 MAX_FINITE_LOSS = 1e150
 """Losses beyond are taken as infinite: their squares are."""
+MIN_TRUSTED_INTERVALS = 7
+"""No surface is done with a coarser grid, by its intervals along an axis: it may miss too much."""
+TOLERANCE_MARGIN = 0.5
+"""A surface is done if predictions err by less than this share of the tolerance: others may err
+more than those that were tested."""
 LOCAL_SHARE = 0.15
 """A surface has local structure if it is predicted well everywhere else than in this share."""
 WELL_PREDICTED = 0.35
@@ -91,6 +97,8 @@ class SampledSurface:
     bounds: tuple[tuple[float, float], ...]
     estimated_error: float = nan
     interpolation: Interpolation = "linear"
+    intervals: int = 0
+    """Of the grid through which a spline goes, along each axis; the points are on it or between."""
 
     def grid(self, n: int) -> tuple[list[float], list[float], list[list[float]]]:
         """The interpolated surface: n values of x, n of y, and a row of losses for each y.
@@ -99,17 +107,25 @@ class SampledSurface:
         """
         units = np.linspace(0.0, 1.0, n)
         axes = [np.linspace(low, high, n).tolist() for low, high in self.bounds]
+        function = self.interpolator()
         if len(axes) == 1:
-            return axes[0], [], [self._interpolate(units[:, None]).tolist()]
+            return axes[0], [], [function(units[:, None]).tolist()]
         y, x = np.meshgrid(units, units, indexing="ij")
-        rows = self._interpolate(np.column_stack([x.ravel(), y.ravel()])).reshape(n, n)
+        rows = function(np.column_stack([x.ravel(), y.ravel()])).reshape(n, n)
         return axes[0], axes[1], rows.tolist()
 
-    def _interpolate(self, wanted: Array) -> Array:
+    def interpolator(self) -> Interpolator:
+        """A function of an array (points, dimensions) of shares of the bounds, 0 to 1.
+
+        It returns the losses there: NaN beyond the bounds and in holes.
+        """
         low, high = np.array(self.bounds).T
         units = (np.array(list(self.points)) - low) / (high - low)
         losses = _with_holes(np.array(list(self.points.values())))
-        return _interpolate(self.interpolation, units, losses, wanted)
+        if self.interpolation == "spline":
+            is_known = _is_on_grid(units, self.intervals)
+            units, losses = units[is_known], losses[is_known]
+        return _with_gaps(self.interpolation, units, losses)
 
 
 def sample_surface(  # noqa: PLR0913 - keyword arguments with defaults
@@ -121,6 +137,7 @@ def sample_surface(  # noqa: PLR0913 - keyword arguments with defaults
     known: Mapping[Point, float] | None = None,
     on_points: Callable[[SampledSurface], None] | None = None,
     density: Callable[[Point], float] | None = None,
+    tolerance: float = 0.0,
 ) -> SampledSurface:
     """Sample a function of one or two variables with at most `max_evaluations` points.
 
@@ -128,6 +145,8 @@ def sample_surface(  # noqa: PLR0913 - keyword arguments with defaults
     points are sampled depends on the losses only, not on `batch_size`. Points that are `known` are
     not evaluated again. `on_points` is called with the surface so far, first after a few points.
     `density` of a point is a positive weight: where it is larger, points are closer together.
+    Sampling ends before the maximum once the error of the interpolation is estimated to be below
+    `tolerance`, as a share of the median loss above the lowest one; 0 is never.
 
     Raises ValueError for arguments that cannot be sampled.
     """
@@ -140,7 +159,11 @@ def sample_surface(  # noqa: PLR0913 - keyword arguments with defaults
         )
     if batch_size < 1:
         raise ValueError(f"batch_size is {batch_size}: it must be at least 1")
-    sampler = _Sampler(evaluate, edges, max_evaluations, batch_size, known or {}, on_points)
+    if not 0.0 <= tolerance < inf:
+        raise ValueError(f"tolerance is {tolerance}: it must be at least 0")
+    sampler = _Sampler(
+        evaluate, edges, max_evaluations, batch_size, known or {}, on_points, tolerance
+    )
     if sampler.sample_grid(is_uniform=density is None):
         sampler.refine(density)
     return sampler.surface()
@@ -176,52 +199,84 @@ class _Sampler:
         batch_size: int,
         known: Mapping[Point, float],
         on_points: Callable[[SampledSurface], None] | None,
+        tolerance: float,
     ) -> None:
         self._evaluate, self._batch_size, self._known = evaluate, batch_size, known
-        self._edges, self._on_points = edges, on_points
+        self._edges, self._on_points, self._tolerance = edges, on_points, tolerance
         self._budget = max_evaluations
         self._units: Array = np.empty((0, len(edges)))
         self._losses: Array = np.empty(0)
         self._points: dict[Point, float] = {}
         self._interpolation: Interpolation = "linear"
         self._error = nan
+        self._intervals = self._published = 0
 
     def surface(self) -> SampledSurface:
         """What is sampled so far."""
-        return SampledSurface(dict(self._points), self._edges, self._error, self._interpolation)
+        return SampledSurface(
+            dict(self._points), self._edges, self._error, self._interpolation, self._intervals
+        )
 
     def sample_grid(self, *, is_uniform: bool) -> bool:
         """Sample a grid level by level; whether the other points belong elsewhere.
 
-        Without `is_uniform` they do, after the coarse grid.
+        Without `is_uniform` they do, after all levels but the finest.
         """
-        rough, coarse, centres, *middles = _grid_levels(self._budget, len(self._edges))
-        self._add(rough)
+        dimensions = len(self._edges)
+        intervals, doublings = _coarsest_grid(self._budget, dimensions)
+        self._add(_rough_points(intervals, dimensions))
         self._publish()
-        self._add(coarse)
-        finite = np.isfinite(self._losses)
-        if not finite.any():
-            self._publish()
-            return False
-        # Every second point, as the fields of one colour of a chessboard, predicts the others.
-        steps = len(np.unique(self._units[:, 0])) - 1
-        is_black = np.rint(self._units * steps).sum(1) % 2 == 0
-        errors = self._errors(is_black, _ANYWHERE)
-        self._choose(errors)
-        if not (is_uniform and finite.all()) or self._is_local(errors):
-            return True
-        is_coarse = np.arange(len(finite) + len(centres)) < len(finite)
-        self._add(centres)
-        errors = self._errors(is_coarse, _ON_GRID)
-        self._choose({kind: errors[kind] for kind in _ANYWHERE})
+        while True:
+            self._add(_grid_points(intervals, dimensions))
+            if not np.isfinite(self._losses).any():
+                self._publish()
+                return False
+            # Every second point, as the fields of one colour of a chessboard, predicts the others.
+            is_black = np.rint(self._units * intervals).sum(1) % 2 == 0
+            errors = self._errors(is_black, _ANYWHERE)
+            self._choose(errors)
+            is_grid = is_uniform and bool(np.isfinite(self._losses).all())
+            if is_grid and self._tolerance and intervals >= MIN_TRUSTED_INTERVALS:
+                self._predict_centres(intervals, stride=2)
+                if self._is_accurate():
+                    return False
+                is_grid = bool(np.isfinite(self._losses).all())
+            doublings -= 1
+            if not doublings:
+                break
+            intervals *= 2
+        if not is_grid or self._is_local(errors):
+            return self._leave_grid(errors)
+        errors = self._predict_centres(intervals, stride=1)
         if self._is_local(errors) or not np.isfinite(self._losses).all():
-            return True
-        for level in middles:
-            self._add(level)
+            return self._leave_grid(errors)
+        self._add(_grid_points(2 * intervals, dimensions))
         kinds = _ON_GRID if np.isfinite(self._losses).all() else _ANYWHERE
-        errors = self._errors(np.arange(len(self._units)) < len(finite), kinds)
+        errors = self._errors(_is_on_grid(self._units, intervals), kinds)
+        self._intervals = 2 * intervals
         self._choose({kind: _GRID_GAIN[kind] * errors[kind] for kind in kinds})
         return False
+
+    def _predict_centres(self, intervals: int, *, stride: int) -> dict[Interpolation, Array]:
+        """Evaluate centres of cells, and return the errors by which the grid predicts them."""
+        self._add(_centres(intervals, len(self._edges), stride))
+        kinds = _ON_GRID if np.isfinite(self._losses).all() else _ANYWHERE
+        errors = self._errors(_is_on_grid(self._units, intervals), kinds)
+        self._intervals = intervals
+        self._choose(errors)
+        return errors
+
+    def _leave_grid(self, errors: Mapping[Interpolation, Array]) -> bool:
+        """Go on with triangles, which have the points between those of the grid too; True."""
+        self._choose({kind: errors[kind] for kind in _ANYWHERE})
+        return True
+
+    def _is_accurate(self) -> bool:
+        """Whether the error that is estimated is within the tolerance, or that of rounding."""
+        finite = self._losses[np.isfinite(self._losses)]
+        scale = float(np.median(finite) - finite.min())
+        rounding = _ROUNDING * float(np.abs(finite).max())
+        return self._error <= max(TOLERANCE_MARGIN * self._tolerance * scale, rounding)
 
     def refine(self, density: Callable[[Point], float] | None) -> None:
         """Divide the triangles or intervals where the interpolation is worst, in waves."""
@@ -244,9 +299,12 @@ class _Sampler:
             )
             errors = {kind: np.concatenate([each[kind] for each in recent]) for kind in _ANYWHERE}
             self._choose(errors)
+            if self._tolerance and len(recent) == _RECENT_WAVES and self._is_accurate():
+                break
 
     def _add(self, units: Array) -> None:
-        """Evaluate points, unless they are known."""
+        """Evaluate those points that are not sampled yet, unless they are known."""
+        units = units[[self._point(unit) not in self._points for unit in units]]
         points = [self._point(unit) for unit in units]
         losses = {point: float(self._known[point]) for point in points if point in self._known}
         missing = [point for point in points if point not in losses]
@@ -282,7 +340,7 @@ class _Sampler:
         errors: dict[Interpolation, Array] = {}
         for kind in kinds:
             known, losses = self._units[is_known], self._losses[is_known]
-            found = np.abs(_interpolate(kind, known, losses, wanted, hole_share=0.0) - actual)
+            found = np.abs(_with_gaps(kind, known, losses, hole_share=0.0)(wanted) - actual)
             errors[kind] = np.sort(found[np.isfinite(found)])[::-1]
         return errors
 
@@ -309,28 +367,53 @@ class _Sampler:
         self._publish()
 
     def _publish(self) -> None:
-        if self._on_points is not None:
+        if self._on_points is not None and len(self._points) > self._published:
+            self._published = len(self._points)
             self._on_points(self.surface())
 
 
-def _grid_levels(budget: int, dimensions: int) -> list[Array]:
-    """The finest grid within the budget in parts: a few points, and the rest of its coarse grid.
-
-    Then follow the centres of the coarse cells, and in two dimensions the middles of their edges.
+def _coarsest_grid(budget: int, dimensions: int) -> tuple[int, int]:
+    """The intervals of the coarsest grid along an axis, and how often it can be halved, at least
+    once.
     """
-    side = int(budget ** (1 / dimensions) + 1e-9)
-    intervals = (side - 1) // 2 * 2
-    axes = np.meshgrid(*[np.arange(intervals + 1)] * dimensions, indexing="ij")
-    grid = np.column_stack([axis.ravel() for axis in axes])
-    is_odd = grid % 2 == 1
-    step = max(1, intervals // 2 // 4)
-    few = [*range(0, intervals // 2 - step + 1, step), intervals // 2]
-    is_few = np.isin(grid, 2 * np.array(few)).all(1)
-    is_coarse = ~is_odd.any(1)
-    parts = [is_few, is_coarse & ~is_few, is_odd.all(1)]
-    if dimensions == 2:
-        parts.append(is_odd.sum(1) == 1)
-    return [grid[part] / intervals for part in parts]
+    finest = int(budget ** (1 / dimensions) + 1e-9) - 1
+    doublings = 1
+    while finest >> doublings + 1 >= MIN_TRUSTED_INTERVALS:
+        doublings += 1
+    return finest >> doublings, doublings
+
+
+def _grid_points(intervals: int, dimensions: int) -> Array:
+    """The points of a grid in the unit interval or square."""
+    # Not linspace, whose points of a finer grid would differ by rounding.
+    return _product(np.arange(intervals + 1.0) / intervals, dimensions)
+
+
+def _rough_points(intervals: int, dimensions: int) -> Array:
+    """A few points of that grid, evenly spread: at most 6 along an axis."""
+    step = -(-intervals // 5)
+    few = np.array([*range(0, intervals - step + 1, step), intervals])
+    return _product(few / intervals, dimensions)
+
+
+def _centres(intervals: int, dimensions: int, stride: int) -> Array:
+    """The centres of the cells of a grid; with a stride of 2 of every second, as a chessboard."""
+    cells = _product(np.arange(float(intervals)), dimensions)
+    chosen: Array = cells[cells.sum(1) % stride == 0]
+    return (2 * chosen + 1) / (2 * intervals)
+
+
+def _product(values: Array, dimensions: int) -> Array:
+    """All points whose coordinates are among the values."""
+    axes = np.meshgrid(*[values] * dimensions, indexing="ij")
+    return np.column_stack([axis.ravel() for axis in axes])
+
+
+def _is_on_grid(units: Array, intervals: int) -> NDArray[np.bool_]:
+    """Which points are points of that grid."""
+    places = units * intervals
+    found: NDArray[np.bool_] = np.all(np.abs(places - np.rint(places)) < 1e-6, axis=1)
+    return found
 
 
 class _Divisions(NamedTuple):
@@ -399,20 +482,26 @@ def _triangle_divisions(triangles: Array) -> tuple[Array, Array, Array]:
     return shares, edge, area
 
 
-def _interpolate(
-    kind: Interpolation, units: Array, losses: Array, wanted: Array, hole_share: float = 0.5
-) -> Array:
-    """Losses at the wanted points; NaN outside of the points, and in holes.
+def _with_gaps(
+    kind: Interpolation, units: Array, losses: Array, hole_share: float = 0.5
+) -> Interpolator:
+    """A function of an array of points; NaN outside of the points, and in holes.
 
     A triangle of which some corners are in a hole is divided at that share.
     """
     is_hole = np.isnan(losses)
     if is_hole.all() or len(units) <= units.shape[1]:
-        return np.full(len(wanted), nan)
-    values: Array = _interpolator(kind, units[~is_hole], losses[~is_hole])(wanted)
-    if is_hole.any():
-        share = _interpolator("linear", units, is_hole.astype(float))(wanted)
-        values[share > hole_share] = nan
+        return lambda wanted: np.full(len(wanted), nan)
+    function = _interpolator(kind, units[~is_hole], losses[~is_hole])
+    if not is_hole.any():
+        return function
+    share = _interpolator("linear", units, is_hole.astype(float))
+
+    def values(wanted: Array) -> Array:
+        found: Array = np.array(function(wanted))
+        found[share(wanted) > hole_share] = nan
+        return found
+
     return values
 
 
@@ -425,7 +514,12 @@ def _interpolator(kind: Interpolation, units: Array, values: Array) -> Interpola
         axis, degree = units[order[::side], 0], min(3, side - 1)
         rows = values[order].reshape(side, side)
         spline = RectBivariateSpline(axis, axis, rows, kx=degree, ky=degree, s=0)
-        return lambda wanted: spline.ev(wanted[:, 0], wanted[:, 1])
+        # Beyond its bounds it would be constant.
+        return lambda wanted: np.where(
+            ((wanted >= axis[0]) & (wanted <= axis[-1])).all(1),
+            spline.ev(wanted[:, 0], wanted[:, 1]),
+            nan,
+        )
     try:
         mesh = _triangulate(units)
     except (QhullError, ValueError):

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sentinel.insight.parameters import Selection, choose_names, describe_selection
-from sentinel.insight.principal_directions import Progress, embed, gram_matrix
+from sentinel.insight.principal_directions import Progress, embed, gram_matrix, orientation
 from sentinel.insight.result import Result
 from sentinel.insight.saved_weights import (
     CheckpointError,
@@ -497,7 +497,7 @@ def _in_plane(  # noqa: PLR0913 - the fields of the result
 def _plane(groups: Sequence[Matrix], width: int) -> tuple[Matrix, Matrix, list[float]]:
     """Center, two axes as columns, and the share of the variance along each, of `width` numbers.
 
-    Each group of points has the same weight. The first axis points to where the first group goes.
+    Each group of points has the same weight. The signs of the axes are those of the first group.
     """
     if not groups:
         return np.zeros(width), np.zeros((width, 2)), [0.0, 0.0]
@@ -506,8 +506,7 @@ def _plane(groups: Sequence[Matrix], width: int) -> tuple[Matrix, Matrix, list[f
     _, values, rows = np.linalg.svd(np.concatenate(weighted), full_matrices=False)
     axes = np.zeros((width, 2))
     axes[:, : len(rows[:2])] = rows[:2].T
-    travelled = (groups[0][-1] - groups[0][0]) @ axes
-    axes *= np.where(travelled < 0, -1.0, 1.0)
+    axes *= orientation(groups[0] @ axes)
     shares = values**2 / ((values**2).sum() or 1.0)
     return center, axes, [*map(float, shares[:2]), 0.0, 0.0][:2]
 

@@ -105,7 +105,7 @@ def parse_framework_config(config: Mapping[str, Any]) -> ConfigMetadata:
             settings[name] = text
     model = config.get("model_name_or_path") or config.get("_name_or_path") or config.get("model")
     if isinstance(model, str) and model:
-        settings["model"] = _short_model_name(model)
+        settings["model"] = short_model_name(model)
     return settings
 
 
@@ -187,7 +187,7 @@ def _step_settings(config: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
         yield "save_steps", save_steps
 
 
-def _short_model_name(model: str) -> str:
+def short_model_name(model: str) -> str:
     """The last part of a folder's path; a name on a model hub, `owner/model`, is unchanged."""
     path = PurePath(model)
     is_hub_name = len(path.parts) <= 2 and path.parts[:1] not in {("/",), ("~",)}

@@ -148,8 +148,14 @@ GEOMETRY = (
         "sharpness",
         "",
         _MEAN,
-        "Largest eigenvalue of the loss's Hessian; preconditioned where the optimiser is adaptive.",
+        "Largest eigenvalue of the loss's Hessian.",
         ("hessian_max_eigenvalue", "max_hessian_eigenvalue", "hessian/max_eigenvalue"),
+    ),
+    Signal(
+        "preconditioned_sharpness",
+        "",
+        _MEAN,
+        "Largest eigenvalue of the Hessian in the scale of an adaptive optimiser, such as Adam.",
     ),
     Signal(
         "sharpness_ratio",

@@ -8,6 +8,7 @@ step, all others have passed the step before it, so no token can change any more
 ready for a skipped command clears its token, for ranks that are further behind.
 
     bytes 0..15      magic, layout version
+    bytes 16..23     number of firing incidents of the run, for measurements in the trainer
     bytes 64..71     number of the newest command, published last
     bytes 72..2047   checksum, seeded with the number; size; step index from which ranks may be
                      ready; step index at which the command is due; action bits; JSON
@@ -36,6 +37,8 @@ ACTIONS = ("checkpoint", "stop", "call")
 
 PAGE_SIZE = 4096
 PAGE_MAGIC, PAGE_VERSION = b"SNTLCMND", 1
+INCIDENT_WORD = 2
+"""Index of the word with the number of firing incidents."""
 NUMBER_WORD = 8
 """Index of the word with the newest command's number."""
 MAX_LOCAL_RANKS = 256
@@ -120,6 +123,10 @@ class CommandPage:
         case, cause = json.loads(body[_BODY_HEADER.size :])
         actions = frozenset(action for bit, action in enumerate(ACTIONS) if bits >> bit & 1)
         return Command(number, ready_from_index, due_step_index, actions, case, cause)
+
+    def set_firing_incidents(self, count: int) -> None:
+        """Publish how many incidents of the run are firing."""
+        self.words[INCIDENT_WORD] = count
 
     def set_ready(self, local_rank: int, token: int) -> None:
         """Set the ready token of a local rank; 0 if it is not ready."""

@@ -148,6 +148,38 @@ def test_a_surface_is_a_contour_with_its_step_and_its_marks(page):
     assert len(page.evaluate(KINDS, "#section-loss-surface")) > 8
 
 
+def test_axes_and_colour_bars_say_what_they_show(page):
+    drawn(page, "loss-surface")
+
+    layout = page.evaluate(LAYOUT, "#section-loss-surface")
+    assert layout["xaxis"]["title"]["text"] == (
+        "Hessian eigenvector (eigenvalue 38.4)<br>1 = 1.2 (L2), 4 % of the weights' norm"
+    )
+    bar = layout["yaxis9"]
+    assert bar["title"]["text"].startswith("loss")
+    assert len(bar["tickvals"]) >= 4
+    flow = drawn(page, "gradient-flow")
+    expect(flow.locator(".flow-map .unit")).to_have_text("logarithmic colours")
+    layout = page.evaluate(LAYOUT, "#section-gradient-flow")
+    assert layout["yaxis9"]["ticktext"][0] == "1e-6"
+
+
+STARTS = """() => document.querySelector("#section-loss-surface .js-plotly-plot").data
+  .flatMap(({ text }) => text ?? []).filter((text) => /^start/.test(text))
+  .map((text) => text.split(",")[0])"""
+
+
+def test_the_path_begins_at_its_first_step_although_rounding_puts_it_beyond_the_border(page):
+    section = drawn(page, "loss-surface")
+
+    assert page.evaluate(STARTS) == ["start of the path: step 0"]
+    section.get_by_role("button", name="3-D").click()
+    expect(section.locator(".gl-container canvas")).to_have_count(1)
+    assert page.evaluate(STARTS) == ["start of the path: step 0"]
+    section.get_by_role("button", name="Contour").click()
+    expect(section.locator(".gl-container canvas")).to_have_count(0)
+
+
 def test_the_slider_shows_earlier_steps_by_key(page):
     section = drawn(page, "loss-surface")
     slider = section.get_by_role("slider", name="Step of the surface")
@@ -189,9 +221,10 @@ def test_gradient_flow_names_the_layers_and_shows_the_chosen_one(page):
         "it is zero in layers.0.mlp; it is NaN or infinite in lm_head."
     )
     expect(section.locator(".flow-key:visible")).to_have_text(["zero", "NaN or infinite"])
-    box = section.locator(".flow-map .nsewdrag").bounding_box()
+    box = section.locator(".flow-map [data-subplot=xy].nsewdrag").bounding_box()
     page.mouse.click(box["x"] + 0.5 * box["width"], box["y"] + 0.25 * box["height"])
-    heading = section.get_by_role("heading", level=3).first
+    map_title, heading, *_ = section.get_by_role("heading", level=3).all()
+    expect(map_title).to_have_text("Gradient norm")
     expect(heading).to_have_text("layers.0.mlp")
     section.get_by_label("Layer", exact=True).select_option("layers.1.attn")
     expect(heading).to_have_text("layers.1.attn")
@@ -204,7 +237,7 @@ def test_gradient_flow_names_the_layers_and_shows_the_chosen_one(page):
 
 def test_a_zoom_of_the_heat_map_is_that_of_all_charts(page):
     section = drawn(page, "gradient-flow")
-    box = section.locator(".flow-map .nsewdrag").bounding_box()
+    box = section.locator(".flow-map [data-subplot=xy].nsewdrag").bounding_box()
     page.mouse.move(box["x"] + 0.25 * box["width"], box["y"] + 20)
     page.mouse.down()
     page.mouse.move(box["x"] + 0.5 * box["width"], box["y"] + 25, steps=4)
@@ -224,7 +257,7 @@ def test_the_path_of_the_weights_is_in_a_plane_with_its_distances(page):
         ["Path in the plane", "Loss along the path", "Distance"]
     )
     title = page.evaluate(LAYOUT, "#section-trajectory")["xaxis"]["title"]["text"]
-    assert title == "first component (71 % of the movement)"
+    assert title == "first component (71 % of the movement), L2"
 
 
 def test_the_sections_are_accessible_in_the_dark_and_fit_a_phone(page):
@@ -301,11 +334,26 @@ def test_runs_are_compared_on_one_scale_and_in_one_plane(browser, url, problems)
     first, second = page.evaluate(LIMITS)
     assert first == second
     section.get_by_role("button", name="Own scales").click()
-    expect(section.locator(".scale")).to_be_hidden()
     page.wait_for_function(f"() => new Set(({LIMITS})().map(String)).size === 2")
     section.get_by_role("slider").focus()
     page.keyboard.press("Home")
     expect(cards.nth(0).locator(".unit")).to_have_text("step 40")
+    page.context.close()
+    problems.check()
+
+
+def test_a_part_that_was_sampled_more_finely_is_drawn_on_the_surface(browser, tmp_path, problems):
+    part = {"x": [0.0, 0.1, 0.2], "y": [0.3, 0.4, 0.5], "loss": [[1.5, 1.6, 1.7]] * 3}
+    damaged = {"x": [0.0, 0.1], "y": [0.3, 0.4], "loss": [[1.5]]}
+    write_insight_page(surface(3, regions=[part, damaged]), tmp_path / "finer.html")
+    page = new_context(browser, problems, viewport=WIDE).new_page()
+    page.goto((tmp_path / "finer.html").as_uri())
+
+    section = drawn(page, "loss-surface")
+    assert page.evaluate(KINDS, "#section-loss-surface").count("contour") == 4
+    (frame,) = page.evaluate(LAYOUT, "#section-loss-surface")["shapes"]
+    assert [frame["x0"], frame["x1"], frame["y0"], frame["y1"]] == [0.0, 0.2, 0.3, 0.5]
+    expect(section.locator("dl")).to_contain_text("0 to 0.2, 0.3 to 0.5")
     page.context.close()
     problems.check()
 

@@ -19,7 +19,9 @@ need("trl", "transformers", "datasets", "peft", "scipy")
 import tiny_models
 from recording_trainers import BETA, logs, of_trl, plain
 from support.training_loops import column
+from transformers import TrainerCallback
 
+from sentinel.insight.callbacks import loss_measurement
 from sentinel.insight.callbacks.recorder_state import FILE_NAME
 from sentinel.insight.callbacks.transformers import (
     GradientFlowCallback,
@@ -69,9 +71,39 @@ def test_a_training_with_surfaces_equals_one_without(build, name):
 
     assert results[0] == results[1]
     (surface,) = surfaces.results
-    assert (surface.step, surface.evaluations) == (2, 10)
+    # Nine points, the centre once more, and the lowest place between them.
+    assert surface.step == 2
+    assert 10 <= surface.evaluations <= 12
     assert surface.parameter_count > 1000
     assert curvature.results[0].eigenvalues[0] > 0
+
+
+class StepsOfAnIncident(TrainerCallback):
+    """An agent publishes that an incident is firing at these steps."""
+
+    def __init__(self, monkeypatch, steps):
+        self.step, self.steps = 0, steps
+        monkeypatch.setattr(loss_measurement, "_firing_incidents", lambda: int(self.step in steps))
+
+    def on_step_end(self, args, state, control, **_):
+        self.step = state.global_step
+
+
+@pytest.mark.parametrize(("stride", "expected"), [("auto", [3, 4, 5, 6]), (None, [6])])
+def test_surfaces_are_more_frequent_while_an_incident_is_firing(
+    tokens, tmp_path, monkeypatch, stride, expected
+):
+    results = []
+    surfaces = LossSurfaceCallback(every=6, every_in_incident=stride, at_end=False, **SMALL)
+    incident = StepsOfAnIncident(monkeypatch, {3, 4, 5})
+    for callbacks in ([], [incident, surfaces]):
+        seed()
+        trainer = plain(tokens, tmp_path / "out", callbacks=callbacks, max_steps=7)
+        results.append(trained(trainer))
+
+    assert results[0] == results[1]
+    assert [each.step for each in surfaces.results] == expected
+    assert [each.step for each in surfaces.results[-1:]] == expected[-1:]
 
 
 @pytest.mark.parametrize("name", ["sft", "dpo", "grpo", *RARE])
@@ -198,7 +230,10 @@ def test_results_are_stored_and_logged_with_the_monitored_run(build, recorded):
     surface = load_artifact(directories[0], stored["id"])["data"]
     assert LossSurface.from_json(surface).center == surfaces.results[0].center
     assert stored["step"] == 3
-    assert column(recorded, "sharpness") == surfaces.results[0].sharpness["eigenvalues"][:1]
+    assert (
+        column(recorded, "preconditioned_sharpness")
+        == surfaces.results[0].sharpness["eigenvalues"][:1]
+    )
     distances = column(recorded, "distance_to_reference")
     assert len(distances) == 4
     assert distances[0] == 0.0 < distances[1] < distances[3]

@@ -31,10 +31,14 @@ class Node:
         self.connection = self.stack.enter_context(closing(connect(folder / "sentinel.db")))
         self.begin()
 
-    def begin(self):
+    def begin(self, firing_incidents=int):
         """Start a new planner, as the agent that takes over does."""
         self.planner = ActionPlanner(
-            self.connection, self.actions, lambda: self.readers, lambda: self.suppression
+            self.connection,
+            self.actions,
+            lambda: self.readers,
+            lambda: self.suppression,
+            firing_incidents,
         )
 
     def run(self, steps, seconds, rank=None):

@@ -32,7 +32,9 @@ def surface(
     rows = [[bowl(x, y) + offset for x in axis] for y in axis]
     loss = [[value if isfinite(value) else None for value in row] for row in rows]
     path = [
-        (0.9 * cos(0.04 * n) * exp(-n / 40), 0.8 * sin(0.06 * n) * exp(-n / 60)) for n in range(60)
+        # The first place is beyond the border, by rounding only.
+        (1.0000000096 * cos(0.04 * n) * exp(-n / 40), 0.8 * sin(0.06 * n) * exp(-n / 60))
+        for n in range(60)
     ]
     coarse = axis[:: max(1, size // 10)]
     arrows = [
@@ -69,7 +71,7 @@ def surface(
         ],
         "arrows": [each for each in arrows if all(isfinite(value) for value in each)],
         "features": [
-            {"kind": "minimum", "x": 0.0, "y": 0.0, "loss": bowl(0, 0) + offset},
+            {"kind": "minimum", "x": 0.0, "y": 0.0, "loss": bowl(0, 0) + offset, "evaluated": True},
             {"kind": "minimum", "x": -0.6, "y": 0.5, "loss": bowl(-0.6, 0.5) + offset},
             {"kind": "saddle", "x": -0.34, "y": 0.3, "loss": bowl(-0.34, 0.3) + offset},
         ],
@@ -85,7 +87,9 @@ def surface(
         },
         "evaluations": 1040,
         "seconds": 41.5,
+        "estimated_error": 0.0123,
         "parameter_count": 124_439_808,
+        "weights_norm": 30.0,
         "selection": "all parameters that require a gradient",
         "model": "TinyTransformer",
         "note": ["21 of 1,040 evaluations were NaN or infinite."],

@@ -71,6 +71,9 @@ def state_of(model: nn.Module) -> list[Any]:
     return found
 
 
+RANK = int(os.environ.get("RANK", "0"))
+
+
 def train(model: nn.Module, batch: Any) -> list[Any]:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     for _ in range(2):
@@ -97,6 +100,32 @@ def both_trainings(make: Callable[[], nn.Module], batch: Any, **arguments: Any) 
     train(plain, batch)
     report["is_equal"] = values_of(train(plain, batch)) == report.pop("trained")
     return report
+
+
+def adamw_training(*, is_measured: bool) -> list[Any]:
+    """Four steps of a training with its own batches, dropout, a schedule and sharded moments."""
+    torch.manual_seed(1 + RANK)
+    model = sharded()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 4)
+    losses = []
+    for step in range(4):
+        batch = make_batch(2 * step + RANK)
+        loss = squared_error(model, batch)
+        loss.backward()
+        losses.append(loss.item())
+        if is_measured:
+            # Between the backward pass and the step, where gradients have to stay.
+            loss_surface(model, squared_error, batch, max_evaluations=9, **QUIET)
+        optimizer.step()
+        schedule.step()
+        optimizer.zero_grad()
+    moments = [
+        value.to_local().tolist() if hasattr(value, "to_local") else value.tolist()
+        for parameter in model.parameters()
+        for value in optimizer.state[parameter].values()
+    ]
+    return [values_of(state_of(model)), moments, losses, schedule.get_last_lr()]
 
 
 def failing(
@@ -179,11 +208,13 @@ def other_weights() -> dict[str, Any]:
     return refused(model)
 
 
-RANK = int(os.environ.get("RANK", "0"))
 CASES: dict[str, Callable[[], Any]] = {
     "ddp": lambda: both_trainings(parallel, make_batch(0), max_evaluations=40),
     "ddp_own_data": lambda: measure(parallel(), make_batch(RANK), max_evaluations=40),
     "fsdp": lambda: both_trainings(sharded, make_batch(0), max_evaluations=40),
+    "fsdp_adamw": lambda: {
+        "is_equal": adamw_training(is_measured=True) == adamw_training(is_measured=False)
+    },
     "fsdp_own_data": lambda: measure(sharded(), make_batch(RANK), max_evaluations=40),
     "group": lambda: measure(make_net(), make_batch(0), max_evaluations=40, process_group=True),
     "alone": lambda: measure(parallel(), make_batch(0), max_evaluations=9, process_group=False),

@@ -22,6 +22,7 @@ from sentinel.client.process_group import process_group_size
 from sentinel.client.step_clock import StepClock
 from sentinel.model.record import Event
 from sentinel.transport.command_page import (
+    INCIDENT_WORD,
     MAX_LOCAL_RANKS,
     NUMBER_WORD,
     Command,
@@ -120,6 +121,11 @@ class CommandExecutor:
     def has_unsettled_command(self) -> bool:
         """Whether the page holds a command that was neither executed nor skipped."""
         return self.words[NUMBER_WORD] != self.settled_number
+
+    @property
+    def firing_incidents(self) -> int:
+        """How many incidents of the run are firing, as the agent of this node published."""
+        return int(self.words[INCIDENT_WORD])
 
     def after_optimizer_step(self, clock: StepClock) -> None:
         """Process commands after an optimizer step, and execute what no framework takes."""

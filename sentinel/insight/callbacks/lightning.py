@@ -11,8 +11,7 @@ its report; in any case `callback.results` has them. The package, `lightning` or
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 from sentinel.client.capture import gradient_flow
 from sentinel.insight.callbacks.loss_measurement import (
@@ -49,9 +48,9 @@ class _LossCallback(_lightning.Callback):  # type: ignore[misc]
         self._is_saving = False
 
     @property
-    def results(self) -> Sequence[Any]:
+    def results(self) -> list[Any]:
         """What was computed, the oldest first; at most 64."""
-        return self._measurement.results
+        return [*self._measurement.results]
 
     def __getstate__(self) -> dict[str, Any]:
         """The state of a copy, which belongs to no trainer yet."""
@@ -109,6 +108,9 @@ class _LossCallback(_lightning.Callback):  # type: ignore[misc]
 class LightningLossSurfaceCallback(_LossCallback):
     """Computes the loss surface around the weights every `every` steps, at saves or at the end.
 
+    While an incident of a monitored run is firing it does so every `every_in_incident` steps: by
+    default a fifth of `every`; None changes nothing.
+
     It takes at most `max_share` of the wall time of the training (5 % by default; None: no limit).
     The loss is `training_step` of the module on its first `batches` batches, or with `newest` on
     the current ones. `loss_fn(module, batch)` takes its place, as it must for a module with manual
@@ -124,6 +126,7 @@ class LightningLossSurfaceCallback(_LossCallback):
         self,
         *,
         every: int | None = None,
+        every_in_incident: int | Literal["auto"] | None = "auto",
         on_save: bool = False,
         at_end: bool = True,
         max_share: float | None = DEFAULT_SHARE,
@@ -134,7 +137,9 @@ class LightningLossSurfaceCallback(_LossCallback):
         snapshots: int = 0,
         **surface: Any,
     ) -> None:
-        schedule = Schedule(every, on_save=on_save, at_end=at_end)
+        schedule = Schedule(
+            every, on_save=on_save, at_end=at_end, every_in_incident=every_in_incident
+        )
         measurement = SurfaceMeasurement(
             schedule, max_share, surface, sharpness=sharpness, snapshots=snapshots
         )
@@ -152,6 +157,7 @@ class LightningSharpnessCallback(_LossCallback):
         self,
         *,
         every: int | None = None,
+        every_in_incident: int | Literal["auto"] | None = "auto",
         on_save: bool = False,
         at_end: bool = True,
         max_share: float | None = DEFAULT_SHARE,
@@ -160,7 +166,9 @@ class LightningSharpnessCallback(_LossCallback):
         loss_fn: LossFunction | None = None,
         **sharpness: Any,
     ) -> None:
-        schedule = Schedule(every, on_save=on_save, at_end=at_end)
+        schedule = Schedule(
+            every, on_save=on_save, at_end=at_end, every_in_incident=every_in_incident
+        )
         measurement = SharpnessMeasurement(schedule, max_share, sharpness)
         super().__init__(measurement, batches, newest, loss_fn)
 
@@ -199,9 +207,9 @@ class LightningTrajectoryCallback(_lightning.Callback):  # type: ignore[misc]
         return self._recording.recorder
 
     @property
-    def results(self) -> Sequence[Any]:
+    def results(self) -> list[Any]:
         """The trajectory of each training."""
-        return self._recording.results
+        return [*self._recording.results]
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Record where the training starts."""

@@ -14,12 +14,13 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, ExitStack
 from math import ceil
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 
 import sentinel
 from sentinel.client import guard
+from sentinel.client.session import CurrentSession
 from sentinel.insight.artifact import current_run_directory, save_artifact
 from sentinel.insight.callbacks.time_budget import TimeBudget
 from sentinel.insight.loss_surface import ARROWS, EVALUATIONS_1D, EVALUATIONS_2D, loss_surface
@@ -43,6 +44,8 @@ _PRODUCT_COST = 6.0
 _TYPICAL_PRODUCTS = 25
 """Products that the leading eigenvalue takes, until it was computed once."""
 
+_INCIDENT_PART = 5
+"""By default so many times as often while an incident is firing."""
 _MIN_SNAPSHOTS = 2
 _SAFETY = 1.3
 """Estimated times are multiplied by this, so that the share is kept."""
@@ -85,27 +88,53 @@ class KeptLoss(Protocol):
 class Schedule:
     """At which steps something is computed: every `every` steps, at each save, and at the end.
 
-    Raises ValueError if that is never, or if `every` is not positive.
+    While an incident is firing, `every_in_incident` steps take the place of `every`; "auto" is a
+    fifth of it, None changes nothing. Raises ValueError if nothing is ever due, or if a number of
+    steps is not positive.
     """
 
-    def __init__(self, every: int | None, *, on_save: bool, at_end: bool) -> None:
+    def __init__(
+        self,
+        every: int | None,
+        *,
+        on_save: bool,
+        at_end: bool,
+        every_in_incident: int | Literal["auto"] | None = None,
+    ) -> None:
         if every is not None and (not isinstance(every, int) or every < 1):
             raise ValueError(f"every is {every!r}: give a number of steps, or None.")
-        if every is None and not on_save and not at_end:
+        if every_in_incident == "auto":
+            can_be_denser = every is not None and every > 1
+            every_in_incident = max(1, (every or 0) // _INCIDENT_PART) if can_be_denser else None
+        if every_in_incident is not None and (
+            not isinstance(every_in_incident, int) or every_in_incident < 1
+        ):
+            raise ValueError(
+                f"every_in_incident is {every_in_incident!r}: give a number of steps, or None."
+            )
+        if every is None and every_in_incident is None and not on_save and not at_end:
             raise ValueError("Give every=, on_save=True or at_end=True: otherwise nothing is due.")
         self.every, self.on_save, self.at_end = every, on_save, at_end
+        self.every_in_incident = every_in_incident
 
     def is_due(self, step: int) -> bool:
         """Whether something is due at the end of this step, without saves and the end."""
         return self.every is not None and step > 0 and step % self.every == 0
 
+    def is_due_in_incident(self, step: int) -> bool:
+        """The same while an incident is firing."""
+        stride = self.every_in_incident
+        return stride is not None and step > 0 and step % stride == 0
+
     def __str__(self) -> str:
         parts = []
         if self.every is not None:
-            parts = ["every step" if self.every == 1 else f"every {self.every} steps"]
+            parts = [_stride_text(self.every)]
+        if self.every_in_incident is not None:
+            parts.append(f"{_stride_text(self.every_in_incident)} while an incident is firing")
         parts += ["at each save"] if self.on_save else []
         parts += ["at the end"] if self.at_end else []
-        return " and ".join(parts)
+        return " and ".join(filter(None, [", ".join(parts[:-1]), parts[-1]]))
 
 
 class LossMeasurement:
@@ -139,8 +168,21 @@ class LossMeasurement:
 
     def end_step(self, step: int, loss: KeptLoss) -> None:
         """Compute what is due at the end of a step, or was put off."""
-        if step >= self._retry_step if self._retry_step else self.schedule.is_due(step):
+        if step >= self._retry_step if self._retry_step else self._is_due(step, loss):
             self.run(step, loss)
+
+    def _is_due(self, step: int, loss: KeptLoss) -> bool:
+        if self.schedule.is_due(step):
+            return True
+        if self.is_off or not loss.batches or not self.schedule.is_due_in_incident(step):
+            return False
+        # An incident may be known to the agent of one node only, and all ranks have to take part.
+        with self.budget.spend():
+            try:
+                return any(gather_from_ranks(_firing_incidents() > 0))
+            except Exception as error:
+                self.turn_off(error, f" at step {step:,}", is_reporting=loss.is_reporting)
+                return False
 
     def run(self, step: int, loss: KeptLoss, *, is_last: bool = False) -> None:
         """Compute now, if the time allows it."""
@@ -482,9 +524,20 @@ def _all_ranks() -> Any:
     return None
 
 
+def _firing_incidents() -> int:
+    """How many incidents of the monitored run are firing, as its agent published."""
+    recorder = CurrentSession.recorder
+    return 0 if recorder is None else recorder.commands.firing_incidents
+
+
+def _stride_text(steps: int) -> str:
+    return "every step" if steps == 1 else f"every {steps} steps"
+
+
 def _log_sharpness(values: Mapping[str, Any], step: int) -> None:
     eigenvalues, ratio = values.get("eigenvalues") or [], values.get("ratio")
-    known = {"sharpness": eigenvalues[0] if eigenvalues else None, "sharpness_ratio": ratio}
+    name = "preconditioned_sharpness" if values.get("preconditioned") else "sharpness"
+    known = {name: eigenvalues[0] if eigenvalues else None, "sharpness_ratio": ratio}
     sentinel.log({name: each for name, each in known.items() if each is not None}, step=step)
 
 

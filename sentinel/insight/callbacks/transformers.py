@@ -10,10 +10,9 @@ its report; in any case `callback.results` has them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from transformers import TrainerCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
@@ -49,9 +48,9 @@ class _LossCallback(TrainerCallback):  # type: ignore[misc]
         self._loss: TrainerLoss | None = None
 
     @property
-    def results(self) -> Sequence[Any]:
+    def results(self) -> list[Any]:
         """What was computed, the oldest first; at most 64."""
-        return self._measurement.results
+        return [*self._measurement.results]
 
     def __getstate__(self) -> dict[str, Any]:
         """The state of a copy, which belongs to no trainer yet."""
@@ -100,6 +99,9 @@ class _LossCallback(TrainerCallback):  # type: ignore[misc]
 class LossSurfaceCallback(_LossCallback):
     """Computes the loss surface around the weights every `every` steps, at saves or at the end.
 
+    While an incident of a monitored run is firing it does so every `every_in_incident` steps: by
+    default a fifth of `every`; None changes nothing.
+
     It takes at most `max_share` of the wall time of the training (5 % by default; None: no limit).
     The loss is that of the trainer on `batches` of its micro-batches: those of the first step, or
     with `newest`, which is the default for trainers that generate texts, those of the current one.
@@ -116,6 +118,7 @@ class LossSurfaceCallback(_LossCallback):
         self,
         *,
         every: int | None = None,
+        every_in_incident: int | Literal["auto"] | None = "auto",
         on_save: bool = False,
         at_end: bool = True,
         max_share: float | None = DEFAULT_SHARE,
@@ -126,7 +129,9 @@ class LossSurfaceCallback(_LossCallback):
         snapshots: int = 0,
         **surface: Any,
     ) -> None:
-        schedule = Schedule(every, on_save=on_save, at_end=at_end)
+        schedule = Schedule(
+            every, on_save=on_save, at_end=at_end, every_in_incident=every_in_incident
+        )
         measurement = SurfaceMeasurement(
             schedule, max_share, surface, sharpness=sharpness, snapshots=snapshots
         )
@@ -148,6 +153,7 @@ class SharpnessCallback(_LossCallback):
         self,
         *,
         every: int | None = None,
+        every_in_incident: int | Literal["auto"] | None = "auto",
         on_save: bool = False,
         at_end: bool = True,
         max_share: float | None = DEFAULT_SHARE,
@@ -156,7 +162,9 @@ class SharpnessCallback(_LossCallback):
         loss_fn: LossFunction | None = None,
         **sharpness: Any,
     ) -> None:
-        schedule = Schedule(every, on_save=on_save, at_end=at_end)
+        schedule = Schedule(
+            every, on_save=on_save, at_end=at_end, every_in_incident=every_in_incident
+        )
         measurement = SharpnessMeasurement(schedule, max_share, sharpness)
         super().__init__(measurement, batches, newest, loss_fn)
 
@@ -180,9 +188,9 @@ class TrajectoryCallback(TrainerCallback):  # type: ignore[misc]
         return self._recording.recorder
 
     @property
-    def results(self) -> Sequence[Any]:
+    def results(self) -> list[Any]:
         """The trajectory of each training."""
-        return self._recording.results
+        return [*self._recording.results]
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:  # noqa: ARG002 - names are those of Transformers
         """Record where the training starts."""

@@ -20,7 +20,7 @@ from sentinel.insight import loss_surface, sharpness
 
 WORLD = 2
 CASES = (
-    "ddp", "ddp_own_data", "fsdp", "fsdp_own_data", "group", "alone", "ddp_hessian",
+    "ddp", "ddp_own_data", "fsdp", "fsdp_adamw", "fsdp_own_data", "group", "alone", "ddp_hessian",
     "fsdp_gradient", "fsdp_checkpoint", "fsdp_sharpness", "other_weights",
     "other_arguments", "ddp_error",
     "fsdp_error", "ddp_interrupt", "fsdp_interrupt", "fsdp_inside", "ddp_lost",
@@ -89,6 +89,13 @@ def test_training_afterwards_equals_training_without(
     for each in reports:
         assert each[case]["is_restored"]
         assert each[case]["is_equal"]
+
+
+def test_a_sharded_training_of_adamw_equals_one_without_surfaces(
+    reports: list[dict[str, Any]],
+) -> None:
+    for each in reports:
+        assert each["fsdp_adamw"]["is_equal"]
 
 
 def test_replicas_share_points_of_one_batch(reports: list[dict[str, Any]]) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from contextlib import closing
 from dataclasses import replace
 
 import pytest
 from support.command_rings import Node
 from support.notifications import make_notification
 
+from sentinel.client.control.command_executor import CommandExecutor
 from sentinel.model.finding import Severity
 from sentinel.model.incident import IncidentKey
 from sentinel.model.notification import NotificationReason
@@ -16,6 +18,8 @@ from sentinel.model.record import WHOLE_RUN, Event, Record
 from sentinel.pipeline.engine import Result
 from sentinel.store import commands
 from sentinel.store.silences import Acknowledgement, Silence, Suppression
+from sentinel.transport.command_page import INCIDENT_WORD, CommandPage, open_or_create
+from sentinel.transport.identity import Identity
 
 NOW = time.time()
 HEARTBEAT = Record("run", WHOLE_RUN, 0, NOW, Event.HEARTBEAT)
@@ -272,6 +276,37 @@ def test_after_a_lost_database_the_number_continues_from_the_page(make_node):
     node.planner.poll()
 
     assert node.read_commands().number == 2
+
+
+def test_the_number_of_firing_incidents_is_on_the_command_page(make_node):
+    """Measurements in the trainer read it there, without any configured action."""
+    node, firing = make_node(ranks=2, actions=()), [0]
+    node.begin(lambda: firing[0])
+    executor = CommandExecutor()
+    executor.attach(CommandPage(node.page), Identity("run", 0, 1, 1, 2, 2))
+    seen = [executor.firing_incidents]
+
+    for count in (2, 1, 0):
+        firing[0] = count
+        node.run(2, seconds=2)
+        seen.append(executor.firing_incidents)
+
+    assert seen == [0, 2, 1, 0]
+    executor.close()
+    assert executor.firing_incidents == 0
+
+
+def test_firing_incidents_are_published_again_to_a_new_page(make_node):
+    node = make_node()
+    node.begin(lambda: 3)
+    node.page.unlink()
+    node.run(1, seconds=1)
+    open_or_create(node.page).close()
+    node.begin(lambda: 3)
+    node.run(1, seconds=1)
+
+    with closing(CommandPage(node.page)) as page:
+        assert page.words[INCIDENT_WORD] == 3
 
 
 def test_the_actions_of_the_start_record_override_the_setting(make_node):

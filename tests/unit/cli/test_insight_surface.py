@@ -86,6 +86,24 @@ def test_the_terminal_shows_a_map(checkpoints):
     assert "evaluations of 49 weights" in done.stdout
 
 
+def test_a_part_is_sampled_more_finely_with_the_points_of_the_cache(checkpoints, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", "cache")
+    small = ("net-0.pt", *USUAL, "--evaluations", "100", "--json")
+
+    whole = json.loads(invoke(*small).stdout)
+    zoomed = invoke(*small, "--zoom", "-0.2:0.2,0.1:0.5")
+    text = invoke(*small[:-1], "--zoom", "-0.2:0.2,0.1:0.5")
+
+    assert zoomed.exit_code == 0, zoomed.stderr
+    finer = json.loads(zoomed.stdout)
+    (region,) = finer["regions"]
+    assert region["x"][0] <= -0.2
+    assert region["y"][-1] >= 0.5
+    new = len(finer["points"]) - len(whole["points"])
+    assert 0 < finer["evaluations"] <= new + 6
+    assert "Sampled more finely: " in text.stdout
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -96,6 +114,8 @@ def test_the_terminal_shows_a_map(checkpoints):
         (("net-0.pt", *USUAL[:4], "--loss", "own_nets:failing"), "cannot be computed: KeyError"),
         (("net-0.pt", *USUAL[:4], "--loss", "own_nets:none"), "no function own_nets:none"),
         (("net-0.pt", *USUAL, "--parameters", "nothing*"), "nothing*"),
+        (("net-0.pt", *USUAL, "--zoom", "0.1:0.2"), "--zoom 0.1:0.2 is not a range for each axis"),
+        (("net-0.pt", *USUAL, "--zoom", "0:3,0:1"), "`bounds` 0 to 3 are not within those"),
     ],
 )
 def test_what_cannot_be_read_is_named(checkpoints, arguments, message):

@@ -151,7 +151,7 @@ def test_the_path_of_a_database_names_its_run(home, tmp_path):
     ("arguments", "message"),
     [
         (["report", "nothing"], "no run 'nothing'"),
-        (["report", "well", "--md", "--json"], "one of --md, --json and --png"),
+        (["report", "well", "--md", "--json"], "one of --md, --json, --png and --figure"),
         (["report", "well", "-o", "/nowhere/report.html"], "cannot write /nowhere/report.html"),
         (["report", "{tmp}/empty"], "there is no log"),
         (["report", "{tmp}/bad.jsonl"], "cannot read"),

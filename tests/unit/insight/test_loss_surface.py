@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -28,7 +29,7 @@ from torch.nn import functional
 
 import sentinel
 from sentinel.client.session import CurrentSession
-from sentinel.insight import LossSurface, TrajectoryRecorder, loss_surface, sharpness
+from sentinel.insight import LossSurface, TrajectoryRecorder, loss_surface, sharpness, trajectory
 from sentinel.insight.artifact import (
     current_run_directory,
     list_artifacts,
@@ -187,6 +188,199 @@ def test_the_plane_of_a_trajectory_goes_through_its_checkpoints() -> None:
         ),
     )
     assert nearest[2] == pytest.approx(result.trajectory[0]["loss"], rel=0.3)
+
+
+def trained_path(seed: int) -> tuple[nn.Module, list[tuple[int, dict[str, torch.Tensor]]]]:
+    """A model after a short training, and its weights before and on the way."""
+    model, batch = make_net(torch.float32, seed), make_batch(torch.float32)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.3, momentum=0.9)
+    path = []
+    for step in range(25):
+        if step % 3 == 0:
+            path.append((step, {k: v.clone() for k, v in model.state_dict().items()}))
+        optimizer.zero_grad()
+        squared_error(model, batch).backward()
+        optimizer.step()
+    return model, path
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_plane_of_a_path_holds_all_of_it_with_a_margin(seed: int) -> None:
+    model, path = trained_path(seed)
+
+    result = loss_surface(
+        model, squared_error, make_batch(torch.float32), directions="pca", trajectory=path,
+        max_evaluations=25, arrows=False, **QUIET,
+    )  # fmt: skip
+
+    assert result.trajectory[0]["step"] == 0
+    for axis, edges in (("x", result.x), ("y", result.y)):
+        places = [0.0, *(each[axis] for each in result.trajectory)]
+        extent = max(places) - min(places)
+        assert min(places) - edges[0] == pytest.approx(0.25 * extent)
+        assert edges[-1] - max(places) == pytest.approx(0.25 * extent)
+        assert max(map(abs, places)) == pytest.approx(1.0)
+    assert not any("beyond the bounds" in each for each in result.note)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_path_is_oriented_as_that_of_the_trajectory(seed: int) -> None:
+    model, path = trained_path(seed)
+    last = (25, model.state_dict())
+
+    surface = loss_surface(
+        model, squared_error, make_batch(torch.float32), directions="pca",
+        trajectory=[*path, last], max_evaluations=25, arrows=False, **QUIET,
+    )  # fmt: skip
+    (drawn,) = trajectory([weights for _, weights in [*path, last]], save=False).runs
+
+    assert drawn["x"][-1] > drawn["x"][0]
+    for axis in ("x", "y"):
+        mine = torch.tensor([each[axis] for each in surface.trajectory])
+        other = torch.tensor(drawn[axis])
+        assert torch.corrcoef(torch.stack([mine, other]))[0, 1] > 0.95
+
+
+def test_checkpoints_beyond_given_bounds_are_counted() -> None:
+    model, path = trained_path(0)
+
+    result = loss_surface(
+        model, squared_error, make_batch(torch.float32), directions="pca", trajectory=path,
+        bounds=(-0.1, 0.1), max_evaluations=25, arrows=False, **QUIET,
+    )  # fmt: skip
+
+    assert any(each.startswith("8 of 9 checkpoints") for each in result.note), result.note
+
+
+def test_a_bowl_is_done_within_the_tolerance() -> None:
+    model = make_quadratic([5.0, 2.0, 1.0, 0.5, 0.3])
+
+    done = loss_surface(model, value_of, None, arrows=False, **QUIET)
+    whole = loss_surface(model, value_of, None, arrows=False, tolerance=0, **QUIET)
+
+    assert done.evaluations <= 120
+    assert whole.evaluations > 1000
+    assert done.estimated_error == pytest.approx(0.0, abs=1e-12)
+    assert torch.tensor(done.loss).sub(torch.tensor(whole.loss)).abs().max() < 1e-9
+
+
+def test_a_model_from_a_folder_is_named_without_the_path() -> None:
+    model = make_net()
+    model.config = SimpleNamespace(_name_or_path="/tmp/pytest-7/checkpoint-500")
+
+    result = loss_surface(model, squared_error, make_batch(), max_evaluations=9, **QUIET)
+
+    assert result.model == "checkpoint-500"
+    model.config._name_or_path = "meta-llama/Llama-3.2-1B"
+    result = loss_surface(model, squared_error, make_batch(), max_evaluations=9, **QUIET)
+    assert result.model == "meta-llama/Llama-3.2-1B"
+
+
+def test_the_norms_tell_what_a_coordinate_means() -> None:
+    model = make_net()
+
+    result = loss_surface(model, squared_error, make_batch(), max_evaluations=9, **QUIET)
+
+    weights = torch.cat([each.detach().reshape(-1) for each in model.parameters()])
+    assert result.weights_norm == pytest.approx(float(weights.norm()))
+    # Filter-normalised: as long as the matrices, of which biases are no part.
+    matrices = torch.cat([each.weight.detach().reshape(-1) for each in (model[0], model[2])])
+    for each in result.directions:
+        assert each["norm"] == pytest.approx(float(matrices.norm()), rel=1e-6)
+
+
+class Valley(nn.Module):
+    """Rosenbrock's function, which is never negative."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(1, 2, dtype=torch.float64))
+
+    def forward(self) -> torch.Tensor:
+        x, y = self.weight[0]
+        return (1 - x) ** 2 + 100 * (y - x * x) ** 2
+
+
+def along_the_axes() -> list[Direction]:
+    return [Direction({"weight": row.reshape(1, 2)}) for row in torch.eye(2, dtype=torch.float64)]
+
+
+@pytest.mark.parametrize("budget", [400, 1089])
+def test_no_shown_loss_is_below_the_lowest_evaluated_one(budget: int) -> None:
+    result = loss_surface(
+        Valley(), value_of, None, directions=along_the_axes(), arrows=False,
+        bounds=[(-2, 2), (-1, 3)], max_evaluations=budget, **QUIET,
+    )  # fmt: skip
+
+    (minimum,) = result.features
+    evaluated = {(x, y): loss for x, y, loss in result.points}
+    assert minimum["evaluated"]
+    assert minimum["loss"] == evaluated[minimum["x"], minimum["y"]]
+    shown = min(min(row) for row in result.loss)
+    assert shown >= min(evaluated.values()) >= 0
+
+
+def test_a_part_of_a_surface_is_sampled_more_finely() -> None:
+    """With the points of the surface, and as many of its own as it needs."""
+    model, calls = Valley(), count()
+
+    def counted(model: Any, batch: Any) -> torch.Tensor:
+        next(calls)
+        return value_of(model, batch)
+
+    arguments: dict[str, Any] = {"directions": along_the_axes(), "arrows": False, **QUIET}
+    whole = loss_surface(model, counted, None, bounds=[(-2, 2), (-1, 3)], **arguments)
+    before = next(calls)
+    finer = loss_surface(
+        model,
+        counted,
+        None,
+        bounds=[(0.5, 1.4), (0.6, 1.4)],
+        refine=whole,
+        tolerance=0,
+        **arguments,
+    )
+
+    own = next(calls) - before - 1
+    (region,) = finer.regions
+    for values, wanted in ((region["x"], (0.5, 1.4)), (region["y"], (0.6, 1.4))):
+        assert values[0] <= wanted[0]
+        assert values[-1] >= wanted[1]
+        assert values[-1] - values[0] <= 2 * (wanted[1] - wanted[0])
+    known = {(x, y) for x, y, _ in whole.points}
+    inside = {
+        (x, y)
+        for x, y, _ in finer.points
+        if region["x"][0] <= x <= region["x"][-1] and region["y"][0] <= y <= region["y"][-1]
+    }
+    assert len(inside & known) > 50
+    assert own <= len(inside - known) + 4
+    assert finer.evaluations == whole.evaluations + own
+    assert (finer.x, finer.loss, finer.center) == (whole.x, whole.loss, whole.center)
+
+    def error(surface: dict[str, Any]) -> float:
+        x, y = torch.meshgrid(torch.tensor(surface["x"]), torch.tensor(surface["y"]), indexing="xy")
+        true = (1 - x) ** 2 + 100 * (y - x * x) ** 2
+        near = (x > 0.5) & (x < 1.4) & (y > 0.6) & (y < 1.4)
+        return float((torch.tensor(surface["loss"]) - true).abs()[near].max())
+
+    assert error(region) < 0.1 * error(whole.to_json())
+    assert LossSurface.from_json(json.loads(json.dumps(finer.to_json()))) == finer
+
+
+def test_a_part_of_another_surface_is_refused() -> None:
+    model = Valley()
+    arguments: dict[str, Any] = {"directions": along_the_axes(), "arrows": False, **QUIET}
+    whole = loss_surface(model, value_of, None, max_evaluations=25, **arguments)
+
+    with pytest.raises(SurfaceError, match="not within those of the surface, -1 to 1"):
+        loss_surface(model, value_of, None, bounds=(0.5, 1.4), refine=whole, **arguments)
+    with pytest.raises(ValueError, match="needs the `bounds` of a region"):
+        loss_surface(model, value_of, None, refine=whole, **arguments)
+    with torch.no_grad():
+        model.weight.fill_(0.1)
+    with pytest.raises(SurfaceError, match="a surface of other weights, directions or data"):
+        loss_surface(model, value_of, None, bounds=(0.1, 0.3), refine=whole, **arguments)
 
 
 def test_hessian_directions_are_eigenvectors() -> None:
@@ -579,6 +773,7 @@ def test_progress_is_estimated_before_and_shown_while_it_runs(
         ({"dimensions": 3}, ValueError, "`dimensions` must be 1 or 2"),
         ({"bounds": (1, -1)}, ValueError, "low < high"),
         ({"max_evaluations": 2}, ValueError, "at least 9"),
+        ({"tolerance": -1.0}, ValueError, "`tolerance` must be a share of at least 0"),
         ({"mode": "test"}, ValueError, '"eval" or "train"'),
         ({"directions": "newton"}, SurfaceError, "must be one of random, hessian, pca, gradient"),
         ({"directions": "pca"}, SurfaceError, "needs a `trajectory` of at least 2 checkpoints"),

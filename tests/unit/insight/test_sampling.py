@@ -99,6 +99,73 @@ def test_a_quadratic_surface_is_exact(weights, budget):
     assert surface.estimated_error < 1e-12
 
 
+def gentle_waves(x, y):
+    return np.sin(3 * x) * np.cos(3 * y)
+
+
+@pytest.mark.parametrize(("function", "points"), [(bowl, 113), (gentle_waves, 417)])
+def test_a_smooth_surface_is_done_within_the_tolerance(function, points):
+    surface = sample_surface(
+        vectorised(function), SQUARE, max_evaluations=1089, batch_size=64, tolerance=1e-3
+    )
+
+    assert len(surface.points) == points
+    losses = function(*np.meshgrid(FINE, FINE))
+    assert error(surface, function) <= 1e-3 * (np.median(losses) - losses.min())
+
+
+@pytest.mark.parametrize("function", [cliff, narrow_minimum, ravine, ridge, ripples])
+def test_other_surfaces_take_all_points(function):
+    def sample(tolerance):
+        return sample_surface(
+            vectorised(function), SQUARE, max_evaluations=1089, batch_size=64, tolerance=tolerance
+        )
+
+    within = sample(1e-3)
+
+    assert len(within.points) == 1089
+    assert error(within, function) <= max(
+        1.2 * error(sample(0.0), function), 0.5 * uniform_error(function)
+    )
+
+
+@pytest.mark.parametrize("at", [(0.1, 0.2), (-0.37, 0.61), (0.83, -0.49)])
+def test_a_minimum_of_a_fortieth_of_the_side_is_not_missed(at):
+    """On a surface that would be done with few points."""
+
+    def function(x, y):
+        return bowl(x, y) - np.exp(-((x - at[0]) ** 2 + (y - at[1]) ** 2) / (2 * 0.05**2))
+
+    surface = sample_surface(
+        vectorised(function), SQUARE, max_evaluations=1089, batch_size=64, tolerance=1e-3
+    )
+
+    assert len(surface.points) == 1089
+    assert error(surface, function) < 0.02
+
+
+def test_a_smooth_curve_is_done_within_the_tolerance():
+    surface = sample_surface(
+        lambda points: [x**2 for (x,) in points],
+        [(-1.0, 1.0)],
+        max_evaluations=49,
+        tolerance=1e-3,
+    )
+
+    assert len(surface.points) == 19
+    xs, _, rows = surface.grid(77)
+    assert rows[0] == pytest.approx(np.array(xs) ** 2, abs=1e-12)
+
+
+def test_refinement_ends_within_the_tolerance():
+    def function(x, y):
+        return np.maximum(bowl(x, y), 4 * np.abs(x - y) - 7)
+
+    few = sample_surface(vectorised(function), SQUARE, max_evaluations=4000, tolerance=0.02)
+
+    assert len(few.points) < 2000
+
+
 def test_the_estimated_error_is_near_the_error():
     for function, budget in ((cliff, LOCAL), (ripples, SMOOTH)):
         surface = sample_surface(vectorised(function), SQUARE, max_evaluations=budget)
@@ -257,10 +324,10 @@ def test_one_dimension():
 
 def test_a_smooth_curve_is_sampled_evenly():
     surface = sample_surface(
-        lambda points: [x**2 for (x,) in points], [(-1.0, 1.0)], max_evaluations=51
+        lambda points: [x**2 for (x,) in points], [(-1.0, 1.0)], max_evaluations=49
     )
 
-    assert sorted(x for (x,) in surface.points) == pytest.approx(np.linspace(-1, 1, 51))
+    assert sorted(x for (x,) in surface.points) == pytest.approx(np.linspace(-1, 1, 49))
     xs, _, rows = surface.grid(77)
     assert rows[0] == pytest.approx(np.array(xs) ** 2, abs=1e-12)
 
@@ -317,6 +384,8 @@ def test_small_budgets_of_a_curve(budget):
         ({"max_evaluations": 8}, "max_evaluations is 8: .* at least 9"),
         ({"bounds": [(0.0, 1.0)], "max_evaluations": 2}, "at least 3"),
         ({"batch_size": 0}, "batch_size is 0"),
+        ({"tolerance": -1e-3}, "tolerance is -0.001"),
+        ({"tolerance": math.nan}, "tolerance is nan"),
         ({"bounds": [(1.0, 1.0), (0.0, 1.0)]}, r"bounds \(1.0, 1.0\)"),
         ({"bounds": [(0.0, math.nan), (0.0, 1.0)]}, "bounds"),
         ({"bounds": [(0.0, 1.0)] * 3}, "bounds has 3 pairs"),
@@ -409,11 +478,12 @@ def test_any_surface_is_sampled(seed):
         batch_size=int(rng.integers(1, 20)),
         on_points=lambda each: each.grid(5),
         density=density,
+        tolerance=float(rng.choice([0.0, 1e-3, 0.1])),
     )
 
     assert len(surface.points) <= budget
     grid = surface.grid(21)
-    find_features(surface.points, grid)
+    find_features(surface, grid)
     losses, rows = list(surface.points.values()), np.array(grid[2])
     if all(abs(each) < MAX_FINITE_LOSS for each in losses):
         slack = max(losses) - min(losses) + 1e-9 * max(map(abs, losses))

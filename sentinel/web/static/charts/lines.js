@@ -1,10 +1,19 @@
 // Pictures of curves and bars with data of their own, for a PlotChart.
+import { withColorBar } from "./color_bar.js";
 import { PLOT_SCALE, plotFade, plotLayout, plotText } from "./plot.js";
 import { chartNumber } from "./units.js";
 
 // Values below this share of the largest one are too small for a linear axis.
 const LINES_LOG_RATIO = 50;
-const PATH_MARGIN = { l: 58, r: 12, t: 8, b: 40, pad: 0 };
+const PATH_MARGIN = { l: 62, r: 12, t: 8, b: 42, pad: 0 };
+
+function linesFont(colors) {
+  return { color: colors.soft, size: 11, family: "system-ui, sans-serif" };
+}
+
+function linesTitle(text, colors) {
+  return { text: plotText(text), standoff: 6, font: linesFont(colors) };
+}
 
 function knownExtent(values) {
   let [low, high] = [Infinity, -Infinity];
@@ -17,8 +26,8 @@ function knownExtent(values) {
 }
 
 // Curves over steps: [{ name, x, y, color }], the color by its number. `range` are the shown steps,
-// null for all. `isLog` if small values matter, where all are positive.
-export function linesPicture(curves, { title, unit = "", range = null, isLog = false, shapes = [], noun = "step" }) {
+// null for all. `isLog` if small values matter, where all are positive. `value` is what the values are.
+export function linesPicture(curves, { title, value = "", unit = "", range = null, isLog = false, shapes = [], noun = "step" }) {
   return ({ width, height, colors }) => {
     const shown = range ?? knownExtent(curves.flatMap(({ x }) => x)) ?? [0, 1];
     const isIn = (x) => x >= shown[0] && x <= shown[1];
@@ -35,9 +44,18 @@ export function linesPicture(curves, { title, unit = "", range = null, isLog = f
       width, height, axis: noun, range: shown[0] === shown[1] ? [shown[0] - 0.5, shown[1] + 0.5] : shown, colors, shapes,
       yaxis: { type: isLogarithmic ? "log" : "linear", range: [low - pad, high + pad], autorange: false, gridcolor: colors.grid, ...(isLogarithmic ? { dtick: Math.max(1, Math.ceil((high - low) / 4)), exponentformat: "e" } : {}) },
     });
+    layout.margin = { ...layout.margin, l: PATH_MARGIN.l, b: PATH_MARGIN.b };
+    layout.xaxis.title = linesTitle(noun, colors);
+    layout.yaxis.title = linesTitle(`${value}${isLogarithmic ? " (logarithmic)" : ""}`, colors);
     const last = curves.map(({ name, y }) => `${curves.length > 1 ? `${name} ` : ""}${chartNumber(y.filter((value) => value !== null).pop())}`);
     return { traces, layout, label: `${title}: from ${chartNumber(extent[0])} to ${chartNumber(extent[1])}, last ${last.join(", ")}` };
   };
+}
+
+// The colours of the steps of a single path; five of them have ticks.
+function stepBar([first, last]) {
+  const tickvals = [...new Set([0, 1, 2, 3, 4].map((index) => Math.round(first + ((last - first) * index) / 4)))];
+  return { colorscale: PLOT_SCALE, range: [first, last], title: "step", tickvals, ticktext: tickvals.map(chartNumber) };
 }
 
 // The paths of runs in one plane: [{ name, color, x, y, steps, loss }]. The path of a single run has
@@ -68,9 +86,9 @@ export function pathsPicture(paths, { title, axes, reference = null }) {
         hovertemplate: "the reference<extra></extra>",
       });
     }
-    const font = { color: colors.soft, size: 11, family: "system-ui, sans-serif" };
-    const axis = (text) => ({ title: { text: plotText(text), standoff: 6, font }, gridcolor: colors.grid, zeroline: false, nticks: 6, automargin: false });
-    return {
+    const font = linesFont(colors);
+    const axis = (text) => ({ title: linesTitle(text, colors), gridcolor: colors.grid, zeroline: false, nticks: 6, automargin: false });
+    const picture = {
       traces,
       label: title,
       layout: {
@@ -81,6 +99,8 @@ export function pathsPicture(paths, { title, axes, reference = null }) {
         xaxis: axis(axes[0]), yaxis: { ...axis(axes[1]), scaleanchor: "x" },
       },
     };
+    const steps = isSingle ? knownExtent(paths[0].steps) : null;
+    return steps && steps[1] > steps[0] ? withColorBar(picture, stepBar(steps)) : picture;
   };
 }
 
@@ -89,7 +109,7 @@ export function exponentsPicture({ first, counts }, { title }) {
   return ({ width, height, colors }) => {
     const x = counts.map((_, index) => first + index);
     const total = counts.reduce((sum, count) => sum + count, 0) || 1;
-    const font = { color: colors.soft, size: 11, family: "system-ui, sans-serif" };
+    const font = linesFont(colors);
     const size = Math.max(1, Math.ceil(counts.length / 6));
     const ticks = x.filter((_, index) => index % size === 0);
     const power = (exponent) => chartNumber(2 ** exponent);
@@ -99,11 +119,11 @@ export function exponentsPicture({ first, counts }, { title }) {
         text: x.map((exponent) => `${power(exponent)} to ${power(exponent + 1)}`), textposition: "none", hovertemplate: "%{text}: %{y:.1%}<extra></extra>",
       }],
       layout: {
-        width, height, autosize: false, showlegend: false, hovermode: "closest", font, margin: { l: 44, r: 8, t: 8, b: 24, pad: 0 }, dragmode: false,
+        width, height, autosize: false, showlegend: false, hovermode: "closest", font, margin: { ...PATH_MARGIN, r: 8 }, dragmode: false,
         paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
         hoverlabel: { bgcolor: colors.surface, bordercolor: colors.edge, font: { ...font, color: colors.text }, align: "left" },
-        xaxis: { tickvals: ticks, ticktext: ticks.map((exponent) => chartNumber(Number((2 ** exponent).toPrecision(1)))), showgrid: false, zeroline: false },
-        yaxis: { gridcolor: colors.grid, zeroline: false, tickformat: ".0%", nticks: 4 },
+        xaxis: { tickvals: ticks, ticktext: ticks.map((exponent) => chartNumber(Number((2 ** exponent).toPrecision(1)))), showgrid: false, zeroline: false, title: linesTitle("size of an element, |g|", colors) },
+        yaxis: { gridcolor: colors.grid, zeroline: false, tickformat: ".0%", nticks: 4, title: linesTitle("share of the elements", colors) },
       },
       label: `${title}: from ${power(first)} to ${power(first + counts.length)}, most at ${power(first + counts.indexOf(Math.max(...counts)))}`,
     };

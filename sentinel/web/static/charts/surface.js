@@ -1,5 +1,6 @@
 // Pictures of a loss surface: a contour, a surface in three dimensions, or a curve.
 import { formatNumber, isNumber } from "../dom.js";
+import { logarithmicTicks, withColorBar } from "./color_bar.js";
 import { PLOT_SCALE, plotFade, plotText } from "./plot.js";
 import { chartNumber } from "./units.js";
 
@@ -8,7 +9,11 @@ const SURFACE_LEVELS = 16;
 // Values above this quantile are drawn in one colour if they would hide all others.
 const SURFACE_TOP_QUANTILE = 0.97;
 const SURFACE_OUTLIER_FACTOR = 3;
-const SURFACE_MARGIN = { l: 58, r: 12, t: 8, b: 44, pad: 0 };
+const SURFACE_MARGIN = { l: 72, r: 12, t: 10, b: 54, pad: 0 };
+// A place at a border that rounding has moved beyond it is inside, as a share of the width.
+const SURFACE_ROUNDING = 1e-6;
+// Lines between levels: light on dark colours, dark on light ones.
+const SURFACE_LINES = [[0, "#ffffff"], [0.5, "#ffffff"], [0.5, "#000000"], [1, "#000000"]];
 // Marks are seen on every colour of the scale.
 const SURFACE_INK = "#ffffff";
 const SURFACE_EDGE = "#000000";
@@ -37,8 +42,14 @@ export function readSurface(data) {
     .map((each) => ({ ...each, y: isNumber(each.y) ? each.y : 0, loss: isNumber(each.loss) ? each.loss : null }));
   const quadruples = (values, count) => (Array.isArray(values) ? values : []).filter((each) => Array.isArray(each) && each.slice(0, count).every(isNumber));
   const all = loss.flat().filter((value) => value !== null).sort((a, b) => a - b);
+  const isRegion = (each) => ["x", "y"].every((axis) => Array.isArray(each[axis]) && each[axis].length > 1 && each[axis].length <= SURFACE_MAX_SIDE && each[axis].every(isNumber))
+    && Array.isArray(each.loss) && each.loss.length === each.y.length && each.loss.every((row) => Array.isArray(row) && row.length === each.x.length);
+  const regions = is1d ? [] : objects(data.regions).filter(isRegion);
   return {
     x, y, loss, is1d,
+    regions: regions.map((each) => ({ x: each.x, y: each.y, loss: each.loss.map((row) => row.map((value) => (isNumber(value) ? value : null))) })),
+    weightsNorm: isNumber(data.weights_norm) && data.weights_norm > 0 ? data.weights_norm : null,
+    estimatedError: isNumber(data.estimated_error) ? data.estimated_error : null,
     lowest: all[0] ?? null,
     highest: all[all.length - 1] ?? null,
     top: all[Math.floor(all.length * SURFACE_TOP_QUANTILE)] ?? null,
@@ -97,6 +108,20 @@ export function directionText(direction) {
   return details.length ? `${kind} (${details.join(", ")})` : kind;
 }
 
+// What the coordinate 1 of a direction means.
+export function directionLength(direction, { weightsNorm }) {
+  if (!direction || !isNumber(direction.norm)) return "";
+  const share = weightsNorm === null ? "" : `, ${chartNumber(Number(((100 * direction.norm) / weightsNorm).toPrecision(2)))} % of the weights' norm`;
+  return `1 = ${chartNumber(Number(direction.norm.toPrecision(3)))} (L2)${share}`;
+}
+
+// The title of an axis in two lines, as HTML of plotly.js.
+function axisTitle(surface, index) {
+  const direction = surface.directions[index];
+  const text = directionText(direction) || ["first direction", "second direction"][index];
+  return [text, directionLength(direction, surface)].filter(Boolean).map(plotText).join("<br>");
+}
+
 // A picture for a PlotChart. `options`: is3d, isLog, hasPoints, hasArrows, limits (those of
 // `surfaceLimits`), camera.
 export function surfacePicture(surface, options) {
@@ -142,17 +167,59 @@ function baseLayout({ width, height, colors }) {
 
 function axisOf(values, title, colors) {
   return {
-    title: { text: plotText(title), standoff: 6, font: surfaceFont(colors) }, range: [values[0], values[values.length - 1]], autorange: false,
+    title: { text: title, standoff: 6, font: surfaceFont(colors) }, range: [values[0], values[values.length - 1]], autorange: false,
     zeroline: false, showgrid: false, showline: false, ticks: "", nticks: 7, automargin: false,
   };
 }
 
-function contourPicture(surface, options, size) {
-  const { colors } = size;
+// The ticks of losses on an axis or a colour bar; the last one of a scale that is cut off is marked.
+function lossTicks(options, highest) {
+  const [low, high] = options.limits;
+  const values = options.isLog ? logarithmicTicks(low, high) : roundValues(low, high);
+  const isCut = highest > high * (1 + SURFACE_ROUNDING) + SURFACE_ROUNDING * (high - low);
+  if (isCut) values.push(high);
+  const text = (value, index) => `${isCut && index === values.length - 1 ? "≥ " : ""}${chartNumber(Number(value.toPrecision(3)))}`;
+  return { tickvals: values.map(scaled(options)), ticktext: values.map(text) };
+}
+
+// About five round numbers.
+function roundValues(low, high) {
+  const power = 10 ** Math.floor(Math.log10((high - low) / 5));
+  const size = power * [1, 2, 2.5, 5, 10].find((digit) => digit * power >= (high - low) / 5);
+  const values = [];
+  for (let value = Math.ceil(low / size) * size; value <= high - 0.04 * (high - low); value += size) values.push(value);
+  return values;
+}
+
+function lossTitle(options) {
+  return options.isLog ? "loss (logarithmic)" : "loss";
+}
+
+function lossBar(surface, options, at) {
+  return { colorscale: PLOT_SCALE, range: options.limits.map(scaled(options)), title: lossTitle(options), at, ...lossTicks(options, surface.highest) };
+}
+
+// The levels of a surface, or of a part of it, and the lines between them.
+function levels(part, options) {
   const toScale = scaled(options);
   const [low, high] = options.limits.map(toScale);
-  const z = surface.loss.map((row) => row.map(toScale));
-  const clipped = z.map((row) => row.map((value) => (value === null ? null : Math.min(value, high))));
+  const z = part.loss.map((row) => row.map((value) => (value === null ? null : Math.min(toScale(value), high))));
+  const contour = {
+    type: "contour", x: part.x, y: part.y, z, customdata: part.loss, zmin: low, zmax: high, zauto: false, connectgaps: false, autocontour: false,
+    hoverongaps: false, showscale: false,
+  };
+  const range = { showlines: true, start: low, end: high, size: (high - low) / SURFACE_LEVELS };
+  return [
+    {
+      ...contour, colorscale: PLOT_SCALE, contours: { ...range, coloring: "fill", showlines: false },
+      hovertemplate: "%{x:.3~f}, %{y:.3~f}<br>loss %{customdata:.5~g}<extra></extra>",
+    },
+    { ...contour, colorscale: SURFACE_LINES, contours: { ...range, coloring: "lines" }, line: { width: 0.9, smoothing: 0.6 }, opacity: 0.5, hoverinfo: "skip" },
+  ];
+}
+
+function contourPicture(surface, options, size) {
+  const { colors } = size;
   const traces = [];
   if (surface.holes) {
     traces.push({
@@ -162,22 +229,21 @@ function contourPicture(surface, options, size) {
       xgap: 0.01, ygap: 0.01, hovertemplate: "%{x:.3~f}, %{y:.3~f}<br>NaN or infinite<extra></extra>",
     });
   }
-  traces.push({
-    type: "contour", x: surface.x, y: surface.y, z: clipped, customdata: surface.loss, zmin: low, zmax: high, zauto: false,
-    colorscale: PLOT_SCALE, showscale: false, connectgaps: false, autocontour: false, hoverongaps: false,
-    contours: { coloring: "fill", showlines: true, start: low, end: high, size: (high - low) / SURFACE_LEVELS },
-    line: { width: 0.4, color: "rgba(255,255,255,0.35)", smoothing: 0.6 },
-    hovertemplate: "%{x:.3~f}, %{y:.3~f}<br>loss %{customdata:.5~g}<extra></extra>",
-  });
+  traces.push(...levels(surface, options));
+  // A zoom shows that these parts are finer.
+  traces.push(...surface.regions.flatMap((region) => levels(region, options)));
   traces.push(...planeMarks(surface, options));
-  return {
+  return withColorBar({
     traces,
     layout: {
       ...baseLayout(size),
-      xaxis: axisOf(surface.x, directionText(surface.directions[0]) || "first direction", colors),
-      yaxis: axisOf(surface.y, directionText(surface.directions[1]) || "second direction", colors),
+      xaxis: axisOf(surface.x, axisTitle(surface, 0), colors),
+      yaxis: axisOf(surface.y, axisTitle(surface, 1), colors),
+      shapes: surface.regions.map(({ x, y }) => ({
+        type: "rect", x0: x[0], x1: x[x.length - 1], y0: y[0], y1: y[y.length - 1], line: { color: SURFACE_INK, width: 1, dash: "dot" },
+      })),
     },
-  };
+  }, lossBar(surface, options, "xaxis"));
 }
 
 // A line on the picture that is seen on light and dark colours.
@@ -203,9 +269,19 @@ function stepText({ step }) {
   return isNumber(step) ? `step ${formatNumber(step)}` : "path";
 }
 
+function featureText({ kind, loss, evaluated }) {
+  return `${kind}${lossText(loss)}${evaluated === false ? " (interpolated)" : ""}`;
+}
+
+function isBetween(values, value) {
+  const [low, high] = [values[0], values[values.length - 1]];
+  const slack = SURFACE_ROUNDING * (high - low);
+  return value >= low - slack && value <= high + slack;
+}
+
 function planeMarks(surface, options) {
   const { x: xs, y: ys } = surface;
-  const isIn = ({ x, y }) => x >= xs[0] && x <= xs[xs.length - 1] && y >= ys[0] && y <= ys[ys.length - 1];
+  const isIn = ({ x, y }) => isBetween(xs, x) && isBetween(ys, y);
   const traces = [];
   if (options.hasPoints) {
     const shown = surface.points.filter(isIn);
@@ -215,7 +291,8 @@ function planeMarks(surface, options) {
     });
   }
   if (options.hasArrows && surface.arrows.length) traces.push(...inkLine({ type: "scatter", ...arrowLines(surface, surface.arrows.filter(([x, y]) => isIn({ x, y }))) }, 1));
-  const path = surface.path.filter(isIn);
+  // plotly.js cuts at the frame what leaves the bounds.
+  const { path } = surface;
   if (path.length) {
     traces.push(...inkLine({ type: "scatter", x: path.map(({ x }) => x), y: path.map(({ y }) => y) }, 1.8));
     traces.push(inkMarkers(path, (point) => `${stepText(point)}${lossText(point.loss)}`, { size: path.length > 60 ? 3 : 4.5, line: { color: SURFACE_EDGE, width: 0.6 } }));
@@ -223,7 +300,7 @@ function planeMarks(surface, options) {
   }
   for (const kind of Object.keys(SURFACE_SYMBOLS)) {
     const found = surface.features.filter((each) => each.kind === kind && isIn(each));
-    if (found.length) traces.push(inkMarkers(found, (point) => `${kind}${lossText(point.loss)}`, { symbol: SURFACE_SYMBOLS[kind], size: 11 }));
+    if (found.length) traces.push(inkMarkers(found, featureText, { symbol: SURFACE_SYMBOLS[kind], size: 11 }));
   }
   if (surface.center && isIn(surface.center)) {
     traces.push(inkMarkers([surface.center], ({ loss }) => `the weights${lossText(loss)}`, { symbol: "circle", size: 9, color: SURFACE_CENTER, line: { color: SURFACE_INK, width: 2 } }));
@@ -260,9 +337,10 @@ function arrowLines({ x: xs, y: ys }, arrows) {
 
 // The value of the surface between its points; null beyond it and in holes.
 function heightAt({ x: xs, y: ys, loss }, x, y) {
-  const place = (values, value) => {
+  const place = (values, given) => {
     const last = values.length - 1;
-    if (!(value >= values[0] && value <= values[last])) return null;
+    if (!isBetween(values, given)) return null;
+    const value = Math.min(values[last], Math.max(values[0], given));
     const index = Math.min(last - 1, Math.max(0, values.findIndex((each) => each > value) - 1 + (value === values[last] ? last : 0)));
     return [index, (value - values[index]) / (values[index + 1] - values[index])];
   };
@@ -280,8 +358,11 @@ function scenePicture(surface, options, size) {
   const [low, high] = options.limits.map(toScale);
   const lift = 0.015 * (high - low);
   const z = surface.loss.map((row) => row.map((value) => (value === null ? null : Math.min(toScale(value), high))));
-  const on = (points) => points.map((point) => ({ ...point, height: toScale(heightAt(surface, point.x, point.y)) }))
-    .filter(({ height }) => height !== null && height <= high).map((point) => ({ ...point, height: point.height + lift }));
+  const heightOn = (x, y) => {
+    const height = toScale(heightAt(surface, x, y));
+    return height === null ? null : Math.min(height, high) + lift;
+  };
+  const on = (points) => points.map((point) => ({ ...point, height: heightOn(point.x, point.y) })).filter(({ height }) => height !== null);
   const marks = (points, text, marker) => ({
     type: "scatter3d", mode: "markers", x: points.map(({ x }) => x), y: points.map(({ y }) => y), z: points.map(({ height }) => height),
     text: points.map(text), marker, hovertemplate: "%{text}<extra></extra>",
@@ -295,19 +376,18 @@ function scenePicture(surface, options, size) {
   const ink = colors.text;
   if (options.hasArrows && surface.arrows.length) {
     const { x, y } = arrowLines(surface, surface.arrows);
-    const heights = x.map((each, index) => (each === null ? null : toScale(heightAt(surface, each, y[index]))));
-    traces.push({ type: "scatter3d", mode: "lines", x, y, z: heights.map((height) => (height === null || height > high ? null : height + lift)), line: { color: ink, width: 2 }, hoverinfo: "skip" });
+    traces.push({ type: "scatter3d", mode: "lines", x, y, z: x.map((each, index) => (each === null ? null : heightOn(each, y[index]))), line: { color: ink, width: 2 }, hoverinfo: "skip" });
   }
   if (options.hasPoints) traces.push(marks(on(surface.points), ({ loss }) => `evaluated: ${chartNumber(loss)}`, { color: ink, size: 1.8 }));
-  const path = on(surface.path);
+  const path = surface.path.map((point) => ({ ...point, height: heightOn(point.x, point.y) }));
   if (path.length) {
-    traces.push({
-      ...marks(path, (point) => `${stepText(point)}${lossText(point.loss)}`, { color: colors.threshold, size: 2.5 }), mode: "lines+markers", line: { color: colors.threshold, width: 5 },
-    });
+    const pathText = (point) => `${stepText(point)}${lossText(point.loss)}`;
+    traces.push({ ...marks(path, pathText, { color: colors.threshold, size: 2.5 }), mode: "lines+markers", line: { color: colors.threshold, width: 5 }, connectgaps: false });
+    traces.push(marks(path.slice(0, 1).filter(({ height }) => height !== null), (point) => `start of the path: ${pathText(point)}`, { symbol: "circle-open", color: colors.threshold, size: 8 }));
   }
   for (const kind of Object.keys(SURFACE_SYMBOLS_3D)) {
     const found = on(surface.features.filter((each) => each.kind === kind));
-    if (found.length) traces.push(marks(found, (point) => `${kind}${lossText(point.loss)}`, { symbol: SURFACE_SYMBOLS_3D[kind], color: ink, size: 5 }));
+    if (found.length) traces.push(marks(found, featureText, { symbol: SURFACE_SYMBOLS_3D[kind], color: ink, size: 5 }));
   }
   const center = surface.center ? on([surface.center]) : [];
   if (center.length) traces.push(marks(center, ({ loss }) => `the weights${lossText(loss)}`, { color: SURFACE_CENTER, size: 6 }));
@@ -315,23 +395,16 @@ function scenePicture(surface, options, size) {
     title: { text: title, font: surfaceFont(colors) }, tickfont: surfaceFont(colors), color: colors.soft, gridcolor: colors.grid, zeroline: false,
     showbackground: false, showspikes: false, nticks: 5,
   });
-  const ticks = options.isLog ? logTicks(low, high) : {};
-  return {
+  return withColorBar({
     traces,
     layout: {
-      ...baseLayout(size), margin: { l: 0, r: 0, t: 0, b: 0 },
+      ...baseLayout(size), plot_bgcolor: "rgba(0,0,0,0)", margin: { l: 0, r: 0, t: 0, b: 0 },
       scene: {
-        xaxis: axis("first direction"), yaxis: axis("second direction"), zaxis: { ...axis("loss"), range: [low, high + 3 * lift], ...ticks },
-        camera: options.camera, aspectmode: "manual", aspectratio: { x: 1, y: 1, z: 0.65 }, dragmode: "turntable", uirevision: "surface",
+        xaxis: axis(axisTitle(surface, 0)), yaxis: axis(axisTitle(surface, 1)),
+        zaxis: { ...axis(lossTitle(options)), range: [low, high + 3 * lift], ...lossTicks(options, surface.highest) }, camera: options.camera, aspectmode: "manual", aspectratio: { x: 0.95, y: 0.95, z: 0.6 }, dragmode: "turntable", uirevision: "surface",
       },
     },
-  };
-}
-
-// Ticks of an axis of logarithms, with the values themselves.
-function logTicks(low, high) {
-  const tickvals = [0, 1, 2, 3, 4].map((index) => low + ((high - low) * index) / 4);
-  return { tickvals, ticktext: tickvals.map((value) => chartNumber(Number((10 ** value).toPrecision(3)))) };
+  }, lossBar(surface, options, "scene"));
 }
 
 function curvePicture(surface, options, size) {
@@ -352,7 +425,7 @@ function curvePicture(surface, options, size) {
   if (options.hasPoints) traces.push(marks(at(surface.points), ({ loss }) => `evaluated: ${chartNumber(loss)}`, { color, size: 4.5 }));
   for (const kind of Object.keys(SURFACE_SYMBOLS)) {
     const found = at(surface.features.filter((each) => each.kind === kind));
-    if (found.length) traces.push(marks(found, (point) => `${kind}${lossText(point.loss)}`, { color: colors.text, symbol: SURFACE_SYMBOLS[kind], size: 10 }));
+    if (found.length) traces.push(marks(found, featureText, { color: colors.text, symbol: SURFACE_SYMBOLS[kind], size: 10 }));
   }
   const path = at(surface.path);
   if (path.length) traces.push(marks(path, (point) => `${stepText(point)}${lossText(point.loss)}`, { color: colors.threshold, size: 5 }));
@@ -365,10 +438,10 @@ function curvePicture(surface, options, size) {
     traces,
     layout: {
       ...baseLayout(size), plot_bgcolor: "rgba(0,0,0,0)",
-      xaxis: axisOf(surface.x, directionText(surface.directions[0]) || "direction", colors),
+      xaxis: axisOf(surface.x, axisTitle(surface, 0), colors),
       yaxis: {
-        title: { text: "loss", standoff: 6, font: surfaceFont(colors) }, range: [low - pad, high + pad], autorange: false, gridcolor: colors.grid, zeroline: false,
-        nticks: 6, automargin: false, ...(options.isLog ? logTicks(low, high) : {}),
+        title: { text: lossTitle(options), standoff: 6, font: surfaceFont(colors) }, range: [low - pad, high + pad], autorange: false, gridcolor: colors.grid, zeroline: false,
+        automargin: false, ...lossTicks(options, surface.highest),
       },
       shapes: holes.map((x) => ({
         type: "rect", layer: "below", yref: "paper", x0: x - half, x1: x + half, y0: 0, y1: 1, line: { width: 0 }, fillcolor: plotFade(colors.critical, 0.35),

@@ -27,8 +27,8 @@ class ComparedSurfaces {
     }));
     this.notes = this.names.map(() => element("p", "", "soft"));
     this.cards = this.charts.map((chart, index) => container("div", "compared-surface", chart.element, this.notes[index]));
-    const { buttons, scale, missing } = this.controls;
-    this.element = container("div", "", container("div", "row insight-controls", this.select, this.slider, this.text, ...buttons, this.turns, scale),
+    const { buttons, missing } = this.controls;
+    this.element = container("div", "", container("div", "row insight-controls", this.select, this.slider, this.text, ...buttons, this.turns),
       missing, container("div", "compared-surfaces", ...this.cards));
     // The name that most runs have comes first.
     const count = (name) => items.filter((each) => each.some((item) => (item.name || item.title) === name)).length;

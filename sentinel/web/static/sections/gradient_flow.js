@@ -2,6 +2,7 @@
 import { choice, container, element, formatCount, formatNumber, setAttributes, setText } from "../dom.js";
 import { chartContext } from "../charts/context.js";
 import { PlotChart } from "../charts/plot_chart.js";
+import { logarithmicTicks, withColorBar } from "../charts/color_bar.js";
 import { PLOT_SCALE, plotFade, plotLayout, plotText, plotValue } from "../charts/plot.js";
 import { exponentsPicture, linesPicture } from "../charts/lines.js";
 import { chartNumber } from "../charts/units.js";
@@ -75,10 +76,6 @@ class GradientFlowView {
       this.load(true);
     });
     this.layerChoice = choice("Layer", [], (layer) => this.#select(layer));
-    this.low = element("span");
-    this.bar = element("i");
-    this.high = element("span");
-    this.scale = container("span", "scale soft number", this.low, this.bar, this.high);
     const swatch = (className, text) => container("span", "flow-key", element("i", "", className), text);
     this.zeroKey = swatch("flow-zero", "zero");
     this.missingKey = swatch("flow-missing", "not measured");
@@ -91,7 +88,7 @@ class GradientFlowView {
     this.curve = new PlotChart(this.context, { title: "Layer" });
     this.histogram = new PlotChart(this.context, { title: "Sizes of gradient elements" });
     this.detail = container("div", "charts", this.curve.element, this.histogram.element);
-    this.element = container("div", "", container("div", "row insight-controls", this.sourceChoice, this.statisticChoice, this.layerChoice, this.key, this.scale),
+    this.element = container("div", "", container("div", "row insight-controls", this.sourceChoice, this.statisticChoice, this.layerChoice, this.key),
       this.problem, this.summary, this.map.element, this.detail);
     this.context.listeners.add(() => this.load());
   }
@@ -167,9 +164,6 @@ class GradientFlowView {
     setText(this.summary, summary.text);
     if (!layers.includes(this.layer)) this.layer = summary.layer;
     showOptions(this.layerChoice, layers.map((name) => [name, layerText(name)]), this.layer);
-    this.bar.className = range && range[0] < 0 ? "diverging" : "";
-    setText(this.low, chartNumber(limits[0]));
-    setText(this.high, chartNumber(limits[1]));
     this.zeroKey.hidden = Boolean(range) || !values.some((row) => row.includes(0));
     this.badKey.hidden = !isBad.some((columns) => columns.size);
     this.missingKey.hidden = !values.some((row, index) => row.some((value, column) => value === null && !isBad[index].has(column)));
@@ -196,6 +190,7 @@ class GradientFlowView {
     const colorscale = [[0, FLOW_BAD], [0.05, FLOW_BAD], [0.05, FLOW_ZERO], [1 / 6 - 1e-6, FLOW_ZERO], ...stops.map(([at, color]) => [(at + 0.2) / 1.2, color])];
     const selected = layers.indexOf(this.layer);
     this.map.element.style.setProperty("--rows", layers.length);
+    this.map.setTitle(title, range ? "" : "logarithmic colours");
     this.map.show(({ width, height, colors }) => {
       const longest = Math.max(...layers.map((name) => name.length));
       const left = Math.min(Math.max(70, width * 0.25), 10 + 6.2 * longest);
@@ -204,13 +199,14 @@ class GradientFlowView {
         width, height, axis: "step", range: span[0] === span[1] ? [span[0] - 0.5, span[1] + 0.5] : span, colors,
         yaxis: { autorange: false, range: [layers.length - 0.5, -0.5], showgrid: false, ...layerTicks(layers, height, left) },
         shapes: selected < 0 ? [] : [{
-          type: "rect", xref: "paper", x0: 0, x1: 1, y0: selected - 0.5, y1: selected + 0.5, line: { color: colors.text, width: 1.5 }, fillcolor: "rgba(0,0,0,0)",
+          type: "rect", xref: "x domain", x0: 0, x1: 1, y0: selected - 0.5, y1: selected + 0.5, line: { color: colors.text, width: 1.5 }, fillcolor: "rgba(0,0,0,0)",
         }],
       });
-      layout.margin = { ...layout.margin, l: left };
+      layout.margin = { ...layout.margin, l: left, b: 42 };
+      layout.xaxis.title = { text: "step", standoff: 6, font: layout.font };
       layout.hovermode = "closest";
       layout.plot_bgcolor = plotFade(colors.grid, 1);
-      return {
+      return withColorBar({
         traces: [{
           type: "heatmap", x, y: layers.map((_, index) => index), z, customdata: texts, text: layers.map((name) => x.map(() => plotText(name))),
           zmin: -0.2, zmax: 1, colorscale, showscale: false, hoverongaps: false,
@@ -219,7 +215,7 @@ class GradientFlowView {
         }],
         layout,
         label: `Heat map of ${title.toLowerCase()} of ${formatCount(layers.length, "layer")} over steps. ${text}`,
-      };
+      }, flowBar(title, range, this.limits, stops));
     });
   }
 
@@ -229,7 +225,7 @@ class GradientFlowView {
     const { title, range } = FLOW_STATISTICS[this.statistic] ?? { title: this.statistic };
     this.curve.setTitle(layerText(this.layer), title.toLowerCase());
     this.curve.show(linesPicture([{ name: this.layer, x, y: values[index], color: 0 }], {
-      title: `${title} of ${this.layer}`, range: this.context.shownSteps() ?? [x[0], x[x.length - 1]], isLog: !range,
+      title: `${title} of ${this.layer}`, value: title.toLowerCase(), range: this.context.shownSteps() ?? [x[0], x[x.length - 1]], isLog: !range,
     }));
     const sketch = histograms?.layer?.[this.layer];
     const isSketch = Array.isArray(sketch) && sketch.length > 1 && sketch.every(Number.isFinite);
@@ -266,6 +262,17 @@ function showOptions(select, options, value) {
     select.replaceChildren(...options.map(([name, label]) => setAttributes(element("option", label), { value: name })));
   }
   select.value = value;
+}
+
+// The colours of values: a range from low to high, or powers of ten.
+function flowBar(title, range, limits, colorscale) {
+  const [low, high] = limits;
+  const values = range ? [0, 1, 2, 3, 4].map((index) => low + ((high - low) * index) / 4) : logarithmicTicks(low, high);
+  const place = range ? (value) => value : Math.log10;
+  return {
+    colorscale, range: limits.map(place), title: `${title.toLowerCase()}${range ? "" : " (logarithmic)"}`,
+    tickvals: values.map(place), ticktext: values.map((value) => chartNumber(Number(value.toPrecision(3)))),
+  };
 }
 
 // Ends of a logarithmic scale: the lowest and the highest size but zero.

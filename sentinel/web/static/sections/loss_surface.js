@@ -2,11 +2,11 @@
 import { button, container, element, formatCount, formatDuration, formatNumber, isNumber, setAttributes, setText } from "../dom.js";
 import { chartContext } from "../charts/context.js";
 import { PlotChart } from "../charts/plot_chart.js";
-import { directionText, hasLogarithm, lowestPoint, readSurface, surfaceLimits, surfacePicture } from "../charts/surface.js";
+import { directionLength, directionText, hasLogarithm, lowestPoint, readSurface, surfaceLimits, surfacePicture } from "../charts/surface.js";
 import { chartNumber } from "../charts/units.js";
 import { InsightChoice, insightFacts, loadInsight } from "./insight_items.js";
 
-const SURFACE_CAMERA = { eye: { x: 1.1, y: -1.1, z: 0.95 }, center: { x: 0, y: 0, z: -0.18 } };
+const SURFACE_CAMERA = { eye: { x: 1.25, y: -1.25, z: 0.95 }, center: { x: 0, y: 0, z: -0.12 } };
 const SURFACE_TURN = Math.PI / 8;
 
 let surfaceGl;
@@ -49,9 +49,6 @@ export class SurfaceControls {
     this.points = toggle("Points", "The points at which the loss was evaluated; between them it is interpolated", "hasPoints");
     this.arrows = toggle("Arrows", "The negative gradient in this plane", "hasArrows");
     this.own = toggle("Own scales", "Each surface with the colours of its own values; otherwise all share one scale", "hasOwnScale");
-    this.low = element("span");
-    this.high = element("span");
-    this.scale = container("span", "scale soft number", this.low, element("i"), this.high);
     this.missing = element("p", "This browser has no WebGL, so surfaces are shown as contours.", "soft");
     this.missing.hidden = true;
     this.buttons = [this.kinds, this.log, this.points, this.arrows, this.own];
@@ -98,10 +95,6 @@ export class SurfaceControls {
     this.missing.hidden = hasWebGl() || this.is1d;
     this.kinds.hidden = this.is1d;
     this.own.hidden = surfaces.length < 2;
-    this.scale.hidden = this.is1d || !surfaces.length || (this.chosen.hasOwnScale && surfaces.length > 1);
-    const highest = Math.max(...surfaces.map(({ highest: each }) => each ?? -Infinity));
-    setText(this.low, chartNumber(this.limits[0]));
-    setText(this.high, `${this.limits[1] < highest ? "≥ " : ""}${chartNumber(this.limits[1])}`);
     const canLog = surfaces.every(hasLogarithm);
     this.log.disabled = !canLog;
     this.log.title = canLog ? "Logarithmic colours" : "The loss has values of 0 or less, which have no logarithm";
@@ -176,8 +169,8 @@ class SurfaceView {
     this.problem = element("p", "", "bad");
     this.facts = element("div", "", "insight-side");
     this.body = container("div", "insight-body", this.chart.element, this.facts);
-    const { buttons, scale, missing } = this.controls;
-    this.element = container("div", "", container("div", "row insight-controls", this.choice.element, ...buttons, this.turns, scale),
+    const { buttons, missing } = this.controls;
+    this.element = container("div", "", container("div", "row insight-controls", this.choice.element, ...buttons, this.turns),
       missing, this.problem, this.summary, this.body);
   }
 
@@ -235,6 +228,11 @@ export function surfaceSummary(surface) {
   return parts.join("");
 }
 
+function directionFact(surface, index) {
+  const direction = surface.directions[index];
+  return [directionText(direction), directionLength(direction, surface)].filter(Boolean).join("; the coordinate ");
+}
+
 function surfaceFacts(surface) {
   const { sharpness } = surface;
   const eigenvalue = Array.isArray(sharpness?.eigenvalues) && isNumber(sharpness.eigenvalues[0]) ? sharpness.eigenvalues[0] : null;
@@ -244,11 +242,13 @@ function surfaceFacts(surface) {
   const count = (kind) => surface.features.filter((each) => each.kind === kind).length;
   const kinds = ["minimum", "saddle", "maximum"].filter(count).map((kind) => `${count(kind)} ${count(kind) === 1 ? kind : kind === "saddle" ? "saddles" : kind.replace("um", "a")}`);
   return insightFacts([
-    ["Horizontal", directionText(surface.directions[0])],
-    ["Vertical", surface.is1d ? "" : directionText(surface.directions[1])],
-    ["Sharpness", eigenvalue !== null && element("span", `${chartNumber(eigenvalue)}${limit}${rate}`, isOver ? "bad" : "")],
+    ["Horizontal", directionFact(surface, 0)],
+    ["Vertical", surface.is1d ? "" : directionFact(surface, 1)],
+    [sharpness?.preconditioned ? "Preconditioned sharpness" : "Sharpness", eigenvalue !== null && element("span", `${chartNumber(eigenvalue)}${limit}${rate}`, isOver ? "bad" : "")],
     ["Marks", [surface.center && "orange: the weights", surface.path.length > 0 && "line: the path of the weights, from the open circle", ...kinds].filter(Boolean).join("; ")],
     ["Evaluations", surface.evaluations === null ? "" : `${formatNumber(surface.evaluations)}${surface.seconds === null ? "" : ` in ${formatDuration(surface.seconds)}`}`],
+    ["Finer parts", surface.regions.map(({ x, y }) => `${chartNumber(x[0])} to ${chartNumber(x[x.length - 1])}, ${chartNumber(y[0])} to ${chartNumber(y[y.length - 1])}`).join("; ")],
+    ["Error between points", surface.estimatedError === null ? "" : `about ${chartNumber(Number(surface.estimatedError.toPrecision(2)))} at most; marks are evaluated, or named as interpolated`],
     ["Parameters", surface.parameters === null ? surface.selection : `${formatNumber(surface.parameters)}${surface.selection ? `: ${surface.selection}` : ""}`],
     ["Model", surface.model],
   ]);

@@ -103,7 +103,7 @@ export class PathCharts {
   // Show paths with a `color`, in a plane with the shares of the movement that its axes explain.
   show(paths, { explained, reference }) {
     this.paths = paths;
-    const share = (index) => (isNumber(explained[index]) ? ` (${formatPercent(explained[index])} of the movement)` : "");
+    const share = (index) => (isNumber(explained[index]) ? ` (${formatPercent(explained[index])} of the movement), L2` : "");
     this.plane.show(pathsPicture(paths, {
       title: `Path of the weights in the plane of its first two principal components${paths.length > 1 ? `, of ${formatCount(paths.length, "run")}` : ""}`,
       axes: [`first component${share(0)}`, `second component${share(1)}`], reference,
@@ -119,7 +119,7 @@ export class PathCharts {
     this.key = key;
     const losses = this.paths.filter(({ loss }) => loss.some((value) => value !== null));
     this.loss.element.hidden = !losses.length;
-    if (losses.length) this.loss.show(linesPicture(losses.map(({ name, steps, loss, color }) => ({ name, x: steps, y: loss, color })), { title: "Loss along the path", range }));
+    if (losses.length) this.loss.show(linesPicture(losses.map(({ name, steps, loss, color }) => ({ name, x: steps, y: loss, color })), { title: "Loss along the path", value: "loss", range }));
     // Of several runs one distance is enough.
     const kinds = this.paths.length > 1 ? PATH_DISTANCES.slice(0, 1) : PATH_DISTANCES;
     const curves = this.paths.flatMap(({ name, steps, distances, color }) => kinds.filter(([kind]) => distances[kind]).map(([kind, text], index) =>
@@ -128,7 +128,7 @@ export class PathCharts {
     if (curves.length) {
       const unit = this.paths.every(({ isRelative }) => isRelative) ? "times the initial norm" : "";
       this.distance.setTitle("Distance", [this.paths.length > 1 && PATH_DISTANCES[0][1], unit].filter(Boolean).join(", "));
-      this.distance.show(linesPicture(curves, { title: "Distance", range }));
+      this.distance.show(linesPicture(curves, { title: "Distance", value: unit ? "distance / initial norm" : "distance (L2)", range }));
       this.distance.setLegend(this.paths.length > 1 ? [] : curves);
     }
   }
