@@ -93,11 +93,12 @@ class NumericalBreakdown:
             if is_float16(context.metadata, context.values)
             else ""
         )
+        clipping = describe_setting("gradient clipping", context.metadata)
         return (
-            "Stop the run: NaN weights do not recover. Resume from the last checkpoint before the "
-            f"onset, with {wider}{describe_setting('gradient clipping', context.metadata)} at 1 "
-            f"and half of {describe_setting('learning rate', context.metadata)}. If it recurs at "
-            "the same step, inspect the batch of that step."
+            "Stop the run if values stay NaN: NaN weights do not recover. Resume from the last "
+            f"checkpoint before the onset, with {wider}{clipping} at 1 and half of "
+            f"{describe_setting('learning rate', context.metadata)}. If it recurs at the same "
+            "step, inspect the batch of that step."
         )
 
 

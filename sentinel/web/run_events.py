@@ -1,8 +1,8 @@
 """Server-sent events of one run: new rows, and the state when it changed.
 
-One task per run reads for all its viewers. A viewer that returns with the id of the last event it
-got continues there; one that would have to read too much gets `reset` instead, and loads the page's
-data again.
+One task per run reads for all its viewers. A stream begins with `start`, whose id is the row after
+which it continues. A viewer that returns with the id of the last event it got continues there; one
+that would have to read too much gets `reset` instead, and loads the page's data again.
 """
 
 from __future__ import annotations
@@ -60,7 +60,9 @@ class EventSource(Protocol):
 
 
 @dataclass(eq=False)
-class _Viewer:
+class Viewer:
+    """One stream of a run, see `RunEvents.open`."""
+
     position: int
     """Id of the last row that it got."""
     mark: object = None
@@ -79,29 +81,32 @@ class _Viewer:
             return False
         return True
 
+    async def chunks(self) -> AsyncIterator[bytes]:
+        """The bytes of the stream."""
+        yield b"retry: %d\n\n" % RETRY_MS
+        while (event := await self.events.get()) is not None:
+            yield event
+
 
 class OpenStreams:
     """The streams of a server that are open, at most `MAX_VIEWERS`."""
 
     def __init__(self) -> None:
-        self._events: dict[_Viewer, RunEvents] = {}
+        self._viewers: set[Viewer] = set()
 
-    def check(self) -> None:
-        """Raise TooManyViewersError if there may be no further one."""
-        if len(self._events) >= MAX_VIEWERS:
+    def add(self, viewer: Viewer) -> None:
+        """Add the stream of a viewer. Raises TooManyViewersError if there may be no further one."""
+        if len(self._viewers) >= MAX_VIEWERS:
             raise TooManyViewersError
+        self._viewers.add(viewer)
 
-    def add(self, viewer: _Viewer, events: RunEvents) -> None:
-        """Add the stream of a viewer."""
-        self._events[viewer] = events
-
-    def remove(self, viewer: _Viewer) -> None:
+    def remove(self, viewer: Viewer) -> None:
         """Remove the stream of a viewer."""
-        self._events.pop(viewer, None)
+        self._viewers.discard(viewer)
 
     def close(self) -> None:
         """End all streams, so that browsers connect again."""
-        for viewer in [*self._events]:
+        for viewer in [*self._viewers]:
             viewer.send(None)
 
 
@@ -112,7 +117,7 @@ class RunEvents:
     source: EventSource
     pool: WorkerPool
     streams: OpenStreams
-    _viewers: list[_Viewer] = field(default_factory=list, init=False)
+    _viewers: list[Viewer] = field(default_factory=list, init=False)
     _task: asyncio.Task[None] | None = field(default=None, init=False)
 
     @property
@@ -120,29 +125,29 @@ class RunEvents:
         """Whether any stream is open."""
         return bool(self._viewers)
 
-    def open(self, after: int) -> AsyncIterator[bytes]:
-        """A stream with the rows after that one. Raises TooManyViewersError."""
-        self.streams.check()
-        return self._stream(_Viewer(after))
+    def open(self, after: int) -> Viewer:
+        """A stream with the rows after that one, which has a place until it is closed.
+
+        Raises TooManyViewersError.
+        """
+        viewer = Viewer(after)
+        self.streams.add(viewer)
+        self._viewers.append(viewer)
+        viewer.send(_event("start", json_text({"last_id": after}), after))
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._produce())
+        return viewer
+
+    def close(self, viewer: Viewer) -> None:
+        """Give the place of a stream back, whether it was read or not."""
+        self.streams.remove(viewer)
+        if viewer in self._viewers:
+            self._viewers.remove(viewer)
 
     def reset_viewers(self) -> None:
         """Let all viewers load the data again: the rows are others now. From any thread."""
         for viewer in self._viewers.copy():
             viewer.position = _UNKNOWN_POSITION
-
-    async def _stream(self, viewer: _Viewer) -> AsyncIterator[bytes]:
-        self._viewers.append(viewer)
-        self.streams.add(viewer, self)
-        try:
-            if self._task is None or self._task.done():
-                self._task = asyncio.create_task(self._produce())
-            yield b"retry: %d\n\n" % RETRY_MS
-            while (event := await viewer.events.get()) is not None:
-                yield event
-        finally:
-            self.streams.remove(viewer)
-            if viewer in self._viewers:
-                self._viewers.remove(viewer)
 
     async def _produce(self) -> None:
         state_at = comment_at = -COMMENT_SECONDS
@@ -208,7 +213,7 @@ class RunEvents:
         for viewer in self._viewers.copy():
             self._send_to(viewer, event)
 
-    def _send_to(self, viewer: _Viewer, event: bytes) -> None:
+    def _send_to(self, viewer: Viewer, event: bytes) -> None:
         if viewer.send(event):
             return
         # It does not read: its queue is emptied, so that there is room for the end.

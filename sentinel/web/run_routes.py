@@ -23,6 +23,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
+from starlette.types import Receive, Scope, Send
 
 from sentinel.insight.artifact import (
     ArtifactError,
@@ -37,7 +38,7 @@ from sentinel.store.run_reader import RunReader
 from sentinel.store.run_summary import ACTIVE_STATES, UNFINISHED
 from sentinel.web.auth import peer_of
 from sentinel.web.responses import REVALIDATED, body_response, is_unchanged, json_response
-from sentinel.web.run_events import OpenStreams, RunEvents, TooManyViewersError
+from sentinel.web.run_events import OpenStreams, RunEvents, TooManyViewersError, Viewer
 from sentinel.web.static_files import StaticFiles
 from sentinel.web.suppression_api import RequestError, SuppressionApi
 from sentinel.web.worker_pool import WorkerPool
@@ -319,14 +320,28 @@ class RunRoutes:
                 view.events = RunEvents(_ViewEvents(view), self.pool, self.streams)
             if after is None:
                 after = await self.read(view, view.events.source.last_row)
-            stream = view.events.open(after)
+            viewer = view.events.open(after)
         except RequestError as error:
             return json_response(request, {"error": str(error)}, error.status)
         except TooManyViewersError:
             text = "Too many pages show live values: this one has to poll."
             return json_response(request, {"error": text}, 503)
+        return _EventResponse(view.events, viewer)
+
+
+class _EventResponse(StreamingResponse):
+    """The stream of a viewer, whose place is free at its end, even if nothing was sent."""
+
+    def __init__(self, events: RunEvents, viewer: Viewer) -> None:
         headers = {"content-type": "text/event-stream", "x-accel-buffering": "no"}
-        return StreamingResponse(stream, headers=headers)
+        super().__init__(viewer.chunks(), headers=headers)
+        self._events, self._viewer = events, viewer
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._events.close(self._viewer)
 
 
 def _redirect_to_folder(request: Request) -> Response:
@@ -346,6 +361,8 @@ def _series(view: RunView, request: Request) -> JsonObject:
         start=optional_float(request, "from"),
         end=optional_float(request, "to"),
     )
+    if request.query_params.get("exact") == "1":
+        return found
     series = {name: _shortened(each) for name, each in found["series"].items()}
     return found | {"series": series}
 

@@ -15,6 +15,13 @@ pytestmark = pytest.mark.timeout(1200)
 expect.set_options(timeout=TIMEOUT_MS)
 
 DRAWN_POINTS = 400
+MISSED_STEPS = 40
+"""More than lie between two points of a run that is as long as this one."""
+SET_HIDDEN = """(isHidden) => {
+  Object.defineProperty(document, "hidden", { value: isHidden, configurable: true });
+  document.dispatchEvent(new Event("visibilitychange"));
+}"""
+"""What a browser does when another tab is chosen."""
 DRAWN_STEPS = """(name) => {
   const plot = document.querySelector(`[data-chart="${name}"] .js-plotly-plot`);
   const steps = (plot?.data ?? []).flatMap(({ x }) => [...(x ?? [])]);
@@ -49,6 +56,11 @@ def drawn_steps(page, name="loss"):
     return page.evaluate(DRAWN_STEPS, name)
 
 
+def longest_gap(page):
+    """The largest number of steps between two points of the chart."""
+    return max(after - before for before, after in pairwise(drawn_steps(page)))
+
+
 def section(page, name):
     return page.locator(f"#section-{name}")
 
@@ -68,6 +80,25 @@ def test_new_values_appear_without_a_reload(shown, live_run):
 
     assert step > first
     assert step <= live_run.step()
+
+
+def test_a_page_that_was_hidden_or_refused_lacks_no_step(shown, live_run, problems):
+    """The stream continues where the page was; it ends with an error, too, and is opened again."""
+    problems.expect("503")
+    shown.evaluate(SET_HIDDEN, True)
+    hidden_at = live_run.step()
+    live_run.until_step(hidden_at + MISSED_STEPS)
+    shown.route("**/api/events*", lambda route: route.fulfill(status=503, json={"error": "busy"}))
+    with shown.expect_response("**/api/events*"):
+        shown.evaluate(SET_HIDDEN, False)
+    refused_at = live_run.step()
+    live_run.until_step(refused_at + MISSED_STEPS)
+    shown.unroute("**/api/events*")
+    newest = refused_at + MISSED_STEPS
+    until(lambda: drawn_steps(shown)[-1] > newest, TIMEOUT_SECONDS, "the curve goes on")
+
+    assert any("/api/events?last_event_id=" in each for each in problems.requests)
+    assert longest_gap(shown) <= 2 + 4 * drawn_steps(shown)[-1] / DRAWN_POINTS
 
 
 def test_a_fault_becomes_a_case_on_the_open_page(shown, live_run):
@@ -139,9 +170,7 @@ def test_the_curves_have_no_gap_after_a_restart_of_the_agent(shown, live_run, pr
     until(lambda: drawn_steps(shown)[-1] > restarted, TIMEOUT_SECONDS, "the curve goes on after it")
 
     # A long run is drawn with a point for some steps; the agent was away for many more of them.
-    steps = drawn_steps(shown)
-    longest_gap = max(after - before for before, after in pairwise(steps))
-    assert longest_gap <= 2 + 4 * steps[-1] / DRAWN_POINTS
+    assert longest_gap(shown) <= 2 + 4 * drawn_steps(shown)[-1] / DRAWN_POINTS
 
 
 def test_the_end_of_the_run_is_shown(shown, live_run):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import re
 
 import pytest
@@ -32,6 +33,14 @@ PLOTS = """() => Object.fromEntries([...document.querySelectorAll("#section-curv
       .map(({ x, name, line }) => ({ x, name, dash: line?.dash })),
     labels: (layout.annotations ?? []).map(({ text }) => text),
   }]))"""
+
+PATH = """() => {
+  const { data, layout } = document.querySelector("[data-chart=reward] .js-plotly-plot");
+  const { x, y } = data.find(({ mode }) => mode === "markers");
+  const points = x.map((each, at) => [each, y[at]]).filter(([each]) => each !== null);
+  return { points, range: layout.xaxis.range };
+}"""
+"""The points of the chart of the reward over the values of another signal."""
 
 SIGNALS = "() => fetch('api/signals').then((answer) => answer.json())"
 
@@ -74,6 +83,8 @@ def shown(url, browser, problems):
 def fresh_view(shown, problems):
     """Without a zoom before each test, and without problems after it."""
     if has_zoom(shown):
+        # What is typed into a field is no shortcut.
+        shown.evaluate("() => document.activeElement.blur()")
         shown.keyboard.press("0")
         until(lambda: not has_zoom(shown), TIMEOUT_SECONDS, "the whole run is shown")
     yield
@@ -137,14 +148,21 @@ def test_a_chart_has_a_text_for_those_who_do_not_see_it(shown):
     (signal,) = [each for each in shown.evaluate(SIGNALS) if each["name"] == "kl_ref"]
     latest = chart(shown, "kl_ref").locator(".latest").inner_text()
     assert float(latest) == pytest.approx(signal["latest"], rel=1e-3)
+    menu = chart(shown, "kl_ref").get_by_role("button", name="Save KL to the reference as a file")
+    menu.press("Enter")
+    expect(shown.get_by_role("menuitem").first).to_be_focused()
     assert accessibility_problems(shown) == []
+    shown.keyboard.press("Escape")
+    expect(menu).to_be_focused()
 
 
 def test_a_chart_shows_thresholds_and_incidents(shown):
     show_curves(shown, "kl_ref", "reward")
     kl = plots(shown)["kl_ref"]
 
-    assert {line["name"] for line in kl["lines"] if line["dash"] == "dash"} == {"kl_blowup"}
+    assert {line["name"] for line in kl["lines"] if line["dash"] == "dash"} == {
+        "threshold of kl_blowup"
+    }
     assert "kl_blowup, critical" in kl["labels"]
     assert "reward_collapse, critical" in plots(shown)["reward"]["labels"]
 
@@ -171,7 +189,7 @@ def test_the_hover_names_the_worst_rank(shown):
     show_curves(shown, "step_time")
     chart(shown, "step_time").locator(".nsewdrag").hover()
 
-    expect(chart(shown, "step_time").locator(".hoverlayer")).to_contain_text("worst rank")
+    expect(shown.locator(".tooltip")).to_contain_text("worst rank")
     # The position in the other charts.
     expect(chart(shown, "loss").locator(".cursor")).to_be_attached()
 
@@ -183,6 +201,14 @@ def test_smoothing_and_the_logarithmic_scale_are_of_all_charts(shown):
     until(lambda: plots(shown)["loss"]["type"] == "log", TIMEOUT_SECONDS, "the scale changes")
 
     assert len(plots(shown)["loss"]["lines"]) == len(("raw", "smoothed"))
+    # Both values are named, beside the curve.
+    chart(shown, "loss").locator(".nsewdrag").hover()
+    tooltip = shown.locator(".tooltip")
+    expect(tooltip).to_contain_text(
+        re.compile(r"step \d+.*smoothed\s*[\d.]+.*(mean|value)\s*[\d.]+")
+    )
+    box, plot = tooltip.bounding_box(), chart(shown, "loss").locator(".plot").bounding_box()
+    assert box["y"] >= plot["y"] + plot["height"] or box["y"] + box["height"] <= plot["y"]
     # It has values that are not positive.
     assert plots(shown)["learning_rate"]["type"] in ("log", "linear")
     for key in ("s", "s", "l"):
@@ -201,7 +227,161 @@ def test_charts_are_filtered_and_pinned(shown):
 
     expect(pinned.locator("h3.group")).to_contain_text("Pinned")
     expect(pinned.locator("[data-chart]")).to_have_attribute("data-chart", "my/metric-7")
-    pinned.get_by_role("button", name="Pin").click()
+    pinned.get_by_role("button", name="Pin my/metric-7").click()
+
+
+def test_the_filter_takes_words_and_regular_expressions(shown):
+    field = shown.get_by_label("Filter charts by name")
+    names = "(nodes) => nodes.map(({ dataset }) => dataset.chart)"
+
+    def found(text):
+        field.fill(text)
+        return {*shown.locator("#section-curves [data-chart]").evaluate_all(names)}
+
+    assert found("rew|kl") == {"reward", "reward_std", "kl_ref"}
+    assert found("^loss$") == {"loss"}
+    assert found("my metric-2$") == {"my/metric-2"}
+    assert found("metric-(2") == set()
+    expect(field).to_have_attribute("aria-invalid", "true")
+    expect(shown.locator(".chart-filter")).to_contain_text(
+        re.compile(r"“metric-\(2” is not a regular expression \(.*\), and is searched as it is.")
+    )
+    found("")
+    expect(field).not_to_have_attribute("aria-invalid", "true")
+
+
+def test_names_with_a_prefix_are_a_group_that_can_be_folded(shown):
+    group = shown.locator("#section-curves section").filter(
+        has=shown.get_by_role("heading", name="my 31")
+    )
+    toggle = group.get_by_role("button", name="my 31")
+    charts = group.locator("[data-chart]")
+    order = [
+        int(name) for name in re.findall(r"my/metric-(\d+)", " ".join(charts.all_inner_texts()))
+    ]
+    assert order == sorted(order)
+    assert order[:3] == [0, 1, 2]
+    toggle.press("Enter")
+    expect(charts).to_have_count(0)
+    expect(toggle).to_have_attribute("aria-expanded", "false")
+    assert "folded=my" in shown.evaluate("() => location.search")
+
+    # The search finds what is folded, and unfolds it.
+    shown.keyboard.press("/")
+    shown.keyboard.type("my/metric-7")
+    shown.keyboard.press("Enter")
+    expect(chart(shown, "my/metric-7")).to_be_focused()
+    expect(toggle).to_have_attribute("aria-expanded", "true")
+    assert "folded" not in shown.evaluate("() => location.search")
+
+
+def test_a_zoom_is_undone_by_back_and_done_again_by_forward(shown):
+    show_curves(shown, "loss")
+    whole = plots(shown)["loss"]["range"]
+    length = shown.evaluate("() => history.length")
+    drag(shown, "loss", 0.3, 0.6)
+    until(lambda: has_zoom(shown), TIMEOUT_SECONDS, "the zoom is in the address")
+    assert shown.evaluate("() => history.length") == length + 1
+    zoomed = shown.evaluate("() => location.search")
+
+    shown.evaluate("() => history.back()")
+    until(lambda: plots(shown)["loss"]["range"] == whole, TIMEOUT_SECONDS, "the whole run is shown")
+    expect(shown.get_by_label("Range")).to_have_value("all")
+    shown.evaluate("() => history.forward()")
+    until(lambda: plots(shown)["loss"]["range"] != whole, TIMEOUT_SECONDS, "the zoom is shown")
+    assert shown.evaluate("() => location.search") == zoomed
+
+
+def series_of(page, *names, **query):
+    """The curves of `api/series`, all of their records."""
+    asked = {"points": 5000, "exact": 1} | query
+    text = "&".join(
+        [*(f"signals={name}" for name in names), *(f"{k}={v}" for k, v in asked.items())]
+    )
+    answer = page.evaluate("(text) => fetch(`api/series?${text}`).then((it) => it.json())", text)
+    return answer["series"]
+
+
+def test_a_signal_is_the_axis_of_the_others(shown):
+    """The values of both are joined by step, also those of a zoom."""
+    shown.get_by_label("Axis: values of a signal").select_option("kl_ref")
+    chart(shown, "reward").scroll_into_view_if_needed()
+    until(
+        lambda: axis_title(shown, "reward") == "kl_ref (nats)", TIMEOUT_SECONDS, "the axis changes"
+    )
+    assert "axis=signal%3Akl_ref" in shown.evaluate("() => location.search")
+    curves = series_of(shown, "reward", "kl_ref", points=320, exact=0)
+    both = zip(curves["kl_ref"]["mean"], curves["reward"]["mean"], strict=True)
+    assert shown.evaluate(PATH)["points"] == [[*each] for each in both]
+
+    # The records in the part of the axis that is selected.
+    drag(shown, "reward", 0.5, 0.9)
+    until(lambda: has_zoom(shown), TIMEOUT_SECONDS, "the zoom is in the address")
+    raw = series_of(shown, "reward", "kl_ref", exact=0)
+    pairs = dict(zip(raw["kl_ref"]["mean"], raw["reward"]["mean"], strict=True))
+
+    def is_detailed():
+        start, end = shown.evaluate(PATH)["range"]
+        drawn = {each: y for each, y in shown.evaluate(PATH)["points"] if start <= each <= end}
+        return drawn == {each: y for each, y in pairs.items() if start <= each <= end}
+
+    until(is_detailed, TIMEOUT_SECONDS, "every record is shown")
+    with shown.expect_download() as download:
+        save(shown, "reward", "CSV")
+    head, *rows = download.value.path().read_text().splitlines()
+    assert head.split(",")[:3] == ["step", "kl_ref [nats]", "reward"]
+    assert len(rows) > 5
+    shown.get_by_role("button", name="Step", exact=True).click()
+    until(lambda: axis_title(shown, "reward") is None, TIMEOUT_SECONDS, "the axis changes")
+
+
+def axis_title(page, name):
+    return page.evaluate(
+        """(name) => document.querySelector(`#section-curves [data-chart=${name}] .js-plotly-plot`)
+          ?.layout.annotations.find(({ name }) => name === "axis title")?.text ?? null""",
+        name,
+    )
+
+
+def save(page, name, kind):
+    """Choose an entry of the menu of a chart, by keys."""
+    chart(page, name).get_by_role("button", name=re.compile("^Save .* as a file")).press(
+        "ArrowDown"
+    )
+    page.get_by_role("menuitem", name=re.compile(f"^{kind}")).press("Enter")
+
+
+def test_a_chart_is_saved_as_points_and_pictures(shown):
+    show_curves(shown, "kl_ref")
+    drag(shown, "kl_ref", 0.5, 0.75)
+    until(lambda: has_zoom(shown), TIMEOUT_SECONDS, "the zoom is in the address")
+    start, end = (
+        shown.evaluate("() => [...new URLSearchParams(location.search)]")[at][1] for at in (0, 1)
+    )
+    saved = {}
+    for kind in ("CSV", "SVG", "PNG"):
+        with shown.expect_download() as download:
+            save(shown, "kl_ref", kind)
+        assert download.value.suggested_filename == f"grpo-kl_ref.{kind.lower()}"
+        saved[kind] = download.value.path().read_bytes()
+    head, *rows = csv.reader(saved["CSV"].decode().splitlines())
+    assert head == [
+        "step",
+        "kl_ref [nats]",
+        "lowest rank [nats]",
+        "highest rank [nats]",
+        "worst rank",
+    ]
+    curve = series_of(shown, "kl_ref")["kl_ref"]
+    steps = [step for step in curve["x"] if float(start) <= step <= float(end)]
+    assert [[float(cell) for cell in row[:2]] for row in rows] == [
+        [step, curve["mean"][curve["x"].index(step)]] for step in steps
+    ]
+    texts = {*re.findall(r"<text[^>]*>([^<]*)</text>", saved["SVG"].decode())}
+    assert texts >= {"KL to the reference", "KL to the reference (nats)", "step", "grpo"}
+    assert "threshold of kl_blowup" in texts
+    assert saved["PNG"].startswith(b"\x89PNG")
+    assert len(saved["PNG"]) > 20_000
 
 
 def test_a_chart_is_a_table_on_request(shown):
@@ -256,7 +436,7 @@ def test_a_name_with_markup_is_only_text(shown):
     expect(hostile.locator("h3")).to_have_text(HOSTILE_NAME)
     hostile.locator(".nsewdrag").hover()
 
-    expect(hostile.locator(".hoverlayer")).to_contain_text("2")
+    expect(shown.locator(".tooltip")).to_contain_text("2")
     shown.get_by_label("Filter charts by name").fill("")
 
 
@@ -266,7 +446,9 @@ def test_without_plotly_curves_are_small(url, browser):
     context = new_context(browser, problems, viewport={"width": 390, "height": 844})
     page = context.new_page()
     page.route("**/plotly.min.js", lambda route: route.fulfill(status=404))
-    page.goto(url)
+    page.goto(f"{url}?folded=my")
+    group = page.get_by_role("button", name="my 31", exact=True)
+    expect(group).to_have_attribute("aria-expanded", "false")
     line = chart(page, "loss").locator("svg.sparkline path")
 
     def is_drawn():
@@ -290,7 +472,7 @@ def test_a_finger_scrolls_over_charts_and_a_tap_shows_values(url, browser):
     page.evaluate("() => addEventListener('touchstart', (it) => { window.last = it; })")
     chart(page, "step_time").locator(".plot").tap()
 
-    expect(chart(page, "step_time").locator(".hoverlayer")).to_contain_text("worst rank")
+    expect(page.locator(".tooltip")).to_contain_text("worst rank")
     assert page.evaluate("() => !window.last.defaultPrevented")
     assert page.evaluate("() => document.documentElement.scrollWidth") == 390
     context.close()

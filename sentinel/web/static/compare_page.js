@@ -22,7 +22,7 @@ const MAX_CELL_CHARS = 200;
 // curves of these signals; `runUrl(run, index)` is the address of the page of a run, `loadResult(run,
 // index, path)` the answer of its server, `lead` what stands before the title.
 export function startComparison(comparison, load, runUrl, loadResult, lead = null) {
-  const view = createView();
+  const view = createView(COMPARED_AXES.map(([axis]) => axis));
   // Times count from the start of each run.
   if (["time", "hours"].includes(new URLSearchParams(location.search).get("axis"))) view.axis = "hours";
   const hidden = new Set();

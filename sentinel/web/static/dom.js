@@ -199,6 +199,9 @@ export function healthClass(health) {
   return ["ok", "warning", "critical"].includes(health) ? health : "info";
 }
 
+// The order of names with numbers in them: layer_2 before layer_10.
+export const NATURAL_ORDER = new Intl.Collator("en", { numeric: true }).compare;
+
 // The items by their key, in their order.
 export function groupBy(items, keyOf) {
   const groups = new Map();

@@ -1,9 +1,10 @@
 // The page of one run. A section is { id, title, element, update(run), urgency(run) }, and may have
-// note(run), a few words beside its title, isShown(run), isEmpty(run), which collapses it, and isClosed
-// if it is collapsed at first.
-import { element, emptyState, encodeName, setAttributes } from "./dom.js";
+// note(run), a few words beside its title, isShown(run), isEmpty(run), which collapses it, isClosed if
+// it is collapsed at first, and searchTargets(), what of it the search of the page finds.
+import { element, encodeName, setAttributes } from "./dom.js";
 import { createFrame, revealNode } from "./frame.js";
 import { installKeyboard, openHelpDialog, openSearchDialog } from "./keyboard.js";
+import { createLoader } from "./loading.js";
 import { getJson, source, subscribe } from "./source.js";
 import { createToolbar } from "./toolbar.js";
 import { createView } from "./view.js";
@@ -65,7 +66,11 @@ export function startPage(extraSections = []) {
   page.searchTargets = () => searchTargets(page);
   if (!source.isReport) page.toolbar.element.append(reportLink());
   document.getElementById("topbar").append(header.bar, page.toolbar.toggle, page.toolbar.element);
-  document.getElementById("page").replaceChildren(header.element, frame.element);
+  const loader = createLoader("the run", async () => show(await getJson("api/run")));
+  // Nothing is stated of a run before its state is here.
+  header.element.hidden = true;
+  frame.element.classList.add("pending");
+  document.getElementById("page").replaceChildren(loader.element, header.element, frame.element);
   installKeyboard(page);
   document.addEventListener("click", followAnchor);
 
@@ -77,22 +82,17 @@ export function startPage(extraSections = []) {
   const show = (state) => {
     const run = { ...EMPTY_RUN, ...state };
     page.run = run;
+    header.element.hidden = false;
+    frame.element.classList.remove("pending");
+    loader.element.hidden = true;
     header.update(run);
     page.toolbar.update(run);
     frame.update(run);
     openLinkedPlace();
   };
-  const refresh = async () => {
-    try {
-      show(await getJson("api/run"));
-    } catch (error) {
-      header.setConnection("unreachable");
-      if (!page.run && error.status) header.element.prepend(emptyState(error.message));
-    }
-  };
-  refresh();
-  addEventListener("online", refresh);
-  subscribe({ run: show, reset: refresh, connection: header.setConnection });
+  loader.request();
+  addEventListener("online", loader.request);
+  subscribe({ run: show, reset: loader.request, connection: header.setConnection });
   return { header };
 }
 
@@ -131,9 +131,10 @@ function searchTargets({ frame, run }) {
     ({ text: section.title, kind: "section", open: () => revealNode(details) }));
   const cases = (run?.cases ?? []).map(({ name, message }) =>
     ({ text: message.subject, kind: "case", open: () => revealNode(document.getElementById(caseAnchor(name))) }));
+  const charts = frame.items.filter(({ details }) => !details.hidden).flatMap(({ section }) => section.searchTargets?.() ?? []);
   const signals = [...document.querySelectorAll("[data-signal]")].map((node) =>
-    ({ text: node.dataset.signal, kind: node.dataset.kind ?? "signal", open: () => revealNode(node) }));
-  return [...cases, ...sections, ...signals];
+    ({ text: node.dataset.signal, kind: "signal", open: () => revealNode(node) }));
+  return [...cases, ...sections, ...charts, ...signals];
 }
 
 if (!source.isReport) startPage();

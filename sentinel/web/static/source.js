@@ -10,7 +10,7 @@ const RETRY_DELAYS_MS = [1000, 2000, 5000, 10000, 30000];
 const POLL_INTERVAL_MS = 5000;
 const HIDDEN_POLL_INTERVAL_MS = 30000;
 const FIRST_POLL_MS = 500;
-const EVENT_NAMES = ["rows", "run", "reset", "end"];
+const EVENT_NAMES = ["start", "rows", "run", "reset", "end"];
 
 const reportNode = document.getElementById("report-data");
 // { generated, runs: [{ name, verdict, results, answers }], comparison }; null on a page of a server.
@@ -30,7 +30,9 @@ export async function getJson(path) {
   const response = await request(path, {});
   const sent = Date.parse(response.headers.get("date"));
   if (Number.isFinite(sent)) clockOffsetSeconds = roundedOffset((sent - Date.now()) / 1000);
-  return response.json();
+  const answer = await response.json();
+  if (path.startsWith("api/series?") && lastEventId === "") lastEventId = String(answer.last_id);
+  return answer;
 }
 
 // POST of a change, with the token that only pages of this server can read.
@@ -84,6 +86,7 @@ export function subscribe(handlers) {
 const eventHandlers = new Set();
 let stream = null;
 let streamStatus = "reconnecting";
+// The rows up to this one are in the page: a stream continues after it.
 let lastEventId = "";
 let failureCount = 0;
 let streamTimer = 0;
@@ -101,7 +104,7 @@ document.addEventListener("visibilitychange", () => {
 function openStream() {
   clearTimeout(streamTimer);
   if (typeof EventSource === "undefined") return startPolling();
-  stream = new EventSource(`api/events${lastEventId ? `?after=${encodeURIComponent(lastEventId)}` : ""}`);
+  stream = new EventSource(`api/events${lastEventId ? `?last_event_id=${encodeURIComponent(lastEventId)}` : ""}`);
   stream.onopen = () => {
     failureCount = 0;
     stopPolling();
@@ -122,6 +125,12 @@ function openStream() {
 }
 
 function receiveEvent(event) {
+  if (event.type === "start") {
+    // Curves that came before the stream began lack the rows between.
+    if (lastEventId !== "" && Number(event.lastEventId) > Number(lastEventId)) notify("reset");
+    lastEventId = event.lastEventId;
+    return;
+  }
   if (event.lastEventId) lastEventId = event.lastEventId;
   if (event.type === "reset") lastEventId = "";
   if (event.type === "end") {

@@ -1,5 +1,7 @@
 // Controls of the view that all charts share: axis, range, smoothing, scale and theme.
 import { button, choice, container, element, formatNumber, formatTime, setAttributes, setText, isNumber } from "./dom.js";
+import { chartContext } from "./charts/context.js";
+import { axisOfSignal, axisSignal } from "./charts/horizontal_axis.js";
 
 const RANGE_CHOICES = [["all", "Whole run"], ["0.5", "Last half"], ["0.1", "Last 10 %"], ["0.01", "Last 1 %"]];
 const THEME_CHOICES = [["auto", "Theme: auto"], ["dark", "Theme: dark"], ["light", "Theme: light"]];
@@ -11,6 +13,10 @@ export function createToolbar(page, openHelp, openSearch) {
   let share = 0;
 
   const axis = segmented("Axis", [["step", "Step"], ["time", "Time (UTC)"], ["tokens", "Tokens"]], (value) => view.set({ axis: value }));
+  const signal = choice("Axis: values of a signal", [["", "Signal"]], (value) => view.set({ axis: value ? axisOfSignal(value) : "step" }));
+  signal.classList.add("axis-signal");
+  signal.title = "Show the curves over the values of a signal, joined by step";
+  fillSignals(chartContext(page), signal, () => show());
   const range = choice("Range", RANGE_CHOICES, (value) => {
     share = value === "all" ? 0 : Number(value);
     view.set({ range: share ? lastPart(share) : null });
@@ -28,7 +34,7 @@ export function createToolbar(page, openHelp, openSearch) {
   const search = button("Search", openSearch);
   search.title = "Search sections, cases and signals (/)";
 
-  const root = setAttributes(container("div", "toolbar", axis.element, range,
+  const root = setAttributes(container("div", "toolbar", container("span", "axes", axis.element, signal), range,
     container("label", "", "Smoothing", smoothing, amount), log, theme, search, help),
   { role: "toolbar", "aria-label": "View", id: "toolbar" });
   const toggle = button("View", () => {
@@ -42,6 +48,7 @@ export function createToolbar(page, openHelp, openSearch) {
     if (!run) return null;
     if (view.axis === "step") return isNumber(run.step) ? [0, run.step] : null;
     if (view.axis === "time") return isNumber(run.started) && isNumber(run.last_step_time) ? [run.started, run.last_step_time] : null;
+    if (view.axis !== "tokens") return null;
     const tokens = run.signals?.tokens_seen?.value;
     return isNumber(tokens) ? [0, tokens] : null;
   };
@@ -50,7 +57,13 @@ export function createToolbar(page, openHelp, openSearch) {
     return whole && [whole[1] - part * (whole[1] - whole[0]), whole[1]];
   };
   const show = () => {
+    const name = axisSignal(view.axis);
     axis.select(view.axis);
+    if (name !== null && ![...signal.options].some(({ value }) => value === name)) signal.append(signalOption(name, name));
+    signal.value = name ?? "";
+    signal.classList.toggle("chosen", name !== null);
+    // The end of a run is at no end of the values of a signal.
+    for (const option of range.options) option.disabled = name !== null && Number(option.value) > 0;
     smoothing.value = view.smoothing;
     setText(amount, view.smoothing.toFixed(2));
     log.setAttribute("aria-pressed", String(view.isLog));
@@ -72,7 +85,7 @@ export function createToolbar(page, openHelp, openSearch) {
       run = newRun;
       const part = share ? lastPart(share) : null;
       // Not at every step, since all charts are drawn again.
-      if (part && view.range && part[1] - view.range[1] > 0.02 * (part[1] - part[0])) view.set({ range: part });
+      if (part && view.range && part[1] - view.range[1] > 0.02 * (part[1] - part[0])) view.set({ range: part }, false);
     },
     selectRange(index) {
       range.selectedIndex = index;
@@ -81,8 +94,24 @@ export function createToolbar(page, openHelp, openSearch) {
   };
 }
 
+// The signals that the run logs with its steps.
+function fillSignals(context, select, show) {
+  const load = () => context.signals().then((signals) => {
+    const known = signals.filter(({ event, count }) => event !== "heartbeat" && count > 0);
+    select.replaceChildren(signalOption("", "Signal"), ...known.map(({ name, label }) => signalOption(name, label || name)));
+    show();
+  }, () => {});
+  context.signalListeners.add(load);
+  load();
+}
+
+function signalOption(value, text) {
+  return setAttributes(element("option", text), { value });
+}
+
 function rangeText({ axis, range }) {
-  const [start, end] = axis === "time" ? range.map(formatTime) : range.map((value) => formatNumber(Math.round(value)));
+  const number = (value) => formatNumber(axisSignal(axis) === null ? Math.round(value) : Number(value.toPrecision(3)));
+  const [start, end] = range.map(axis === "time" ? formatTime : number);
   return `${start} – ${end}`;
 }
 

@@ -1,5 +1,10 @@
 // One chart: a card with the name of a signal, its latest value, its curve, and a table on request.
 import { container, element, setText, severityClass } from "../dom.js";
+import { createLoadingState } from "../loading.js";
+import { createMenu } from "../menu.js";
+import { chartFiles } from "./chart_files.js";
+import { axisSignal, goesBack } from "./horizontal_axis.js";
+import { closestRows, hideTooltip, showTooltip } from "./tooltip.js";
 import { PLOT_MARGIN, plotDraw, plotFade, plotLayout, plotLines, plotText, plotValue, plotX } from "./plot.js";
 import { seriesRepeated, seriesSmooth } from "./series.js";
 import { sparkline, sparklineSet } from "./sparkline.js";
@@ -16,6 +21,10 @@ const CHART_LARGEST_SI = 1e15;
 const CHART_LEGEND_LIMIT = 8;
 // Up to this number each value has a dot.
 const CHART_MARKED_POINTS = 40;
+// Room below the ticks for the name of a signal.
+const CHART_AXIS_TITLE_HEIGHT = 14;
+// How faint the first point of a curve over the values of a signal is; the last one is not.
+const CHART_PATH_FAINT = 0.2;
 // A threshold further away than this many heights of the curve would flatten it.
 const CHART_THRESHOLD_REACH = 2;
 
@@ -105,13 +114,22 @@ export class Chart {
     this.plot.setAttribute("role", "img");
     this.plot.setAttribute("aria-label", this.title);
     this.plot.addEventListener("pointerdown", () => this.context.hold(this), true);
+    this.plot.addEventListener("pointermove", (event) => {
+      if (event.pointerType === "mouse") this.#point(event);
+    });
+    this.plot.addEventListener("pointerleave", () => this.#unpoint());
+    // A tap shows values: fingers scroll the page.
+    this.plot.addEventListener("click", (event) => {
+      if (matchMedia("(pointer: coarse)").matches) this.#point(event);
+    });
+    this.loading = createLoadingState(this.title, () => this.context.retry());
     this.legend = element("div", "", "legend");
     this.legend.hidden = this.signals.length < 2 && !signal.legend;
     const heading = element("h3", this.title);
     if (signal.help) heading.title = signal.help;
     this.element = container("article", "chart",
       container("header", "", heading, this.unitLabel, this.status,
-        container("span", "tools", onPin && this.pin, table), this.latest),
+        container("span", "tools", onPin && this.pin, table, createMenu("Save", `Save ${this.title} as a file`, () => chartFiles(this))), this.latest),
       this.plot, this.legend);
     // The search of the page finds charts by this.
     this.element.dataset.signal = this.title;
@@ -139,14 +157,22 @@ export class Chart {
   draw(plotly) {
     const { store, view } = this.context;
     const range = this.context.shownRange();
-    const all = this.names.map((name) => ({ name, points: store.points(name, view.range) })).filter(({ points }) => points && points.x.length);
-    if (!all.length || !range) return this.#drawEmpty(plotly);
-    const windows = all.map(({ name, points }) => ({ name, points, inside: chartWindow(points, range) }));
-    this.#describe(all, windows);
+    if (!this.names.every((name) => store.points(name, view.range))) return this.#drawPending(plotly);
+    this.plot.classList.remove("waiting");
+    const windows = this.#windows(range);
+    if (!windows.length) return this.#drawEmpty(plotly);
+    this.#describe(windows);
     if (this.isTable) this.#drawTable(plotly, windows);
     else if (plotly) this.#drawPlot(plotly, windows, range);
     else this.#drawSparkline(windows, range);
     this.isBuilt = true;
+  }
+
+  // The points of each signal that has any, and which of them are in a range.
+  #windows(range) {
+    const { store, view } = this.context;
+    const all = this.names.map((name) => ({ name, points: store.points(name, view.range) })).filter(({ points }) => points?.x.length);
+    return range ? all.map(({ name, points }) => ({ name, points, inside: chartWindow(points, range) })) : [];
   }
 
   destroy(plotly) {
@@ -162,8 +188,19 @@ export class Chart {
     return colors.series[this.numbers.get(name) % colors.series.length];
   }
 
+  // The points are under way, or could not be loaded. Those of another range or axis stay until then.
+  #drawPending(plotly) {
+    const problem = this.names.map((name) => this.context.problems.get(name)).find(Boolean);
+    this.plot.classList.toggle("waiting", this.isBuilt && !problem);
+    if (this.isBuilt && !problem) return;
+    this.destroy(plotly);
+    if (problem) this.loading.showProblem(problem);
+    else this.loading.showLoading();
+    this.plot.setAttribute("role", "group");
+    this.plot.replaceChildren(this.loading.element);
+  }
+
   #drawEmpty(plotly) {
-    if (!this.names.every((name) => this.context.store.overview.has(name))) return;
     this.destroy(plotly);
     const isBad = this.names.some((name) => this.context.store.overview.get(name).bad.length);
     this.plot.setAttribute("aria-label", `${this.title}: ${isBad ? "no finite value" : "no value yet"}`);
@@ -172,7 +209,7 @@ export class Chart {
   }
 
   // Unit, latest value and the text for those who do not see the curve.
-  #describe(all, windows) {
+  #describe(windows) {
     const { store } = this.context;
     const { axis } = store;
     let extent = null;
@@ -184,13 +221,13 @@ export class Chart {
     this.unit = chartUnit(this.signals[0].unit, Math.max(Math.abs(low), Math.abs(high)));
     setText(this.unitLabel, this.limit ? `of ${chartNumber(this.limit * this.unit.factor)} ${this.unit.name}` : this.unit.name);
     const number = (value) => chartNumber(value * this.unit.factor);
-    const latest = all.map(({ name }) => store.overview.get(name).last);
+    const latest = windows.map(({ name }) => store.overview.get(name).last);
     const [lowest, highest] = chartExtent(latest.filter(Number.isFinite)) || [null, null];
     const isBad = !latest.every(Number.isFinite);
     const text = isBad ? "NaN or infinite" : lowest === highest ? number(lowest) : `${number(lowest)} – ${number(highest)}`;
     setText(this.latest, text);
     this.latest.className = isBad ? "latest bad" : "latest";
-    const last = all[0].points.x[all[0].points.x.length - 1];
+    const last = windows[0].points.x.at(-1);
     const unit = this.unit.name ? ` ${this.unit.name}` : "";
     const label = extent === null ? `${this.title}: no value`
       : `${this.title}: latest ${text}${isBad ? "" : unit} at ${chartPosition(last, axis)}, minimum ${number(low)}${unit}, maximum ${number(high)}${unit}`;
@@ -243,11 +280,27 @@ export class Chart {
   }
 
   #drawPlot(plotly, windows, range) {
-    const { context } = this;
-    const { axis } = context.store;
-    const colors = context.colors;
     this.plot.setAttribute("role", "img");
     if (!this.isListening) this.plot.replaceChildren();
+    const { colors } = this.context;
+    const { traces, layout } = this.#figure(windows, range, { width: this.plot.clientWidth, height: this.plot.clientHeight, colors });
+    this.drawnWidth = layout.width;
+    this.drawn = { windows, range, yaxis: layout.yaxis, width: layout.width, height: layout.height, margin: layout.margin };
+    plotDraw(plotly, this.plot, traces, layout);
+    if (!this.isListening) this.#listen();
+    this.#drawLegend(windows, colors);
+  }
+
+  // What plotly.js draws of the shown range in another size and other colours; null without points.
+  figure(size) {
+    const range = this.context.shownRange();
+    const windows = this.#windows(range);
+    return windows.length ? { ...this.#figure(windows, range, size), unit: this.unit.name } : null;
+  }
+
+  #figure(windows, range, { width, height, colors }) {
+    const { context } = this;
+    const { axis } = context.store;
     const isSingle = windows.length === 1 && !this.signals[0].legend;
     const traces = [];
     let extent = null;
@@ -263,32 +316,40 @@ export class Chart {
     const bad = this.#nonFinite(windows, range, colors);
     const marks = context.marks.shapes(this.names, axis, range, colors);
     const layout = plotLayout({
-      width: this.plot.clientWidth, height: this.plot.clientHeight, axis, range, colors,
-      yaxis: this.#yaxis(extent, windows), shapes: [...marks.shapes, ...bad.shapes],
+      width, height, axis, range, colors, yaxis: this.#yaxis(extent, windows), shapes: [...marks.shapes, ...bad.shapes],
     });
-    layout.annotations = [...marks.annotations, ...bad.annotations, ...this.#thresholdLabels(thresholds.labels, layout.yaxis, colors)];
-    this.drawnWidth = layout.width;
-    plotDraw(plotly, this.plot, traces, layout);
-    if (!this.isListening) this.#listen(plotly);
-    this.#drawLegend(windows, colors);
+    layout.hovermode = false;
+    if (context.store.axisSignal !== null) layout.margin = { ...PLOT_MARGIN, b: PLOT_MARGIN.b + CHART_AXIS_TITLE_HEIGHT };
+    layout.annotations = [...this.#axisTitle(colors), ...marks.annotations, ...bad.annotations, ...this.#thresholdLabels(thresholds.labels, layout.yaxis, colors)];
+    return { traces, layout };
+  }
+
+  // The name of the axis, if it is a signal.
+  #axisTitle(colors) {
+    if (this.context.store.axisSignal === null) return [];
+    return [{
+      x: 0.5, xref: "paper", xanchor: "center", y: 0, yref: "paper", yanchor: "top", yshift: 4 - PLOT_MARGIN.b, showarrow: false,
+      text: plotText(this.context.axisLabel()), font: { color: colors.soft, size: 11 }, borderpad: 0, name: "axis title",
+    }];
   }
 
   // The traces of one signal: the range of ranks or of the records of a point, the values, and
-  // the smoothed values before them.
+  // the smoothed values before them. A curve over the values of a signal can go back: it is a path,
+  // whose points get stronger with the steps.
   #curve({ name, points, inside }, range, color, isSingle) {
     const { view, store } = this.context;
     const { factor } = this.unit;
     const scale = (value) => (value === null || value === undefined ? null : value * factor);
-    const [x, mean, low, high, texts] = [[], [], [], [], []];
-    const smoothed = view.smoothing > 0 ? seriesSmooth(points, view.smoothing, range[1] - range[0]) : null;
-    const smooth = [];
+    const isPath = axisSignal(store.axis) !== null && goesBack(points);
+    const [x, mean, low, high] = [[], [], [], []];
+    const smoothed = this.#smoothed(points, range);
+    const smooth = { x: [], y: [] };
     const past = { x: [], y: [] };
     const band = this.#bandFields(points, inside);
     const isRepeated = seriesRepeated(points);
     inside.forEach((index, position) => {
-      if (position && points.attempt[index] !== points.attempt[inside[position - 1]]) {
-        for (const values of [x, mean, low, high, texts, smooth, past.x, past.y]) values.push(null);
-      }
+      const isApart = position && (index !== inside[position - 1] + 1 || points.attempt[index] !== points.attempt[index - 1]);
+      if (isApart) for (const values of [x, mean, low, high, smooth.x, smooth.y, past.x, past.y]) values.push(null);
       // Steps that a later attempt did again.
       if (isRepeated(index)) {
         past.x.push(plotX(points.x[index], store.axis));
@@ -299,31 +360,50 @@ export class Chart {
       mean.push(scale(points.mean[index]));
       low.push(scale(points[band[0]][index] ?? points.min[index]));
       high.push(scale(points[band[1]][index] ?? points.max[index]));
-      texts.push(this.#hoverText(points, index));
-      if (smoothed) smooth.push(scale(smoothed[index]));
+      if (smoothed) {
+        smooth.x.push(plotX(smoothed.x[index], store.axis));
+        smooth.y.push(scale(smoothed.y[index]));
+      }
     });
-    const mode = x.length === 1 ? "markers" : x.length <= CHART_MARKED_POINTS ? "lines+markers" : "lines";
-    const line = { type: "scatter", mode, marker: { color, size: x.length === 1 ? 6 : 4 }, connectgaps: false };
     const label = plotText(isSingle ? this.title : this.legends.get(name));
-    const hover = `%{y:.4~g}${this.unit.name && isSingle ? ` ${this.unit.name}` : ""}`;
-    const main = {
-      ...line, x, y: smoothed ? smooth : mean, line: { color, width: isSingle ? 1.6 : 1.2 }, name: label,
-      hovertemplate: isSingle ? `${hover}%{text}<extra></extra>` : `${label}: ${hover}<extra></extra>`,
-      ...(isSingle && { text: texts }),
-    };
+    const faint = { type: "scatter", mode: "lines", line: { color: plotFade(color, 0.35), width: 1 }, hoverinfo: "skip", showlegend: false };
     const traces = [];
-    if (isSingle && x.length > 1 && low.some((value, index) => value !== high[index])) {
+    if (isSingle && !isPath && x.length > 1 && low.some((value, index) => value !== high[index])) {
       traces.push({
         type: "scatter", mode: "lines", ...plotBand(x, low, high), fill: "toself", fillcolor: plotFade(color, 0.17), hoverinfo: "skip",
+        name: band[0] === "min" ? "range of the values" : "range of the ranks",
         // The outline shows a spike of a single point, which has no width.
         line: { color: plotFade(color, 0.4), width: 0.6 },
       });
     }
-    const faint = { type: "scatter", mode: "lines", line: { color: plotFade(color, 0.35), width: 1 }, hoverinfo: "skip" };
     if (past.x.some((position) => position !== null)) traces.push({ ...faint, ...past });
-    if (smoothed) traces.push({ ...faint, x, y: mean });
-    const extent = chartExtent(past.y, isSingle ? chartExtent(high, chartExtent(low)) : chartExtent(mean));
-    return { traces: [...traces, main], extent };
+    if (isPath) {
+      traces.push({ ...faint, x, y: mean, line: { color: plotFade(color, 0.25), width: 0.8 } });
+      traces.push({
+        type: "scatter", mode: "markers", x, y: mean, hoverinfo: "skip", name: smoothed ? `${label}, values` : label,
+        marker: { color, size: 4, opacity: x.map((_, index) => CHART_PATH_FAINT + (1 - CHART_PATH_FAINT) * (index / (x.length - 1 || 1))) },
+      });
+    } else if (smoothed) traces.push({ ...faint, x, y: mean, name: "values", showlegend: isSingle });
+    if (smoothed || !isPath) {
+      const count = inside.length;
+      traces.push({
+        type: "scatter", mode: smoothed || count > CHART_MARKED_POINTS ? "lines" : count === 1 ? "markers" : "lines+markers",
+        marker: { color, size: count === 1 ? 6 : 4 }, connectgaps: false, hoverinfo: "skip",
+        x: smoothed ? smooth.x : x, y: smoothed ? smooth.y : mean, line: { color, width: isSingle ? 1.6 : 1.2 },
+        name: smoothed ? `${label}, smoothed` : label,
+      });
+    }
+    const extent = chartExtent(past.y, isSingle && !isPath ? chartExtent(high, chartExtent(low)) : chartExtent(mean));
+    return { traces, extent };
+  }
+
+  // The smoothed points of a curve, or null without smoothing; of a path both coordinates are smoothed.
+  #smoothed(points, range) {
+    const { view, store } = this.context;
+    if (!(view.smoothing > 0)) return null;
+    if (axisSignal(store.axis) === null) return { x: points.x, y: seriesSmooth(points, view.smoothing, range[1] - range[0]) };
+    const span = points.step.at(-1) - points.step[0];
+    return { x: seriesSmooth(points, view.smoothing, span, points.x), y: seriesSmooth(points, view.smoothing, span) };
   }
 
   // The range of ranks, unless it is of another kind than the value: a sum over ranks is above it.
@@ -331,17 +411,6 @@ export class Chart {
     const known = inside.filter((index) => points.rank_max[index] !== null && points.mean[index] !== null);
     const around = known.filter((index) => points.mean[index] <= points.rank_max[index] && points.mean[index] >= points.rank_min[index]);
     return known.length && around.length > known.length / 2 ? ["rank_min", "rank_max"] : ["min", "max"];
-  }
-
-  #hoverText(points, index) {
-    const number = (value) => chartNumber(value * this.unit.factor);
-    const isRange = points.max[index] !== points.min[index] && points.min[index] !== null;
-    const training = this.context.store.trainingText(points.attempt[index]);
-    const range = (training && `<br>${training}`)
-      + (isRange ? `<br>${number(points.min[index])} to ${number(points.max[index])} in this interval` : "");
-    if (points.rank_max[index] === null) return range;
-    const ranks = `<br>ranks ${number(points.rank_min[index])} to ${number(points.rank_max[index])}`;
-    return `${range}${ranks}${points.worst_rank[index] === null ? "" : `<br>worst rank ${points.worst_rank[index]}`}`;
   }
 
   // Dashed lines of the detectors' thresholds, and those values that the y axis should reach.
@@ -370,8 +439,8 @@ export class Chart {
       limits.push(...shown.filter((each) => extent && each >= extent[0] - reach && each <= extent[1] + reach));
       if (shown.length) labels.push({ detector, y: shown[shown.length - 1] });
       return {
-        type: "scatter", mode: "lines", x: ends.map((end) => plotX(end, store.axis)), y: values, name: plotText(detector), line: { color: colors.threshold, width: 1.2, dash: "dash", shape: "hv" },
-        hovertemplate: `threshold of ${plotText(detector)} %{y:.4~g}<extra></extra>`,
+        type: "scatter", mode: "lines", x: ends.map((end) => plotX(end, store.axis)), y: values, name: `threshold of ${plotText(detector)}`, line: { color: colors.threshold, width: 1.2, dash: "dash", shape: "hv" },
+        hoverinfo: "skip",
       };
     });
     return { traces, limits, labels };
@@ -445,30 +514,127 @@ export class Chart {
     }));
   }
 
-  // A line at the position at which another chart is looked at; null for none.
+  // A line at the position at which a chart is looked at; null for none.
   showCursor(position) {
     if (position === null || position === undefined || !this.isListening || this.isTable) {
       this.cursor?.remove();
       return;
     }
-    const range = this.context.shownRange();
-    const share = (position - range[0]) / (range[1] - range[0]);
-    const width = this.drawnWidth - PLOT_MARGIN.l - PLOT_MARGIN.r;
+    const left = this.#left(position);
     this.cursor ??= element("div", "", "cursor");
-    this.cursor.style.transform = `translateX(${PLOT_MARGIN.l + share * width}px)`;
-    if (share < 0 || share > 1) this.cursor.remove();
+    this.cursor.style.transform = `translateX(${left}px)`;
+    if (left < PLOT_MARGIN.l || left > this.drawn.width - PLOT_MARGIN.r) this.cursor.remove();
     else if (!this.cursor.isConnected) this.plot.append(this.cursor);
   }
 
-  #listen(plotly) {
+  // Where a position of the axis and a value are in the plot, in pixels.
+  #left(position) {
+    const { range: [start, end], width } = this.drawn;
+    return PLOT_MARGIN.l + ((position - start) / (end - start)) * (width - PLOT_MARGIN.l - PLOT_MARGIN.r);
+  }
+
+  #top(value) {
+    const { yaxis: { range: [low, high], type }, height, margin } = this.drawn;
+    const place = type === "log" ? Math.log10(value) : value;
+    return height - margin.b - ((place - low) / (high - low)) * (height - margin.t - margin.b);
+  }
+
+  // Show the values under the pointer, and their position in all charts.
+  #point({ clientX, clientY }) {
+    if (!this.isListening || this.isTable || !this.drawn) return;
+    const { windows, range: [start, end], width } = this.drawn;
+    const area = this.plot.getBoundingClientRect();
+    const [left, top] = [clientX - area.left, clientY - area.top];
+    const position = start + ((left - PLOT_MARGIN.l) / (width - PLOT_MARGIN.l - PLOT_MARGIN.r)) * (end - start);
+    const isPath = axisSignal(this.context.store.axis) !== null;
+    const distance = (points, index) => (isPath
+      ? Math.hypot(this.#left(points.x[index]) - left, this.#top(points.mean[index] * this.unit.factor) - top)
+      : Math.abs(points.x[index] - position));
+    const found = windows.map(({ name, points, inside }) => {
+      let best = null;
+      for (const index of inside) {
+        if (points.mean[index] === null || points.x[index] < start || points.x[index] > end) continue;
+        const own = distance(points, index);
+        // Of several attempts at one position, the last one.
+        if (best === null || own <= best.distance) best = { index, distance: own };
+      }
+      return best && { name, points, ...best };
+    }).filter(Boolean);
+    if (!found.length) return this.#unpoint();
+    const nearest = found.reduce((best, each) => (each.distance < best.distance ? each : best));
+    const x = nearest.points.x[nearest.index];
+    // A curve that has no point near the others is somewhere else.
+    const tolerance = Math.abs(nearest.distance) + (isPath ? 8 : (end - start) / 50);
+    const shown = found.filter((each) => each.distance <= tolerance);
+    this.#showDot(isPath ? nearest : null);
+    showTooltip(this.plot, area.left + this.#left(x), this.#tooltip(nearest, shown, top));
+    this.context.showCursor(x);
+  }
+
+  // The point of a path that the tooltip is about: several are at about the same position.
+  #showDot(found) {
+    if (!found) {
+      this.dot?.remove();
+      return;
+    }
+    this.dot ??= element("div", "", "dot");
+    const { points, index } = found;
+    this.dot.style.transform = `translate(${this.#left(points.x[index])}px, ${this.#top(points.mean[index] * this.unit.factor)}px)`;
+    if (!this.dot.isConnected) this.plot.append(this.dot);
+  }
+
+  #unpoint() {
+    this.#showDot(null);
+    hideTooltip();
+    this.context.showCursor(null);
+  }
+
+  #tooltip(nearest, shown, top) {
+    const { context, names, unit } = this;
+    const { axis } = context.store;
+    const { points, index } = nearest;
+    const number = (value) => chartNumber(value * unit.factor);
+    const withUnit = (value) => `${number(value)}${unit.name ? ` ${unit.name}` : ""}`;
+    const isPath = axisSignal(axis) !== null;
+    const title = [isPath && `step ${chartNumber(points.step[index])}`, chartPosition(points.x[index], axis), context.store.trainingText(points.attempt[index])]
+      .filter(Boolean).join(", ");
+    const smoothed = ({ points: own, index: at }) => this.#smoothed(own, this.drawn.range)?.y[at] ?? null;
+    const isSmooth = context.view.smoothing > 0;
+    if (names.length > 1 || this.signals[0].legend) {
+      const color = (name) => this.#color(name, context.colors);
+      const { rows, others } = closestRows(shown.map((each) => {
+        const value = each.points.mean[each.index];
+        const texts = isSmooth ? [withUnit(smoothed(each)), withUnit(value)] : [withUnit(value)];
+        return { label: this.legends.get(each.name), texts, color: color(each.name), top: this.#top((isSmooth ? smoothed(each) : value) * unit.factor) };
+      }), top);
+      return { title, heads: isSmooth ? ["smoothed", "value"] : [], rows, note: others ? `and ${others} more` : "" };
+    }
+    const isMean = points.max[index] !== points.min[index] && points.min[index] !== null;
+    const rows = [];
+    const color = this.#color(nearest.name, context.colors);
+    if (isSmooth) rows.push({ label: "smoothed", texts: [withUnit(smoothed(nearest))], color });
+    rows.push({ label: isMean ? "mean" : "value", texts: [withUnit(points.mean[index])], color: isSmooth ? plotFade(color, 0.45) : color });
+    if (isMean) rows.push({ label: "in this interval", texts: [`${number(points.min[index])} to ${number(points.max[index])}`] });
+    if (points.rank_max[index] !== null) rows.push({ label: "ranks", texts: [`${number(points.rank_min[index])} to ${number(points.rank_max[index])}`] });
+    if (points.rank_max[index] !== null && points.worst_rank[index] !== null) rows.push({ label: "worst rank", texts: [String(points.worst_rank[index])] });
+    for (const { detector, value } of this.#thresholdsAt(points.x[index])) {
+      rows.push({ label: `threshold of ${detector}`, texts: [withUnit(value)], color: context.colors.threshold, dash: true });
+    }
+    return { title, rows };
+  }
+
+  // The thresholds that hold at a position.
+  #thresholdsAt(position) {
+    const { store, marks } = this.context;
+    return this.names.flatMap((name) => marks.thresholds.get(name) || []).map((line) => {
+      const places = { step: line.x, time: line.time }[store.axis] ?? [];
+      const index = places.findLastIndex((each) => each <= position);
+      return { detector: line.detector, value: index < 0 ? null : line.value[index] };
+    }).filter(({ value }) => value !== null);
+  }
+
+  #listen() {
     this.isListening = true;
-    // A tap shows values: fingers scroll the page.
-    this.plot.onclick = ({ clientX }) => {
-      if (!this.isListening || !matchMedia("(pointer: coarse)").matches) return;
-      const [start, end] = this.context.shownRange();
-      const share = (clientX - this.plot.getBoundingClientRect().left - PLOT_MARGIN.l) / (this.drawnWidth - PLOT_MARGIN.l - PLOT_MARGIN.r);
-      plotly.Fx.hover(this.plot, { xval: plotX(start + share * (end - start), this.context.store.axis) }, ["xy"]);
-    };
     this.plot.on("plotly_relayout", (changes) => {
       const [start, end] = [changes["xaxis.range[0]"], changes["xaxis.range[1]"]];
       if (start === undefined || end === undefined) return;
@@ -476,9 +642,6 @@ export class Chart {
       this.context.zoom([plotValue(start, axis), plotValue(end, axis)], this);
     });
     this.plot.on("plotly_doubleclick", () => this.context.zoom(null, this));
-    this.plot.on("plotly_hover", ({ points }) =>
-      this.context.showCursor(points.length ? plotValue(points[0].x, this.context.store.axis) : null, this));
-    this.plot.on("plotly_unhover", () => this.context.showCursor(null, this));
   }
 }
 

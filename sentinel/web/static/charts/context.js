@@ -1,8 +1,10 @@
 // What the charts of a page share: data, marks, the shown range, and the order in which they draw.
 import { showToast } from "../dom.js";
+import { axisSignal } from "./horizontal_axis.js";
 import { Marks } from "./marks.js";
 import { loadPlotly, plotColors } from "./plot.js";
 import { SeriesStore } from "./series.js";
+import { chartUnitName } from "./units.js";
 
 // Drawing stops for a frame after this time, so that the page answers in between.
 const CONTEXT_FRAME_MS = 40;
@@ -15,6 +17,10 @@ const CONTEXT_LIVE_PAUSE = 2;
 const CONTEXT_THRESHOLDS_MS = 60000;
 const CONTEXT_MARKS_MS = 30000;
 const CONTEXT_POLL_MS = 15000;
+// Room on both sides of the values of a signal, as a share of their range.
+const CONTEXT_SIGNAL_MARGIN = 0.02;
+// Times after which what could not be loaded is asked for again.
+const CONTEXT_RETRY_MS = [2000, 5000, 15000, 30000];
 
 // In a report all charts are drawn: it may be printed, or read by a program.
 const CONTEXT_REPORT_MARGIN = "100000px 0px";
@@ -37,11 +43,13 @@ function contextMeasure(name, start) {
 }
 
 class ChartContext {
-  constructor({ source, view }) {
+  constructor(page) {
+    const { source, view } = page;
+    this.page = page;
     this.source = source;
     this.view = view;
     this.store = new SeriesStore(source, (missing, axis) => {
-      showToast(`This run does not count ${missing}: the charts show ${axis}s.`);
+      showToast(`This run does not ${missing === "tokens" ? "count" : "log"} ${missing}: the charts show ${axis}s.`);
       view.set({ axis });
     });
     this.store.clear(view.axis);
@@ -53,6 +61,10 @@ class ChartContext {
     this.built = new Set();
     this.dirty = new Set();
     this.wanted = new Set();
+    // Why the points of a signal are not here, by its name.
+    this.problems = new Map();
+    this.failureCount = 0;
+    this.retryTimer = 0;
     this.listeners = new Set();
     this.signalListeners = new Set();
     this.observer = new IntersectionObserver((entries) => this.#observe(entries), { rootMargin: source.isReport ? CONTEXT_REPORT_MARGIN : "150px 0px" });
@@ -103,16 +115,32 @@ class ChartContext {
     chart.destroy(this.plotly);
   }
 
+  // The unit of a signal; empty for none, or while it is not known.
+  signalUnit(name) {
+    return this.signalUnits?.get(name) ?? "";
+  }
+
+  // What the axis shows, if it is a signal: its name and unit.
+  axisLabel() {
+    const name = this.store.axisSignal;
+    const unit = chartUnitName(this.signalUnit(name));
+    return unit ? `${name} (${unit})` : name;
+  }
+
   // Start and end of the x axis of all charts; null without any value.
   shownRange() {
     if (this.view.range) return this.view.range;
-    const { domain } = this.store;
-    return domain && (domain[0] === domain[1] ? [domain[0] - 0.5, domain[1] + 0.5] : domain);
+    const { domain, axisSignal: signal } = this.store;
+    if (!domain) return null;
+    // Many points of a path can be at an end of the values of a signal.
+    const margin = domain[0] === domain[1] ? 0.5 : signal === null ? 0 : CONTEXT_SIGNAL_MARGIN * (domain[1] - domain[0]);
+    return margin ? [domain[0] - margin, domain[1] + margin] : domain;
   }
 
   // The range of all charts in steps, or null for the whole run.
   shownSteps() {
     const { range, axis } = this.view;
+    if (axisSignal(axis) !== null) return range && this.store.storedRange(range);
     const steps = range && range.map((value) => this.marks.step(value, axis));
     return steps && !steps.includes(null) ? steps : null;
   }
@@ -146,10 +174,8 @@ class ChartContext {
   }
 
   // A line at the same position of all charts in view; null for none.
-  showCursor(position, hovered) {
-    for (const chart of this.visible) {
-      if (chart !== hovered && chart.showCursor) chart.showCursor(position);
-    }
+  showCursor(position) {
+    for (const chart of this.visible) chart.showCursor?.(position);
   }
 
   #changeView() {
@@ -195,13 +221,29 @@ class ChartContext {
     clearTimeout(late);
   }
 
+  // Load what is missing of these signals; charts whose signals cannot be loaded show that.
   async #fetch(names, range = this.view.range) {
     try {
-      return await this.store.fetch(names, range);
-    } catch {
-      // The page shows that the server does not answer; the curves stay as they are.
+      const arrived = await this.store.fetch(names, range);
+      for (const name of names) this.problems.delete(name);
+      this.failureCount = 0;
+      return arrived;
+    } catch (error) {
+      for (const name of names) this.problems.set(name, error);
+      this.redraw([...this.visible].filter((chart) => chart.names.some((name) => names.includes(name))));
+      if (this.source.isReport) return false;
+      clearTimeout(this.retryTimer);
+      this.retryTimer = setTimeout(() => this.#loadVisible(), CONTEXT_RETRY_MS[Math.min(this.failureCount++, CONTEXT_RETRY_MS.length - 1)]);
       return false;
     }
+  }
+
+  // Load what charts in view lack, which could not be loaded before.
+  retry() {
+    clearTimeout(this.retryTimer);
+    this.problems.clear();
+    this.redraw();
+    this.#loadVisible();
   }
 
   #observe(entries) {
@@ -240,6 +282,7 @@ class ChartContext {
     const missing = names.filter((name) => !this.store.has(name, this.view.range) && !this.wanted.has(name));
     for (const name of missing) this.wanted.add(name);
     if (!this.visible.size) return;
+    this.redraw();
     const unknown = names.filter((name) => !this.marks.thresholds.has(name));
     if (unknown.length) this.marks.loadThresholds(unknown).then((isNew) => isNew && this.redraw());
     const [, plotly] = await Promise.all([missing.length ? this.#fetch(missing) : null, this.#library()]);
@@ -278,7 +321,9 @@ class ChartContext {
   #drawNow(charts) {
     for (const chart of charts) {
       this.dirty.delete(chart);
-      if (this.plotly !== undefined && this.visible.has(chart) && chart !== this.held) chart.draw(this.plotly);
+      // That a chart waits for its points, or cannot have them, is shown without the library.
+      const canDraw = this.plotly !== undefined || !chart.names.every((name) => this.store.overview.has(name));
+      if (canDraw && this.visible.has(chart) && chart !== this.held) chart.draw(this.plotly);
     }
   }
 
@@ -359,19 +404,35 @@ class ChartContext {
 
   // All signals of the run: one answer for all sections, until rows have a name that is not in it.
   signals() {
-    this.knownSignals ??= this.source.getJson("api/signals").then((signals) => {
-      this.signalNames = new Set(signals.map(({ name }) => name));
-      return signals;
-    });
-    this.knownSignals.catch(() => { this.knownSignals = null; });
+    this.knownSignals ??= this.#loadSignals();
     return this.knownSignals;
+  }
+
+  async #loadSignals() {
+    try {
+      const signals = await this.source.getJson("api/signals");
+      this.signalNames = new Set(signals.map(({ name }) => name));
+      this.signalUnits = new Map(signals.map(({ name, unit }) => [name, unit]));
+      // Whoever could not have them asks again.
+      if (this.areSignalsMissing) setTimeout(() => this.#announceSignals());
+      this.areSignalsMissing = false;
+      return signals;
+    } catch (error) {
+      this.areSignalsMissing = true;
+      this.knownSignals = null;
+      throw error;
+    }
+  }
+
+  #announceSignals() {
+    for (const listener of this.signalListeners) listener();
   }
 
   #forgetSignals(rows) {
     if (!this.signalNames || Object.keys(rows.values).every((name) => this.signalNames.has(name))) return;
     this.signalNames = null;
     this.knownSignals = null;
-    for (const listener of this.signalListeners) listener();
+    this.#announceSignals();
   }
 
   // Rows of a live run do not bring thresholds.

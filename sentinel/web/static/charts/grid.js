@@ -1,5 +1,7 @@
-// A grid of charts: groups, those of open incidents first, pinned charts, and a filter by name.
-import { button, container, element, emptyState, recall, remember, setText } from "../dom.js";
+// A grid of charts: groups that can be folded, those of open incidents first, pinned charts, and a
+// filter by name.
+import { button, container, element, emptyState, formatCount, recall, remember, setAttributes, setText } from "../dom.js";
+import { revealNode } from "../frame.js";
 import { Chart } from "./chart.js";
 
 const GRID_PINNED = "Pinned";
@@ -13,12 +15,23 @@ export class ChartGrid {
     this.context = context;
     this.key = `pinned-charts-${id}`;
     this.charts = new Map();
+    this.order = [];
     this.pinned = new Set(JSON.parse(recall(this.key) || "[]"));
     this.urgent = new Map();
-    this.filter = "";
+    this.filter = gridFilter("");
     this.groups = new Map();
     this.element = element("div", "", "chart-groups");
     this.none = emptyState("No chart has this name.");
+    this.shownGroups = [];
+    // Called to clear the filter, where it hides the chart that is wanted.
+    this.listeners = new Set();
+    this.shownFolded = context.view.folded.join("\n");
+    // Another link, or the list of folded groups, was chosen.
+    context.view.subscribe(({ folded }) => {
+      if (folded.join("\n") === this.shownFolded) return;
+      this.shownFolded = folded.join("\n");
+      this.arrange();
+    });
   }
 
   // Show charts: [{ group, title, signals }], in their order.
@@ -57,14 +70,46 @@ export class ChartGrid {
   }
 
   #markUrgent() {
-    for (const { chart } of this.order || []) {
+    for (const { chart } of this.order) {
       chart.setIncidents(chart.names.flatMap((name) => this.urgent.get(name) || []));
     }
   }
 
+  // Show the charts whose names match a text; returns what is wrong with it, or "".
   setFilter(text) {
-    this.filter = text.trim().toLowerCase();
+    this.filter = gridFilter(text);
     this.arrange();
+    return this.filter.problem;
+  }
+
+  // What the search of the page finds: also charts that are folded or filtered away.
+  searchTargets() {
+    return this.order.map(({ key, chart }) => ({ text: chart.title, kind: "chart", open: () => this.reveal(key) }));
+  }
+
+  // Unfold the group of a chart, and bring it into view.
+  reveal(key) {
+    const entry = this.order.find((each) => each.key === key);
+    if (!entry) return;
+    const name = this.#groupOf(entry);
+    if (!this.filter.matches(entry.chart)) for (const listener of this.listeners) listener();
+    this.#group(name).isUnfolded = true;
+    this.#setFolded(this.context.view.folded.filter((each) => each !== name));
+    this.arrange();
+    revealNode(entry.chart.element);
+  }
+
+  // Fold all groups, or unfold all if any is folded.
+  toggleFolds() {
+    this.#setFolded(this.isAnyFolded ? [] : this.shownGroups);
+  }
+
+  get isAnyFolded() {
+    return this.shownGroups.some((name) => this.context.view.folded.includes(name));
+  }
+
+  #setFolded(folded) {
+    this.context.view.set({ folded });
   }
 
   #pin(key) {
@@ -74,31 +119,34 @@ export class ChartGrid {
     this.arrange();
   }
 
-  #matches(chart) {
-    const words = this.filter.split(/\s+/).filter(Boolean);
-    const text = `${chart.title} ${chart.names.join(" ")}`.toLowerCase();
-    return words.every((word) => text.includes(word));
+  #groupOf({ key, group, chart }) {
+    return this.pinned.has(key) ? GRID_PINNED : chart.names.some((name) => this.urgent.has(name)) ? GRID_URGENT : group;
   }
 
   // Put each chart into its group; elements that stay where they are keep their curves.
   arrange() {
     const byGroup = new Map([[GRID_PINNED, []], [GRID_URGENT, []]]);
-    for (const { key, group, chart } of this.order || []) {
-      if (!this.#matches(chart)) continue;
-      const shown = this.pinned.has(key) ? GRID_PINNED : chart.names.some((name) => this.urgent.has(name)) ? GRID_URGENT : group;
-      byGroup.set(shown, [...(byGroup.get(shown) || []), chart]);
+    for (const entry of this.order) {
+      if (!this.filter.matches(entry.chart)) continue;
+      const shown = this.#groupOf(entry);
+      byGroup.set(shown, [...(byGroup.get(shown) || []), entry.chart]);
     }
     const shown = [...byGroup].filter(([, charts]) => charts.length);
+    this.shownGroups = shown.map(([name]) => name).filter((name) => name);
     for (const [name, charts] of shown) {
       const group = this.#group(name);
-      const visible = group.isUnfolded ? charts : charts.slice(0, GRID_FOLD);
+      // What matches a filter is shown wherever it is.
+      const isFolded = name !== "" && !this.filter.text && this.context.view.folded.includes(name);
+      const visible = isFolded ? [] : group.isUnfolded ? charts : charts.slice(0, GRID_FOLD);
       gridReplace(group.grid, visible.map((chart) => chart.element));
       setText(group.count, charts.length);
-      group.more.hidden = visible.length === charts.length;
+      setAttributes(group.toggle, { "aria-expanded": String(!isFolded) });
+      group.grid.hidden = isFolded;
+      group.more.hidden = isFolded || visible.length === charts.length;
       setText(group.more, `Show ${charts.length - visible.length} more`);
     }
     const groups = shown.map(([name]) => this.groups.get(name).element);
-    if (!groups.length && this.filter) groups.push(this.none);
+    if (!groups.length && this.filter.text) groups.push(this.none);
     gridReplace(this.element, groups);
     this.shownCount = shown.reduce((sum, [, charts]) => sum + charts.length, 0);
   }
@@ -107,16 +155,62 @@ export class ChartGrid {
     if (!this.groups.has(name)) {
       const grid = element("div", "", "charts");
       const count = element("span", "", "soft");
-      const heading = container("h3", "group", element("span", name), " ", count);
+      const toggle = button("", () => {
+        const { folded } = this.context.view;
+        this.#setFolded(folded.includes(name) ? folded.filter((each) => each !== name) : [...folded, name]);
+      }, "quiet fold");
+      toggle.append(element("span", name), " ", count);
+      const heading = container("h3", "group", toggle);
       heading.hidden = !name;
       const more = button("", () => {
         this.groups.get(name).isUnfolded = true;
         this.arrange();
       }, "small more");
-      this.groups.set(name, { element: container("section", "", heading, grid, more), grid, count, more, isUnfolded: false });
+      this.groups.set(name, { element: container("section", "", heading, grid, more), grid, count, more, toggle, isUnfolded: false });
     }
     return this.groups.get(name);
   }
+}
+
+// A field that filters the charts of a grid, with how many there are, or why the text is no regular
+// expression.
+export function createChartFilter(grid, id) {
+  const input = setAttributes(element("input", "", "input"), {
+    type: "search", id, placeholder: "Filter charts, such as rew|kl", "aria-label": "Filter charts by name", "aria-describedby": `${id}-result`,
+    title: "Words, or regular expressions such as ^rew",
+  });
+  const result = setAttributes(element("span", "", "soft"), { id: `${id}-result`, role: "status" });
+  const apply = () => {
+    const problem = grid.setFilter(input.value);
+    setAttributes(input, { "aria-invalid": problem ? "true" : null });
+    result.className = problem ? "bad" : "soft";
+    setText(result, problem || (input.value.trim() ? formatCount(grid.shownCount, "chart") : ""));
+  };
+  input.addEventListener("input", apply);
+  grid.listeners.add(() => {
+    input.value = "";
+    apply();
+  });
+  return container("span", "row chart-filter", input, result);
+}
+
+// Whether a chart has each word of a text in its title or in the name of a signal: as a regular
+// expression, or as it is. `problem` states which word is no regular expression.
+function gridFilter(text) {
+  const words = text.trim().split(/\s+/).filter(Boolean);
+  let problem = "";
+  const tests = words.map((word) => {
+    const lower = word.toLowerCase();
+    try {
+      const pattern = new RegExp(word, "i");
+      return (name) => pattern.test(name) || name.toLowerCase().includes(lower);
+    } catch (error) {
+      const reason = error.message.split(": ").at(-1).toLowerCase();
+      problem ||= `“${word}” is not a regular expression (${reason}), and is searched as it is.`;
+      return (name) => name.toLowerCase().includes(lower);
+    }
+  });
+  return { text: words.join(" "), problem, matches: ({ title, names }) => tests.every((test) => [title, ...names].some(test)) };
 }
 
 // Elements that are in place already keep their focus and their curves.

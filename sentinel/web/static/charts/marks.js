@@ -7,6 +7,7 @@ const MARK_SEVERITIES = ["critical", "warning", "info"];
 const MARK_MAX_LABELS = 4;
 const MARK_MAX_SAVES = 80;
 const MARK_MIN_DELAY_MS = 1000;
+const MARK_RETRY_MS = 5000;
 
 export class Marks {
   constructor(source) {
@@ -18,6 +19,8 @@ export class Marks {
     this.clock = [];
     this.thresholds = new Map();
     this.isLoaded = false;
+    // Why they could not be loaded the last time.
+    this.problem = null;
     this.requested = 0;
     this.timer = null;
   }
@@ -27,6 +30,12 @@ export class Marks {
     if (this.timer) return;
     const delay = Math.max(0, this.requested + MARK_MIN_DELAY_MS - performance.now());
     this.timer = setTimeout(() => this.#load(), this.requested ? delay : 0);
+  }
+
+  // Load them now, after a failure.
+  retry() {
+    clearTimeout(this.timer);
+    this.#load();
   }
 
   async #load() {
@@ -45,12 +54,14 @@ export class Marks {
       const byStep = new Map(known.filter(({ step, time }) => step !== null && time !== null).map((event) => [event.step, event]));
       this.clock = [...byStep.values()].sort((a, b) => a.step - b.step);
       this.isLoaded = true;
-      for (const listener of this.listeners) listener();
-    } catch {
-      // The page shows that the server does not answer; the marks stay as they are.
-    } finally {
+      this.problem = null;
       this.timer = null;
+    } catch (error) {
+      // The marks stay as they are.
+      this.problem = error;
+      this.timer = this.source.isReport ? null : setTimeout(() => this.#load(), MARK_RETRY_MS);
     }
+    for (const listener of this.listeners) listener();
   }
 
   // Load the thresholds of these signals; whether there are any.
@@ -99,9 +110,9 @@ export class Marks {
     return from[wanted] + ((value - from[known]) / (to[known] - from[known] || 1)) * (to[wanted] - from[wanted]);
   }
 
-  // Shapes of a chart of these signals over `range`. Positions in tokens are not known.
+  // Shapes of a chart of these signals over `range`. Marks have a step and a time only.
   shapes(signals, axis, range, colors) {
-    if (axis === "tokens") return { shapes: [], annotations: [] };
+    if (!["step", "time"].includes(axis)) return { shapes: [], annotations: [] };
     const [start, end] = range;
     const at = (value) => plotX(value, axis);
     const shapes = [];

@@ -1,4 +1,5 @@
 // Loads plotly.js, and draws with the colours of the page.
+import { axisSignal } from "./horizontal_axis.js";
 import { CHART_AXIS_NOUNS, chartNumber, chartShortNumber } from "./units.js";
 
 const PLOT_CONFIG = {
@@ -103,7 +104,7 @@ export function plotLayout({ width, height, axis, range, colors, yaxis, shapes =
   const font = { color: colors.soft, size: 11, family: "system-ui, sans-serif" };
   const span = range[1] - range[0];
   const line = { gridcolor: colors.grid, zeroline: false, showline: false, ticks: "", automargin: false };
-  const isFine = axis === "hours";
+  const isFine = axis === "hours" || axisSignal(axis) !== null;
   return {
     width, height, shapes, font,
     margin: PLOT_MARGIN, autosize: false, showlegend: false,

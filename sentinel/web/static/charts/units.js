@@ -1,5 +1,6 @@
 // Units of charts: the factor and the name under which the values of a signal are shown.
 import { formatTime } from "../dom.js";
+import { axisSignal } from "./horizontal_axis.js";
 
 const CHART_PREFIXES = {
   seconds: [[1e-6, "µs"], [1e-3, "ms"], [1, "s"], [60, "min"], [3600, "h"]],
@@ -23,6 +24,11 @@ export function chartUnit(unit, largest) {
   }
   if (unit === "ratio") return { factor: 100, name: "%" };
   return { factor: 1, name: CHART_UNIT_NAMES[unit] || (unit || "").replaceAll("_", " ") };
+}
+
+// The name of a unit whose values are shown as they are.
+export function chartUnitName(unit) {
+  return CHART_UNIT_NAMES[unit] && unit !== "ratio" ? CHART_UNIT_NAMES[unit] : (unit || "").replaceAll("_", " ");
 }
 
 // A number with four significant digits, as short as it can be: 0.25, 12,345, 1.3e-5.
@@ -52,5 +58,5 @@ export function chartText(value, unit) {
 // A position on the axis of charts.
 export function chartPosition(value, axis) {
   if (axis === "time") return formatTime(value);
-  return `${CHART_AXIS_NOUNS[axis] ?? "step"} ${chartNumber(value)}`;
+  return `${CHART_AXIS_NOUNS[axis] ?? axisSignal(axis)} ${chartNumber(value)}`;
 }

@@ -7,6 +7,7 @@ const CASE_SIGNALS = 4;
 const CASE_POINTS = 120;
 const CASE_CURVE_SIZE = [300, 46];
 const CASE_REFRESH_SECONDS = 10;
+const CASE_RETRY_MS = 5000;
 // Steps before the onset, as a share of those since then, and at least.
 const CASE_MARGIN = 0.6;
 const CASE_MIN_MARGIN = 30;
@@ -49,8 +50,9 @@ async function loadCaseCurves(page, node, openCase, signals) {
     node.replaceChildren(...signals.filter((name) => series[name]?.x.length > 1).map((name) =>
       caseCurve(page, openCase, known.get(name) ?? { name }, series[name], [from, to])));
   } catch {
-    // The curves of the charts are below.
+    // The charts show why the curves are missing.
     signalFacts = null;
+    if (!page.source.isReport) setTimeout(() => node.isConnected && loadCaseCurves(page, node, openCase, signals), CASE_RETRY_MS);
   }
 }
 

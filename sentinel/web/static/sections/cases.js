@@ -1,10 +1,11 @@
 // Open cases, as their notifications tell them, and those that are resolved.
 import {
-  button, container, createChangeCheck, element, emptyState, formatCount, formatOpenCount, formatTime, formatTrainingEndCount,
+  button, capitalize, container, createChangeCheck, element, emptyState, formatCount, formatOpenCount, formatTime, formatTrainingEndCount,
   formatRanks, isActive, isNumber, setAttributes, setText, severityClass, textWithCode,
 } from "../dom.js";
+import { createLoader } from "../loading.js";
 import { caseCurves, rangeOfCase } from "./case_curves.js";
-import { caseAnchor, isOfTrainingEnd, lastingCases, singleIncidents } from "./header.js";
+import { caseAnchor, isOfTrainingEnd, lastingCases, leadingCase, singleIncidents } from "./header.js";
 import { openAcknowledgeDialog, openSilenceDialog, sendSuppression } from "./suppression.js";
 
 const MAX_RESOLVED_SHOWN = 50;
@@ -13,7 +14,8 @@ export function createCases(page) {
   const open = element("div");
   const silences = element("div", "", "silences");
   const resolved = element("div");
-  const root = container("div", "", silences, open, resolved);
+  const pastCases = createLoader("the resolved cases", () => showResolved(page, resolved, page.run));
+  const root = container("div", "", silences, open, pastCases.element, resolved);
   const isOpenNew = createChangeCheck();
   const areSilencesNew = createChangeCheck();
   let resolvedKey = "";
@@ -49,7 +51,7 @@ export function createCases(page) {
       const key = JSON.stringify([run.state, run.cases.map(({ name }) => name)]);
       if (key !== resolvedKey) {
         resolvedKey = key;
-        showResolved(page, resolved, run);
+        pastCases.request();
       }
     },
     isEmpty: (run) => !run.cases.length && !run.incidents.length && !page.pastCases.length && !run.silences?.length,
@@ -114,8 +116,7 @@ function caseCard(page, openCase, incidents) {
   const { detector, diagnosis, message, ranks } = openCase;
   const notes = [...message.also.map((text) => `Also: ${text}`), ...message.notes];
   const card = container("article", `card case ${severityClass(openCase)}`,
-    container("div", "top", element("span", openCase.severity, "pill"), element("h3", message.subject),
-      diagnosis && confidenceBar(diagnosis)),
+    container("div", "top", element("span", openCase.severity, "pill"), element("h3", caseTitle(page, openCase))),
     element("p", openCase.now ?? "", "now"),
     element("p", message.since, "soft since"),
     container("div", "case-body parts", container("div", "parts",
@@ -133,6 +134,12 @@ function caseCard(page, openCase, incidents) {
   card.id = caseAnchor(openCase.name);
   card.tabIndex = -1;
   return card;
+}
+
+// The text of the leading case is at the top of the page.
+function caseTitle(page, { name, diagnosis, detector, message }) {
+  if (!page.run || leadingCase(page.run, page.pastCases)?.name !== name) return message.subject;
+  return capitalize(diagnosis?.title ?? detector.replaceAll("_", " "));
 }
 
 function incidentCard(page, incident) {
@@ -199,13 +206,6 @@ function stackLines(incident) {
 
 function factList(facts) {
   return facts.length > 0 && container("ul", "", ...facts.map((fact) => textWithCode("li", fact)));
-}
-
-function confidenceBar(diagnosis) {
-  const bar = element("progress", diagnosis.confidence_text);
-  bar.value = diagnosis.confidence;
-  bar.setAttribute("aria-label", "Confidence");
-  return container("span", "confidence", bar, element("span", diagnosis.confidence_text));
 }
 
 // Evidence in the order of its steps; settings have no step and come last.
@@ -276,12 +276,7 @@ function silenceBanner(page, silence) {
 
 // Cases that are over, newest first, each with its text on demand.
 async function showResolved(page, parent, run) {
-  let all;
-  try {
-    all = await page.source.getJson("api/cases");
-  } catch {
-    return;
-  }
+  const all = await page.source.getJson("api/cases");
   const shown = new Set([...run.cases, ...lastingCases(run, all)].map(({ name }) => name));
   const over = all.filter(({ name }) => !shown.has(name)).slice(0, MAX_RESOLVED_SHOWN);
   parent.replaceChildren(...(over.length

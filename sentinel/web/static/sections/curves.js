@@ -1,10 +1,11 @@
 // Curves of everything that the run logs.
-import { button, container, element, emptyState, formatCount, isActive, setText, showToast } from "../dom.js";
+import { NATURAL_ORDER, button, container, emptyState, groupBy, isActive, setText, showToast } from "../dom.js";
+import { createLoader } from "../loading.js";
 import { chartContext } from "../charts/context.js";
-import { ChartGrid } from "../charts/grid.js";
+import { ChartGrid, createChartFilter } from "../charts/grid.js";
 
 const CURVES_GROUPS = [
-  ["main", "Main"], ["training", "Training"], ["policy", "Policy"], ["reward", "Reward"], ["evaluation", "Evaluation"], ["logged", "Logged"],
+  ["main", "Main"], ["training", "Training"], ["policy", "Policy"], ["reward", "Reward"], ["evaluation", "Evaluation"],
 ];
 // How much of the run is shown around an incident, as a share of its length, and at least in steps.
 const CURVES_MARGIN = 1;
@@ -13,61 +14,68 @@ const CURVES_MIN_MARGIN = 20;
 export function createCurves(page) {
   const context = chartContext(page);
   const grid = new ChartGrid(context, "curves");
-  const count = element("span", "", "soft");
-  const filter = element("input", "", "input");
-  filter.type = "search";
-  filter.id = "chart-filter";
-  filter.placeholder = "Filter charts";
-  filter.setAttribute("aria-label", "Filter charts by name");
-  filter.addEventListener("input", () => {
-    grid.setFilter(filter.value);
-    count.textContent = filter.value ? formatCount(grid.shownCount, "chart") : "";
-  });
   const jumps = container("span", "row jumps",
     button("‹ Incident", () => jumpToIncident(page, -1), "small"), button("Incident ›", () => jumpToIncident(page, 1), "small"));
   jumps.firstChild.setAttribute("aria-label", "Previous incident");
   jumps.lastChild.setAttribute("aria-label", "Next incident");
   const whole = button("Whole run", () => context.zoom(null), "small");
-  const bar = container("div", "row chart-bar", filter, count, container("span", "row end", jumps, whole));
+  const folds = button("", () => grid.toggleFolds(), "small");
+  const bar = container("div", "row chart-bar", createChartFilter(grid, "chart-filter"), container("span", "row end", jumps, folds, whole));
   const empty = emptyState("");
-  const body = container("div", "", bar, grid.element, empty);
-  bar.hidden = true;
+  bar.hidden = empty.hidden = true;
 
   const showRange = () => {
     whole.disabled = !page.view.range;
     jumps.hidden = !context.marks.intervals.length;
+    setText(folds, grid.isAnyFolded ? "Unfold groups" : "Fold groups");
+    folds.hidden = grid.shownGroups.length < 2;
   };
   page.view.subscribe(showRange);
   context.marks.listeners.add(showRange);
 
-  const load = async () => {
-    try {
-      const signals = (await context.signals()).filter(({ group }) => group !== "machine");
-      const known = new Map(CURVES_GROUPS);
-      const order = [...known.keys()];
-      const rank = (signal) => (order.indexOf(signal.group) + order.length + 1) % (order.length + 1);
-      const sorted = signals.map((signal, index) => ({ signal, index })).sort((a, b) => rank(a.signal) - rank(b.signal) || a.index - b.index);
-      grid.setCharts(sorted.map(({ signal }) => ({ group: known.get(signal.group) || "Logged", title: signal.label || signal.name, signals: [signal] })));
-      bar.hidden = !signals.length;
-      empty.hidden = Boolean(signals.length);
-      showRange();
-    } catch {
-      // The page shows that the server does not answer.
-    }
-  };
-  context.signalListeners.add(load);
-  load();
+  const loader = createLoader("the signals", async () => {
+    const signals = (await context.signals()).filter(({ group }) => group !== "machine");
+    grid.setCharts(curvesInGroups(signals));
+    bar.hidden = !signals.length;
+    empty.hidden = Boolean(signals.length);
+    showRange();
+  });
+  context.signalListeners.add(loader.request);
+  loader.request();
 
   return {
     id: "curves",
     title: "Curves",
-    element: body,
+    element: container("div", "", loader.element, bar, grid.element, empty),
     update(run) {
       setText(empty, isActive(run) ? "No value yet. Curves appear with the first step that the run logs." : "The run logged no value.");
       grid.setIncidents((run.incidents || []).filter(({ state }) => state !== "resolved"));
     },
+    searchTargets: () => grid.searchTargets(),
     urgency: () => 0,
   };
+}
+
+// The signals of the catalogue by what they are about, in its order, and then what else is logged by
+// the prefix that several names share, as numbers sort: layer_2 before layer_10.
+function curvesInGroups(signals) {
+  const titles = new Map(CURVES_GROUPS);
+  const chart = (group) => (signal) => ({ group, title: signal.label || signal.name, signals: [signal] });
+  const known = groupBy(signals.filter(({ group }) => titles.has(group)), ({ group }) => group);
+  const logged = signals.filter(({ group }) => !titles.has(group)).sort((a, b) => NATURAL_ORDER(a.name, b.name));
+  const prefixed = groupBy(logged, ({ name }) => curvePrefix(name));
+  const shared = [...prefixed].filter(([prefix, members]) => prefix && members.length > 1);
+  const single = logged.filter(({ name }) => !shared.some(([prefix]) => prefix === curvePrefix(name)));
+  return [
+    ...CURVES_GROUPS.flatMap(([group, title]) => (known.get(group) ?? []).map(chart(title))),
+    ...single.map(chart("Logged")),
+    ...shared.flatMap(([prefix, members]) => members.map(chart(prefix))),
+  ];
+}
+
+// What stands before the first slash or dot of a name; empty without one.
+function curvePrefix(name) {
+  return /^[^/.]+(?=[/.])/.exec(name)?.[0] ?? "";
 }
 
 // Zoom about the middle of the shown range by a factor, and move by a share of it.
@@ -86,8 +94,8 @@ export function jumpToIncident(page, direction) {
   const context = chartContext(page);
   const { axis, range } = page.view;
   const key = axis === "time" ? "time" : "step";
-  if (axis === "tokens") {
-    showToast("Incidents have no position in tokens. Choose steps or time.");
+  if (!["step", "time"].includes(axis)) {
+    showToast("Incidents have a step and a time only. Choose steps or time as the axis.");
     return;
   }
   const incidents = context.marks.incidents();

@@ -1,5 +1,6 @@
 // Notifications and how far each is, by sink.
-import { container, createTable, element, emptyState, formatCount, formatTime, formatDuration, isNumber } from "../dom.js";
+import { container, createTable, element, emptyState, formatCount, formatTime, formatDuration, isActive, isNumber } from "../dom.js";
+import { createLoader } from "../loading.js";
 
 const STATE_CLASSES_OF_DELIVERY = { delivered: "good", dead: "bad", sending: "warn", queued: "warn", withheld: "soft" };
 
@@ -10,38 +11,33 @@ export function createDeliveries(page) {
     + "`sentinel notify test` sends one.");
   let rows = [];
   let shownFor = "";
-  const show = async () => {
-    try {
-      rows = await page.source.getJson("api/deliveries");
-    } catch {
-      shownFor = "";
-      return;
-    }
+  const loader = createLoader("the notifications", async () => {
+    rows = await page.source.getJson("api/deliveries");
     table.setRows(rows.map((row) => [
       row.sink, element("span", row.state, STATE_CLASSES_OF_DELIVERY[row.state] ?? "soft"), row.reason, row.severity,
       String(row.incident ?? "").split("/").pop(), row.tries, formatTime(row.created), nextText(row, page.source.now()), row.last_error ?? ""]));
     table.element.hidden = !rows.length;
     empty.hidden = rows.length > 0;
-    page.frame.refresh("deliveries");
-  };
+  }, () => page.frame.refresh("deliveries"));
+  table.element.hidden = empty.hidden = true;
   // A retry changes no incident, so the list is asked for now and then while one is waiting.
   setInterval(() => {
-    if (!document.hidden && !page.source.isReport && rows.some(({ state }) => ["queued", "sending"].includes(state))) show();
+    if (!document.hidden && !page.source.isReport && rows.some(({ state }) => ["queued", "sending"].includes(state))) loader.request();
   }, 5000);
   return {
     id: "deliveries",
     title: "Notifications",
     isClosed: true,
-    element: container("div", "", table.element, empty),
-    note: () => deliveriesNote(rows),
+    element: container("div", "", loader.element, table.element, empty),
+    note: () => (loader.isLoaded ? deliveriesNote(rows) : ""),
     update(run) {
       const key = JSON.stringify([run.state, run.delivery_problems, run.cases.map(({ name, severity, diagnosis }) => [name, severity, diagnosis?.cause]),
         run.incidents.map(({ name, acknowledged, silenced }) => [name, acknowledged, silenced])]);
       if (key === shownFor) return;
       shownFor = key;
-      show();
+      loader.request();
       // The agent sends a moment after the case opens.
-      if (!page.source.isReport) setTimeout(show, 2500);
+      if (isActive(run) && !page.source.isReport) setTimeout(loader.request, 2500);
     },
     urgency: (run) => (run.delivery_problems?.length ? 50 : 0),
   };

@@ -10,7 +10,7 @@ const MAX_STEP_TIMES = 50;
 // Elements for the bar (`bar`) and below it (`element`).
 export function createHeader(page) {
   const name = element("h1", "sentinel");
-  const state = setAttributes(element("span", "connecting", "badge info"), { role: "status" });
+  const state = setAttributes(element("span", "loading", "badge info"), { role: "status" });
   const list = setAttributes(element("a", "Runs", "crumb"), { href: "../../" });
   list.hidden = true;
   // The id, where the user gave the run a name.
@@ -34,6 +34,11 @@ export function createHeader(page) {
     setText(state, [run.state, run.tier !== "page" && run.tier, isOld && "no answer"].filter(Boolean).join(", "));
     state.className = `badge ${isOld ? "warning" : STATE_CLASSES[run.state] ?? "critical"}`;
   };
+  const showConnection = () => {
+    const text = connectionText(isUnreachable, run);
+    connection.hidden = !text;
+    setText(connection, text);
+  };
   const showTiles = () => run && fillTiles(tiles, tilesOf(run, pace, page.source));
   setInterval(showTiles, 1000);
 
@@ -50,6 +55,7 @@ export function createHeader(page) {
       setText(id, run.name ? run.run : "");
       name.title = run.run || "";
       showState();
+      showConnection();
       showVerdict(verdict, run, page.pastCases);
       showTiles();
       const problems = problemsOf(run);
@@ -59,19 +65,17 @@ export function createHeader(page) {
     },
     setConnection(status) {
       isUnreachable = status === "unreachable";
-      const text = connectionText(status, run);
-      connection.hidden = !text;
-      setText(connection, text);
+      showConnection();
       if (run) showState();
     },
   };
 }
 
-function connectionText(status, run) {
-  if (status === "unreachable") {
-    return `The agent does not answer. ${run ? "The page shows the last state that it got. " : ""}It tries again every few seconds.`;
-  }
-  return status === "reconnecting" && !run ? "Connecting to the agent." : "";
+// Without a state, what is missing is shown in place of the sections.
+function connectionText(isUnreachable, run) {
+  if (!isUnreachable || !run) return "";
+  const server = isActive(run) && run.is_live !== false && !run.log ? "agent" : "server";
+  return `The ${server} does not answer. The page shows the last state that it got. It tries again every few seconds.`;
 }
 
 function titleOf(run) {
@@ -102,6 +106,11 @@ export function lastingCases(run, pastCases) {
     .sort((a, b) => Number(b.severity === "critical") - Number(a.severity === "critical") || a.onset_step - b.onset_step);
 }
 
+// The case that the line at the top is about, whose text is there; undefined without one.
+export function leadingCase(run, pastCases) {
+  return run.cases[0] ?? (singleIncidents(run).length ? undefined : lastingCases(run, pastCases)[0]);
+}
+
 // Whether a case was there when its training ended, one of several of the run, and not when the run did.
 export function isOfTrainingEnd({ lasted_until: end }) {
   return end === "the training finished";
@@ -117,10 +126,11 @@ function showVerdict(node, run, pastCases) {
   const [worst] = open;
   const lasting = lastingCases(run, pastCases);
   const target = worst ?? singleIncidents(run)[0] ?? lasting[0];
+  // When it was found, and how sure its cause is, are at the case.
   const [className, title, detail] = worst
     ? [severityClass(worst), worst.message.subject,
-      [run.state === "finished" ? "It lasted until the run finished." : "", worst.now, worst.message.since, open.length > 1 ? `${formatCount(open.length - 1, "other case")} open.` : ""]
-        .filter(Boolean).join(" ")]
+      [run.state === "finished" ? "It lasted until the run finished." : "", worst.now, isNumber(worst.onset_step) && `Since step ${formatNumber(worst.onset_step)}.`,
+        open.length > 1 ? `${formatCount(open.length - 1, "other case")} open.` : ""].filter(Boolean).join(" ")]
     : verdictWithoutCase(run, lasting);
   node.className = `verdict ${className}`;
   setAttributes(node, { href: target ? `#${encodeName(caseAnchor(target.name))}` : null });

@@ -1,5 +1,6 @@
 // Every incident of the run, the newest first.
 import { container, createTable, element, emptyState, formatCount, severityClass } from "../dom.js";
+import { createLoader } from "../loading.js";
 
 export function createIncidents(page) {
   const table = createTable("All incidents", ["Incident", "Severity", "State", { title: "Cause", className: "long" },
@@ -8,13 +9,8 @@ export function createIncidents(page) {
   const empty = emptyState("None. Detectors look at every step; what they find is kept here.");
   let incidents = [];
   let shownFor = "";
-  const show = async () => {
-    try {
-      incidents = await page.source.getJson("api/incidents");
-    } catch {
-      shownFor = "";
-      return;
-    }
+  const loader = createLoader("the incidents", async () => {
+    incidents = await page.source.getJson("api/incidents");
     page.setIncidents(incidents);
     table.setRows(incidents.map((each) => [
       each.name.split("/").pop(), element("span", each.severity, `pill ${severityClass(each)}`), each.state,
@@ -22,20 +18,20 @@ export function createIncidents(page) {
       each.resolution || "", each.flaps]));
     table.element.hidden = !incidents.length;
     empty.hidden = incidents.length > 0;
-    page.frame.refresh("incidents");
-  };
+  }, () => page.frame.refresh("incidents"));
+  table.element.hidden = empty.hidden = true;
   return {
     id: "incidents",
     title: "All incidents",
     isClosed: true,
-    element: container("div", "", table.element, empty),
-    note: () => (incidents.length ? formatCount(incidents.length, "incident") : "none"),
+    element: container("div", "", loader.element, table.element, empty),
+    note: () => (incidents.length ? formatCount(incidents.length, "incident") : loader.isLoaded ? "none" : ""),
     update(run) {
       // Asked for again only when an open one changed.
       const key = JSON.stringify([run.state, run.incidents.map(({ name, state, severity, diagnosis }) => [name, state, severity, diagnosis?.cause])]);
       if (key === shownFor) return;
       shownFor = key;
-      show();
+      loader.request();
     },
     urgency: () => 0,
   };

@@ -1,6 +1,7 @@
 // The sections of results of insight. What draws them is loaded once there is something to draw, so
 // that the page of a run without results is as small as ever.
 import { container, element, emptyState, isActive, textWithCode } from "../dom.js";
+import { createLoader } from "../loading.js";
 
 // How each result is made, by the id of its section.
 const INSIGHT_SECTIONS = [
@@ -31,23 +32,19 @@ export function loadInsightDrawings() {
 
 export function createInsightSections(page) {
   const sections = INSIGHT_SECTIONS.map(([id, title]) => new InsightSection(page, id, title));
-  let mark = "";
-  const update = async ({ insight = "", layers = false }) => {
-    const key = `${insight} ${layers}`;
-    if (key === mark || (!insight && !layers)) return;
-    mark = key;
-    try {
-      const items = insight ? await page.source.getJson("api/insight") : [];
-      // Gradient flow is part of the history of the run.
-      if (layers) items.push({ kind: "gradient_flow", id: "" });
-      for (const section of sections) await section.show(items.filter(({ kind }) => kind.replaceAll("_", "-") === section.id));
-    } catch {
-      // The next state tries again.
-      mark = "";
-    }
-    page.frame.refresh("insight");
+  let known = { insight: "", layers: false };
+  const loader = createLoader("the results of insight", async () => {
+    const items = known.insight ? await page.source.getJson("api/insight") : [];
+    // Gradient flow is part of the history of the run.
+    if (known.layers) items.push({ kind: "gradient_flow", id: "" });
+    for (const section of sections) await section.show(items.filter(({ kind }) => kind.replaceAll("_", "-") === section.id));
+  }, () => page.frame.refresh("insight"));
+  const update = ({ insight = "", layers = false }) => {
+    if (insight === known.insight && layers === known.layers) return;
+    known = { insight, layers };
+    loader.request();
   };
-  const missing = createMissingInsight(sections, update);
+  const missing = createMissingInsight(sections, loader, update);
   return [...sections, missing];
 }
 
@@ -98,22 +95,27 @@ class InsightSection {
 }
 
 // What is not there, and the line of code that makes it.
-function createMissingInsight(sections, update) {
+function createMissingInsight(sections, loader, update) {
   const list = element("dl", "", "insight-missing");
+  const lead = emptyState("Not measured in this run:");
   const known = INSIGHT_SECTIONS.filter(([, , code]) => code);
   const isMissing = ([id]) => !sections.find((section) => section.id === id).isShown();
+  const isWaiting = ({ insight, layers }) => Boolean(insight || layers) && !loader.isLoaded;
   return {
     id: "insight",
     title: "Insight",
     isClosed: true,
-    element: container("div", "", emptyState("Not measured in this run:"), list),
+    element: container("div", "", loader.element, lead, list),
     update(run) {
       update(run);
+      // Nothing is asked for if the run has no results.
+      if (!run.insight && !run.layers) loader.element.hidden = true;
+      lead.hidden = list.hidden = isWaiting(run);
       list.replaceChildren(...known.filter(isMissing).flatMap(([, title, code]) =>
         [element("dt", title), textWithCode("dd", `\`${code}\``)]));
     },
-    note: () => known.filter(isMissing).map(([, title], index) => (index ? title.toLowerCase() : title)).join(", ") + ": not measured",
-    isShown: (run) => isActive(run) && !run.log && known.some(isMissing),
+    note: (run) => (isWaiting(run) ? "" : `${known.filter(isMissing).map(([, title], index) => (index ? title.toLowerCase() : title)).join(", ")}: not measured`),
+    isShown: (run) => isWaiting(run) || (isActive(run) && !run.log && known.some(isMissing)),
     urgency: () => 0,
   };
 }

@@ -1,5 +1,6 @@
 // Curves of the machines: GPUs, processors, memory, network and disks.
 import { container, emptyState, groupBy, isActive } from "../dom.js";
+import { createLoader } from "../loading.js";
 import { chartContext } from "../charts/context.js";
 import { ChartGrid } from "../charts/grid.js";
 
@@ -9,25 +10,20 @@ export function createMachineCurves(page) {
   const context = chartContext(page);
   const grid = new ChartGrid(context, "nodes");
   const empty = emptyState("No measurement of a machine yet. The agent measures its node every few seconds.");
-  const body = container("div", "", grid.element, empty);
+  empty.hidden = true;
   let isEmpty = true;
-  const load = async () => {
-    try {
-      const signals = (await context.signals()).filter((signal) => signal.group === "machine" && signal.count > 0);
-      grid.setCharts(machineCharts(signals));
-      isEmpty = !signals.length;
-      empty.hidden = !isEmpty;
-      page.frame?.refresh("machine-curves");
-    } catch {
-      // The page shows that the server does not answer.
-    }
-  };
-  context.signalListeners.add(load);
-  load();
+  const loader = createLoader("the signals", async () => {
+    const signals = (await context.signals()).filter((signal) => signal.group === "machine" && signal.count > 0);
+    grid.setCharts(machineCharts(signals));
+    isEmpty = !signals.length;
+    empty.hidden = !isEmpty;
+  }, () => page.frame.refresh("machine-curves"));
+  context.signalListeners.add(loader.request);
+  loader.request();
   return {
     id: "machine-curves",
     title: "Machine curves",
-    element: body,
+    element: container("div", "", loader.element, grid.element, empty),
     update(run) {
       grid.setIncidents((run.incidents || []).filter(({ state }) => state !== "resolved"));
     },

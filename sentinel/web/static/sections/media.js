@@ -1,38 +1,31 @@
 // Images and histograms of log files, by name, each with its steps.
-import { container, element, emptyState, formatCount, formatNumber, groupBy, isActive, setAttributes, svgElement } from "../dom.js";
+import { container, element, formatCount, formatNumber, groupBy, isActive, setAttributes, svgElement } from "../dom.js";
+import { createLoader } from "../loading.js";
 
 const MEDIA_LIMIT = 500;
 const HISTOGRAM_BINS = 40;
 
 export function createMedia(page) {
   const gallery = element("div", "", "gallery");
-  const empty = emptyState("None. Images and histograms of TensorBoard and W&B files are shown here.");
   let count = 0;
   let loadedAt = 0;
-  const load = async () => {
-    let media;
-    try {
-      media = await page.source.getJson(`api/media?limit=${MEDIA_LIMIT}`);
-    } catch {
-      return;
-    }
+  const loader = createLoader("the images and histograms", async () => {
+    const media = await page.source.getJson(`api/media?limit=${MEDIA_LIMIT}`);
     if (media.length === count && count > 0) return;
     count = media.length;
     gallery.replaceChildren(...[...groupBy(media, ({ name }) => name)].map(([name, items]) => mediaFigure(page.source, name, items)));
-    empty.hidden = count > 0;
-    page.frame.refresh("media");
-  };
+  }, () => page.frame.refresh("media"));
   return {
     id: "media",
     title: "Images and histograms",
     isClosed: true,
-    element: container("div", "", gallery, empty),
+    element: container("div", "", loader.element, gallery),
     note: () => formatCount(count, "item"),
     isShown: () => count > 0,
     update(run) {
       if (loadedAt && (!isActive(run) || page.source.isReport || Date.now() - loadedAt < 30000)) return;
       loadedAt = Date.now();
-      load();
+      loader.request();
     },
     urgency: () => 0,
   };

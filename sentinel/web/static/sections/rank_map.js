@@ -1,11 +1,13 @@
 // Heat map of ranks: one row per rank, one column per part of the run.
 import { choice, container, element, emptyState, isActive, setText } from "../dom.js";
+import { createLoadingState } from "../loading.js";
 import { chartContext } from "../charts/context.js";
 import { PLOT_SCALE, plotDraw, plotLayout, plotText, plotValue } from "../charts/plot.js";
 import { chartNumber, chartUnit } from "../charts/units.js";
 
 const RANK_MAP_COLUMNS = 240;
 const RANK_MAP_REFRESH_MS = 30000;
+const RANK_MAP_RETRY_MS = 5000;
 const RANK_MAP_SIGNALS = ["step_time", "grad_norm", "loss"];
 const RANK_MAP_UNITS = { step_time: "seconds", data_time: "seconds" };
 
@@ -48,9 +50,13 @@ class RankMap {
     this.plot.setAttribute("aria-label", "Heat map of ranks");
     this.plot.addEventListener("pointerdown", () => context.hold(this), true);
     this.empty = emptyState("");
+    this.loading = createLoadingState("the values of ranks", () => {
+      this.loaded = -Infinity;
+      this.refresh();
+    });
     this.controls = container("div", "row", this.select, this.scale);
     this.card = container("div", "chart rank-map", this.controls, this.summary, this.plot);
-    this.element = container("div", "", this.card, this.empty);
+    this.element = container("div", "", this.loading.element, this.card, this.empty);
     this.card.hidden = true;
     this.empty.hidden = true;
   }
@@ -77,9 +83,12 @@ class RankMap {
       if (key !== this.key) return;
       this.grid = grid;
       this.receivedAt = performance.now();
+      this.loading.hide();
       this.context.redraw([this]);
-    } catch {
-      // The page shows that the server does not answer.
+    } catch (error) {
+      if (key !== this.key) return;
+      this.loading.showProblem(error);
+      if (!this.page.source.isReport) setTimeout(() => key === this.key && this.#load(range, key), RANK_MAP_RETRY_MS);
     }
   }
 

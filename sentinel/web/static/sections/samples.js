@@ -2,6 +2,7 @@
 import {
   button, choice, container, element, emptyState, formatCount, formatNumber, formatPercent, isNumber, setAttributes, setText,
 } from "../dom.js";
+import { createLoader } from "../loading.js";
 import { diffElements, markRepetition, textElement } from "./texts.js";
 
 const PAGE_SIZE = 10;
@@ -50,7 +51,6 @@ export function createSamples(page) {
   const controls = container("div", "row sample-controls", container("span", "row", older, stepChoice, newer), otherChoice, sort, search);
   const empty = emptyState("No text yet. Integrations with TRL and verl record samples by themselves; elsewhere call "
     + "`sentinel.log_samples(prompts=…, completions=…, rewards=…)`.");
-  const root = container("div", "", controls, status, list, more, empty);
 
   const stepBy = (direction) => {
     const index = Math.max(0, steps.findIndex(([step]) => String(step) === chosen));
@@ -67,34 +67,33 @@ export function createSamples(page) {
     older.disabled = index === steps.length - 1;
     newer.disabled = index <= 0;
   };
-  const load = async () => {
+  const loader = createLoader("the samples", async () => {
     const number = ++loadNumber;
+    loadedAt = Date.now() / 1000;
     const [isComparing, words] = [Boolean(chosen && other), search.value.trim()];
     const limit = sort.value === "newest" ? PAGE_SIZE : SORTED_SAMPLES;
-    try {
-      const [foundSteps, found] = await Promise.all([page.source.getJson("api/sample-steps"),
-        isComparing ? [] : page.source.getJson(samplesPath(chosen, words, null, limit))]);
-      const compared = isComparing ? await comparedEntries(page.source, Number(chosen), Number(other), words) : null;
-      if (number !== loadNumber) return;
-      steps = [...foundSteps].sort(([a], [b]) => b - a);
-      // The answer has the oldest first.
-      samples = [...found].reverse();
-      hasOlder = sort.value === "newest" && found.length >= PAGE_SIZE && samples.at(-1).id !== undefined;
-      const sorted = sortedSamples(samples, sort.value);
-      entries = compared ?? sorted.map((sample, index) => () => sampleElement(sample, sorted[index - 1]));
-      if (!entries.length && steps.length) entries = [() => element("p", "No sample contains these words.", "soft")];
-      shownCount = 0;
-      list.replaceChildren();
-      showMore();
-    } catch (error) {
-      if (number === loadNumber) list.replaceChildren(element("p", error.message, "bad"));
-    }
+    const [foundSteps, found] = await Promise.all([page.source.getJson("api/sample-steps"),
+      isComparing ? [] : page.source.getJson(samplesPath(chosen, words, null, limit))]);
+    const compared = isComparing ? await comparedEntries(page.source, Number(chosen), Number(other), words) : null;
+    if (number !== loadNumber) return;
+    steps = [...foundSteps].sort(([a], [b]) => b - a);
+    // The answer has the oldest first.
+    samples = [...found].reverse();
+    hasOlder = sort.value === "newest" && found.length >= PAGE_SIZE && samples.at(-1).id !== undefined;
+    const sorted = sortedSamples(samples, sort.value);
+    entries = compared ?? sorted.map((sample, index) => () => sampleElement(sample, sorted[index - 1]));
+    if (!entries.length && steps.length) entries = [() => element("p", "No sample contains these words.", "soft")];
+    shownCount = 0;
+    list.replaceChildren();
+    showMore();
     loadedAt = Date.now() / 1000;
     fillSteps();
     controls.hidden = !steps.length;
     empty.hidden = steps.length + samples.length > 0;
-    page.frame.refresh("samples");
-  };
+  }, () => page.frame.refresh("samples"));
+  const load = () => loader.request();
+  controls.hidden = more.hidden = empty.hidden = true;
+  const root = container("div", "", loader.element, controls, status, list, more, empty);
   // Show the next entries; of the newest samples, older ones are fetched.
   const showMore = async () => {
     const number = loadNumber;
@@ -122,13 +121,10 @@ export function createSamples(page) {
     id: "samples",
     title: "Samples",
     element: root,
-    isEmpty: () => loadNumber > 0 && loadedAt > 0 && !steps.length,
-    note: () => (steps.length ? `newest of step ${formatNumber(steps[0][0])}` : "none"),
+    isEmpty: () => loader.isLoaded && !steps.length,
+    note: () => (steps.length ? `newest of step ${formatNumber(steps[0][0])}` : loader.isLoaded ? "none" : ""),
     update() {
-      if (loadedAt === 0 || isFollowing()) {
-        loadedAt = Date.now() / 1000;
-        load();
-      }
+      if (loadedAt === 0 || isFollowing()) load();
     },
     urgency: () => 0,
   };

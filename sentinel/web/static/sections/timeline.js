@@ -1,5 +1,6 @@
 // Which detectors fired when: one row per detector that had incidents.
 import { container, element, emptyState, formatDate, severityClass } from "../dom.js";
+import { createLoadingState } from "../loading.js";
 import { chartContext } from "../charts/context.js";
 import { chartNumber } from "../charts/units.js";
 
@@ -17,7 +18,9 @@ export function createTimeline(page) {
     ...[["critical", "critical"], ["warning", "warning"], ["info", "info"]].map(([name, text]) => container("span", "", element("i", "", `state ${name} firing`), text)),
     ...["acknowledged", "silenced", "resolved"].map((state) => container("span", "", element("i", "", `state info ${state}`), state)),
     container("span", "", element("i", "", "event save"), "checkpoint"));
-  const body = container("div", "", empty, rows, key);
+  const loading = createLoadingState("the timeline", () => context.marks.retry());
+  empty.hidden = rows.hidden = key.hidden = true;
+  const body = container("div", "", loading.element, empty, rows, key);
   let shown = "";
 
   const draw = () => {
@@ -25,6 +28,9 @@ export function createTimeline(page) {
     const place = axis === "time" ? "time" : "step";
     const detectors = context.marks.detectors.filter(({ intervals }) => intervals.length);
     empty.hidden = detectors.length > 0 || !context.marks.isLoaded;
+    const { isLoaded, problem } = context.marks;
+    if (problem) loading.showProblem(problem);
+    else if (isLoaded) loading.hide();
     page.frame?.refresh("timeline");
     rows.hidden = key.hidden = !detectors.length;
     if (!detectors.length) return;
@@ -86,7 +92,7 @@ function timelineRow({ detector, intervals }, place, range, page, context) {
     bar.title = bar.getAttribute("aria-label");
     if (width > 12) bar.append(element("span", `${interval.severity}${interval.state === "firing" ? "" : `, ${interval.state}`}`));
     bar.addEventListener("click", () => {
-      if (page.view.axis === "tokens") return;
+      if (!["step", "time"].includes(page.view.axis)) return;
       const [first, last] = [interval[`from_${place}`], interval[`to_${place}`] ?? range[1]];
       const margin = Math.max(last - first, place === "step" ? 20 : 60);
       context.zoom([Math.max(first - margin, 0), last + margin]);
@@ -120,7 +126,7 @@ function timelineAxis(place, range, saves) {
 // Round positions of ticks.
 function timelineTicks([start, end], place) {
   const rough = (end - start) / TIMELINE_TICKS;
-  const sizes = place === "time" ? TIMELINE_SECONDS : [1, 2, 5].map((digit) => digit * 10 ** Math.floor(Math.log10(rough)));
+  const sizes = place === "time" ? TIMELINE_SECONDS : [1, 2, 5, 10].map((digit) => digit * 10 ** Math.floor(Math.log10(rough)));
   const step = [...sizes, sizes[sizes.length - 1] * 10].find((size) => size >= rough * 0.7);
   const ticks = [];
   for (let value = Math.ceil(start / step) * step; value <= end; value += step) ticks.push(value);
