@@ -164,7 +164,7 @@ def photograph_runs(camera: Camera, home: Path, *, is_review: bool) -> None:
         )
     with serve_command(home) as url:
         # The summaries of runs that no agent served are made now.
-        while "unknown" in requests.get(f"{url}/api/runs", timeout=60).json()["states"]:
+        while "reading" in requests.get(f"{url}/api/runs", timeout=60).json()["states"]:
             time.sleep(0.5)
         camera.take(f"{url}/", "run-list")
         runs = "run=grpo-7b-18&run=grpo-7b-21&run=grpo-7b-24"
@@ -196,7 +196,7 @@ def photograph_insight(camera: Camera, home: Path) -> None:
     )
     with serve_command(home) as url:
         # The pages are complete once the agents have written how the runs ended.
-        while "unknown" in requests.get(f"{url}/api/runs", timeout=60).json()["states"]:
+        while "reading" in requests.get(f"{url}/api/runs", timeout=60).json()["states"]:
             time.sleep(0.5)
         runs = f"run={healthy}&run={fast}"
         sizes = {"width": 1440, "height": 660}

@@ -124,10 +124,13 @@ def _state(run: str, database: Path, log: Path | None) -> dict[str, Any]:
     from sentinel.agent.discovery import query_agent
     from sentinel.metrics.stored_state import log_state, stored_state
     from sentinel.store.log_import import is_settled
+    from sentinel.store.notes import log_note_path, read_note
 
     if log is not None:
         is_growing = not is_settled(log, time.time())
-        return log_state(stored_state(database, run), is_growing=is_growing)
+        found = log_state(stored_state(database, run), is_growing=is_growing)
+        note = read_note(log_note_path(log))
+        return found | {"note": note.to_dict()} if note else found
 
     registration = database.with_name("agent.json")
     if registration.is_file():

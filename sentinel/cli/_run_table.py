@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json as jsonlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sentinel.cli._sparkline import sparkline
@@ -18,20 +18,26 @@ if TYPE_CHECKING:
 
 CURVE_WIDTH = 16
 MAX_CASE_CHARS = 60
+MAX_SIGNAL_CHARS = 16
 HEALTH_STYLES = {"critical": "bold red", "warning": "yellow", "ok": "green", "unknown": "dim"}
 
-_COLUMNS = (
-    (0, "Run", "run"),
-    (0, "Health", "health"),
-    (46, "State", "state"),
-    (0, "Step", "step"),
-    (34, "Age", "age"),
-    (72, "Curve", "curve"),
-    (96, "Worst case", "case"),
-    (128, "Framework", "framework"),
-    (128, "Host", "host"),
-)
-"""Width of a terminal from which on a column is shown, its heading and its key."""
+_HEADINGS = {
+    "run": "Run",
+    "health": "Health",
+    "case": "Worst case",
+    "state": "State",
+    "step": "Step",
+    "age": "Age",
+    "curve": "Curve",
+    "framework": "Framework",
+    "host": "Host",
+}
+_DROPPED = ("host", "framework", "curve", "state", "age", "step", "health")
+"""Columns that a narrow terminal lacks, the first of them first: what is wrong is shown longest."""
+_MIN_WIDTHS = {"run": 16, "case": 30}
+"""Characters of the columns that are cut before others are left out."""
+_RUN_SHARE = 0.4
+"""Most of the width of both that names of runs take from the cases."""
 
 Row = dict[str, Any]
 
@@ -95,31 +101,54 @@ def run_table(rows: Sequence[Row], console: Console) -> Table:
     from rich.table import Table
     from rich.text import Text
 
-    columns = [each for each in _COLUMNS if console.width >= each[0]]
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), expand=False)
-    for _, heading, key in columns:
-        is_number = key in {"step", "age"}
-        can_shrink = key in {"run", "case"}
-        table.add_column(
-            heading,
-            justify="right" if is_number else "left",
-            no_wrap=True,
-            overflow="ellipsis" if can_shrink else "crop",
-            ratio=None,
-            min_width=8 if can_shrink else None,
-        )
     ascii_only = console.options.ascii_only
-    for row in rows:
-        cells = _cells(row, ascii_only=ascii_only)
-        style = HEALTH_STYLES.get(cells["health"], "")
+    cells = [_cells(row, ascii_only=ascii_only) for row in rows]
+    widths = _fit_widths(cells, console.width)
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), expand=False)
+    for key, width in widths.items():
+        table.add_column(
+            _HEADINGS[key],
+            justify="right" if key in {"step", "age"} else "left",
+            no_wrap=True,
+            overflow="ellipsis",
+            width=width,
+        )
+    for row, texts in zip(rows, cells, strict=True):
+        style = HEALTH_STYLES.get(texts["health"], "")
         styles = {"health": style, "case": style, "state": "" if row["is_live"] else "dim"}
-        table.add_row(*(Text(cells[key], style=styles.get(key, "")) for _, _, key in columns))
+        table.add_row(*(Text(texts[key], style=styles.get(key, "")) for key in widths))
     return table
+
+
+def _fit_widths(cells: Sequence[dict[str, str]], width: int) -> dict[str, int]:
+    """The columns that a terminal of that width has room for, in their order, and their widths."""
+    from rich.cells import cell_len
+
+    longest = {
+        key: max(cell_len(text) for text in (heading, *(each[key] for each in cells)))
+        for key, heading in _HEADINGS.items()
+    }
+
+    def room(keys: Iterable[str]) -> int:
+        """What is left for run and case. The frame takes two characters a column, and one more."""
+        taken = [2 + (0 if key in _MIN_WIDTHS else longest[key]) for key in keys]
+        return width - sum(taken) - 1
+
+    least = sum(min(longest[key], minimum) for key, minimum in _MIN_WIDTHS.items())
+    keys = [*_HEADINGS]
+    for dropped in _DROPPED:
+        if room(keys) >= least:
+            break
+        keys.remove(dropped)
+    left = max(room(keys), 2)
+    run = min(longest["run"], max(left - longest["case"], int(_RUN_SHARE * left)))
+    shown = {"run": run, "case": max(min(longest["case"], left - run), 1)}
+    return {key: shown.get(key, longest[key]) for key in keys}
 
 
 def run_lines(rows: Sequence[Row]) -> Iterator[str]:
     """A line per run, its parts separated by two spaces or more."""
-    keys = [key for _, _, key in _COLUMNS]
+    keys = [*_HEADINGS]
     cells = [_cells(row, ascii_only=not can_print("▁")) for row in rows]
     widths = {key: max((len(each[key]) for each in cells), default=0) for key in keys}
     for each in cells:
@@ -136,10 +165,16 @@ def _cells(row: Row, *, ascii_only: bool) -> dict[str, str]:
         "health": row["health"],
         "state": row["state"],
         "step": "-" if step is None else str(step),
-        "age": format_duration(row["age"], parts=1),
-        "curve": sparkline(spark.get("values") or [], CURVE_WIDTH, ascii_only=ascii_only),
+        "age": "-" if row["age"] is None else format_duration(row["age"], parts=1),
+        "curve": _curve_text(spark, ascii_only=ascii_only),
         "case": str(worst.get("subject") or "-")[:MAX_CASE_CHARS],
         "framework": str(row.get("framework") or "-"),
         "host": str(row.get("host") or "-"),
     }
     return {key: escape_unprintable(text) for key, text in texts.items()}
+
+
+def _curve_text(spark: dict[str, Any], *, ascii_only: bool) -> str:
+    """The name of a signal and its curve; a dash without values."""
+    curve = sparkline(spark.get("values") or [], CURVE_WIDTH, ascii_only=ascii_only)
+    return f"{str(spark.get('name', ''))[:MAX_SIGNAL_CHARS]} {curve}" if curve else "-"

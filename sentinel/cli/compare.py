@@ -46,9 +46,9 @@ def compare(  # noqa: PLR0913, PLR0917 - the options of the command
 ) -> None:
     """Compare runs: their results, the settings that differ, and their problems.
 
-    Each metric shows the last value of a run, its best one, and its value at the last point that
-    all runs reached; the best run is marked. With -o, one
-    HTML file has the curves over each other and the report of each run.
+    Each metric shows the last value of a run, the mean of its last tenth, by which the best run is
+    marked, its best value, and its value at the last point that all runs reached. With -o, one HTML
+    file has the curves over each other and the report of each run.
 
     Exit status: 0 on success, 2 if a run or log cannot be read or the file cannot be written.
     """
@@ -81,8 +81,8 @@ def compare(  # noqa: PLR0913, PLR0917 - the options of the command
         from rich.console import Console
 
         console = Console()
-        for table in _tables(comparison):
-            console.print(table)
+        for part in _tables(comparison):
+            console.print(part, soft_wrap=isinstance(part, str))
         for line in _insight_lines(comparison["insight"], directories, names):
             console.print(line, markup=False, highlight=False)
         if comparison["same_settings"]:
@@ -90,8 +90,8 @@ def compare(  # noqa: PLR0913, PLR0917 - the options of the command
             console.print(f"{count} setting{'s are' if count > 1 else ' is'} equal.", style="dim")
 
 
-def _tables(comparison: dict[str, Any]) -> Iterator[Table]:
-    """The comparison as tables with a column per run."""
+def _tables(comparison: dict[str, Any]) -> Iterator[Table | str]:
+    """The comparison as tables with a column per run, and what the cells of metrics are."""
     from rich.text import Text
 
     from sentinel.insight.markdown_report import has_common_value
@@ -102,8 +102,10 @@ def _tables(comparison: dict[str, Any]) -> Iterator[Table]:
     if comparison["metrics"]:
         rows = (_metric_row(metric) for metric in comparison["metrics"][:_MAX_METRICS])
         has_common = any(map(has_common_value, comparison["metrics"][:_MAX_METRICS]))
-        title = "Metrics: last, best" + (", at the last common point" if has_common else "")
-        yield _table(title, names, rows)
+        yield _table("Metrics", names, rows)
+        # Not in the title, which is as narrow as the table.
+        common = ", at the last common point" if has_common else ""
+        yield f"Each cell: last, in the last tenth (the best run in bold), best{common}.\n"
     if comparison["problems"]:
         rows = (
             [Text(_clean(row["title"])), *(_problem_cell(cell) for cell in row["cells"])]
@@ -170,7 +172,7 @@ def _run_rows(runs: Sequence[dict[str, Any]]) -> Iterator[Sequence[Any]]:
         yield ["Duration", *texts([each and format_duration(each) for each in times])]
     if any(run["cases"] for run in runs):
         yield ["Cases", *texts([case_count_text(run) for run in runs])]
-    for name in ("host", "framework", "algorithm", "model"):
+    for name in ("host", "framework", "algorithm", "model", "note"):
         if any(run[name] for run in runs):
             yield [name.capitalize(), *texts([run[name] for run in runs])]
 
@@ -187,14 +189,13 @@ def _metric_row(metric: dict[str, Any]) -> Sequence[Any]:
         if value is None:
             cells.append(Text("-"))
             continue
-        text = value_text(value["last"])
-        if value["best"] is not None:
-            text += f", {value_text(value['best'])}"
-        elif has_common:
-            text += ", -"
+        cell = Text(f"{value_text(value['last'])}, ")
+        cell.append(value_text(value["final"]), "bold green" if index == metric["best_run"] else "")
+        if value["best"] is not None or has_common:
+            cell.append(f", {value_text(value['best'])}")
         if has_common:
-            text += f", {value_text(value['at_common'])}"
-        cells.append(Text(text, "bold green" if index == metric["best_run"] else ""))
+            cell.append(f", {value_text(value['at_common'])}")
+        cells.append(cell)
     return [Text(f"{_clean(metric['label'])}{unit}"), *cells]
 
 

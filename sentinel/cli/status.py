@@ -244,6 +244,7 @@ def _to_dict(discovered: Any) -> dict[str, Any]:
         "refused": state.get("refused", {}),
         "late_records": state.get("late_records", 0.0),
         "active": state.get("active", True),
+        "note": state.get("note"),
         "error": discovered.problem,
         "remedy": discovered.remedy,
     }
@@ -274,6 +275,8 @@ def _run_lines(run: dict[str, Any]) -> Iterator[str]:
         yield f"  {run['error']}; {run['remedy']}"
     if description := format_run_metadata(run["metadata"]):
         yield f"  {description}"
+    if run["note"]:
+        yield f"  {format_note(run['note'])}"
     yield from (f"  {line}" for line in node_lines(run))
     yield from (f"  {line}" for line in problem_lines(run["run"], run))
     yield from (f"  {line}" for line in report_lines(run))
@@ -400,6 +403,19 @@ def format_incident_notes(incident: dict[str, Any]) -> str:
             until = f" until {format_utc_time(entry['ends_at'])}" if "ends_at" in entry else ""
             notes.append(with_author(f"{kind}{until}", entry["author"], entry["comment"]))
     return f" ({'; '.join(notes)})" if notes else ""
+
+
+def format_note(note: dict[str, Any]) -> str:
+    r"""A note with its author on one line.
+
+    >>> format_note({"text": "good seed\nrerun", "author": "ana", "time": 1_700_000_000.0})
+    'note by ana, 2023-11-14 22:13 UTC: good seed rerun'
+    """
+    from sentinel.model.clean_text import clean
+    from sentinel.store.silences import format_utc_time
+
+    author = f" by {note['author']}" if note["author"] else ""
+    return f"note{author}, {format_utc_time(note['time'])}: {clean(note['text'])}"
 
 
 def failed_patches(

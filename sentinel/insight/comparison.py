@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from math import inf, isfinite, nan
+from math import inf, isfinite, isnan, nan
 from pathlib import Path
 from typing import Any, Literal, Protocol, get_args
 
@@ -33,6 +33,8 @@ MAX_SIGNALS = 60
 """Signals that are compared unless they are named."""
 GROUPS = ("main", "training", "policy", "reward", "evaluation", "logged")
 """Groups of signals that are compared unless they are named: those of the machine are not."""
+TAIL_SHARE = 0.1
+"""Share of the axis over which the last values of a run are averaged: one of them is noise."""
 RUN_SPECIFIC = frozenset(
     {"pid", "run", "host", "hosts", "attempt", "local_rank", "rank", NAME_KEY, *TRACKER_RUN_KEYS}
 )
@@ -86,10 +88,10 @@ def compare(
 ) -> JsonObject:
     """The comparison as plain data, whose lists of values have one entry per run, in their order.
 
-    Keys: axis, runs (name, state, health, step, seconds, metadata of the heading, number of cases,
-    and how many of them are open, or lasted until the end of the run or of their training),
+    Keys: axis, runs (name, state, health, step, seconds, metadata of the heading, note, number of
+    cases, and how many of them are open, or lasted until the end of the run or of their training),
     settings (name and values of those that differ), same_settings (how many are equal), metrics
-    (signal, label, unit, better, common_x, best_run and values: first, last, best, best_x,
+    (signal, label, unit, better, common_x, best_run and values: first, last, final, best, best_x,
     at_common, bad_count), series (by signal, with `x` from the start of the run if the axis is
     time), and problems (title and, per run, its cases of that kind). Values that are not finite are
     NaN. Without `signals`, those of the training that most runs have. `window` is the part of the
@@ -128,9 +130,10 @@ def summarize(
 ) -> JsonObject:
     """First, last, lowest and highest value of a curve, and the best with its `x`; None if unknown.
 
-    `bad_count` is how many values are NaN or infinite, and a last one that is so is NaN. `signal`
-    is the description of the signal, whose `latest` is the last value itself where the end of the
-    curve is a mean over several steps.
+    `final` is the level that the run reached: the mean over the last `TAIL_SHARE` of the axis, in
+    the last attempt; NaN if a value there is not finite. `bad_count` is how many values are NaN or
+    infinite, and a last one that is so is NaN. `signal` is the description of the signal, whose
+    `latest` is the last value itself where the end of the curve is a mean over several steps.
     """
     signal, bad = signal or {}, curve.get("bad") or []
     bad_count = signal.get("bad_count", len(bad))
@@ -140,10 +143,11 @@ def summarize(
         for x, mean, low, high in zip(curve["x"], curve["mean"], lows, highs, strict=True)
         if mean is not None and low is not None and high is not None
     ]
-    empty = dict.fromkeys(("first", "last", "last_x", "min", "max", "best", "best_x"))
+    keys = ("first", "last", "last_x", "final", "min", "max", "best", "best_x")
+    empty = dict.fromkeys(keys)
     if not rows:
         if bad_count:
-            empty |= {"last": nan, "last_x": max(bad, default=None)}
+            empty |= {"last": nan, "final": nan, "last_x": max(bad, default=None)}
         return empty | {"bad_count": bad_count}
     last: float = rows[-1][1]
     if signal.get("latest") is not None:
@@ -154,16 +158,33 @@ def summarize(
     best: tuple[float | None, float | None] = (None, None)
     if better:
         best = (lowest[2], lowest[0]) if better == "lower" else (highest[3], highest[0])
+    last_x = max([rows[-1][0], *bad])
     return {
         "first": rows[0][1],
         "last": last,
-        "last_x": max([rows[-1][0], *bad]),
+        "last_x": last_x,
+        "final": last if isnan(last) else _tail_mean(curve, last_x),
         "bad_count": bad_count,
         "min": lowest[2],
         "max": highest[3],
         "best": best[0],
         "best_x": best[1],
     }
+
+
+def _tail_mean(curve: Mapping[str, Any], last_x: float) -> float:
+    """The mean of the last part of a curve with values; NaN if one there is not finite."""
+    attempts = curve.get("attempt") or [0] * len(curve["x"])
+    points = [
+        (x, mean, attempt)
+        for x, mean, attempt in zip(curve["x"], curve["mean"], attempts, strict=True)
+        if mean is not None
+    ]
+    start = min(last_x - TAIL_SHARE * (last_x - points[0][0]), points[-1][0])
+    if any(x >= start for x in curve.get("bad") or []):
+        return nan
+    tail = [mean for x, mean, attempt in points if x >= start and attempt == points[-1][2]]
+    return float(sum(tail) / len(tail))
 
 
 def health_of(state: Mapping[str, Any], cases: Iterable[Mapping[str, Any]]) -> str:
@@ -241,7 +262,11 @@ def _metric(
     described: Sequence[Mapping[str, JsonObject]],
     curves: Sequence[JsonObject | None],
 ) -> JsonObject:
-    """The results of one signal in every run, and which run has the best value."""
+    """The results of one signal in every run, and which run ended at the best level.
+
+    One step is noise, and at the common end of runs of which one died early nothing is decided: the
+    final levels are compared. A run without a finite one is not the best.
+    """
     signal = next(known[name] for known in described if name in known)
     better = better_value(name)
     values = [
@@ -253,14 +278,10 @@ def _metric(
     for value, curve in zip(values, curves, strict=True):
         if value is not None and curve is not None:
             value["at_common"] = _value_at(curve, common_x)
-    best = [
-        (value["best"], index)
-        for index, value in enumerate(values)
-        if value and value["best"] is not None
-    ]
-    choose = min if better == "lower" else max
-    leader = choose(best, default=(None, None))
-    is_tied = sum(value == leader[0] for value, _ in best) > 1
+    levels = [value["final"] if value else None for value in values]
+    finite = [each for each in levels if each is not None and isfinite(each)]
+    has_best = better and finite and len(levels) - levels.count(None) > 1
+    best = (min if better == "lower" else max)(finite) if has_best else None
     return {
         "signal": name,
         "label": signal.get("label") or name,
@@ -269,7 +290,7 @@ def _metric(
         "better": better,
         "common_x": common_x,
         "values": values,
-        "best_run": leader[1] if len(best) > 1 and not is_tied else None,
+        "best_run": levels.index(best) if best is not None and levels.count(best) == 1 else None,
     }
 
 
@@ -320,6 +341,7 @@ def _summary(run: ComparedRun, cases: Sequence[JsonObject]) -> JsonObject:
         "framework": metadata.get("framework", ""),
         "algorithm": metadata.get("algorithm", ""),
         "model": metadata.get("model", ""),
+        "note": (state.get("note") or {}).get("text", ""),
         "cases": len(cases),
         "open_cases": sum(1 for case in cases if case.get("resolved_step") is None),
         "lasting_cases": len(ends) - training_ends,

@@ -164,6 +164,7 @@ def _summary_rows(state: JsonObject) -> Iterator[Sequence[Any]]:
         "Algorithm": metadata.get("algorithm"),
         "Model": metadata.get("model"),
         "Not monitored": state.get("coverage"),
+        "Note": (state.get("note") or {}).get("text"),
     }
     yield from ([name, _text(value)] for name, value in values.items() if value)
 
@@ -222,7 +223,7 @@ def _run_rows(runs: Sequence[JsonObject]) -> Iterator[Sequence[Any]]:
         yield ["Duration", *("-" if each is None else format_duration(each) for each in times)]
     if any(run["cases"] for run in runs):
         yield ["Cases", *(case_count_text(run) for run in runs)]
-    for name in ("host", "framework", "algorithm", "model"):
+    for name in ("host", "framework", "algorithm", "model", "note"):
         if any(run[name] for run in runs):
             yield [name.capitalize(), *(_text(run[name]) for run in runs)]
 
@@ -233,12 +234,15 @@ def _metric_row(metric: JsonObject) -> Sequence[Any]:
         if value is None:
             cells.append("-")
             continue
-        text = value_text(value["last"])
+        # Bold is the number by which a run is the best.
+        level = f"{value_text(value['final'])} in the last tenth"
+        is_best = index == metric["best_run"]
+        texts = [value_text(value["last"]), f"**{level}**" if is_best else level]
         if value["best"] is not None:
-            text += f", best {value_text(value['best'])}"
+            texts.append(f"best {value_text(value['best'])}")
         if has_common:
-            text += f", {value_text(value['at_common'])} at the common end"
-        cells.append(f"**{text}**" if index == metric["best_run"] else text)
+            texts.append(f"{value_text(value['at_common'])} at the common end")
+        cells.append(", ".join(texts))
     unit = f", {metric['unit']}" if metric["unit"] else ""
     return [_text(f"{metric['label']}{unit}"), *cells]
 

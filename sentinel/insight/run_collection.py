@@ -39,9 +39,6 @@ STATISTICS: tuple[Statistic, ...] = get_args(Statistic)
 DEFAULT_OUTCOMES = ("outcome", "eval_reward", "reward", "eval_loss", "loss")
 """What is explained unless it is named: the first that at least half of the runs have."""
 
-TAIL_SHARE = 0.1
-"""Share of the steps over which the last values are averaged."""
-
 _TABLE_SUFFIXES = frozenset({".json", ".jsonl", ".ndjson", ".csv", ".tsv"})
 _NAME_COLUMNS = ("name", "Name", "run", "id", "run_name", "run_id", "trial_id")
 _SETTINGS_COLUMNS = ("settings", "config", "params", "parameters", "hparams")
@@ -276,17 +273,8 @@ def _value(
             )
         best: float | None = summary["best"]
         return best if best is not None else last
-    if wanted.statistic == "last" or last is None or not isfinite(last):
-        return last
-    start = curve["x"][0] + (1 - TAIL_SHARE) * (summary["last_x"] - curve["x"][0])
-    if any(x >= start for x in curve.get("bad") or []):
-        return nan
-    tail = [
-        mean
-        for x, mean in zip(curve["x"], curve["mean"], strict=True)
-        if x >= start and mean is not None
-    ]
-    return sum(tail) / len(tail) if tail else last
+    final: float | None = summary["final"]
+    return final if wanted.statistic == "mean" else last
 
 
 def _is_table(path: Path) -> bool:

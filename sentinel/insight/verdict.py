@@ -9,12 +9,12 @@ from typing import Any
 from sentinel.insight.comparison import capitalized, health_of, run_seconds
 from sentinel.model.clean_text import clean
 from sentinel.model.quantity_text import format_duration, format_number
+from sentinel.store.cases import urgency
 
 JsonObject = dict[str, Any]
 
 _MAX_RESULTS = 3
 _MAX_CHARS = 1500
-_SEVERITIES = ("critical", "warning", "info")
 _SHOWN_SIGNALS = ("loss", "reward", "eval/loss", "eval_loss", "accuracy", "eval/accuracy")
 """The results that the verdict names."""
 _TITLES = {
@@ -78,7 +78,7 @@ def judge(
             "unknown": "Sentinel has no record of a step.",
         }.get(health, "")
         return Verdict(health, _TITLES[health], what=what, run=run, coverage=coverage)
-    ranked = sorted(cases, key=_urgency)
+    ranked = sorted(cases, key=urgency)
     worst, others = ranked[0], ranked[1:]
     message = worst.get("message") or {}
     evidence = [_text(fact) for fact in message.get("facts") or []]
@@ -98,12 +98,6 @@ def judge(
         run=run,
         coverage=coverage,
     )
-
-
-def _urgency(case: Mapping[str, Any]) -> tuple[int, bool, int]:
-    """The most severe case is first, among those an open one, and then the one that began first."""
-    is_over = case.get("resolved_step") is not None
-    return _SEVERITIES.index(case["severity"]), is_over, case["onset_step"]
 
 
 def _subject(case: Mapping[str, Any]) -> str:

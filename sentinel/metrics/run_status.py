@@ -15,7 +15,7 @@ from sentinel.signals.catalogue import SIGNALS
 from sentinel.signals.coverage import Coverage, coverage_text
 from sentinel.signals.hardware import NodeMeasurements
 from sentinel.signals.run_metadata import NAME_KEY, PROJECT_KEY, TAGS_KEY, split_tags
-from sentinel.store.cases import case_fields, case_with_message
+from sentinel.store.cases import case_fields, case_with_message, urgency
 from sentinel.store.history import incident_to_dict
 from sentinel.store.silences import silence_to_dict
 
@@ -37,17 +37,13 @@ def run_state_to_dict(run_state: RunState, now: float) -> dict[str, Any]:
     unit, help, metric, and over ranks min, max, mean, std, worst_rank), logged, monitored (signals
     that detectors read), unmonitored (keys with their nearest signal), coverage (what is not
     monitored as text, mostly empty), liveness, stacks (while no step completes, of the ranks at
-    each place), cases (the most severe first, each with the text of its notification, see
+    each place), cases (by `urgency`, each with the text of its notification, see
     `case_with_message`, and `now`, see `with_current_values`), incidents (with silenced and
     acknowledged, case and diagnosis), silences, tier, ranks (those shown singly), ranks_hidden (the
     number of others).
     """
     alerts, texts = run_state.alerts, run_state.reported.texts
-    open_cases = sorted(
-        alerts.open_cases,
-        key=lambda each: (each.incident.severity.order, -each.incident.opened_time),
-    )
-    cases = [case_with_message(notification, now) for notification in open_cases]
+    cases = sorted((case_with_message(each, now) for each in alerts.open_cases), key=urgency)
     case_by_incident = {name: case for case in cases for name in case["incidents"]}
     incidents = [
         incident_to_dict(incident)

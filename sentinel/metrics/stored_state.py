@@ -14,13 +14,13 @@ from sentinel.config.settings import Settings
 from sentinel.metrics.exposition import Exposition
 from sentinel.metrics.run_status import with_current_values
 from sentinel.model.counters import Counters
-from sentinel.model.finding import Severity
 from sentinel.model.record import Event, Record
 from sentinel.pipeline import pipeline
 from sentinel.pipeline.engine import Result
-from sentinel.store.cases import all_cases
+from sentinel.store.cases import all_cases, urgency
 from sentinel.store.database import connect_read_only
 from sentinel.store.history import History
+from sentinel.store.notes import NOTE_NAME, read_note
 from sentinel.store.run_reader import RunReader
 from sentinel.store.run_summary import ACTIVE_STATES, UNFINISHED, read_summary
 from sentinel.store.silences import Acknowledgement, ack_to_dict, load_acks
@@ -62,13 +62,15 @@ def stored_state(
         if each["message"] and each["state"] == "firing" and not names.isdisjoint(each["incidents"])
     ]
     state = exposition.state()
+    if note := read_note(path.parent / NOTE_NAME):
+        state["note"] = note.to_dict()
     is_unfinished = state["state"] in ACTIVE_STATES
     return state | {
         "is_live": False,
         "active": False,
         "state": UNFINISHED if is_unfinished else state["state"],
         "cases": with_current_values(
-            sorted(cases, key=lambda each: Severity(each["severity"]).order),
+            sorted(cases, key=urgency),
             unresolved,
             state["signals"],
             is_live=False,

@@ -195,7 +195,12 @@ class _Search:
         names = {each.name for each in listed}
         if any(own <= names for own in _OWN_FILES):
             return []
-        return [each for each in listed if not each.name.startswith(".")]
+        # The arguments of a run are part of the log beside them.
+        return [
+            each
+            for each in listed
+            if not each.name.startswith(".") and each.name not in CONFIG_FILE_NAMES
+        ]
 
     def _file_logs(self, path: Path, *, is_named: bool = False) -> Iterator[_Found]:
         """The runs in a file; a named file is one in any case."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -71,6 +71,12 @@ def all_cases(
                 report(DamagedContentError(str(error)))
         found.append(case or _with_short_message(stored, detector or ""))
     return found
+
+
+def urgency(case: Mapping[str, Any]) -> tuple[int, bool, int]:
+    """Sort key of cases: the most severe first, then those that are open, then the earliest."""
+    is_over = case.get("resolved_step") is not None
+    return Severity(case["severity"]).order, is_over, case["onset_step"]
 
 
 def _with_short_message(case: JsonObject, detector: str) -> JsonObject:

@@ -12,12 +12,13 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import shutil
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from sentinel import __version__
@@ -37,6 +38,7 @@ LOCK_TRIES, LOCK_RETRY_SECONDS = 10, 0.05
 
 _STATE_NAME, _LOCK_NAME, _USED_NAME = "import.json", "lock", "used"
 _DATABASE_SUFFIX = ".db"
+_LEADING_NUMBER = re.compile(r"\d+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +58,20 @@ class ImportState:
     problem: str = ""
     seconds: float = 0.0
     """What the import took."""
+    ended_database: str = ""
+    """The same log with its end judged, which holds from `settles_at` on if it does not change."""
+    settles_at: float = 0.0
+    """In seconds since the epoch."""
 
     def is_of(self, signature: str) -> bool:
         """Whether the log was read to its end when its files had that signature."""
         return self.is_complete and self.signature == signature
+
+    def at(self, now: float) -> ImportState:
+        """The state at a time: a log that stays unchanged ends without another import."""
+        if not self.ended_database or now < self.settles_at:
+            return self
+        return replace(self, database=self.ended_database, ended_database="", is_ended=True)
 
 
 class CacheEntry:
@@ -77,7 +89,7 @@ class CacheEntry:
         """The state; the default one before the first import, or if it cannot be read."""
         try:
             values = parse_object((self.directory / _STATE_NAME).read_text())
-            return ImportState(**values)
+            return ImportState(**values).at(time.time())
         except (OSError, ValueError, TypeError):
             return ImportState()
 
@@ -116,10 +128,15 @@ class CacheEntry:
         except OSError:
             return True
 
+    def has_newer_import(self, state: ImportState) -> bool:
+        """Whether another import than that of the state was begun after it."""
+        names = (path.name for path in self.directory.glob(f"[0-9]*{_DATABASE_SUFFIX}"))
+        return any(_import_number(name) > _import_number(state.database) for name in names)
+
     def remove_databases(self, kept: str) -> None:
-        """Remove the databases of other imports than the one of that name."""
+        """Remove the databases of other imports than that of the database of this name."""
         for path in self.directory.glob(f"[0-9]*{_DATABASE_SUFFIX}*"):
-            if not path.name.startswith(kept or "-"):
+            if not kept or _import_number(path.name) != _import_number(kept):
                 path.unlink(missing_ok=True)
 
 
@@ -152,6 +169,22 @@ class LogCache:
                 with suppress(OSError):
                     if not entry.is_importing():
                         shutil.rmtree(directory)
+
+
+def new_database_name() -> str:
+    """The name of the database of an import that begins now."""
+    return f"{time.time_ns()}{_DATABASE_SUFFIX}"
+
+
+def open_database_name(database: str) -> str:
+    """The name of the second database of that import, in which the log has no end yet."""
+    return f"{_import_number(database)}-open{_DATABASE_SUFFIX}"
+
+
+def _import_number(database: str) -> int:
+    """The number of an import, which grows; it begins the names of its databases."""
+    match = _LEADING_NUMBER.match(database)
+    return int(match[0]) if match else 0
 
 
 def log_signature(path: Path) -> str:

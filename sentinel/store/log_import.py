@@ -7,7 +7,7 @@ grows can be followed after that.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from math import isfinite
@@ -165,6 +165,11 @@ class LogImport:
         """Let detectors judge what they could not exclude before the end."""
         with transaction(self._connection, mode="immediate"):
             self._replay.end(self._end_state.outcome)
+
+    def copy_to(self, path: Path) -> None:
+        """Copy the database as it is to a new file. Raises sqlite3.Error."""
+        with closing(connect(path)) as copy:
+            self._connection.backup(copy)
 
     def _process(self, records: Iterable[Record]) -> int:
         """Process and store the records together; how many there were."""

@@ -22,8 +22,15 @@ from sentinel.config.settings import Settings, load_replay_settings
 from sentinel.pipeline.onset_process import child_environment
 from sentinel.readers.log_folder import read_error_text
 from sentinel.store.database import connect
-from sentinel.store.log_cache import CacheEntry, ImportState, LogCache, log_signature
-from sentinel.store.log_import import LogImport, is_settled
+from sentinel.store.log_cache import (
+    CacheEntry,
+    ImportState,
+    LogCache,
+    log_signature,
+    new_database_name,
+    open_database_name,
+)
+from sentinel.store.log_import import SETTLED_SECONDS, LogImport, is_settled, last_written
 
 STATE_SECONDS = 0.5
 """Interval at which the progress of an import is written."""
@@ -146,7 +153,7 @@ class LogImporter:
         entry.remove_databases(before.database if is_usable else "")
         # What is complete is shown until there is something newer that is complete.
         self._is_shown = not is_usable or bool(before.problem)
-        self._state = ImportState(f"{time.time_ns()}.db", log_signature(path))
+        self._state = ImportState(new_database_name(), log_signature(path))
         self._began_at = self._written_at = self._examined_at = time.monotonic()
         self._read_signature = self._state.signature
 
@@ -165,12 +172,27 @@ class LogImporter:
                     if not result.records:
                         raise ValueError("it holds no record of a step")  # noqa: TRY301
                     self._note_progress(result.records)
+                    if not is_ended:
+                        self._judge_end(importing)
             if wait is None or is_ended:
                 self._complete(is_ended=is_ended)
         except (OSError, ValueError) as error:
             self._fail(read_error_text(error))
         except Exception as error:
             self._fail(f"importing it fails with {type(error).__name__}: {error}")
+
+    def _judge_end(self, importing: LogImport) -> None:
+        """Judge the end of a log that may grow, for when it is settled, and keep a copy without."""
+        ended = self._state.database
+        database = open_database_name(ended)
+        importing.copy_to(self._entry.directory / database)
+        importing.end()
+        self._state = replace(
+            self._state,
+            database=database,
+            ended_database=ended,
+            settles_at=last_written(self._path) + SETTLED_SECONDS,
+        )
 
     def _note_progress(self, records: int) -> None:
         self._on_commit(records)

@@ -18,7 +18,10 @@ from pathlib import Path
 from sys import intern
 from typing import Any
 
+from sentinel.model.clean_text import clean
 from sentinel.model.json_safe import parse_object
+from sentinel.store.cases import urgency
+from sentinel.store.notes import NOTE_NAME, Note, read_note
 from sentinel.store.run_reader import RunReader
 from sentinel.transport.paths import (
     DATABASE_NAME,
@@ -36,12 +39,15 @@ SPARKLINE_POINTS = 64
 ACTIVE_STATES = frozenset({"starting", "running", "stalled"})
 UNFINISHED = "unfinished"
 """State of a run that has no agent, and no outcome."""
+READING = "reading"
+"""State of a run whose summary is being made: nothing else is known of it yet."""
 HEALTH_ORDER = ("critical", "warning", "ok", "unknown")
 FOREIGN_AGENT_SECONDS = 180.0
 """An agent of another node that has written nothing for so long is taken for gone."""
 
 _MAIN_SIGNALS = ("reward", "loss", "eval_loss", "grad_norm")
 _FAILED_STATES = frozenset({"failed", "died"})
+MAX_SHOWN_NOTE_CHARS = 200
 _MAX_TEXT_CHARS = 120
 _MAX_TAGS = 10
 
@@ -64,7 +70,8 @@ def make_summary(state: Mapping[str, Any], sparkline: Curve) -> JsonObject:
 
     Keys: run, name (as given), state, health (`HEALTH_ORDER`), step, attempt, last_written, started
     and ended (seconds since the epoch, or None), host, framework, algorithm, model, project, tags,
-    worst_case (subject and severity, or None) and sparkline (name, values and last).
+    worst_case (subject and severity, or None), note (the start of what people wrote) and sparkline
+    (name, values and last).
     """
     metadata = state.get("metadata", {})
     name, values, last = sparkline
@@ -89,6 +96,7 @@ def make_summary(state: Mapping[str, Any], sparkline: Curve) -> JsonObject:
         **{key: str(text)[:_MAX_TEXT_CHARS] for key, text in texts.items()},
         "tags": [str(tag)[:40] for tag in state.get("tags", [])[:_MAX_TAGS]],
         "worst_case": _worst_case(state),
+        "note": state.get("note", ""),
         "sparkline": {
             "name": name[:_MAX_TEXT_CHARS],
             "values": [_rounded(value) for value in values[-SPARKLINE_POINTS:]],
@@ -98,15 +106,9 @@ def make_summary(state: Mapping[str, Any], sparkline: Curve) -> JsonObject:
 
 
 def read_summary(state: Mapping[str, Any], reader: RunReader) -> JsonObject:
-    """The summary of a run in that state, with the sparkline that `reader` reads.
-
-    The end of a run, or of one of its trainings, closes its cases; those that lasted until then are
-    its problems.
-    """
-    if state["state"] not in ACTIVE_STATES:
-        lasted = [each for each in reader.cases() if each["lasted_until"]]
-        cases = sorted([*state.get("cases", []), *lasted], key=_severity_order)
-        state = {**state, "cases": cases}
+    """The summary of a run in that state, with the sparkline that `reader` reads."""
+    note = read_note(reader.path.parent / NOTE_NAME)
+    state = {**state, "cases": problems_of(state, reader), "note": short_note(note)}
     of_training = {
         each["name"]: each["latest"] for each in reader.signals() if each["event"] != "heartbeat"
     }
@@ -117,16 +119,29 @@ def read_summary(state: Mapping[str, Any], reader: RunReader) -> JsonObject:
     return make_summary(state, (name, series.get("mean", []), of_training[name]))
 
 
+def problems_of(state: Mapping[str, Any], reader: RunReader) -> list[JsonObject]:
+    """The cases that are the problems of a run in that state, the worst first, see `urgency`.
+
+    These are the open ones. The end of a run, or of one of its trainings, closes its cases: of a
+    run that is over, those that lasted until then are its problems too.
+    """
+    open_ones = state.get("cases", [])
+    is_active = state.get("state") in ACTIVE_STATES
+    lasted = [] if is_active else [each for each in reader.cases() if each.get("lasted_until")]
+    return sorted([*open_ones, *lasted], key=urgency)
+
+
 def write_summary(directory: Path, summary: JsonObject) -> None:
     """Replace the summary in the directory of a run. Raises OSError."""
     body = encode_summary(summary)
     empty = make_summary({"run": "", "state": ""}, _NO_CURVE)
-    for key in ("tags", "name", "model", "host", "worst_case", "project", "sparkline"):
+    for key in ("tags", "name", "note", "model", "host", "worst_case", "project", "sparkline"):
         # Only texts of many bytes per character make it so long.
         if len(body) > MAX_SUMMARY_BYTES:
             summary = summary | {key: empty[key]}
             body = encode_summary(summary)
-    temporary = directory / f".{SUMMARY_NAME}.new"
+    # Whoever writes a note changes it, beside the agent.
+    temporary = directory / f".{SUMMARY_NAME}.{os.getpid()}"
     temporary.write_bytes(body)
     temporary.replace(directory / SUMMARY_NAME)
 
@@ -138,6 +153,23 @@ def add_summary(directory: Path, summary: JsonObject) -> None:
     _, written = times[0]
     for path, status in ((directory / SUMMARY_NAME, written), (directory, times[1][1])):
         os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+def note_in_summary(directory: Path, note: Note | None) -> None:
+    """Show a note in the summary that a run has; it stays as old as it is. Raises OSError."""
+    path = directory / SUMMARY_NAME
+    try:
+        status, summary = path.stat(), parse_object(path.read_text(errors="replace"))
+    except FileNotFoundError:
+        return
+    write_summary(directory, summary | {"note": short_note(note)})
+    # Later by a microsecond: the list of runs reads what has another time.
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns + 1000))
+
+
+def short_note(note: Note | None) -> str:
+    """The start of a note on one line; empty without one."""
+    return "" if note is None else clean(note.text, MAX_SHOWN_NOTE_CHARS)
 
 
 @dataclass(slots=True)
@@ -222,6 +254,7 @@ class RunIndex:
         except Exception as error:
             log.warning("Run %s cannot be summarised: %s", entry.run, error)
             self._failed.add((entry.directory, entry.stamp[0]))
+            entry.state = "unknown"
         return True
 
     def _read(self, run: str, directory: Path, known: RunEntry | None) -> RunEntry | None:
@@ -249,7 +282,7 @@ class RunIndex:
         if known is not None and known.directory == directory and known.stamp == stamp:
             return known
         written = status.st_mtime
-        body = encode_summary({"run": run, "state": "unknown", "last_written": written})
+        body = encode_summary({"run": run, "state": READING, "last_written": written})
         entry = run_entry(run, directory, stamp, body)
         entry.is_complete = False
         return entry
@@ -280,7 +313,7 @@ def run_entry(run: str, directory: Path, stamp: tuple[int, int], body: bytes) ->
     worst = summary.get("worst_case")
     subject = str(worst.get("subject", "")) if isinstance(worst, dict) else ""
     step = summary.get("step")
-    algorithm = str(summary.get("algorithm") or "")
+    algorithm, note = str(summary.get("algorithm") or ""), str(summary.get("note") or "")
     return RunEntry(
         run,
         directory,
@@ -297,7 +330,7 @@ def run_entry(run: str, directory: Path, stamp: tuple[int, int], body: bytes) ->
         model=texts["model"],
         project=texts["project"],
         tags=names,
-        search="\n".join([run, name, *texts.values(), algorithm, *names, subject]).lower(),
+        search="\n".join([run, name, *texts.values(), algorithm, *names, subject, note]).lower(),
     )
 
 
@@ -313,11 +346,6 @@ def _health(state: Mapping[str, Any]) -> str:
         if severity in severities:
             return severity
     return "ok" if state.get("step") is not None else "unknown"
-
-
-def _severity_order(case: Mapping[str, Any]) -> int:
-    severity = case.get("severity")
-    return HEALTH_ORDER.index(severity) if severity in HEALTH_ORDER else len(HEALTH_ORDER)
 
 
 def _worst_case(state: Mapping[str, Any]) -> JsonObject | None:

@@ -6,6 +6,7 @@ import logging
 import time
 from collections import OrderedDict
 from collections.abc import Callable
+from math import inf
 from pathlib import Path
 from threading import Event as Flag
 from threading import Lock, Thread
@@ -17,7 +18,8 @@ from sentinel.metrics.stored_state import stored_state, stored_summary
 from sentinel.store.run_reader import RunReader
 from sentinel.store.run_summary import RunIndex
 from sentinel.transport.paths import DATABASE_NAME, RunIdError, current_run_dir, validate_run_id
-from sentinel.web.run_list import RunQuery, query_runs
+from sentinel.web.listed_settings import ListedSettings, describe_settings
+from sentinel.web.run_list import ListAge, RunQuery, filter_runs, query_runs
 from sentinel.web.run_routes import RunView, change_mark
 from sentinel.web.suppression_api import SuppressionApi
 
@@ -28,7 +30,7 @@ MAX_VIEWS = 8
 REFRESH_SECONDS = 1.0
 """The list is not read more often."""
 OUTDATED_SECONDS = 5.0
-"""Nobody looked at a list that is as old: it is read before it is shown."""
+"""Age of a list that no page asked for meanwhile: it is read before it is shown."""
 MAX_LIST_WAIT_SECONDS = 0.3
 """Longest wait for the list; a home directory that takes longer is shown as it was."""
 SILENT_AGENT_SECONDS = 1.0
@@ -57,10 +59,11 @@ class HomeRuns:
     ) -> None:
         self._ask_agent, self._clock = ask_agent, clock
         self._index = RunIndex(stored_summary, clock)
+        self._settings = ListedSettings(lambda entry: entry.directory / DATABASE_NAME)
         self._views: OrderedDict[str, RunView] = OrderedDict()
         self._lock = Lock()
         self._wanted, self._stopped = Flag(), Flag()
-        self._refreshed_at, self._first_wait = float("-inf"), first_wait
+        self._age, self._first_wait = ListAge(), first_wait
         self._refreshed = Flag()
         self._thread = Thread(target=self._refresh_again, name="sentinel-runs", daemon=True)
 
@@ -77,19 +80,43 @@ class HomeRuns:
     def list_runs(self, query: RunQuery) -> dict[str, Any]:
         """The page of the list, see `query_runs`.
 
-        With `read_seconds_ago`, None if the home directory was not read yet.
+        With how old it is, and since when the home directory does not answer, see `ListAge`.
         """
-        age = monotonic() - self._refreshed_at
+        self._ask()
+        if query.has_settings:
+            self._want_settings()
+        return (
+            query_runs(self._index.entries(), query, self._clock(), self._settings.of)
+            | self._age.fields()
+            | {"unread_settings": self._settings.missing_count}
+        )
+
+    def list_settings(self, words: str) -> dict[str, Any]:
+        """The settings of the runs that a filter selects, see `describe_settings`.
+
+        `unread_settings` is the number of runs whose settings are not read yet.
+        """
+        self._ask()
+        self._want_settings()
+        runs = filter_runs(self._index.entries(), words)
+        found = describe_settings(map(self._settings.of, runs))
+        return {"settings": found, "unread_settings": self._settings.missing_count}
+
+    def _ask(self) -> None:
+        """Let the home directory be read again; wait for that if the last time is long ago."""
+        age = self._age.seconds
         if age >= REFRESH_SECONDS:
+            self._age.ask()
             self._refreshed.clear()
             self._wanted.set()
         if age >= OUTDATED_SECONDS:
-            is_first = age == float("inf")
-            self._refreshed.wait(self._first_wait if is_first else MAX_LIST_WAIT_SECONDS)
-        age = monotonic() - self._refreshed_at
-        return query_runs(self._index.entries(), query, self._clock()) | {
-            "read_seconds_ago": None if age == float("inf") else round(age, 1)
-        }
+            self._refreshed.wait(self._first_wait if age == inf else MAX_LIST_WAIT_SECONDS)
+
+    def _want_settings(self) -> None:
+        """Let the settings be read; the first time, wait a moment for them."""
+        if self._settings.want():
+            self._wanted.set()
+            self._settings.wait(MAX_LIST_WAIT_SECONDS)
 
     def view(self, run: str) -> RunView | None:
         """The view of a run; None if there is none of that id. May wait for a file server."""
@@ -126,15 +153,20 @@ class HomeRuns:
             self._wanted.clear()
             try:
                 self._index.refresh()
-                self._refreshed_at = monotonic()
+                self._age.note_read()
                 self._refreshed.set()
-                while not (self._wanted.is_set() or self._stopped.is_set()):
-                    if not self._index.complete_one():
-                        break
+                while not self._is_interrupted() and self._index.complete_one():
+                    pass
+                self._settings.refresh(self._index.entries())
+                while not self._is_interrupted() and self._settings.read_one():
+                    pass
             except Exception:
                 log.exception("The runs cannot be listed")
             self._wanted.wait()
             time.sleep(0.01)
+
+    def _is_interrupted(self) -> bool:
+        return self._wanted.is_set() or self._stopped.is_set()
 
 
 class StateSource:

@@ -15,7 +15,16 @@ from starlette.routing import BaseRoute, Route
 from sentinel.web.compare_routes import answer_comparison
 from sentinel.web.importance_routes import MAX_RUNS, ImportanceJobs, answer_importance
 from sentinel.web.responses import json_response
-from sentinel.web.run_list import DEFAULT_ROWS, DEFAULT_SORT, GROUPS, MAX_ROWS, SORT_KEYS, RunQuery
+from sentinel.web.run_list import (
+    DEFAULT_ROWS,
+    DEFAULT_SORT,
+    GROUPS,
+    MAX_COLUMNS,
+    MAX_ROWS,
+    SETTING,
+    SORT_KEYS,
+    RunQuery,
+)
 from sentinel.web.run_routes import RunRoutes, RunView, whole_number
 from sentinel.web.static_files import StaticFiles
 from sentinel.web.suppression_api import RequestError
@@ -32,6 +41,9 @@ class RunSource(Protocol):
 
     def list_runs(self, query: RunQuery) -> dict[str, Any]:
         """A page of the list, see `query_runs`."""
+
+    def list_settings(self, words: str) -> dict[str, Any]:
+        """The settings of the runs that a filter selects, see `describe_settings`."""
 
     def view(self, run: str) -> RunView | None:
         """The view of a run; None if there is none of that id."""
@@ -58,6 +70,7 @@ class HomeSite:
             Route("/", static.page("runs.html")),
             Route("/compare", static.page("compare.html")),
             Route("/api/runs", self._answer_runs),
+            Route("/api/settings", self._answer_settings),
             Route("/api/compare", self._answer_comparison),
             Route("/importance", static.page("importance.html")),
             Route("/api/importance", self._answer_importance),
@@ -78,6 +91,14 @@ class HomeSite:
         try:
             query = _parse_query(request)
             return await self._pooled(lambda: json_response(request, self._runs.list_runs(query)))
+        except RequestError as error:
+            return json_response(request, {"error": str(error)}, error.status)
+
+    async def _answer_settings(self, request: Request) -> Response:
+        words = request.query_params.get("filter", "")[:_MAX_FILTER_CHARS]
+        try:
+            found = await self._pooled(lambda: self._runs.list_settings(words))
+            return json_response(request, found)
         except RequestError as error:
             return json_response(request, {"error": str(error)}, error.status)
 
@@ -124,9 +145,13 @@ def _parse_query(request: Request) -> RunQuery:
         group=given.get("group", ""),
         offset=whole_number(request, "offset", 0),
         limit=min(whole_number(request, "limit", DEFAULT_ROWS), MAX_ROWS),
+        columns=tuple(dict.fromkeys(given.getlist("column")))[:MAX_COLUMNS],
     )
-    if query.sort.removeprefix("-") not in SORT_KEYS:
-        raise RequestError(400, f"sort must be one of {', '.join(SORT_KEYS)}, or one with - first.")
-    if query.group and query.group not in GROUPS:
-        raise RequestError(400, f"group must be one of {', '.join(GROUPS)}.")
+    setting = f"or {SETTING}NAME for a setting"
+    sort = query.sort.removeprefix("-")
+    if sort not in SORT_KEYS and not sort.startswith(SETTING):
+        names = ", ".join(SORT_KEYS)
+        raise RequestError(400, f"sort must be one of {names}, {setting}, with - for descending.")
+    if query.group and query.group not in GROUPS and not query.group.startswith(SETTING):
+        raise RequestError(400, f"group must be one of {', '.join(GROUPS)}, {setting}.")
     return query

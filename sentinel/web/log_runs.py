@@ -7,11 +7,13 @@ in the background, one at a time, the newest first; one that grows is followed w
 from __future__ import annotations
 
 import logging
+import os
 import subprocess
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from threading import Event as Flag
 from threading import RLock, Thread
@@ -26,15 +28,19 @@ from sentinel.readers.log_folder import LogRun, find_logs
 from sentinel.store.log_cache import CacheEntry, ImportState, LogCache, log_signature
 from sentinel.store.log_import import SETTLED_SECONDS
 from sentinel.store.log_worker import ImportJob, start_worker
+from sentinel.store.notes import log_note_path, read_note
 from sentinel.store.run_reader import RunReader
 from sentinel.store.run_summary import (
+    READING,
     SUMMARY_NAME,
     RunEntry,
     encode_summary,
     run_entry,
+    short_note,
     write_summary,
 )
-from sentinel.web.run_list import RunQuery, query_runs
+from sentinel.web.listed_settings import ListedSettings, describe_settings
+from sentinel.web.run_list import ListAge, RunQuery, filter_runs, query_runs
 from sentinel.web.run_routes import RunView
 
 log = logging.getLogger(__name__)
@@ -43,6 +49,10 @@ MAX_VIEWS = 8
 """Logs whose reader stays in memory: those that were viewed last, and all that are viewed."""
 SCAN_SECONDS = 2.0
 """Interval at which the folder is searched while the list is looked at."""
+OUTDATED_SECONDS = 5.0
+"""Age of a list that no page asked for meanwhile: the folder is searched before it is shown."""
+MAX_LIST_WAIT_SECONDS = 1.0
+"""Longest wait for that; a folder that takes longer is shown as it was."""
 SCAN_SHARE = 0.1
 """Most of the time that is spent with searching a large folder."""
 FIRST_LIST_SECONDS = 1.0
@@ -86,6 +96,10 @@ class ShownLog:
     failed: str = ""
     """Signature of the files with which the importing process broke off."""
     background_at: float = float("-inf")
+    is_queued: bool = False
+    """Whether it is among the logs that are imported without a viewer."""
+    note_mark: int = 0
+    """When the note about it was written, in nanoseconds; 0 without one."""
 
 
 class LogRuns:
@@ -110,7 +124,8 @@ class LogRuns:
         self._workers: dict[str, _Worker] = {}
         self._lock = RLock()
         self._wanted, self._stopped, self._scanned = Flag(), Flag(), Flag()
-        self._scanned_at, self._scan_seconds = float("-inf"), 0.0
+        self._age, self._scan_seconds = ListAge(), 0.0
+        self._listed_settings = ListedSettings(self._find_database)
         self._first_wait, self._problem = first_wait, ""
         self._thread = Thread(target=self._run, name="sentinel-logs", daemon=True)
 
@@ -131,25 +146,70 @@ class LogRuns:
 
     def list_runs(self, query: RunQuery) -> JsonObject:
         """The page of the list, see `query_runs`; with `notice` on what is waited for."""
-        self._wanted.set()
-        if self._scanned_at == float("-inf"):
-            self._scanned.wait(self._first_wait)
+        self._ask_for_scan()
         with self._lock:
-            entries = [shown.entry for shown in self._logs.values() if shown.entry is not None]
+            for shown in self._logs.values():
+                if shown.entry is not None:
+                    # A log that grows stops to do so while the folder does not answer, too.
+                    shown.entry.is_live = self.is_growing(shown)
+        entries = self._entries()
+        if query.has_settings:
+            self._want_settings()
+        return (
+            query_runs(entries, query, self._clock(), self._listed_settings.of)
+            | self._age.fields()
+            | {
+                "notice": self._problem or ("" if entries else empty_notice(self._folder)),
+                "unread_settings": self._listed_settings.missing_count,
+            }
+        )
+
+    def list_settings(self, words: str) -> JsonObject:
+        """The settings of the logs that a filter selects, see `describe_settings`.
+
+        `unread_settings` is the number of logs whose settings are not read yet.
+        """
+        self._ask_for_scan()
+        self._want_settings()
+        found = describe_settings(
+            map(self._listed_settings.of, filter_runs(self._entries(), words))
+        )
+        return {"settings": found, "unread_settings": self._listed_settings.missing_count}
+
+    def _want_settings(self) -> None:
+        """Let the settings be read; the first time, wait a moment for them."""
+        if self._listed_settings.want():
+            self._listed_settings.wait(MAX_LIST_WAIT_SECONDS)
+
+    def _entries(self) -> list[RunEntry]:
+        with self._lock:
+            return [each.entry for each in self._logs.values() if each.entry is not None]
+
+    def _find_database(self, entry: RunEntry) -> Path | None:
+        """The database of a log; None before it is imported."""
+        shown = self._find(entry.run)
+        return None if shown is None else shown.cache.database(shown.cache.read())
+
+    def _ask_for_scan(self) -> None:
+        """Let the folder be searched again; wait for that if the last time is long ago."""
+        age = self._age.seconds
         # A large folder is searched seldom.
-        overdue = max(monotonic() - self._scanned_at - self._scan_interval(), 0.0)
-        return query_runs(entries, query, self._clock()) | {
-            "read_seconds_ago": None if overdue == float("inf") else round(overdue, 1),
-            "notice": self._problem or ("" if entries else empty_notice(self._folder)),
-        }
+        is_outdated = age >= OUTDATED_SECONDS + self._scan_interval()
+        self._age.ask()
+        if is_outdated:
+            self._scanned.clear()
+        self._wanted.set()
+        if is_outdated:
+            self._scanned.wait(self._first_wait if age == inf else MAX_LIST_WAIT_SECONDS)
 
     def view(self, run: str) -> RunView | None:
         """The view of a log; None if there is none of that name. Waits for its first rows."""
         self._wanted.set()
-        if self._scanned_at == float("-inf"):
-            self._scanned.wait(self._first_wait)
-        with self._lock:
-            shown = self._logs.get(run)
+        shown = self._find(run)
+        if shown is None:
+            # A folder that hangs delays no page of a log that is known.
+            self._ask_for_scan()
+            shown = self._find(run)
         if shown is None:
             return None
         shown.viewed_at = monotonic()
@@ -166,10 +226,13 @@ class LogRuns:
                     del self._views[name]
         return view.view
 
+    def _find(self, run: str) -> ShownLog | None:
+        with self._lock:
+            return self._logs.get(run)
+
     def path(self, run: str) -> Path | None:
         """The log of a run; None if there is none of that name."""
-        with self._lock:
-            shown = self._logs.get(run)
+        shown = self._find(run)
         return None if shown is None or shown.log.problem else shown.log.path
 
     def check(self, shown: ShownLog) -> None:
@@ -179,15 +242,18 @@ class LogRuns:
             return
         shown.examined_at = now
         shown.last_written = shown.log.last_written
-        if not self._is_fresh(shown, is_viewed=True):
+        if not self._is_fresh(shown):
             self._follow(shown)
 
     def is_growing(self, shown: ShownLog) -> bool:
         """Whether the log was written a short time ago."""
         return self._clock() - shown.last_written < SETTLED_SECONDS
 
-    def _is_fresh(self, shown: ShownLog, *, is_viewed: bool) -> bool:
-        """Whether what is imported is all of the log, or a process is at work."""
+    def _is_fresh(self, shown: ShownLog) -> bool:
+        """Whether what is imported is all of the log, or a process is at work.
+
+        A log that was imported before it was settled is imported again only if it changed.
+        """
         if shown.cache.is_importing():
             return True
         state = shown.cache.read()
@@ -196,9 +262,8 @@ class LogRuns:
             return True
         if not state.is_of(shown.signature):
             return False
-        # A log that grew until a short time ago is followed while it is viewed; of one that was
-        # followed, what depends on its end is not judged yet.
-        return state.is_ended or (not is_viewed and self.is_growing(shown))
+        # The end of a log that was followed, and left before it was settled, is not judged yet.
+        return state.is_ended or self.is_growing(shown)
 
     def _wait_for_database(self, shown: ShownLog) -> Path:
         """The database of the log, empty if it cannot be read. Raises OSError, sqlite3.Error."""
@@ -256,14 +321,18 @@ class LogRuns:
                     self._scan()
                 self._reap_workers()
                 self._import_next()
-                self._update_entries(self._changing_logs(), monotonic() + _UPDATE_SECONDS)
+                until = monotonic() + _UPDATE_SECONDS
+                self._update_entries(self._changing_logs(), until)
+                self._listed_settings.refresh(self._entries())
+                while monotonic() < until and self._listed_settings.read_one():
+                    pass
             except Exception:
                 log.exception("The logs below %s cannot be listed", self._folder)
             self._stopped.wait(_IDLE_SECONDS)
 
     def _scan(self) -> None:
         """Search the folder again, unless that was done a short time ago."""
-        if monotonic() - self._scanned_at < self._scan_interval():
+        if self._age.seconds < self._scan_interval():
             self._wanted.set()
             return
         began_at = monotonic()
@@ -277,11 +346,15 @@ class LogRuns:
         logs = {each.run: self._shown(each) for each in found}
         for shown in logs.values():
             shown.last_written = shown.log.last_written
+        marks = _note_marks()
+        for position, shown in enumerate(_newest_first(logs.values())):
+            shown.is_queued = position < MAX_BACKGROUND_LOGS
+            shown.note_mark = marks.get(log_note_path(shown.log.path).name, 0)
         with self._lock:
             self._logs, self._problem = logs, problem
         self._scan_seconds = monotonic() - began_at
         self._update_entries([*logs.values()], began_at + FIRST_LIST_SECONDS)
-        self._scanned_at = monotonic()
+        self._age.note_read(self._scan_interval())
         self._scanned.set()
 
     def _scan_interval(self) -> float:
@@ -316,9 +389,9 @@ class LogRuns:
         with self._lock:
             if _BACKGROUND in self._workers:
                 return
-            newest = sorted(self._logs.values(), key=lambda each: each.last_written, reverse=True)
+            newest = [each for each in _newest_first(self._logs.values()) if each.is_queued]
         chosen: list[ShownLog] = []
-        for shown in newest[:MAX_BACKGROUND_LOGS]:
+        for shown in newest:
             # Importing again and again takes a small part of the time.
             waited = now - shown.background_at
             if shown.log.problem or waited < MIN_REIMPORT_SECONDS:
@@ -326,7 +399,7 @@ class LogRuns:
             if waited < REIMPORT_SHARE * shown.cache.read().seconds:
                 continue
             shown.background_at = now
-            if not self._is_fresh(shown, is_viewed=False):
+            if not self._is_fresh(shown):
                 chosen.append(shown)
                 if len(chosen) == LOGS_PER_WORKER:
                     break
@@ -350,7 +423,7 @@ class LogRuns:
             if is_late and shown.entry is not None:
                 continue
             state = shown.cache.read()
-            of = (state, shown.failed, shown.last_written, shown.log.problem)
+            of = (state, shown.failed, shown.last_written, shown.log.problem, shown.note_mark)
             if shown.entry is None or shown.summary_of != of:
                 body = self._summary(shown, state, is_quick=is_late)
                 stamp = int(shown.last_written * 1e9), len(body)
@@ -360,7 +433,12 @@ class LogRuns:
 
     def _summary(self, shown: ShownLog, state: ImportState, *, is_quick: bool) -> bytes:
         """The summary of a log as JSON; of one that is not imported, what is known without."""
-        known: JsonObject = {"run": shown.log.run, "state": "unknown", "health": "unknown"}
+        is_reading = shown.is_queued and not (state.is_complete or shown.failed)
+        known: JsonObject = {
+            "run": shown.log.run,
+            "state": READING if is_reading else "unknown",
+            "health": "unknown",
+        }
         if not state.is_complete and not is_quick:
             known["step"] = read_last_step(shown.log.path, shown.log.format)
         database = shown.cache.database(state)
@@ -371,15 +449,35 @@ class LogRuns:
                 log.debug("The import of %s cannot be read: %s", shown.log.path, error)
         problem = shown.log.problem or state.problem
         if problem:
+            known["state"] = "unknown"
             known["worst_case"] = {"subject": f"Not read: {problem}", "severity": "unknown"}
         is_growing = not state.is_ended and self.is_growing(shown)
         known["state"] = log_state(known, is_growing=is_growing)["state"]
         parent = shown.log.path.parent
         if parent != self._folder and parent.is_relative_to(self._folder):
             known["project"] = known.get("project") or str(parent.relative_to(self._folder))
+        note = read_note(log_note_path(shown.log.path)) if shown.note_mark else None
         return encode_summary(
-            known | {"last_written": shown.last_written, "tags": [shown.log.format or "not read"]}
+            known
+            | {
+                "last_written": shown.last_written,
+                "tags": [shown.log.format or "not read"],
+                "note": short_note(note),
+            }
         )
+
+
+def _note_marks() -> dict[str, int]:
+    """When the note about each log was written, by the name of its file."""
+    try:
+        with os.scandir(log_note_path(Path()).parent) as files:
+            return {each.name: each.stat().st_mtime_ns for each in files}
+    except OSError:
+        return {}
+
+
+def _newest_first(logs: Iterable[ShownLog]) -> list[ShownLog]:
+    return sorted(logs, key=lambda each: each.last_written, reverse=True)
 
 
 @dataclass(eq=False)
@@ -435,6 +533,7 @@ class _LogView:
             cast("RunReader", _CurrentReader(self._find_reader)),
             self.read_state,
             database,
+            note_path=log_note_path(shown.log.path),
         )
 
     def read_state(self) -> JsonObject:
@@ -488,8 +587,8 @@ def _notices(shown: ShownLog, state: ImportState, *, is_importing: bool) -> Iter
     elif not state.is_complete:
         count = f"{state.records:,} records so far" if state.records else "it begins"
         yield {"severity": "info", "text": f"The log is being imported: {count}."}
-    elif is_importing and not state.is_ended and state.signature != shown.signature:
-        yield {"severity": "info", "text": "The log has grown and is read again."}
+    elif is_importing and shown.cache.has_newer_import(state) and not state.is_of(shown.signature):
+        yield {"severity": "info", "text": "The log has changed and is read again."}
 
 
 def _read_summary(shown: ShownLog, state: ImportState, database: Path) -> JsonObject:

@@ -34,9 +34,11 @@ from sentinel.insight.artifact import (
 )
 from sentinel.notify.report_process import ReportError, build_report, report_file_name
 from sentinel.store.database import NewerSchemaError
+from sentinel.store.notes import NOTE_NAME
 from sentinel.store.run_reader import RunReader
-from sentinel.store.run_summary import ACTIVE_STATES, UNFINISHED
+from sentinel.store.run_summary import ACTIVE_STATES, UNFINISHED, problems_of
 from sentinel.web.auth import peer_of
+from sentinel.web.note_api import NoteApi
 from sentinel.web.responses import REVALIDATED, body_response, is_unchanged, json_response
 from sentinel.web.run_events import OpenStreams, RunEvents, TooManyViewersError, Viewer
 from sentinel.web.static_files import StaticFiles
@@ -75,7 +77,8 @@ class RunView:
 
     `state` returns what `/api/run` answers. `suppression` stores acknowledgements and silences.
     `database` is the file whose changes mean new rows. `report` gets the errors of the reader.
-    `is_listed` if the server has a list of runs, to which the page links.
+    `note_path` is the file of the note, by default in the directory of the run. `is_listed` if the
+    server has a list of runs, to which the page links.
     """
 
     run: str
@@ -84,9 +87,12 @@ class RunView:
     database: Path
     suppression: SuppressionApi | None = None
     report: Callable[[Exception], object] = ignore
+    note_path: Path | None = None
     events: RunEvents | None = field(default=None, init=False)
     ended: bool = field(default=False, init=False)
     is_listed: bool = field(default=False, init=False)
+    _worst_case_name: str = field(default="", init=False)
+    _worst_case_mark: object = field(default=None, init=False)
     _are_layers_known: bool = field(default=False, init=False)
     _layers_at: float = field(default=0.0, init=False)
     reads: asyncio.Semaphore = field(
@@ -98,12 +104,23 @@ class RunView:
         """The directory of the run."""
         return self.database.parent
 
+    @property
+    def notes(self) -> NoteApi:
+        """Reads and writes the note about the run."""
+        return NoteApi(self.run, self.note_path or self.directory / NOTE_NAME)
+
     def read_state(self) -> JsonObject:
         """The state of the run.
 
         `insight` differs once a result of insight was stored; `layers` if gradient flow is stored.
+        `worst_case` is the name of the problem that the list of runs shows, and `note` what people
+        wrote, see `Note`, if there is one.
         """
         state = self.state()
+        if worst := self._worst_case(state):
+            state = state | {"worst_case": worst}
+        if note := self.notes.read():
+            state = state | {"note": note}
         # A run that was killed, or whose agent was, may go on.
         is_open = state.get("state") in {UNFINISHED, *ACTIVE_STATES}
         self.ended = not state.get("is_live", True) and not is_open
@@ -112,6 +129,20 @@ class RunView:
         if self._has_layers():
             state = state | {"layers": True}
         return state | {"is_listed": True} if self.is_listed else state
+
+    def _worst_case(self, state: JsonObject) -> str:
+        # The cases of a run that is over are read again after a change only.
+        mark = None if state.get("state") in ACTIVE_STATES else self.change_mark()
+        if mark is None or mark != self._worst_case_mark:
+            problems: list[JsonObject] = []
+            # The state is shown all the same if the stored cases are damaged.
+            with suppress(
+                OSError, sqlite3.Error, NewerSchemaError, KeyError, ValueError, TypeError
+            ):
+                problems = problems_of(state, self.reader)
+            self._worst_case_name = str(problems[0]["name"]) if problems else ""
+            self._worst_case_mark = mark
+        return self._worst_case_name
 
     def _has_layers(self) -> bool:
         now = monotonic()
@@ -155,6 +186,8 @@ class _ViewEvents:
 ViewFinder = Callable[[Request], Awaitable[RunView]]
 """The view that a request is about. Raises HTTPException if there is no such run."""
 Answer = Callable[[RunView, Request], Any]
+Change = Callable[[bytes, str, str], JsonObject]
+"""Stores a change: body, user and address of a request."""
 
 
 class RunRoutes:
@@ -191,8 +224,13 @@ class RunRoutes:
             "media": _media,
             "layers": _layers,
             "insight": lambda view, _: list_artifacts(view.directory),
+            "note": lambda view, _: view.notes.read(),
         }
-        changes = {"acknowledge": SuppressionApi.acknowledge, "silence": SuppressionApi.silence}
+        changes: dict[str, Callable[[RunView], Change | None]] = {
+            "acknowledge": lambda view: view.suppression.acknowledge if view.suppression else None,
+            "silence": lambda view: view.suppression.silence if view.suppression else None,
+            "note": lambda view: view.notes.write,
+        }
         return [
             Route(f"{prefix}/api/run", self._answer_state),
             *(Route(f"{prefix}/api/{name}", self._reading(read)) for name, read in answers.items()),
@@ -201,8 +239,8 @@ class RunRoutes:
             Route(f"{prefix}/api/events", self._answer_events),
             Route(f"{prefix}/api/write-token", self._answer_token),
             *(
-                Route(f"{prefix}/api/{name}", self._changing(store), methods=["POST"])
-                for name, store in changes.items()
+                Route(f"{prefix}/api/{name}", self._changing(find_change), methods=["POST"])
+                for name, find_change in changes.items()
             ),
         ]
 
@@ -238,15 +276,15 @@ class RunRoutes:
         return respond
 
     def _changing(
-        self, store: Callable[[SuppressionApi, bytes, str, str], JsonObject]
+        self, find_change: Callable[[RunView], Change | None]
     ) -> Callable[[Request], Awaitable[Response]]:
         async def respond(request: Request) -> Response:
             body, user = await request.body(), request.scope["state"]["user"]
-            api = (await self._find_view(request)).suppression
-            if api is None:
+            change = find_change(await self._find_view(request))
+            if change is None:
                 return json_response(request, {"error": "No agent serves this run."}, 409)
             try:
-                stored = await run_in_threadpool(store, api, body, user, peer_of(request.scope))
+                stored = await run_in_threadpool(change, body, user, peer_of(request.scope))
             except RequestError as error:
                 return json_response(request, {"error": str(error)}, error.status)
             return json_response(request, stored)

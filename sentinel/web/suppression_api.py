@@ -66,9 +66,9 @@ class SuppressionApi:
 
         Returns `acknowledged`, the acknowledgements, or the number `revoked`.
         """
-        request = _parse(body, _ACKNOWLEDGE_KEYS)
+        request = parse_request(body, _ACKNOWLEDGE_KEYS)
         detector, incident = request.get("detector", ""), request.get("incident", "")
-        author, reason = _author(request, user), clean(request.get("reason", ""))
+        author, reason = author_of(request, user), clean(request.get("reason", ""))
         what = incident or detector or "all"
         with self._connection() as connection:
             if request.get("revoke"):
@@ -92,9 +92,9 @@ class SuppressionApi:
 
         Returns the `silence`, or the number that `ended`.
         """
-        request = _parse(body, _SILENCE_KEYS)
+        request = parse_request(body, _SILENCE_KEYS)
         detector, duration = request.get("detector", ""), request.get("for", "")
-        author, reason = _author(request, user), clean(request.get("reason", ""))
+        author, reason = author_of(request, user), clean(request.get("reason", ""))
         if bool(duration) == bool(request.get("end")):
             raise RequestError(400, 'Give either "for", such as "2h", or "end": true.')
         try:
@@ -130,8 +130,8 @@ class SuppressionApi:
         log.info("Run %s: %s by %s from %s: %s", self._run, what, author, peer, reason or "-")
 
 
-def _parse(body: bytes, keys: Mapping[str, type]) -> dict[str, Any]:
-    """The request as a table of known keys."""
+def parse_request(body: bytes, keys: Mapping[str, type]) -> dict[str, Any]:
+    """The request as a table of known keys. Raises RequestError."""
     try:
         request = json.loads(body)
         # Half of a surrogate pair is valid JSON, but no text that can be stored.
@@ -154,6 +154,6 @@ def _parse(body: bytes, keys: Mapping[str, type]) -> dict[str, Any]:
     return request
 
 
-def _author(request: Mapping[str, Any], user: str) -> str:
+def author_of(request: Mapping[str, Any], user: str) -> str:
     """Who is stored: the user that authenticated, else whom the request names."""
     return clean(user or request.get("author", ""), MAX_AUTHOR_CHARS).strip() or DEFAULT_AUTHOR

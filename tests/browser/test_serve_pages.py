@@ -22,6 +22,7 @@ expect.set_options(timeout=TIMEOUT_MS)
 PHONE = {"width": 390, "height": 844}
 HOUR = 3600.0
 FAULTY, HEALTHY = "grpo-7b-01", "grpo-7b-02"
+RUNS = [f"{'grpo-7b' if n % 2 or n == 2 else 'sft-8b'}-{n:02}" for n in range(1, 11)]
 DRAWN = "(name) => document.querySelectorAll(`[data-chart='${name}'] path.js-line`).length"
 
 
@@ -104,12 +105,52 @@ def test_the_list_is_filtered_sorted_and_grouped(page, url):
     expect(page.locator("#runs a.run")).to_have_text(["grpo-7b-03"])
 
 
+def test_settings_are_columns_and_a_note_is_written(page, url, home):
+    page.goto(f"{url}/?filter=grpo")
+    page.get_by_role("button", name="Columns").click()
+    page.get_by_role("checkbox", name=re.compile("learning_rate")).check()
+    assert accessibility_problems(page) == []
+    page.keyboard.press("Escape")
+    page.get_by_role("button", name="learning_rate").click()
+    expect(page.locator("#runs td.setting")).to_have_text(
+        ["1e-6", "2e-6", "3e-6", "5e-6", "7e-6", "9e-6"]
+    )
+    page.get_by_label("Group").select_option("By learning_rate")
+    expect(page.locator(".group-row").first).to_have_text("learning_rate 1e-06 1 run")
+
+    edit = page.get_by_role("button", name=f"Add a note about {HEALTHY}")
+    edit.focus()
+    page.keyboard.press("Enter")
+    page.get_by_role("textbox", name="Note").fill("<img src=x onerror=alert(1)>\ngood seed")
+    page.get_by_label("Your name").fill("ana")
+    assert accessibility_problems(page) == []
+    page.get_by_role("button", name="Save", exact=True).click()
+    row = page.get_by_role("row").filter(has_text="good seed")
+    expect(row).to_contain_text("<img src=x onerror=alert(1)>")
+    assert_usable(page)
+    # A link shows the same, and the note is stored.
+    page.goto(page.url)
+    expect(page.locator("#runs td.setting").last).to_have_text("9e-6")
+    expect(row).to_contain_text(HEALTHY)
+
+    page.goto(f"{url}/runs/{HEALTHY}/")
+    expect(page.locator(".run-note")).to_contain_text("good seed")
+    page.get_by_role("button", name="Edit the note").click()
+    page.get_by_role("textbox", name="Note").fill("")
+    page.get_by_role("button", name="Save", exact=True).click()
+    expect(page.get_by_role("button", name="Add a note")).to_be_visible()
+    assert not (home / "runs" / HEALTHY / "note.json").exists()
+
+
 def test_a_run_that_is_over_has_everything(page, url):
     page.goto(f"{url}/?filter={FAULTY}")
+    # The list and the page name the same problem.
+    subject = page.locator("#runs .subject").inner_text()
+    assert subject.startswith("Policy collapse")
     page.get_by_role("link", name=FAULTY).click()
     page.wait_for_url(f"{url}/runs/{FAULTY}/")
     expect(page.locator(".badge").first).to_have_text("finished")
-    expect(page.locator(".verdict")).to_contain_text("Policy collapse")
+    expect(page.locator(".verdict strong")).to_have_text(subject)
     expect(page.get_by_role("button", name="Acknowledge")).to_have_count(0)
     page.locator("[data-chart=loss]").scroll_into_view_if_needed()
     page.wait_for_function(f"name => ({DRAWN})(name) > 0", arg="loss")
@@ -149,6 +190,61 @@ def test_two_runs_are_chosen_and_compared(page, url):
     expect(page.locator("details", has_text="Problems").first).to_contain_text("Policy collapse")
     page.locator("[data-chart='0:loss']").scroll_into_view_if_needed()
     page.wait_for_function(f"name => ({DRAWN})(name) >= 2", arg="0:loss")
+    assert_usable(page)
+
+
+def test_many_runs_are_told_apart(page, url):
+    """Ten runs in one page load: their lines, the one that is looked at, filter, and best run."""
+    page.goto(f"{url}/compare?{'&'.join(f'run={name}' for name in RUNS)}")
+    legend = page.get_by_label("Runs in the curves").get_by_role("button")
+    expect(legend).to_have_text(RUNS)
+    page.locator("#section-curves").evaluate("(each) => each.scrollIntoView()")
+    page.wait_for_function(f"name => ({DRAWN})(name) === 10", arg="0:loss")
+    looks = page.evaluate(
+        """() => [...document.querySelectorAll("[data-chart='0:loss'] .trace path.js-line")]
+            .map(({ style }) => `${style.stroke} ${style.strokeDasharray}`)"""
+    )
+    assert len({*looks}) == 10
+    assert (
+        page.evaluate(
+            """() => new Set([...document.querySelectorAll(".run-legend line")]
+            .map((each) => `${each.style.stroke} ${each.getAttribute("stroke-dasharray")}`)).size"""
+        )
+        == 10
+    )
+
+    # The focus in the legend, or in a table, shows the run in all charts.
+    faded = page.locator("[data-chart='0:loss'] .trace.faded")
+    legend.nth(2).focus()
+    expect(faded).to_have_count(9)
+    page.locator("#section-settings a", has_text=RUNS[9]).hover()
+    expect(page.locator("[data-chart='0:loss'] .trace.highlighted")).to_have_count(1)
+    legend.nth(2).blur()
+    page.mouse.move(1, 1)
+    expect(faded).to_have_count(0)
+    legend.nth(3).click()
+    page.wait_for_function(f"name => ({DRAWN})(name) === 9", arg="0:loss")
+    # The pointer is at a run that is hidden.
+    expect(faded).to_have_count(0)
+    page.get_by_label("Filter charts by name").fill("^rew|kl")
+    expect(page.locator("#section-curves .chart:visible")).to_have_count(3)
+
+    # Any metric is the axis: the reward against the KL, with the runs closest to the pointer.
+    page.get_by_label("Axis").select_option(label="KL to the reference")
+    expect(page).to_have_url(re.compile("axis=signal%3Akl_ref"))
+    reward = page.locator(f"[data-chart='{RUNS.index(FAULTY)}:reward']")
+    expect(reward.locator("path.point").first).to_be_attached()
+    expect(reward).to_contain_text("kl_ref (nats)")
+    box = still_box(reward.locator(".plot"))
+    page.mouse.move(box["x"] + box["width"] * 0.8, box["y"] + box["height"] * 0.7)
+    expect(page.locator(".tooltip strong")).to_contain_text("kl_ref")
+    expect(page.locator(".tooltip tr.nearest, .tooltip tr:only-child")).to_have_count(1)
+    page.mouse.move(1, 1)
+    page.get_by_label("Axis").select_option("step")
+
+    # The best reward stands at the number by which it is the best.
+    row = page.locator("#section-metrics tr").filter(has=page.get_by_text("Reward", exact=True))
+    expect(row.locator(".best", has_text="best")).to_contain_text("last tenth")
     assert_usable(page)
 
 

@@ -8,8 +8,10 @@ import { report } from "./source.js";
 import { createView } from "./view.js";
 import { chartContext } from "./charts/context.js";
 import { insightDrawings, loadInsightDrawings } from "./sections/insight.js";
-import { ChartGrid } from "./charts/grid.js";
-import { chartText } from "./charts/units.js";
+import { ChartGrid, createChartFilter } from "./charts/grid.js";
+import { axisOfSignal } from "./charts/horizontal_axis.js";
+import { highlightRun, runSample } from "./charts/run_lines.js";
+import { chartNumber, chartText } from "./charts/units.js";
 
 const COMPARED_AXES = [["step", "Step"], ["hours", "Hours"], ["tokens", "Tokens"]];
 const COMPARED_GROUPS = {
@@ -27,8 +29,9 @@ export function startComparison(comparison, load, runUrl, loadResult, lead = nul
   if (["time", "hours"].includes(new URLSearchParams(location.search).get("axis"))) view.axis = "hours";
   const hidden = new Set();
   const page = { view, comparison, hidden, runUrl, source: comparedSource(comparison, load) };
+  const context = chartContext(page);
+  page.highlight = (index) => highlightRun(context, hidden.has(index) ? null : index);
   const curves = createComparedCurves(page);
-  page.showRuns = () => curves.showRuns();
   const sections = [
     createComparedRuns(page), createComparedSettings(page), createComparedProblems(page), curves, createComparedMetrics(page),
     ...createComparedInsight(page, loadResult),
@@ -37,14 +40,17 @@ export function startComparison(comparison, load, runUrl, loadResult, lead = nul
   page.frame = frame;
   const title = formatCount(comparison.runs.length, "run");
   document.title = `Comparison of ${title}: sentinel`;
-  document.getElementById("topbar").replaceChildren(container("div", "name", lead, element("h1", `Comparison of ${title}`)), comparedBar(view));
+  document.getElementById("topbar").replaceChildren(container("div", "name", lead, element("h1", `Comparison of ${title}`)), comparedBar(view, comparison));
   document.getElementById("page").replaceChildren(frame.element);
   frame.update(comparison);
 }
 
 // Axis, smoothing, scale and theme of all charts.
-function comparedBar(view) {
+function comparedBar(view, { metrics }) {
   const axis = choice("Axis", COMPARED_AXES, (value) => view.set({ axis: value }));
+  const signals = setAttributes(element("optgroup"), { label: "Values of a metric" });
+  signals.append(...metrics.map(({ signal, label }) => setAttributes(element("option", label), { value: axisOfSignal(signal) })));
+  axis.append(signals);
   const smoothing = setAttributes(element("input"), { type: "range", min: 0, max: 0.99, step: 0.01, "aria-label": "Smoothing" });
   smoothing.addEventListener("input", () => view.set({ smoothing: Number(smoothing.value) }));
   const log = button("Log", () => view.set({ isLog: !view.isLog }), "small");
@@ -67,6 +73,7 @@ function comparedBar(view) {
 // the name of its signal.
 function comparedSource(comparison, load) {
   const whole = new Map([[comparison.axis, comparison.series]]);
+  const listeners = new Set();
   const series = async (axis, names, start, end) => {
     const asked = axis === "hours" ? "time" : axis;
     const scale = axis === "hours" ? SECONDS_PER_HOUR : 1;
@@ -84,8 +91,12 @@ function comparedSource(comparison, load) {
   };
   return {
     isReport: report !== null,
-    subscribe: () => () => {},
+    subscribe: (handlers) => listeners.add(handlers),
+    // The axes reach as far as the runs that are shown now.
+    reset: () => listeners.forEach((handlers) => handlers.reset?.()),
     now: () => Date.now() / 1000,
+    // Over the values of a metric, each run has its own.
+    axisCurve: (signal, name) => comparedName(comparedCurve(name)[0], signal),
     async getJson(path) {
       const [name, text] = path.split("?");
       if (name === "api/timeline") return { detectors: [], events: [] };
@@ -114,18 +125,19 @@ function scaledCurve(curve, scale) {
   return { ...curve, x: curve.x.map((x) => x / scale), bad: (curve.bad ?? []).map((x) => x / scale) };
 }
 
-// The colour of a run in all charts.
-function runSwatch(index) {
-  const swatch = element("i", "", "swatch");
-  swatch.style.setProperty("color", `var(--series-${(index % 8) + 1})`);
-  return swatch;
-}
-
 function runHeading(page, compared, index) {
   const url = page.runUrl(compared, index);
   const name = element(url ? "a" : "span", compared.name);
   if (url) name.href = url;
-  return container("span", "run-name", runSwatch(index), name);
+  return highlighting(container("span", "run-name", runSample(index), name), page, index);
+}
+
+// While the pointer or the focus is in a node, the curves of its run stay and the others fade.
+function highlighting(node, page, index) {
+  for (const [event, shown] of [["pointerenter", index], ["focusin", index], ["pointerleave", null], ["focusout", null]]) {
+    node.addEventListener(event, () => page.highlight(shown));
+  }
+  return node;
 }
 
 // A table with a column for each run.
@@ -137,34 +149,24 @@ function createComparedTable(page, label, first) {
   return table;
 }
 
+// A row for each run: many columns of runs would not fit.
 function createComparedRuns(page) {
   const { runs } = page.comparison;
-  const table = createComparedTable(page, "Runs", "");
-  const shown = runs.map((compared, index) => {
-    const box = setAttributes(element("input"), { type: "checkbox", "aria-label": `Show ${compared.name} in the curves` });
-    box.checked = true;
-    box.addEventListener("change", () => {
-      if (box.checked) page.hidden.delete(index);
-      else page.hidden.add(index);
-      page.showRuns();
-    });
-    const label = container("label", "row", box, "shown");
-    label.dataset.isLive = "yes";
-    return label;
-  });
-  const texts = (title, of) => [title, ...runs.map((each) => of(each) || "-")];
-  const rows = [
-    ["Health", ...runs.map((compared) => element("span", compared.health, `pill ${healthClass(compared.health)}`))],
-    texts("State", ({ state }) => state),
-    texts("Last step", ({ step }) => (isNumber(step) ? formatNumber(step) : "")),
-    texts("Duration", ({ seconds }) => formatDuration(seconds)),
-    texts("Started", ({ started }) => formatTime(started)),
-    texts("Host", ({ host }) => host),
-    texts("Framework", ({ framework, algorithm }) => [framework, algorithm].filter(Boolean).join(", ")),
-    texts("Model", ({ model }) => model),
-    texts("Cases", comparedCases),
-  ].filter(([, ...cells]) => cells.some((cell) => cell !== "-"));
-  table.setRows([...rows, ["In the curves", ...shown]]);
+  const columns = [
+    ["Health", ({ health }) => element("span", health, `pill ${healthClass(health)}`)],
+    ["State", ({ state }) => state],
+    ["Last step", ({ step }) => (isNumber(step) ? formatNumber(step) : "")],
+    ["Duration", ({ seconds }) => formatDuration(seconds)],
+    ["Cases", comparedCases],
+    ["Note", ({ note }) => (note ? element("span", note, "note-text") : "")],
+    ["Started", ({ started }) => formatTime(started)],
+    ["Host", ({ host }) => host],
+    ["Framework", ({ framework, algorithm }) => [framework, algorithm].filter(Boolean).join(", ")],
+    ["Model", ({ model }) => model],
+  ].map(([title, of]) => ({ title, cells: runs.map(of) })).filter(({ cells }) => cells.some((cell) => cell));
+  const table = createTable("Runs", [{ title: "Run", className: "key" }, ...columns.map(({ title }) => title)]);
+  table.element.classList.add("compared");
+  table.setRows(runs.map((compared, index) => [runHeading(page, compared, index), ...columns.map(({ cells }) => cells[index] || "-")]));
   return {
     id: "runs", title: "Runs", element: table.element, update: () => {},
     note: () => runs.map(({ name }) => name).join(", ").slice(0, MAX_CELL_CHARS), urgency: () => 0,
@@ -202,32 +204,39 @@ function createComparedMetrics(page) {
   table.setRows(metrics.map((metric) => [metricHeading(metric), ...metric.values.map((value, index) => metricCell(metric, value, index))]));
   return {
     id: "metrics", title: "Metrics", element: table.element, update: () => {},
-    note: () => "last value, with the best and the one at the last common point", urgency: () => 0,
+    note: () => "last value; the best run by the mean of its last tenth", urgency: () => 0,
   };
 }
 
 function metricHeading({ label, better }) {
-  return container("span", "", element("span", label), better && element("small", ` ${better} is better`, "soft nowrap"));
+  return container("span", "", element("span", label), better && element("small", `${better} is better`, "soft nowrap"));
 }
 
+// The pill stands at the number by which a run is the best: the mean of its last tenth.
 function metricCell(metric, value, index) {
   if (!value || value.last === null) return element("span", "-", "soft");
   const isBest = index === metric.best_run;
+  const pill = isBest && element("span", "best", "pill ok");
   // As JSON, a value that is not finite is a text.
   const text = (number) => (isNumber(number) ? chartText(number, metric.unit) : "NaN");
+  // Of a metric with few values, the last one is all of the last tenth.
+  const isSingle = value.final === value.last;
+  const level = !isSingle && container("small", isBest ? "best" : "soft", element("span", `last tenth ${text(value.final)}`), pill);
   const details = [
-    isNumber(value.best) && `best ${text(value.best)}`,
-    value.at_common !== null && value.at_common !== value.last && `${text(value.at_common)} at the common end`,
+    isNumber(value.best) && `best value ${text(value.best)} at ${chartNumber(value.best_x)}`,
+    value.at_common !== null && value.at_common !== value.last && `common end ${text(value.at_common)}`,
     value.bad_count > 0 && `${formatCount(value.bad_count, "value")} NaN or infinite`,
   ].filter(Boolean);
-  return container("span", isBest ? "best" : "", element("span", text(value.last), "number"), isBest && element("span", "best", "pill ok"),
-    details.length > 0 && element("small", details.join(", "), "soft"));
+  return container("span", "", container("span", isBest && isSingle ? "number best" : "number", text(value.last), isSingle && pill), level,
+    ...details.map((detail) => element("small", detail, "soft")));
 }
 
 function createComparedCurves(page) {
   const { metrics, runs } = page.comparison;
   const context = chartContext(page);
   const grid = new ChartGrid(context, "compared");
+  // What the axis is called if it shows one of these.
+  context.signalUnits = new Map(metrics.map(({ signal, unit }) => [signal, unit]));
   const showRuns = () => grid.setCharts(metrics.map((metric) => {
     const shown = metric.values.map((value, index) => index).filter((index) => metric.values[index] && !page.hidden.has(index));
     return {
@@ -240,9 +249,28 @@ function createComparedCurves(page) {
   }).filter(({ signals }) => signals.length));
   showRuns();
   return {
-    id: "curves", title: "Curves", element: grid.element, update: () => {}, showRuns,
+    id: "curves", title: "Curves", update: () => {},
+    element: container("div", "", createRunLegend(page, showRuns), container("div", "row chart-bar", createChartFilter(grid, "compared-filter")), grid.element),
     note: () => formatCount(metrics.length, "metric"), urgency: () => 0,
   };
+}
+
+// All runs as buttons, which show a run in the curves or hide it.
+function createRunLegend(page, showRuns) {
+  const { runs } = page.comparison;
+  const items = runs.map(({ name }, index) => {
+    const item = button("", () => {
+      if (!page.hidden.delete(index)) page.hidden.add(index);
+      item.setAttribute("aria-pressed", String(!page.hidden.has(index)));
+      showRuns();
+      page.source.reset();
+      page.highlight(index);
+    }, "quiet small");
+    item.append(runSample(index), element("span", name));
+    setAttributes(item, { "aria-pressed": "true", title: `Show or hide ${name} in the curves` });
+    return highlighting(item, page, index);
+  });
+  return setAttributes(container("div", "run-legend", ...items), { role: "group", "aria-label": "Runs in the curves" });
 }
 
 function createComparedSettings(page) {

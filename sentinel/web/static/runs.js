@@ -4,21 +4,27 @@ import {
   button, choice, container, createChangeCheck, element, emptyState, encodeName, formatCount, formatTime, formatDuration, formatNumber,
   healthClass, isNumber, setAttributes, setText, textWithCode,
 } from "./dom.js";
+import { openColumnsDialog } from "./columns.js";
+import { openNoteDialog } from "./note.js";
 import { getJson } from "./source.js";
 import { createView } from "./view.js";
 import { sparkline } from "./charts/sparkline.js";
 
 const PAGE_ROWS = 100;
 const REFRESH_MS = 3000;
+// While settings are being read, the list is asked for this soon.
+const READING_MS = 700;
+const SETTING_PREFIX = "setting:";
 const FILTER_DELAY_MS = 150;
 const OUTDATED_SECONDS = 15;
 const DEFAULT_ORDER = "-last_written";
-const STATE_CLASSES_OF_LIST = { running: "ok", finished: "ok", starting: "info", stalled: "warning", unfinished: "warning", unknown: "info" };
+const STATE_CLASSES_OF_LIST = { running: "ok", finished: "ok", starting: "info", stalled: "warning", unfinished: "warning", unknown: "info", reading: "info" };
 const LIST_GROUPS = [
   ["", "No groups"], ["project", "By project"], ["tag", "By tag"], ["state", "By state"], ["health", "By health"], ["host", "By host"],
   ["framework", "By framework"], ["model", "By model"],
 ];
-// Title, sort key, whether the first click sorts descending, and the class of the cells.
+// Title, sort key, whether the first click sorts descending, and the class of the cells. The columns of
+// settings stand after the signal.
 const LIST_COLUMNS = [
   ["", "", false, "pick"], ["Run", "run", false, "main"], ["State", "state", false, ""], ["Health", "health", true, "problem"],
   ["Signal", "", false, "spark-cell"], ["Step", "step", true, "right"], ["Last step", "last_written", true, "right"],
@@ -37,14 +43,20 @@ function queryOfAddress() {
   return {
     filter: query.get("filter") ?? "", sort: query.get("sort") ?? DEFAULT_ORDER, group: query.get("group") ?? "",
     offset: Math.max(0, Number.parseInt(query.get("offset") ?? "0", 10) || 0),
+    columns: [...new Set(query.getAll("column"))],
   };
+}
+
+// The query as parameters: what differs from the usual list.
+function listParameters() {
+  const { columns, ...others } = listed;
+  const single = Object.entries(others).filter(([, value]) => value && value !== DEFAULT_ORDER);
+  return new URLSearchParams([...single, ...columns.map((name) => ["column", name])]);
 }
 
 function changeQuery(changes) {
   Object.assign(listed, "offset" in changes ? {} : { offset: 0 }, changes);
-  const query = new URLSearchParams();
-  for (const [name, value] of Object.entries(listed)) if (value && value !== DEFAULT_ORDER) query.set(name, value);
-  const text = query.toString();
+  const text = listParameters().toString();
   history.replaceState(null, "", `${location.pathname}${text ? `?${text}` : ""}`);
   showImportanceLink();
   loadRuns();
@@ -60,8 +72,9 @@ function createListParts() {
     clearTimeout(filterTimer);
     filterTimer = setTimeout(() => changeQuery({ filter: filter.value }), FILTER_DELAY_MS);
   });
-  const group = choice("Group", LIST_GROUPS, (value) => changeQuery({ group: value }));
-  group.value = listed.group;
+  const group = choice("Group", [], (value) => changeQuery({ group: value }));
+  const columns = button("Columns", () => openColumnsDialog(listed.filter, listed.columns, chooseColumns));
+  columns.title = "Settings as columns";
   const theme = choice("Theme", [["auto", "Theme: auto"], ["dark", "Theme: dark"], ["light", "Theme: light"]], (value) => view.set({ theme: value }));
   theme.value = view.theme;
   const compare = setAttributes(element("a", "Compare", "button primary"), { hidden: true });
@@ -70,14 +83,14 @@ function createListParts() {
   clear.hidden = true;
   document.getElementById("topbar").append(
     container("div", "name", element("h1", "Runs"), setAttributes(element("span", "", "soft"), { role: "status", id: "count" })),
-    container("div", "toolbar list-bar", filter, group, theme, clear, importance, compare));
+    container("div", "toolbar list-bar", filter, group, columns, theme, clear, importance, compare));
 
   const states = setAttributes(container("div", "row states"), { role: "group", "aria-label": "States" });
   const note = element("p", "", "banner warning");
   note.hidden = true;
-  const heads = LIST_COLUMNS.map(([title, key, isDescending, className]) => listHead(title, key, isDescending, className));
+  const head = element("tr");
   const body = element("tbody");
-  const table = setAttributes(container("table", "runs", container("thead", "", container("tr", "", ...heads)), body), { id: "runs" });
+  const table = setAttributes(container("table", "runs", container("thead", "", head), body), { id: "runs" });
   const wide = setAttributes(container("div", "wide", table), { role: "region", "aria-label": "Runs", tabindex: 0 });
   const empty = container("div");
   const previous = button("Previous", () => changeQuery({ offset: Math.max(0, listed.offset - PAGE_ROWS) }));
@@ -87,7 +100,37 @@ function createListParts() {
   document.getElementById("page").replaceChildren(note, states, wide, empty, pages);
   document.addEventListener("keydown", (event) => handleListKey(event, filter));
   document.addEventListener("visibilitychange", () => { if (!document.hidden) loadRuns(); });
-  return { filter, compare, importance, clear, states, note, heads, body, wide, empty, previous, next, place, pages, areStatesNew: createChangeCheck() };
+  return { filter, group, compare, importance, clear, states, note, head, body, wide, empty, previous, next, place, pages, areStatesNew: createChangeCheck() };
+}
+
+// Title, key, order and class of all columns that are shown.
+function shownColumns() {
+  const place = LIST_COLUMNS.findIndex(([title]) => title === "Step");
+  const settings = listed.columns.map((name) => [name, SETTING_PREFIX + name, false, "setting"]);
+  return [...LIST_COLUMNS.slice(0, place), ...settings, ...LIST_COLUMNS.slice(place)];
+}
+
+function chooseColumns(columns) {
+  const key = (text) => text.replace(/^-/, "");
+  const isGone = (text) => key(text).startsWith(SETTING_PREFIX) && !columns.includes(key(text).slice(SETTING_PREFIX.length));
+  changeQuery({ columns, sort: isGone(listed.sort) ? DEFAULT_ORDER : listed.sort, group: isGone(listed.group) ? "" : listed.group });
+  showColumns();
+}
+
+// The head of the table and the choices of groups, after another choice of columns.
+function showColumns() {
+  listRows.clear();
+  parts.head.replaceChildren(...shownColumns().map(([title, key, isDescending, className]) => listHead(title, key, isDescending, className)));
+  const settings = listed.columns.map((name) => [SETTING_PREFIX + name, `By ${name}`]);
+  const own = listed.group.startsWith(SETTING_PREFIX) ? [[listed.group, `By ${groupNoun(listed.group)}`]] : [];
+  const options = new Map([...LIST_GROUPS, ...settings, ...own]);
+  parts.group.replaceChildren(...[...options].map(([value, text]) => setAttributes(element("option", text), { value })));
+  parts.group.value = listed.group;
+  if (lastAnswer) showRuns(lastAnswer);
+}
+
+function groupNoun(group) {
+  return group.startsWith(SETTING_PREFIX) ? group.slice(SETTING_PREFIX.length) : group;
 }
 
 function listHead(title, key, isDescending, className) {
@@ -106,7 +149,7 @@ function listHead(title, key, isDescending, className) {
 
 // `/` goes to the filter, Escape empties it, and j and k go to the next and the previous run.
 function handleListKey(event, filter) {
-  if (event.ctrlKey || event.metaKey || event.altKey) return;
+  if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
   if (event.target === filter) {
     if (event.key === "Escape" && filter.value) {
       filter.value = "";
@@ -129,19 +172,22 @@ function handleListKey(event, filter) {
 async function loadRuns() {
   clearTimeout(refreshTimer);
   const number = ++requestCount;
-  const query = new URLSearchParams({ ...listed, limit: PAGE_ROWS });
+  const query = listParameters();
+  query.set("limit", PAGE_ROWS);
+  let wait = REFRESH_MS;
   try {
     const answer = await getJson(`api/runs?${query}`);
     if (number !== requestCount) return;
     lastAnswer = answer;
     if (listed.offset > 0 && listed.offset >= answer.rows) changeQuery({ offset: lastPage(answer.rows) });
     else showRuns(answer);
-    showNote(isNumber(answer.read_seconds_ago) && answer.read_seconds_ago > OUTDATED_SECONDS
-      ? `The folder with the runs has not answered for ${formatDuration(answer.read_seconds_ago)}. The list is as old.` : "");
+    if (answer.unread_settings && listed.columns.length) wait = READING_MS;
+    showNote(isNumber(answer.read_seconds_ago) && answer.unanswered_seconds > OUTDATED_SECONDS
+      ? `The folder with the runs has not answered for ${formatDuration(answer.unanswered_seconds)}. The list is ${formatDuration(answer.read_seconds_ago)} old.` : "");
   } catch (error) {
     if (number === requestCount) showNote(`${error.message} The list below is outdated.`);
   }
-  if (number === requestCount && !document.hidden) refreshTimer = setTimeout(loadRuns, REFRESH_MS);
+  if (number === requestCount && !document.hidden) refreshTimer = setTimeout(loadRuns, wait);
 }
 
 function lastPage(rows) {
@@ -157,8 +203,8 @@ function showRuns(answer) {
   const { total, matched, rows, runs } = answer;
   setText(document.getElementById("count"), matched === total ? formatCount(total, "run") : `${formatNumber(matched)} of ${formatCount(total, "run")}`);
   showStates(answer);
-  for (const head of parts.heads) {
-    const isSorted = head.dataset.key && listed.sort.replace("-", "") === head.dataset.key;
+  for (const head of parts.head.children) {
+    const isSorted = head.dataset.key && listed.sort.replace(/^-/, "") === head.dataset.key;
     setAttributes(head, { "aria-sort": isSorted ? (listed.sort.startsWith("-") ? "descending" : "ascending") : null });
   }
   fillList(runs, answer.groups);
@@ -228,43 +274,57 @@ function keptRow(key, create) {
 }
 
 function groupRow(name, count) {
-  const title = setAttributes(element("th", name || `No ${listed.group}`), { colspan: LIST_COLUMNS.length, scope: "rowgroup" });
+  const noun = groupNoun(listed.group);
+  const text = !name ? `No ${noun}` : noun === listed.group ? name : `${noun} ${name}`;
+  const title = setAttributes(element("th", text), { colspan: shownColumns().length, scope: "rowgroup" });
   title.append(" ", element("span", formatCount(count ?? 0, "run"), "soft"));
   return { element: container("tr", "group-row", title) };
 }
 
 function createRunRow() {
-  const cells = LIST_COLUMNS.map(([, , , className]) => element("td", "", className));
+  const columns = shownColumns();
+  const cells = columns.map(([, , , className]) => element("td", "", className));
   const row = container("tr", "", ...cells);
-  const [pick, main, state, health, spark, step, age, started, host, training] = cells;
+  const settings = columns.map(([name, key], index) => ({ name, key, cell: cells[index] })).filter(({ key }) => key.startsWith(SETTING_PREFIX));
+  for (const { name, cell } of settings) cell.dataset.label = name;
+  const [pick, main, state, health, spark, step, age, started, host, training] = cells.filter((cell) => cell.className !== "setting");
   const box = setAttributes(element("input"), { type: "checkbox" });
   const link = element("a", "", "run");
   const labels = element("span", "", "labels");
   const badge = element("span", "", "badge");
   pick.append(box);
   const id = element("small", "", "soft");
-  main.append(link, " ", id, labels);
+  const note = element("span", "", "note-text");
+  const edit = button("Note", () => openNoteDialog(shown.name || name, `runs/${encodeName(name)}/api/note`, (saved) => {
+    show({ ...shown, note: saved?.text ?? "" });
+  }), "quiet small note-button");
+  main.append(link, " ", id, edit, labels, note);
   state.append(badge);
   const isHealthNew = createChangeCheck();
   const isSparkNew = createChangeCheck();
   const areLabelsNew = createChangeCheck();
   let name = "";
+  let shown = {};
   box.addEventListener("change", () => chooseRuns(box.checked ? [...chosen, name] : [...chosen].filter((each) => each !== name)));
   const show = (run) => {
+    shown = run;
     name = run.run;
     box.checked = chosen.has(name);
     box.setAttribute("aria-label", `Choose ${name}`);
     setText(link, run.name || name);
+    setText(note, run.note ?? "");
+    setAttributes(edit, { "aria-label": `${run.note ? "Edit the note" : "Add a note"} about ${name}` });
+    for (const each of settings) showSetting(each.cell, run.settings?.[each.name]);
     setText(id, run.name ? name : "");
     link.href = `runs/${encodeName(name)}/`;
     setText(badge, run.state);
     badge.className = `badge ${STATE_CLASSES_OF_LIST[run.state] ?? "critical"}`;
-    if (isHealthNew([run.health, run.worst_case])) health.replaceChildren(...healthParts(run));
+    if (isHealthNew([run.state === "reading", run.health, run.worst_case])) health.replaceChildren(...healthParts(run));
     if (areLabelsNew([run.project, run.tags])) labels.replaceChildren(...[run.project, ...(run.tags ?? [])].filter(Boolean).map((text) => element("span", text, "chip")));
     if (isSparkNew(run.sparkline)) spark.replaceChildren(...sparkParts(run.sparkline));
     setText(step, isNumber(run.step) ? formatNumber(run.step) : "");
     setText(age, run.age === null ? "" : `${formatDuration(run.age)} ago`);
-    age.title = formatTime(run.last_written);
+    age.title = run.age === null ? "" : formatTime(run.last_written);
     setText(started, formatTime(run.started));
     setText(host, run.host ?? "");
     setText(training, [run.framework, run.algorithm, run.model].filter(Boolean).join(", "));
@@ -272,7 +332,14 @@ function createRunRow() {
   return { element: row, show, updateChoice: () => { box.checked = chosen.has(name); } };
 }
 
-function healthParts({ health, worst_case: worst }) {
+function showSetting(cell, value) {
+  setText(cell, formatNumber(value ?? ""));
+  cell.title = value === null || value === undefined ? "" : String(value);
+  cell.classList.toggle("number", isNumber(value));
+}
+
+function healthParts({ state, health, worst_case: worst }) {
+  if (state === "reading") return [];
   const pill = element("span", health ?? "unknown", `pill ${healthClass(health)}`);
   return worst ? [pill, " ", textWithCode("span", worst.subject, "subject")] : [pill];
 }
@@ -303,5 +370,6 @@ function showImportanceLink() {
   parts.importance.href = `importance${query ? `?${query}` : ""}`;
 }
 
+showColumns();
 showImportanceLink();
 loadRuns();

@@ -35,11 +35,12 @@ export async function getJson(path) {
   return answer;
 }
 
-// POST of a change, with the token that only pages of this server can read.
+// POST of a change, with the token that only pages of this server can read; a page that lists runs gets it
+// of the run that it changes.
 export async function post(path, body) {
   if (embedded) throw new Error("A report cannot change the run.");
   const isFirstTry = writeToken !== "";
-  if (!writeToken) writeToken = (await getJson("api/write-token")).token;
+  if (!writeToken) writeToken = (await getJson(path.replace(/[^/]*$/, "write-token"))).token;
   const headers = { "content-type": "application/json", "x-sentinel-write-token": writeToken };
   try {
     return (await request(path, { method: "POST", headers, body: JSON.stringify(body) })).json();

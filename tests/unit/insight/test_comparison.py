@@ -74,6 +74,30 @@ def test_the_best_run_has_the_lowest_loss_and_the_highest_reward():
     assert (reward["better"], reward["best_run"]) == ("higher", 1)
 
 
+def test_the_best_run_is_judged_by_the_end_of_its_curve_and_not_by_one_step():
+    """By the best value of a curve the first one would win, and by the last one the second."""
+    lucky = [2.0] * 50 + [0.1] + [2.0] * 49
+    runs = [
+        compared("lucky step", curves={"loss": curve(lucky)}),
+        compared("lucky end", curves={"loss": curve([3.0] * 99 + [0.5])}),
+        compared("best", curves={"loss": curve([1.0] * 99 + [1.1])}),
+        compared("lost", curves={"loss": curve([0.0] * 50 + [None], bad=[50])}),
+    ]
+    (loss,) = compare(runs)["metrics"]
+
+    assert loss["best_run"] == 2
+    finals = [value["final"] for value in loss["values"]]
+    assert finals[:3] == pytest.approx([2.0, (3.0 * 10 + 0.5) / 11, (10.0 + 1.1) / 11], 0.02)
+    assert isnan(finals[3])
+
+
+def test_the_level_of_a_resumed_run_is_that_of_its_last_attempt():
+    x = [*range(100), *range(90, 100)]
+    resumed = curve([5.0] * 100 + [1.0] * 10, x=x, attempt=[0] * 100 + [1] * 10)
+
+    assert summarize(resumed, "lower")["final"] == 1.0
+
+
 def test_runs_of_different_lengths_are_compared_where_both_have_values():
     runs = [
         compared("a", curves={"loss": curve([5.0, 4.0, 3.0, 2.0])}),

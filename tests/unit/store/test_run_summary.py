@@ -6,11 +6,13 @@ import fcntl
 import json
 import os
 from contextlib import closing, suppress
+from dataclasses import replace
 from math import nan
 
 import pytest
 from support.results import case_result, make_incident
 
+from sentinel.model.finding import Severity
 from sentinel.model.incident import Resolution
 from sentinel.model.notification import NotificationReason
 from sentinel.store.cases import store_case
@@ -21,10 +23,12 @@ from sentinel.store.run_summary import (
     SUMMARY_NAME,
     RunIndex,
     make_summary,
+    problems_of,
     read_summary,
     write_summary,
 )
 from sentinel.transport.paths import AGENT_LOCK, DATABASE_NAME
+from sentinel.web.run_routes import RunView
 
 STATE = {
     "run": "grpo-7b",
@@ -38,7 +42,9 @@ STATE = {
     "project": "math",
     "tags": ["ablation"],
     "metadata": {"framework": "trl", "model": "Qwen3-8B"},
-    "cases": [{"severity": "critical", "message": {"subject": "The policy collapsed"}}],
+    "cases": [
+        {"severity": "critical", "onset_step": 20, "message": {"subject": "The policy collapsed"}}
+    ],
     "incidents": [{"severity": "warning"}],
 }
 
@@ -125,6 +131,37 @@ def test_a_case_counts_after_its_end_if_it_fired_when_the_run_or_its_training_en
     summary = read_summary(state, RunReader(tmp_path / DATABASE_NAME))
     assert summary["health"] == health
     assert (summary["worst_case"] is None) == (health == "ok")
+
+
+def test_the_worst_case_is_the_most_severe_then_an_open_one_then_the_earliest(tmp_path):
+    """The page names the same one."""
+    lasted = [
+        ("slow", Severity.WARNING, 5),
+        ("late", Severity.CRITICAL, 60),
+        ("early", Severity.CRITICAL, 30),
+    ]
+    with closing(connect(tmp_path / DATABASE_NAME)) as connection:
+        for detector, severity, onset in lasted:
+            incident = replace(make_incident(detector, severity), onset_step=onset)
+            incident.resolve(Resolution.RUN_FINISHED, 399, 1_700_000_399.0)
+            result = case_result(NotificationReason.RESOLVED, of=[incident], diagnosis=None)
+            store_case(connection, result.case_notifications[0])
+        connection.commit()
+    reader = RunReader(tmp_path / DATABASE_NAME)
+    state = STATE | {"state": "finished", "cases": []}
+    view = RunView("grpo-7b", reader, lambda: state, tmp_path / DATABASE_NAME)
+
+    names = [each["name"] for each in problems_of(state, reader)]
+    assert [name.rpartition("/")[2].partition("#")[0] for name in names] == [
+        "early",
+        "late",
+        "slow",
+    ]
+    assert view.read_state()["worst_case"] == names[0]
+    open_case = {"name": "open", "severity": "critical", "onset_step": 90}
+    assert problems_of(state | {"cases": [open_case]}, reader)[0] == open_case
+    # What lasted until an earlier end is no problem of a run that goes on.
+    assert problems_of(STATE | {"cases": []}, reader) == []
 
 
 def test_the_longest_texts_fit_into_the_file(tmp_path):
@@ -234,7 +271,7 @@ def test_a_missing_summary_is_made_once_and_the_run_stays_as_old_as_it_is(home):
 
     index = RunIndex(summarise)
     index.refresh()
-    assert entries_of(index)["old"].state == "unknown"
+    assert entries_of(index)["old"].state == "reading"
     assert index.complete_one()
     assert entries_of(index)["old"].state == "finished"
     again = RunIndex(summarise)
@@ -264,7 +301,10 @@ def test_a_run_that_cannot_be_summarised_is_not_tried_again_and_again(home):
             pass
 
     assert sorted(tried) == ["a", "b"]
-    assert {*entries_of(index)} == {"a", "b"}
+    assert {name: each.state for name, each in entries_of(index).items()} == {
+        "a": "unknown",
+        "b": "unknown",
+    }
 
 
 def test_a_home_that_cannot_be_written_is_listed(home, monkeypatch):

@@ -8,6 +8,7 @@ from threading import Event as Flag
 from time import monotonic
 
 import pytest
+from support.rank_processes import until
 from support.results import NOW
 
 from sentinel.model.record import WHOLE_RUN, Event, Record
@@ -234,3 +235,23 @@ def test_a_damaged_database_is_listed_and_says_so(start, home, add_run):
     found = until_listed(start(), lambda found: found.get("a", {}).get("state") == "finished")
 
     assert found["broken"]["state"] == "unknown"
+
+
+def test_the_settings_of_runs_are_read_when_a_list_shows_them(start, add_run):
+    add_run("a")
+    add_run("b")
+    runs = start()
+    until_listed(runs, lambda found: all(run["state"] == "finished" for run in found.values()))
+    query = RunQuery(sort="-setting:framework", columns=("framework", "other"))
+
+    def read():
+        answer = runs.list_runs(query)
+        return answer["unread_settings"] == 0 and answer["runs"][0]["settings"]["framework"]
+
+    assert until(read, LONG_SECONDS, "the settings") == "trl"
+    (setting,) = runs.list_settings("a")["settings"]
+    assert setting == {"name": "framework", "runs": 1, "values": 1, "text": "trl"}
+    # A changed run is read again.
+    add_run("c")
+    until_listed(runs, lambda found: found.get("c", {}).get("state") == "finished")
+    assert until(lambda: len(runs.list_settings("c")["settings"]), LONG_SECONDS, "run c") == 1

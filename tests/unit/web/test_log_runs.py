@@ -14,7 +14,8 @@ from support.log_files import FORMATS
 from support.replays import collapse_rows
 
 from sentinel.config.settings import load_replay_settings
-from sentinel.store import log_worker
+from sentinel.metrics.stored_state import stored_state
+from sentinel.store import log_cache, log_worker
 from sentinel.store.log_cache import CacheEntry, ImportState, LogCache, log_signature
 from sentinel.store.log_worker import LogImporter, cached_import
 from sentinel.store.run_reader import RunReader
@@ -190,6 +191,86 @@ def test_a_log_that_was_left_before_its_end_is_imported_again(folder, settings, 
     entry.write(replace(entry.read(), signature=log_signature(path)))
     cached_import(path, settings, run="run")
     assert (count(entry.read()), entry.read().is_ended) == (5, True)
+
+
+def test_an_unchanged_log_is_imported_once_though_it_was_read_before_it_was_settled(
+    folder, settings, cache, monkeypatch
+):
+    """Its end is judged once the log is settled, without reading it again."""
+    monkeypatch.setattr(log_worker, "LogCache", lambda: cache)
+    path = write(folder / "log.jsonl", [{"step": n, "loss": 1.0} for n in range(50)])
+    first = cached_import(path, settings, run="log")
+    entry = cache.entry(path, "log", settings)
+    state = entry.read()
+    assert (state.is_ended, stored_state(first)["ended"]) == (False, None)
+    later = state.at(time.time() + 601.0)
+    ended = entry.database(later)
+    assert (later.is_ended, later.is_of(log_signature(path))) == (True, True)
+    assert stored_state(ended)["ended"] is not None
+    assert RunReader(ended).signals() == RunReader(first).signals()
+    # Another import would have another database; what is not needed any more goes with the next.
+    now = time.time()
+    monkeypatch.setattr(log_cache.time, "time", lambda: now + 601.0)
+    assert cached_import(path, settings, run="log") == ended
+    assert not entry.has_newer_import(entry.read())
+
+
+def test_the_settings_of_imported_logs_are_listed(folder, settings, cache, no_workers, monkeypatch):
+    monkeypatch.setattr(log_worker, "LogCache", lambda: cache)
+    for name, rate in (("slow", 9e-6), ("fast", 1e-5)):
+        path = folder / name / "log.jsonl"
+        path.parent.mkdir()
+        write(path, [{"step": n, "loss": 1.0} for n in range(50)], age=3600.0)
+        (path.parent / "args.json").write_text(json.dumps({"learning_rate": rate}))
+        cached_import(path, settings, run=f"{name}-log")
+    with serving(folder, settings, cache) as runs:
+        query = RunQuery(sort="setting:learning_rate", columns=("learning_rate",))
+
+        def read():
+            found = [each["settings"] for each in runs.list_runs(query)["runs"]]
+            return found if len(found) == 2 and all(each["learning_rate"] for each in found) else 0
+
+        assert wait_until(read) == [{"learning_rate": 9e-6}, {"learning_rate": 1e-5}]
+
+
+def test_a_log_is_followed_once_it_changes(folder, settings, cache, no_workers, monkeypatch):
+    """A view starts no process for a log that is as it was when it was imported."""
+    path = write(folder / "log.jsonl", ROWS[:50])
+    monkeypatch.setattr(log_worker, "LogCache", lambda: cache)
+    cached_import(path, settings, run="log")
+    monkeypatch.setattr(log_runs, "CHECK_SECONDS", 0.0)
+    with serving(folder, settings, cache) as runs:
+        view = runs.view("log")
+        state = view.read_state()
+        assert (no_workers, state["log"]["notices"], state["state"]) == ([], [], "running")
+        write(path, ROWS[:51])
+        view.read_state()
+        assert len(no_workers) == 1
+
+
+def test_a_folder_that_nobody_looked_at_did_not_fail_to_answer(
+    folder, settings, cache, no_workers, monkeypatch
+):
+    now = time.time()
+    path = write(folder / "log.jsonl", ROWS[:50])
+    runs = LogRuns(folder, settings, cache=cache, clock=lambda: now)
+    runs.start()
+    try:
+        assert listed(runs)["log"]["state"] == "reading"
+        entry = runs._logs["log"].entry
+        entry.state = "running"
+        # Nobody looks for 15 minutes, and the folder hangs when somebody does.
+        monkeypatch.setattr(log_runs, "find_logs", lambda *_: wait_until(runs._stopped.is_set))
+        now += 900.0
+        age = runs._age
+        age._clock = lambda: time.monotonic() + 900.0
+        answer = runs.list_runs(RunQuery())
+        assert answer["read_seconds_ago"] >= 900.0
+        assert answer["unanswered_seconds"] < 60.0
+        assert answer["runs"][0]["state"] == "unfinished"
+        assert path.exists()
+    finally:
+        runs.close()
 
 
 def test_what_an_import_left_that_was_killed_is_removed(folder, settings, cache):

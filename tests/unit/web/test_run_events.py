@@ -226,8 +226,9 @@ def test_the_limit_holds_for_streams_that_nobody_has_read_yet(run, monkeypatch):
         with pytest.raises(TooManyViewersError):
             events.open(0)
         events.close(viewers[0])
-        events.open(0)
-        streams.close()
+        viewers[0] = events.open(0)
+        for viewer in viewers:
+            events.close(viewer)
 
     asyncio.run(open_streams())
 

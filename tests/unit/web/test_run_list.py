@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from sentinel.store.run_summary import run_entry
-from sentinel.web.run_list import RunQuery, query_runs
+from sentinel.web.listed_settings import describe_settings
+from sentinel.web.run_list import ListAge, RunQuery, query_runs
 
 NOW = 1_700_000_000.0
 
@@ -113,3 +114,78 @@ def test_the_key_of_an_age_in_the_future_is_zero():
     (run,) = query_runs([entry("a", last_written=NOW + 60)], RunQuery(), NOW)["runs"]
 
     assert run["age"] == 0.0
+
+
+def test_a_run_that_is_being_read_has_no_age():
+    """Its time is that of the file, which a copy of the home directory changes."""
+    (run,) = query_runs([entry("a", state="reading")], RunQuery(), NOW)["runs"]
+
+    assert (run["state"], run["age"]) == ("reading", None)
+
+
+def test_a_list_is_unanswered_from_the_first_request_on():
+    """A pause without requests is none in which the folder did not answer."""
+    now = 0.0
+    age = ListAge(lambda: now)
+    age.note_read()
+    now = 600.0
+    assert age.fields() == {"read_seconds_ago": 600.0, "unanswered_seconds": 0.0}
+    age.ask()
+    now = 620.0
+    age.ask()
+    assert age.fields() == {"read_seconds_ago": 620.0, "unanswered_seconds": 20.0}
+    age.note_read(interval=50.0)
+    age.ask()
+    now = 660.0
+    assert age.fields()["unanswered_seconds"] == 0.0
+    now = 700.0
+    assert age.fields()["unanswered_seconds"] == 30.0
+
+
+SETTINGS = {
+    "a-sft": {"lr": 1e-5, "optimizer": "adamw"},
+    "b-grpo": {"lr": 9e-6, "optimizer": "sgd"},
+    "c-grpo": {"lr": 1e-3, "is_lora": True},
+}
+
+
+def with_settings(**query):
+    return query_runs(ENTRIES, RunQuery(**query), NOW, lambda each: SETTINGS.get(each.run, {}))
+
+
+@pytest.mark.parametrize(
+    ("sort", "expected"),
+    [("setting:lr", "bacd"), ("-setting:lr", "cabd"), ("setting:optimizer", "abcd")],
+)
+def test_runs_are_sorted_by_a_setting_with_those_without_it_last(sort, expected):
+    """Numbers as numbers: as texts, 1e-05 is before 9e-06."""
+    rows = with_settings(sort=sort, columns=("lr", "is_lora"))["runs"]
+
+    assert "".join(run["run"][0] for run in rows) == expected
+    assert {run["run"][0]: run["settings"] for run in rows} == {
+        "a": {"lr": 1e-5, "is_lora": None},
+        "b": {"lr": 9e-6, "is_lora": None},
+        "c": {"lr": 1e-3, "is_lora": True},
+        "d": {"lr": None, "is_lora": None},
+    }
+
+
+def test_runs_are_grouped_by_a_setting_in_the_order_of_its_numbers():
+    answer = with_settings(group="setting:lr", sort="run")
+
+    assert answer["groups"] == [
+        {"name": name, "count": 1} for name in ("9e-06", "1e-05", "0.001", "")
+    ]
+    assert "".join(run["run"][0] for run in answer["runs"]) == "bacd"
+
+
+def test_settings_are_described_with_those_first_that_differ():
+    described = describe_settings(
+        [{"lr": float(number), "bf16": True, "opt": f"opt-{number % 4}"} for number in range(1, 9)]
+    )
+
+    assert described == [
+        {"name": "lr", "runs": 8, "values": 8, "text": "1 to 8"},
+        {"name": "opt", "runs": 8, "values": 4, "text": "opt-1, opt-2, opt-3, …"},
+        {"name": "bf16", "runs": 8, "values": 1, "text": "true"},
+    ]

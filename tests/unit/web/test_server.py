@@ -109,7 +109,7 @@ def test_every_run_key_in_the_scripts_exists_in_the_state():
     state = Exposition(Counters(), {}).state()
     arrays = {"js", "length", "push", "join"}
     # Of a server with a list of runs, of what else is stored, or of a run with a log only.
-    others = {"is_listed", "insight", "layers", "log"}
+    others = {"is_listed", "insight", "layers", "log", "note", "worst_case"}
     read = set(re.findall(r"\brun\.(\w+)", scripts)) - arrays - others
 
     assert {"run", "state", "step", "cases", "incidents"} <= read <= state.keys()
@@ -145,7 +145,9 @@ def paths_of_routes(tmp_path, monkeypatch):
 def test_every_route_but_the_probe_requires_the_token(serve, get, paths_of_routes, tmp_path):
     """An unknown path requires it too, so that paths cannot be listed without it."""
     url = serve(token="s3cret", suppression=SuppressionApi(RUN, tmp_path / "db"))
-    assert {*PATHS, "/api/silence", "/api/acknowledge", "/api/write-token"} <= {*paths_of_routes}
+    assert {*PATHS, "/api/silence", "/api/acknowledge", "/api/note", "/api/write-token"} <= {
+        *paths_of_routes
+    }
 
     for path in (*paths_of_routes, "/nowhere", "/-/healthy/", "//-/healthy", "/-/healthy%2f"):
         for method in ("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS"):

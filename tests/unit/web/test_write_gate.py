@@ -97,6 +97,23 @@ def test_what_other_pages_can_send_is_refused(serve, path, status, headers):
     assert silence_count(path) == 0
 
 
+@pytest.mark.parametrize(
+    ("status", "body", "headers"),
+    [
+        (403, b'{"text": "x"}', {"origin": "http://evil.example"}),
+        (403, b'{"text": "x"}', {"token": "x"}),
+        (415, b'{"text": "x"}', {"content_type": "text/plain"}),
+        (413, b'{"text": "' + b"x" * 5000 + b'"}', {}),
+    ],
+)
+def test_a_note_passes_the_same_gate(serve, status, body, headers):
+    url = serve()
+    given = {"token": write_token(url)} | headers
+
+    assert post(url, body, "/api/note", **given).status_code == status
+    assert get(url + "/api/note").json() is None
+
+
 @pytest.mark.parametrize("token", ["", "x", "€".encode().decode("latin-1")])
 def test_without_the_token_of_the_page_a_browser_cannot_write(serve, path, token):
     url = serve()

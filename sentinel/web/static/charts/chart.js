@@ -6,6 +6,7 @@ import { chartFiles } from "./chart_files.js";
 import { axisSignal, goesBack } from "./horizontal_axis.js";
 import { closestRows, hideTooltip, showTooltip } from "./tooltip.js";
 import { PLOT_MARGIN, plotDraw, plotFade, plotLayout, plotLines, plotText, plotValue, plotX } from "./plot.js";
+import { fadeOthers, runDash, runSample, runSymbol, runTraceId } from "./run_lines.js";
 import { seriesRepeated, seriesSmooth } from "./series.js";
 import { sparkline, sparklineSet } from "./sparkline.js";
 import { chartNumber, chartPosition, chartUnit } from "./units.js";
@@ -18,7 +19,7 @@ const CHART_LOG_TICKS = 5;
 // plotly.js writes ticks between these with prefixes: 20k.
 const CHART_SMALLEST_SI = 1e-3;
 const CHART_LARGEST_SI = 1e15;
-const CHART_LEGEND_LIMIT = 8;
+const CHART_LEGEND_LIMIT = 16;
 // Up to this number each value has a dot.
 const CHART_MARKED_POINTS = 40;
 // Room below the ticks for the name of a signal.
@@ -124,7 +125,8 @@ export class Chart {
     });
     this.loading = createLoadingState(this.title, () => this.context.retry());
     this.legend = element("div", "", "legend");
-    this.legend.hidden = this.signals.length < 2 && !signal.legend;
+    // The runs of a comparison have one legend for all charts.
+    this.legend.hidden = this.signals.length < 2 || signal.color !== undefined;
     const heading = element("h3", this.title);
     if (signal.help) heading.title = signal.help;
     this.element = container("article", "chart",
@@ -136,6 +138,12 @@ export class Chart {
     this.element.dataset.kind = "chart";
     this.element.dataset.chart = this.names[0];
     this.element.tabIndex = -1;
+  }
+
+  // Fade the curves of all runs but the one that is looked at, if it is in this chart.
+  showHighlight() {
+    const number = this.context.highlighted ?? null;
+    fadeOthers(this.plot, [...this.numbers.values()].includes(number) ? number : null);
   }
 
   setPinned(isPinned) {
@@ -276,7 +284,8 @@ export class Chart {
       container("div", "spark", container("span", "limits", element("span", high, "nowrap"), element("span", low, "nowrap")),
         picture),
       container("div", "ends", element("span", chartPosition(range[0], axis)), element("span", chartPosition(range[1], axis))));
-    this.#drawLegend(windows, this.context.colors);
+    this.#drawLegend(windows);
+    this.showHighlight();
   }
 
   #drawPlot(plotly, windows, range) {
@@ -287,8 +296,9 @@ export class Chart {
     this.drawnWidth = layout.width;
     this.drawn = { windows, range, yaxis: layout.yaxis, width: layout.width, height: layout.height, margin: layout.margin };
     plotDraw(plotly, this.plot, traces, layout);
+    this.showHighlight();
     if (!this.isListening) this.#listen();
-    this.#drawLegend(windows, colors);
+    this.#drawLegend(windows);
   }
 
   // What plotly.js draws of the shown range in another size and other colours; null without points.
@@ -306,7 +316,8 @@ export class Chart {
     let extent = null;
     windows.forEach((window) => {
       const curve = this.#curve(window, range, this.#color(window.name, colors), isSingle);
-      traces.push(...curve.traces);
+      const number = this.numbers.get(window.name);
+      traces.push(...curve.traces.map((trace, index) => ({ ...trace, uid: runTraceId(number, index) })));
       extent = chartExtent(curve.extent || [], extent);
     });
     const thresholds = this.#thresholds(range, extent, colors);
@@ -381,7 +392,7 @@ export class Chart {
       traces.push({ ...faint, x, y: mean, line: { color: plotFade(color, 0.25), width: 0.8 } });
       traces.push({
         type: "scatter", mode: "markers", x, y: mean, hoverinfo: "skip", name: smoothed ? `${label}, values` : label,
-        marker: { color, size: 4, opacity: x.map((_, index) => CHART_PATH_FAINT + (1 - CHART_PATH_FAINT) * (index / (x.length - 1 || 1))) },
+        marker: { color, size: 4, symbol: runSymbol(this.numbers.get(name)), opacity: x.map((_, index) => CHART_PATH_FAINT + (1 - CHART_PATH_FAINT) * (index / (x.length - 1 || 1))) },
       });
     } else if (smoothed) traces.push({ ...faint, x, y: mean, name: "values", showlegend: isSingle });
     if (smoothed || !isPath) {
@@ -389,7 +400,7 @@ export class Chart {
       traces.push({
         type: "scatter", mode: smoothed || count > CHART_MARKED_POINTS ? "lines" : count === 1 ? "markers" : "lines+markers",
         marker: { color, size: count === 1 ? 6 : 4 }, connectgaps: false, hoverinfo: "skip",
-        x: smoothed ? smooth.x : x, y: smoothed ? smooth.y : mean, line: { color, width: isSingle ? 1.6 : 1.2 },
+        x: smoothed ? smooth.x : x, y: smoothed ? smooth.y : mean, line: { color, width: isSingle ? 1.6 : 1.2, dash: runDash(this.numbers.get(name)) },
         name: smoothed ? `${label}, smoothed` : label,
       });
     }
@@ -500,18 +511,14 @@ export class Chart {
     return { type: "linear", range, tickvals: ticks, ticktext: ticks.map(chartNumber) };
   }
 
-  #drawLegend(windows, colors) {
+  #drawLegend(windows) {
     const isNamed = windows.length > 1 || this.signals[0].legend;
-    const entries = isNamed && windows.length <= CHART_LEGEND_LIMIT
-      ? windows.map(({ name }) => [this.legends.get(name), this.#color(name, colors)]) : [];
+    const entries = isNamed && !this.legend.hidden && windows.length <= CHART_LEGEND_LIMIT
+      ? windows.map(({ name }) => [this.legends.get(name), this.numbers.get(name)]) : [];
     const key = JSON.stringify(entries);
     if (key === this.shownLegend) return;
     this.shownLegend = key;
-    this.legend.replaceChildren(...entries.map(([text, color]) => {
-      const swatch = element("i");
-      swatch.style.setProperty("color", color);
-      return container("span", "", swatch, element("span", text));
-    }));
+    this.legend.replaceChildren(...entries.map(([text, number]) => container("span", "", runSample(number), element("span", text))));
   }
 
   // A line at the position at which a chart is looked at; null for none.
@@ -601,11 +608,10 @@ export class Chart {
     const smoothed = ({ points: own, index: at }) => this.#smoothed(own, this.drawn.range)?.y[at] ?? null;
     const isSmooth = context.view.smoothing > 0;
     if (names.length > 1 || this.signals[0].legend) {
-      const color = (name) => this.#color(name, context.colors);
       const { rows, others } = closestRows(shown.map((each) => {
         const value = each.points.mean[each.index];
         const texts = isSmooth ? [withUnit(smoothed(each)), withUnit(value)] : [withUnit(value)];
-        return { label: this.legends.get(each.name), texts, color: color(each.name), top: this.#top((isSmooth ? smoothed(each) : value) * unit.factor) };
+        return { label: this.legends.get(each.name), texts, sample: runSample(this.numbers.get(each.name)), top: this.#top((isSmooth ? smoothed(each) : value) * unit.factor) };
       }), top);
       return { title, heads: isSmooth ? ["smoothed", "value"] : [], rows, note: others ? `and ${others} more` : "" };
     }

@@ -1,5 +1,6 @@
 // A small curve as SVG, for pages without plotly.js and for lists.
-import { svgElement } from "../dom.js";
+import { setAttributes, svgElement } from "../dom.js";
+import { runStroke } from "./run_lines.js";
 
 // The curve of `values`, with gaps for null, and with the range between `low` and `high` behind it.
 export function sparkline(values, { width = 120, height = 28, low = null, high = null } = {}) {
@@ -29,8 +30,9 @@ export function sparklineSet(curves, { width, height, range, extent }) {
   for (const curve of curves) {
     const path = curve.values.map((value, index) =>
       (typeof value === "number" ? `${typeof curve.values[index - 1] === "number" ? "L" : "M"}${x(curve.x[index])} ${y(value)}` : "")).join("");
-    const part = svgElement("path", { d: path, "vector-effect": "non-scaling-stroke" });
-    part.style.setProperty("stroke", `var(--series-${(curve.number % 8) + 1})`);
+    const { stroke, ...dash } = runStroke(curve.number);
+    const part = setAttributes(svgElement("path", { d: path, "vector-effect": "non-scaling-stroke", "data-run": curve.number }), dash);
+    part.style.setProperty("stroke", stroke);
     svg.append(part);
   }
   return svg;

@@ -2,17 +2,18 @@
 import { container, element } from "../dom.js";
 
 // Of more curves, those closest to the pointer are listed.
-const TOOLTIP_MAX_ROWS = 10;
+const TOOLTIP_MAX_ROWS = 6;
 const TOOLTIP_GAP = 6;
 
 let tooltipBox = null;
 
 // Show `title` and rows { label, texts, color, dash } for a plot: `texts` are under the columns that
-// `heads` names, if any. `left` is the position in the window.
+// `heads` names, if any. A row may have a `sample` of its line instead of the colour. `left` is the
+// position in the window.
 export function showTooltip(plot, left, { title, heads = [], rows, note = "" }) {
   tooltipBox ??= createTooltip();
-  const cells = rows.map(({ label, texts, color, dash }) => container("tr", "",
-    container("th", "", color && tooltipSwatch(color, dash), label), ...texts.map((text) => element("td", text))));
+  const cells = rows.map(({ label, texts, color, dash, sample, isNearest }) => container("tr", isNearest ? "nearest" : "",
+    container("th", "", sample ?? (color && tooltipSwatch(color, dash)), label), ...texts.map((text) => element("td", text))));
   const table = container("table", "",
     heads.length > 0 && container("thead", "", container("tr", "", element("th"), ...heads.map((head) => element("td", head, "soft")))),
     container("tbody", "", ...cells));
@@ -40,6 +41,7 @@ export function hideTooltip() {
 // how many others there are.
 export function closestRows(rows, pointerTop) {
   const closest = rows.toSorted((a, b) => Math.abs(a.top - pointerTop) - Math.abs(b.top - pointerTop)).slice(0, TOOLTIP_MAX_ROWS);
+  if (closest.length > 1) closest[0] = { ...closest[0], isNearest: true };
   return { rows: closest.sort((a, b) => a.top - b.top), others: rows.length - closest.length };
 }
 

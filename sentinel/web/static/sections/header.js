@@ -3,6 +3,7 @@ import {
   capitalize, container, createChangeCheck, element, encodeName, formatCount, formatTime, formatDuration, formatNumber, formatRanks,
   isActive, isNumber, setAttributes, setText, severityClass, textWithCode,
 } from "../dom.js";
+import { createRunNote } from "../note.js";
 
 const STATE_CLASSES = { running: "ok", finished: "ok", starting: "info", stalled: "warning", unfinished: "warning" };
 const MAX_STEP_TIMES = 50;
@@ -18,11 +19,12 @@ export function createHeader(page) {
   const bar = container("div", "name", list, name, id, state);
   const verdict = element("a", "", "verdict info");
   const tiles = element("dl", "", "tiles");
+  const note = createRunNote(page.source.isReport);
   const connection = setAttributes(element("div", "", "banner warning"), { role: "status" });
   connection.hidden = true;
   const banners = setAttributes(container("div", "banners"), { role: "alert" });
   banners.hidden = true;
-  const root = container("section", "health", connection, verdict, banners, tiles);
+  const root = container("section", "health", connection, verdict, banners, note.element, tiles);
   root.setAttribute("aria-label", "Health of the run");
   const areProblemsNew = createChangeCheck();
   const pace = createPace();
@@ -58,6 +60,7 @@ export function createHeader(page) {
       showConnection();
       showVerdict(verdict, run, page.pastCases);
       showTiles();
+      note.update(run);
       const problems = problemsOf(run);
       if (!areProblemsNew(problems)) return;
       banners.hidden = !problems.length;
@@ -99,16 +102,18 @@ export function singleIncidents(run) {
 }
 
 // Cases that were there when the run, or their training, ended, however they were closed: what they are about was never over. The
-// most severe and then the one that began first leads, as in the verdict of a report.
+// one that the server names as the worst, as in the list of runs, comes first.
 export function lastingCases(run, pastCases) {
   if (isActive(run)) return [];
   return pastCases.filter((each) => each.lasted_until)
-    .sort((a, b) => Number(b.severity === "critical") - Number(a.severity === "critical") || a.onset_step - b.onset_step);
+    .sort((a, b) => Number(b.name === run.worst_case) - Number(a.name === run.worst_case)
+      || Number(b.severity === "critical") - Number(a.severity === "critical") || a.onset_step - b.onset_step);
 }
 
 // The case that the line at the top is about, whose text is there; undefined without one.
 export function leadingCase(run, pastCases) {
-  return run.cases[0] ?? (singleIncidents(run).length ? undefined : lastingCases(run, pastCases)[0]);
+  const [lasting] = lastingCases(run, pastCases);
+  return lasting && lasting.name === run.worst_case ? lasting : run.cases[0] ?? lasting;
 }
 
 // Whether a case was there when its training ended, one of several of the run, and not when the run did.
@@ -123,9 +128,10 @@ export function caseAnchor(name) {
 // The state in one line: the worst open case, else the state of the run.
 function showVerdict(node, run, pastCases) {
   const open = run.cases;
-  const [worst] = open;
   const lasting = lastingCases(run, pastCases);
-  const target = worst ?? singleIncidents(run)[0] ?? lasting[0];
+  const leading = leadingCase(run, pastCases);
+  const worst = open.includes(leading) ? leading : undefined;
+  const target = leading ?? singleIncidents(run)[0];
   // When it was found, and how sure its cause is, are at the case.
   const [className, title, detail] = worst
     ? [severityClass(worst), worst.message.subject,

@@ -48,7 +48,7 @@ export function openSilenceDialog(source, detectors) {
   });
 }
 
-function openFormDialog({ title, text, fields, submitText, submit, done }) {
+export function openFormDialog({ title, text, fields, submitText, submit, done }) {
   const error = setAttributes(element("p", "", "error"), { role: "alert" });
   const send = setAttributes(button(submitText, () => {}, "primary"), { type: "submit" });
   const form = container("form", "", element("p", text, "soft"), ...fields.map((field) => field.element), error,
@@ -77,7 +77,7 @@ function labelledField(text, input) {
   return { element: container("div", "field", label, input), input };
 }
 
-function textField(text, tag = "input") {
+export function textField(text, tag = "input") {
   return labelledField(text, setAttributes(element(tag, "", "input"), { maxlength: tag === "input" ? 80 : 500 }));
 }
 
@@ -87,14 +87,14 @@ function selectField(text, options) {
   return labelledField(text, input);
 }
 
-function authorField() {
+export function authorField() {
   const field = textField("Your name");
   field.input.value = recall("author") ?? "";
   field.input.setAttribute("autocomplete", "name");
   return field;
 }
 
-function rememberedAuthor(field) {
+export function rememberedAuthor(field) {
   const author = field.input.value.trim();
   remember("author", author || null);
   return author;
