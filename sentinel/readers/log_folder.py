@@ -25,7 +25,7 @@ from sentinel.readers.log_config import CONFIG_FILE_NAMES
 from sentinel.readers.log_file import open_log_file
 from sentinel.readers.log_reader import HEAD_BYTES
 from sentinel.signals.catalogue import SIGNALS
-from sentinel.transport.paths import DATABASE_NAME, cache_dir, home_dir
+from sentinel.transport.paths import DATABASE_NAME, cache_dir, home_dir, path_digest
 
 MAX_DEPTH = 8
 """Levels of folders that are searched."""
@@ -332,8 +332,3 @@ def _run_name(parts: tuple[str, ...]) -> str:
         digest = hashlib.sha256(name.encode()).hexdigest()[:8]
         name = f"{name[:MAX_NAME_CHARS]}-{digest}"
     return name or "log"
-
-
-def path_digest(path: Path) -> str:
-    """A name for files about the log at that path."""
-    return hashlib.sha256(os.fsencode(path.absolute())).hexdigest()

@@ -11,8 +11,7 @@ from typing import Any
 
 from sentinel.model.clean_text import clean
 from sentinel.model.json_safe import parse_object
-from sentinel.readers.log_folder import path_digest
-from sentinel.transport.paths import home_dir
+from sentinel.transport.paths import home_dir, path_digest
 
 NOTE_NAME = "note.json"
 MAX_NOTE_CHARS = 1000

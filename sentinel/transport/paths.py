@@ -168,6 +168,14 @@ def fallback_run_dir(run_id: str) -> Path:
     return _make_private_dir(ring_dir(run_id) / _FALLBACK_NAME)
 
 
+def path_digest(path: Path) -> str:
+    """A name for files about the log at that path."""
+    # Only the processes that read logs need this module.
+    import hashlib  # noqa: PLC0415
+
+    return hashlib.sha256(os.fsencode(path.absolute())).hexdigest()
+
+
 def current_run_dir(run_id: str) -> Path:
     """Where the files of the run are now. Creates nothing. Raises RunIdError.
 

@@ -29,7 +29,7 @@ def installation(tmp_path):
     return folder
 
 
-@pytest.mark.fault("A57")
+@pytest.mark.fault("A24")
 def test_an_installation_that_is_deleted_ends_no_watch(tmp_path, installation):
     """As by `conda remove`, or a clean-up of scratch: what is not imported yet is gone."""
     with watched_job(tmp_path, environ={"PYTHONPATH": str(installation)}) as job:
@@ -39,7 +39,7 @@ def test_an_installation_that_is_deleted_ends_no_watch(tmp_path, installation):
         assert job.output.read_text() == ""
 
 
-@pytest.mark.fault("A57")
+@pytest.mark.fault("A24")
 def test_an_agent_that_cannot_start_starts_when_it_is_installed_again(tmp_path, installation):
     """As while an environment is rebuilt; the ring has what is logged meanwhile."""
     with watched_job(tmp_path, environ={"PYTHONPATH": str(installation)}) as job:
@@ -56,7 +56,7 @@ def test_an_agent_that_cannot_start_starts_when_it_is_installed_again(tmp_path, 
         job.check_nan_and_end()
 
 
-@pytest.mark.fault("A58")
+@pytest.mark.fault("A25")
 def test_an_installation_that_is_upgraded_during_the_run_ends_no_watch(tmp_path, installation):
     """Every module that is imported later is one of a version that the agent does not know."""
     with watched_job(tmp_path, environ={"PYTHONPATH": str(installation)}) as job:
@@ -98,7 +98,7 @@ train()
 """
 
 
-@pytest.mark.fault("A59")
+@pytest.mark.fault("A26")
 def test_an_upgrade_during_a_run_refuses_the_ring_of_the_older_client(tmp_path):
     """The trainer goes on with the code that it has imported; its next agent is a newer one."""
     folder = tmp_path / "job"

@@ -113,11 +113,11 @@ def half_written(path: Path) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        pytest.param(copied_and_cut, marks=pytest.mark.fault("I51")),
-        pytest.param(renamed, marks=pytest.mark.fault("I51")),
-        pytest.param(removed, marks=pytest.mark.fault("I51")),
-        pytest.param(zero_filled, marks=pytest.mark.fault("I52")),
-        pytest.param(half_written, marks=pytest.mark.fault("I52")),
+        pytest.param(copied_and_cut, marks=pytest.mark.fault("I12")),
+        pytest.param(renamed, marks=pytest.mark.fault("I12")),
+        pytest.param(removed, marks=pytest.mark.fault("I12")),
+        pytest.param(zero_filled, marks=pytest.mark.fault("I13")),
+        pytest.param(half_written, marks=pytest.mark.fault("I13")),
     ],
 )
 def test_a_log_is_followed_on_after_it_changed(tmp_path, change: Callable[[Path], None]):
@@ -137,7 +137,7 @@ def test_a_log_is_followed_on_after_it_changed(tmp_path, change: Callable[[Path]
 
 
 @pytest.mark.full
-@pytest.mark.fault("I53")
+@pytest.mark.fault("I14")
 def test_a_state_that_is_half_written_or_replaced_is_read_when_it_is_whole(tmp_path):
     """A checkpoint of an earlier step replaces the state: the training was resumed from it."""
     folder = tmp_path / "out"
@@ -165,7 +165,7 @@ def test_a_state_that_is_half_written_or_replaced_is_read_when_it_is_whole(tmp_p
 
 
 @pytest.mark.full
-@pytest.mark.fault("I54")
+@pytest.mark.fault("I15")
 def test_an_event_file_that_ends_within_a_record_is_read_on(tmp_path):
     """The writer of TensorBoard flushes at any byte."""
     folder = tmp_path / "events"

@@ -25,7 +25,7 @@ def libc(tmp_path):
     return FaultyLibc(tmp_path / "libc")
 
 
-@pytest.mark.fault("T51")
+@pytest.mark.fault("T12")
 def test_a_clock_that_stands_still_hides_no_nan_and_reports_no_hang(tmp_path, libc):
     with watched_job(tmp_path, environ=libc.environ | FLOOR) as job:
         job.until_more_steps()
@@ -41,7 +41,7 @@ def test_a_clock_that_stands_still_hides_no_nan_and_reports_no_hang(tmp_path, li
         assert set(job.detectors()) == {"nan_or_inf"}
 
 
-@pytest.mark.fault("T52")
+@pytest.mark.fault("T13")
 def test_a_clock_that_is_set_years_after_the_start_reports_nothing(tmp_path, libc):
     """A machine without a battery begins in 1970, until it reaches a time server."""
     libc.move_clock(60.0 - time.time())
@@ -53,7 +53,7 @@ def test_a_clock_that_is_set_years_after_the_start_reports_nothing(tmp_path, lib
         job.check_nan_and_end()
 
 
-@pytest.mark.fault("T53")
+@pytest.mark.fault("T14")
 @pytest.mark.parametrize("seconds", [-HOUR / 2, -2 * HOUR, 2 * DAY], ids=["half", "back", "forth"])
 def test_an_alert_that_waits_is_delivered_although_the_clock_jumps(tmp_path, libc, seconds):
     """Its next try is due by the clock of before, and its age must not grow with a jump."""
@@ -73,7 +73,7 @@ def test_an_alert_that_waits_is_delivered_although_the_clock_jumps(tmp_path, lib
         job.assert_sent_once()
 
 
-@pytest.mark.fault("T54")
+@pytest.mark.fault("T15")
 def test_a_slow_training_does_not_hang_when_the_clock_is_set_forward(tmp_path, libc):
     """Ranks with a step of 1.5 s: between two steps, the clock alone shows an hour without one."""
     environ = libc.environ | FLOOR | {"STEP_SECONDS": "1.5"}
@@ -89,7 +89,7 @@ def test_a_slow_training_does_not_hang_when_the_clock_is_set_forward(tmp_path, l
         assert job.detectors() == []
 
 
-@pytest.mark.fault("T55")
+@pytest.mark.fault("T16")
 def test_processes_in_different_time_zones_report_one_time(tmp_path):
     """The trainer changes its zone, as a library may, and the clocks go back in it."""
     before = 'os.environ["TZ"] = "Pacific/Kiritimati"; time.tzset()'

@@ -32,7 +32,7 @@ def nan_is_notified_and_nothing_lost(job):
     assert set(job.detectors()) <= {"nan_or_inf", "storage"}
 
 
-@pytest.mark.fault("S49")
+@pytest.mark.fault("S11")
 @pytest.mark.parametrize("count", [1, ALWAYS], ids=["once", "always"])
 def test_a_disk_that_cannot_sync(tmp_path, libc, count):
     with watched_job(tmp_path, environ=libc.environ) as job:
@@ -44,7 +44,7 @@ def test_a_disk_that_cannot_sync(tmp_path, libc, count):
         nan_is_notified_and_nothing_lost(job)
 
 
-@pytest.mark.fault("S50")
+@pytest.mark.fault("S12")
 @pytest.mark.parametrize("after", [0, 1, 2, 5])
 def test_a_disk_that_is_full_in_the_middle_of_a_transaction_for_a_moment(tmp_path, libc, after):
     with watched_job(tmp_path, environ=libc.environ) as job:
@@ -54,7 +54,7 @@ def test_a_disk_that_is_full_in_the_middle_of_a_transaction_for_a_moment(tmp_pat
         nan_is_notified_and_nothing_lost(job)
 
 
-@pytest.mark.fault("S51")
+@pytest.mark.fault("S13")
 def test_a_quota_that_is_used_up_and_raised(tmp_path, libc):
     """The file system has space, but no more for this user."""
     with watched_job(tmp_path, environ=libc.environ) as job:
@@ -68,7 +68,7 @@ def test_a_quota_that_is_used_up_and_raised(tmp_path, libc):
         nan_is_notified_and_nothing_lost(job)
 
 
-@pytest.mark.fault("S52")
+@pytest.mark.fault("S14")
 def test_writes_that_are_cut_short(tmp_path, libc):
     with watched_job(tmp_path, environ=libc.environ) as job:
         job.until_more_steps()
@@ -77,7 +77,7 @@ def test_writes_that_are_cut_short(tmp_path, libc):
         nan_is_notified_and_nothing_lost(job)
 
 
-@pytest.mark.fault("S53")
+@pytest.mark.fault("S15")
 def test_a_file_system_without_locks(tmp_path):
     """As some that a server of files outside a virtual machine provides."""
     libc = FaultyLibc(tmp_path / "libc", path="/home/")
@@ -87,7 +87,7 @@ def test_a_file_system_without_locks(tmp_path):
         nan_is_notified_and_nothing_lost(job)
 
 
-@pytest.mark.fault("S54")
+@pytest.mark.fault("S16")
 @pytest.mark.parametrize("suffix", ["-shm", "-wal"])
 def test_a_companion_of_the_database_is_deleted_while_it_is_open(tmp_path, suffix):
     with watched_job(tmp_path) as job:
@@ -104,7 +104,7 @@ def test_a_companion_of_the_database_is_deleted_while_it_is_open(tmp_path, suffi
         assert found == {"job/nan_or_inf#1"}
 
 
-@pytest.mark.fault("S54")
+@pytest.mark.fault("S16")
 @pytest.mark.parametrize("suffix", ["-shm", "-wal"])
 def test_a_companion_of_the_database_is_cut_while_it_is_open(tmp_path, suffix):
     """The end of the index of the log is mapped: an access to it kills the agent with SIGBUS."""
@@ -118,7 +118,7 @@ def test_a_companion_of_the_database_is_cut_while_it_is_open(tmp_path, suffix):
         job.assert_sent_once()
 
 
-@pytest.mark.fault("S55")
+@pytest.mark.fault("S17")
 def test_the_write_ahead_log_is_cut_to_half_while_no_agent_runs(tmp_path):
     """What it had is read again from the ring, and what was sent is not sent again."""
     with watched_job(tmp_path) as job:
@@ -132,7 +132,7 @@ def test_the_write_ahead_log_is_cut_to_half_while_no_agent_runs(tmp_path):
         nan_is_notified_and_nothing_lost(job)
 
 
-@pytest.mark.fault("S56")
+@pytest.mark.fault("S18")
 def test_an_older_copy_of_the_database_is_restored(tmp_path):
     """Its positions are older than what was read: that is read again, and not sent again."""
     with watched_job(tmp_path) as job:
@@ -153,7 +153,7 @@ def test_an_older_copy_of_the_database_is_restored(tmp_path):
         nan_is_notified_and_nothing_lost(job)
 
 
-@pytest.mark.fault("S57")
+@pytest.mark.fault("S19")
 def test_the_database_is_a_link_to_another_disk(tmp_path):
     """The link is made by hand, for a home directory with little space."""
     target = tmp_path / "elsewhere"
@@ -168,7 +168,7 @@ def test_the_database_is_a_link_to_another_disk(tmp_path):
         nan_is_notified_and_nothing_lost(job)
 
 
-@pytest.mark.fault("S58")
+@pytest.mark.fault("S20")
 def test_shared_memory_is_emptied_while_the_run_goes_on(tmp_path):
     """As by `RemoveIPC` of systemd, or by a cleaner of old files: names vanish, mappings stay."""
     with watched_job(tmp_path) as job:
@@ -179,7 +179,7 @@ def test_shared_memory_is_emptied_while_the_run_goes_on(tmp_path):
         nan_is_notified_and_nothing_lost(job)
 
 
-@pytest.mark.fault("S59")
+@pytest.mark.fault("S21")
 def test_no_inodes_are_left(tmp_path):
     if not can_mount():
         pytest.skip("a file system with few inodes needs mounting, as root")
@@ -203,7 +203,7 @@ def test_no_inodes_are_left(tmp_path):
         assert job.launcher.wait(TIMEOUT_SECONDS) == 0
 
 
-@pytest.mark.fault("S60")
+@pytest.mark.fault("S22")
 def test_a_home_directory_without_the_right_to_run_programs(tmp_path):
     """A mount with `noexec,nosuid,nodev`: nothing there is run or mapped as code."""
     prefix = [

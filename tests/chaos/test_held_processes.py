@@ -63,7 +63,7 @@ def tree(job):
 
 
 @pytest.mark.full
-@pytest.mark.fault("R52")
+@pytest.mark.fault("R13")
 def test_a_rank_that_a_debugger_holds_is_named(tmp_path):
     """As `gdb -p` or `strace -p` does: the process is in a tracing stop."""
     libc = ctypes.CDLL(None, use_errno=True)
@@ -84,7 +84,7 @@ def test_a_rank_that_a_debugger_holds_is_named(tmp_path):
 
 
 @pytest.mark.full
-@pytest.mark.fault("R53")
+@pytest.mark.fault("R14")
 @pytest.mark.parametrize(
     ("controller", "name", "frozen", "thawed"),
     [("freezer", "freezer.state", "FROZEN", "THAWED"), ("unified", "cgroup.freeze", "1", "0")],
@@ -108,7 +108,7 @@ def test_a_rank_in_a_frozen_container_is_named(tmp_path, controller, name, froze
 
 
 @pytest.mark.full
-@pytest.mark.fault("T56")
+@pytest.mark.fault("T17")
 def test_a_job_that_is_suspended_as_a_whole_reports_nothing(tmp_path):
     """As by `scontrol suspend` or a paused virtual machine: the agent is suspended too.
 
@@ -133,7 +133,7 @@ def test_a_job_that_is_suspended_as_a_whole_reports_nothing(tmp_path):
 
 
 @pytest.mark.full
-@pytest.mark.fault("A52")
+@pytest.mark.fault("A19")
 @pytest.mark.parametrize(
     "number",
     [
@@ -158,7 +158,7 @@ def test_a_stray_signal_to_the_agent_ends_no_watch(tmp_path, number):
         assert set(job.detectors()) == {"nan_or_inf"}
 
 
-@pytest.mark.fault("A53")
+@pytest.mark.fault("A20")
 def test_a_stop_of_every_process_of_a_job_is_one_warning(tmp_path):
     """As `scancel`: SIGTERM to every process, the agent too, before any of them can react."""
     with watched_job(tmp_path) as job:
@@ -173,7 +173,7 @@ def test_a_stop_of_every_process_of_a_job_is_one_warning(tmp_path):
         assert job.detectors() == ["run_died"]
 
 
-@pytest.mark.fault("P60")
+@pytest.mark.fault("P22")
 def test_a_dead_rank_that_its_parent_does_not_reap_is_reported(tmp_path):
     """In a container without an init, a dead process stays as a zombie."""
     with watched_job(tmp_path) as job:
@@ -189,7 +189,7 @@ def test_a_dead_rank_that_its_parent_does_not_reap_is_reported(tmp_path):
 
 
 @pytest.mark.full
-@pytest.mark.fault("P61")
+@pytest.mark.fault("P23")
 def test_a_rank_that_used_up_its_cpu_time_is_reported_with_the_signal(tmp_path):
     """The limit of a login node is inherited by the agent, which is younger than the rank."""
     before = """
@@ -207,7 +207,7 @@ resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
 @pytest.mark.full
-@pytest.mark.fault("A54")
+@pytest.mark.fault("A21")
 def test_a_job_that_may_use_one_percent_of_a_cpu_reports_no_hang(tmp_path):
     with watched_job(tmp_path, environ={"STEP_SECONDS": "0.2"}) as job:
         job.until_more_steps(10)
@@ -223,7 +223,7 @@ def test_a_job_that_may_use_one_percent_of_a_cpu_reports_no_hang(tmp_path):
 
 
 @pytest.mark.full
-@pytest.mark.fault("A55")
+@pytest.mark.fault("A22")
 def test_an_agent_that_the_kernel_kills_for_lack_of_memory_is_started_again(tmp_path):
     with watched_job(tmp_path) as job:
         rank = job.rank()
@@ -247,7 +247,7 @@ def test_an_agent_that_the_kernel_kills_for_lack_of_memory_is_started_again(tmp_
 
 
 @pytest.mark.full
-@pytest.mark.fault("A56")
+@pytest.mark.fault("A23")
 def test_no_process_or_thread_can_be_started(tmp_path):
     """As with the limit of processes of a container, which counts threads."""
     with watched_job(tmp_path) as job:

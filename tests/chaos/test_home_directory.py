@@ -69,7 +69,7 @@ def test_a_run_goes_through_every_unusable_home_without_a_lost_step(tmp_path):
     assert not (tmp_path / "shm" / "home").exists(), "nothing is left in shared memory"
 
 
-@pytest.mark.fault("A34")
+@pytest.mark.fault("A15")
 @pytest.mark.full
 @pytest.mark.parametrize("delay", [0.0, 0.03, 0.1, 0.3])
 def test_ranks_that_are_stopped_while_the_run_moves_are_all_named(tmp_path, delay):

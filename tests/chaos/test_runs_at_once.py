@@ -127,7 +127,7 @@ def test_runs_of_two_jobs_and_of_two_users_are_separate(folder, other_user):
 
 
 @pytest.mark.full
-@pytest.mark.fault("X36")
+@pytest.mark.fault("X17")
 def test_a_run_whose_name_in_shared_memory_is_taken_is_monitored(folder, other_user):
     """Ranks, agent and commands find the same directory, also when the taken one is removed."""
     prefix, uid = other_user

@@ -183,7 +183,7 @@ def metrics(run: DamagedRun) -> str:
 
 
 @pytest.mark.chaos
-@pytest.mark.fault("S29")
+@pytest.mark.fault("S10")
 @pytest.mark.timeout(300)
 def test_monitoring_goes_on_after_the_database_is_lost(tmp_path):
     """Its records are read again from the rings, and what was sent is not sent again."""

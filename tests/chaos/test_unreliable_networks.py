@@ -109,7 +109,7 @@ def notified_by_command(folder: Path) -> str:
 
 
 @pytest.mark.full
-@pytest.mark.fault("D55")
+@pytest.mark.fault("D18")
 @pytest.mark.parametrize("mode", [SILENT, MISSING])
 def test_a_name_server_that_fails_and_recovers(tmp_path, mode):
     """The other sink is served at once, and the alert arrives when the name resolves again."""
@@ -140,7 +140,7 @@ def test_a_name_server_that_fails_and_recovers(tmp_path, mode):
 
 
 @pytest.mark.full
-@pytest.mark.fault("D56")
+@pytest.mark.fault("D19")
 def test_a_host_of_which_one_address_is_dead(tmp_path):
     """Of two addresses of a load balancer, that which the resolver puts first drops packets."""
     receiver = Receiver(address="127.0.0.78")
@@ -162,7 +162,7 @@ def test_a_host_of_which_one_address_is_dead(tmp_path):
             assert job.wait() == 0
 
 
-@pytest.mark.fault("D57")
+@pytest.mark.fault("D20")
 def test_an_address_that_drops_every_packet_delays_no_other_sink(tmp_path):
     with Receiver() as receiver:
         port = int(receiver.url.split(":")[2].split("/")[0])
@@ -183,7 +183,7 @@ def test_an_address_that_drops_every_packet_delays_no_other_sink(tmp_path):
 
 
 @pytest.mark.full
-@pytest.mark.fault("D58")
+@pytest.mark.fault("D21")
 def test_a_proxy_that_refuses_for_a_while_loses_no_alert(tmp_path):
     """Without a login (407), as a gateway that is down (502), with a hang-up, then it works."""
     modes = [
@@ -262,7 +262,7 @@ def late(seconds: float = 1.5) -> Mode:
     return Mode(respond, accepts=True)
 
 
-@pytest.mark.fault("D59")
+@pytest.mark.fault("D22")
 @pytest.mark.parametrize(
     ("mode", "expected"),
     [
@@ -285,7 +285,7 @@ def test_unusual_answers_end_by_the_deadline_and_are_no_false_acceptance(mode, e
 
 
 @pytest.mark.full
-@pytest.mark.fault("D60")
+@pytest.mark.fault("D23")
 def test_a_container_without_a_writable_directory_for_temporary_files(tmp_path):
     """As a pod with a read-only root file system: a program is a sink all the same."""
     prefix = [
@@ -313,7 +313,7 @@ def test_a_container_without_a_writable_directory_for_temporary_files(tmp_path):
 
 
 @pytest.mark.full
-@pytest.mark.fault("H48")
+@pytest.mark.fault("H10")
 def test_a_machine_without_any_network(tmp_path):
     """Not even the loopback interface is up: there is no page, but a command is notified."""
     prefix = unshared("--net")

@@ -53,7 +53,7 @@ C_LOCALE = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 
 
 @pytest.mark.full
-@pytest.mark.fault("P53", "P54", "P55", "P56", "P57", "P58")
+@pytest.mark.fault("P15", "P16", "P17", "P18", "P19", "P20")
 @pytest.mark.parametrize(
     ("prefix", "environ", "before"),
     [
@@ -73,7 +73,7 @@ def test_a_training_in_an_unusual_environment_is_watched(tmp_path, prefix, envir
 
 
 @pytest.mark.full
-@pytest.mark.fault("P54")
+@pytest.mark.fault("P16")
 def test_an_agent_is_started_again_although_the_working_directory_was_deleted(tmp_path):
     """A scratch directory is cleaned while the job in it goes on."""
     environ = {"SENTINEL_CONFIG": str(tmp_path / "job" / "sentinel.toml")}
@@ -86,7 +86,7 @@ def test_an_agent_is_started_again_although_the_working_directory_was_deleted(tm
 
 
 @pytest.mark.full
-@pytest.mark.fault("P55")
+@pytest.mark.fault("P17")
 def test_directories_whose_names_are_no_utf_8(tmp_path):
     """As of an account that was made with another encoding."""
     folder = tmp_path / os.fsdecode("größe".encode("latin-1"))
@@ -102,7 +102,7 @@ def test_directories_whose_names_are_no_utf_8(tmp_path):
 
 
 @pytest.mark.full
-@pytest.mark.fault("P57")
+@pytest.mark.fault("P19")
 def test_a_killed_rank_is_reported_although_pidfds_are_denied(tmp_path):
     with watched_job(tmp_path, before=DENIED_PIDFDS) as job:
         job.until_more_steps()
@@ -111,7 +111,7 @@ def test_a_killed_rank_is_reported_although_pidfds_are_denied(tmp_path):
 
 
 @pytest.mark.full
-@pytest.mark.fault("P59")
+@pytest.mark.fault("P21")
 def test_a_user_without_a_name_and_a_home_directory(tmp_path):
     """As a container that runs with an arbitrary user id: the run stays in shared memory."""
     prefix, uid = other_user()
@@ -145,7 +145,7 @@ threading.Thread(target=rename, daemon=True).start()
 
 
 @pytest.mark.full
-@pytest.mark.fault("P65")
+@pytest.mark.fault("P27")
 def test_the_name_of_the_host_changes_during_the_run(tmp_path):
     """As by a DHCP client: the next agent has another name than the registration of the last."""
     prefix = unshared("--uts", needs_root=True)
@@ -159,7 +159,7 @@ def test_the_name_of_the_host_changes_during_the_run(tmp_path):
 
 
 @pytest.mark.full
-@pytest.mark.fault("P62")
+@pytest.mark.fault("P24")
 def test_root_in_a_container_without_rights(tmp_path):
     """In a namespace of users, root has no rights over the files of others and no devices."""
     prefix = [*unshared("--user", "--map-root-user", "--pid", "--fork", "--mount-proc")]

@@ -71,7 +71,7 @@ def oom_score_adj(pid):
     return int(Path(f"/proc/{pid}/oom_score_adj").read_text())
 
 
-@pytest.mark.fault("A33")
+@pytest.mark.fault("A14")
 def test_an_agent_has_less_priority_than_its_trainer(running_agent):
     """For a CPU, and to stay when memory runs out."""
     pid = running_agent.pid

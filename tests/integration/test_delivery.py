@@ -92,7 +92,7 @@ teams = ["another"]
 
 @pytest.mark.chaos
 @pytest.mark.full
-@pytest.mark.fault("D35", "D36")
+@pytest.mark.fault("D16", "D17")
 def test_a_missing_program_fails_over_to_a_receiver_whose_tls_breaks_off(
     tmp_path, monkeypatch, receivers
 ):

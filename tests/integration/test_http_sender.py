@@ -211,7 +211,7 @@ def test_a_self_signed_certificate_is_refused(tls):
     assert (response.error, receiver.requests) == ("SSLCertVerificationError", [])
 
 
-@pytest.mark.fault("D36")
+@pytest.mark.fault("D17")
 def test_a_handshake_that_the_receiver_breaks_off_is_an_error_of_the_connection(
     tls, certificate, monkeypatch
 ):
@@ -325,7 +325,7 @@ def test_a_connection_opened_after_the_deadline_is_not_used():
         connection.close()
 
 
-@pytest.mark.fault("A56")
+@pytest.mark.fault("A23")
 def test_without_a_thread_nothing_is_sent_and_it_is_no_rejection(monkeypatch):
     def refuse(_):
         raise RuntimeError("can't start new thread")

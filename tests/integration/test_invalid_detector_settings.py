@@ -95,7 +95,7 @@ def read_metrics():
         return response.read().decode()
 
 
-@pytest.mark.fault("A35")
+@pytest.mark.fault("A16")
 def test_the_run_is_monitored_and_the_error_is_reported_once(write_settings, receiver):
     write_settings(f"linger_seconds = 9{INVALID_TABLES}")
     metrics = []
@@ -135,7 +135,7 @@ with sentinel.monitor(run="live"):
 """
 
 
-@pytest.mark.fault("A35")
+@pytest.mark.fault("A16")
 def test_the_training_and_status_name_the_settings_once_and_no_value(
     write_settings, receiver, tmp_path
 ):
@@ -212,7 +212,7 @@ def test_the_error_is_reported_although_the_run_is_over_at_once(processor, tmp_p
     assert [*processor.connection.execute(query)] == [("opened", "queued"), ("resolved", "queued")]
 
 
-@pytest.mark.fault("A35")
+@pytest.mark.fault("A16")
 @pytest.mark.parametrize(
     "arguments", [["replay", "log.jsonl"], ["watch", "log.jsonl"], ["notify", "test"]]
 )

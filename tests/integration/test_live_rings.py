@@ -110,7 +110,7 @@ def test_a_clock_that_is_set_back_preserves_elapsed_times(source, rank):
     )
 
 
-@pytest.mark.fault("T54", "T56")
+@pytest.mark.fault("T15", "T17")
 def test_time_in_which_the_agent_did_not_look_is_not_idle_time(source, rank):
     """The clock is set forward, or the agent was suspended, for an hour."""
     rank(0)
@@ -237,7 +237,7 @@ def test_a_second_agent_continues_at_the_stored_position(source, rank):
     assert [r.event for r in after if not is_heartbeat(r)] == [Event.STOP]
 
 
-@pytest.mark.fault("A34")
+@pytest.mark.fault("A15")
 @pytest.mark.skipif(
     tuple(map(int, re.findall(r"\d+", os.uname().release)[:2])) < (6, 15),
     reason="the kernel forgets the status of a process that its parent has waited for",
@@ -256,7 +256,7 @@ def test_how_ranks_ended_while_their_agent_was_replaced_is_known(source, rank):
     assert [(r.rank, r.attributes.get("signal")) for r in stops] == [(0, "SIGTERM"), (1, "SIGTERM")]
 
 
-@pytest.mark.fault("A34")
+@pytest.mark.fault("A15")
 def test_what_a_predecessor_knew_of_the_run_is_taken_over(source, rank):
     """The launcher of a rank that has ended meanwhile, and the first signal to stop."""
     child = rank(0)

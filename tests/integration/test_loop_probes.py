@@ -65,7 +65,7 @@ def held_agent():
         held.thread.join(TIMEOUT_SECONDS)
 
 
-@pytest.mark.fault("H28")
+@pytest.mark.fault("H9")
 def test_a_loop_that_hangs_fails_the_probes_until_it_turns_again(monkeypatch):
     monkeypatch.setattr(server, "MAX_READY_SECONDS", 1.5)
     monkeypatch.setattr(server, "MAX_HEALTHY_SECONDS", 3.0)

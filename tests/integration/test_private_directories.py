@@ -122,7 +122,7 @@ def squat(path, kind):
             os.chown(path, 65534, -1)
 
 
-@pytest.mark.fault("X36")
+@pytest.mark.fault("X17")
 @pytest.mark.parametrize("kind", ["directory", "link", "file"])
 def test_a_name_that_another_user_took_is_passed_over_by_every_process(shared_memory, kind):
     default = shared_memory / f"sentinel-{os.geteuid()}"
@@ -141,7 +141,7 @@ def test_a_name_that_another_user_took_is_passed_over_by_every_process(shared_me
     assert {each.subject: each for each in check_directories()}["shared memory"].grade is Grade.OK
 
 
-@pytest.mark.fault("X36")
+@pytest.mark.fault("X17")
 def test_the_home_directory_is_used_when_every_name_is_taken(shared_memory, monkeypatch):
     default = shared_memory / f"sentinel-{os.geteuid()}"
     squat(default, "file")

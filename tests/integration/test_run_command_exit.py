@@ -188,7 +188,7 @@ def is_running(process):
     return False
 
 
-@pytest.mark.fault("P33")
+@pytest.mark.fault("P14")
 @pytest.mark.parametrize("is_wrapped", [False, True], ids=["command", "shell"])
 def test_a_killed_launcher_leaves_no_process(script, run_without_agent, is_wrapped):
     """A shell ends at SIGTERM at once, and leaves its children."""
@@ -200,7 +200,7 @@ def test_a_killed_launcher_leaves_no_process(script, run_without_agent, is_wrapp
 
 @pytest.mark.chaos
 @pytest.mark.full
-@pytest.mark.fault("P33")
+@pytest.mark.fault("P14")
 def test_a_command_that_ends_leaves_no_guard(script, run_without_agent):
     with started(script(WAITING.format(""))) as command:
         processes = psutil.Process(command.pid).children(recursive=True)
@@ -211,7 +211,7 @@ def test_a_command_that_ends_leaves_no_guard(script, run_without_agent):
 
 @pytest.mark.chaos
 @pytest.mark.full
-@pytest.mark.fault("P33")
+@pytest.mark.fault("P14")
 @pytest.mark.parametrize("ignored", ["SIGTERM", "SIGHUP"])
 def test_a_command_that_ignores_the_signal_is_killed_after_the_grace(
     script, run_without_agent, ignored
@@ -229,7 +229,7 @@ TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "
 
 @pytest.mark.chaos
 @pytest.mark.full
-@pytest.mark.fault("P33")
+@pytest.mark.fault("P14")
 def test_a_killed_launcher_leaves_no_rank_of_torchrun_and_the_agent_reports_it(script, tmp_path):
     train = f"""{TRAIN}
 from torch.utils.data import DataLoader

@@ -268,7 +268,7 @@ def test_the_exit_status_of_a_command_decides(status, reason):
     assert refusal(sink, OPENED)[0] is reason
 
 
-@pytest.mark.fault("D35")
+@pytest.mark.fault("D16")
 def test_a_command_that_cannot_be_executed_is_rejected_for_good(tmp_path):
     (tmp_path / "data").write_text("no program")
     for program in (tmp_path / "missing", tmp_path / "data"):

@@ -47,7 +47,7 @@ def test_the_agent_command_names_the_run():
     assert agent_command("r-1")[-5:] == ["-m", "sentinel", "agent", "--run", "r-1"]
 
 
-@pytest.mark.fault("A32")
+@pytest.mark.fault("A13")
 def test_an_agent_that_exits_is_restarted_with_growing_delays(agents, monkeypatch):
     monkeypatch.setattr(spawn, "monotonic", lambda: NOW)
     agents("raise SystemExit(1)")
@@ -70,7 +70,7 @@ def test_an_agent_that_exits_is_restarted_with_growing_delays(agents, monkeypatc
     supervisor.release()
 
 
-@pytest.mark.fault("A32")
+@pytest.mark.fault("A13")
 def test_an_agent_that_ran_well_is_restarted_at_once_each_time(agents, monkeypatch):
     """Every hour, ten times; then at once, nine times; then after a minute."""
     now = NOW

@@ -62,7 +62,7 @@ def stall_settings(cluster):
     return hosts
 
 
-@pytest.mark.fault("A41")
+@pytest.mark.fault("A17")
 def test_a_cut_of_a_minute_is_one_case(stall_settings, add_receiver, tmp_path):
     """TCP continues 42 s after the cut, for it doubles the time between two tries."""
     hosts = stall_settings
@@ -80,7 +80,7 @@ def test_a_cut_of_a_minute_is_one_case(stall_settings, add_receiver, tmp_path):
     assert {each[0] for each in summaries(head)} == {"node_lost"}
 
 
-@pytest.mark.fault("A41")
+@pytest.mark.fault("A17")
 def test_a_hang_after_a_cut_is_found(stall_settings, add_receiver, tmp_path):
     hosts = stall_settings
     add_receiver(hosts[0])
@@ -96,7 +96,7 @@ def test_a_hang_after_a_cut_is_found(stall_settings, add_receiver, tmp_path):
     assert found[-1].finding.rank == 3
 
 
-@pytest.mark.fault("A41")
+@pytest.mark.fault("A17")
 def test_a_rank_that_is_suspended_during_a_cut_is_found(stall_settings, add_receiver, tmp_path):
     hosts = stall_settings
     add_receiver(hosts[0])
@@ -111,7 +111,7 @@ def test_a_rank_that_is_suspended_during_a_cut_is_found(stall_settings, add_rece
     assert "node_lost" in found
 
 
-@pytest.mark.fault("A42")
+@pytest.mark.fault("A18")
 def test_a_rank_that_is_killed_while_the_head_does_not_report_is_the_headline(
     loopback, add_receiver, tmp_path
 ):

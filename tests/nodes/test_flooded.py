@@ -41,7 +41,7 @@ def notified(head):
     return [(each.incident.key.detector, each.reason.value) for each in head.notifications()]
 
 
-@pytest.mark.fault("X46")
+@pytest.mark.fault("X18")
 @pytest.mark.parametrize(
     "kind", [pytest.param(k, marks=[pytest.mark.full] * (k != "large_keys")) for k in FLOODS]
 )
@@ -80,7 +80,7 @@ def test_a_flood_of_the_store_is_limited_and_notified_once(loopback, add_receive
 
 
 @pytest.mark.full
-@pytest.mark.fault("X46")
+@pytest.mark.fault("X18")
 def test_the_agent_of_a_flooded_head_that_is_killed_continues(loopback, add_receiver, tmp_path):
     """The process of its store ends with it, and the next agent uses the same port."""
     hosts = loopback.add_hosts(2)

@@ -216,7 +216,7 @@ def fill(store):
         store.count_keys()
 
 
-@pytest.mark.fault("X46")
+@pytest.mark.fault("X18")
 def test_a_message_beyond_the_memory_limit_harms_only_its_sender():
     listener = bind_first_free_port((0,))
     port = listener.getsockname()[1]

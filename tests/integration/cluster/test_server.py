@@ -379,7 +379,7 @@ def test_keys_and_connections_of_strangers_are_counted_once(server, outsider, mo
         stranger.close()
 
 
-@pytest.mark.fault("X46")
+@pytest.mark.fault("X18")
 def test_a_store_that_strangers_fill_is_closed_and_opened_again(monkeypatch):
     """At the same port; nodes connect again, and what was not acknowledged is sent again."""
     monkeypatch.setattr(module, "FLOOD_SECONDS", TIMEOUT_SECONDS)

@@ -258,7 +258,7 @@ def test_the_first_message_has_the_cause_or_the_culprit(fault):
     assert fault.text in "\n".join([message.headline, *message.facts])
 
 
-@pytest.mark.fault("A42")
+@pytest.mark.fault("A18")
 def test_a_rank_that_turns_out_to_be_killed_replaces_the_lost_head_in_the_headline():
     """The signal that ended it is known a moment after its end."""
     lost = {"lost_nodes": "gpu-0", "head_lost": "gpu-0", "failure_origin": "node_lost"}

@@ -547,7 +547,7 @@ def test_an_agent_leaves_an_invalid_key_out(write_config):
     assert settings.config_errors.keys() == {"keys.a"}
 
 
-@pytest.mark.fault("P54")
+@pytest.mark.fault("P16")
 def test_a_deleted_working_directory_has_no_settings_file(tmp_path, monkeypatch):
     folder = tmp_path / "scratch"
     folder.mkdir()

@@ -179,7 +179,7 @@ def test_a_cut_is_one_case_that_ends_when_the_ranks_go_on():
     ]  # fmt: skip
 
 
-@pytest.mark.fault("A41")
+@pytest.mark.fault("A17")
 @pytest.mark.parametrize("cut", [20.0, 60.0, 600.0])
 def test_ranks_that_do_not_go_on_after_a_node_reports_again_are_a_stall(cut):
     """Found the length of the cut after its end, or after the usual limit or two minutes."""

@@ -20,7 +20,7 @@ class ProcessIn(Process):
         return self.letter
 
 
-@pytest.mark.fault("R53")
+@pytest.mark.fault("R14")
 @pytest.mark.parametrize(
     ("lines", "name", "text", "expected"),
     [

@@ -23,7 +23,7 @@ def fixture(tmp_path):
         yield fixture
 
 
-@pytest.mark.fault("D2", "D36")
+@pytest.mark.fault("D2", "D17")
 def test_an_error_of_tls_is_retried_at_growing_intervals(fixture):
     """The URL is HTTPS and the receiver has no TLS."""
     fixture.worker.sink = Slack(url=fixture.receiver.url.replace("http:", "https:"))
@@ -38,7 +38,7 @@ def test_an_error_of_tls_is_retried_at_growing_intervals(fixture):
     assert delays == [1, 2, 4, 8, 16, 32, 64, 128, 150, 150]
 
 
-@pytest.mark.fault("D36")
+@pytest.mark.fault("D17")
 @pytest.mark.parametrize(
     "error",
     [
@@ -131,7 +131,7 @@ def test_requests_are_at_least_a_second_apart(fixture):
     assert 13 <= len(fixture.receiver.requests) <= 15
 
 
-@pytest.mark.fault("T53")
+@pytest.mark.fault("T14")
 @pytest.mark.parametrize("jump", [-0.5 * HOUR_SECONDS, 48 * HOUR_SECONDS])
 def test_a_clock_that_is_set_changes_no_age_and_no_delay(fixture, jump):
     monotonic = fixture.worker.monotonic = FakeClock(100.0)

@@ -211,7 +211,7 @@ def test_a_database_that_is_locked_during_the_check_is_still_synced(path, monkey
         keeper.stop()
 
 
-@pytest.mark.fault("S29")
+@pytest.mark.fault("S10")
 @pytest.mark.parametrize("is_missing", [False, True])
 @pytest.mark.parametrize("has_summary", [False, True])
 def test_an_empty_or_missing_file_is_damage_only_where_there_was_a_database(

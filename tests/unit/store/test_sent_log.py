@@ -10,7 +10,7 @@ from sentinel.store import sent_log
 from sentinel.store.database import connect
 from sentinel.store.sent_log import SentLog
 
-pytestmark = pytest.mark.fault("S29")
+pytestmark = pytest.mark.fault("S10")
 
 
 @pytest.fixture

@@ -49,7 +49,7 @@ def test_a_link_in_place_of_the_directory_of_a_run_is_refused(make, tmp_path):
         make("run")
 
 
-@pytest.mark.fault("P59")
+@pytest.mark.fault("P21")
 def test_the_home_directory_of_a_user_without_a_name(monkeypatch):
     def refuse():
         raise RuntimeError("Could not determine home directory.")

@@ -176,7 +176,7 @@ def test_the_server_is_not_ready_while_the_state_cannot_be_read(serve, get):
     assert get(url + "/-/healthy").status_code == 200
 
 
-@pytest.mark.fault("H28")
+@pytest.mark.fault("H9")
 @pytest.mark.parametrize(
     ("seconds", "statuses"),
     [

@@ -116,7 +116,7 @@ export function directionLength(direction, { weightsNorm }) {
 }
 
 // The title of an axis in two lines, as HTML of plotly.js.
-function axisTitle(surface, index) {
+function directionTitle(surface, index) {
   const direction = surface.directions[index];
   const text = directionText(direction) || ["first direction", "second direction"][index];
   return [text, directionLength(direction, surface)].filter(Boolean).map(plotText).join("<br>");
@@ -237,8 +237,8 @@ function contourPicture(surface, options, size) {
     traces,
     layout: {
       ...baseLayout(size),
-      xaxis: axisOf(surface.x, axisTitle(surface, 0), colors),
-      yaxis: axisOf(surface.y, axisTitle(surface, 1), colors),
+      xaxis: axisOf(surface.x, directionTitle(surface, 0), colors),
+      yaxis: axisOf(surface.y, directionTitle(surface, 1), colors),
       shapes: surface.regions.map(({ x, y }) => ({
         type: "rect", x0: x[0], x1: x[x.length - 1], y0: y[0], y1: y[y.length - 1], line: { color: SURFACE_INK, width: 1, dash: "dot" },
       })),
@@ -400,7 +400,7 @@ function scenePicture(surface, options, size) {
     layout: {
       ...baseLayout(size), plot_bgcolor: "rgba(0,0,0,0)", margin: { l: 0, r: 0, t: 0, b: 0 },
       scene: {
-        xaxis: axis(axisTitle(surface, 0)), yaxis: axis(axisTitle(surface, 1)),
+        xaxis: axis(directionTitle(surface, 0)), yaxis: axis(directionTitle(surface, 1)),
         zaxis: { ...axis(lossTitle(options)), range: [low, high + 3 * lift], ...lossTicks(options, surface.highest) }, camera: options.camera, aspectmode: "manual", aspectratio: { x: 0.95, y: 0.95, z: 0.6 }, dragmode: "turntable", uirevision: "surface",
       },
     },
@@ -438,7 +438,7 @@ function curvePicture(surface, options, size) {
     traces,
     layout: {
       ...baseLayout(size), plot_bgcolor: "rgba(0,0,0,0)",
-      xaxis: axisOf(surface.x, axisTitle(surface, 0), colors),
+      xaxis: axisOf(surface.x, directionTitle(surface, 0), colors),
       yaxis: {
         title: { text: lossTitle(options), standoff: 6, font: surfaceFont(colors) }, range: [low - pad, high + pad], autorange: false, gridcolor: colors.grid, zeroline: false,
         automargin: false, ...lossTicks(options, surface.highest),

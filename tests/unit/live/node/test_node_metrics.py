@@ -141,7 +141,7 @@ def test_cuda_visible_devices_is_used_if_the_driver_reports_no_pids(tmp_path, cl
     assert len(metrics.latest().gpus) == 4
 
 
-@pytest.mark.fault("A60")
+@pytest.mark.fault("A27")
 def test_a_hanging_driver_blocks_no_other_part(tmp_path, clock):
     """Neither the agent's loop nor the host values wait for it."""
     blocked = Event()
@@ -160,7 +160,7 @@ def test_a_hanging_driver_blocks_no_other_part(tmp_path, clock):
         blocked.set()
 
 
-@pytest.mark.fault("A60")
+@pytest.mark.fault("A27")
 def test_a_failing_driver_is_counted_and_the_other_parts_are_reported(tmp_path, clock):
     metrics = node_metrics(tmp_path, clock, FakeNvml(refusal=NVMLError("Driver Not Loaded")))
     poll(metrics)

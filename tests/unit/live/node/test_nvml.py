@@ -52,7 +52,7 @@ def test_the_last_xid_error_is_reported_until_a_newer_one():
     assert [gpu.values["gpu_xid"] for gpu in nvml.read_gpus()] == [0.0, 43.0]
 
 
-@pytest.mark.fault("A60")
+@pytest.mark.fault("A27")
 def test_a_lost_gpu_reports_its_last_xid_error():
     """A lost GPU raises an error for every query; the others still answer."""
     library = FakeNvml([Card(), Card()])
@@ -66,7 +66,7 @@ def test_a_lost_gpu_reports_its_last_xid_error():
     assert lost.values == {"gpu_xid": 79.0}
 
 
-@pytest.mark.fault("A60")
+@pytest.mark.fault("A27")
 def test_the_driver_is_reopened_when_every_gpu_is_lost():
     """The driver may have been unloaded and loaded again."""
     library = FakeNvml()
