@@ -104,12 +104,17 @@ def _is_running(process: psutil.Process) -> bool:
 
 def _descendants(process: psutil.Process, spared: list[str]) -> Iterator[psutil.Process]:
     """The children and their children, without those with that command line."""
+    children: list[psutil.Process] = []
     with suppress(psutil.Error):
-        for child in process.children():
+        children = process.children()
+    for child in children:
+        # One that has ended has no command line.
+        with suppress(psutil.Error):
             # The interpreter may be another one.
-            if child.cmdline()[1:] != spared[1:]:
-                yield child
-                yield from _descendants(child, spared)
+            if child.cmdline()[1:] == spared[1:]:
+                continue
+        yield child
+        yield from _descendants(child, spared)
 
 
 if __name__ == "__main__":
