@@ -22,9 +22,8 @@ from tempfile import TemporaryDirectory
 from threading import Event as Flag
 from threading import Thread
 
-from sentinel.agent.home_sync import copy_run_directory
 from sentinel.agent.registration import closing_lock
-from sentinel.agent.run_directory import remove_shared_files
+from sentinel.agent.run_directory import move_to_home, remove_shared_files
 from sentinel.config.settings import Settings, build_sinks
 from sentinel.metrics.stored_state import stored_summary
 from sentinel.model.counters import Counters
@@ -254,9 +253,12 @@ def _move_home(entry: RunEntry) -> None:
     home = home_dir() / "runs" / entry.run
     if entry.directory == home:
         return
-    with closing_lock(entry.directory) as is_locked:
-        if is_locked:
-            copy_run_directory(entry.directory, run_dir(entry.run))
+    with (
+        closing_lock(entry.directory) as is_locked,
+        closing_lock(run_dir(entry.run)) as is_home_locked,
+    ):
+        if is_locked and is_home_locked:
+            move_to_home(entry.directory, home)
             remove_shared_files(entry.run)
             entry.directory = home
 

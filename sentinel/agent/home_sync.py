@@ -18,7 +18,12 @@ from sentinel.agent.registration import REGISTRATION_NAME
 from sentinel.insight.artifact import copy_artifacts
 from sentinel.store.database import connect
 from sentinel.store.history import History
-from sentinel.store.relocation import BEGUN_HERE_NAME, copy_to_home, replace_with_nothing
+from sentinel.store.relocation import (
+    BEGUN_HERE_NAME,
+    STAGED_NAME,
+    copy_to_home,
+    replace_with_nothing,
+)
 from sentinel.store.retention import HistoryRetention
 from sentinel.transport.paths import AGENT_LOCK, DATABASE_NAME
 
@@ -38,14 +43,16 @@ HANG_SECONDS = 5.0
 THINNING_SECONDS = 0.5
 """Longest time that one copy thins the history in the home directory; the last one longer."""
 MAX_FINISH_SECONDS = 2.0
-_NOT_COPIED = (f"{DATABASE_NAME}-", BEGUN_HERE_NAME, SEED_NAME, AGENT_LOCK, REGISTRATION_NAME, ".")
+_NOT_COPIED = (
+    f"{DATABASE_NAME}-", BEGUN_HERE_NAME, SEED_NAME, STAGED_NAME, AGENT_LOCK, REGISTRATION_NAME, ".",
+)  # fmt: skip
 """Beginnings of the names of files that stay in shared memory, besides the database."""
 
 
 class HomeSync(threading.Thread):
     """A thread that copies `source` to the directory that `open_home` returns.
 
-    `replace` gets a database there that cannot be read, see `copy_to_home`. `thin` returns the
+    `replace` gets a database there that cannot be read, see `copy_to_home`. `retention` makes the
     retention of the history there. `on_copied` is called after each copy, in the same thread, with
     the directory and whether it was the last copy. The first copy begins at once.
     """
@@ -90,8 +97,8 @@ class HomeSync(threading.Thread):
     def run(self) -> None:
         """Copy until `finish` is called."""
         while True:
-            is_last = self._stopping.is_set()
             self._wake.clear()
+            is_last = self._stopping.is_set()
             self._began_at = began_at = monotonic()
             try:
                 self._copy(is_last=is_last)
@@ -105,8 +112,8 @@ class HomeSync(threading.Thread):
             if is_last:
                 return
             pause = min((monotonic() - began_at) / MAX_SYNC_SHARE, MAX_PAUSE_SECONDS)
-            self._stopping.wait(min(pause, SYNC_INTERVAL_SECONDS))
-            self._wake.wait(max(pause, SYNC_INTERVAL_SECONDS))
+            if not self._stopping.wait(min(pause, SYNC_INTERVAL_SECONDS)):
+                self._wake.wait(max(pause, SYNC_INTERVAL_SECONDS))
 
     def _copy(self, *, is_last: bool) -> None:
         home = self._open_home()

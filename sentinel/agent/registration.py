@@ -85,7 +85,10 @@ class AgentRegistration:
     _directory: Path | None = field(default=None, init=False)
     _target: dict[str, Any] = field(default_factory=dict, init=False)
     _lock_fds: list[int] = field(default_factory=list, init=False)
+    _home: Path | None = field(default=None, init=False)
+    """The directory that `lock_home` has locked."""
     _home_lock: int = field(default=-1, init=False)
+    _is_released: bool = field(default=False, init=False)
     is_waiting: bool = field(default=False, init=False)
     """Whether it waits for a process that closes the cases of the run."""
 
@@ -98,22 +101,41 @@ class AgentRegistration:
 
     def set_directory(self, directory: Path) -> None:
         """Lock the run directory, for the files of this agent. Raises AlreadyServedError."""
-        try:
-            self._lock(directory / AGENT_LOCK)
-        except OSError as error:
-            if error.errno not in _NO_LOCK_ERRORS:
-                raise
-            # The lock in shared memory excludes other agents of this node.
-            log.warning("%s has no locks: agents of other nodes are not excluded", directory)
+        if directory != self._home:
+            self._lock_if_possible(directory)
         self._directory = directory
 
     def lock_home(self, directory: Path) -> None:
         """Lock the run's directory in the home directory, unless it is locked.
 
-        Raises AlreadyServedError, OSError.
+        Callable from any thread. Raises AlreadyServedError, also once the registration is released,
+        and OSError.
         """
-        if self._home_lock < 0 or not os.fstat(self._home_lock).st_nlink:
-            self._home_lock = self._lock(directory / AGENT_LOCK)
+        if self._home == directory and self._is_home_locked():
+            return
+        descriptor = self._lock_if_possible(directory)
+        if self._is_released:
+            # Its thread waited for the disk until another agent of this process served the run.
+            if descriptor in self._lock_fds:
+                self._lock_fds.remove(descriptor)
+                os.close(descriptor)
+            raise AlreadyServedError(f"Run {self.run} is served by another agent of this process.")
+        self._home, self._home_lock = directory, descriptor
+
+    def _is_home_locked(self) -> bool:
+        """Whether the lock holds, and its file was not deleted; True where there are no locks."""
+        return self._home_lock < 0 or os.fstat(self._home_lock).st_nlink > 0
+
+    def _lock_if_possible(self, directory: Path) -> int:
+        """Lock a directory; -1, with a warning, where the file system has no locks."""
+        try:
+            return self._lock(directory / AGENT_LOCK)
+        except OSError as error:
+            if error.errno not in _NO_LOCK_ERRORS:
+                raise
+            # The lock in shared memory excludes other agents of this node.
+            log.warning("%s has no locks: agents of other nodes are not excluded", directory)
+            return -1
 
     def former_port(self) -> int:
         """The port of this run's last agent on this node, if it was killed; else 0."""
@@ -211,6 +233,7 @@ class AgentRegistration:
 
     def release(self) -> None:
         """Release the locks, and remove `agent.json`."""
+        self._is_released = True
         directory = ring_dir(self.run)
         paths = []
         if self._directory is not None:

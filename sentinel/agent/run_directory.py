@@ -18,6 +18,7 @@ from collections.abc import Callable
 from contextlib import closing, suppress
 from math import inf
 from pathlib import Path
+from secrets import token_hex
 from time import monotonic
 
 from sentinel.agent.home_sync import SEED_NAME, HomeSync, copy_file, copy_run_directory
@@ -32,13 +33,16 @@ from sentinel.store.recovery import (
     open_storage,
     replace_damaged,
     save_state,
+    set_aside_path,
 )
 from sentinel.store.relocation import (
+    BEGUN_HERE_NAME,
     begin_in_shared_memory,
     copy_to_shared_memory,
     database_files,
     newest_time,
     remove_database,
+    replace_with_nothing,
 )
 from sentinel.store.retention import HistoryRetention
 from sentinel.store.run_summary import SUMMARY_NAME
@@ -73,6 +77,8 @@ RESERVE_NAME = "reserve"
 RESERVE_BYTES = 4 << 20
 """Space that is kept in the home directory if the agent works there, and given up when its disk is
 full."""
+MAX_SEED_ARTIFACT_BYTES = 8 << 20
+"""Size of the newest results of insight that are copied to shared memory."""
 MAX_DATABASE_BYTES = 64 << 20
 """Size of a database in shared memory above which its history is thinned."""
 CHECK_INTERVAL_SECONDS = 2.0
@@ -237,19 +243,22 @@ class RunDirectory:
 
     def _open_home(self) -> Path:
         """The directory in the home directory, with what is in shared memory."""
-        directory = run_dir(self.run)
+        directory, shared = run_dir(self.run), fallback_run_dir(self.run)
+        self._registration.lock_home(directory)
+        self._registration.set_directory(shared)
         write_owner_host(self.run, os.uname().nodename)
         _make_reserve(directory)
         _probe(directory)
-        shared = fallback_run_dir(self.run)
-        if (shared / DATABASE_NAME).exists():
-            copy_run_directory(shared, directory, self._replace_home)
-            _remove_files(shared)
+        move_to_home(shared, directory, self._replace_home)
         return directory
 
     def _seed_shared(self, *, is_home_usable: bool) -> None:
         """Copy what an earlier agent stored in the home directory to shared memory."""
-        path, seed = self.database_path, self.path / SEED_NAME
+        path = self.database_path
+        # Of its own name: the thread of a former agent may still wait for the disk.
+        seed = self.path / f"{SEED_NAME}-{token_hex(8)}"
+        for leftover in self.path.glob(f"{SEED_NAME}-*"):
+            leftover.unlink(missing_ok=True)
         try:
             if is_home_usable:
                 self._wait_for_home(lambda: self._seed(path, seed))
@@ -258,6 +267,7 @@ class RunDirectory:
             if seed.exists():
                 remove_database(path)
                 seed.rename(path)
+                (self.path / BEGUN_HERE_NAME).unlink(missing_ok=True)
         except (FileNotFoundError, NotADirectoryError):
             log.debug("Run %s has no database to continue", self.run)
         except (OSError, sqlite3.Error, database.NewerSchemaError) as error:
@@ -276,7 +286,7 @@ class RunDirectory:
         """
         home = run_dir(self.run)
         self._lock_home(home)
-        _copy_newer(home_dir() / BASELINES_NAME, path.with_name(BASELINES_NAME))
+        _copy_baselines(self.path)
         stored = home / DATABASE_NAME
         # A lost one is reported, see `open_storage`.
         is_known = stored.exists() or (home / SUMMARY_NAME).exists()
@@ -295,7 +305,7 @@ class RunDirectory:
         Raises like `_seed`.
         """
         home = home_dir() / "runs" / self.run
-        _copy_newer(home_dir() / BASELINES_NAME, seed.with_name(BASELINES_NAME))
+        _copy_baselines(self.path)
         with closing(database.connect_read_only(home / DATABASE_NAME)) as source:
             copy_to_shared_memory(source, seed, _max_shared_bytes(seed.parent))
         _copy_files(home, seed.parent)
@@ -480,11 +490,47 @@ def _remove_files(fallback: Path) -> None:
 
 
 def _copy_files(home: Path, directory: Path) -> None:
-    """Copy what earlier agents and users stored besides the database. Raises OSError."""
+    """Copy what earlier agents and users stored besides the database, as far as it can be read."""
     for path in home.iterdir():
-        if path.suffix in {".json", ".log"} and path.name != REGISTRATION_NAME:
-            shutil.copy2(path, directory)
-    copy_artifacts(home, directory)
+        if path.suffix in {".json", ".log"} and path.name != REGISTRATION_NAME and path.is_file():
+            try:
+                copy_file(path, directory / path.name)
+            except OSError as error:
+                log.warning("%s cannot be copied to shared memory: %s", path, error)
+    try:
+        copy_artifacts(home, directory, MAX_SEED_ARTIFACT_BYTES)
+    except OSError as error:
+        log.warning("Results of insight cannot be copied to shared memory: %s", error)
+
+
+def move_to_home(
+    shared: Path,
+    home: Path,
+    replace: Callable[[Path, Exception], object] = replace_with_nothing,
+) -> None:
+    """Move what an agent left in shared memory, unless the home directory has something newer.
+
+    The caller holds the locks of both directories. A database that is older is set aside in the
+    home directory. Raises OSError, sqlite3.Error, NewerSchemaError.
+    """
+    path, stored = shared / DATABASE_NAME, home / DATABASE_NAME
+    if not path.exists():
+        return
+    # One of an earlier version is migrated.
+    database.connect(path).close()
+    if stored.exists() and newest_time(path) < newest_time(stored):
+        shutil.copy(path, set_aside_path(stored))
+    else:
+        copy_run_directory(shared, home, replace)
+    _remove_files(shared)
+
+
+def _copy_baselines(directory: Path) -> None:
+    """Copy the trajectories of healthy runs, as far as they can be read."""
+    try:
+        _copy_newer(home_dir() / BASELINES_NAME, directory / BASELINES_NAME)
+    except OSError as error:
+        log.warning("Baselines cannot be copied to shared memory: %s", error)
 
 
 def _copy_newer(source: Path, target: Path) -> None:

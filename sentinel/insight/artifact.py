@@ -82,9 +82,10 @@ def current_run_directory() -> Path | None:
     run = session.identity.run
     try:
         shared = paths.shared_run_dir(run)
-        has_room = paths.shared_memory_room(shared) and paths.is_agent_running(shared)
-        is_in_shared = paths.current_run_dir(run).parent == shared
-        if is_in_shared or has_room or paths.is_home_remote():
+        # Only an agent that works in shared memory locks that directory.
+        is_in_shared = paths.is_agent_running(paths.shared_state_path(run))
+        is_in_shared |= paths.current_run_dir(run).parent == shared
+        if is_in_shared or paths.is_home_remote():
             return paths.fallback_run_dir(run)
         return paths.run_dir(run)
     except OSError as error:

@@ -154,7 +154,7 @@ def set_aside(path: Path) -> Path | None:
 
     Returns the new path, or None if there was no file.
     """
-    moved = _new_name(path)
+    moved = set_aside_path(path)
     path.with_name(f"{path.name}-shm").unlink(missing_ok=True)
     try:
         path.rename(moved)
@@ -184,7 +184,7 @@ def _numbered(path: Path) -> list[tuple[int, Path]]:
     )
 
 
-def _new_name(path: Path) -> Path:
-    """The time in seconds, but after that of the newest one."""
+def set_aside_path(path: Path) -> Path:
+    """Name under which a database is set aside: the time in seconds, after that of the newest."""
     newest = max((number for number, _ in _numbered(path)), default=0)
     return path.with_name(f"{path.name}.corrupt-{max(int(time.time()), newest + 1)}")

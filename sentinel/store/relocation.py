@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import logging
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 from sentinel.store import database
 from sentinel.store.recovery import set_aside
@@ -25,6 +26,8 @@ HISTORY_TABLES = ("layout", "step", "block", "thinning", *APPENDED_TABLES)
 MAX_HISTORY_ROWS = 5000
 """Rows of a history table that are copied to shared memory if there is no room for all."""
 _COMPANION_SUFFIXES = ("-wal", "-shm", "-journal")
+STAGED_NAME = "copy.db"
+"""Name of the file in shared memory with what is being copied to the home directory."""
 BEGUN_HERE_NAME = "sentinel.db.begun-here"
 """Name of the empty file beside a database that does not continue the one in the home directory."""
 
@@ -61,11 +64,17 @@ select s.id, s.attempt, s.step, s.time, s.event, m.id, s.vals
 from source.step s join source.layout l on l.id = s.layout join main.layout m on m.body = l.body
 where s.id >= :first
 """
-_DELETE_OF_EVENT_SQL = "delete from main.step where event = ? and id >= ?"
+_DELETE_OF_EVENT_SQL = (
+    "delete from main.step where event = ? and id >= ?",
+    "delete from main.block where event = ? and first_id >= ?",
+)
+_ROW_SQL = "select id, attempt, step, time, event, vals from source.step where id = ?"
+_LAYER_IDS_SQL = """
+create table main.layer_row as select id from source.step where event = 'layers'
+"""
 _DELETE_LAYERS_SQL = """
 delete from main.step where event = 'layers'
-    and id > (select min(id) from source.step where event = 'layers')
-    and id not in (select id from source.step where event = 'layers')
+    and id > (select min(id) from source.layer_row) and id not in (select id from source.layer_row)
 """
 
 
@@ -160,18 +169,68 @@ def _is_unreadable(path: Path) -> bool:
 
 
 def _copy_changes(shared: Path, home: Path) -> bool:
-    """Copy what differs; False, and nothing is changed, if the two have no record in common."""
+    """Copy what differs; False, and nothing is changed, if the two have no record in common.
+
+    The disk of the home directory may not respond: meanwhile no lock and no snapshot of the
+    database in shared memory is held, which is copied to a file beside it first.
+    """
+    staged = shared.with_name(STAGED_NAME)
+    try:
+        with closing(database.connect(home, "delete")) as connection:
+            _stage(shared, staged, _newest(connection))
+            with (
+                _attached(connection, staged),
+                database.transaction(connection, mode="immediate"),
+            ):
+                if not _append_history(connection):
+                    return False
+                for table, columns in _tables(connection):
+                    if table not in HISTORY_TABLES:
+                        _make_equal(connection, table, columns)
+        return True
+    finally:
+        remove_database(staged)
+
+
+def _newest(connection: sqlite3.Connection) -> dict[str, tuple[Any, ...]]:
+    """The newest row of each table of the history, without its layout."""
+    found = {}
+    for table in ("step", *APPENDED_TABLES):
+        columns = "id, attempt, step, time, event, vals" if table == "step" else "id"
+        query = f"select {columns} from {table} order by id desc limit 1"  # noqa: S608
+        row = connection.execute(query).fetchone()
+        if row is not None:
+            found[table] = row
+    return found
+
+
+def _stage(shared: Path, staged: Path, newest: Mapping[str, tuple[Any, ...]]) -> None:
+    """Copy what the home directory may lack to the file `staged`; all, if `newest` is not there."""
+    remove_database(staged)
     with (
-        closing(database.connect(home, "delete")) as connection,
+        closing(database.connect(staged, "delete")) as connection,
         _attached(connection, shared),
-        database.transaction(connection, mode="immediate"),
     ):
-        if not _append_history(connection):
-            return False
+        # It is written anew each time.
+        connection.execute("pragma synchronous=off")
+        _stage_rows(connection, newest)
+
+
+def _stage_rows(connection: sqlite3.Connection, newest: Mapping[str, tuple[Any, ...]]) -> None:
+    with database.transaction(connection):
+        step = newest.get("step")
+        is_known = step is not None and step == connection.execute(_ROW_SQL, [step[0]]).fetchone()
         for table, columns in _tables(connection):
-            if table not in HISTORY_TABLES:
-                _make_equal(connection, table, columns)
-    return True
+            rows = f"select {columns} from source.{table}"  # noqa: S608
+            first = 0
+            if table in {"step", "block"} and step is not None and is_known:
+                first = step[0]
+            elif table in APPENDED_TABLES and table in newest:
+                first = newest[table][0]
+            number = "first_id" if table == "block" else "id"
+            where = f" where {number} >= {int(first)}" if first else ""
+            connection.execute(f"insert into main.{table}({columns}) {rows}{where}")
+        connection.execute(_LAYER_IDS_SQL)
 
 
 def _append_history(connection: sqlite3.Connection) -> bool:
@@ -185,7 +244,8 @@ def _append_history(connection: sqlite3.Connection) -> bool:
         for event in list(firsts):
             (first,) = connection.execute(_STRADDLING_SQL, (event, newest)).fetchone()
             first = newest + 1 if first is None else first
-            connection.execute(_DELETE_OF_EVENT_SQL, (event, first))
+            for statement in _DELETE_OF_EVENT_SQL:
+                connection.execute(statement, (event, first))
             firsts[event] = first
     elif newest and not common:
         return False

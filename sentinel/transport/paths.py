@@ -168,6 +168,11 @@ def shared_run_dir(run_id: str) -> Path:
     return runtime_dir(make=False) / validate_run_id(run_id)
 
 
+def shared_state_path(run_id: str) -> Path:
+    """Path of the run directory in shared memory. Creates nothing. Raises RunIdError."""
+    return shared_run_dir(run_id) / _FALLBACK_NAME
+
+
 def fallback_run_dir(run_id: str) -> Path:
     """Run directory in shared memory, created if missing. Raises like `run_dir`."""
     return _make_private_dir(ring_dir(run_id) / _FALLBACK_NAME)
