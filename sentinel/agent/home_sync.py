@@ -44,8 +44,14 @@ THINNING_SECONDS = 0.5
 """Longest time that one copy thins the history in the home directory; the last one longer."""
 MAX_FINISH_SECONDS = 2.0
 _NOT_COPIED = (
-    f"{DATABASE_NAME}-", BEGUN_HERE_NAME, SEED_NAME, STAGED_NAME, AGENT_LOCK, REGISTRATION_NAME, ".",
-)  # fmt: skip
+    f"{DATABASE_NAME}-",
+    BEGUN_HERE_NAME,
+    SEED_NAME,
+    STAGED_NAME,
+    AGENT_LOCK,
+    REGISTRATION_NAME,
+    ".",
+)
 """Beginnings of the names of files that stay in shared memory, besides the database."""
 
 

@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import closing, suppress
+from dataclasses import replace
 from math import inf
 from pathlib import Path
 from secrets import token_hex
@@ -25,7 +26,7 @@ from sentinel.agent.home_sync import SEED_NAME, HomeSync, copy_file, copy_run_di
 from sentinel.agent.registration import REGISTRATION_NAME, AgentRegistration
 from sentinel.insight.artifact import copy_artifacts
 from sentinel.model.counters import Counters
-from sentinel.model.storage_state import MEMORY, StorageState
+from sentinel.model.storage_state import MEMORY, REPLACED, StorageState
 from sentinel.store import database
 from sentinel.store.history import History
 from sentinel.store.recovery import (
@@ -298,6 +299,7 @@ class RunDirectory:
         ) as source:
             copy_to_shared_memory(source, seed, _max_shared_bytes(path.parent))
         _copy_files(home, path.parent)
+        self._note_replaced(home)
 
     def _seed_unopened(self, seed: Path) -> None:
         """Copy the files of the run from a home directory that cannot be written.
@@ -341,6 +343,14 @@ class RunDirectory:
     def _replace_home(self, path: Path, error: Exception) -> None:
         """Put what can be read of a damaged database in the home directory into a new one."""
         replace_damaged(path, str(error), self._storage, self._counters, self._clock).close()
+        self._note_replaced(path.parent)
+
+    def _note_replaced(self, home: Path) -> None:
+        """Note where the damaged database is, if one in the home directory was replaced."""
+        state = self._storage.state
+        if state.mode == REPLACED and state.set_aside:
+            self._storage.state = replace(state, set_aside=str(home / state.set_aside))
+            save_state(self.database_path, self._storage.state)
 
     def _start_sync(self) -> None:
         def open_home() -> Path:

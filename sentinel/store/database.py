@@ -212,6 +212,13 @@ def connect_read_only(path: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(uri, uri=True, timeout=10.0, isolation_level=None)
     try:
         version = _schema_version(connection)
+    except sqlite3.OperationalError as error:
+        connection.close()
+        if getattr(error, "sqlite_errorname", "") != "SQLITE_READONLY_ROLLBACK":
+            raise
+        # A killed process left a part of a transaction, which only a writer can undo.
+        connect(path, None).close()
+        return connect_read_only(path)
     except BaseException:
         connection.close()
         raise

@@ -139,7 +139,7 @@ def load_state(path: Path, *, is_kept: bool = False) -> StorageState:
     try:
         state = StorageState(**json.loads(_state_path(path).read_text()))
         if state.mode == REPLACED:
-            is_kept = is_kept or path.with_name(str(state.set_aside)).is_file()
+            is_kept = is_kept or (path.parent / str(state.set_aside)).is_file()
         return state if is_kept else StorageState(number=int(state.number))
     except (OSError, ValueError, TypeError):
         return StorageState()

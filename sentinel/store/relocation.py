@@ -187,6 +187,7 @@ def _copy_changes(shared: Path, home: Path) -> bool:
                 for table, columns in _tables(connection):
                     if table not in HISTORY_TABLES:
                         _make_equal(connection, table, columns)
+                _copy_spool_number(connection)
         return True
     finally:
         remove_database(staged)
@@ -231,6 +232,7 @@ def _stage_rows(connection: sqlite3.Connection, newest: Mapping[str, tuple[Any, 
             where = f" where {number} >= {int(first)}" if first else ""
             connection.execute(f"insert into main.{table}({columns}) {rows}{where}")
         connection.execute(_LAYER_IDS_SQL)
+        _copy_spool_number(connection)
 
 
 def _append_history(connection: sqlite3.Connection) -> bool:
@@ -267,6 +269,21 @@ def _append_history(connection: sqlite3.Connection) -> bool:
                 f" where id > (select coalesce(max(id), 0) from main.{table})"
             )
     return True
+
+
+def _copy_spool_number(connection: sqlite3.Connection) -> None:
+    """Copy the number of the last row of the spool: numbers of deleted rows are not used again."""
+    ours, theirs = (
+        connection.execute(
+            f"select seq from {name}.sqlite_sequence where name = 'spool'"
+        ).fetchone()  # noqa: S608
+        for name in ("main", "source")
+    )
+    if ours == theirs:
+        return
+    connection.execute("delete from main.sqlite_sequence where name = 'spool'")
+    if theirs is not None:
+        connection.execute("insert into main.sqlite_sequence(name, seq) values('spool', ?)", theirs)
 
 
 def _make_equal(connection: sqlite3.Connection, table: str, columns: str) -> None:
