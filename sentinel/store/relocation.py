@@ -273,17 +273,15 @@ def _append_history(connection: sqlite3.Connection) -> bool:
 
 def _copy_spool_number(connection: sqlite3.Connection) -> None:
     """Copy the number of the last row of the spool: numbers of deleted rows are not used again."""
+    query = "select coalesce(max(seq), 0) from {}.sqlite_sequence where name = 'spool'"
     ours, theirs = (
-        connection.execute(
-            f"select seq from {name}.sqlite_sequence where name = 'spool'"
-        ).fetchone()  # noqa: S608
-        for name in ("main", "source")
+        connection.execute(query.format(name)).fetchone()[0] for name in ("main", "source")
     )
-    if ours == theirs:
-        return
-    connection.execute("delete from main.sqlite_sequence where name = 'spool'")
-    if theirs is not None:
-        connection.execute("insert into main.sqlite_sequence(name, seq) values('spool', ?)", theirs)
+    if ours != theirs:
+        connection.execute("delete from main.sqlite_sequence where name = 'spool'")
+        connection.execute(
+            "insert into main.sqlite_sequence(name, seq) values('spool', ?)", [theirs]
+        )
 
 
 def _make_equal(connection: sqlite3.Connection, table: str, columns: str) -> None:
