@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from secrets import token_hex
 from typing import Any
 
 from sentinel.model.clean_text import clean
@@ -56,7 +56,7 @@ def write_note(path: Path, text: str, author: str, now: float) -> Note | None:
         return None
     note = Note(text, clean(author, MAX_AUTHOR_CHARS).strip(), now)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary = path.with_name(f".{path.name}.{token_hex(8)}")
     try:
         temporary.write_text(json.dumps(note.to_dict()))
         temporary.replace(path)

@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from math import isfinite
 from pathlib import Path
+from secrets import token_hex
 from sys import intern
 from typing import Any
 
@@ -141,7 +142,7 @@ def write_summary(directory: Path, summary: JsonObject) -> None:
             summary = summary | {key: empty[key]}
             body = encode_summary(summary)
     # Whoever writes a note changes it, beside the agent.
-    temporary = directory / f".{SUMMARY_NAME}.{os.getpid()}"
+    temporary = directory / f".{SUMMARY_NAME}.{token_hex(8)}"
     temporary.write_bytes(body)
     temporary.replace(directory / SUMMARY_NAME)
 
@@ -161,6 +162,9 @@ def note_in_summary(directory: Path, note: Note | None) -> None:
     try:
         status, summary = path.stat(), parse_object(path.read_text(errors="replace"))
     except FileNotFoundError:
+        return
+    if not summary.get("run"):
+        # It is damaged: the next summary has the note.
         return
     write_summary(directory, summary | {"note": short_note(note)})
     # Later by a microsecond: the list of runs reads what has another time.
