@@ -15,7 +15,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from math import isfinite
 from pathlib import Path
-from secrets import token_hex
 from sys import intern
 from typing import Any
 
@@ -31,6 +30,7 @@ from sentinel.transport.paths import (
     list_shared_run_ids,
     shared_run_dir,
 )
+from sentinel.transport.replaced_file import replace_file
 
 log = logging.getLogger(__name__)
 
@@ -141,10 +141,8 @@ def write_summary(directory: Path, summary: JsonObject) -> None:
         if len(body) > MAX_SUMMARY_BYTES:
             summary = summary | {key: empty[key]}
             body = encode_summary(summary)
-    # Whoever writes a note changes it, beside the agent.
-    temporary = directory / f".{SUMMARY_NAME}.{token_hex(8)}"
-    temporary.write_bytes(body)
-    temporary.replace(directory / SUMMARY_NAME)
+    # A process that writes a note replaces it too.
+    replace_file(directory / SUMMARY_NAME, body)
 
 
 def add_summary(directory: Path, summary: JsonObject) -> None:
