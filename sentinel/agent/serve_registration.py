@@ -11,6 +11,7 @@ import requests
 
 from sentinel.model.json_safe import parse_object
 from sentinel.transport.paths import home_dir, runtime_dir
+from sentinel.transport.replaced_file import replace_file
 
 ANSWER_TIMEOUT_SECONDS = 1.0
 
@@ -19,9 +20,7 @@ def register_server(url: str) -> Path:
     """Write the address of this process, which serves the home directory. Raises OSError."""
     path = _path(make=True)
     content = {"url": url, "pid": os.getpid(), "home": str(home_dir().absolute())}
-    temporary = path.with_name(f"{path.name}.{os.getpid()}")
-    temporary.write_text(json.dumps(content))
-    temporary.replace(path)
+    replace_file(path, json.dumps(content).encode())
     return path
 
 

@@ -237,6 +237,10 @@ def compute_surface(
     return replace(surface, step=surface.step if surface.step is not None else step)
 
 
+def _range_text(axis: Sequence[float]) -> str:
+    return f"{axis[0]:g} to {axis[-1]:g}"
+
+
 def surface_text(surface: LossSurface) -> str:
     """The surface for a terminal: what is known about it, and a map of shades."""
     known = [value for row in surface.loss for value in row if value is not None]
@@ -245,7 +249,8 @@ def surface_text(surface: LossSurface) -> str:
     low, high = min(known), max(known)
     first = (
         f"Loss at the checkpoint {_number(surface.center.get('loss'))}, lowest {_number(low)}, "
-        f"highest {_number(high)} in the range {surface.x[0]:g} to {surface.x[-1]:g}."
+        f"highest {_number(high)} in the range {_range_text(surface.x)}"
+        f"{f' by {_range_text(surface.y)}' if len(surface.y) > 1 else ''}."
     )
     lines = [first, *_map(surface, low, high)]
     lines += [

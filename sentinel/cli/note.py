@@ -62,9 +62,18 @@ def _note_path(run: str) -> Path:
 
     path = Path(run)
     database = find_database(path)
-    if database is None and (path.exists() or path.parent.is_file()):
+    if database is None and (path.is_file() or path.parent.is_file() or _has_logs(path)):
         return log_note_path(path)
     return (database or run_database_path("note", run)).parent / NOTE_NAME
+
+
+def _has_logs(folder: Path) -> bool:
+    from sentinel.readers.log_folder import find_logs
+
+    try:
+        return folder.is_dir() and bool(find_logs(folder))
+    except OSError:
+        return False
 
 
 def _write(path: Path, text: str) -> Note | None:

@@ -54,7 +54,7 @@ from sentinel.model.finding import Clear, DetectorOutput, Finding, Scope, Severi
 from sentinel.model.rank_stack import RankStack, find_odd_ranks, format_ranks, parse_stacks
 from sentinel.model.record import Event, Record
 
-STACK_WAIT_SECONDS = 1.0
+STACK_WAIT_SECONDS = 2.5
 """Time after the limit for which a finding waits for stacks that were requested."""
 
 MAX_RETRANSMISSION_SECONDS = 120.0

@@ -33,6 +33,7 @@ _DASHES: tuple[Any, ...] = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (
 _PATH, _CENTER, _ZERO, _BAD = "#ffffff", "#d55e00", "#56b4e9", "#c8202e"
 _MARKERS = {"minimum": "v", "saddle": "X", "maximum": "^"}
 _LEVELS, _LINES = 40, 12
+_MAX_ENTRIES_INSIDE = 6
 _TOP_QUANTILE, _OUTLIER_FACTOR = 0.97, 3.0
 """A surface whose highest losses would hide all others is cut off at this quantile."""
 _MAX_LAYER_TICKS, _MAX_NAME_CHARS = 30, 26
@@ -179,9 +180,22 @@ def plot_curves(
         axes.set_ylabel(label)
         axes.margins(x=0.01)
         axes.grid(axis="y", color="0.9", linewidth=0.5)
-        if len(curves) > 1:
-            axes.legend(handlelength=2.6)
+        _add_legend(axes, len(curves))
     return figure
+
+
+def _add_legend(axes: Any, count: int) -> None:
+    """The names of the curves: above the axes if they would cover the curves."""
+    if count > _MAX_ENTRIES_INSIDE:
+        axes.legend(
+            handlelength=2.6,
+            ncols=3,
+            loc="lower center",
+            bbox_to_anchor=(0.5, 1.0),
+            fontsize=_SMALL,
+        )
+    elif count > 1:
+        axes.legend(handlelength=2.6)
 
 
 def save_figure(figure: Figure, path: Path | str) -> Path:
@@ -401,7 +415,8 @@ def _limits(data: Mapping[str, Any]) -> tuple[float, float, bool]:
     low, high, top = losses[0], losses[-1], losses[int(len(losses) * _TOP_QUANTILE)]
     if top > low and high - low > _OUTLIER_FACTOR * (top - low):
         return low, top, True
-    return low, high if high > low else low + (abs(low) or 1.0) * 1e-6, False
+    # The interpolation of a constant loss differs in the last digit.
+    return low, max(high, low + (abs(low) or 1.0) * 1e-6), False
 
 
 def _has_holes(data: Mapping[str, Any]) -> bool:
@@ -450,8 +465,7 @@ def _paths(data: Mapping[str, Any], width: float) -> Figure:
             label(f"component {number + 1}{part}, L2", fontsize=_SMALL)
         axes.set_aspect("equal", adjustable="datalim")
         axes.grid(color="0.9", linewidth=0.5)
-        if len(runs) > 1:
-            axes.legend(handlelength=2.6)
+        _add_legend(axes, len(runs))
     return figure
 
 

@@ -16,6 +16,9 @@ from typing import Any, Literal
 from sentinel.insight.comparison import RUN_SPECIFIC
 from sentinel.signals.run_metadata import PATCH_KEY_PREFIX
 
+MAX_EXACT_INTEGER = 2.0**53
+"""Whole numbers below it are exact as float64."""
+
 Value = float | bool | str | None
 Kind = Literal["number", "flag", "choice"]
 
@@ -166,14 +169,17 @@ def _setting(name: str, values: Sequence[Value]) -> Setting:
 def value_text(value: Value) -> str:
     """A value as people write it.
 
-    >>> [value_text(value) for value in (0.0003, 8.0, True, None, "adamw")]
-    ['0.0003', '8', 'true', 'not set', 'adamw']
+    >>> [value_text(value) for value in (0.0003, 8.0, 20240101.0, True, None, "adamw")]
+    ['0.0003', '8', '20240101', 'true', 'not set', 'adamw']
     """
     if value is None:
         return NOT_SET
     if isinstance(value, bool):
         return str(value).lower()
-    return f"{value:.6g}" if isinstance(value, float) else value
+    if not isinstance(value, float):
+        return value
+    is_whole = value.is_integer() and abs(value) < MAX_EXACT_INTEGER
+    return str(int(value)) if is_whole else f"{value:.6g}"
 
 
 def _key(value: Value) -> tuple[str, Value]:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +10,7 @@ from typing import Any
 from sentinel.model.clean_text import clean
 from sentinel.model.json_safe import parse_object
 from sentinel.transport.paths import home_dir, path_digest
+from sentinel.transport.replaced_file import replace_file
 
 NOTE_NAME = "note.json"
 MAX_NOTE_CHARS = 1000
@@ -57,14 +56,7 @@ def write_note(path: Path, text: str, author: str, now: float) -> Note | None:
     # A file without a text, so that its copy in the home directory has none either.
     note = Note(text, clean(author, MAX_AUTHOR_CHARS).strip(), now)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        temporary.write_text(json.dumps(note.to_dict()))
-        temporary.replace(path)
-    except OSError:
-        with suppress(OSError):
-            temporary.unlink()
-        raise
+    replace_file(path, json.dumps(note.to_dict()).encode())
     return note if text else None
 
 

@@ -30,6 +30,7 @@ from sentinel.transport.paths import (
     list_shared_run_ids,
     shared_run_dir,
 )
+from sentinel.transport.replaced_file import replace_file
 
 log = logging.getLogger(__name__)
 
@@ -140,10 +141,8 @@ def write_summary(directory: Path, summary: JsonObject) -> None:
         if len(body) > MAX_SUMMARY_BYTES:
             summary = summary | {key: empty[key]}
             body = encode_summary(summary)
-    # Whoever writes a note changes it, beside the agent.
-    temporary = directory / f".{SUMMARY_NAME}.{os.getpid()}"
-    temporary.write_bytes(body)
-    temporary.replace(directory / SUMMARY_NAME)
+    # A process that writes a note replaces it too.
+    replace_file(directory / SUMMARY_NAME, body)
 
 
 def add_summary(directory: Path, summary: JsonObject) -> None:
@@ -161,6 +160,9 @@ def note_in_summary(directory: Path, note: Note | None) -> None:
     try:
         status, summary = path.stat(), parse_object(path.read_text(errors="replace"))
     except FileNotFoundError:
+        return
+    if not summary.get("run"):
+        # It is damaged: the next summary has the note.
         return
     write_summary(directory, summary | {"note": short_note(note)})
     # Later by a microsecond: the list of runs reads what has another time.

@@ -13,6 +13,7 @@ from pathlib import Path
 from threading import Lock
 
 from sentinel.store.database import transaction
+from sentinel.transport.replaced_file import replace_file
 
 MAX_BYTES = 1 << 20
 """Size above which the older half is dropped: several thousand notifications."""
@@ -59,6 +60,4 @@ class SentLog:
 
     def _drop_older_half(self) -> None:
         lines = self._path.read_bytes().splitlines(keepends=True)
-        temporary = self._path.with_name(f".{self._path.name}.new")
-        temporary.write_bytes(b"".join(lines[len(lines) // 2 :]))
-        temporary.replace(self._path)
+        replace_file(self._path, b"".join(lines[len(lines) // 2 :]))

@@ -27,7 +27,7 @@ HEALTH_PATH = "/-/healthy"
 """The one path without authentication, for probes; its answer has no data of the run."""
 
 WRITE_TOKEN_HEADER = "x-sentinel-write-token"  # noqa: S105 - the name of a header
-MAX_BODY_BYTES = 4096
+MAX_BODY_BYTES = 16_384
 MAX_HEADERS = 100
 MAX_HEADER_BYTES = 16_384
 WRITES_PER_MINUTE = 10

@@ -155,10 +155,11 @@ class HomeRuns:
                 self._index.refresh()
                 self._age.note_read()
                 self._refreshed.set()
-                while not self._is_interrupted() and self._index.complete_one():
+                while self._index.complete_one() and not self._is_interrupted():
                     pass
                 self._settings.refresh(self._index.entries())
-                while not self._is_interrupted() and self._settings.read_one():
+                # At least one, however often the list is looked at.
+                while self._settings.read_one() and not self._is_interrupted():
                     pass
             except Exception:
                 log.exception("The runs cannot be listed")

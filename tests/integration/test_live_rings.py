@@ -7,6 +7,7 @@ import re
 import signal
 import sys
 import time
+from contextlib import closing
 
 import pytest
 from support.rank_processes import ranks
@@ -232,7 +233,8 @@ def test_a_second_agent_continues_at_the_stored_position(source, rank):
     child.kill()
     child.wait()
 
-    after = poll_until(LiveRings("live", Counters(), positions), is_stop)
+    with closing(LiveRings("live", Counters(), positions)) as second:
+        after = poll_until(second, is_stop)
     assert [r.step for r in before if r.event is Event.STEP] == [1, 2, 3]
     assert [r.event for r in after if not is_heartbeat(r)] == [Event.STOP]
 

@@ -62,15 +62,21 @@ def stall_settings(cluster):
     return hosts
 
 
+def start_and_cut(hosts, folder):
+    """Start a training, cut its link for a minute, and wait until its ranks go on."""
+    job, head = start_ddp(hosts, folder)
+    cut_link(job, head)
+    count = len(head.steps())
+    until(lambda: len(head.steps()) > count + 50, TIMEOUT_SECONDS, "the ranks go on")
+    return head
+
+
 @pytest.mark.fault("A17")
 def test_a_cut_of_a_minute_is_one_case(stall_settings, add_receiver, tmp_path):
     """TCP continues 42 s after the cut, for it doubles the time between two tries."""
     hosts = stall_settings
     add_receiver(hosts[0])
-    job, head = start_ddp(hosts, tmp_path)
-    cut_link(job, head)
-    count = len(head.steps())
-    until(lambda: len(head.steps()) > count + 50, TIMEOUT_SECONDS, "the ranks go on")
+    head = start_and_cut(hosts, tmp_path)
     until(
         lambda: [each["state"] for each in head.incidents()] == ["resolved"],
         TIMEOUT_SECONDS,
@@ -84,10 +90,7 @@ def test_a_cut_of_a_minute_is_one_case(stall_settings, add_receiver, tmp_path):
 def test_a_hang_after_a_cut_is_found(stall_settings, add_receiver, tmp_path):
     hosts = stall_settings
     add_receiver(hosts[0])
-    job, head = start_ddp(hosts, tmp_path)
-    cut_link(job, head)
-    count = len(head.steps())
-    until(lambda: len(head.steps()) > count + 50, TIMEOUT_SECONDS, "the ranks go on")
+    head = start_and_cut(hosts, tmp_path)
     rank_process(hosts[1], 3).suspend()
     until(
         lambda: ("run_stalled", "opened", "critical") in summaries(head), TIMEOUT_SECONDS, head.log

@@ -1,5 +1,5 @@
 // The note about a run: how it is shown, and the dialog in which people write it.
-import { button, container, element, formatTime, setAttributes, setText } from "./dom.js";
+import { button, container, element, formatTime, setAttributes, setText, showToast } from "./dom.js";
 import { getJson, post } from "./source.js";
 import { authorField, openFormDialog, rememberedAuthor, textField } from "./sections/suppression.js";
 
@@ -8,7 +8,14 @@ const NOTE_MAX_CHARS = 1000;
 // Open the dialog with the newest text. `path` leads to `api/note` of the run; `onSaved` gets the new
 // note { text, author, time }, or null.
 export async function openNoteDialog(name, path, onSaved) {
-  const known = await getJson(path).catch(() => null);
+  let known;
+  try {
+    known = await getJson(path);
+  } catch {
+    // An empty dialog would delete the note.
+    showToast("The note cannot be read. Try again.");
+    return;
+  }
   const note = textField("Note", "textarea");
   const author = authorField();
   note.input.value = known?.text ?? "";

@@ -252,7 +252,8 @@ function fillList(runs, groups) {
   for (const run of runs) {
     if (listed.group && run.group !== group) {
       group = run.group;
-      wanted.push(keptRow(`group ${group}`, () => groupRow(group, counts.get(group))));
+      const count = counts.get(group);
+      wanted.push(keptRow(`group ${listed.group} ${count} ${group}`, () => groupRow(group, count)));
     }
     const row = keptRow(`run ${run.group} ${run.run}`, createRunRow);
     row.show(run);

@@ -153,6 +153,14 @@ def test_a_surface_has_titles_ticks_and_its_whole_path():
     assert len(scene.lines[0].get_data_3d()[0]) == 60
 
 
+def test_a_constant_loss_that_differs_in_the_last_digit_is_drawn():
+    """As of LoRA before its first step."""
+    flat = surface(size=11)
+    low, high = 1.0986123085021973, 1.0986123085021975
+    flat["loss"] = [[low if number % 2 else high for number in range(11)] for _ in range(11)]
+    assert plot(flat).axes
+
+
 def test_a_part_that_is_finer_is_drawn_on_the_surface():
     part = {"x": [0.0, 0.1, 0.2], "y": [0.0, 0.1, 0.2], "loss": [[1.6] * 3] * 3}
 

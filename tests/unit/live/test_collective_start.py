@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import closing
 from dataclasses import replace
 
 import pytest
@@ -25,7 +26,8 @@ def test_a_start_written_by_another_process_is_marked(tmp_path, monkeypatch, pid
     attributes = {"pid": str(os.getpid() + pid_offset)}
     RecordEncoder(ring.write).write_event(Event.START, StepStamp(0, 0, 1.0), attributes=attributes)
 
-    (start, _) = LiveRings("collective", Counters()).poll()
+    with closing(LiveRings("collective", Counters())) as source:
+        (start, _) = source.poll()
 
     assert start.attributes.get("via_collective") == expected
     ring.close("finished")

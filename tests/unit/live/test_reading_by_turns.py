@@ -46,7 +46,9 @@ class Rank:
 
 @pytest.fixture
 def source():
-    return LiveRings(RUN, Counters(), clock=lambda: NOW)
+    opened = LiveRings(RUN, Counters(), clock=lambda: NOW)
+    yield opened
+    opened.close()
 
 
 class Reader:

@@ -248,7 +248,7 @@ def test_a_log_is_followed_once_it_changes(folder, settings, cache, no_workers, 
         assert len(no_workers) == 1
 
 
-def test_a_folder_that_nobody_looked_at_did_not_fail_to_answer(
+def test_a_folder_without_viewers_did_not_fail_to_answer(
     folder, settings, cache, no_workers, monkeypatch
 ):
     now = time.time()
@@ -259,7 +259,7 @@ def test_a_folder_that_nobody_looked_at_did_not_fail_to_answer(
         assert listed(runs)["log"]["state"] == "reading"
         entry = runs._logs["log"].entry
         entry.state = "running"
-        # Nobody looks for 15 minutes, and the folder hangs when somebody does.
+        # There is no request for 15 minutes, and the folder hangs at the next one.
         monkeypatch.setattr(log_runs, "find_logs", lambda *_: wait_until(runs._stopped.is_set))
         now += 900.0
         age = runs._age

@@ -7,8 +7,9 @@ import logging
 
 import pytest
 
-from sentinel.store.notes import NOTE_NAME, read_note
+from sentinel.store.notes import MAX_NOTE_CHARS, NOTE_NAME, read_note
 from sentinel.store.run_summary import SUMMARY_NAME, make_summary, write_summary
+from sentinel.web.auth import MAX_BODY_BYTES
 from sentinel.web.note_api import NoteApi
 from sentinel.web.suppression_api import RequestError
 
@@ -35,6 +36,11 @@ def test_a_note_is_written_read_and_deleted(api, tmp_path, caplog):
     assert caplog.messages == ["Run grpo-7b: note by ana from 127.0.0.1: <b>good</b> seed"]
     assert send(api, {"text": ""}) == {"note": None}
     assert api.read() is None
+
+
+def test_the_longest_note_of_any_characters_fits_in_a_request():
+    longest = json.dumps({"text": "\U0001f600" * MAX_NOTE_CHARS, "author": "x" * 200})
+    assert len(longest) <= MAX_BODY_BYTES
 
 
 def test_the_author_is_the_user_that_logged_in(api):

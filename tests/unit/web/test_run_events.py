@@ -215,7 +215,7 @@ def test_there_is_a_limit_of_viewers_and_room_once_one_leaves(run, monkeypatch):
         until(is_accepted, TIMEOUT_SECONDS, "the place of the viewer that left is free")
 
 
-def test_the_limit_holds_for_streams_that_nobody_has_read_yet(run, monkeypatch):
+def test_the_limit_holds_for_streams_that_were_not_read_yet(run, monkeypatch):
     """Requests that come at the same time are all accepted or refused before one is answered."""
     monkeypatch.setattr(run_events, "MAX_VIEWERS", 2)
 

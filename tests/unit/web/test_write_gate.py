@@ -103,7 +103,7 @@ def test_what_other_pages_can_send_is_refused(serve, path, status, headers):
         (403, b'{"text": "x"}', {"origin": "http://evil.example"}),
         (403, b'{"text": "x"}', {"token": "x"}),
         (415, b'{"text": "x"}', {"content_type": "text/plain"}),
-        (413, b'{"text": "' + b"x" * 5000 + b'"}', {}),
+        (413, b'{"text": "' + b"x" * 20_000 + b'"}', {}),
     ],
 )
 def test_a_note_passes_the_same_gate(serve, status, body, headers):
@@ -176,7 +176,7 @@ def test_no_other_route_and_method_writes(serve, method, path_):
 
 def test_a_long_body_is_refused_however_it_is_sent(serve, path):
     url = serve()
-    long = b'{"for": "2h", "reason": "' + b"x" * 5000 + b'"}'
+    long = b'{"for": "2h", "reason": "' + b"x" * 20_000 + b'"}'
 
     assert post(url, long, token=write_token(url)).status_code == 413
     chunks = (long[start : start + 100] for start in range(0, len(long), 100))

@@ -246,7 +246,7 @@ export class Chart {
     this.destroy(plotly);
     const { axis } = this.context.store;
     const number = (value) => (value === null ? "" : chartNumber(value * this.unit.factor));
-    const titles = [axis, ...(windows.length > 1 ? [this.signals[0].legend ? "run" : "device"] : []), "mean", "min", "max", "lowest rank", "highest rank", "worst rank"];
+    const titles = [this.context.axisLabel?.() ?? axis, ...(windows.length > 1 ? [this.signals[0].legend ? "run" : "device"] : []), "mean", "min", "max", "lowest rank", "highest rank", "worst rank"];
     const rows = windows.flatMap(({ name, points, inside }) => {
       const step = Math.ceil(inside.length / (CHART_TABLE_ROWS / windows.length));
       return inside.filter((_, index) => (inside.length - 1 - index) % step === 0).reverse().map((index) => [

@@ -306,7 +306,14 @@ class ChartContext {
     this.drawing ??= new Promise((resolve) => {
       const frame = () => {
         const end = performance.now() + CONTEXT_FRAME_MS;
-        while (this.dirty.size && performance.now() < end) this.#drawNow([this.dirty.values().next().value]);
+        while (this.dirty.size && performance.now() < end) {
+          try {
+            this.#drawNow([this.dirty.values().next().value]);
+          } catch (error) {
+            // One chart must not stop the others.
+            console.error(error);
+          }
+        }
         if (this.dirty.size) requestAnimationFrame(frame);
         else {
           this.drawing = null;

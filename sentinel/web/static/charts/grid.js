@@ -194,6 +194,9 @@ export function createChartFilter(grid, id) {
   return container("span", "row chart-filter", input, result);
 }
 
+// A group that is repeated: with some texts, trying all its ways takes longer than a day.
+const GRID_REPEATED_GROUP = /\)[*+?{]/;
+
 // Whether a chart has each word of a text in its title or in the name of a signal: as a regular
 // expression, or as it is. `problem` states which word is no regular expression.
 function gridFilter(text) {
@@ -202,6 +205,7 @@ function gridFilter(text) {
   const tests = words.map((word) => {
     const lower = word.toLowerCase();
     try {
+      if (GRID_REPEATED_GROUP.test(word) || (word.match(/[*+?{]/g) ?? []).length > 4) throw new Error(": too many repetitions");
       const pattern = new RegExp(word, "i");
       return (name) => pattern.test(name) || name.toLowerCase().includes(lower);
     } catch (error) {

@@ -1,4 +1,4 @@
-// How the curves of many runs are told apart: each has its own pair of a colour and a dash, in charts, in
+// How the curves of many runs differ: each has its own pair of a colour and a dash, in charts, in
 // the legend and in tables. The one that is looked at stays, and the others fade.
 import { setAttributes, svgElement } from "../dom.js";
 

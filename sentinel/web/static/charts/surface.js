@@ -79,7 +79,9 @@ export function surfaceLimits(surfaces) {
   const high = Math.max(...known.map(({ highest }) => highest));
   const top = Math.max(...known.map(({ top: each }) => each));
   const isOutlying = top > low && high - low > SURFACE_OUTLIER_FACTOR * (top - low);
-  return [low, isOutlying ? top : high > low ? high : low + (Math.abs(low) || 1) * 1e-6];
+  // The interpolation of a constant loss differs in the last digit.
+  const least = low + (Math.abs(low) || 1) * 1e-6;
+  return [low, isOutlying ? top : Math.max(high, least)];
 }
 
 // The position of the lowest value: { x, y, loss }; null if there is none.
@@ -187,7 +189,8 @@ function roundValues(low, high) {
   const power = 10 ** Math.floor(Math.log10((high - low) / 5));
   const size = power * [1, 2, 2.5, 5, 10].find((digit) => digit * power >= (high - low) / 5);
   const values = [];
-  for (let value = Math.ceil(low / size) * size; value <= high - 0.04 * (high - low); value += size) values.push(value);
+  const first = Math.ceil(low / size);
+  for (let index = 0; index <= 10 && (first + index) * size <= high - 0.04 * (high - low); index += 1) values.push((first + index) * size);
   return values;
 }
 

@@ -1,6 +1,7 @@
 """Chunks, the sender that fills them, and the replica rings written from them."""
 
 import os
+from contextlib import closing
 
 import pytest
 from support.layer_records import rank_sums
@@ -262,15 +263,16 @@ def test_replica_rings_are_not_treated_as_processes(tmp_path):
     pair = Pair(tmp_path)
     pair.sending.recorder.log({"x": 1.0}, step=1)
     pair.send_chunk()
-    source = LiveRings("replicated", Counters())
-    source.poll()
-    while_running = source.heartbeat(2.0)
-    pair.replica_rings.close(1, "died", {"collective": "off: rank 1 lost"})
-    source.poll()
-    after = source.heartbeat(3.0)
+    with closing(LiveRings("replicated", Counters())) as source:
+        source.poll()
+        while_running = source.heartbeat(2.0)
+        pair.replica_rings.close(1, "died", {"collective": "off: rank 1 lost"})
+        source.poll()
+        after = source.heartbeat(3.0)
+        pids = source.pids()
 
     assert while_running.attributes["straggler_ranks"] == "0"
-    assert source.pids().keys() == {0}
+    assert pids.keys() == {0}
     assert (after.attributes["died_ranks"], after.attributes["cause"]) == ("1", "died")
     assert after.values["ranks_running"] == 1.0
     ring.close("finished")
