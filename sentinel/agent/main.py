@@ -27,6 +27,7 @@ from sentinel.agent.run_directory import RunDirectory
 from sentinel.agent.summary_writer import SummaryWriter
 from sentinel.agent.turn_limit import TurnLimit
 from sentinel.cluster.agent_role import AgentRole
+from sentinel.cluster.spool import MAX_SPOOL_BYTES
 from sentinel.config.settings import Settings, build_sinks
 from sentinel.live.node.node_metrics import NodeMetrics, output_dir
 from sentinel.live.rings import LiveRings, remove_stale_rings
@@ -240,6 +241,9 @@ class Agent:
                 configured_head=settings.cluster.head,
                 token=settings.cluster.secret_token(),
                 all_interfaces=settings.cluster.all_interfaces,
+                max_spool_bytes=int(
+                    min(MAX_SPOOL_BYTES, self.run_directory.max_database_bytes / 2)
+                ),
                 clock=clock,
             )
         self.processor: RunProcessor = RunProcessor(

@@ -44,6 +44,7 @@ from sentinel.store.relocation import (
     newest_time,
     remove_database,
     replace_with_nothing,
+    restart_spool,
 )
 from sentinel.store.retention import HistoryRetention
 from sentinel.store.run_summary import SUMMARY_NAME
@@ -58,17 +59,19 @@ from sentinel.transport.mounts import find_mount
 from sentinel.transport.paths import (
     BASELINES_NAME,
     DATABASE_NAME,
+    HOME_RINGS_NAME,
     INSIGHT_NAME,
     MIN_DATABASE_BYTES,
     REMOVED_SUFFIX,
     SENT_LOG_NAME,
     START_LOG_NAME,
     UnsafeDirectoryError,
-    fallback_run_dir,
     home_dir,
+    mark_home_rings,
     ring_dir,
     run_dir,
     shared_memory_room,
+    shared_state_dir,
     write_owner_host,
 )
 
@@ -140,7 +143,7 @@ class RunDirectory:
                 storage.is_in_memory = False
                 return
         # Locked first: the files of a dead run may be moved meanwhile.
-        self.path = fallback_run_dir(run)
+        self.path = shared_state_dir(run)
         registration.set_directory(self.path)
         self._seed_shared(is_home_usable=error is None)
         storage.is_in_memory = True
@@ -160,7 +163,7 @@ class RunDirectory:
 
     @property
     def max_database_bytes(self) -> float:
-        """Bytes that the database may take there."""
+        """Bytes that the database may take there, half of them for the spool of a follower."""
         return inf if self.is_home else _max_shared_bytes(self.path)
 
     def publish_target(self) -> None:
@@ -208,7 +211,7 @@ class RunDirectory:
         if not self.is_home and not self._is_lost():
             return
         try:
-            shared = fallback_run_dir(self.run)
+            shared = shared_state_dir(self.run)
             save_state(shared / DATABASE_NAME, self._storage.state)
             copy_to_shared_memory(connection, shared / DATABASE_NAME, _max_shared_bytes(shared))
         except (OSError, sqlite3.Error) as error:
@@ -244,7 +247,7 @@ class RunDirectory:
 
     def _open_home(self) -> Path:
         """The directory in the home directory, with what is in shared memory."""
-        directory, shared = run_dir(self.run), fallback_run_dir(self.run)
+        directory, shared = run_dir(self.run), shared_state_dir(self.run)
         self._registration.lock_home(directory)
         self._registration.set_directory(shared)
         write_owner_host(self.run, os.uname().nodename)
@@ -266,6 +269,7 @@ class RunDirectory:
             elif not path.exists():
                 self._wait_for_home(lambda: self._seed_unopened(seed))
             if seed.exists():
+                restart_spool(seed)
                 remove_database(path)
                 seed.rename(path)
                 (self.path / BEGUN_HERE_NAME).unlink(missing_ok=True)
@@ -287,6 +291,8 @@ class RunDirectory:
         """
         home = run_dir(self.run)
         self._lock_home(home)
+        if any(home.glob("*.ring")):
+            mark_home_rings(self.run)
         _copy_baselines(self.path)
         stored = home / DATABASE_NAME
         # A lost one is reported, see `open_storage`.
@@ -342,7 +348,7 @@ class RunDirectory:
 
     def _replace_home(self, path: Path, error: Exception) -> None:
         """Put what can be read of a damaged database in the home directory into a new one."""
-        replace_damaged(path, str(error), self._storage, self._counters, self._clock).close()
+        replace_damaged(path, str(error), self._storage, self._counters, self._clock)
         self._note_replaced(path.parent)
 
     def _note_replaced(self, home: Path) -> None:
@@ -400,7 +406,7 @@ class RunDirectory:
             self._clock() if is_new else state.since,
             remedy,
             number=number + is_new,
-            folder=str(fallback_run_dir(self.run)),
+            folder=str(shared_state_dir(self.run)),
         )
         save_state(self.database_path, self._storage.state)
 
@@ -468,7 +474,7 @@ def remove_shared_files(run: str) -> None:
 
     The marks of removed rings are moved there. Raises OSError if that is not possible.
     """
-    fallback, directory = fallback_run_dir(run), ring_dir(run)
+    fallback, directory = shared_state_dir(run), ring_dir(run)
     marks = sorted(fallback.glob(f"*{REMOVED_SUFFIX}"))
     home = run_dir(run) if marks and not find_mount(home_dir()).is_remote else None
     for mark in marks:
@@ -479,7 +485,7 @@ def remove_shared_files(run: str) -> None:
     launch = read_launch_status(run)
     if launch is None or not launch.launcher.is_alive():
         (directory / LAUNCH_STATUS_NAME).unlink(missing_ok=True)
-    for name in (START_LOG_NAME, SENT_LOG_NAME):
+    for name in (START_LOG_NAME, SENT_LOG_NAME, HOME_RINGS_NAME):
         (directory / name).unlink(missing_ok=True)
     for each in (fallback, directory):
         # Not empty while another agent has files in it.

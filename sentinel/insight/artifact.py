@@ -86,7 +86,7 @@ def current_run_directory() -> Path | None:
         is_in_shared = paths.is_agent_running(paths.shared_state_path(run))
         is_in_shared |= paths.current_run_dir(run).parent == shared
         if is_in_shared or paths.is_home_remote():
-            return paths.fallback_run_dir(run)
+            return paths.shared_state_dir(run)
         return paths.run_dir(run)
     except OSError as error:
         log.warning("Results of insight are not stored: %s", paths.describe_error(error))

@@ -59,7 +59,7 @@ def open_storage(
     if failure is None:
         if reason := _loss(path):
             path.touch()
-            return replace_damaged(path, reason, storage, counters, clock)
+            replace_damaged(path, reason, storage, counters, clock)
         try:
             return database.connect(path, journal_mode)
         except sqlite3.DatabaseError as error:
@@ -71,7 +71,8 @@ def open_storage(
             reason = str(error)
     else:
         reason = str(failure.error)
-    return replace_damaged(path, reason, storage, counters, clock)
+    replace_damaged(path, reason, storage, counters, clock)
+    return database.connect(path, journal_mode)
 
 
 def _loss(path: Path) -> str:
@@ -93,16 +94,17 @@ def replace_damaged(
     storage: StorageMonitor,
     counters: Counters,
     clock: Callable[[], float],
-) -> sqlite3.Connection:
+) -> None:
     """Set the database aside and begin a new one with what can be read of it; see `open_storage`.
 
-    Raises sqlite3.Error, OSError.
+    It has no write-ahead log yet: that needs mapped memory, and a disk that does not respond would
+    then stop every thread. Raises sqlite3.Error, OSError.
     """
     reason = " ".join(reason.split())
     log.error("The database cannot be read (%s); a new one is begun", reason)
     now, last = clock(), load_state(path, is_kept=True)
     moved = set_aside(path)
-    database.connect(path).close()
+    database.connect(path, "delete").close()
     found = Salvage()
     # What was copied may be what is damaged, so less is copied if it happens again soon.
     repeats = last.repeats + 1 if 0 <= now - last.since < REPEATED_WITHIN_SECONDS else 0
@@ -122,7 +124,6 @@ def replace_damaged(
         repeats=repeats,
     )
     save_state(path, storage.state)
-    return database.connect(path)
 
 
 def save_state(path: Path, state: StorageState) -> None:

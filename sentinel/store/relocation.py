@@ -22,7 +22,9 @@ log = logging.getLogger(__name__)
 
 APPENDED_TABLES = ("sample", "media")
 """Tables to which rows are only appended, with a growing `id`, as to `step`."""
-HISTORY_TABLES = ("layout", "step", "block", "thinning", *APPENDED_TABLES)
+SPOOL_TABLE = "spool"
+"""Table to which rows are appended, too, and of which the oldest ones are deleted."""
+COPIED_BY_NUMBER = ("layout", "step", "block", "thinning", *APPENDED_TABLES, SPOOL_TABLE)
 MAX_HISTORY_ROWS = 5000
 """Rows of a history table that are copied to shared memory if there is no room for all."""
 _COMPANION_SUFFIXES = ("-wal", "-shm", "-journal")
@@ -69,6 +71,17 @@ _DELETE_OF_EVENT_SQL = (
     "delete from main.block where event = ? and first_id >= ?",
 )
 _ROW_SQL = "select id, attempt, step, time, event, vals from source.step where id = ?"
+_SPOOL_ID_SQL = "select value from {}.cluster where key = 'spool_id'"
+_SPOOL_ROW_SQL = "select id, number, records from source.spool where id = ?"
+_FIRST_OF_SPOOL_SQL = """
+select coalesce(
+    (select min(id) from source.spool),
+    (select seq + 1 from source.sqlite_sequence where name = 'spool'), 1)
+"""
+_DELETE_OF_SPOOL_SQL = """
+delete from main.spool
+where id < (select first from source.spool_range) or id >= (select start from source.spool_range)
+"""
 _LAYER_IDS_SQL = """
 create table main.layer_row as select id from source.step where event = 'layers'
 """
@@ -107,6 +120,20 @@ def copy_to_shared_memory(source: sqlite3.Connection, target: Path, max_bytes: i
         raise
     finally:
         source.execute("detach database target")
+
+
+def restart_spool(path: Path) -> None:
+    """Make the spool of a database one of its own, numbered from 1. Raises sqlite3.Error.
+
+    The head may know later rows of the former one, if the database is not the newest.
+    """
+    with closing(database.connect(path)) as connection, database.transaction(connection):
+        connection.execute("delete from cluster where key = 'spool_id'")
+        connection.execute("update spool set id = id - (select min(id) - 1 from spool)")
+        connection.execute(
+            "update sqlite_sequence set seq = (select coalesce(max(id), 0) from spool)"
+            " where name = 'spool'"
+        )
 
 
 def newest_time(path: Path) -> float:
@@ -184,25 +211,36 @@ def _copy_changes(shared: Path, home: Path) -> bool:
             ):
                 if not _append_history(connection):
                     return False
-                for table, columns in _tables(connection):
-                    if table not in HISTORY_TABLES:
-                        _make_equal(connection, table, columns)
+                connection.execute(_DELETE_OF_SPOOL_SQL)
+                connection.execute("insert into main.spool select * from source.spool")
                 _copy_spool_number(connection)
+                for table, columns in _tables(connection):
+                    if table not in COPIED_BY_NUMBER:
+                        _make_equal(connection, table, columns)
         return True
     finally:
         remove_database(staged)
 
 
 def _newest(connection: sqlite3.Connection) -> dict[str, tuple[Any, ...]]:
-    """The newest row of each table of the history, without its layout."""
-    found = {}
-    for table in ("step", *APPENDED_TABLES):
-        columns = "id, attempt, step, time, event, vals" if table == "step" else "id"
+    """The newest row of each table that is copied by number, without a layout."""
+    found: dict[str, tuple[Any, ...]] = {}
+    compared = {
+        "step": "id, attempt, step, time, event, vals",
+        SPOOL_TABLE: "id, number, records",
+    }
+    for table in ("step", *APPENDED_TABLES, SPOOL_TABLE):
+        columns = compared.get(table, "id")
         query = f"select {columns} from {table} order by id desc limit 1"  # noqa: S608
         row = connection.execute(query).fetchone()
         if row is not None:
             found[table] = row
+    found["spool_id"] = _spool_id(connection, "main")
     return found
+
+
+def _spool_id(connection: sqlite3.Connection, schema: str) -> tuple[Any, ...]:
+    return tuple(connection.execute(_SPOOL_ID_SQL.format(schema)).fetchall())
 
 
 def _stage(shared: Path, staged: Path, newest: Mapping[str, tuple[Any, ...]]) -> None:
@@ -222,6 +260,8 @@ def _stage_rows(connection: sqlite3.Connection, newest: Mapping[str, tuple[Any, 
         step = newest.get("step")
         is_known = step is not None and step == connection.execute(_ROW_SQL, [step[0]]).fetchone()
         for table, columns in _tables(connection):
+            if table == SPOOL_TABLE:
+                continue
             rows = f"select {columns} from source.{table}"  # noqa: S608
             first = 0
             if table in {"step", "block"} and step is not None and is_known:
@@ -232,7 +272,23 @@ def _stage_rows(connection: sqlite3.Connection, newest: Mapping[str, tuple[Any, 
             where = f" where {number} >= {int(first)}" if first else ""
             connection.execute(f"insert into main.{table}({columns}) {rows}{where}")
         connection.execute(_LAYER_IDS_SQL)
+        _stage_spool(connection, newest)
         _copy_spool_number(connection)
+
+
+def _stage_spool(connection: sqlite3.Connection, newest: Mapping[str, tuple[Any, ...]]) -> None:
+    """Copy the rows that the home directory lacks: all, if what is there is of another spool."""
+    (first,) = connection.execute(_FIRST_OF_SPOOL_SQL).fetchone()
+    row = newest.get(SPOOL_TABLE)
+    start = 0
+    if row is not None and newest["spool_id"] == _spool_id(connection, "source"):
+        same = connection.execute(_SPOOL_ROW_SQL, row[:1]).fetchone()
+        if same == row or row[0] < first:
+            start = row[0] + 1
+    connection.execute(
+        "create table main.spool_range as select ? as first, ? as start", (first, start)
+    )
+    connection.execute("insert into main.spool select * from source.spool where id >= ?", (start,))
 
 
 def _append_history(connection: sqlite3.Connection) -> bool:

@@ -20,7 +20,7 @@ from sentinel.store.database import connect
 from sentinel.store.history import History
 from sentinel.store.retention import HistoryRetention
 from sentinel.store.storage_monitor import StorageFailure, StorageMonitor
-from sentinel.transport.paths import fallback_run_dir, home_dir, run_dir, shared_run_dir
+from sentinel.transport.paths import home_dir, run_dir, shared_run_dir, shared_state_dir
 
 
 def open_directory(storage=None):
@@ -56,7 +56,7 @@ def no_room(monkeypatch):
 
 def test_the_agent_works_in_shared_memory_and_the_home_directory_has_a_copy():
     directory = open_directory()
-    assert directory.path == fallback_run_dir("live")
+    assert directory.path == shared_state_dir("live")
     add_step(directory.database_path, 1)
     directory.close(ended=True)
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import sqlite3
+import threading
 from contextlib import closing
 
 import pytest
 
+from sentinel.cluster.spool import Spool
+from sentinel.model.counters import Counters
 from sentinel.model.record import Event, Record
 from sentinel.store import database, relocation
 from sentinel.store.history import History
@@ -219,3 +222,91 @@ def test_damage_in_shared_memory_leaves_the_home_directory_as_it_is(home, shared
         copy_to_home(shared, home)
     assert (steps(home), authors(home)) == ([1], ["ana"])
     assert not [*home.parent.glob("sentinel.db.*[0-9]")]
+
+
+def spool(path):
+    with closing(database.connect(path)) as connection:
+        return connection.execute("select id, number, records from spool order by id").fetchall()
+
+
+def test_the_spool_is_appended_and_its_oldest_rows_are_deleted(home, shared):
+    with closing(database.connect(shared)) as connection:
+        rows = Spool(connection, Counters())
+        for each in range(4):
+            rows.append([record(each)])
+        copy_to_home(shared, home)
+        rows.delete_through(2)
+        rows.append([record(4)])
+        copy_to_home(shared, home)
+        assert [row for row, *_ in spool(home)] == [3, 4, 5]
+        assert spool(home) == spool(shared)
+        rows.delete_through(5)
+        copy_to_home(shared, home)
+        assert spool(home) == []
+        rows.append([record(5)])
+        copy_to_home(shared, home)
+
+    assert [row for row, *_ in spool(home)] == [6]
+
+
+def test_rows_of_another_spool_are_replaced(home, shared):
+    for path, first in ((home, 0), (shared, 100)):
+        with closing(database.connect(path)) as connection:
+            rows = Spool(connection, Counters())
+            for step in range(first, first + 5):
+                rows.append([record(step)])
+    copy_to_home(shared, home)
+    assert spool(home) == spool(shared)
+
+
+def test_a_spool_that_may_be_old_begins_anew(shared):
+    """Its head knows later rows of the former one, and would refuse new ones of their numbers."""
+    with closing(database.connect(shared)) as connection:
+        rows = Spool(connection, Counters())
+        for each in range(5):
+            rows.append([record(each)])
+        rows.delete_through(3)
+        former = rows.spool_id
+    kept = [records for _, _, records in spool(shared)]
+    relocation.restart_spool(shared)
+    with closing(database.connect(shared)) as connection:
+        rows = Spool(connection, Counters())
+        rows.append([record(9)])
+        assert rows.spool_id != former
+
+    assert [row for row, *_ in spool(shared)] == [1, 2, 3]
+    assert [records for _, _, records in spool(shared)][:2] == kept
+
+
+@pytest.mark.fault("S8")
+@pytest.mark.parametrize("at", ["_append_history", "_make_equal"])
+def test_a_copy_that_hangs_in_its_transaction_locks_nothing(home, shared, monkeypatch, at):
+    """The disk may stop to respond at any moment, for any time."""
+    write(shared, range(10), ["ana"])
+    reached, answers = threading.Event(), threading.Event()
+    original = getattr(relocation, at)
+
+    def hang(*arguments):
+        reached.set()
+        assert answers.wait(60.0)
+        return original(*arguments)
+
+    monkeypatch.setattr(relocation, at, hang)
+    copying = threading.Thread(target=copy_to_home, args=(shared, home))
+    copying.start()
+    assert reached.wait(60.0)
+    try:
+        with closing(sqlite3.connect(shared, timeout=0.0, isolation_level=None)) as connection:
+            connection.execute("begin immediate")
+            connection.execute("update silence set author = 'bo'")
+            connection.execute("commit")
+            (busy, *_) = connection.execute("pragma wal_checkpoint(truncate)").fetchone()
+    finally:
+        answers.set()
+        copying.join()
+
+    assert busy == 0
+    assert authors(home) == ["ana"]
+    monkeypatch.undo()
+    copy_to_home(shared, home)
+    assert authors(home) == ["bo"]
