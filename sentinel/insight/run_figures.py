@@ -113,6 +113,8 @@ def _stored(run: ReportedRun) -> Iterator[tuple[str, _Stored]]:
         step = "" if header["step"] is None else f", step {header['step']}"
         for picture in PICTURES.get(kind, ("",)):
             is_first = picture == PICTURES.get(kind, ("",))[0]
+            if not is_first and _is_curve(run.directory, header["id"]):
+                continue
             name = key if is_first else key.replace(kind, f"{kind}_{picture}", 1)
             title = " ".join(filter(None, [header["title"], header["name"]])) + step
             if picture:
@@ -124,3 +126,11 @@ def _shared_trajectory(runs: Sequence[ReportedRun]) -> Mapping[str, Any] | None:
     found = compared_results([run.name for run in runs], [run.directory for run in runs])
     trajectory: Mapping[str, Any] | None = None if found is None else found["trajectory"]
     return trajectory
+
+
+def _is_curve(directory: Path, artifact_id: str) -> bool:
+    """Whether a stored surface has one direction: it has one picture. True if it is unreadable."""
+    try:
+        return not load_artifact(directory, artifact_id)["data"].get("y")
+    except ArtifactError:
+        return True

@@ -21,7 +21,7 @@ from sentinel.web.suppression_api import RequestError
 
 log = logging.getLogger(__name__)
 
-_DEFAULT_POINTS, _MAX_POINTS = 300, 2000
+_DEFAULT_POINTS, _MAX_POINTS = 300, 5000
 _MAX_SIGNALS = 200
 
 

@@ -128,6 +128,14 @@ def test_settings_are_columns_and_a_note_is_written(page, url, home):
     page.get_by_role("button", name="Save", exact=True).click()
     row = page.get_by_role("row").filter(has_text="good seed")
     expect(row).to_contain_text("<img src=x onerror=alert(1)>")
+    # The next list may have been read before.
+    listed = page.evaluate("performance.now()")
+    page.wait_for_function(
+        "at => performance.getEntriesByType('resource').some(({ name, startTime }) =>"
+        " name.includes('api/runs') && startTime > at)",
+        arg=listed,
+    )
+    expect(row).to_contain_text("<img src=x onerror=alert(1)>")
     assert_usable(page)
     # A link shows the same, and the note is stored.
     page.goto(page.url)
@@ -192,6 +200,17 @@ def test_two_runs_are_chosen_and_compared(page, url):
     page.locator("[data-chart='0:loss']").scroll_into_view_if_needed()
     page.wait_for_function(f"name => ({DRAWN})(name) >= 2", arg="0:loss")
     assert_usable(page)
+
+    # A file has all records, not the points of the picture; an unknown axis is that of steps.
+    page.goto(f"{page.url}&axis=signal%3Anothing")
+    expect(page.get_by_label("Axis")).to_have_value("step")
+    chart = page.locator("[data-chart='0:loss']")
+    chart.scroll_into_view_if_needed()
+    chart.get_by_role("button", name=re.compile("^Save")).click()
+    with page.expect_download() as download, page.expect_request(re.compile("points=5000")):
+        page.get_by_role("menuitem", name=re.compile("^CSV")).click()
+    rows = download.value.path().read_text().splitlines()
+    assert len(rows) == 1 + 2 * 200
 
 
 def test_many_runs_are_told_apart(page, url):

@@ -3,13 +3,14 @@ import { container, element, emptyState, encodeName, setAttributes } from "./dom
 import { startComparison } from "./compare_page.js";
 import { getJson } from "./source.js";
 
-function comparePath({ axis = "step", signals = [], start = null, end = null } = {}) {
+function comparePath({ axis = "step", signals = [], start = null, end = null, points = null } = {}) {
   const query = new URLSearchParams();
   for (const run of new URLSearchParams(location.search).getAll("run")) query.append("run", run);
   query.set("axis", axis);
   for (const signal of signals) query.append("signals", signal);
   if (start !== null) query.set("from", start);
   if (end !== null) query.set("to", end);
+  if (points !== null) query.set("points", points);
   return `api/compare?${query}`;
 }
 

@@ -9,7 +9,7 @@ import { createView } from "./view.js";
 import { chartContext } from "./charts/context.js";
 import { insightDrawings, loadInsightDrawings } from "./sections/insight.js";
 import { ChartGrid, createChartFilter } from "./charts/grid.js";
-import { axisOfSignal } from "./charts/horizontal_axis.js";
+import { axisOfSignal, axisSignal } from "./charts/horizontal_axis.js";
 import { highlightRun, runSample } from "./charts/run_lines.js";
 import { chartNumber, chartText } from "./charts/units.js";
 
@@ -20,13 +20,15 @@ const COMPARED_GROUPS = {
 const SECONDS_PER_HOUR = 3600;
 const MAX_CELL_CHARS = 200;
 
-// Show a comparison. `load(query)` returns that of the query { axis, signals, start, end }, with the
-// curves of these signals; `runUrl(run, index)` is the address of the page of a run, `loadResult(run,
+// Show a comparison. `load(query)` returns that of the query { axis, signals, start, end, points },
+// with the curves of these signals; `runUrl(run, index)` is the address of the page of a run, `loadResult(run,
 // index, path)` the answer of its server, `lead` what stands before the title.
 export function startComparison(comparison, load, runUrl, loadResult, lead = null) {
   const view = createView(COMPARED_AXES.map(([axis]) => axis));
   // Times count from the start of each run.
   if (["time", "hours"].includes(new URLSearchParams(location.search).get("axis"))) view.axis = "hours";
+  const asked = axisSignal(view.axis);
+  if (asked !== null && !comparison.metrics.some(({ signal }) => signal === asked)) view.axis = COMPARED_AXES[0][0];
   const hidden = new Set();
   const page = { view, comparison, hidden, runUrl, source: comparedSource(comparison, load) };
   const context = chartContext(page);
@@ -74,14 +76,16 @@ function comparedBar(view, { metrics }) {
 function comparedSource(comparison, load) {
   const whole = new Map([[comparison.axis, comparison.series]]);
   const listeners = new Set();
-  const series = async (axis, names, start, end) => {
+  const series = async (axis, names, start, end, points) => {
     const asked = axis === "hours" ? "time" : axis;
     const scale = axis === "hours" ? SECONDS_PER_HOUR : 1;
-    let found = start === null ? whole.get(asked) : null;
+    // A report has no other points.
+    const isExact = points !== null && report === null;
+    let found = start === null && !isExact ? whole.get(asked) : null;
     if (!found) {
-      const signals = start === null ? [] : [...new Set(names.map((name) => comparedCurve(name)[1]))];
-      found = (await load({ axis: asked, signals, start: start === null ? null : start * scale, end: end === null ? null : end * scale })).series;
-      if (start === null) whole.set(asked, found);
+      const signals = start === null && !isExact ? [] : [...new Set(names.map((name) => comparedCurve(name)[1]))];
+      found = (await load({ axis: asked, signals, start: start === null ? null : start * scale, end: end === null ? null : end * scale, points: isExact ? points : null })).series;
+      if (start === null && !isExact) whole.set(asked, found);
     }
     const curves = names.map((name) => {
       const [index, signal] = comparedCurve(name);
@@ -105,7 +109,8 @@ function comparedSource(comparison, load) {
       const query = new URLSearchParams(text);
       const [start, end] = ["from", "to"].map((key) => (query.has(key) ? Number(query.get(key)) : null));
       const axis = query.get("axis");
-      return { axis, series: await series(axis, query.getAll("signals"), start, end) };
+      const points = query.has("exact") ? Number(query.get("points")) : null;
+      return { axis, series: await series(axis, query.getAll("signals"), start, end, points) };
     },
   };
 }

@@ -12,6 +12,7 @@ import { sparkline } from "./charts/sparkline.js";
 
 const PAGE_ROWS = 100;
 const REFRESH_MS = 3000;
+const SAVED_NOTE_MS = 10000;
 // While settings are being read, the list is asked for this soon.
 const READING_MS = 700;
 const SETTING_PREFIX = "setting:";
@@ -296,8 +297,11 @@ function createRunRow() {
   pick.append(box);
   const id = element("small", "", "soft");
   const note = element("span", "", "note-text");
-  const edit = button("Note", () => openNoteDialog(shown.name || name, `runs/${encodeName(name)}/api/note`, (saved) => {
-    show({ ...shown, note: saved?.text ?? "" });
+  // What was saved here, until the list has it or the time is over: the list is some seconds old.
+  let saved = null;
+  const edit = button("Note", () => openNoteDialog(shown.name || name, `runs/${encodeName(name)}/api/note`, (written) => {
+    saved = { text: written?.text ?? "", former: shown.note ?? "", until: Date.now() + SAVED_NOTE_MS };
+    show(shown);
   }), "quiet small note-button");
   main.append(link, " ", id, edit, labels, note);
   state.append(badge);
@@ -313,8 +317,10 @@ function createRunRow() {
     box.checked = chosen.has(name);
     box.setAttribute("aria-label", `Choose ${name}`);
     setText(link, run.name || name);
-    setText(note, run.note ?? "");
-    setAttributes(edit, { "aria-label": `${run.note ? "Edit the note" : "Add a note"} about ${name}` });
+    if (saved && ((run.note ?? "") !== saved.former || Date.now() > saved.until)) saved = null;
+    const text = saved ? saved.text : run.note ?? "";
+    setText(note, text);
+    setAttributes(edit, { "aria-label": `${text ? "Edit the note" : "Add a note"} about ${name}` });
     for (const each of settings) showSetting(each.cell, run.settings?.[each.name]);
     setText(id, run.name ? name : "");
     link.href = `runs/${encodeName(name)}/`;

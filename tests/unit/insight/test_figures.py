@@ -105,6 +105,8 @@ def test_every_figure_of_a_run_is_a_vector_with_embedded_fonts(first, tmp_path):
         *("layer_grad_norm", "layer_grad_cosine", "importance", "loss_surface-40"),
         *("loss_surface_3d-40", "loss_surface-interpolation-200"),
     } <= {*names}
+    # It has one direction.
+    assert "loss_surface_3d-interpolation-200" not in names
     assert len(signals & {*names}) > 5
     # Those of earlier steps are drawn as the newest is.
     earlier = {name for name in names if "-" in name and "interpolation-200" not in name}

@@ -9,6 +9,7 @@ const SURFACE_LEVELS = 16;
 // Values above this quantile are drawn in one colour if they would hide all others.
 const SURFACE_TOP_QUANTILE = 0.97;
 const SURFACE_OUTLIER_FACTOR = 3;
+const MIN_TITLED_SCENE_PX = 560;
 const SURFACE_MARGIN = { l: 72, r: 12, t: 10, b: 54, pad: 0 };
 // A place at a border that rounding has moved beyond it is inside, as a share of the width.
 const SURFACE_ROUNDING = 1e-6;
@@ -394,8 +395,10 @@ function scenePicture(surface, options, size) {
   }
   const center = surface.center ? on([surface.center]) : [];
   if (center.length) traces.push(marks(center, ({ loss }) => `the weights${lossText(loss)}`, { color: SURFACE_CENTER, size: 6 }));
-  const axis = (title) => ({
-    title: { text: title, font: surfaceFont(colors) }, tickfont: surfaceFont(colors), color: colors.soft, gridcolor: colors.grid, zeroline: false,
+  // On a narrow screen a long title would be cut off; the text below the chart has it.
+  const title = (index) => (size.width < MIN_TITLED_SCENE_PX ? `coordinate ${index + 1}` : directionTitle(surface, index));
+  const axis = (text) => ({
+    title: { text, font: surfaceFont(colors) }, tickfont: surfaceFont(colors), color: colors.soft, gridcolor: colors.grid, zeroline: false,
     showbackground: false, showspikes: false, nticks: 5,
   });
   return withColorBar({
@@ -403,7 +406,7 @@ function scenePicture(surface, options, size) {
     layout: {
       ...baseLayout(size), plot_bgcolor: "rgba(0,0,0,0)", margin: { l: 0, r: 0, t: 0, b: 0 },
       scene: {
-        xaxis: axis(directionTitle(surface, 0)), yaxis: axis(directionTitle(surface, 1)),
+        xaxis: axis(title(0)), yaxis: axis(title(1)),
         zaxis: { ...axis(lossTitle(options)), range: [low, high + 3 * lift], ...lossTicks(options, surface.highest) }, camera: options.camera, aspectmode: "manual", aspectratio: { x: 0.95, y: 0.95, z: 0.6 }, dragmode: "turntable", uirevision: "surface",
       },
     },
