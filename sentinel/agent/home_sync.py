@@ -38,8 +38,9 @@ MAX_SYNC_SHARE = 0.02
 """Share of the time that copies may take; their interval is longer if they take long."""
 MAX_PAUSE_SECONDS = 30.0
 """Longest interval between copies, after one that waited for the disk."""
-HANG_SECONDS = 5.0
-"""A disk or file server that takes longer than this for one copy does not respond."""
+HANG_SECONDS = 30.0
+"""A disk or file server that takes longer than this for one copy does not respond. A healthy disk may
+take 10 seconds while checkpoints are written to it."""
 THINNING_SECONDS = 0.5
 """Longest time that one copy thins the history in the home directory; the last one longer."""
 MAX_FINISH_SECONDS = 2.0

@@ -296,8 +296,8 @@ class RunDirectory:
         _copy_baselines(self.path)
         stored = home / DATABASE_NAME
         # A lost one is reported, see `open_storage`.
-        is_known = stored.exists() or (home / SUMMARY_NAME).exists()
-        is_here = path.exists() and path.stat().st_size > 0
+        is_known = _has_content(stored) or (home / SUMMARY_NAME).exists()
+        is_here = _has_content(path)
         if not is_known or (is_here and newest_time(stored) <= newest_time(path)):
             return
         with closing(
@@ -409,6 +409,10 @@ class RunDirectory:
             folder=str(shared_state_dir(self.run)),
         )
         save_state(self.database_path, self._storage.state)
+
+
+def _has_content(path: Path) -> bool:
+    return path.exists() and path.stat().st_size > 0
 
 
 def _max_shared_bytes(directory: Path) -> int:

@@ -36,7 +36,7 @@ def agent_url(tmp_path):
             [sys.executable, "-m", "sentinel", "agent", "--run", "live"], env=environ
         )
         until(lambda: receiver.requests, TIMEOUT_SECONDS, "a request")
-        yield json.loads((tmp_path / "home/runs/live/agent.json").read_text())["url"]
+        yield json.loads((current_run_dir("live") / "agent.json").read_text())["url"]
         agent.terminate()
         agent.wait(TIMEOUT_SECONDS)
 
