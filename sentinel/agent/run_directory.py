@@ -149,7 +149,6 @@ class RunDirectory:
         storage.is_in_memory = True
         if error is not None:
             self._set_unusable(error)
-        self._start_sync()
 
     @property
     def is_home(self) -> bool:
@@ -177,8 +176,10 @@ class RunDirectory:
             log.warning("Prometheus cannot discover this agent: %s", error)
 
     def note_opened(self) -> None:
-        """Note that the database is open: from now on it is checked that it is still there."""
+        """Note that the database is open: from now on it is copied, and must stay there."""
         self._opened = self.database_path.stat()
+        if not self.is_home:
+            self._start_sync()
 
     def copy_soon(self) -> None:
         """Copy what was stored to the home directory without the usual delay. Never waits."""
@@ -219,10 +220,10 @@ class RunDirectory:
 
     def close(self, *, ended: bool) -> None:
         """Leave the directory; at the end of the run, remove what is in shared memory."""
+        is_copied = self.is_home
         if self._sync is not None:
             is_copied = self._sync.finish(FINAL_COPY_SECONDS if ended else STOP_COPY_SECONDS)
-        else:
-            is_copied = True
+        elif self.is_home:
             with suppress(OSError):
                 self._registration.withdraw_target()
             if ended:

@@ -14,6 +14,7 @@ from support.webhook_receiver import Receiver, status
 from typer.testing import CliRunner
 
 from sentinel.cli.main import app
+from sentinel.transport.paths import current_run_dir
 
 TIMEOUT_SECONDS = 240.0
 LOSSES = [1.0] * 10 + [float("nan")] * 10

@@ -26,12 +26,15 @@ from sentinel.transport.paths import home_dir, run_dir, shared_run_dir, shared_s
 def open_directory(storage=None):
     registration = AgentRegistration("live", home_dir() / "targets")
     registration.acquire()
-    return RunDirectory(
+    directory = RunDirectory(
         registration,
         StorageMonitor() if storage is None else storage,
         lambda history: HistoryRetention(history, 1000, 1e9),
         Counters(),
     )
+    connect(directory.database_path).close()
+    directory.note_opened()
+    return directory
 
 
 def add_step(path, step):
@@ -152,7 +155,6 @@ def test_a_deleted_directory_in_shared_memory_is_made_again():
     directory = open_directory(storage)
     add_step(directory.database_path, 1)
     with closing(connect(directory.database_path)) as connection:
-        directory.note_opened()
         shutil.rmtree(directory.path)
         directory.check()
         with pytest.raises(StorageFailure, match="deleted or replaced"):
