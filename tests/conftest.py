@@ -4,6 +4,7 @@ import fcntl
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -69,6 +70,15 @@ def no_open_session() -> Iterator[None]:
     """Fail a test that leaves a session open."""
     yield
     assert session.current_session() is None
+
+
+@pytest.fixture(autouse=True)
+def no_copies_after_the_test(isolated_directories: None) -> Iterator[None]:
+    """End the copies of agents of this process: they would go to the directories of later tests."""
+    yield
+    for thread in threading.enumerate():
+        if thread.name == "sentinel-home":
+            thread.finish(60.0)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -1,5 +1,7 @@
 """Closes the cases of ended runs that have no agent, from the agent of another run or `serve`.
 
+What the agent left in shared memory moves to the home directory first.
+
 The case of a run that died or failed stays open for people, longer than its agent stays. A receiver
 that keeps an alert open, such as PagerDuty, would never learn that it is over.
 """
@@ -21,6 +23,7 @@ from threading import Event as Flag
 from threading import Thread
 
 from sentinel.agent.registration import closing_lock
+from sentinel.agent.run_directory import move_to_home, remove_shared_files
 from sentinel.config.settings import Settings, build_sinks
 from sentinel.metrics.stored_state import stored_summary
 from sentinel.model.counters import Counters
@@ -36,7 +39,7 @@ from sentinel.pipeline.incidents import MAX_LASTING_SECONDS, outlives_run
 from sentinel.store import database, notification_codec
 from sentinel.store.cases import store_case
 from sentinel.store.history import History
-from sentinel.store.relocation import merge_into_home
+from sentinel.store.relocation import copy_to_home
 from sentinel.store.run_summary import (
     FOREIGN_AGENT_SECONDS,
     RunEntry,
@@ -50,6 +53,7 @@ from sentinel.transport.paths import (
     is_agent_running,
     is_home_remote,
     list_rings,
+    run_dir,
     runtime_dir,
     shared_run_dir,
 )
@@ -107,17 +111,19 @@ class DeadRunCloser:
         for entry in entries:
             if self._stopping.is_set():
                 return
-            if self._is_dead(entry):
-                others = (
-                    started for run, started in starts[_name(entry)].items() if run != entry.run
-                )
-                try:
+            if not _is_dead(entry, self._clock()):
+                continue
+            try:
+                _move_home(entry)
+                if self._may_have_cases(entry):
+                    others = (
+                        started for run, started in starts[_name(entry)].items() if run != entry.run
+                    )
                     self._close_cases_of(entry, max(others, default=0.0))
-                except (OSError, sqlite3.Error, database.NewerSchemaError) as error:
-                    # A read-only or damaged run, or one of a later version, must not hide the
-                    # others.
-                    self._closed[entry.run] = entry.stamp
-                    log.info("Cases of %s are not closed: %s", entry.run, type(error).__name__)
+            except (OSError, sqlite3.Error, database.NewerSchemaError) as error:
+                # A read-only or damaged run, or one of a later version, must not hide the others.
+                self._closed[entry.run] = entry.stamp
+                log.info("Cases of %s are not closed: %s", entry.run, type(error).__name__)
 
     def _run(self) -> None:
         delay = FIRST_PASS_SECONDS
@@ -129,21 +135,9 @@ class DeadRunCloser:
                 # The runs of others must not disturb this one.
                 log.warning("Cases of ended runs are not closed: %s", type(error).__name__)
 
-    def _is_dead(self, entry: RunEntry) -> bool:
-        """Whether it had problems, and has neither an agent nor ranks, as far as is known."""
+    def _may_have_cases(self, entry: RunEntry) -> bool:
         is_known = self._closed.get(entry.run) == entry.stamp
-        is_healthy = entry.health not in ("critical", "warning")
-        if is_known or is_healthy or entry.is_live or not entry.is_complete:
-            return False
-        # An agent writes the summary every minute; on another node its lock may not be seen.
-        is_new = self._clock() - entry.stamp[0] / 1e9 < FOREIGN_AGENT_SECONDS
-        if is_new and not _is_of_this_node(entry):
-            return False
-        is_in_memory = entry.directory.parent != home_dir() / "runs"
-        if is_in_memory or is_agent_running(shared_run_dir(entry.run)):
-            return False
-        headers = (read_header(ring) for ring in list_rings(entry.run))
-        return not any(header is not None and header.process.is_alive() for header in headers)
+        return entry.is_complete and entry.health in {"critical", "warning"} and not is_known
 
     def _close_cases_of(self, entry: RunEntry, last_start: float) -> None:
         with closing_lock(entry.directory) as is_locked:
@@ -239,6 +233,36 @@ class DeadRunCloser:
             dispatcher.stop(STOP_SECONDS)
 
 
+def _is_dead(entry: RunEntry, now: float) -> bool:
+    """Whether the run has neither an agent nor ranks, as far as is known."""
+    # An agent writes the summary every minute; on another node its lock may not be seen.
+    is_new = now - entry.stamp[0] / 1e9 < FOREIGN_AGENT_SECONDS
+    if entry.is_live or (is_new and not _is_of_this_node(entry)):
+        return False
+    if is_agent_running(shared_run_dir(entry.run)):
+        return False
+    headers = (read_header(ring) for ring in list_rings(entry.run))
+    return not any(header is not None and header.process.is_alive() for header in headers)
+
+
+def _move_home(entry: RunEntry) -> None:
+    """Move what a killed agent left in shared memory to the home directory.
+
+    Raises OSError, sqlite3.Error, NewerSchemaError.
+    """
+    home = home_dir() / "runs" / entry.run
+    if entry.directory == home:
+        return
+    with (
+        closing_lock(entry.directory) as is_locked,
+        closing_lock(run_dir(entry.run)) as is_home_locked,
+    ):
+        if is_locked and is_home_locked:
+            move_to_home(entry.directory, home)
+            remove_shared_files(entry.run)
+            entry.directory = home
+
+
 @contextmanager
 def _usable_database(path: Path) -> Iterator[Path]:
     """The database, or a copy where it is on a file server, which has no write-ahead log.
@@ -257,7 +281,7 @@ def _usable_database(path: Path) -> Iterator[Path]:
                 yield copy
             finally:
                 if _data_version(watcher) != before:
-                    merge_into_home(copy, path, "delete")
+                    copy_to_home(copy, path)
 
 
 def _data_version(connection: sqlite3.Connection) -> int:

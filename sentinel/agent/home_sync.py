@@ -1,7 +1,7 @@
-"""Copies the run directory to a home directory on a file server, from time to time.
+"""Copies the run directory from shared memory to the home directory, from time to time.
 
-Such a server may hang, and SQLite's write-ahead log does not work there. The agent therefore works
-in shared memory, and only this thread, which may hang with the server, uses the home directory.
+Any disk may stop to respond. The agent therefore works in shared memory, and only this thread,
+which may wait for the disk, uses the home directory.
 """
 
 from __future__ import annotations
@@ -10,30 +10,58 @@ import logging
 import shutil
 import threading
 from collections.abc import Callable
+from contextlib import closing, suppress
 from pathlib import Path
 from time import monotonic
-from typing import Literal
 
 from sentinel.agent.registration import REGISTRATION_NAME
 from sentinel.insight.artifact import copy_artifacts
-from sentinel.store.relocation import merge_into_home
+from sentinel.store.database import connect
+from sentinel.store.history import History
+from sentinel.store.relocation import (
+    BEGUN_HERE_NAME,
+    STAGED_NAME,
+    copy_to_home,
+    replace_with_nothing,
+)
+from sentinel.store.retention import HistoryRetention
 from sentinel.transport.paths import AGENT_LOCK, DATABASE_NAME
 
 log = logging.getLogger(__name__)
 
+THREAD_NAME = "sentinel-home"
 SEED_NAME = "seed.db"
 """Name of a database that is being copied from the home directory."""
 SYNC_INTERVAL_SECONDS = 5.0
 """Interval between copies: history that a power failure can cost at most."""
-HANG_SECONDS = 5.0
-"""A server that takes longer than this for one copy does not answer."""
+MAX_SYNC_SHARE = 0.02
+"""Share of the time that copies may take; their interval is longer if they take long."""
+MAX_PAUSE_SECONDS = 30.0
+"""Longest interval between copies, after one that waited for the disk."""
+HANG_SECONDS = 30.0
+"""A disk or file server that takes longer than this for one copy does not respond. A healthy disk may
+take 10 seconds while checkpoints are written to it."""
+THINNING_SECONDS = 0.5
+"""Longest time that one copy thins the history in the home directory; the last one longer."""
+MAX_FINISH_SECONDS = 2.0
+_NOT_COPIED = (
+    f"{DATABASE_NAME}-",
+    BEGUN_HERE_NAME,
+    SEED_NAME,
+    STAGED_NAME,
+    AGENT_LOCK,
+    REGISTRATION_NAME,
+    ".",
+)
+"""Beginnings of the names of files that stay in shared memory, besides the database."""
 
 
-class HomeSync:
+class HomeSync(threading.Thread):
     """A thread that copies `source` to the directory that `open_home` returns.
 
-    `on_copied` is called after each copy, in the same thread, with the directory and whether it was
-    the last copy. The first copy begins at once.
+    `replace` gets a database there that cannot be read, see `copy_to_home`. `retention` makes the
+    retention of the history there. `on_copied` is called after each copy, in the same thread, with
+    the directory and whether it was the last copy. The first copy begins at once.
     """
 
     def __init__(
@@ -41,17 +69,19 @@ class HomeSync:
         source: Path,
         open_home: Callable[[], Path],
         on_copied: Callable[[Path, bool], None],
+        replace: Callable[[Path, Exception], object],
+        retention: Callable[[History], HistoryRetention],
     ) -> None:
+        super().__init__(name=THREAD_NAME, daemon=True)
         self._source, self._open_home, self._on_copied = source, open_home, on_copied
-        self._wake, self._idle = threading.Event(), threading.Event()
-        self._stopping = False
+        self._replace, self._retention = replace, retention
+        self._wake, self._stopping = threading.Event(), threading.Event()
         self._began_at: float | None = None
         self._error: Exception | None = None
-        self._thread = threading.Thread(target=self._run, name="sentinel-home", daemon=True)
 
-    def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
+    def wake(self) -> None:
+        """Copy as soon as `MAX_SYNC_SHARE` permits. Never waits."""
+        self._wake.set()
 
     @property
     def is_hanging(self) -> bool:
@@ -66,19 +96,19 @@ class HomeSync:
 
     def finish(self, timeout: float) -> bool:
         """Copy once more and end the thread; whether that was done within `timeout` seconds."""
-        self._stopping = True
+        self._stopping.set()
         self._wake.set()
-        self._thread.join(timeout)
-        return not self._thread.is_alive() and self._error is None
+        self.join(timeout)
+        return not self.is_alive() and self._error is None
 
-    def _run(self) -> None:
+    def run(self) -> None:
+        """Copy until `finish` is called."""
         while True:
-            is_last = self._stopping
-            self._began_at = monotonic()
+            self._wake.clear()
+            is_last = self._stopping.is_set()
+            self._began_at = began_at = monotonic()
             try:
-                home = self._open_home()
-                copy_to_home(self._source, home, "delete")
-                self._on_copied(home, is_last)
+                self._copy(is_last=is_last)
                 self._error = None
             except Exception as error:
                 # Whatever it is: a thread that ended would count as a copy that was made.
@@ -88,16 +118,49 @@ class HomeSync:
             self._began_at = None
             if is_last:
                 return
-            self._wake.wait(SYNC_INTERVAL_SECONDS)
+            pause = min((monotonic() - began_at) / MAX_SYNC_SHARE, MAX_PAUSE_SECONDS)
+            if not self._stopping.wait(min(pause, SYNC_INTERVAL_SECONDS)):
+                self._wake.wait(max(pause, SYNC_INTERVAL_SECONDS))
+
+    def _copy(self, *, is_last: bool) -> None:
+        home = self._open_home()
+        copy_run_directory(self._source, home, replace=self._replace)
+        self._on_copied(home, is_last)
+        with closing(connect(home / DATABASE_NAME, "delete")) as connection:
+            retention = self._retention(History(connection))
+            if is_last:
+                retention.finish(MAX_FINISH_SECONDS)
+            else:
+                retention.run_slice(THINNING_SECONDS)
 
 
-def copy_to_home(source: Path, home: Path, journal_mode: Literal["wal", "delete"] = "wal") -> None:
+def copy_run_directory(
+    source: Path,
+    home: Path,
+    replace: Callable[[Path, Exception], object] = replace_with_nothing,
+) -> None:
     """Copy the database and the other files of the run directory. Raises OSError, sqlite3.Error."""
     database = source / DATABASE_NAME
     if database.exists():
-        merge_into_home(database, home / DATABASE_NAME, journal_mode)
-    excluded = (DATABASE_NAME, SEED_NAME, AGENT_LOCK, REGISTRATION_NAME, ".")
+        copy_to_home(database, home / DATABASE_NAME, replace)
     for path in source.iterdir():
-        if path.is_file() and not path.name.startswith(excluded):
-            shutil.copy(path, home / path.name)
+        if path.is_file() and path.name != DATABASE_NAME and not path.name.startswith(_NOT_COPIED):
+            _copy_if_changed(path, home / path.name)
     copy_artifacts(source, home)
+
+
+def copy_file(path: Path, copy: Path) -> None:
+    """Copy a file, such that a reader sees the former content or the new one. Raises OSError."""
+    temporary = copy.with_name(f".{copy.name}.new")
+    shutil.copy2(path, temporary)
+    temporary.replace(copy)
+
+
+def _copy_if_changed(path: Path, copy: Path) -> None:
+    with suppress(FileNotFoundError):
+        status = path.stat()
+        with suppress(FileNotFoundError):
+            known = copy.stat()
+            if (known.st_size, known.st_mtime_ns) == (status.st_size, status.st_mtime_ns):
+                return
+        copy_file(path, copy)

@@ -9,9 +9,10 @@ twice.
 from __future__ import annotations
 
 import logging
+import sqlite3
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from math import inf
 from pathlib import Path
 from secrets import token_urlsafe
@@ -26,6 +27,7 @@ from sentinel.agent.run_directory import RunDirectory
 from sentinel.agent.summary_writer import SummaryWriter
 from sentinel.agent.turn_limit import TurnLimit
 from sentinel.cluster.agent_role import AgentRole
+from sentinel.cluster.spool import MAX_SPOOL_BYTES
 from sentinel.config.settings import Settings, build_sinks
 from sentinel.live.node.node_metrics import NodeMetrics, output_dir
 from sentinel.live.rings import LiveRings, remove_stale_rings
@@ -41,9 +43,9 @@ from sentinel.notify.sink_worker import DeliveryTiming
 from sentinel.notify.slack_buttons import SlackButtons
 from sentinel.readers.sample_files import SampleFiles, SamplePoller
 from sentinel.store import database
+from sentinel.store.history import History
 from sentinel.store.journal import Journal
 from sentinel.store.recovery import open_storage
-from sentinel.store.relocation import trim_fallback
 from sentinel.store.retention import HistoryRetention
 from sentinel.store.run_reader import RunReader
 from sentinel.store.sent_log import SentLog
@@ -85,6 +87,8 @@ SUMMARY_TIMEOUT_SECONDS = 2.0
 """How long an agent that ends waits for the last summary of the run."""
 DRAIN_SECONDS = 10.0
 """How long an agent that stops still reads; schedulers kill it after 30 seconds."""
+DELIVERY_TIMEOUT_SECONDS = 20.0
+"""How long an agent whose storage failed waits for requests that are being sent."""
 REPORT_TIMEOUT_SECONDS = 60.0
 """How long an agent that ends waits for reports that are being sent."""
 MAX_ONSET_WAIT_SECONDS = 10.0
@@ -181,8 +185,11 @@ class Agent:
         self.turned_at = inf
         """Time (monotonic) at which the last turn of the loop began; infinite outside the loop."""
         self.reported_at = 0.0
+        self.data_version = 0
         with self._undo_on_error(self.registration.release):
-            self.run_directory = RunDirectory(run, self.storage, self.registration, clock)
+            self.run_directory = RunDirectory(
+                self.registration, self.storage, self._retention, self.counters, clock
+            )
         database_path = self.run_directory.database_path
         with self._undo_on_error(lambda: self.run_directory.close(ended=False)):
             self.connection = open_storage(database_path, self.storage, self.counters, clock)
@@ -234,6 +241,9 @@ class Agent:
                 configured_head=settings.cluster.head,
                 token=settings.cluster.secret_token(),
                 all_interfaces=settings.cluster.all_interfaces,
+                max_spool_bytes=int(
+                    min(MAX_SPOOL_BYTES, self.run_directory.max_database_bytes / 2)
+                ),
                 clock=clock,
             )
         self.processor: RunProcessor = RunProcessor(
@@ -276,10 +286,9 @@ class Agent:
         self.sample_poller = self._build_sample_poller()
         # For other processes of this user, which find it in the registration.
         self.own_token = token_urlsafe(32)
-        self.retention = HistoryRetention(
-            self.processor.history,
-            settings.history.full_steps,
-            int(settings.history.max_mb * 2**20),
+        self.retention = self._retention(self.processor.history)
+        self.retention.max_bytes = min(
+            self.retention.max_bytes, self.run_directory.max_database_bytes
         )
         self.dead_run_closer = DeadRunCloser(settings, clock)
         self.home_pruner = HomePruner(home_dir(), settings.history.max_home_mb * 2**20, clock)
@@ -310,6 +319,11 @@ class Agent:
         self.summary_writer = SummaryWriter(
             database_path.parent, self.processor.exposition.state, reader
         )
+
+    def _retention(self, history: History) -> HistoryRetention:
+        """What bounds a history of the run."""
+        limits = self.settings.history
+        return HistoryRetention(history, limits.full_steps, limits.max_mb * 2**20)
 
     def _raise_storage_failure(self, error: BaseException) -> None:
         """Raise StorageFailure if that is what the error is."""
@@ -371,21 +385,17 @@ class Agent:
             # Not after an exception: memory then holds results that were never committed.
             with database.transaction(self.connection):
                 self.processor.snapshot()
-            if self.run_directory.is_home:
-                self.retention.finish(MAX_FINISH_SECONDS)
+            self.retention.finish(MAX_FINISH_SECONDS)
             # The last records may have queued a notification.
             self._await_first_tries()
         except BaseException as error:
             self.turned_at = inf
-            # A worker that waits for a file server does not end.
-            delivery_timeout = 2.0 if self.run_directory.may_hang else 20.0
             if classify(error) is FailureKind.UNUSABLE:
                 self.run_directory.release_reserve()
-                if not self.run_directory.may_hang:
-                    # What the workers store last must be in the copy, or it is sent twice.
-                    self.dispatcher.stop(delivery_timeout)
+                # What the workers store last must be in the copy, or it is sent twice.
+                self.dispatcher.stop(DELIVERY_TIMEOUT_SECONDS)
                 self.run_directory.rescue(self.connection)
-            self._shut_down(delivery_timeout=delivery_timeout)
+            self._shut_down(delivery_timeout=DELIVERY_TIMEOUT_SECONDS)
             self._release_storage()
             self._raise_storage_failure(error)
             raise
@@ -465,11 +475,8 @@ class Agent:
         self._serve_buttons()
         self.cluster_role.after_commit()
         self.turn_limit.update(time.monotonic() - began, is_reached=self.source.has_unread)
-        if self.run_directory.is_home:
-            # The older history is not in shared memory.
-            self.retention.run_slice()
-        else:
-            trim_fallback(self.connection)
+        self.retention.run_slice()
+        self._copy_outcomes()
         self.home_pruner.poll(has_ended=self.ended_at is not None)
 
     def _exchange(self, local_records: list[Record]) -> list[RecordOrBatch]:
@@ -495,6 +502,13 @@ class Agent:
         if self.cluster_role.role == "head" and not 0 <= now - self.reported_at < REPORT_SECONDS:
             self.reported_at = now
             self.cluster_role.publish_report(self.processor.exposition.report())
+
+    def _copy_outcomes(self) -> None:
+        """Copy what sink workers and the page store: another agent must not send it again."""
+        (version,) = self.connection.execute("pragma data_version").fetchone()
+        if version != self.data_version:
+            self.data_version = version
+            self.run_directory.copy_soon()
 
     def _serve_buttons(self) -> None:
         """Only the agent that notifies has the cases to which a button belongs."""
@@ -600,5 +614,7 @@ class Agent:
         self.source.close()
 
     def _release_storage(self, *, ended: bool = False) -> None:
-        self.run_directory.close_connection(self.connection)
+        # The directory may be gone.
+        with suppress(sqlite3.Error):
+            self.connection.close()
         self.run_directory.close(ended=ended)

@@ -142,8 +142,8 @@ class RunProcessor:
         )
         self.baseline_memory: BaselineMemory | None = None
         if settings.baselines:
-            # A home directory that cannot be used, or may hang, is left to the run directory.
-            is_home = path.is_relative_to(home_dir())
+            # The run directory in shared memory has copies of them.
+            is_home = path.parent.parent.parent == home_dir()
             store = BaselineStore((home_dir() if is_home else path.parent) / BASELINES_NAME)
             self.baseline_memory = BaselineMemory(
                 run, self.pipeline.engine, store, used=path.parent / "baseline.json"

@@ -73,9 +73,10 @@ class AlreadyServedError(RuntimeError):
 class AgentRegistration:
     """Registration of this process for a run: `agent.lock`, `agent.json`, a Prometheus target.
 
-    The lock in shared memory is that of this node; trainers look there. The one in the run
-    directory excludes agents of other nodes with the same home directory. Prometheus reads
-    `targets_directory` by its file discovery; with `targets_group`, members of that group can.
+    The lock in shared memory is that of this node; trainers look there. The one in the home
+    directory excludes agents with another shared memory and the same home directory. Prometheus
+    reads `targets_directory` by its file discovery; with `targets_group`, members of that group
+    can.
     """
 
     run: str
@@ -84,6 +85,12 @@ class AgentRegistration:
     _directory: Path | None = field(default=None, init=False)
     _target: dict[str, Any] = field(default_factory=dict, init=False)
     _lock_fds: list[int] = field(default_factory=list, init=False)
+    _home: Path | None = field(default=None, init=False)
+    """The directory that `lock_home` has locked."""
+    _home_lock: int = field(default=-1, init=False)
+    _is_released: bool = field(default=False, init=False)
+    is_waiting: bool = field(default=False, init=False)
+    """Whether it waits for a process that closes the cases of the run."""
 
     def acquire(self) -> None:
         """Lock the run on this node. Raises AlreadyServedError with the id of the other process.
@@ -94,14 +101,41 @@ class AgentRegistration:
 
     def set_directory(self, directory: Path) -> None:
         """Lock the run directory, for the files of this agent. Raises AlreadyServedError."""
+        if directory != self._home:
+            self._lock_if_possible(directory)
+        self._directory = directory
+
+    def lock_home(self, directory: Path) -> None:
+        """Lock the run's directory in the home directory, unless it is locked.
+
+        Callable from any thread. Raises AlreadyServedError, also once the registration is released,
+        and OSError.
+        """
+        if self._home == directory and self._is_home_locked():
+            return
+        descriptor = self._lock_if_possible(directory)
+        if self._is_released:
+            # Its thread waited for the disk until another agent of this process served the run.
+            if descriptor in self._lock_fds:
+                self._lock_fds.remove(descriptor)
+                os.close(descriptor)
+            raise AlreadyServedError(f"Run {self.run} is served by another agent of this process.")
+        self._home, self._home_lock = directory, descriptor
+
+    def _is_home_locked(self) -> bool:
+        """Whether the lock holds, and its file was not deleted; True where there are no locks."""
+        return self._home_lock < 0 or os.fstat(self._home_lock).st_nlink > 0
+
+    def _lock_if_possible(self, directory: Path) -> int:
+        """Lock a directory; -1, with a warning, where the file system has no locks."""
         try:
-            self._lock(directory / AGENT_LOCK)
+            return self._lock(directory / AGENT_LOCK)
         except OSError as error:
             if error.errno not in _NO_LOCK_ERRORS:
                 raise
             # The lock in shared memory excludes other agents of this node.
             log.warning("%s has no locks: agents of other nodes are not excluded", directory)
-        self._directory = directory
+            return -1
 
     def former_port(self) -> int:
         """The port of this run's last agent on this node, if it was killed; else 0."""
@@ -114,12 +148,15 @@ class AgentRegistration:
         is_here = former.get("run") == self.run and former.get("node") == os.uname().nodename
         return port if is_here and isinstance(port, int) and 0 < port < 65536 else 0
 
-    def _lock(self, path: Path) -> None:
+    def _lock(self, path: Path) -> int:
         owner, attempts, deadline = "", 0, time.monotonic() + MAX_CLOSING_SECONDS
         # `is_agent_running` in another process holds the lock briefly, and an agent that ends
         # removes the file.
         while attempts < MAX_LOCK_ATTEMPTS and time.monotonic() < deadline:
-            attempts += owner != CLOSING_OWNER
+            self.is_waiting = owner == CLOSING_OWNER
+            attempts += not self.is_waiting
+            # The process that has moved the files of a dead run has removed the directory.
+            path.parent.mkdir(mode=0o700, exist_ok=True)
             descriptor = os.open(path, _LOCK_FLAGS, 0o600)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -129,7 +166,8 @@ class AgentRegistration:
                         os.ftruncate(descriptor, 0)
                         os.pwrite(descriptor, str(os.getpid()).encode(), 0)
                     self._lock_fds.append(descriptor)
-                    return
+                    self.is_waiting = False
+                    return descriptor
             except BlockingIOError:
                 owner = os.read(descriptor, 32).decode(errors="replace").strip()
             except BaseException:
@@ -137,6 +175,7 @@ class AgentRegistration:
                 raise
             os.close(descriptor)
             time.sleep(LOCK_RETRY_SECONDS)
+        self.is_waiting = False
         raise AlreadyServedError(f"Run {self.run} is served by process {owner}.")
 
     def register(
@@ -192,11 +231,12 @@ class AgentRegistration:
         """Remove the target for Prometheus. Raises OSError."""
         self._target_path.unlink(missing_ok=True)
 
-    def release(self, *, is_directory_usable: bool = True) -> None:
-        """Release the locks, and remove `agent.json` if the run directory can be used."""
+    def release(self) -> None:
+        """Release the locks, and remove `agent.json`."""
+        self._is_released = True
         directory = ring_dir(self.run)
         paths = []
-        if self._directory is not None and is_directory_usable:
+        if self._directory is not None:
             paths.append(self._directory / REGISTRATION_NAME)
         if self._lock_fds:
             # An agent that has opened the removed file sees that, and creates a new one.

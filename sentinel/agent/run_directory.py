@@ -1,13 +1,12 @@
-"""The run directory of an agent: in the home directory, else in shared memory.
+"""The run directory of an agent: in shared memory, with a copy in the home directory.
 
-While the home directory cannot be written, the run directory is in shared memory, and moves back as
-soon as it can. On a file server, which may hang, it is in shared memory as well, and a thread
-copies it to the home directory.
+Any disk may be full or read-only, or stop to respond. The agent therefore works in shared memory,
+and a thread copies what it stores to the home directory. If shared memory is too small, the agent
+works in the home directory.
 """
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import logging
 import os
@@ -17,37 +16,62 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import closing, suppress
+from dataclasses import replace
+from math import inf
 from pathlib import Path
+from secrets import token_hex
 from time import monotonic
 
-from sentinel.agent.home_sync import SEED_NAME, HomeSync, copy_to_home
-from sentinel.agent.output_log import OUTPUT_LOG_NAME
+from sentinel.agent.home_sync import SEED_NAME, HomeSync, copy_file, copy_run_directory
 from sentinel.agent.registration import REGISTRATION_NAME, AgentRegistration
 from sentinel.insight.artifact import copy_artifacts
-from sentinel.model.storage_state import MEMORY, StorageState
+from sentinel.model.counters import Counters
+from sentinel.model.storage_state import MEMORY, REPLACED, StorageState
 from sentinel.store import database
-from sentinel.store.recovery import STATE_NAME, load_state, save_state
-from sentinel.store.relocation import (
-    begin_in_fallback,
-    copy_to_fallback,
-    copy_unopened_to_fallback,
-    remove_database,
+from sentinel.store.history import History
+from sentinel.store.recovery import (
+    load_state,
+    open_storage,
+    replace_damaged,
+    save_state,
+    set_aside_path,
 )
-from sentinel.store.storage_monitor import FailureKind, StorageFailure, StorageMonitor
+from sentinel.store.relocation import (
+    BEGUN_HERE_NAME,
+    begin_in_shared_memory,
+    copy_to_shared_memory,
+    database_files,
+    newest_time,
+    remove_database,
+    replace_with_nothing,
+    restart_spool,
+)
+from sentinel.store.retention import HistoryRetention
+from sentinel.store.run_summary import SUMMARY_NAME
+from sentinel.store.storage_monitor import (
+    FailureKind,
+    StorageFailure,
+    StorageMonitor,
+    classify,
+)
 from sentinel.transport.launch_status import LAUNCH_STATUS_NAME, read_launch_status
 from sentinel.transport.mounts import find_mount
 from sentinel.transport.paths import (
     BASELINES_NAME,
     DATABASE_NAME,
+    HOME_RINGS_NAME,
     INSIGHT_NAME,
+    MIN_DATABASE_BYTES,
     REMOVED_SUFFIX,
     SENT_LOG_NAME,
     START_LOG_NAME,
     UnsafeDirectoryError,
-    fallback_run_dir,
     home_dir,
+    mark_home_rings,
     ring_dir,
     run_dir,
+    shared_memory_room,
+    shared_state_dir,
     write_owner_host,
 )
 
@@ -55,17 +79,19 @@ log = logging.getLogger(__name__)
 
 RESERVE_NAME = "reserve"
 RESERVE_BYTES = 4 << 20
-"""Space that is kept in the home directory, and given up when its disk is full."""
-CHECK_INTERVAL_SECONDS = 2.0
-"""Interval between checks that the run directory is still the one that the agent opened."""
-RETRY_INTERVAL_SECONDS = 30.0
-"""Interval between tries to return to the home directory."""
-SEED_TIMEOUT_SECONDS = 5.0
-"""Longest wait for the database of an earlier agent on a file server."""
+"""Space that is kept in the home directory if the agent works there, and given up when its disk is
+full."""
 MAX_SEED_ARTIFACT_BYTES = 8 << 20
 """Size of the newest results of insight that are copied to shared memory."""
-FINAL_COPY_SECONDS = 10.0
-"""Longest wait for the last copy to a file server."""
+MAX_DATABASE_BYTES = 64 << 20
+"""Size of a database in shared memory above which its history is thinned."""
+CHECK_INTERVAL_SECONDS = 2.0
+"""Interval between checks of the run directory and of the copies."""
+SEED_TIMEOUT_SECONDS = 5.0
+"""Longest wait for what an earlier agent stored in the home directory."""
+STOP_COPY_SECONDS, FINAL_COPY_SECONDS = 5.0, 10.0
+"""Longest wait of an agent that stops for the last copy, and of one whose run has ended."""
+_JOIN_SECONDS = 0.1
 _PROBE_BYTES = 4096
 _FULL_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
@@ -77,31 +103,36 @@ class DirectoryLostError(OSError):
 class RunDirectory:
     """The directory with the files of a run while an agent of this process serves it.
 
-    `path` is where they are. `storage` has the failure for which the last agent of this process
-    ended, if any; its state becomes `memory` where the home directory cannot be used. Raises
-    OSError if shared memory cannot be used either.
+    `path` is where they are: in shared memory, or in the home directory if shared memory is too
+    small or has failed. `storage` has the failure for which the last agent of this process ended,
+    if any; its state becomes `memory` while the home directory cannot be used. `retention` makes
+    what bounds the history in the home directory. Raises OSError if neither can be used, and
+    AlreadyServedError if an agent that has another shared memory serves the run.
     """
 
     def __init__(
         self,
-        run: str,
-        storage: StorageMonitor,
         registration: AgentRegistration,
+        storage: StorageMonitor,
+        retention: Callable[[History], HistoryRetention],
+        counters: Counters,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self.run, self._storage, self._clock = run, storage, clock
-        self._registration = registration
+        self.run = run = registration.run
+        self._registration, self._storage, self._clock = registration, storage, clock
+        self._retention, self._counters = retention, counters
         self._sync: HomeSync | None = None
         self._mount = find_mount(home_dir())
         self._opened: os.stat_result | None = None
-        now = monotonic()
-        self._check_at, self._retry_at = now, now + RETRY_INTERVAL_SECONDS
-        failure = storage.pop_failure(FailureKind.UNUSABLE, FailureKind.USABLE_AGAIN)
-        error = failure.error if failure and failure.kind is FailureKind.UNUSABLE else None
-        if storage.state.mode == MEMORY:
-            # It is shared memory that failed; the home directory may be usable again.
+        self._check_at = monotonic()
+        failure = storage.pop_failure(FailureKind.UNUSABLE)
+        error = None if failure is None else failure.error
+        is_memory_usable = self._mount.is_remote or bool(shared_memory_room(ring_dir(run)))
+        if failure is not None and storage.is_in_memory:
+            # A directory that was deleted is made again.
+            is_memory_usable &= self._mount.is_remote or isinstance(error, DirectoryLostError)
             error = None
-        if error is None and not self._mount.is_remote:
+        if error is None and not is_memory_usable:
             try:
                 self.path = self._open_home()
             except (OSError, sqlite3.Error) as home_error:
@@ -109,13 +140,15 @@ class RunDirectory:
             else:
                 registration.set_directory(self.path)
                 self._set_usable()
+                storage.is_in_memory = False
                 return
-        self.path = self._open_fallback()
+        # Locked first: the files of a dead run may be moved meanwhile.
+        self.path = shared_state_dir(run)
         registration.set_directory(self.path)
+        self._seed_shared(is_home_usable=error is None)
+        storage.is_in_memory = True
         if error is not None:
             self._set_unusable(error)
-        if self._mount.is_remote:
-            self._start_sync()
 
     @property
     def is_home(self) -> bool:
@@ -127,17 +160,31 @@ class RunDirectory:
         """Path of the database."""
         return self.path / DATABASE_NAME
 
+    @property
+    def max_database_bytes(self) -> float:
+        """Bytes that the database may take there, half of them for the spool of a follower."""
+        return inf if self.is_home else _max_shared_bytes(self.path)
+
     def publish_target(self) -> None:
         """Write the target for Prometheus, once the agent is registered."""
-        if self._sync is None:
-            try:
-                self._registration.publish_target()
-            except OSError as error:
-                log.warning("Prometheus cannot discover this agent: %s", error)
+        if self._sync is not None:
+            self._sync.wake()
+            return
+        try:
+            self._registration.publish_target()
+        except OSError as error:
+            log.warning("Prometheus cannot discover this agent: %s", error)
 
     def note_opened(self) -> None:
-        """Note that the database is open: from now on it is checked that it is still there."""
+        """Note that the database is open: from now on it is copied, and must stay there."""
         self._opened = self.database_path.stat()
+        if not self.is_home:
+            self._start_sync()
+
+    def copy_soon(self) -> None:
+        """Copy what was stored to the home directory without the usual delay. Never waits."""
+        if self._sync is not None:
+            self._sync.wake()
 
     def check(self) -> None:
         """Report to the storage if the agent must continue in another directory. Never waits."""
@@ -145,20 +192,15 @@ class RunDirectory:
         if now < self._check_at:
             return
         self._check_at = now + CHECK_INTERVAL_SECONDS
-        mount = find_mount(home_dir())
-        if self.is_home:
-            self._check_home(mount.number)
-        elif mount.is_remote:
-            self._check_sync()
-        elif now >= self._retry_at:
-            self._retry_at = now + RETRY_INTERVAL_SECONDS
-            if self._could_return():
-                reason = OSError(f"{home_dir()} can be used again")
-                self._storage.request_move(StorageFailure(FailureKind.USABLE_AGAIN, reason))
+        if self._is_lost():
+            error = DirectoryLostError(f"{self.path} was deleted or replaced")
+            self._storage.request_move(StorageFailure(FailureKind.UNUSABLE, error))
+        elif self._sync is not None:
+            self._check_sync(self._sync)
 
     def release_reserve(self) -> None:
         """Give up the reserved space, for what must still be stored on a full disk."""
-        if self.is_home and not self.may_hang:
+        if self.is_home:
             with suppress(OSError):
                 (self.path / RESERVE_NAME).unlink(missing_ok=True)
 
@@ -167,43 +209,24 @@ class RunDirectory:
 
         What other threads store afterwards is not in the copy.
         """
-        if not self.is_home:
+        if not self.is_home and not self._is_lost():
             return
-        fallback = fallback_run_dir(self.run)
         try:
-            save_state(fallback / DATABASE_NAME, self._storage.state)
-            copy_to_fallback(connection, fallback / DATABASE_NAME)
+            shared = shared_state_dir(self.run)
+            save_state(shared / DATABASE_NAME, self._storage.state)
+            copy_to_shared_memory(connection, shared / DATABASE_NAME, _max_shared_bytes(shared))
         except (OSError, sqlite3.Error) as error:
             log.warning("The database cannot be copied to shared memory: %s", error)
 
-    @property
-    def may_hang(self) -> bool:
-        """Whether an access to the home directory could wait for a file server."""
-        return find_mount(home_dir()).is_remote
-
-    def close_connection(self, connection: sqlite3.Connection) -> None:
-        """Close the database; one that could hang is left open instead, until the process ends."""
-        if self.is_home and self.may_hang:
-            # SQLite removes the write-ahead log as it closes, also when the object is deleted.
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
-        else:
-            # The directory may be gone.
-            with suppress(sqlite3.Error):
-                connection.close()
-
     def close(self, *, ended: bool) -> None:
-        """Leave the directory; at the end of the run, move what is in shared memory home."""
-        if self.is_home and self.may_hang:
-            self._registration.release(is_directory_usable=False)
-            return
+        """Leave the directory; at the end of the run, remove what is in shared memory."""
+        is_copied = self.is_home
         if self._sync is not None:
-            is_copied = self._sync.finish(FINAL_COPY_SECONDS if ended else 0.0)
-        else:
-            is_copied = self.is_home or (ended and self._move_home())
-            if not self.may_hang:
-                with suppress(OSError):
-                    self._registration.withdraw_target()
-            if ended and self.is_home:
+            is_copied = self._sync.finish(FINAL_COPY_SECONDS if ended else STOP_COPY_SECONDS)
+        elif self.is_home:
+            with suppress(OSError):
+                self._registration.withdraw_target()
+            if ended:
                 with suppress(OSError):
                     (self.path / RESERVE_NAME).unlink(missing_ok=True)
         if ended and is_copied:
@@ -214,73 +237,132 @@ class RunDirectory:
         with suppress(OSError):
             self._registration.release()
 
+    def _is_lost(self) -> bool:
+        """Whether the database is no longer the file that was opened."""
+        if self._opened is None:
+            return False
+        try:
+            return not os.path.samestat(self.database_path.stat(), self._opened)
+        except OSError:
+            return True
+
     def _open_home(self) -> Path:
-        """The directory in the home directory, with what was stored in shared memory meanwhile."""
-        directory = run_dir(self.run)
+        """The directory in the home directory, with what is in shared memory."""
+        directory, shared = run_dir(self.run), shared_state_dir(self.run)
+        self._registration.lock_home(directory)
+        self._registration.set_directory(shared)
         write_owner_host(self.run, os.uname().nodename)
         _make_reserve(directory)
         _probe(directory)
-        fallback = fallback_run_dir(self.run)
-        if (fallback / DATABASE_NAME).exists():
-            _append_file(fallback / OUTPUT_LOG_NAME, directory / OUTPUT_LOG_NAME)
-            copy_to_home(fallback, directory)
-            _remove_files(fallback)
+        move_to_home(shared, directory, self._replace_home)
         return directory
 
-    def _open_fallback(self) -> Path:
-        directory = fallback_run_dir(self.run)
-        path = directory / DATABASE_NAME
-        if not path.exists():
-            try:
-                if self._mount.is_remote:
-                    self._seed_from_server(path)
-                else:
-                    home = home_dir() / "runs" / self.run
-                    with suppress(FileNotFoundError):
-                        shutil.copy(home / STATE_NAME, directory)
-                    copy_unopened_to_fallback(home / DATABASE_NAME, path)
-            except (FileNotFoundError, NotADirectoryError):
-                log.debug("Run %s has no database to continue", self.run)
-            except (OSError, sqlite3.Error) as error:
+    def _seed_shared(self, *, is_home_usable: bool) -> None:
+        """Copy what an earlier agent stored in the home directory to shared memory."""
+        path = self.database_path
+        # Of its own name: the thread of a former agent may still wait for the disk.
+        seed = self.path / f"{SEED_NAME}-{token_hex(8)}"
+        for leftover in self.path.glob(f"{SEED_NAME}-*"):
+            leftover.unlink(missing_ok=True)
+        try:
+            if is_home_usable:
+                self._wait_for_home(lambda: self._seed(path, seed))
+            elif not path.exists():
+                self._wait_for_home(lambda: self._seed_unopened(seed))
+            if seed.exists():
+                restart_spool(seed)
+                remove_database(path)
+                seed.rename(path)
+                (self.path / BEGUN_HERE_NAME).unlink(missing_ok=True)
+        except (FileNotFoundError, NotADirectoryError):
+            log.debug("Run %s has no database to continue", self.run)
+        except (OSError, sqlite3.Error, database.NewerSchemaError) as error:
+            if isinstance(error, sqlite3.OperationalError) and classify(error) is None:
+                # It is locked: a later start may succeed.
+                raise
+            if not path.exists():
                 log.warning("The database of an earlier agent cannot be read: %s", error)
-                begin_in_fallback(path)
-        if not self._mount.is_remote:
-            with suppress(OSError):
-                home = home_dir() / "runs" / self.run
-                copy_artifacts(home, directory, MAX_SEED_ARTIFACT_BYTES)
-        return directory
+                begin_in_shared_memory(path)
 
-    def _seed_from_server(self, path: Path) -> None:
-        """Copy the database from a file server, which may hang. Raises OSError, sqlite3.Error."""
-        seed = path.with_name(SEED_NAME)
+    def _seed(self, path: Path, seed: Path) -> None:
+        """Copy the files of the run from the home directory, unless the newest are here already.
+
+        The database is copied to `seed`. Raises OSError, sqlite3.Error, NewerSchemaError and
+        AlreadyServedError.
+        """
+        home = run_dir(self.run)
+        self._lock_home(home)
+        if any(home.glob("*.ring")):
+            mark_home_rings(self.run)
+        _copy_baselines(self.path)
+        stored = home / DATABASE_NAME
+        # A lost one is reported, see `open_storage`.
+        is_known = _has_content(stored) or (home / SUMMARY_NAME).exists()
+        is_here = _has_content(path)
+        if not is_known or (is_here and newest_time(stored) <= newest_time(path)):
+            return
+        with closing(
+            open_storage(stored, self._storage, self._counters, self._clock, None)
+        ) as source:
+            copy_to_shared_memory(source, seed, _max_shared_bytes(path.parent))
+        _copy_files(home, path.parent)
+        self._note_replaced(home)
+
+    def _seed_unopened(self, seed: Path) -> None:
+        """Copy the files of the run from a home directory that cannot be written.
+
+        Raises like `_seed`.
+        """
+        home = home_dir() / "runs" / self.run
+        _copy_baselines(self.path)
+        with closing(database.connect_read_only(home / DATABASE_NAME)) as source:
+            copy_to_shared_memory(source, seed, _max_shared_bytes(seed.parent))
+        _copy_files(home, seed.parent)
+
+    def _wait_for_home(self, work: Callable[[], None]) -> None:
+        """Do what uses the home directory, which may not respond. Raises what `work` raises."""
         errors: list[Exception] = []
 
-        def copy() -> None:
+        def run() -> None:
             try:
-                home = home_dir() / "runs" / self.run
-                _append_file(home / OUTPUT_LOG_NAME, path.with_name(OUTPUT_LOG_NAME), remove=False)
-                _copy_newer(home_dir() / BASELINES_NAME, path.with_name(BASELINES_NAME))
-                copy_artifacts(home, path.parent, MAX_SEED_ARTIFACT_BYTES)
-                with suppress(FileNotFoundError):
-                    shutil.copy(home / STATE_NAME, path.parent)
-                (home / DATABASE_NAME).stat()
-                with closing(database.connect(home / DATABASE_NAME, "delete")) as connection:
-                    copy_to_fallback(connection, seed)
-            except (OSError, sqlite3.Error) as error:
+                work()
+            except Exception as error:
                 errors.append(error)
 
-        thread = threading.Thread(target=copy, name="sentinel-seed", daemon=True)
+        thread = threading.Thread(target=run, name="sentinel-seed", daemon=True)
         thread.start()
-        thread.join(SEED_TIMEOUT_SECONDS)
+        began_at = monotonic()
+        while thread.is_alive() and monotonic() - began_at < SEED_TIMEOUT_SECONDS:
+            thread.join(_JOIN_SECONDS)
+            if self._registration.is_waiting:
+                # For the process that closes the cases of the run.
+                began_at = monotonic()
         if thread.is_alive():
-            raise TimeoutError(errno.ETIMEDOUT, "the file server does not answer", str(home_dir()))
+            raise TimeoutError(errno.ETIMEDOUT, "it does not respond", str(home_dir()))
         if errors:
             raise errors[0]
-        seed.rename(path)
+
+    def _lock_home(self, home: Path) -> None:
+        """Exclude agents that have another shared memory, as in another container."""
+        if not self._mount.is_remote:
+            self._registration.lock_home(home)
+
+    def _replace_home(self, path: Path, error: Exception) -> None:
+        """Put what can be read of a damaged database in the home directory into a new one."""
+        replace_damaged(path, str(error), self._storage, self._counters, self._clock)
+        self._note_replaced(path.parent)
+
+    def _note_replaced(self, home: Path) -> None:
+        """Note where the damaged database is, if one in the home directory was replaced."""
+        state = self._storage.state
+        if state.mode == REPLACED and state.set_aside:
+            self._storage.state = replace(state, set_aside=str(home / state.set_aside))
+            save_state(self.database_path, self._storage.state)
 
     def _start_sync(self) -> None:
         def open_home() -> Path:
             directory = run_dir(self.run)
+            self._lock_home(directory)
             write_owner_host(self.run, os.uname().nodename)
             return directory
 
@@ -290,50 +372,19 @@ class RunDirectory:
                 (directory / REGISTRATION_NAME).unlink(missing_ok=True)
                 self._registration.withdraw_target()
             elif self._registration.is_registered:
-                shutil.copy(self.path / REGISTRATION_NAME, directory)
+                copy_file(self.path / REGISTRATION_NAME, directory / REGISTRATION_NAME)
                 self._registration.publish_target()
 
-        self._sync = HomeSync(self.path, open_home, publish)
+        self._sync = HomeSync(self.path, open_home, publish, self._replace_home, self._retention)
         self._sync.start()
 
-    def _check_home(self, mount_number: int) -> None:
-        lost = mount_number != self._mount.number
-        if not lost and self._opened is not None:
-            try:
-                lost = not os.path.samestat(self.database_path.stat(), self._opened)
-            except OSError:
-                lost = True
-        if lost:
-            error = DirectoryLostError(f"{self.path} was deleted or replaced")
-            self._storage.request_move(StorageFailure(FailureKind.UNUSABLE, error))
-
-    def _check_sync(self) -> None:
-        if self._sync is None:
-            self._start_sync()
-        elif self._sync.is_hanging:
-            self._set_unusable(TimeoutError(errno.ETIMEDOUT, "no answer"))
-        elif self._sync.error is not None:
-            self._set_unusable(self._sync.error)
+    def _check_sync(self, sync: HomeSync) -> None:
+        if sync.is_hanging:
+            self._set_unusable(TimeoutError(errno.ETIMEDOUT, "it does not respond"))
+        elif sync.error is not None:
+            self._set_unusable(sync.error)
         else:
             self._set_usable()
-
-    def _could_return(self) -> bool:
-        """Whether the home directory has space for all that is in shared memory, and more."""
-        try:
-            directory = run_dir(self.run)
-            _probe(directory)
-            size = sum(path.stat().st_size for path in self.path.rglob("*"))
-            return _free_bytes(directory) >= size + 2 * RESERVE_BYTES
-        except OSError:
-            return False
-
-    def _move_home(self) -> bool:
-        try:
-            self._open_home()
-            (run_dir(self.run) / RESERVE_NAME).unlink(missing_ok=True)
-        except (OSError, sqlite3.Error):
-            return False
-        return True
 
     def _set_usable(self) -> None:
         state = self._storage.state
@@ -356,9 +407,18 @@ class RunDirectory:
             self._clock() if is_new else state.since,
             remedy,
             number=number + is_new,
-            folder=str(fallback_run_dir(self.run)),
+            folder=str(shared_state_dir(self.run)),
         )
         save_state(self.database_path, self._storage.state)
+
+
+def _has_content(path: Path) -> bool:
+    return path.exists() and path.stat().st_size > 0
+
+
+def _max_shared_bytes(directory: Path) -> int:
+    """Bytes that a database in shared memory may take."""
+    return max(MIN_DATABASE_BYTES, min(shared_memory_room(directory), MAX_DATABASE_BYTES))
 
 
 def describe_problem(error: Exception, *, is_local: bool = True) -> tuple[str, str]:
@@ -380,8 +440,15 @@ def describe_problem(error: Exception, *, is_local: bool = True) -> tuple[str, s
         )
     if isinstance(error, TimeoutError):
         return (
-            f"The file server of {home} does not answer",
-            "Check the file server and the mount, or set SENTINEL_HOME to a local disk.",
+            (
+                f"The disk of {home} does not respond",
+                "Check the disk (`dmesg`), and whether checkpoints are written to it too.",
+            )
+            if is_local
+            else (
+                f"The file server of {home} does not answer",
+                "Check the file server and the mount, or set SENTINEL_HOME to a local disk.",
+            )
         )
     if isinstance(error, UnsafeDirectoryError):
         return str(error).rstrip("."), "Run `sentinel doctor`: it names the remedy."
@@ -412,7 +479,7 @@ def remove_shared_files(run: str) -> None:
 
     The marks of removed rings are moved there. Raises OSError if that is not possible.
     """
-    fallback, directory = fallback_run_dir(run), ring_dir(run)
+    fallback, directory = shared_state_dir(run), ring_dir(run)
     marks = sorted(fallback.glob(f"*{REMOVED_SUFFIX}"))
     home = run_dir(run) if marks and not find_mount(home_dir()).is_remote else None
     for mark in marks:
@@ -423,7 +490,7 @@ def remove_shared_files(run: str) -> None:
     launch = read_launch_status(run)
     if launch is None or not launch.launcher.is_alive():
         (directory / LAUNCH_STATUS_NAME).unlink(missing_ok=True)
-    for name in (START_LOG_NAME, SENT_LOG_NAME):
+    for name in (START_LOG_NAME, SENT_LOG_NAME, HOME_RINGS_NAME):
         (directory / name).unlink(missing_ok=True)
     for each in (fallback, directory):
         # Not empty while another agent has files in it.
@@ -435,20 +502,56 @@ def _remove_files(fallback: Path) -> None:
     """Remove the files of a run directory in shared memory, the database last."""
     for name in (BASELINES_NAME, INSIGHT_NAME):
         shutil.rmtree(fallback / name, ignore_errors=True)
+    database_path = fallback / DATABASE_NAME
+    of_database = database_files(database_path)
     for path in fallback.iterdir():
-        if not path.name.startswith(DATABASE_NAME) and not path.name.endswith(REMOVED_SUFFIX):
+        if path not in of_database and not path.name.endswith(REMOVED_SUFFIX):
             path.unlink(missing_ok=True)
-    remove_database(fallback / DATABASE_NAME)
+    remove_database(database_path)
 
 
-def _append_file(source: Path, target: Path, *, remove: bool = True) -> None:
-    """Append a file to another, if it exists. Raises OSError."""
-    with suppress(FileNotFoundError):
-        text = source.read_bytes()
-        with target.open("ab") as file:
-            file.write(text)
-        if remove:
-            source.unlink()
+def _copy_files(home: Path, directory: Path) -> None:
+    """Copy what earlier agents and users stored besides the database, as far as it can be read."""
+    for path in home.iterdir():
+        if path.suffix in {".json", ".log"} and path.name != REGISTRATION_NAME and path.is_file():
+            try:
+                copy_file(path, directory / path.name)
+            except OSError as error:
+                log.warning("%s cannot be copied to shared memory: %s", path, error)
+    try:
+        copy_artifacts(home, directory, MAX_SEED_ARTIFACT_BYTES)
+    except OSError as error:
+        log.warning("Results of insight cannot be copied to shared memory: %s", error)
+
+
+def move_to_home(
+    shared: Path,
+    home: Path,
+    replace: Callable[[Path, Exception], object] = replace_with_nothing,
+) -> None:
+    """Move what an agent left in shared memory, unless the home directory has something newer.
+
+    The caller holds the locks of both directories. A database that is older is set aside in the
+    home directory. Raises OSError, sqlite3.Error, NewerSchemaError.
+    """
+    path, stored = shared / DATABASE_NAME, home / DATABASE_NAME
+    if not path.exists():
+        return
+    # One of an earlier version is migrated.
+    database.connect(path).close()
+    if stored.exists() and newest_time(path) < newest_time(stored):
+        shutil.copy(path, set_aside_path(stored))
+    else:
+        copy_run_directory(shared, home, replace)
+    _remove_files(shared)
+
+
+def _copy_baselines(directory: Path) -> None:
+    """Copy the trajectories of healthy runs, as far as they can be read."""
+    try:
+        _copy_newer(home_dir() / BASELINES_NAME, directory / BASELINES_NAME)
+    except OSError as error:
+        log.warning("Baselines cannot be copied to shared memory: %s", error)
 
 
 def _copy_newer(source: Path, target: Path) -> None:
@@ -457,9 +560,7 @@ def _copy_newer(source: Path, target: Path) -> None:
         copy = target / path.name
         if not copy.exists() or copy.stat().st_mtime < path.stat().st_mtime:
             target.mkdir(mode=0o700, exist_ok=True)
-            temporary = copy.with_name(f".{copy.name}.new")
-            shutil.copy2(path, temporary)
-            temporary.replace(copy)
+            copy_file(path, copy)
 
 
 def _make_reserve(directory: Path) -> None:

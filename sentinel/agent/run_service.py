@@ -8,7 +8,7 @@ from collections.abc import Callable
 from threading import Event as Flag
 
 from sentinel.agent.main import Agent
-from sentinel.store.storage_monitor import FailureKind, StorageFailure, StorageMonitor
+from sentinel.store.storage_monitor import StorageFailure, StorageMonitor
 
 log = logging.getLogger(__name__)
 
@@ -77,8 +77,6 @@ class RunService:
 
     def _wait_after(self, failure: StorageFailure) -> None:
         """Log the failure and wait, longer after each one of a row. Raises it after too many."""
-        if failure.kind is FailureKind.USABLE_AGAIN:
-            return
         log.error("The storage failed (%s)", failure, exc_info=failure.error)
         if self._clock() - self._built_at >= STABLE_AFTER_SECONDS:
             self._failures = 0

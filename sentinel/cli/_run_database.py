@@ -36,6 +36,7 @@ def open_run_database(command: str, run: str, detector: str | None = None) -> It
     from sentinel.store.database import NewerSchemaError, connect
 
     path = run_database_path(command, run)
+    refuse_copy(command, run, path.parent)
     if detector is not None:
         _check_detector(command, detector)
     try:
@@ -43,6 +44,19 @@ def open_run_database(command: str, run: str, detector: str | None = None) -> It
             yield connection
     except (NewerSchemaError, DatabaseError) as error:
         raise error_exit(command, f"cannot use {path}: {error}") from None
+
+
+def refuse_copy(command: str, run: str, directory: Path) -> None:
+    """Exit with an error if the agent would overwrite what is stored in that run directory."""
+    from sentinel.transport.paths import is_copy
+
+    if is_copy(directory):
+        message = (
+            f"the agent of {run} works in shared memory that this process does not have."
+            f" Run `sentinel {command}` in its container, with its SENTINEL_RUNTIME_DIR, or use its"
+            " page."
+        )
+        raise error_exit(command, message)
 
 
 def _check_detector(command: str, detector: str) -> None:

@@ -36,6 +36,7 @@ def note(
 
     Exit status: 0 on success, 2 if there is no such run, or the note cannot be written.
     """
+    from sentinel.cli._run_database import refuse_copy
     from sentinel.cli._terminal import escape_unprintable
     from sentinel.cli.status import format_note
     from sentinel.store.notes import read_note
@@ -44,6 +45,7 @@ def note(
         raise error_exit("note", "give a text, or --delete.")
     path = _note_path(run)
     if delete or text is not None:
+        refuse_copy("note", run, path.parent)
         found = _write(path, "" if delete else str(text))
     else:
         found = read_note(path)

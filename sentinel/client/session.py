@@ -159,6 +159,7 @@ def claim_ring(run_name: str | None) -> tuple[RingWriter, Identity]:
         if not capacity and not paths.is_home_remote():
             # A ring on a file server could block or kill the trainer.
             directory = paths.run_dir(identity.run)
+            paths.mark_home_rings(identity.run)
             capacity = fitting_capacity(directory, ring_count=identity.local_world_size)
         if not capacity:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(directory))

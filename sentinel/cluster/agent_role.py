@@ -28,7 +28,7 @@ from sentinel.cluster.follower import HEAD_LOST_AFTER_SECONDS, Follower
 from sentinel.cluster.head import Head
 from sentinel.cluster.protocol import MAX_REPORT_BYTES
 from sentinel.cluster.server import ClusterServer
-from sentinel.cluster.spool import Spool
+from sentinel.cluster.spool import MAX_SPOOL_BYTES, Spool
 from sentinel.model.counters import Counters
 from sentinel.model.incident import Incident
 from sentinel.model.notification import Notification, NotificationReason
@@ -104,9 +104,11 @@ class AgentRole:
         configured_head: str = "",
         token: str = "",
         all_interfaces: bool = False,
+        max_spool_bytes: int = MAX_SPOOL_BYTES,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.run, self.connection, self.counters, self.clock = run, connection, counters, clock
+        self._max_spool_bytes = max_spool_bytes
         self.first_identity = first_identity
         self._factory = _ConnectionFactory(
             run, counters, first_identity, configured_head, token, all_interfaces
@@ -311,7 +313,7 @@ class AgentRole:
         server.start()
 
     def _become_follower(self, identity: Identity) -> None:
-        spool = Spool(self.connection, self.counters)
+        spool = Spool(self.connection, self.counters, self._max_spool_bytes)
         client = self._factory.client(identity, spool_id=spool.spool_id)
         self.follower = Follower(self.run, spool, client, self.clock)
         client.start()

@@ -18,6 +18,7 @@ from sentinel.transport.paths import (
     root_warning,
     run_dir,
     runtime_dir,
+    shared_memory_room,
 )
 from sentinel.transport.ring import DEFAULT_CAPACITY_BYTES, fitting_capacity
 
@@ -98,7 +99,7 @@ def _check_state_directory(directory: Path) -> CheckResult:
     message = f"{home_dir()} is writable, {_format_mib(free)} free"
     mount = find_mount(home_dir())
     if mount.is_remote:
-        message += f", on a file server ({mount.type}): runs are copied there from shared memory"
+        message += f", on a file server ({mount.type})"
     if free < MIN_FREE_BYTES:
         remedy = "free some space, or set SENTINEL_HOME to a disk with at least "
         remedy += _format_mib(MIN_FREE_BYTES)
@@ -123,6 +124,9 @@ def _check_shared_memory(directory: Path) -> CheckResult:
         )
         remedy += "buffered while the agent restarts"
         return warn("shared memory", f"{message}: rings are smaller than the default", remedy)
+    if not shared_memory_room(directory):
+        remedy = "enlarge /dev/shm; until then a disk that does not respond delays notifications"
+        return warn("shared memory", f"{message}: the database is in the state directory", remedy)
     return ok("shared memory", message)
 
 

@@ -49,10 +49,11 @@ _NOT_PROMISED = """\
 - A receiver can get a notification twice if it accepts one without an answer, or if the agent is
   killed between sending it and storing that it was sent. Both copies carry the same idempotency
   key.
-- While the home directory cannot be used, history is kept of the last 50,000 steps. If an agent
-  that starts cannot read the database there (no answer of a file server within 5 s; a disk that
-  is full or read-only, and a database of an earlier version), it begins a new one. The
-  earlier database is then set aside.
+- While the home directory cannot be used, the history is thinned to what fits in shared memory.
+  The end of a machine or container costs what was not copied to the home directory yet: records of
+  at most 5 seconds, longer while the home directory cannot be used. If an agent that starts cannot
+  read the database there (no response within 5 s; a disk that is full or read-only, and a database
+  of an earlier version), it begins a new one. The earlier database is then set aside.
 - No alert is possible while the only node of a run is down, because its agent is down too. If a
   run has [several nodes](nodes.md), the others report it. Prometheus detects it from outside
   (`deploy/prometheus/rules.yml`), and so does a [ping](notifications.md#ping-of-a-healthy-run)

@@ -70,8 +70,8 @@ class ArtifactError(Exception):
 def current_run_directory() -> Path | None:
     """The directory of the run that is monitored in this process; None outside a run.
 
-    It is in shared memory while the files of the run are there, as on a file server, which may
-    hang: the agent copies it to the home directory.
+    It is in shared memory while an agent works there, which copies it to the home directory: a
+    disk may not respond.
     """
     # The agent copies results too, and has no session.
     from sentinel.client.session import current_session  # noqa: PLC0415
@@ -81,9 +81,12 @@ def current_run_directory() -> Path | None:
         return None
     run = session.identity.run
     try:
-        current = paths.current_run_dir(run)
-        if paths.is_home_remote() or current.parent.parent != paths.home_dir():
-            return paths.fallback_run_dir(run)
+        shared = paths.shared_run_dir(run)
+        # Only an agent that works in shared memory locks that directory.
+        is_in_shared = paths.is_agent_running(paths.shared_state_path(run))
+        is_in_shared |= paths.current_run_dir(run).parent == shared
+        if is_in_shared or paths.is_home_remote():
+            return paths.shared_state_dir(run)
         return paths.run_dir(run)
     except OSError as error:
         log.warning("Results of insight are not stored: %s", paths.describe_error(error))

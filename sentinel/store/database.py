@@ -142,10 +142,13 @@ class UnsupportedSchemaError(sqlite3.DatabaseError):
     """A version of sentinel before 0.1.0 wrote the file; no migration exists for it."""
 
 
-def connect(path: Path, journal_mode: Literal["wal", "delete"] = "wal") -> sqlite3.Connection:
+def connect(
+    path: Path, journal_mode: Literal["wal", "delete"] | None = "wal"
+) -> sqlite3.Connection:
     """Open the database for the calling thread, create or migrate it; autocommit until `begin`.
 
-    The write-ahead log needs shared memory, which a file server does not have. Raises
+    The write-ahead log needs mapped memory, which a file server does not have. Without a
+    `journal_mode` that of the file stays: changing it waits for other connections. Raises
     NewerSchemaError if a later version of sentinel wrote it, and sqlite3.DatabaseError if it is not
     a database, has no migration to the current schema, or stays locked for `MAX_WAIT_SECONDS`.
     """
@@ -161,7 +164,7 @@ def connect(path: Path, journal_mode: Literal["wal", "delete"] = "wal") -> sqlit
         time.sleep(_RETRY_SECONDS)
 
 
-def _open(path: Path, journal_mode: Literal["wal", "delete"]) -> sqlite3.Connection:
+def _open(path: Path, journal_mode: Literal["wal", "delete"] | None) -> sqlite3.Connection:
     connection = sqlite3.connect(path, timeout=MAX_WAIT_SECONDS, isolation_level=None)
     try:
         version = _schema_version(connection)
@@ -170,7 +173,8 @@ def _open(path: Path, journal_mode: Literal["wal", "delete"]) -> sqlite3.Connect
         if version == 0:
             # Before the first page is written: later, only `vacuum` can change it.
             connection.execute("pragma auto_vacuum=incremental")
-        connection.execute(f"pragma journal_mode={journal_mode}")
+        if journal_mode is not None:
+            connection.execute(f"pragma journal_mode={journal_mode}")
         connection.execute(f"pragma journal_size_limit={MAX_IDLE_WAL_BYTES}")
         connection.execute("pragma synchronous=normal")
         if _schema_version(connection) != SCHEMA_VERSION:
@@ -208,6 +212,13 @@ def connect_read_only(path: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(uri, uri=True, timeout=10.0, isolation_level=None)
     try:
         version = _schema_version(connection)
+    except sqlite3.OperationalError as error:
+        connection.close()
+        if getattr(error, "sqlite_errorname", "") != "SQLITE_READONLY_ROLLBACK":
+            raise
+        # A killed process left a part of a transaction, which only a writer can undo.
+        connect(path, None).close()
+        return connect_read_only(path)
     except BaseException:
         connection.close()
         raise

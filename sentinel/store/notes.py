@@ -42,21 +42,22 @@ def read_note(path: Path) -> Note | None:
     try:
         with path.open("rb") as file:
             found = parse_object(file.read(MAX_FILE_BYTES).decode())
-        return Note(clean_note(str(found["text"])), str(found["author"]), float(found["time"]))
+        note = Note(clean_note(str(found["text"])), str(found["author"]), float(found["time"]))
     except (OSError, ValueError, KeyError, TypeError):
         return None
+    return note if note.text else None
 
 
 def write_note(path: Path, text: str, author: str, now: float) -> Note | None:
     """Replace the note; an empty text deletes it, and returns None. Raises OSError."""
     text = clean_note(text)
-    if not text:
-        path.unlink(missing_ok=True)
+    if not text and not path.exists():
         return None
+    # A file without a text, so that its copy in the home directory has none either.
     note = Note(text, clean(author, MAX_AUTHOR_CHARS).strip(), now)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     replace_file(path, json.dumps(note.to_dict()).encode())
-    return note
+    return note if text else None
 
 
 def clean_note(text: str) -> str:

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
+from typing import Literal
 
 from sentinel.model.counters import Counters
 from sentinel.model.storage_state import REPLACED, StorageState
@@ -32,7 +33,9 @@ MAX_SET_ASIDE = 3
 REPEATED_WITHIN_SECONDS = 120.0
 """Time within which the next damage is taken for the same."""
 
-_COMPANIONS = ("-wal", "-shm")
+_COMPANIONS = ("-wal", "-shm", "-journal")
+_LOGS = ("-wal", "-journal")
+"""Companions that hold a part of the content."""
 _SET_ASIDE = re.compile(r"\.corrupt-(\d+)$")
 
 
@@ -41,6 +44,7 @@ def open_storage(
     storage: StorageMonitor,
     counters: Counters,
     clock: Callable[[], float] = time.time,
+    journal_mode: Literal["wal"] | None = "wal",
 ) -> sqlite3.Connection:
     """Open the database; a damaged one is replaced, counted, and reported in `storage.state`.
 
@@ -55,9 +59,9 @@ def open_storage(
     if failure is None:
         if reason := _loss(path):
             path.touch()
-            return _replace(path, reason, storage, counters, clock)
+            replace_damaged(path, reason, storage, counters, clock)
         try:
-            return database.connect(path)
+            return database.connect(path, journal_mode)
         except sqlite3.DatabaseError as error:
             if classify(error) is not FailureKind.DAMAGED:
                 raise
@@ -67,7 +71,8 @@ def open_storage(
             reason = str(error)
     else:
         reason = str(failure.error)
-    return _replace(path, reason, storage, counters, clock)
+    replace_damaged(path, reason, storage, counters, clock)
+    return database.connect(path, journal_mode)
 
 
 def _loss(path: Path) -> str:
@@ -83,18 +88,23 @@ def _loss(path: Path) -> str:
         return "the file is missing"
 
 
-def _replace(
+def replace_damaged(
     path: Path,
     reason: str,
     storage: StorageMonitor,
     counters: Counters,
     clock: Callable[[], float],
-) -> sqlite3.Connection:
+) -> None:
+    """Set the database aside and begin a new one with what can be read of it; see `open_storage`.
+
+    It has no write-ahead log yet: that needs mapped memory, and a disk that does not respond would
+    then stop every thread. Raises sqlite3.Error, OSError.
+    """
     reason = " ".join(reason.split())
     log.error("The database cannot be read (%s); a new one is begun", reason)
     now, last = clock(), load_state(path, is_kept=True)
     moved = set_aside(path)
-    database.connect(path).close()
+    database.connect(path, "delete").close()
     found = Salvage()
     # What was copied may be what is damaged, so less is copied if it happens again soon.
     repeats = last.repeats + 1 if 0 <= now - last.since < REPEATED_WITHIN_SECONDS else 0
@@ -114,7 +124,6 @@ def _replace(
         repeats=repeats,
     )
     save_state(path, storage.state)
-    return database.connect(path)
 
 
 def save_state(path: Path, state: StorageState) -> None:
@@ -131,7 +140,7 @@ def load_state(path: Path, *, is_kept: bool = False) -> StorageState:
     try:
         state = StorageState(**json.loads(_state_path(path).read_text()))
         if state.mode == REPLACED:
-            is_kept = is_kept or path.with_name(str(state.set_aside)).is_file()
+            is_kept = is_kept or (path.parent / str(state.set_aside)).is_file()
         return state if is_kept else StorageState(number=int(state.number))
     except (OSError, ValueError, TypeError):
         return StorageState()
@@ -142,19 +151,21 @@ def _state_path(path: Path) -> Path:
 
 
 def set_aside(path: Path) -> Path | None:
-    """Rename the database and its write-ahead log; delete all set-aside ones but the newest.
+    """Rename the database and its logs; delete all set-aside ones but the newest.
 
     Returns the new path, or None if there was no file.
     """
-    moved = _new_name(path)
+    moved = set_aside_path(path)
     path.with_name(f"{path.name}-shm").unlink(missing_ok=True)
     try:
         path.rename(moved)
     except FileNotFoundError:
-        path.with_name(f"{path.name}-wal").unlink(missing_ok=True)
+        for suffix in _LOGS:
+            path.with_name(path.name + suffix).unlink(missing_ok=True)
         return None
-    with suppress(FileNotFoundError):
-        path.with_name(f"{path.name}-wal").rename(moved.with_name(f"{moved.name}-wal"))
+    for suffix in _LOGS:
+        with suppress(FileNotFoundError):
+            path.with_name(path.name + suffix).rename(moved.with_name(moved.name + suffix))
     for old in set_aside_files(path)[:-MAX_SET_ASIDE]:
         for suffix in ("", *_COMPANIONS):
             old.with_name(old.name + suffix).unlink(missing_ok=True)
@@ -174,7 +185,7 @@ def _numbered(path: Path) -> list[tuple[int, Path]]:
     )
 
 
-def _new_name(path: Path) -> Path:
-    """The time in seconds, but after that of the newest one."""
+def set_aside_path(path: Path) -> Path:
+    """Name under which a database is set aside: the time in seconds, after that of the newest."""
     newest = max((number for number, _ in _numbered(path)), default=0)
     return path.with_name(f"{path.name}.corrupt-{max(int(time.time()), newest + 1)}")

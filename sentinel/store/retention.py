@@ -81,7 +81,7 @@ class HistoryRetention:
 
     history: History
     full_steps: int
-    max_bytes: int
+    max_bytes: float
     monotonic: Callable[[], float] = time.monotonic
     max_blocks_per_level: int = MAX_BLOCKS_PER_LEVEL
     min_full_steps: int = MIN_FULL_STEPS

@@ -28,8 +28,6 @@ class FailureKind(Enum):
     """The file cannot be read: it is set aside, and a new one begun."""
     UNUSABLE = "unusable"
     """The directory cannot be used: another one is used meanwhile."""
-    USABLE_AGAIN = "usable again"
-    """The home directory can be used again: the run moves back there. Nothing is lost."""
 
 
 class StorageFailure(Exception):  # noqa: N818 - the agent is replaced; the process continues
@@ -92,6 +90,8 @@ class StorageMonitor:
     """
 
     state: StorageState = field(default_factory=StorageState)
+    is_in_memory: bool = False
+    """Whether the agent works in shared memory."""
     reads_again_until: float = 0.0
     """Records up to this time (epoch seconds) are read again, since the positions were lost."""
     _failure: StorageFailure | None = field(default=None, init=False)

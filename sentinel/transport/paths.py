@@ -1,9 +1,10 @@
 """Paths of the files of a run, and the lock that marks a running agent.
 
-The run directory holds what must last: `$SENTINEL_HOME/runs/<run id>`, by default below the user's
+What must last is in the home directory: `$SENTINEL_HOME/runs/<run id>`, by default below the user's
 state directory. What the processes of a node share is in shared memory, see `runtime_dir`: rings,
-unless it is too small for them, the lock and the start log of the agent, and the run directory
-itself, in `state`, while the one in the home directory cannot be used.
+unless it is too small for them, the lock and the start log of the agent, and in `state` the run
+directory in which the agent works. Its files are copied to the home directory, whose disk may not
+respond.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import os
 import re
 import stat
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
@@ -30,6 +32,10 @@ BASELINES_NAME = "baselines"
 """Directory of the trajectories of healthy runs."""
 INSIGHT_NAME = "insight"
 """Directory in that of a run with the results of insight."""
+MIN_DATABASE_BYTES = 8 << 20
+"""Room in shared memory that a database needs."""
+_DATABASE_SHARE = 0.25
+"""Share of the free shared memory that a database may take."""
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - owner and mode of what is in it are checked
 _RUNTIME_DIR_NAMES = 10
 """How many names another user must take in shared memory before the home directory is used."""
@@ -40,7 +46,9 @@ _HANG_MEMORY_SECONDS = 30.0
 _RUN_ID = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}")
 _RING_NAME = re.compile(r"(\d+)-(\d+)\.ring")
 _OWNER_FILE = "owner_host"
-_FALLBACK_NAME = "state"
+_STATE_NAME = "state"
+HOME_RINGS_NAME = "rings-at-home"
+"""Name of the empty file in shared memory that marks rings in the home directory."""
 REMOVED_SUFFIX = ".removed"
 """Suffix of the empty file that marks a ring which was read and removed."""
 
@@ -163,9 +171,27 @@ def shared_run_dir(run_id: str) -> Path:
     return runtime_dir(make=False) / validate_run_id(run_id)
 
 
-def fallback_run_dir(run_id: str) -> Path:
+def shared_state_path(run_id: str) -> Path:
+    """Path of the run directory in shared memory. Creates nothing. Raises RunIdError."""
+    return shared_run_dir(run_id) / _STATE_NAME
+
+
+def shared_state_dir(run_id: str) -> Path:
     """Run directory in shared memory, created if missing. Raises like `run_dir`."""
-    return _make_private_dir(ring_dir(run_id) / _FALLBACK_NAME)
+    return _make_private_dir(ring_dir(run_id) / _STATE_NAME)
+
+
+def shared_memory_room(directory: Path) -> int:
+    """Bytes of the shared memory at `directory` that a database may take; 0 if it needs more.
+
+    0 too if the directory does not exist.
+    """
+    try:
+        status = os.statvfs(directory)
+    except OSError:
+        return 0
+    share = int(status.f_bavail * status.f_frsize * _DATABASE_SHARE)
+    return share if share >= MIN_DATABASE_BYTES else 0
 
 
 def path_digest(path: Path) -> str:
@@ -181,7 +207,7 @@ def current_run_dir(run_id: str) -> Path:
 
     That is in shared memory while its database is there, else in the home directory.
     """
-    fallback = shared_run_dir(run_id) / _FALLBACK_NAME
+    fallback = shared_run_dir(run_id) / _STATE_NAME
     return fallback if (fallback / DATABASE_NAME).exists() else home_dir() / "runs" / run_id
 
 
@@ -191,7 +217,7 @@ def list_current_run_dirs() -> dict[str, Path]:
     A home directory whose file server does not answer is left out, see `read_home`.
     """
     directories = {path.name: path for path in _list_home_runs()}
-    for database in runtime_dir(make=False).glob(f"*/{_FALLBACK_NAME}/{DATABASE_NAME}"):
+    for database in runtime_dir(make=False).glob(f"*/{_STATE_NAME}/{DATABASE_NAME}"):
         directories[database.parent.parent.name] = database.parent
     return dict(sorted(directories.items()))
 
@@ -228,9 +254,15 @@ def list_runs() -> list[str]:
 
 
 def list_rings(run_id: str) -> list[Path]:
-    """Every ring of a run, by attempt, then rank. Creates nothing, and never waits for a server."""
-    directories = [shared_run_dir(run_id)]
-    if not is_home_remote():
+    """Every ring of a run, by attempt, then rank. Creates nothing, and never waits for a server.
+
+    While the agent works in shared memory, the home directory, whose disk may not respond, is read
+    only if it is known to have rings.
+    """
+    shared = shared_run_dir(run_id)
+    directories = [shared]
+    is_agent_shared = (shared / _STATE_NAME / DATABASE_NAME).exists()
+    if not is_home_remote() and (not is_agent_shared or (shared / HOME_RINGS_NAME).exists()):
         directories.append(home_dir() / "runs" / run_id)
     rings: list[tuple[int, int, Path]] = []
     for directory in directories:
@@ -246,12 +278,19 @@ def list_shared_rings() -> list[Path]:
     return sorted(runtime_dir(make=False).glob("*/*.ring"))
 
 
+def mark_home_rings(run_id: str) -> None:
+    """Record that rings of the run are in the home directory, see `list_rings`."""
+    # Without an inode for this file the agent cannot work in shared memory either.
+    with suppress(OSError):
+        (ring_dir(run_id) / HOME_RINGS_NAME).touch(mode=0o600)
+
+
 def mark_ring_removed(run_id: str, ring: Path) -> None:
     """Record that a ring is about to be removed, so that its attempt number is not reused.
 
     The mark is in shared memory; the agent moves it to the home directory at its end.
     """
-    (fallback_run_dir(run_id) / f"{ring.name}{REMOVED_SUFFIX}").touch(mode=0o600)
+    (shared_state_dir(run_id) / f"{ring.name}{REMOVED_SUFFIX}").touch(mode=0o600)
 
 
 def is_home_remote() -> bool:
@@ -344,7 +383,7 @@ class _HangingHome:
 
 def removed_ring_names(run_id: str) -> set[str]:
     """File names of the run's removed rings. Creates nothing. Waits like `read_home`."""
-    shared = shared_run_dir(run_id) / _FALLBACK_NAME
+    shared = shared_run_dir(run_id) / _STATE_NAME
     names = (*_list_names(shared), *read_home(run_id).names)
     return {name.removesuffix(REMOVED_SUFFIX) for name in names if name.endswith(REMOVED_SUFFIX)}
 
@@ -363,6 +402,15 @@ def write_owner_host(run_id: str, host: str) -> None:
 def is_agent_running(directory: Path) -> bool:
     """Whether an agent holds the lock in that directory. Never waits, creates nothing."""
     return is_locked(directory / AGENT_LOCK)
+
+
+def is_copy(directory: Path) -> bool:
+    """Whether a run directory is the copy of one in a shared memory that this process lacks.
+
+    Its agent runs, as in another container, and overwrites what others store there.
+    """
+    # An agent that works in the home directory has a write-ahead log there.
+    return is_agent_running(directory) and not (directory / f"{DATABASE_NAME}-wal").exists()
 
 
 def is_locked(path: Path) -> bool:

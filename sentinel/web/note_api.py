@@ -11,6 +11,7 @@ from typing import Any
 from sentinel.model.clean_text import clean
 from sentinel.store.notes import MAX_NOTE_CHARS, read_note, write_note
 from sentinel.store.run_summary import note_in_summary
+from sentinel.transport.paths import is_copy
 from sentinel.web.suppression_api import RequestError, author_of, parse_request
 
 log = logging.getLogger(__name__)
@@ -43,6 +44,10 @@ class NoteApi:
             raise RequestError(400, f"A note has at most {MAX_NOTE_CHARS} characters.")
         author = author_of(request, user)
         try:
+            if is_copy(self._path.parent):
+                raise RequestError(
+                    409, "The agent works in another shared memory. Write the note on its own page."
+                )
             note = write_note(self._path, request["text"], author, self._clock())
             note_in_summary(self._path.parent, note)
         except OSError as error:

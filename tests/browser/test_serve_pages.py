@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
@@ -147,7 +148,7 @@ def test_settings_are_columns_and_a_note_is_written(page, url, home):
     page.get_by_role("textbox", name="Note").fill("")
     page.get_by_role("button", name="Save", exact=True).click()
     expect(page.get_by_role("button", name="Add a note")).to_be_visible()
-    assert not (home / "runs" / HEALTHY / "note.json").exists()
+    assert json.loads((home / "runs" / HEALTHY / "note.json").read_text())["text"] == ""
 
 
 def test_a_run_that_is_over_has_everything(page, url):

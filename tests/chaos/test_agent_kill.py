@@ -19,7 +19,7 @@ from sentinel.model.record import Event
 from sentinel.store import notification_codec
 from sentinel.store.database import connect
 from sentinel.store.history import History
-from sentinel.transport.paths import run_dir
+from sentinel.transport.paths import current_run_dir
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(1200)]
 
@@ -77,7 +77,7 @@ def run_with_kills(run, kills):
         for trainer in trainers:
             release(trainer)
         assert agent.wait(300.0) == 0
-    with closing(connect(run_dir(run) / "sentinel.db")) as database:
+    with closing(connect(current_run_dir(run) / "sentinel.db")) as database:
         records = [each for each in History(database).records(run) if each.event is Event.STEP]
         rows = database.execute(
             "select notification, state from outbox order by created"
@@ -87,7 +87,7 @@ def run_with_kills(run, kills):
 
 def is_agent_up(run, pid):
     try:
-        return json.loads((run_dir(run) / "agent.json").read_text())["pid"] == pid
+        return json.loads((current_run_dir(run) / "agent.json").read_text())["pid"] == pid
     except FileNotFoundError:
         return False
 

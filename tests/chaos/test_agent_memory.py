@@ -17,7 +17,7 @@ from support.rank_processes import until
 from sentinel.model.record import Event
 from sentinel.store.database import connect
 from sentinel.transport.identity import Identity
-from sentinel.transport.paths import ring_path, run_dir
+from sentinel.transport.paths import current_run_dir, ring_path
 from sentinel.transport.record_codec import RecordEncoder, StepStamp
 from sentinel.transport.ring import RingWriter
 
@@ -73,7 +73,7 @@ class Writer:
 def wait_for_step(step):
     """Wait until the agent has stored that step."""
     query = "select coalesce(max(step), 0) from step where event = 'step'"
-    with closing(connect(run_dir(RUN) / "sentinel.db")) as database:
+    with closing(connect(current_run_dir(RUN) / "sentinel.db")) as database:
         until(lambda: database.execute(query).fetchone()[0] >= step, 300.0, f"step {step}")
 
 

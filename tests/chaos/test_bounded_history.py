@@ -6,16 +6,17 @@ import os
 import subprocess
 import sys
 import time
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
+from sqlite3 import DatabaseError
 
 import pytest
 from support.rank_processes import ranks, release, until
 
 from sentinel.model.record import Event
-from sentinel.store.database import connect
+from sentinel.store.database import connect, connect_read_only
 from sentinel.store.history import History
-from sentinel.transport.paths import run_dir
+from sentinel.transport.paths import current_run_dir, run_dir
 
 STEPS = 1800
 KL = [0.02 + 0.0001 * (step % 7) for step in range(1500)] + [0.9 + 0.001 * n for n in range(300)]
@@ -39,8 +40,8 @@ def test_a_long_run_is_thinned_and_the_home_is_pruned(tmp_path, monkeypatch):
             values={"kl": KL, "loss": [1.0], **signals},
         )  # fmt: skip
         agent = subprocess.Popen([sys.executable, "-m", "sentinel", "agent", "--run", run])
-        database = run_dir(run) / "sentinel.db"
-        until(lambda: database.exists() and onsets(database), PATIENCE_SECONDS, "onset estimated")
+        database = current_run_dir(run) / "sentinel.db"
+        until(lambda: onsets(database), PATIENCE_SECONDS, "onset estimated")
         until(lambda: whole_steps(database) < STEPS - 300, PATIENCE_SECONDS, "steps are thinned")
         libraries = Path(f"/proc/{agent.pid}/maps").read_text()
         release(trainer)
@@ -72,11 +73,15 @@ def make_old_run(megabytes):
 
 
 def whole_steps(database):
-    with closing(connect(database)) as connection:
+    with closing(connect_read_only(database)) as connection:
         rows = History(connection).rows()
         return sum(record.event is Event.STEP for _, record in rows)
 
 
 def onsets(database):
-    with closing(connect(database)) as connection:
+    with (
+        suppress(FileNotFoundError, DatabaseError),
+        closing(connect_read_only(database)) as connection,
+    ):
         return [each for each in History(connection).incidents() if each["onset"]]
+    return []

@@ -7,7 +7,15 @@ import time
 from contextlib import ExitStack, closing
 
 import pytest
-from support.home_faults import can_mount, hanging_mount, small_disk
+from support.home_faults import (
+    can_freeze,
+    can_mount,
+    disk,
+    frozen,
+    hanging_mount,
+    small_disk,
+    stopped,
+)
 from support.home_runs import database, home_run, is_served_from
 from support.rank_processes import until
 
@@ -47,20 +55,14 @@ def test_a_run_goes_through_every_unusable_home_without_a_lost_step(tmp_path):
         opened = run.until_seen(STORAGE)
         assert "cannot be written (File exists)" in str(opened)
         home.unlink()
-        until(is_served_from(home), 240.0, "the run moves to the home directory")
+        until(is_served_from(home), 240.0, "the run is copied to the home directory")
         run.until_seen(STORAGE, "resolved")
 
-        # The file keeps the agent from making the directory again before it is reported.
-        home.rename(tmp_path / "away")
-        home.touch()
-        shutil.rmtree(tmp_path / "away")
-        run.until_seen("was deleted or replaced")
-        home.unlink()
-        until(is_served_from(home), 240.0, "the run moves back")
-
+        shutil.rmtree(home)
+        until(is_served_from(home), 240.0, "the directory is made again")
         home.rename(tmp_path / "away")
         home.mkdir()
-        until(is_served_from(home), 240.0, "the run moves to the new directory")
+        until(is_served_from(home), 240.0, "the run is copied to the new directory")
         (tmp_path / "nan").touch()
         run.until_seen("nan_or_inf")
         steps = run.end()
@@ -103,13 +105,11 @@ def test_a_full_disk_is_reported_and_nothing_is_lost(tmp_path):
         if can_mount():
             stack.enter_context(small_disk(home, "24m"))
         run = stack.enter_context(home_run(tmp_path))
-        until(is_served_from(home), 240.0, "the run is in the home directory")
+        until(is_served_from(home), 240.0, "the run is copied to the home directory")
         if can_mount():
-            assert (database(home).parent / "reserve").stat().st_size == 4 << 20
             fill(home)
             opened = run.until_seen(STORAGE)
             assert " MiB free since" in str(opened)
-            assert not (database(home).parent / "reserve").exists(), "it is given up"
         else:
             shutil.rmtree(home)
             home.touch()
@@ -118,8 +118,6 @@ def test_a_full_disk_is_reported_and_nothing_is_lost(tmp_path):
         run.until_seen("nan_or_inf")
         (home / "filler").unlink() if can_mount() else home.unlink()
         run.until_seen(STORAGE, "resolved")
-        until(is_served_from(home), 240.0, "the run moves back")
-        assert (database(home).parent / "reserve").exists(), "it is made again"
         steps = run.end()
 
         assert stored_steps(home) == list(range(1, steps + 1))
@@ -201,25 +199,50 @@ def test_shared_memory_that_is_too_small_for_a_ring(tmp_path):
 
 
 @pytest.mark.fault("S4")
-def test_a_disk_that_stalls_delays_the_agent_and_not_the_training(tmp_path):
-    """A second process holds the write lock of the database: the commit of the agent waits."""
+def test_a_locked_database_in_the_home_directory_delays_nothing(tmp_path):
+    """A second process holds the write lock of the database."""
     home = tmp_path / "home"
     with home_run(tmp_path) as run:
-        until(is_served_from(home), 240.0, "the run is in the home directory")
-        with closing(connect(database(home))) as connection:
-            until(lambda: stored_steps(home), 240.0, "a step is stored")
-            connection.execute("begin immediate")
+        until(is_served_from(home), 240.0, "the run is copied to the home directory")
+        with closing(connect(database(home), "delete")) as connection:
+            connection.execute("begin exclusive")
             (tmp_path / "nan").touch()
-            before = len(stored_steps(home))
-            ring = next((tmp_path / "shm" / "home").glob("*.ring"))
-            first = sequence(ring)
-            until(lambda: sequence(ring) > first + 100, 240.0, "the training continues")
-            assert len(stored_steps(home)) == before
+            run.until_seen("nan_or_inf")
             connection.execute("rollback")
-        run.until_seen("nan_or_inf")
         steps = run.end()
 
     assert stored_steps(home) == list(range(1, steps + 1))
+
+
+@pytest.mark.fault("S4")
+@pytest.mark.parametrize("agent", ["with short intervals", "of the trainer"])
+def test_a_frozen_disk_delays_no_notification(tmp_path, agent):
+    """A filesystem that accepts no write; where mounting is not permitted, a patched agent."""
+    home = tmp_path / "home"
+    home.mkdir()
+    starts_agent = agent == "of the trainer" and can_freeze()
+    with ExitStack() as stack:
+        if can_freeze():
+            stack.enter_context(disk(home, tmp_path / "image"))
+        remote = "" if can_freeze() else "stops"
+        run = stack.enter_context(home_run(tmp_path, remote=remote, starts_agent=starts_agent))
+        until(is_served_from(home), 240.0, "the run is copied to the home directory")
+        with frozen(home) if can_freeze() else stopped(home):
+            # A copy begins, and waits.
+            (tmp_path / "nan").touch()
+            run.until_seen("nan_or_inf")
+            opened = run.until_seen("does not respond")
+            ring = next((tmp_path / "shm" / "home").glob("*.ring"))
+            first = sequence(ring)
+            until(lambda: sequence(ring) > first + 20, 240.0, "the training continues")
+        run.until_seen(STORAGE, "resolved")
+        steps = run.end()
+        until(lambda: not (tmp_path / "shm" / "home").exists(), 240.0, "the last copy is made")
+
+        assert stored_steps(home) == list(range(1, steps + 1))
+    assert opened["commonLabels"]["severity"] == "warning"
+    keys = [request.headers["webhook-id"] for request in run.receiver.accepted]
+    assert len({*keys}) == len(keys), "nothing is sent twice"
 
 
 def sequence(ring):

@@ -16,7 +16,7 @@ from support.webhook_receiver import Receiver
 from sentinel.store import notification_codec, silences
 from sentinel.store.database import connect
 from sentinel.store.silences import Silence
-from sentinel.transport.paths import run_dir
+from sentinel.transport.paths import current_run_dir, run_dir
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(600)]
 
@@ -68,14 +68,14 @@ class MonitoredRun:
 
     def _is_agent_up(self):
         try:
-            agent = json.loads((run_dir(self.run) / "agent.json").read_text())
+            agent = json.loads((current_run_dir(self.run) / "agent.json").read_text())
         except FileNotFoundError:
             return False
         return agent["pid"] == self.agent.pid
 
     def rows(self, query):
         """Rows of the database of the run."""
-        with closing(connect(run_dir(self.run) / "sentinel.db")) as database:
+        with closing(connect(current_run_dir(self.run) / "sentinel.db")) as database:
             return database.execute(query).fetchall()
 
     def step_count(self):
@@ -93,11 +93,9 @@ def of_detector(names, detector):
 
 
 def test_a_silenced_notification_is_sent_once_after_kills(receiver):
-    with (
-        ranks() as start_rank,
-        closing(connect(run_dir("silenced") / "sentinel.db")) as user_connection,
-    ):
-        silences.add_silence(user_connection, Silence("", time.time(), time.time() + 3600, "ana"))
+    with closing(connect(run_dir("silenced") / "sentinel.db")) as connection:
+        silences.add_silence(connection, Silence("", time.time(), time.time() + 3600, "ana"))
+    with ranks() as start_rank:
         run = MonitoredRun(start_rank, "silenced", DIVERGED)
         run.start_agent()
         until(
@@ -110,7 +108,8 @@ def test_a_silenced_notification_is_sent_once_after_kills(receiver):
         until(lambda: run.step_count() == len(DIVERGED), TIMEOUT_SECONDS, "every step processed")
         assert run.notifications() == []
         run.kill()
-        silences.expire_silences(user_connection, "", time.time())
+        with closing(connect(current_run_dir("silenced") / "sentinel.db")) as connection:
+            silences.expire_silences(connection, "", time.time())
         run.start_agent()
         until(partial(is_queued, run, "nan_or_inf#1:opened"), TIMEOUT_SECONDS, "sent")
         run.kill()

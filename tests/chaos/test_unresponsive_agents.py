@@ -27,7 +27,7 @@ import sentinel
 from sentinel.client import session
 from sentinel.store.database import connect
 from sentinel.store.journal import Journal
-from sentinel.transport.paths import ring_path, run_dir
+from sentinel.transport.paths import current_run_dir, ring_path
 from sentinel.transport.ring import MIN_CAPACITY_BYTES, RingReader
 from sentinel.transport.ring_layout import RING_VERSION
 
@@ -83,7 +83,7 @@ def agent_of_the_run(stderr=subprocess.DEVNULL):
 
 
 def query(text):
-    with closing(connect(run_dir(RUN) / "sentinel.db")) as database:
+    with closing(connect(current_run_dir(RUN) / "sentinel.db")) as database:
         return database.execute(text).fetchall()
 
 
@@ -93,7 +93,7 @@ def stored_steps():
 
 def dropped():
     """Dropped records by reason, as the agent exports them."""
-    url = re.search(r'"url": "([^"]+)"', (run_dir(RUN) / "agent.json").read_text())[1]
+    url = re.search(r'"url": "([^"]+)"', (current_run_dir(RUN) / "agent.json").read_text())[1]
     text = urllib.request.urlopen(f"{url}/metrics", timeout=240).read().decode()
     pattern = r'^sentinel_dropped_records_total\{.*?reason="(\w+)".*?\} (\S+)$'
     return {reason: float(n) for reason, n in re.findall(pattern, text, re.MULTILINE) if float(n)}
@@ -113,7 +113,7 @@ def test_a_stopped_and_then_a_dead_agent_are_not_noticed_by_the_training(monkeyp
             until(lambda: len(stored_steps()) >= 598, TIMEOUT_SECONDS, "the agent has caught up")
             assert dropped() == {}
         path = ring_path(RUN, 0, 0)
-        with closing(connect(run_dir(RUN) / "sentinel.db")) as database:
+        with closing(connect(current_run_dir(RUN) / "sentinel.db")) as database:
             read_to = Journal(database).positions()[str(path)].cursor
         before = resident_bytes()
         training.log(30_000)

@@ -14,7 +14,7 @@ from support.webhook_receiver import Receiver
 from sentinel.store import notification_codec
 from sentinel.store.database import connect
 from sentinel.store.history import History
-from sentinel.transport.paths import is_agent_running, ring_dir, run_dir
+from sentinel.transport.paths import current_run_dir, is_agent_running, ring_dir
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -83,7 +83,7 @@ def test_two_ranks_save_call_and_stop_at_the_step_of_the_notification(receiver, 
     assert 60 < last < 20_000
     assert saves == [last]
     assert calls == [[last, "acting/nan_or_inf#1", ["checkpoint", "stop"]]]
-    with closing(connect(run_dir("acting") / "sentinel.db")) as database:
+    with closing(connect(current_run_dir("acting") / "sentinel.db")) as database:
         rows = database.execute("select incident, number, step from command").fetchall()
         notifications = [
             notification_codec.decode(text)

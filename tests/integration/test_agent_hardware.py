@@ -18,7 +18,7 @@ from sentinel.store.database import connect
 from sentinel.store.history import History
 from sentinel.store.journal import Journal
 from sentinel.transport.identity import Identity
-from sentinel.transport.paths import ring_path, run_dir
+from sentinel.transport.paths import current_run_dir, ring_path
 from sentinel.transport.record_codec import RecordEncoder, StepStamp
 from sentinel.transport.ring import RingWriter
 
@@ -98,7 +98,7 @@ def test_network_and_disk_throughput_is_shown_exported_and_stored(ring, monkeypa
 
     assert state["machine"]["host"] == rates
     assert 'sentinel_host_network_sent_bytes_per_second{run="live"} 2e+06' in text
-    with closing(connect(run_dir("live") / "sentinel.db")) as database:
+    with closing(connect(current_run_dir("live") / "sentinel.db")) as database:
         stored = [
             each.values
             for each in History(database).records("live")
@@ -118,7 +118,7 @@ def test_measurements_are_stored_with_their_heartbeat(ring):
     agent.run_once()
     close(agent)
 
-    with closing(connect(run_dir("live") / "sentinel.db")) as database:
+    with closing(connect(current_run_dir("live") / "sentinel.db")) as database:
         records = History(database).records("live")
         stored = [each for each in records if each.event is Event.HEARTBEAT]
         journalled = Journal(database).entries_since_snapshot("live")
@@ -145,7 +145,7 @@ def test_the_database_has_a_view_of_the_metadata(ring):
     agent.run_once()
     close(agent)
 
-    with closing(connect(run_dir("live") / "sentinel.db")) as database:
+    with closing(connect(current_run_dir("live") / "sentinel.db")) as database:
         found = dict(database.execute("select key, value from run_metadata"))
     assert (found["framework"], found["beta"], found["torch"]) == ("trl", 0.1, "2")
 

@@ -39,7 +39,7 @@ def make_agent(**settings):
 
 
 def queued_notifications():
-    with closing(connect(run_dir("live") / "sentinel.db")) as database:
+    with closing(connect(current_run_dir("live") / "sentinel.db")) as database:
         return database.execute("select count(*) from outbox").fetchone()[0]
 
 
@@ -126,7 +126,7 @@ def test_a_locked_database_is_not_moved_aside(monkeypatch):
     path = run_dir("live") / "sentinel.db"
     connect(path).close()
 
-    def raise_locked(_):
+    def raise_locked(*_):
         raise sqlite3.OperationalError("database is locked")
 
     monkeypatch.setattr("sentinel.store.database.connect", raise_locked)
@@ -207,18 +207,19 @@ def test_an_agent_that_is_asked_to_stop_reads_what_the_rings_hold(monkeypatch):
         agent.request_stop("SIGTERM")
         agent.serve()
 
-    with closing(connect(run_dir("live") / "sentinel.db")) as database:
+    with closing(connect(current_run_dir("live") / "sentinel.db")) as database:
         query = "select count(*) from step where event = 'step'"
         assert database.execute(query).fetchone() == (3000,)
 
 
 def test_what_is_stored_until_the_sink_workers_end_moves_to_shared_memory(monkeypatch):
-    """Otherwise the next agent would send again what arrived meanwhile."""
+    """Of an agent that works in the home directory: the next would send again what arrived."""
+    monkeypatch.setattr("sentinel.agent.run_directory.shared_memory_room", lambda _: 0)
     agent = make_agent()
     stop = agent.dispatcher.stop
 
     def deliver_and_stop(timeout):
-        with closing(connect(run_dir("live") / "sentinel.db")) as database:
+        with closing(connect(current_run_dir("live") / "sentinel.db")) as database:
             database.execute("insert or replace into sink_pause values('webhook', 7.0)")
         return stop(timeout)
 
@@ -244,4 +245,4 @@ def test_a_detector_that_cannot_be_built_is_no_damage(monkeypatch):
     monkeypatch.setattr(pipeline, "build", fail)
     with pytest.raises(TypeError, match="limit"):
         make_agent()
-    assert not list(run_dir("live").glob("*.corrupt-*"))
+    assert not list(current_run_dir("live").glob("*.corrupt-*"))

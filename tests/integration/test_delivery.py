@@ -13,7 +13,7 @@ from support.webhook_receiver import Receiver
 
 from sentinel.notify import outbox
 from sentinel.store.database import connect
-from sentinel.transport.paths import run_dir
+from sentinel.transport.paths import current_run_dir
 
 TIMEOUT_SECONDS = 240.0
 DIVERGED = [1.0] * 10 + [float("nan")] * 30
@@ -136,7 +136,7 @@ def test_each_receiver_gets_its_notifications_and_a_revoked_one_loses_none(recei
     first, *between, last = pings(receivers["ping"])
     assert (first, last) == ("/start", "/fail"), "the run finished while a critical case fires"
     assert "/fail" in between
-    connection = connect(run_dir("delivered") / "sentinel.db")
+    connection = connect(current_run_dir("delivered") / "sentinel.db")
     (problem,) = outbox.delivery_problems(connection)
     states = outbox.count_by_state(connection)
     connection.close()

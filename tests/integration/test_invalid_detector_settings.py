@@ -22,7 +22,7 @@ from sentinel.model.record import WHOLE_RUN, Event, Record
 from sentinel.signals.hardware import NodeMeasurements
 from sentinel.store.database import connect
 from sentinel.store.silences import Silence, add_silence, expire_silences
-from sentinel.transport.paths import run_dir
+from sentinel.transport.paths import current_run_dir
 
 INVALID_TABLES = """
 [detectors.kl_blowp]
@@ -90,7 +90,7 @@ def serve_sick_run(check):
 
 
 def read_metrics():
-    agent = json.loads((run_dir("live") / "agent.json").read_text())
+    agent = json.loads((current_run_dir("live") / "agent.json").read_text())
     with urlopen(f"{agent['url']}/metrics", timeout=10.0) as response:
         return response.read().decode()
 

@@ -23,7 +23,7 @@ from sentinel.pipeline.replay import replay_records
 from sentinel.readers.follow import LogFollower
 from sentinel.readers.format_detection import open_log
 from sentinel.store.history import incident_to_dict
-from sentinel.transport.paths import run_dir
+from sentinel.transport.paths import current_run_dir
 
 DETECTORS = load_classes("detectors")
 NOW = 1.9e9
@@ -190,7 +190,7 @@ def serve_live_run(rows):
         for rank in (0, 1):
             begin(rank, world=2, steps=len(rows), values=values, ending="finished")
         agent = Agent("live", load_settings({"port": 0, "node_poll_seconds": 0}))
-        outcome = run_dir("live") / "outcome.json"
+        outcome = current_run_dir("live") / "outcome.json"
         until(lambda: agent.run_once() or outcome.exists(), 240.0, "the run has ended")
         judged = agent.processor.pipeline
         until(lambda: agent.run_once() or not judged.undated_incidents, 240.0, "all are dated")

@@ -103,6 +103,12 @@ class Run:
 
     @property
     def directory(self):
+        """Where the files of the run are now."""
+        shared = self.folder.glob("rings/*/state/sentinel.db")
+        return next((database.parent for database in shared), None) or self.home
+
+    @property
+    def home(self):
         return next((self.folder / "home" / "runs").iterdir())
 
     def agent_pid(self):

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from support.rank_processes import until
 
-from sentinel.transport.paths import run_dir
+from sentinel.transport.paths import current_run_dir
 
 SCRIPT = """
 import sys, time
@@ -41,12 +41,16 @@ def train(ending, outcome):
     command = [sys.executable, "-c", SCRIPT, ending]
     subprocess.run(command, timeout=240, stderr=subprocess.DEVNULL, check=False)
     until(lambda: outcome_file().get("outcome") == outcome, 240.0, f"the outcome is {outcome}")
-    until(lambda: not (run_dir("requeued") / "agent.json").exists(), 240.0, "the agent has ended")
+    until(
+        lambda: not (current_run_dir("requeued") / "agent.json").exists(),
+        240.0,
+        "the agent has ended",
+    )
 
 
 def outcome_file():
     try:
-        return json.loads((run_dir("requeued") / "outcome.json").read_text())
+        return json.loads((current_run_dir("requeued") / "outcome.json").read_text())
     except FileNotFoundError:
         return {}
 

@@ -14,6 +14,7 @@ from support.webhook_receiver import Receiver, status
 from typer.testing import CliRunner
 
 from sentinel.cli.main import app
+from sentinel.transport.paths import current_run_dir
 
 TIMEOUT_SECONDS = 240.0
 LOSSES = [1.0] * 10 + [float("nan")] * 10
@@ -36,7 +37,7 @@ def agent_url(tmp_path):
             [sys.executable, "-m", "sentinel", "agent", "--run", "live"], env=environ
         )
         until(lambda: receiver.requests, TIMEOUT_SECONDS, "a request")
-        yield json.loads((tmp_path / "home/runs/live/agent.json").read_text())["url"]
+        yield json.loads((current_run_dir("live") / "agent.json").read_text())["url"]
         agent.terminate()
         agent.wait(TIMEOUT_SECONDS)
 

@@ -27,7 +27,7 @@ from sentinel.model.finding import Clear, Finding, Severity
 from sentinel.model.record import WHOLE_RUN, Event
 from sentinel.readers.follow import INITIAL_MAX_GAP_SECONDS
 from sentinel.store.database import connect
-from sentinel.transport.paths import run_dir
+from sentinel.transport.paths import current_run_dir
 
 
 @pytest.fixture(autouse=True)
@@ -160,7 +160,7 @@ def test_a_growing_checkpoint_folder_is_followed(tmp_path, clock):
 
 
 def queued_notifications():
-    with closing(connect(run_dir("mine") / "sentinel.db")) as database:
+    with closing(connect(current_run_dir("mine") / "sentinel.db")) as database:
         rows = database.execute("select * from outbox").fetchall()
     return [row for row in rows if "nan_or_inf" in str(row)]
 
@@ -279,7 +279,7 @@ def test_settings_in_a_log_are_metadata_of_the_run(path):
     watch.run_once()
     watch.stop_requested.set()
     watch.serve()
-    with closing(connect(run_dir("mine") / "sentinel.db")) as database:
+    with closing(connect(current_run_dir("mine") / "sentinel.db")) as database:
         metadata = dict(database.execute("select key, value from run_metadata"))
     assert (metadata["learning_rate"], metadata["beta"], metadata["optim"]) == (0.5, 0.1, "sgd")
 
@@ -290,7 +290,7 @@ def test_the_watch_ends_with_the_log(path):
     watch.run_once()
     append_rows(path, *loss_rows(50, 51), {"step": 50, "train_runtime": 12.5, "train_loss": 2.0})
     watch.serve()
-    outcome = json.loads((run_dir("mine") / "outcome.json").read_text())
+    outcome = json.loads((current_run_dir("mine") / "outcome.json").read_text())
     assert outcome["outcome"] == "finished"
     assert queued_notifications() == []
 

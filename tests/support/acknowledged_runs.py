@@ -13,7 +13,7 @@ from pathlib import Path
 from threading import Event, Thread
 
 from sentinel.store.database import connect
-from sentinel.transport.paths import run_dir
+from sentinel.transport.paths import current_run_dir
 
 TRAINER = """
 import os, sys, time
@@ -129,7 +129,7 @@ def _stored_steps(run: str) -> dict[int, list[int]]:
     """Steps of the history by attempt."""
     query = "select attempt, step from step where event = 'step' order by id"
     found: dict[int, list[int]] = {}
-    with closing(connect(run_dir(run) / "sentinel.db")) as database:
+    with closing(connect(current_run_dir(run) / "sentinel.db")) as database:
         for attempt, step in database.execute(query):
             found.setdefault(attempt, []).append(step)
     return found
@@ -149,7 +149,7 @@ def _repeated(run: str) -> int:
 
 def _registered_pid(run: str) -> int:
     try:
-        return int(json.loads((run_dir(run) / "agent.json").read_text())["pid"])
+        return int(json.loads((current_run_dir(run) / "agent.json").read_text())["pid"])
     except (FileNotFoundError, ValueError):
         return 0
 

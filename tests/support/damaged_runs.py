@@ -107,6 +107,12 @@ class DamagedRun:
 
     @property
     def directory(self) -> Path:
+        """Where the files of the run are: in shared memory until it has ended."""
+        shared = self.folder / "shm" / RUN / "state"
+        return shared if (shared / "sentinel.db").exists() else self.home
+
+    @property
+    def home(self) -> Path:
         return self.folder / "home" / "runs" / RUN
 
     @property

@@ -44,11 +44,19 @@ from sentinel.transport import mounts
 
 plan = json.loads(sys.argv[1])
 run_directory.CHECK_INTERVAL_SECONDS = 0.1
-run_directory.RETRY_INTERVAL_SECONDS = 0.3
 home_sync.SYNC_INTERVAL_SECONDS = 0.2
 home_sync.HANG_SECONDS = 1.0
 run_directory.SEED_TIMEOUT_SECONDS = run_directory.FINAL_COPY_SECONDS = 3.0
-if plan["remote"]:
+if plan["remote"] == "stops":
+    copy = home_sync.copy_run_directory
+
+    def copy_unless_stopped(source, home, replace):
+        while home_sync.Path(home.parents[1]).with_name("stopped").exists():
+            threading.Event().wait(0.05)
+        copy(source, home, replace)
+
+    home_sync.copy_run_directory = copy_unless_stopped
+elif plan["remote"]:
     # As a file server; with "hanging", one that never answers.
     find = run_directory.find_mount
     run_directory.find_mount = lambda path: mounts.Mount(7, str(path), "nfs4")
@@ -114,7 +122,8 @@ def home_run(
 ) -> Iterator[HomeRun]:
     """Starts the training, and its agent with short intervals, or lets the training start it.
 
-    `remote` is "working" or "hanging" for a home directory on a file server.
+    `remote` is "working" or "hanging" for a home directory on a file server, and "stops" for a disk
+    that stops to respond while there is a file `stopped` beside it.
     """
     home = home or folder / "home"
     with Receiver() as receiver:

@@ -1,4 +1,4 @@
-"""The copies of a run directory to a home directory on a file server."""
+"""The copies of a run directory to the home directory."""
 
 from __future__ import annotations
 
@@ -8,7 +8,20 @@ from support.insight_results import surface
 from sentinel.agent.home_sync import HomeSync
 from sentinel.insight.artifact import list_artifacts, save_artifact
 from sentinel.store import database
+from sentinel.store.history import History
+from sentinel.store.relocation import replace_with_nothing
+from sentinel.store.retention import HistoryRetention
 from sentinel.transport.paths import DATABASE_NAME
+
+
+def start_sync(source, home, on_copied=lambda *_: None):
+    sync = HomeSync(source, lambda: home, on_copied, replace_with_nothing, retention)
+    sync.start()
+    return sync
+
+
+def retention(history: History) -> HistoryRetention:
+    return HistoryRetention(history, 1000, 1e9)
 
 
 @pytest.mark.parametrize("error", [OSError("full"), RuntimeError("unexpected")])
@@ -22,8 +35,7 @@ def test_a_copy_that_failed_is_no_last_copy(tmp_path, error):
     def fail(*_):
         raise error
 
-    sync = HomeSync(source, lambda: home, fail)
-    sync.start()
+    sync = start_sync(source, home, fail)
     assert not sync.finish(60.0)
     assert sync.error is error
     assert not sync.is_hanging
@@ -34,8 +46,7 @@ def test_results_of_insight_are_copied(tmp_path):
     source.mkdir()
     home.mkdir()
     save_artifact(source, surface(3, size=5))
-    sync = HomeSync(source, lambda: home, lambda *_: None)
-    sync.start()
+    sync = start_sync(source, home)
 
     assert sync.finish(60.0)
     assert [each["id"] for each in list_artifacts(home)] == ["loss_surface-3"]

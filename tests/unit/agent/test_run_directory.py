@@ -1,52 +1,191 @@
-"""Where the files of a run are after a failure of the storage."""
+"""Where the files of a run are, and what is copied when."""
 
 from __future__ import annotations
 
 import errno
+import os
+import shutil
+from contextlib import closing
 
 import pytest
 from support.insight_results import surface
 
-from sentinel.agent.registration import AgentRegistration
-from sentinel.agent.run_directory import RunDirectory
+from sentinel.agent import run_directory
+from sentinel.agent.registration import AgentRegistration, AlreadyServedError
+from sentinel.agent.run_directory import RunDirectory, remove_shared_files
 from sentinel.insight.artifact import list_artifacts, save_artifact
-from sentinel.model.storage_state import StorageState
+from sentinel.model.counters import Counters
+from sentinel.model.record import Record
 from sentinel.store.database import connect
-from sentinel.store.storage_monitor import StorageMonitor
-from sentinel.transport.paths import fallback_run_dir, run_dir, shared_run_dir
+from sentinel.store.history import History
+from sentinel.store.retention import HistoryRetention
+from sentinel.store.storage_monitor import StorageFailure, StorageMonitor
+from sentinel.transport.paths import home_dir, run_dir, shared_run_dir, shared_state_dir
+
+
+def open_directory(storage=None):
+    registration = AgentRegistration("live", home_dir() / "targets")
+    registration.acquire()
+    directory = RunDirectory(
+        registration,
+        StorageMonitor() if storage is None else storage,
+        lambda history: HistoryRetention(history, 1000, 1e9),
+        Counters(),
+    )
+    connect(directory.database_path).close()
+    directory.note_opened()
+    return directory
+
+
+def add_step(path, step):
+    with closing(connect(path)) as connection:
+        History(connection)._insert_record(Record("live", -1, step, float(step)))
+
+
+def stored_steps(path):
+    with closing(connect(path)) as connection:
+        return [record.step for record in History(connection).records("live")]
+
+
+def full_disk():
+    return OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.fixture
+def no_room(monkeypatch):
+    """Shared memory that is too small for a database."""
+    monkeypatch.setattr(run_directory, "shared_memory_room", lambda _: 0)
+
+
+def test_the_agent_works_in_shared_memory_and_the_home_directory_has_a_copy():
+    directory = open_directory()
+    assert directory.path == shared_state_dir("live")
+    add_step(directory.database_path, 1)
+    directory.close(ended=True)
+
+    assert stored_steps(run_dir("live") / "sentinel.db") == [1]
+    assert not shared_run_dir("live").exists()
+
+
+def test_the_next_agent_continues_what_the_home_directory_has():
+    """As after a restart of the machine, or in another container."""
+    first = open_directory()
+    add_step(first.database_path, 1)
+    first.close(ended=False)
+    shutil.rmtree(shared_run_dir("live"))
+
+    second = open_directory()
+    assert stored_steps(second.database_path) == [1]
+    add_step(second.database_path, 2)
+    second.close(ended=True)
+    assert stored_steps(run_dir("live") / "sentinel.db") == [1, 2]
+
+
+def test_the_newer_of_two_databases_is_continued():
+    """The run was continued elsewhere with the same home directory, and comes back."""
+    first = open_directory()
+    add_step(first.database_path, 1)
+    first.close(ended=False)
+    add_step(run_dir("live") / "sentinel.db", 2)
+
+    second = open_directory()
+    assert stored_steps(second.database_path) == [1, 2]
+    second.close(ended=True)
+
+
+def test_a_newer_database_in_shared_memory_is_continued():
+    first = open_directory()
+    add_step(first.database_path, 1)
+    first.close(ended=False)
+    add_step(first.database_path, 2)
+
+    second = open_directory()
+    assert stored_steps(second.database_path) == [1, 2]
+    second.close(ended=True)
+    assert stored_steps(run_dir("live") / "sentinel.db") == [1, 2]
+
+
+def test_an_agent_with_another_shared_memory_is_excluded(tmp_path, monkeypatch):
+    first = open_directory()
+    monkeypatch.setenv("SENTINEL_RUNTIME_DIR", str(tmp_path / "other"))
+    with pytest.raises(AlreadyServedError, match=f"served by process {os.getpid()}"):
+        open_directory()
+    monkeypatch.undo()
+    first.close(ended=True)
+
+
+def test_a_damaged_database_in_the_home_directory_is_replaced_and_reported():
+    storage = StorageMonitor()
+    first = open_directory()
+    add_step(first.database_path, 1)
+    first.close(ended=False)
+    home = run_dir("live") / "sentinel.db"
+    home.write_bytes(b"x" * home.stat().st_size)
+
+    second = open_directory(storage)
+    assert stored_steps(second.database_path) == [1]
+    second.close(ended=True)
+    assert storage.state.mode == "replaced"
+    assert stored_steps(home) == [1]
+    assert (home.parent / storage.state.set_aside).exists()
 
 
 @pytest.mark.parametrize("failed", ["home", "shared memory"])
-def test_the_other_directory_is_used_after_a_failure(failed, tmp_path, monkeypatch):
-    monkeypatch.setenv("SENTINEL_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("SENTINEL_RUNTIME_DIR", str(tmp_path / "shm"))
-    storage = StorageMonitor()
-    if failed == "shared memory":
-        storage.state = StorageState("memory", "The disk is full", 1.0, number=1)
-    storage.report(OSError(errno.ENOSPC, "No space left on device"))
-    registration = AgentRegistration("live", tmp_path / "home" / "targets")
-    registration.acquire()
-    directory = RunDirectory("live", storage, registration)
+def test_the_other_directory_is_used_after_a_failure(failed):
+    storage = StorageMonitor(is_in_memory=failed == "shared memory")
+    storage.report(full_disk())
+    directory = open_directory(storage)
     directory.close(ended=False)
 
     is_home = failed == "shared memory"
     assert directory.is_home == is_home
-    assert storage.state.mode == ("ok" if is_home else "memory")
+    assert storage.is_in_memory != is_home
 
 
-def test_results_of_insight_follow_the_files_of_the_run(tmp_path):
+def test_a_small_shared_memory_is_not_used(no_room):
+    directory = open_directory()
+    assert directory.is_home
+    add_step(directory.database_path, 1)
+    directory.close(ended=True)
+    assert stored_steps(run_dir("live") / "sentinel.db") == [1]
+
+
+def test_a_deleted_directory_in_shared_memory_is_made_again():
+    storage = StorageMonitor()
+    directory = open_directory(storage)
+    add_step(directory.database_path, 1)
+    with closing(connect(directory.database_path)) as connection:
+        shutil.rmtree(directory.path)
+        directory.check()
+        with pytest.raises(StorageFailure, match="deleted or replaced"):
+            storage.check()
+        directory.rescue(connection)
+    directory.close(ended=False)
+
+    after = open_directory(storage)
+    assert not after.is_home
+    assert stored_steps(after.database_path) == [1]
+    after.close(ended=True)
+
+
+def test_results_of_insight_follow_the_files_of_the_run():
     home = run_dir("live")
     save_artifact(home, surface(1, size=5))
-    storage = StorageMonitor()
-    storage.report(OSError(errno.ENOSPC, "No space left on device"))
-    registration = AgentRegistration("live", tmp_path / "home" / "targets")
-    registration.acquire()
-    directory = RunDirectory("live", storage, registration)
-    connect(directory.database_path).close()
-    assert directory.path == fallback_run_dir("live")
+    connect(home / "sentinel.db").close()
+    directory = open_directory()
     assert [each["step"] for each in list_artifacts(directory.path)] == [1]
     save_artifact(directory.path, surface(2, size=5))
     directory.close(ended=True)
 
     assert [each["step"] for each in list_artifacts(home)] == [1, 2]
+    assert not shared_run_dir("live").exists()
+
+
+def test_a_set_aside_database_is_no_leftover_in_shared_memory():
+    directory = open_directory()
+    add_step(directory.database_path, 1)
+    (directory.path / "sentinel.db.corrupt-7").write_bytes(b"damaged")
+    directory.close(ended=True)
+    assert (run_dir("live") / "sentinel.db.corrupt-7").read_bytes() == b"damaged"
+    remove_shared_files("live")
     assert not shared_run_dir("live").exists()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 
 import pytest
@@ -9,6 +10,7 @@ from support.stored_homes import write_run
 from typer.testing import CliRunner
 
 from sentinel.cli.main import app
+from sentinel.transport.paths import AGENT_LOCK
 
 
 @pytest.fixture
@@ -67,3 +69,21 @@ def test_a_wrong_call_is_refused(home, arguments, message):
     result = sentinel("note", *arguments)
 
     assert (result.exit_code, message in result.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["note", "well-1", "good"],
+        ["ack", "well-1"],
+        ["silence", "well-1", "loss_spike", "--for", "1h"],
+    ],
+)
+def test_nothing_is_stored_where_the_agent_would_overwrite_it(home, command):
+    """The agent works in a shared memory that this process lacks, as in another container."""
+    with (home / "runs" / "well-1" / AGENT_LOCK).open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        refused = sentinel(*command)
+
+    assert refused.exit_code == 2
+    assert "shared memory that this process does not have" in refused.output

@@ -25,7 +25,7 @@ from sentinel.insight.artifact import (
     save_artifact,
 )
 from sentinel.store.stored_runs import delete_run, stored_runs
-from sentinel.transport.paths import fallback_run_dir
+from sentinel.transport.paths import shared_state_dir
 
 
 @dataclass
@@ -211,7 +211,7 @@ def test_the_directory_of_the_run_of_this_process(tmp_path, monkeypatch):
         assert save_artifact(found[0], Result(step=None)).name == "loss_surface-7.json"
         assert load_artifact(found[0], "loss_surface-7")["data"]["step"] == 7
         # The agent keeps its files in shared memory, since the disk is full.
-        (fallback_run_dir(found[0].name) / "sentinel.db").touch()
+        (shared_state_dir(found[0].name) / "sentinel.db").touch()
         found.append(current_run_directory())
 
     train()

@@ -30,7 +30,7 @@ def test_a_note_is_replaced_and_deleted(tmp_path):
     assert read_note(path).author == "ben"
     assert [each.name for each in path.parent.iterdir()] == [NOTE_NAME]
     assert write_note(path, " \n", "ben", NOW) is None
-    assert (read_note(path), path.exists()) == (None, False)
+    assert read_note(path) is None
 
 
 def test_a_note_has_no_characters_that_change_a_terminal_and_a_limited_length(tmp_path):

@@ -109,7 +109,7 @@ def test_a_disk_that_cannot_be_written_is_not_damage(path, monkeypatch):
     error = sqlite3.OperationalError("unable to open database file")
     error.sqlite_errorname = "SQLITE_CANTOPEN"
 
-    def fail(_):
+    def fail(*_):
         raise error
 
     monkeypatch.setattr(recovery.database, "connect", fail)

@@ -1,20 +1,22 @@
-"""The database of a run moves to shared memory and back without a lost or repeated row."""
+"""The database of a run is copied to shared memory and back without a lost or repeated row."""
 
 from __future__ import annotations
 
 import sqlite3
+import threading
 from contextlib import closing
 
 import pytest
 
+from sentinel.cluster.spool import Spool
+from sentinel.model.counters import Counters
+from sentinel.model.record import Event, Record
 from sentinel.store import database, relocation
-from sentinel.store.relocation import (
-    begin_in_fallback,
-    copy_to_fallback,
-    copy_unopened_to_fallback,
-    merge_into_home,
-    trim_fallback,
-)
+from sentinel.store.history import History
+from sentinel.store.relocation import begin_in_shared_memory, copy_to_home, copy_to_shared_memory
+from sentinel.store.retention import HistoryRetention
+
+MIB = 1 << 20
 
 
 @pytest.fixture
@@ -24,19 +26,20 @@ def home(tmp_path):
 
 
 @pytest.fixture
-def fallback(tmp_path):
+def shared(tmp_path):
     (tmp_path / "shm").mkdir()
     return tmp_path / "shm" / "sentinel.db"
 
 
+def record(step, event=Event.STEP, **values):
+    return Record("run", -1, step, float(step), event, values or {"loss": step / 2})
+
+
 def write(path, steps, silences=()):
     with closing(database.connect(path)) as connection:
+        history = History(connection)
         for step in steps:
-            connection.execute(
-                "insert into step(attempt, step, time, event, layout, vals)"
-                " values(0, ?, 0.0, 'step', 1, x'')",
-                (step,),
-            )
+            history._insert_record(record(step))
         for author in silences:
             connection.execute(
                 "insert into silence(detector, starts_at, ends_at, author, comment)"
@@ -47,7 +50,12 @@ def write(path, steps, silences=()):
 
 def steps(path):
     with closing(database.connect(path)) as connection:
-        return [step for (step,) in connection.execute("select step from step order by id")]
+        return [each.step for each in History(connection).records("run")]
+
+
+def losses(path):
+    with closing(database.connect(path)) as connection:
+        return [each.values["loss"] for each in History(connection).records("run")]
 
 
 def authors(path):
@@ -55,112 +63,250 @@ def authors(path):
         return [name for (name,) in connection.execute("select author from silence order by id")]
 
 
-def test_what_is_added_in_shared_memory_is_appended_to_the_history(home, fallback, monkeypatch):
+def counts(connection):
+    """Steps in blocks, steps in full, and the first step in a block."""
+    in_blocks, first = connection.execute(
+        "select sum(count), min(first_step) from block"
+    ).fetchone()
+    (in_full,) = connection.execute("select count(*) from step").fetchone()
+    return in_blocks, in_full, first
+
+
+def change(path, statement):
+    with closing(database.connect(path)) as connection:
+        connection.execute(statement)
+
+
+def test_what_is_added_in_shared_memory_is_appended_to_the_history(home, shared, monkeypatch):
     monkeypatch.setattr(relocation, "MAX_HISTORY_ROWS", 2)
     write(home, range(5), ["ana"])
     with closing(database.connect(home)) as connection:
-        copy_to_fallback(connection, fallback)
-    assert (steps(fallback), authors(fallback)) == ([3, 4], ["ana"])
-    write(fallback, [5, 6], ["bo"])
+        copy_to_shared_memory(connection, shared, 0)
+    assert (steps(shared), authors(shared)) == ([3, 4], ["ana"])
+    write(shared, [5, 6], ["bo"])
 
     for _ in range(2):
-        merge_into_home(fallback, home)
+        copy_to_home(shared, home)
         assert (steps(home), authors(home)) == (list(range(7)), ["ana", "bo"])
+        assert losses(home) == [step / 2 for step in range(7)]
 
 
-def test_a_deleted_database_is_copied_from_the_open_connection(home, fallback):
+def test_a_copy_writes_what_differs_only(home, shared):
+    write(shared, range(3), ["ana", "bo", "cy"])
+    copy_to_home(shared, home)
+    change(shared, "update silence set author = 'bob' where author = 'bo'")
+    change(shared, "delete from silence where author = 'ana'")
+    copy_to_home(shared, home)
+    before = home.read_bytes()
+    copy_to_home(shared, home)
+    assert home.read_bytes() == before
+    assert authors(home) == ["bob", "cy"]
+
+
+def test_each_database_thins_its_own_history(home, shared):
+    """The layouts of the blocks in one have numbers that the other uses for something else."""
+    with closing(database.connect(shared)) as connection:
+        history = History(connection)
+        retention = HistoryRetention(history, 1000, MIB * 64)
+        for step in range(2000):
+            history._insert_record(record(step))
+        copy_to_home(shared, home)
+        retention.run_slice(60.0)
+        with closing(database.connect(home)) as at_home:
+            HistoryRetention(History(at_home), 500, MIB * 64).run_slice(60.0)
+        for step in range(2000, 2100):
+            history._insert_record(record(step, kl=float(step), reward=1.0))
+        copy_to_home(shared, home)
+
+    with closing(database.connect(home)) as connection:
+        newest = [*History(connection).records("run")][-101:]
+        assert [each.step for each in newest] == list(range(1999, 2100))
+        assert newest[-1].values == {"kl": 2099.0, "reward": 1.0}
+        assert newest[0].values == {"loss": 1999 / 2}
+        assert counts(connection)[:2] == (32 * 46, 2100 - 32 * 46)
+
+
+def test_what_was_thinned_before_it_could_be_copied_is_copied_in_blocks(home, shared):
+    write(shared, range(10))
+    copy_to_home(shared, home)
+    write(shared, range(10, 3000))
+    with closing(database.connect(shared)) as connection:
+        HistoryRetention(History(connection), 1000, MIB * 64).run_slice(60.0)
+    copy_to_home(shared, home)
+
+    with closing(database.connect(home)) as connection:
+        assert counts(connection) == (32 * 62, 3000 - 32 * 62, 0)
+
+
+def test_steps_that_are_read_again_after_damage_replace_the_former_ones(home, shared):
+    write(shared, range(10))
+    copy_to_home(shared, home)
+    change(shared, "delete from step where step >= 6")
+    write(shared, [7, 8])
+    copy_to_home(shared, home)
+    assert steps(home) == [0, 1, 2, 3, 4, 5, 7, 8]
+
+
+def test_a_database_without_a_record_in_common_is_set_aside(home, shared):
+    write(home, range(5), ["ana"])
+    write(shared, [70, 71])
+    for _ in range(2):
+        copy_to_home(shared, home)
+    assert (steps(home), authors(home)) == ([70, 71], [])
+    (kept,) = home.parent.glob("sentinel.db.*[0-9]")
+    assert steps(kept) == list(range(5))
+
+
+def test_records_of_layers_that_were_thinned_are_deleted(home, shared):
+    with closing(database.connect(shared)) as connection:
+        for step in range(6):
+            History(connection)._insert_record(record(step, Event.LAYERS, norm=1.0))
+        copy_to_home(shared, home)
+        connection.execute("delete from step where step in (1, 3)")
+        copy_to_home(shared, home)
+    assert steps(home) == [0, 2, 4, 5]
+
+
+def test_a_deleted_database_is_copied_from_the_open_connection(home, shared):
     write(home, range(3))
     with closing(database.connect(home)) as connection:
         for path in home.parent.iterdir():
             path.unlink()
-        copy_to_fallback(connection, fallback)
-    assert steps(fallback) == [0, 1, 2]
+        copy_to_shared_memory(connection, shared, MIB)
+    assert steps(shared) == [0, 1, 2]
 
-    merge_into_home(fallback, home)
+    copy_to_home(shared, home)
     assert steps(home) == [0, 1, 2]
 
 
-def test_the_write_ahead_log_of_a_killed_agent_is_copied_too(home, fallback):
-    write(home, range(2))
-    with closing(database.connect(home)) as connection:
-        connection.execute("update step set time = 7.0")
-        copy_unopened_to_fallback(home, fallback)
-
-    with closing(database.connect(fallback)) as connection:
-        assert connection.execute("select distinct time from step").fetchall() == [(7.0,)]
-
-
-def test_a_database_that_could_not_be_continued_is_set_aside(home, fallback):
+def test_a_database_that_could_not_be_continued_is_set_aside(home, shared):
     write(home, [1, 2])
-    write(fallback, [8])
-    begin_in_fallback(fallback)
+    write(shared, [8])
+    begin_in_shared_memory(shared)
 
     for _ in range(2):
-        merge_into_home(fallback, home)
+        copy_to_home(shared, home)
     assert steps(home) == [8]
     (kept,) = home.parent.glob("sentinel.db.*[0-9]")
     assert steps(kept) == [1, 2]
 
 
-def test_a_database_of_another_version_is_not_copied(home, fallback):
-    write(home, [1])
-    with closing(database.connect(home)) as connection:
-        connection.execute("pragma user_version = 11")
-
-    with pytest.raises(database.UnsupportedSchemaError, match="schema version 11"):
-        copy_unopened_to_fallback(home, fallback)
-    with pytest.raises(FileNotFoundError):
-        copy_unopened_to_fallback(home.with_name("missing.db"), fallback)
-    assert not fallback.exists()
-
-
-def test_an_unreadable_database_in_the_home_directory_is_set_aside(home, fallback):
-    write(fallback, [8], ["ana"])
+def test_an_unreadable_database_in_the_home_directory_is_set_aside(home, shared):
+    write(shared, [8], ["ana"])
     write(home, range(500))
     with home.open("r+b") as file:
         file.seek(4096)
         file.write(b"x" * (home.stat().st_size - 4096))
 
     for _ in range(2):
-        merge_into_home(fallback, home)
+        copy_to_home(shared, home)
     assert (steps(home), authors(home)) == ([8], ["ana"])
     assert len([*home.parent.glob("sentinel.db.*[0-9]")]) == 1
 
 
-def test_a_database_of_a_later_version_in_the_home_directory_is_set_aside(home, fallback):
-    write(fallback, [8])
+def test_a_database_of_a_later_version_in_the_home_directory_is_set_aside(home, shared):
+    write(shared, [8])
     write(home, [1])
-    with closing(database.connect(home)) as connection:
-        connection.execute(f"pragma user_version={database.SCHEMA_VERSION + 1}")
+    change(home, f"pragma user_version={database.SCHEMA_VERSION + 1}")
 
-    merge_into_home(fallback, home)
+    copy_to_home(shared, home)
     assert steps(home) == [8]
     assert len([*home.parent.glob("sentinel.db.*[0-9]")]) == 1
 
 
-def test_damage_in_shared_memory_leaves_the_home_directory_as_it_is(home, fallback):
+def test_damage_in_shared_memory_leaves_the_home_directory_as_it_is(home, shared):
     write(home, [1], ["ana"])
-    fallback.write_bytes(b"no database")
+    shared.write_bytes(b"no database")
 
     with pytest.raises(sqlite3.DatabaseError):
-        merge_into_home(fallback, home)
+        copy_to_home(shared, home)
     assert (steps(home), authors(home)) == ([1], ["ana"])
     assert not [*home.parent.glob("sentinel.db.*[0-9]")]
 
 
-def test_shared_memory_keeps_the_newest_steps_and_what_is_rare(home, fallback, monkeypatch):
-    monkeypatch.setattr(relocation, "MAX_SHARED_ROWS", 10)
-    monkeypatch.setattr(relocation, "TRIMMED_AT_ONCE", 4)
-    write(fallback, range(20))
-    with closing(database.connect(fallback)) as connection:
-        connection.execute("update step set event = 'save' where step = 0")
-        merge_into_home(fallback, home)
-        trim_fallback(connection)
-        assert steps(fallback) == [0, *range(5, 20)]
-        for _ in range(3):
-            trim_fallback(connection)
-        assert steps(fallback) == [0, *range(9, 20)]
+def spool(path):
+    with closing(database.connect(path)) as connection:
+        return connection.execute("select id, number, records from spool order by id").fetchall()
 
-    write(fallback, [20])
-    merge_into_home(fallback, home)
-    assert steps(home) == [*range(21)]
+
+def test_the_spool_is_appended_and_its_oldest_rows_are_deleted(home, shared):
+    with closing(database.connect(shared)) as connection:
+        rows = Spool(connection, Counters())
+        for each in range(4):
+            rows.append([record(each)])
+        copy_to_home(shared, home)
+        rows.delete_through(2)
+        rows.append([record(4)])
+        copy_to_home(shared, home)
+        assert [row for row, *_ in spool(home)] == [3, 4, 5]
+        assert spool(home) == spool(shared)
+        rows.delete_through(5)
+        copy_to_home(shared, home)
+        assert spool(home) == []
+        rows.append([record(5)])
+        copy_to_home(shared, home)
+
+    assert [row for row, *_ in spool(home)] == [6]
+
+
+def test_rows_of_another_spool_are_replaced(home, shared):
+    for path, first in ((home, 0), (shared, 100)):
+        with closing(database.connect(path)) as connection:
+            rows = Spool(connection, Counters())
+            for step in range(first, first + 5):
+                rows.append([record(step)])
+    copy_to_home(shared, home)
+    assert spool(home) == spool(shared)
+
+
+def test_a_spool_that_may_be_old_begins_anew(shared):
+    """Its head knows later rows of the former one, and would refuse new ones of their numbers."""
+    with closing(database.connect(shared)) as connection:
+        rows = Spool(connection, Counters())
+        for each in range(5):
+            rows.append([record(each)])
+        rows.delete_through(3)
+        former = rows.spool_id
+    kept = [records for _, _, records in spool(shared)]
+    relocation.restart_spool(shared)
+    with closing(database.connect(shared)) as connection:
+        rows = Spool(connection, Counters())
+        rows.append([record(9)])
+        assert rows.spool_id != former
+
+    assert [row for row, *_ in spool(shared)] == [1, 2, 3]
+    assert [records for _, _, records in spool(shared)][:2] == kept
+
+
+@pytest.mark.fault("S8")
+@pytest.mark.parametrize("at", ["_append_history", "_make_equal"])
+def test_a_copy_that_hangs_in_its_transaction_locks_nothing(home, shared, monkeypatch, at):
+    """The disk may stop to respond at any moment, for any time."""
+    write(shared, range(10), ["ana"])
+    reached, answers = threading.Event(), threading.Event()
+    original = getattr(relocation, at)
+
+    def hang(*arguments):
+        reached.set()
+        assert answers.wait(60.0)
+        return original(*arguments)
+
+    monkeypatch.setattr(relocation, at, hang)
+    copying = threading.Thread(target=copy_to_home, args=(shared, home))
+    copying.start()
+    assert reached.wait(60.0)
+    try:
+        with closing(sqlite3.connect(shared, timeout=0.0, isolation_level=None)) as connection:
+            connection.execute("begin immediate")
+            connection.execute("update silence set author = 'bo'")
+            connection.execute("commit")
+            (busy, *_) = connection.execute("pragma wal_checkpoint(truncate)").fetchone()
+    finally:
+        answers.set()
+        copying.join()
+
+    assert busy == 0
+    assert authors(home) == ["ana"]
+    monkeypatch.undo()
+    copy_to_home(shared, home)
+    assert authors(home) == ["bo"]

@@ -11,7 +11,7 @@ import pytest
 
 from sentinel.store import stored_runs
 from sentinel.transport.identity import Identity
-from sentinel.transport.paths import AGENT_LOCK, fallback_run_dir, ring_path, run_dir
+from sentinel.transport.paths import AGENT_LOCK, ring_path, run_dir, shared_state_dir
 from sentinel.transport.ring import RingWriter
 
 NOW = 1_700_000_000.0
@@ -74,7 +74,7 @@ def test_a_run_whose_ranks_run_is_live_without_an_agent(home):
 def test_a_run_whose_files_are_in_shared_memory_is_live(home):
     """Its agent could not use the home directory, and may move back."""
     make_run("moved", 9 * DAY)
-    (fallback_run_dir("moved") / "sentinel.db").touch()
+    (shared_state_dir("moved") / "sentinel.db").touch()
 
     assert statuses(home) == {"moved": "live"}
 

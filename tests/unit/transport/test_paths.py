@@ -9,10 +9,10 @@ import pytest
 from sentinel.transport.paths import (
     RunIdError,
     UnsafeDirectoryError,
-    fallback_run_dir,
     home_dir,
     ring_dir,
     run_dir,
+    shared_state_dir,
     validate_run_id,
 )
 
@@ -29,7 +29,7 @@ def folders(tmp_path, monkeypatch):
 
 
 @pytest.mark.fault("X10")
-@pytest.mark.parametrize("make", [validate_run_id, run_dir, ring_dir, fallback_run_dir])
+@pytest.mark.parametrize("make", [validate_run_id, run_dir, ring_dir, shared_state_dir])
 @pytest.mark.parametrize("run", HOSTILE_IDS)
 def test_a_run_id_that_is_no_plain_name_is_refused(make, run, tmp_path):
     with pytest.raises(RunIdError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import logging
 
@@ -9,6 +10,7 @@ import pytest
 
 from sentinel.store.notes import MAX_NOTE_CHARS, NOTE_NAME, read_note
 from sentinel.store.run_summary import SUMMARY_NAME, make_summary, write_summary
+from sentinel.transport.paths import AGENT_LOCK
 from sentinel.web.auth import MAX_BODY_BYTES
 from sentinel.web.note_api import NoteApi
 from sentinel.web.suppression_api import RequestError
@@ -76,3 +78,15 @@ def test_a_directory_that_cannot_be_written_is_an_answer(tmp_path):
 
     assert error.value.status == 503
     assert read_note(tmp_path / "file" / NOTE_NAME) is None
+
+
+def test_a_note_is_not_stored_where_the_agent_would_overwrite_it(api, tmp_path):
+    """The agent works in a shared memory that this process lacks, as in another container."""
+    with (tmp_path / AGENT_LOCK).open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(RequestError, match="another shared memory") as error:
+            send(api, {"text": "x"})
+    assert error.value.status == 409
+    assert api.read() is None
+
+    assert send(api, {"text": "x"})["note"]["text"] == "x"
