@@ -278,7 +278,7 @@ def test_a_spool_that_may_be_old_begins_anew(shared):
     assert [records for _, _, records in spool(shared)][:2] == kept
 
 
-@pytest.mark.fault("S8")
+@pytest.mark.fault("S4")
 @pytest.mark.parametrize("at", ["_append_history", "_make_equal"])
 def test_a_copy_that_hangs_in_its_transaction_locks_nothing(home, shared, monkeypatch, at):
     """The disk may stop to respond at any moment, for any time."""
