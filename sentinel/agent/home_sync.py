@@ -26,6 +26,7 @@ from sentinel.store.relocation import (
 )
 from sentinel.store.retention import HistoryRetention
 from sentinel.transport.paths import AGENT_LOCK, DATABASE_NAME
+from sentinel.transport.replaced_file import replacing
 
 log = logging.getLogger(__name__)
 
@@ -39,8 +40,8 @@ MAX_SYNC_SHARE = 0.02
 MAX_PAUSE_SECONDS = 30.0
 """Longest interval between copies, after one that waited for the disk."""
 HANG_SECONDS = 30.0
-"""A disk or file server that takes longer than this for one copy does not respond. A healthy disk may
-take 10 seconds while checkpoints are written to it."""
+"""A disk or file server that takes longer than this for one copy does not respond. A healthy disk
+may take 10 seconds while checkpoints are written to it."""
 THINNING_SECONDS = 0.5
 """Longest time that one copy thins the history in the home directory; the last one longer."""
 MAX_FINISH_SECONDS = 2.0
@@ -151,9 +152,8 @@ def copy_run_directory(
 
 def copy_file(path: Path, copy: Path) -> None:
     """Copy a file, such that a reader sees the former content or the new one. Raises OSError."""
-    temporary = copy.with_name(f".{copy.name}.new")
-    shutil.copy2(path, temporary)
-    temporary.replace(copy)
+    with replacing(copy) as temporary:
+        shutil.copy2(path, temporary)
 
 
 def _copy_if_changed(path: Path, copy: Path) -> None:

@@ -20,6 +20,7 @@ from typing import Any
 from sentinel.model.json_safe import parse_object
 from sentinel.model.record import Record
 from sentinel.transport.paths import AGENT_LOCK, is_agent_running, ring_dir, shared_run_dir
+from sentinel.transport.replaced_file import replacing
 
 log = logging.getLogger(__name__)
 
@@ -302,14 +303,8 @@ def _write_json_atomically(
 ) -> None:
     """Replace the file atomically: a reader sees the old content or the new one."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.new")
-    temporary.unlink(missing_ok=True)
-    try:
+    with replacing(path) as temporary:
         temporary.touch(mode=mode)
         temporary.write_text(json.dumps(content))
         if group is not None:
             _permit_group(temporary, group, stat.S_IRGRP)
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -143,12 +142,10 @@ def write_text(command: str, text: str, path: Path) -> None:
     if path == _STANDARD_OUTPUT:
         print(text, end="")
         return
-    partial = path.with_name(f".{path.name}.partial")
+    from sentinel.transport.replaced_file import replace_file
+
     try:
-        partial.write_text(text, encoding="utf-8")
-        partial.replace(path)
+        replace_file(path, text.encode())
     except OSError as error:
-        with suppress(OSError):
-            partial.unlink(missing_ok=True)
         raise error_exit(command, f"cannot write {path}: {error.strerror or error}") from None
     print(f"Wrote {path} ({len(text.encode()) / 1e6:.1f} MB).", file=sys.stderr)

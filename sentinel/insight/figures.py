@@ -8,14 +8,14 @@ too. It needs the extra `train-sentinel[figures]`.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from math import ceil, isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sentinel.model.json_safe import finite_values
+from sentinel.transport.replaced_file import replacing
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -212,15 +212,8 @@ def save_figure(figure: Figure, path: Path | str) -> Path:
         ".svg": {"Creator": "sentinel", "Date": None},
         ".png": {"Software": None},
     }
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        with _style():
-            figure.savefig(partial, format=suffix[1:], metadata=metadata[suffix])
-        partial.replace(path)
-    except BaseException:
-        with suppress(OSError):
-            partial.unlink(missing_ok=True)
-        raise
+    with replacing(path) as partial, _style():
+        figure.savefig(partial, format=suffix[1:], metadata=metadata[suffix])
     return path
 
 

@@ -29,6 +29,7 @@ from sentinel.pipeline.run_baselines import BASELINE_SETTINGS
 from sentinel.signals.framework_config import TRAINER_SETTINGS, VERL_SETTING_PATHS
 from sentinel.stats.baseline import KNOT_SPACING, MAX_KNOTS, WINDOW, TrajectoryPrior
 from sentinel.stats.pooled_prior import MIN_KNOTS, pool_priors
+from sentinel.transport.replaced_file import replacing
 
 log = logging.getLogger(__name__)
 
@@ -168,10 +169,9 @@ class BaselineStore:
             others = [each for each in stored.runs if each.run != run.run] if stored else []
             runs = [*others, run][-MAX_RUNS:]
             text = json.dumps(baseline_to_dict(StoredBaseline(name, configuration, tuple(runs))))
-            temporary = self._path(name).with_suffix(".tmp")
-            temporary.write_text(text)
-            temporary.chmod(0o600)
-            temporary.replace(self._path(name))
+            with replacing(self._path(name)) as temporary:
+                temporary.touch(mode=0o600)
+                temporary.write_text(text)
 
     def forget(self, name: str) -> bool:
         """Delete a baseline; whether there was one."""

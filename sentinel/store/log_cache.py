@@ -27,6 +27,7 @@ from sentinel.model.json_safe import parse_object
 from sentinel.readers.log_folder import log_files
 from sentinel.store.database import SCHEMA_VERSION, connect
 from sentinel.transport.paths import is_locked, private_cache_dir
+from sentinel.transport.replaced_file import replace_file
 
 MAX_CACHE_BYTES = 2 << 30
 MAX_CACHE_ENTRIES = 1000
@@ -95,9 +96,7 @@ class CacheEntry:
 
     def write(self, state: ImportState) -> None:
         """Replace the state. Raises OSError."""
-        temporary = self.directory / f".{_STATE_NAME}.{os.getpid()}"
-        temporary.write_text(json.dumps(asdict(state)))
-        temporary.replace(self.directory / _STATE_NAME)
+        replace_file(self.directory / _STATE_NAME, json.dumps(asdict(state)).encode())
 
     def database(self, state: ImportState) -> Path | None:
         """The database of that state; None if there is none."""

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from sentinel.transport import paths
 from sentinel.transport.process import Process
+from sentinel.transport.replaced_file import replace_file
 
 LAUNCHER_PID_VARIABLE = "SENTINEL_LAUNCHER_PID"
 """Environment variable of every process below `sentinel run`: the process id of the launcher."""
@@ -82,9 +83,7 @@ class LaunchStatus:
             "stop_signal_at": self.stop_signal_at,
             "name": self.name,
         }
-        temporary = path.with_name(f".{path.name}.{self.launcher.pid}")
-        temporary.write_text(json.dumps(fields))
-        temporary.replace(path)
+        replace_file(path, json.dumps(fields).encode())
 
 
 def read_launch_status(run: str) -> LaunchStatus | None:

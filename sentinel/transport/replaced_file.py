@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from secrets import token_hex
 
 
-def replace_file(path: Path, body: bytes) -> None:
-    """Write a file such that a reader sees the former content or the new one. Raises OSError.
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """The path of a file to write, which replaces `path` at the end of the block.
 
-    Threads and processes may replace it at once: the last one wins. An error leaves the file as it
-    was, and no other one.
+    A reader sees the former content or the new one. Threads and processes may replace it at once:
+    the last one wins. An error in the block leaves the file as it was, and no other one.
     """
-    temporary = path.with_name(f".{path.name}.{token_hex(8)}")
+    temporary = path.with_name(f".{path.name}.{os.urandom(8).hex()}")
     try:
-        temporary.write_bytes(body)
+        yield temporary
         temporary.replace(path)
     except BaseException:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
         raise
+
+
+def replace_file(path: Path, body: bytes) -> None:
+    """Replace the content of a file, see `replacing`. Raises OSError."""
+    with replacing(path) as temporary:
+        temporary.write_bytes(body)

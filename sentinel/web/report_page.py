@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import base64
 import json
-import os
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from hashlib import sha256
 from html import escape
 from pathlib import Path
 from typing import Any
 
 from sentinel.insight.artifact import make_artifact, shown_data
+from sentinel.transport.replaced_file import replace_file
 from sentinel.web.module_bundle import bundle, read_static
 from sentinel.web.static_files import plotly_file
 
@@ -104,14 +103,7 @@ def write_insight_page(result: Any, path: Path | str, *, title: str = "") -> Non
     """
     results = result if isinstance(result, Sequence) else [result]
     text, path = render_insight_page(*results, title=title), Path(path)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        partial.write_text(text, encoding="utf-8")
-        partial.replace(path)
-    except BaseException:
-        with suppress(OSError):
-            partial.unlink(missing_ok=True)
-        raise
+    replace_file(path, text.encode())
 
 
 def insight_answers(artifacts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

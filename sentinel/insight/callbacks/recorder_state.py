@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
+
+from sentinel.transport.replaced_file import replacing
 
 FILE_NAME = "sentinel_trajectory.safetensors"
 _METADATA = "state"
@@ -23,16 +24,12 @@ def write_recorder_state(path: Path, state: Mapping[str, Any]) -> None:
 
     tensors = {name: each for name, each in state.items() if isinstance(each, torch.Tensor)}
     rest = {name: each for name, each in state.items() if name not in tensors}
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
+    with replacing(path) as partial:
         save_file(
             {name: each.contiguous() for name, each in tensors.items()},
             partial,
             {_METADATA: json.dumps(rest)},
         )
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def read_recorder_state(path: Path) -> dict[str, Any]:

@@ -7,6 +7,8 @@ import os
 import re
 import shutil
 import time
+from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from support.insight_results import surface
@@ -230,7 +232,7 @@ def test_names_of_runs_and_settings_do_not_control_the_terminal(home, tmp_path):
 def test_a_file_that_cannot_be_written_keeps_its_old_content(tmp_path, monkeypatch):
     path = tmp_path / "report.md"
     path.write_text("old")
-    (tmp_path / ".report.md.partial").mkdir()
+    monkeypatch.setattr(Path, "write_bytes", Mock(side_effect=OSError(28, "No space left")))
     done = sentinel("report", "well", "--md", "-o", path)
 
     assert done.exit_code == 2
