@@ -52,6 +52,7 @@ class DiskFilling:
     saves: float = 2.0
 
     needs: ClassVar[frozenset[str]] = frozenset()
+    events: ClassVar[frozenset[Event]] = frozenset({Event.SAVE, Event.HEARTBEAT})
     signal: ClassVar[str] = "disk_free"
     severity: ClassVar[Severity] = Severity.WARNING
     scope: ClassVar[Scope] = Scope.PROCESS

@@ -53,6 +53,7 @@ class GpuFault:
     """Evaluates the driver's error counts in heartbeats."""
 
     needs: ClassVar[frozenset[str]] = frozenset()
+    events: ClassVar[frozenset[Event]] = frozenset({Event.HEARTBEAT})
     signal: ClassVar[str] = "gpu_xid"
     severity: ClassVar[Severity] = Severity.WARNING
     scope: ClassVar[Scope] = Scope.PROCESS

@@ -41,6 +41,7 @@ class GpuUnderuse:
     minutes: int = 30
 
     needs: ClassVar[frozenset[str]] = frozenset({"gpu_utilisation"})
+    events: ClassVar[frozenset[Event]] = frozenset({Event.HEARTBEAT})
     signal: ClassVar[str] = "gpu_utilisation"
     severity: ClassVar[Severity] = Severity.INFO
     scope: ClassVar[Scope] = Scope.PROCESS

@@ -86,6 +86,7 @@ class LayerUpdateRatio:
     in_a_row: int = 8
 
     needs: ClassVar[frozenset[str]] = frozenset()
+    events: ClassVar[frozenset[Event]] = frozenset({Event.START, Event.LAYERS})
     signal: ClassVar[str] = "layer_update_ratio"
     severity: ClassVar[Severity] = Severity.WARNING
     remedy: ClassVar[str] = (

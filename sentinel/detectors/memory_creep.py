@@ -48,6 +48,7 @@ class MemoryCreep:
     share: float = 0.9
 
     needs: ClassVar[frozenset[str]] = frozenset()
+    events: ClassVar[frozenset[Event]] = frozenset({Event.START, Event.HEARTBEAT})
     signal: ClassVar[str] = "host_memory_used"
     severity: ClassVar[Severity] = Severity.WARNING
     scope: ClassVar[Scope] = Scope.PROCESS

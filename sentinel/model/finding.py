@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import ClassVar, Protocol
 
+from sentinel.model.record import Event
+
 
 class Severity(Enum):
     """Severity of a finding."""
@@ -89,9 +91,10 @@ class Detector(Protocol):
     attributes: numbers, strings, None, lists, dicts, tuples, deques, and objects of
     `sentinel.stats`, so that it can be stored and restored when an agent is restarted. A class
     attribute `reads`, a frozenset, names signals beside `needs` and `signal` that it can judge
-    alone; what no enabled detector reads is shown as not monitored. A class attribute `scope` is
-    what it judges, levels by default: where that ends, another instance takes its place, which
-    first gets a START with the metadata of the run.
+    alone; what no enabled detector reads is shown as not monitored. A class attribute `events`, a
+    frozenset, names the events whose records it receives; without it, it receives those of all
+    events. A class attribute `scope` is what it judges, levels by default: where that ends, another
+    instance takes its place, which first gets a START with the metadata of the run.
 
     `update(record)` is the method that evaluates a record. A detector with a class attribute
     `baselines`, a frozenset of signals, has `update(record, baselines)` instead: it gets the
@@ -123,6 +126,12 @@ def detector_scope(detector: Detector | type[Detector]) -> Scope:
     """What that detector judges; levels unless it declares something else."""
     scope: Scope = getattr(detector, "scope", Scope.STAGE)
     return scope
+
+
+def receives(detector: Detector | type[Detector], event: Event) -> bool:
+    """Whether that detector receives the records of an event."""
+    events: frozenset[Event] | None = getattr(detector, "events", None)
+    return events is None or event in events
 
 
 def wanted_baselines(detector: Detector | type[Detector]) -> frozenset[str]:

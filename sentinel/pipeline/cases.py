@@ -290,12 +290,12 @@ class RunCases:
             points.clear()
 
     def _add_to_history(self, record: Record) -> None:
-        values, step, history = record.values, record.step, self.history
+        values, step = record.values, record.step
         self.recent_steps.append(step)
-        for signal in HISTORY_SIGNALS:
+        for signal, points in self.history.items():
             value = values.get(signal)
             if value is not None and isfinite(value):
-                history[signal].append((step, value))
+                points.append((step, value))
 
     @property
     def position(self) -> RunPosition:

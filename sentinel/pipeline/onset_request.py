@@ -6,7 +6,7 @@ It needs no numerical library: the agent only collects values, and another proce
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from math import isfinite
 
@@ -39,13 +39,16 @@ class OnsetRequest:
 
 @dataclass
 class RecentSignals:
-    """The newest values of `signals`, by signal."""
+    """The newest values of `signals`, by signal; `last_step` is their highest step."""
 
     signals: Collection[str]
     points: dict[str, deque[tuple[int, float]]] = field(default_factory=dict)
+    last_step: int | None = None
 
-    def update(self, record: Record) -> None:
+    def update(self, record: Record, names: Iterable[str] | None = None) -> None:
         """Add the values of a record of the whole run.
+
+        `names` are those of `signals` that it has, if they are known.
 
         Another training or stage has none yet. Values of later steps are dropped: the run continues
         from an earlier one. Values of heartbeats belong to a time and not to a step.
@@ -54,14 +57,23 @@ class RecentSignals:
             return
         if record.event in (Event.STAGE, Event.TRAINING):
             self.points.clear()
-        values, step = record.values, record.step
-        for signal in self.signals & values.keys():
-            if signal not in self.points:
-                self.points[signal] = deque(maxlen=WINDOW_POINTS)
-            points = self.points[signal]
-            while points and points[-1][0] >= step:
-                points.pop()
-            points.append((step, values[signal]))
+            self.last_step = None
+        values, step, by_signal = record.values, record.step, self.points
+        last_step = self.last_step
+        if names is None:
+            names = tuple(self.signals & values.keys())
+        if last_step is None or step > last_step:
+            self.last_step = step
+        else:
+            for signal in names:
+                points = by_signal.get(signal)
+                while points and points[-1][0] >= step:
+                    points.pop()
+        for signal in names:
+            try:
+                by_signal[signal].append((step, values[signal]))
+            except KeyError:
+                by_signal[signal] = deque([(step, values[signal])], maxlen=WINDOW_POINTS)
 
     def request_onset(
         self, incident: Incident, checkpoint_steps: Collection[int]
