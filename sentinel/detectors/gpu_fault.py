@@ -26,7 +26,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from sentinel.model.finding import Clear, DetectorOutput, Finding, Scope, Severity
+from sentinel.model.finding import CLEAR, DetectorOutput, Finding, Scope, Severity
 from sentinel.model.record import Event, Record
 
 XID_MEANINGS = {
@@ -73,7 +73,7 @@ class GpuFault:
         new_errors = 0.0 if errors is None else self._new_errors(errors)
         number = 0 if xid is None or not 0 < xid < 10_000 else int(xid)
         if not new_errors and not number:
-            return Clear()
+            return CLEAR
         meaning = XID_MEANINGS.get(number, "see NVIDIA's catalogue")
         xid_text = f"XID {number} ({meaning})" if number else ""
         memory_text = f"{new_errors:.0f} new uncorrectable memory errors" if new_errors else ""

@@ -31,7 +31,7 @@ from math import exp, inf, log
 from statistics import median
 from typing import ClassVar
 
-from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
+from sentinel.model.finding import CLEAR, DetectorOutput, Finding, Severity
 from sentinel.model.record import Record
 from sentinel.stats.block_means import VALUES_PER_GROUP, BlockMeans
 
@@ -92,7 +92,7 @@ class GradVanishing:
         needed = self.in_a_row * (1 if self._usual is not None else 2)
         if self._low_count >= needed:
             return self._finding(norm)
-        return Clear() if self._usual is not None and not self._low_count else None
+        return CLEAR if self._usual is not None and not self._low_count else None
 
     def _update_usual(self) -> None:
         if not self._has_new_block:

@@ -33,7 +33,7 @@ from math import hypot, inf
 from statistics import mean, pstdev
 from typing import ClassVar
 
-from sentinel.model.finding import Clear, DetectorOutput, Finding, Scope, Severity
+from sentinel.model.finding import CLEAR, DetectorOutput, Finding, Scope, Severity
 from sentinel.model.quantity_text import distinct_texts
 from sentinel.model.record import Event, Record
 from sentinel.stats.downsampled_history import DownsampledHistory
@@ -209,7 +209,7 @@ class LearningRateAnomaly:
                 evidence={"learning_rate": rate, "warmup_steps": self._warmup_steps},
                 onset_step=self._first_step,
             )
-        return Clear()
+        return CLEAR
 
     def _is_dead(self, step: int) -> bool:
         zero_steps, all_steps = step - self._zero_since_step, step - self._first_step

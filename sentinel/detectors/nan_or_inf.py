@@ -49,7 +49,7 @@ from math import isfinite
 from typing import ClassVar
 
 from sentinel.model.evidence_text import in_words
-from sentinel.model.finding import Clear, DetectorOutput, Finding, Scope, Severity
+from sentinel.model.finding import CLEAR, DetectorOutput, Finding, Scope, Severity
 from sentinel.model.record import Event, Record, Spread
 from sentinel.signals.catalogue import SIGNALS
 from sentinel.signals.key_words import is_training_loss
@@ -110,7 +110,7 @@ class NanOrInf:
         self._update_counts(vital, record)
         if not lost and not others:
             # A record without the values that were lost, such as an evaluation, is no evidence.
-            return None if self._consecutive else Clear()
+            return None if self._consecutive else CLEAR
         severity, onset_step = self._severity(vital), self._onset_step if vital else record.step
         lost += others
         ranks = _nonfinite_ranks(lost, record.spread)

@@ -49,7 +49,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from sentinel.model.evidence_text import in_words
-from sentinel.model.finding import Clear, DetectorOutput, Finding, Scope, Severity
+from sentinel.model.finding import CLEAR, DetectorOutput, Finding, Scope, Severity
 from sentinel.model.record import Event, RankMismatch, Record, Spread, host_key
 from sentinel.stats.number_ranges import format_ranges
 
@@ -124,7 +124,7 @@ class RankDesync:
             if name in record.spread and self._update_signal(name, record)
         ]
         if not any(self._is_apart(state) for state in self._states.values()):
-            return Clear() if evaluated else None
+            return CLEAR if evaluated else None
         wrong = [name for name in evaluated if self._is_wrong(self._states[name])]
         return self._finding(wrong[0], record) if wrong else None
 

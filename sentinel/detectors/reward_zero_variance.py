@@ -37,7 +37,7 @@ from dataclasses import dataclass
 from math import inf, isfinite, log
 from typing import ClassVar
 
-from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
+from sentinel.model.finding import CLEAR, DetectorOutput, Finding, Severity
 from sentinel.model.record import Record
 
 SOLVED_RANGE_SHARE = 0.25
@@ -112,7 +112,7 @@ class RewardZeroVariance:
             return self._finding(window, reward)
         if self._idle_run >= self.few and self._is_at_floor():
             return self._finding(self._idle_run, reward)
-        return Clear() if self._count >= window else None
+        return CLEAR if self._count >= window else None
 
     def _compare_with_before(self) -> None:
         """Decide whether mean rewards are equal more often than before, as a sparse reward's are.

@@ -39,7 +39,7 @@ from math import exp, inf, log
 from statistics import median
 from typing import ClassVar
 
-from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
+from sentinel.model.finding import CLEAR, DetectorOutput, Finding, Severity
 from sentinel.model.record import Event, Record
 from sentinel.stats.margin_cusum import MarginCusum
 
@@ -134,7 +134,7 @@ class ThroughputDrop:
         if self._slow_count <= 1:
             self._slow_since = record.time
         if not is_slow:
-            return Clear() if self._cost_cusum.is_armed else None
+            return CLEAR if self._cost_cusum.is_armed else None
         usual, onset = self._cost_cusum.baseline_median, min(self._cost_cusum.onset, record.step)
         times = exp(median(self._recent) - usual)
         # The window may begin before the onset; the summary reports the values since.

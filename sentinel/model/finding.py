@@ -62,7 +62,7 @@ class Finding:
     remedy: str | None = None
 
 
-# Not frozen: most detectors create one per record, and a frozen one takes three times as long.
+# Not frozen: some detectors create one per record, and a frozen one takes three times as long.
 @dataclass(slots=True, unsafe_hash=True)
 class Clear:
     """The detector evaluated the record and found no problem.
@@ -76,6 +76,9 @@ class Clear:
     threshold: float | None = field(default=None, compare=False)
     withdraws: bool = field(default=False, compare=False)
 
+
+CLEAR = Clear()
+"""The Clear of a detector that knows neither evidence nor threshold; the cheapest output."""
 
 DetectorOutput = Finding | Clear | None
 """None is no evidence (warm-up, NaN, no data): it neither opens nor resolves an incident."""

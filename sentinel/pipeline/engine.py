@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from sentinel.model.finding import (
+    CLEAR,
     Clear,
     Detector,
     DetectorOutput,
@@ -76,8 +77,8 @@ class Result:
 class _Applicable:
     """The detectors that evaluate records of one event with the same keys, and what they need."""
 
-    detectors: list[tuple[IncidentKey, Detector, Callable[..., DetectorOutput], bool]]
-    """With the method `update` of each, and whether that takes baselines."""
+    detectors: list[tuple[Callable[..., DetectorOutput], bool, IncidentKey, Detector]]
+    """The method `update` of each, whether that takes baselines, its key, and itself."""
     signals: frozenset[str] | None
     """The signals among the keys whose baselines they need; None if no detector takes any."""
     dated_signals: tuple[str, ...]
@@ -131,14 +132,14 @@ class Engine:
             applicable = self._applicable_detectors(record)
         with_incident = {key.detector for key in self.incident_book.open_incidents}
         baselines = self._update_baselines(record, applicable.signals)
-        for key, detector, update, takes_baselines in applicable.detectors:
+        for update, takes_baselines, key, detector in applicable.detectors:
             try:
                 output = update(record, baselines) if takes_baselines else update(record)
-                if output is None:
+                # Nearly always nothing is wrong, and then there is nothing to update.
+                if output is None or (output is CLEAR and key.detector not in with_incident):
                     continue
                 if output.threshold is not None:
                     thresholds[key.detector] = Threshold(detector.signal, output.threshold)
-                # Nearly always nothing is wrong, and then there is nothing to update.
                 if type(output) is Clear and key.detector not in with_incident:
                     continue
                 metadata = self.case_book.run_metadata(record.run)
@@ -186,7 +187,7 @@ class Engine:
             values={name: x for name, x in metadata.items() if not isinstance(x, str)},
             attributes={name: x for name, x in metadata.items() if isinstance(x, str)},
         )
-        for key, _, update, takes_baselines in self._applicable_detectors(start).detectors:
+        for update, takes_baselines, key, _ in self._applicable_detectors(start).detectors:
             if key.detector in names and not takes_baselines:
                 try:
                     update(start)
@@ -282,11 +283,11 @@ class Engine:
             if self.error_counts.get(name, 0) < MAX_DETECTOR_ERRORS
         )
         keyed = [
-            (key, detector, detector.update, bool(wanted_baselines(detector)))
+            (detector.update, bool(wanted_baselines(detector)), key, detector)
             for key, detector in enabled
             if detector.needs <= keys and receives(detector, record.event)
         ]
-        wanted = frozenset[str]().union(*(wanted_baselines(each) for _, each, _, _ in keyed))
+        wanted = frozenset[str]().union(*(wanted_baselines(each) for *_, each in keyed))
         # A signal without settings has no baseline.
         known = frozenset(wanted & keys & BASELINE_SETTINGS.keys())
         dated = tuple(sorted(self._signals(run).signals & keys))

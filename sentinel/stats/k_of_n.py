@@ -33,18 +33,21 @@ class KOfN:
 
         A value at the bound counts as beyond. If the bound changes, all values are compared again.
         """
-        values, below = self.values, self.below
+        values, below, count = self.values, self.below, self._beyond_count
         values.append(value)
         if bound != self._bound:
             self._bound = bound
-            self._beyond_count = sum([x <= bound if below else x >= bound for x in values])
-        else:
-            self._beyond_count += value <= bound if below else value >= bound
-        if len(values) > self.size:
+            count = sum([x <= bound if below else x >= bound for x in values])
+        elif value <= bound if below else value >= bound:
+            count += 1
+        if self.is_full:
             oldest = values.popleft()
-            self._beyond_count -= oldest <= bound if below else oldest >= bound
-        self.is_full = len(values) == self.size
-        return self.is_full and 2 * self._beyond_count >= self.size
+            if oldest <= bound if below else oldest >= bound:
+                count -= 1
+        else:
+            self.is_full = len(values) == self.size
+        self._beyond_count = count
+        return count > 0 and self.is_full and 2 * count >= self.size
 
     @property
     def median(self) -> float:
