@@ -116,7 +116,7 @@ class RankDesync:
         """Evaluate the spread of one step."""
         if record.event is Event.START:
             self._reset()
-        if record.event is not Event.STEP:
+        if record.event is not Event.STEP or not record.spread:
             return None
         evaluated = [
             name

@@ -68,7 +68,7 @@ class RankOutlier:
             self._ignored_signal = "loss"
         if record.event is Event.START:
             self._reset()
-        if record.event is not Event.STEP:
+        if record.event is not Event.STEP or not record.spread:
             return None
         evaluated = [
             name

@@ -7,6 +7,7 @@ breaks, they change without.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from math import isfinite, log, pi, sqrt
 from statistics import fmean, median
@@ -63,11 +64,18 @@ class MeanChange:
 
     def add(self, value: float) -> None:
         """Add a finite value."""
-        if self._last is not None:
-            self.count += 1
-            weight = max(CHANGE_MEMORY, 1 / self.count)
-            self._mean += weight * (abs(value - self._last) - self._mean)
-        self._last = value
+        self.extend((value,))
+
+    def extend(self, values: Iterable[float]) -> None:
+        """Add finite values."""
+        count, last, mean = self.count, self._last, self._mean
+        for value in values:
+            if last is not None:
+                count += 1
+                weight = CHANGE_MEMORY if count * CHANGE_MEMORY >= 1.0 else 1 / count
+                mean += weight * (abs(value - last) - mean)
+            last = value
+        self.count, self._last, self._mean = count, last, mean
 
     @property
     def sigma(self) -> float:
@@ -123,19 +131,26 @@ class FirstLevelShift:
 
     def _read(self) -> None:
         """Add the unread values to the noise, and the rewards to their levels."""
-        number = self.count - len(self._unread)
-        for value, reward in self._unread:
+        unread = self._unread
+        logs = [log(value) for value, _ in unread]
+        self._values_noise.extend(logs)
+        number = self.count - len(logs)
+        for log_value in logs:
             number += 1
-            log_value = log(value)
-            self._values_noise.add(log_value)
             self._block_sum += log_value
             if number % BLOCK == 0:
                 self._add_block(self._block_sum / BLOCK)
                 self._block_sum = 0.0
-            if reward is not None and isfinite(reward):
-                self._reward_gain.add(reward)
-                self._reward_history.add(log_value, reward)
-        self._unread.clear()
+        rewarded = [
+            (log_value, reward)
+            for log_value, (_, reward) in zip(logs, unread, strict=True)
+            if reward is not None and isfinite(reward)
+        ]
+        if rewarded:
+            levels, rewards = zip(*rewarded, strict=True)
+            self._reward_gain.extend(rewards)
+            self._reward_history.extend(levels, rewards)
+        unread.clear()
 
     @property
     def reward_gain(self) -> RewardGain:

@@ -6,6 +6,7 @@ A policy that changes is not at fault if its reward rises.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from itertools import pairwise
 from math import sqrt
@@ -67,6 +68,13 @@ class RewardGain:
         unread = self._unread
         unread.append(reward)
         if len(unread) == MAX_UNREAD_REWARDS:
+            self._read()
+
+    def extend(self, rewards: Collection[float]) -> None:
+        """Add finite rewards."""
+        self.count += len(rewards)
+        self._unread += rewards
+        if len(self._unread) >= MAX_UNREAD_REWARDS:
             self._read()
 
     def _read(self) -> None:
