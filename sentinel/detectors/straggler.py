@@ -120,8 +120,9 @@ class Straggler:
         step_time = record.values["step_time"]
         if record.event is not Event.STEP or not 0.0 < step_time < 1e9:
             return None
-        for name in TIME_SIGNALS:
-            self._add_lag(name, record)
+        if record.spread:
+            for name in TIME_SIGNALS:
+                self._add_lag(name, record)
         self._block_seconds += step_time
         self._block_steps += 1
         if self._block_steps == 1:

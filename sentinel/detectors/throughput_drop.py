@@ -183,12 +183,12 @@ def _step_cost(record: Record) -> tuple[str, float]:
     """Kind of the cost and the cost in seconds; ("", 0.0) if no cost is known."""
     values = record.values
     for name in ("tokens_per_second_per_gpu", "tokens_per_second"):
-        if 0.0 < (speed := values.get(name, 0.0)) < inf:
+        if name in values and 0.0 < (speed := values[name]) < inf:
             return "token", 1.0 / speed
     time = values.get("step_time", 0.0)
     if not 0.0 < time < inf:
         return "", 0.0
     for name, kind in (("tokens", "token"), ("completion_length", "length")):
-        if 0.0 < (amount := values.get(name, 0.0)) < inf:
+        if name in values and 0.0 < (amount := values[name]) < inf:
             return kind, time / amount
     return "step", time

@@ -24,7 +24,7 @@ from sentinel.model.finding import (
 from sentinel.model.incident import Incident, IncidentKey, Onset, Resolution
 from sentinel.model.notification import Notification, NotificationReason
 from sentinel.model.record import WHOLE_RUN, Event, Record
-from sentinel.pipeline.cases import CaseBook
+from sentinel.pipeline.cases import CaseBook, history_signals
 from sentinel.pipeline.incidents import IncidentBook
 from sentinel.pipeline.onset_request import OnsetEstimator, RecentSignals
 from sentinel.pipeline.run_baselines import BASELINE_SETTINGS, RunBaselines
@@ -83,6 +83,8 @@ class _Applicable:
     """The signals among the keys whose baselines they need; None if no detector takes any."""
     dated_signals: tuple[str, ...]
     """The signals among the keys from whose values onsets are estimated."""
+    history_signals: tuple[str, ...]
+    """The signals among the keys whose values are stored for causes."""
 
 
 @dataclass(slots=True)
@@ -159,7 +161,9 @@ class Engine:
             notifications = tuple(each for each in changes if isinstance(each, Notification))
             changed = tuple(each for each in changes if isinstance(each, Incident))
             self._date_opened(notifications, checkpoints)
-        cases = self.case_book.update(record, changes, checkpoints, self.incident_book.undated)
+        cases = self.case_book.update(
+            record, changes, checkpoints, self.incident_book.undated, applicable.history_signals
+        )
         return Result(record, findings, notifications, changed, cases, thresholds)
 
     def _start_anew(self, record: Record) -> list[Notification]:
@@ -291,7 +295,8 @@ class Engine:
         # A signal without settings has no baseline.
         known = frozenset(wanted & keys & BASELINE_SETTINGS.keys())
         dated = tuple(sorted(self._signals(run).signals & keys))
-        return _Applicable(keyed, known if wanted else None, dated)
+        history = history_signals(record.values)
+        return _Applicable(keyed, known if wanted else None, dated, history)
 
     def _report_error(self, name: str, record: Record, error: Exception) -> None:
         """Log and count an exception of that detector."""

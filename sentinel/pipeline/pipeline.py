@@ -129,6 +129,8 @@ class Pipeline:
         aligner, layers = copy(self.aligner), copy(self.layers)
         # The agent stores its counters itself.
         aligner.counters = layers.counters = Counters()
+        for points in (*self.engine.signals.values(), *self.engine.case_book.runs.values()):
+            points.split_rows()
         state = PipelineState(
             self._fingerprint(),
             aligner,

@@ -173,8 +173,8 @@ class FirstLevelShift:
             values.append(value)
             self._half_way_count = sum(map(self._is_beyond, values))
         else:
-            if len(values) == CURRENT_VALUES and self._is_beyond(values[0]):
-                self._half_way_count -= 1
+            if self._half_way_count and len(values) == CURRENT_VALUES:
+                self._half_way_count -= self._is_beyond(values[0])
             values.append(value)
             if self._is_beyond(value):
                 self._half_way_count += 1

@@ -35,6 +35,13 @@ class KOfN:
         """
         values, below, count = self.values, self.below, self._beyond_count
         values.append(value)
+        if not count and self.is_full and bound == self._bound:
+            # Most series are far from their bound, and stay there.
+            values.popleft()
+            if value > bound if below else value < bound:
+                return False
+            self._beyond_count = 1
+            return self.size <= 2
         if bound != self._bound:
             self._bound = bound
             count = sum([x <= bound if below else x >= bound for x in values])
