@@ -33,7 +33,7 @@ class RecentPoints:
 
     def add(self, step: int, values: Mapping[str, float], names: tuple[str, ...]) -> None:
         """Add the values that have these `names`. `values` must not change afterwards."""
-        if names is not self._names or len(self._rows) >= MAX_UNREAD_ROWS:
+        if names != self._names or len(self._rows) >= MAX_UNREAD_ROWS:
             self.read()
             self._names = names
         self._steps.append(step)
