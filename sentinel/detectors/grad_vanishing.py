@@ -105,13 +105,13 @@ class GradVanishing:
             self._usual = median(means[:-recent])
 
     def _update_context(self, record: Record) -> None:
-        self._has_reward |= "reward" in record.values
-        loss = record.values.get("loss", inf)
+        values = record.values
+        self._has_reward = self._has_reward or "reward" in values
+        loss = values.get("loss", inf)
         if loss < inf:
             self._loss = loss
             self._highest_loss = max(self._highest_loss, loss)
-        spread = record.values.get("reward_std")
-        flat = record.values.get("frac_zero_std")
+        spread, flat = values.get("reward_std"), values.get("frac_zero_std")
         self._has_no_reward_spread = spread == 0.0 or (flat is not None and flat >= 1.0)
 
     def _finding(self, norm: float) -> Finding:

@@ -131,11 +131,16 @@ class RankDesync:
     def _update_signal(self, name: str, record: Record) -> bool:
         """Add one value; returns whether it can be evaluated."""
         spread, state = record.spread[name], self._states[name]
-        if spread.count < 2 or state.is_excluded:
-            return False
-        if name == NORM and not _is_whole_gradient(spread, record.values[name]):
+        if (
+            spread.count < 2
+            or state.is_excluded
+            or (name == NORM and not _is_whole_gradient(spread, record.values[name]))
+        ):
             return False
         same = spread.min == spread.max
+        if same and state.proven_count >= self.proven and name not in (NORM, SCALE):
+            state.apart_count = state.far_count = 0
+            return True
         far = spread.max - spread.min > (self.tolerance * abs(spread.max) if name == NORM else 0.0)
         if state.proven_count < self.proven:
             if far and name in SETTINGS:

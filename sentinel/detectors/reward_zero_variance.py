@@ -93,7 +93,7 @@ class RewardZeroVariance:
         self._has_varied = self._is_spread_known = self._is_more_common = False
         self._count = self._idle_count = self._idle_run = 0
         self._last_idle = 0
-        """The number, from 1, of the last value that is idle, or short of it by a rounding error."""
+        """The number of the last value that is idle, or short of it by a rounding error; from 1."""
         self._before: tuple[int, int] | None = None
         """Values, and idle ones among them, before the current stretch of equal rewards."""
 

@@ -124,14 +124,32 @@ class Engine:
             return Result(record)
         if record.event is Event.ONSET:
             return self._set_onset(record)
-        findings: dict[str, Finding] = {}
-        thresholds: dict[str, Threshold] = {}
-        changes: list[Notification | Incident] = []
         applicable = self._applicable_detectors(record)
         self._signals(record.run).update(record, applicable.dated_signals)
+        changes: list[Notification | Incident] = []
         if record.event in ENDED_SCOPES:
             changes += self._start_anew(record)
             applicable = self._applicable_detectors(record)
+        findings, thresholds = self._run_detectors(record, applicable, changes)
+        changes += self.incident_book.update(record, self.case_book.critical_names)
+        checkpoints = self.incident_book.checkpoint_steps.get(record.run, ())
+        notifications: tuple[Notification, ...] = ()
+        changed: tuple[Incident, ...] = ()
+        if changes:
+            notifications = tuple(each for each in changes if isinstance(each, Notification))
+            changed = tuple(each for each in changes if isinstance(each, Incident))
+            self._date_opened(notifications, checkpoints)
+        cases = self.case_book.update(
+            record, changes, checkpoints, self.incident_book.undated, applicable.history_signals
+        )
+        return Result(record, findings, notifications, changed, cases, thresholds)
+
+    def _run_detectors(
+        self, record: Record, applicable: _Applicable, changes: list[Notification | Incident]
+    ) -> tuple[dict[str, Finding], dict[str, Threshold]]:
+        """Findings and thresholds of the detectors; adds the changes of their incidents."""
+        findings: dict[str, Finding] = {}
+        thresholds: dict[str, Threshold] = {}
         with_incident = {key.detector for key in self.incident_book.open_incidents}
         baselines = self._update_baselines(record, applicable.signals)
         for update, takes_baselines, key, detector in applicable.detectors:
@@ -153,18 +171,7 @@ class Engine:
                 findings[key.detector] = output
             if change is not None:
                 changes.append(change)
-        changes += self.incident_book.update(record, self.case_book.critical_names)
-        checkpoints = self.incident_book.checkpoint_steps.get(record.run, ())
-        notifications: tuple[Notification, ...] = ()
-        changed: tuple[Incident, ...] = ()
-        if changes:
-            notifications = tuple(each for each in changes if isinstance(each, Notification))
-            changed = tuple(each for each in changes if isinstance(each, Incident))
-            self._date_opened(notifications, checkpoints)
-        cases = self.case_book.update(
-            record, changes, checkpoints, self.incident_book.undated, applicable.history_signals
-        )
-        return Result(record, findings, notifications, changed, cases, thresholds)
+        return findings, thresholds
 
     def _start_anew(self, record: Record) -> list[Notification]:
         """Replace baselines and detectors, since the record begins another training or stage.

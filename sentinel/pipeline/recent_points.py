@@ -49,9 +49,10 @@ class RecentPoints:
                     points = by_signal[name] = deque(maxlen=self.size)
                 values = [*map(itemgetter(name), rows)]
                 if self.is_finite and not all(map(isfinite, values)):
-                    points.extend(each for each in zip(steps, values) if isfinite(each[1]))
+                    pairs = zip(steps, values, strict=True)
+                    points.extend(each for each in pairs if isfinite(each[1]))
                 else:
-                    points.extend(zip(steps, values))
+                    points.extend(zip(steps, values, strict=True))
             steps.clear()
             rows.clear()
         return by_signal

@@ -227,8 +227,7 @@ class Baseline:
         self._unit, self._travel = unit, travel
         settings, newest, scaled = self.settings, self._newest, value / unit
         if settings.is_log:
-            least = settings.least
-            scaled = log(scaled if scaled > least else least)
+            scaled = log(max(settings.least, scaled))
         if self._has_course:
             scaled -= self._course_level()
         # Most values are where they are expected.

@@ -205,10 +205,10 @@ class MeanDrawdown:
     def add(self, value: float) -> None:
         """Add a finite value."""
         recent = self.recent
-        if recent:
-            self._near_total += max(0.0, recent[-1] - value) ** 2
-        if len(recent) >= CHANGE_LAG:
-            self._far_total += max(0.0, recent[-CHANGE_LAG] - value) ** 2
+        if recent and recent[-1] > value:
+            self._near_total += (recent[-1] - value) ** 2
+        if len(recent) >= CHANGE_LAG and recent[-CHANGE_LAG] > value:
+            self._far_total += (recent[-CHANGE_LAG] - value) ** 2
         recent.append(value)
         self.count += 1
         if self.count <= START_VALUES:
