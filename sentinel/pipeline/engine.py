@@ -156,7 +156,7 @@ class Engine:
             try:
                 output = update(record, baselines) if takes_baselines else update(record)
                 # Nearly always nothing is wrong, and then there is nothing to update.
-                if output is None or (output is CLEAR and key.detector not in with_incident):
+                if output is None or (output is CLEAR and not with_incident):
                     continue
                 if output.threshold is not None:
                     thresholds[key.detector] = Threshold(detector.signal, output.threshold)

@@ -33,15 +33,16 @@ class KOfN:
 
         A value at the bound counts as beyond. If the bound changes, all values are compared again.
         """
-        values, below, count = self.values, self.below, self._beyond_count
+        values, below = self.values, self.below
         values.append(value)
-        if not count and self.is_full and bound == self._bound:
+        if not self._beyond_count and self.is_full and bound == self._bound:
             # Most series are far from their bound, and stay there.
             values.popleft()
             if value > bound if below else value < bound:
                 return False
             self._beyond_count = 1
             return self.size <= 2
+        count = self._beyond_count
         if bound != self._bound:
             self._bound = bound
             count = sum([x <= bound if below else x >= bound for x in values])
@@ -54,7 +55,7 @@ class KOfN:
         else:
             self.is_full = len(values) == self.size
         self._beyond_count = count
-        return count > 0 and self.is_full and 2 * count >= self.size
+        return self.is_full and 2 * count >= self.size
 
     @property
     def median(self) -> float:

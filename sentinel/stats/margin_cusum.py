@@ -131,6 +131,7 @@ class MarginCusum:
 
     def _absorb_skipped(self) -> None:
         """Update the baseline with the queued values."""
-        for _ in range(self._skipped):
-            self._baseline.add(self._waiting.popleft())
+        if self._skipped:
+            take = self._waiting.popleft
+            self._baseline.extend([take() for _ in range(self._skipped)])
         self._max_skipped = self._skipped = 0
