@@ -55,6 +55,18 @@ def test_a_detector_does_not_process_records_without_its_values():
     assert engine.error_counts == {}
 
 
+def test_a_detector_does_not_process_records_of_events_that_it_does_not_declare():
+    class OfEvaluations(Broken):
+        events: ClassVar[frozenset[Event]] = frozenset({Event.EVAL})
+
+    engine = Engine({"above": OfEvaluations})
+    engine.process(record(2.0))
+    assert engine.error_counts == {}
+
+    engine.process(record(2.0, event=Event.EVAL))
+    assert engine.error_counts == {"above": 1}
+
+
 def test_each_run_has_detectors_of_its_own():
     engine = Engine({"above": Above})
 
