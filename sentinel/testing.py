@@ -275,7 +275,8 @@ def _check_other_events(kind: type[Any]) -> None:
     before = serialize(detector)
     for each in Event:
         if not receives(kind, each) and not wanted_baselines(kind):
-            output = detector.update(event(each, 100, **dict.fromkeys(SIGNALS, 1.0)))
+            values = dict.fromkeys(SIGNALS, 1.0)
+            output = detector.update(Record("run", WHOLE_RUN, 100, 100.0, each, values))
             is_ignored = output is None and serialize(detector) == before
             _require(is_ignored, kind, f"must declare {each} among its events, as it evaluates it")
 
