@@ -124,7 +124,7 @@ def update_detector(detector: Detector, record: Record) -> DetectorOutput:
 
     Baselines that the detector takes are kept with it, so that it has its own.
     """
-    if not detector.needs <= record.values.keys() or not receives(detector, record.event):
+    if not receives(detector, record.event, record.values.keys()):
         return None
     signals = wanted_baselines(detector)
     if not signals:
@@ -268,17 +268,19 @@ def _require_no_exception(kind: type[Any], records: Iterable[Record], rule: str)
 
 
 def _check_other_events(kind: type[Any]) -> None:
-    """The records of events that it does not declare must have no effect, as it never gets them."""
+    """Records that it needs but does not declare to receive must have no effect."""
     detector = kind()
     for record in _synthetic_run(100):
         update_detector(detector, record)
     before = serialize(detector)
-    for each in Event:
-        if not receives(kind, each) and not wanted_baselines(kind):
-            values = dict.fromkeys(SIGNALS, 1.0)
+    every = dict.fromkeys(SIGNALS, 1.0)
+    others = {n: x for n, x in every.items() if n not in getattr(kind, "steps_with", ())}
+    for each, values in [*((each, every) for each in Event), (Event.STEP, others)]:
+        is_needed = kind.needs <= values.keys() and not wanted_baselines(kind)
+        if is_needed and not receives(kind, each, values.keys()):
             output = detector.update(Record("run", WHOLE_RUN, 100, 100.0, each, values))
             is_ignored = output is None and serialize(detector) == before
-            _require(is_ignored, kind, f"must declare {each} among its events, as it evaluates it")
+            _require(is_ignored, kind, f"must declare to receive {each}, as it evaluates it")
 
 
 def _check_outputs(kind: type[Any]) -> None:

@@ -35,6 +35,7 @@ class CheckpointOverdue:
     times: float = 2.5
 
     needs: ClassVar[frozenset[str]] = frozenset()
+    steps_with: ClassVar[frozenset[str]] = frozenset({"global_step", "restarted_after_step"})
     signal: ClassVar[str] = "global_step"
     severity: ClassVar[Severity] = Severity.WARNING
     scope: ClassVar[Scope] = Scope.TRAINING

@@ -62,6 +62,7 @@ class DataStall:
     window: int = 32
 
     needs: ClassVar[frozenset[str]] = frozenset()
+    steps_with: ClassVar[frozenset[str]] = frozenset({"data_wait"})
     signal: ClassVar[str] = "data_wait"
     severity: ClassVar[Severity] = Severity.INFO
     remedy: ClassVar[str] = (

@@ -67,6 +67,7 @@ class RewardStalled:
     noises: float = 0.5
 
     needs: ClassVar[frozenset[str]] = frozenset()
+    steps_with: ClassVar[frozenset[str]] = frozenset({"reward"})
     signal: ClassVar[str] = "reward"
     severity: ClassVar[Severity] = Severity.WARNING
     remedy: ClassVar[str] = (

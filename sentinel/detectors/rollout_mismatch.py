@@ -51,6 +51,7 @@ class RolloutMismatch:
     ratio: float = 2.0
 
     needs: ClassVar[frozenset[str]] = frozenset()
+    steps_with: ClassVar[frozenset[str]] = frozenset({"importance_ratio_mean", "kl_mismatch"})
     signal: ClassVar[str] = "kl_mismatch"
     severity: ClassVar[Severity] = Severity.INFO
     remedy: ClassVar[str] = (

@@ -44,6 +44,7 @@ class StepStride:
     in_a_row: int = 4
 
     needs: ClassVar[frozenset[str]] = frozenset()
+    steps_with: ClassVar[frozenset[str]] = frozenset({"optimizer_steps", "restarted_after_step"})
     signal: ClassVar[str] = "global_step"
     severity: ClassVar[Severity] = Severity.WARNING
     scope: ClassVar[Scope] = Scope.TRAINING

@@ -75,6 +75,9 @@ class ThroughputDrop:
     skip: int = 10
 
     needs: ClassVar[frozenset[str]] = frozenset()
+    steps_with: ClassVar[frozenset[str]] = frozenset({
+        "completion_length", "step_time", "tokens_per_second", "tokens_per_second_per_gpu",
+    })  # fmt: skip
     signal: ClassVar[str] = "step_time"
     severity: ClassVar[Severity] = Severity.INFO
     remedy: ClassVar[str] = (

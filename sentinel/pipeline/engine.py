@@ -296,7 +296,7 @@ class Engine:
         keyed = [
             (detector.update, bool(wanted_baselines(detector)), key, detector)
             for key, detector in enabled
-            if detector.needs <= keys and receives(detector, record.event)
+            if receives(detector, record.event, keys)
         ]
         wanted = frozenset[str]().union(*(wanted_baselines(each) for *_, each in keyed))
         # A signal without settings has no baseline.
