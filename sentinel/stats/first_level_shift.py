@@ -114,7 +114,7 @@ class FirstLevelShift:
     _reward_history: RewardHistory = field(default_factory=RewardHistory)
     _unread: list[tuple[float, float | None]] = field(default_factory=list)
     """Values and rewards that are not part of the noise and the rewards yet: while the current
-    level is near the first one, neither is asked for."""
+    level is near the first one, neither is needed."""
 
     def __post_init__(self) -> None:
         self._half_way_log = log(self.far_factor) / 2

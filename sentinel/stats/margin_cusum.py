@@ -132,6 +132,6 @@ class MarginCusum:
     def _absorb_skipped(self) -> None:
         """Update the baseline with the queued values."""
         if self._skipped:
-            take = self._waiting.popleft
-            self._baseline.extend([take() for _ in range(self._skipped)])
+            popleft = self._waiting.popleft
+            self._baseline.extend([popleft() for _ in range(self._skipped)])
         self._max_skipped = self._skipped = 0

@@ -60,7 +60,7 @@ class RewardGain:
     _levels: BestLevel = field(default_factory=lambda: BestLevel(LEVEL_REWARDS, LEVEL_REWARDS))
 
     _unread: list[float] = field(default_factory=list)
-    """Rewards since the last result, most of which are never asked for."""
+    """Rewards that are not part of the levels yet: most need no result."""
 
     def add(self, reward: float) -> None:
         """Add a finite reward."""

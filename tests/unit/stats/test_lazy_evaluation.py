@@ -190,7 +190,7 @@ def test_values_added_together_are_as_values_added_one_by_one(name, chunks):
 
 
 @given(st.lists(st.tuples(level, st.none() | few), max_size=200), st.sampled_from([-1, 1]))
-def test_a_shift_that_is_asked_late_is_as_one_that_is_asked_often(series, sign):
+def test_a_shift_that_is_queried_late_is_as_one_that_is_queried_often(series, sign):
     often, late = (FirstLevelShift(sign, 2.0) for _ in range(2))
     for step, (value, reward) in enumerate(series):
         often.add(value, reward, step)
