@@ -49,6 +49,7 @@ from sentinel.model.finding import (
     Finding,
     Severity,
     detector_title,
+    receives,
     wanted_baselines,
 )
 from sentinel.model.incident import Incident, IncidentKey, IncidentState
@@ -119,11 +120,11 @@ def first_finding(
 
 
 def update_detector(detector: Detector, record: Record) -> DetectorOutput:
-    """The output of the detector; as in the engine, None if the record lacks a needed value.
+    """The output of the detector; as in the engine, None if it does not receive the record.
 
     Baselines that the detector takes are kept with it, so that it has its own.
     """
-    if not detector.needs <= record.values.keys():
+    if not receives(detector, record.event, record.values.keys()):
         return None
     signals = wanted_baselines(detector)
     if not signals:
@@ -140,6 +141,7 @@ def check_detector(kind: type[Any]) -> None:
         _check_docstring,
         _check_extreme_values,
         _check_every_event,
+        _check_other_events,
         _check_record_not_modified,
         _check_outputs,
         _check_snapshot_restore,
@@ -263,6 +265,22 @@ def _require_no_exception(kind: type[Any], records: Iterable[Record], rule: str)
         except Exception as error:
             message = f"{kind.__name__} {rule}, but raised at {record}."
             raise AssertionError(message) from error
+
+
+def _check_other_events(kind: type[Any]) -> None:
+    """Records that it needs but does not declare to receive must have no effect."""
+    detector = kind()
+    for record in _synthetic_run(100):
+        update_detector(detector, record)
+    before = serialize(detector)
+    every = dict.fromkeys(SIGNALS, 1.0)
+    others = {n: x for n, x in every.items() if n not in getattr(kind, "steps_with", ())}
+    for each, values in [*((each, every) for each in Event), (Event.STEP, others)]:
+        is_needed = kind.needs <= values.keys() and not wanted_baselines(kind)
+        if is_needed and not receives(kind, each, values.keys()):
+            output = detector.update(Record("run", WHOLE_RUN, 100, 100.0, each, values))
+            is_ignored = output is None and serialize(detector) == before
+            _require(is_ignored, kind, f"must declare to receive {each}, as it evaluates it")
 
 
 def _check_outputs(kind: type[Any]) -> None:

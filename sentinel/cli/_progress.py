@@ -18,9 +18,10 @@ _UPDATE_SECONDS = 0.1
 
 
 class ProgressBar:
-    """Shows `description`, a bar, a text and the time. It leaves nothing behind when it ends.
+    """Shows `description`, a bar, a text, the time and the time left.
 
-    Nothing is shown if standard error is no terminal, so that output for programs is unchanged.
+    When it ends, only what was printed above it remains. Nothing is shown if standard error is no
+    terminal, so that output for programs is unchanged.
     """
 
     def __init__(
@@ -35,6 +36,7 @@ class ProgressBar:
         self._progress: Progress | None = None
         self._task: TaskID | None = None
         self._is_terminal: bool | None = None
+        self._unprinted: list[str] = []
 
     def __enter__(self) -> Self:
         return self
@@ -48,12 +50,24 @@ class ProgressBar:
         if self._progress is not None:
             self._progress.stop()
 
+    @property
+    def is_due(self) -> bool:
+        """Whether an update would show something."""
+        now = self.clock()
+        return now - self._started >= DELAY_SECONDS and now - self._updated >= _UPDATE_SECONDS
+
+    def print(self, text: str) -> None:
+        """Print a line above the bar, once that is shown."""
+        if self._progress is None:
+            self._unprinted.append(text)
+        else:
+            self._progress.console.print(text, markup=False, highlight=False)
+
     def update(self, fraction: float | None = None, text: str = "") -> None:
         """Show how far it is: `fraction` from 0 to 1, None if that is not known."""
-        now = self.clock()
-        if now - self._started < DELAY_SECONDS or now - self._updated < _UPDATE_SECONDS:
+        if not self.is_due:
             return
-        self._updated = now
+        self._updated = self.clock()
         if self._progress is None and not self._start():
             return
         if self._progress is not None and self._task is not None:
@@ -68,6 +82,7 @@ class ProgressBar:
             TaskProgressColumn,
             TextColumn,
             TimeElapsedColumn,
+            TimeRemainingColumn,
         )
 
         if self._is_terminal is None:
@@ -81,9 +96,12 @@ class ProgressBar:
             TaskProgressColumn(),
             TextColumn("{task.fields[text]}"),
             TimeElapsedColumn(),
+            TimeRemainingColumn(),
             console=self._console,
             transient=True,
         )
         self._task = self._progress.add_task(self.description, total=None, text="")
         self._progress.start()
+        for each in self._unprinted:
+            self.print(each)
         return True

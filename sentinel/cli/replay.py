@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
@@ -21,6 +23,7 @@ from sentinel.cli._run_ids import complete_run, similar_runs_text
 if TYPE_CHECKING:
     from sentinel.cli._stored_log import StoredLog
     from sentinel.config.settings import Settings
+    from sentinel.model.incident import Incident
     from sentinel.model.record import Record
     from sentinel.pipeline.engine import Engine, Result
     from sentinel.pipeline.replay import ReplayResult
@@ -143,7 +146,10 @@ def _replay_log(
     *,
     use_baselines: bool = False,
 ) -> ReplayResult:
-    """Replay the log with a progress bar; `observers` get each result."""
+    """Replay the log with a progress bar; `observers` get each result.
+
+    The first incident is printed above the bar when it is found.
+    """
     from sentinel.cli._progress import ProgressBar
     from sentinel.cli._stored_log import StoredLog, find_database
     from sentinel.pipeline import pipeline
@@ -157,11 +163,17 @@ def _replay_log(
     replayed = pipeline.build(settings)
     memory = _LogBaselines((database or path).resolve(), replayed.engine) if use_baselines else None
     size = _bytes_to_read(path)
-    with ProgressBar(f"Replaying {path.name}") as bar:
+    has_incident = False
+    with ProgressBar(f"Replaying {path.name}") as bar, _garbage_collection_paused():
 
         def update(result: Result) -> None:
-            fraction = min(source.position / size, 1.0) if size else None
-            bar.update(fraction, f"step {result.record.step}")
+            nonlocal has_incident
+            if bar.is_due:
+                fraction = min(source.position / size, 1.0) if size else None
+                bar.update(fraction, f"step {result.record.step}")
+            if result.notifications and not has_incident:
+                has_incident = True
+                bar.print(_first_incident_text(result.notifications[0].incident))
             for observer in observers:
                 observer(result)
 
@@ -173,6 +185,25 @@ def _replay_log(
     if not result.records:
         raise ValueError("it holds no record of a step")
     return result
+
+
+def _first_incident_text(incident: Incident) -> str:
+    name, severity = incident.key.detector, incident.severity.value
+    return f"First incident: {name} ({severity}) at step {incident.opened_step}: " + (
+        incident.finding.summary
+    )
+
+
+@contextmanager
+def _garbage_collection_paused() -> Iterator[None]:
+    """No cycles of objects are created per record, and each collection would visit all objects."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def _bytes_to_read(path: Path) -> int:

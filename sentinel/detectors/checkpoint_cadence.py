@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import ClassVar
 
-from sentinel.model.finding import Clear, DetectorOutput, Finding, Scope, Severity
+from sentinel.model.finding import CLEAR, DetectorOutput, Finding, Scope, Severity
 from sentinel.model.record import Event, Record
 
 INTERVALS_TO_LEARN = 3
@@ -77,13 +77,13 @@ class CheckpointCadence:
             return None
         if len(self._short_intervals) < self.in_a_row and self._max_steps <= 0.0:
             self._onset_steps = {}
-            return Clear()
+            return CLEAR
         problems = {**self._past_max_steps(record), **self._saves_too_often(record.step)}
         self._onset_steps = {key: self._onset_steps.get(key, record.step) for key in problems}
         if "storm" in problems:
             self._onset_steps["storm"] = self._first_short_step
         if not problems:
-            return Clear()
+            return CLEAR
         evidence = {
             "early_saves_in_a_row": float(len(self._short_intervals)),
             "save_interval_steps": float(self._last_interval),

@@ -24,7 +24,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from sentinel.model.finding import Clear, DetectorOutput, Finding, Scope, Severity
+from sentinel.model.finding import CLEAR, DetectorOutput, Finding, Scope, Severity
 from sentinel.model.record import Event, Record
 
 
@@ -35,6 +35,7 @@ class CheckpointOverdue:
     times: float = 2.5
 
     needs: ClassVar[frozenset[str]] = frozenset()
+    steps_with: ClassVar[frozenset[str]] = frozenset({"global_step", "restarted_after_step"})
     signal: ClassVar[str] = "global_step"
     severity: ClassVar[Severity] = Severity.WARNING
     scope: ClassVar[Scope] = Scope.TRAINING
@@ -70,7 +71,7 @@ class CheckpointOverdue:
             return None
         since = step - self._counted_from
         if since <= self.times * self._save_steps:
-            return Clear()
+            return CLEAR
         text = (
             f"The last checkpoint was saved {since:.0f} steps ago"
             if self._has_saved

@@ -23,7 +23,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
+from sentinel.model.finding import CLEAR, DetectorOutput, Finding, Severity
 from sentinel.model.record import Record
 from sentinel.stats.k_of_n import KOfN
 from sentinel.stats.onset_tracker import OnsetTracker
@@ -59,10 +59,10 @@ class ClipSaturation:
         high = self._recent.add(clipped, self.much)
         onset = self._onset.update(record.step, holds=clipped >= self.much)
         if not high:
-            return Clear() if self._recent.is_full else None
+            return CLEAR if self._recent.is_full else None
         median = self._recent.median
         if median < self.much:
-            return Clear()
+            return CLEAR
         evidence = {"clip_fraction": clipped, "clip_fraction_median_of_16": median}
         if "kl_old" in record.values:
             evidence["kl_old_nats"] = record.values["kl_old"]

@@ -37,7 +37,7 @@ from dataclasses import dataclass
 from math import inf, isfinite, sqrt
 from typing import ClassVar
 
-from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
+from sentinel.model.finding import CLEAR, DetectorOutput, Finding, Severity
 from sentinel.model.record import Event, Record, Spread
 from sentinel.stats.k_of_n import KOfN
 from sentinel.stats.onset_tracker import OnsetTracker
@@ -62,6 +62,7 @@ class DataStall:
     window: int = 32
 
     needs: ClassVar[frozenset[str]] = frozenset()
+    steps_with: ClassVar[frozenset[str]] = frozenset({"data_wait"})
     signal: ClassVar[str] = "data_wait"
     severity: ClassVar[Severity] = Severity.INFO
     remedy: ClassVar[str] = (
@@ -115,12 +116,12 @@ class DataStall:
             shares, onset = self._second_shares, self._second_onset
         is_faster = self._step_times.add(time, self._best_step_time)
         if not waits and not is_faster:
-            return Clear() if shares.is_full else None
+            return CLEAR if shares.is_full else None
         wait_share, step_time = shares.median, self._step_times.median
         if wait_share <= KEEPS_UP_SHARE * self.notable:
             self._best_step_time = min(self._best_step_time, step_time)
         if wait_share <= self.notable:
-            return Clear()
+            return CLEAR
         best = self._best_step_time
         is_slower = step_time > self.slower * best
         than_best = f", which is {step_time / best:.2g} times the best" if is_slower else ""

@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from math import inf, isfinite
 from typing import ClassVar
 
-from sentinel.model.finding import Clear, DetectorOutput, Finding, Scope, Severity
+from sentinel.model.finding import CLEAR, DetectorOutput, Finding, Scope, Severity
 from sentinel.model.quantity_text import format_bytes, format_duration
 from sentinel.model.record import Event, Record
 from sentinel.stats.time_to_limit import TimeToLimit
@@ -52,6 +52,7 @@ class DiskFilling:
     saves: float = 2.0
 
     needs: ClassVar[frozenset[str]] = frozenset()
+    events: ClassVar[frozenset[Event]] = frozenset({Event.SAVE, Event.HEARTBEAT})
     signal: ClassVar[str] = "disk_free"
     severity: ClassVar[Severity] = Severity.WARNING
     scope: ClassVar[Scope] = Scope.PROCESS
@@ -79,7 +80,7 @@ class DiskFilling:
         if record.event is not Event.HEARTBEAT or not disks:
             return None
         findings = [self._evaluate(name, free, record.time) for name, free in disks.items()]
-        return min(filter(None, findings), key=_severity_key, default=Clear())
+        return min(filter(None, findings), key=_severity_key, default=CLEAR)
 
     def _evaluate(self, signal: str, free: float, time: float) -> Finding | None:
         trend = self._trends.setdefault(signal, TimeToLimit())

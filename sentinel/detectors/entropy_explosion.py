@@ -28,7 +28,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
+from sentinel.model.finding import CLEAR, DetectorOutput, Finding, Severity
 from sentinel.model.quantity_text import distinct_texts
 from sentinel.model.record import Record
 from sentinel.signals.catalogue import normalize_key
@@ -70,10 +70,10 @@ class EntropyExplosion:
         if not shift.is_ready:
             return None
         if not shift.has_begun:
-            return Clear()
+            return CLEAR
         times = shift.current_level / shift.first_level
         has_risen = times > MIN_FACTOR and (shift.has_left_recent_level or times > self.factor)
-        return self._finding(times) if has_risen else Clear()
+        return self._finding(times) if has_risen else CLEAR
 
     def _finding(self, times: float) -> Finding:
         shift = self._shift

@@ -26,7 +26,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from sentinel.model.finding import Clear, DetectorOutput, Finding, Scope, Severity
+from sentinel.model.finding import CLEAR, DetectorOutput, Finding, Scope, Severity
 from sentinel.model.record import Event, Record
 
 XID_MEANINGS = {
@@ -53,6 +53,7 @@ class GpuFault:
     """Evaluates the driver's error counts in heartbeats."""
 
     needs: ClassVar[frozenset[str]] = frozenset()
+    events: ClassVar[frozenset[Event]] = frozenset({Event.HEARTBEAT})
     signal: ClassVar[str] = "gpu_xid"
     severity: ClassVar[Severity] = Severity.WARNING
     scope: ClassVar[Scope] = Scope.PROCESS
@@ -72,7 +73,7 @@ class GpuFault:
         new_errors = 0.0 if errors is None else self._new_errors(errors)
         number = 0 if xid is None or not 0 < xid < 10_000 else int(xid)
         if not new_errors and not number:
-            return Clear()
+            return CLEAR
         meaning = XID_MEANINGS.get(number, "see NVIDIA's catalogue")
         xid_text = f"XID {number} ({meaning})" if number else ""
         memory_text = f"{new_errors:.0f} new uncorrectable memory errors" if new_errors else ""

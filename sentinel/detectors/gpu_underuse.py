@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from statistics import fmean, median
 from typing import ClassVar
 
-from sentinel.model.finding import Clear, DetectorOutput, Finding, Scope, Severity
+from sentinel.model.finding import CLEAR, DetectorOutput, Finding, Scope, Severity
 from sentinel.model.record import Event, Record
 
 IDLE_SECONDS = 60.0
@@ -41,6 +41,7 @@ class GpuUnderuse:
     minutes: int = 30
 
     needs: ClassVar[frozenset[str]] = frozenset({"gpu_utilisation"})
+    events: ClassVar[frozenset[Event]] = frozenset({Event.HEARTBEAT})
     signal: ClassVar[str] = "gpu_utilisation"
     severity: ClassVar[Severity] = Severity.INFO
     scope: ClassVar[Scope] = Scope.PROCESS
@@ -79,7 +80,7 @@ class GpuUnderuse:
             return None
         utilisation = median(self._minute_means)
         if utilisation >= self.least:
-            return Clear()
+            return CLEAR
         return Finding(
             summary=f"The GPUs were busy for {utilisation:.0%} of the last {self.minutes} minutes.",
             evidence={

@@ -31,7 +31,7 @@ from math import exp, inf, log
 from statistics import median
 from typing import ClassVar
 
-from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
+from sentinel.model.finding import CLEAR, DetectorOutput, Finding, Severity
 from sentinel.model.record import Record
 from sentinel.stats.block_means import VALUES_PER_GROUP, BlockMeans
 
@@ -92,7 +92,7 @@ class GradVanishing:
         needed = self.in_a_row * (1 if self._usual is not None else 2)
         if self._low_count >= needed:
             return self._finding(norm)
-        return Clear() if self._usual is not None and not self._low_count else None
+        return CLEAR if self._usual is not None and not self._low_count else None
 
     def _update_usual(self) -> None:
         if not self._has_new_block:
@@ -105,13 +105,13 @@ class GradVanishing:
             self._usual = median(means[:-recent])
 
     def _update_context(self, record: Record) -> None:
-        self._has_reward |= "reward" in record.values
-        loss = record.values.get("loss", inf)
+        values = record.values
+        self._has_reward = self._has_reward or "reward" in values
+        loss = values.get("loss", inf)
         if loss < inf:
             self._loss = loss
             self._highest_loss = max(self._highest_loss, loss)
-        spread = record.values.get("reward_std")
-        flat = record.values.get("frac_zero_std")
+        spread, flat = values.get("reward_std"), values.get("frac_zero_std")
         self._has_no_reward_spread = spread == 0.0 or (flat is not None and flat >= 1.0)
 
     def _finding(self, norm: float) -> Finding:

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from math import inf, isfinite
 from typing import ClassVar
 
-from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
+from sentinel.model.finding import CLEAR, DetectorOutput, Finding, Severity
 from sentinel.model.record import Record
 from sentinel.signals.kl import get_kl_kind
 from sentinel.stats.k_of_n import KOfN
@@ -64,13 +64,13 @@ class KlDrift:
             return None
         if not high and 2 * self._lowest_level <= limit:
             self._onset.update(record.step, holds=False)
-            return Clear()
+            return CLEAR
         level = self._recent.median
         self._lowest_level = min(self._lowest_level, level)
         bound = max(limit, 2 * self._lowest_level)
         onset = self._onset.update(record.step, holds=level > bound)
         if onset is None:
-            return Clear()
+            return CLEAR
         return Finding(
             summary=f"KL to the reference is {level:.3g} {kind.unit} (median of the last 16); "
             f"healthy runs end below {limit / 3:.3g}.",

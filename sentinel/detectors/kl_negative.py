@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import ClassVar
 
-from sentinel.model.finding import Clear, DetectorOutput, Finding, Scope, Severity
+from sentinel.model.finding import CLEAR, DetectorOutput, Finding, Scope, Severity
 from sentinel.model.record import Record
 from sentinel.signals.kl import get_kl_kind
 from sentinel.stats.k_of_n import KOfN
@@ -67,10 +67,10 @@ class KlNegative:
         low = self._recent.add(kl, bound)
         onset = self._onset.update(record.step, holds=kl < bound)
         if not low:
-            return Clear() if self._recent.is_full else None
+            return CLEAR if self._recent.is_full else None
         median = self._recent.median
         if median >= bound or -median <= self._recent.sigma:
-            return Clear()
+            return CLEAR
         return Finding(
             summary=f"KL to the reference stays at {median:.3g} {kind.unit} (median of the last "
             "32); a divergence cannot be negative.",

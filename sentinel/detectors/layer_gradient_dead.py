@@ -41,7 +41,7 @@ from sentinel.detectors._layers import (
     same_holds_for,
     without_gradient,
 )
-from sentinel.model.finding import Clear, DetectorOutput, Finding, Scope, Severity
+from sentinel.model.finding import CLEAR, DetectorOutput, Finding, Scope, Severity
 from sentinel.model.record import Event, Record
 from sentinel.signals.layer_statistics import MAX_LAYERS, by_layer
 
@@ -57,6 +57,7 @@ class LayerGradientDead:
     times: float = 4.0
 
     needs: ClassVar[frozenset[str]] = frozenset()
+    events: ClassVar[frozenset[Event]] = frozenset({Event.START, Event.LAYERS})
     signal: ClassVar[str] = "layer_grad_norm"
     severity: ClassVar[Severity] = Severity.WARNING
     scope: ClassVar[Scope] = Scope.TRAINING
@@ -89,7 +90,7 @@ class LayerGradientDead:
         drop_absent(self._layers, norms, MAX_LAYERS)
         needed = max(self.in_a_row, self.times * self._longest_pause)
         dead = [layer for layer in norms if self._layers[layer][COUNT] >= needed]
-        return self._finding(dead[::-1], norms, absent) if dead else Clear()
+        return self._finding(dead[::-1], norms, absent) if dead else CLEAR
 
     def _update_layer(self, state: list[float], norm: float, step: int) -> None:
         if norm == 0.0:

@@ -45,7 +45,7 @@ from sentinel.detectors._layers import (
     measured,
     same_holds_for,
 )
-from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
+from sentinel.model.finding import CLEAR, DetectorOutput, Finding, Severity
 from sentinel.model.record import Event, Record
 from sentinel.stats.layer_levels import LayerLevels
 
@@ -70,6 +70,7 @@ class LayerGradientExploding:
     in_a_row: int = 8
 
     needs: ClassVar[frozenset[str]] = frozenset()
+    events: ClassVar[frozenset[Event]] = frozenset({Event.START, Event.LAYERS})
     signal: ClassVar[str] = "layer_grad_norm"
     severity: ClassVar[Severity] = Severity.WARNING
     remedy: ClassVar[str] = (
@@ -102,7 +103,7 @@ class LayerGradientExploding:
             if self._high[layer][COUNT] >= (RISEN_IN_A_ROW if layer in risen else self.in_a_row)
         ]
         if not exploded:
-            return None if high else Clear()
+            return None if high else CLEAR
         # A gradient explodes where it passes first: at the layer that is nearest to the output.
         first = next((layer for layer in reversed(exploded) if layer in risen), "")
         if first:

@@ -41,7 +41,7 @@ from sentinel.detectors._layers import (
     measured,
     same_holds_for,
 )
-from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
+from sentinel.model.finding import CLEAR, DetectorOutput, Finding, Severity
 from sentinel.model.record import Event, Record
 from sentinel.stats.layer_levels import LayerLevels
 
@@ -57,6 +57,7 @@ class LayerGradientVanishing:
     in_a_row: int = 8
 
     needs: ClassVar[frozenset[str]] = frozenset()
+    events: ClassVar[frozenset[Event]] = frozenset({Event.START, Event.LAYERS})
     signal: ClassVar[str] = "layer_grad_norm"
     severity: ClassVar[Severity] = Severity.WARNING
     remedy: ClassVar[str] = (
@@ -84,7 +85,7 @@ class LayerGradientVanishing:
         self._levels.add({layer: x for layer, x in logs.items() if layer not in self._low})
         vanished = [layer for layer in low if self._low[layer][COUNT] >= self.in_a_row]
         if not vanished:
-            return None if low else Clear()
+            return None if low else CLEAR
         # A gradient vanishes where it passes first: at the layer that is nearest to the output.
         first = next((layer for layer in reversed(vanished) if layer in fallen), "")
         if first:

@@ -55,7 +55,7 @@ from sentinel.detectors._layers import (
     measured,
     same_holds_for,
 )
-from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
+from sentinel.model.finding import CLEAR, DetectorOutput, Finding, Severity
 from sentinel.model.record import Event, Record
 from sentinel.signals.layer_statistics import MAX_LAYERS, by_layer
 
@@ -86,6 +86,7 @@ class LayerUpdateRatio:
     in_a_row: int = 8
 
     needs: ClassVar[frozenset[str]] = frozenset()
+    events: ClassVar[frozenset[Event]] = frozenset({Event.START, Event.LAYERS})
     signal: ClassVar[str] = "layer_update_ratio"
     severity: ClassVar[Severity] = Severity.WARNING
     remedy: ClassVar[str] = (
@@ -130,7 +131,7 @@ class LayerUpdateRatio:
         if self._fast:
             return self._fast_finding(level, ratios)
         unmoved = [each for each, state in self._unmoved.items() if state[COUNT] >= self.in_a_row]
-        return self._unmoved_finding(unmoved, ratios) if unmoved else Clear()
+        return self._unmoved_finding(unmoved, ratios) if unmoved else CLEAR
 
     def _update_fast(self, record: Record, ratios: dict[str, float], level: float) -> None:
         for layer, ratio in by_layer(record.values, "layer_update_ratio").items():

@@ -33,7 +33,7 @@ from math import hypot, inf
 from statistics import mean, pstdev
 from typing import ClassVar
 
-from sentinel.model.finding import Clear, DetectorOutput, Finding, Scope, Severity
+from sentinel.model.finding import CLEAR, DetectorOutput, Finding, Scope, Severity
 from sentinel.model.quantity_text import distinct_texts
 from sentinel.model.record import Event, Record
 from sentinel.stats.downsampled_history import DownsampledHistory
@@ -109,16 +109,17 @@ class LearningRateAnomaly:
         return self._evaluate(rate, record.step)
 
     def _update_levels(self, record: Record) -> None:
+        values, latest = record.values, self._values
         for name in ("loss", "reward"):
-            value = record.values.get(name)
+            value = values.get(name)
             if value is None or value - value != 0.0:
                 continue
-            first = self._first_values.setdefault(name, [])
+            if name not in latest:
+                self._first_values[name], latest[name] = [], deque(maxlen=self.points)
+            latest[name].append(value)
+            first = self._first_values[name]
             if len(first) < LEVEL_VALUES:
                 first.append(value)
-            if name not in self._values:
-                self._values[name] = deque(maxlen=self.points)
-            self._values[name].append(value)
 
     def _has_moved(self, name: str) -> bool:
         """Whether the latest level of a signal differs from its first."""
@@ -173,8 +174,8 @@ class LearningRateAnomaly:
         self._history.add(step, rate)
         self._last_step = step
         self._peak_rate = max(self._peak_rate, rate)
-        if rate > 0.0:
-            self._smallest_rate = min(self._smallest_rate, rate)
+        if 0.0 < rate < self._smallest_rate:
+            self._smallest_rate = rate
         if self._first_rate is None:
             self._first_rate, self._first_step = rate, step
         # Once the rate has changed, a constant stretch is part of the schedule.
@@ -209,14 +210,15 @@ class LearningRateAnomaly:
                 evidence={"learning_rate": rate, "warmup_steps": self._warmup_steps},
                 onset_step=self._first_step,
             )
-        return Clear()
+        return CLEAR
 
     def _is_dead(self, step: int) -> bool:
         zero_steps, all_steps = step - self._zero_since_step, step - self._first_step
         return self._peak_rate == 0.0 or 20 * zero_steps >= all_steps
 
     def _is_stuck(self, step: int) -> bool:
-        began_early = self._first_step < self._warmup_steps / 2
         return (
-            began_early and self._unchanged_count >= self.points and step > 2 * self._warmup_steps
+            self._unchanged_count >= self.points
+            and self._first_step < self._warmup_steps / 2
+            and step > 2 * self._warmup_steps
         )

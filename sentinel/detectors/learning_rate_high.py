@@ -48,7 +48,7 @@ from math import inf
 from statistics import fmean, median, pstdev
 from typing import ClassVar
 
-from sentinel.model.finding import Clear, DetectorOutput, Finding, Scope, Severity
+from sentinel.model.finding import CLEAR, DetectorOutput, Finding, Scope, Severity
 from sentinel.model.record import Event, Record
 from sentinel.signals.usual_learning_rate import (
     ADAPTER_SETTINGS,
@@ -146,7 +146,7 @@ class LearningRateHigh:
         self._update_levels(record)
         self._update_rates(rate, record.step)
         self._update_harm(rate, record.step)
-        return self._finding(rate, record.step) or self._uneven_finding() or Clear()
+        return self._finding(rate, record.step) or self._uneven_finding() or CLEAR
 
     def _read_config(self, record: Record) -> None:
         names = ("framework", "algorithm", *OPTIMIZER_SETTINGS, *ADAPTER_SETTINGS)

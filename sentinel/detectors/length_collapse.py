@@ -34,7 +34,7 @@ from math import isfinite
 from statistics import median
 from typing import ClassVar
 
-from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
+from sentinel.model.finding import CLEAR, DetectorOutput, Finding, Severity
 from sentinel.model.quantity_text import distinct_texts
 from sentinel.model.record import Record
 from sentinel.stats.level_shift import LevelShift
@@ -99,7 +99,7 @@ class LengthCollapse:
             return None
         before = self._length_before()
         if before is None:
-            return Clear()
+            return CLEAR
         return self._finding(
             before, shift.current_level, onset=shift.onset, is_unrewarded=shift.is_unrewarded
         )

@@ -46,7 +46,7 @@ from math import exp, inf, isfinite, log
 from statistics import median
 from typing import ClassVar
 
-from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
+from sentinel.model.finding import CLEAR, DetectorOutput, Finding, Severity
 from sentinel.model.quantity_text import distinct_texts
 from sentinel.model.record import Record
 from sentinel.signals.loss_kind import ALTERNATING_KEY, is_adversarial, is_policy_gradient
@@ -137,7 +137,7 @@ class LossDivergence:
         if len(self._runaway) >= 2:
             return self._runaway_finding(loss)
         if self._has_no_level:
-            return Clear() if self._count >= MIN_POLICY_VALUES else None
+            return CLEAR if self._count >= MIN_POLICY_VALUES else None
         self._negative_count += loss < 0.0
         if not self._is_signed and self._negative_count > MIN_NEGATIVE_SHARE * self._count:
             self._start_signed()
@@ -193,7 +193,7 @@ class LossDivergence:
             self._update_lowest()
         if not is_shifted or (self._is_signed and not self._has_lost_half()):
             self._shifted_count = 0
-            return Clear() if self._cusum.is_armed else None
+            return CLEAR if self._cusum.is_armed else None
         level = median(self._recent)
         self._shifted_count += 1
         self._highest_level = max(level, self._highest_level) if self._shifted_count > 1 else level

@@ -49,7 +49,7 @@ from math import exp, inf, isfinite, log, sqrt
 from statistics import fmean, median, stdev
 from typing import ClassVar
 
-from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
+from sentinel.model.finding import CLEAR, DetectorOutput, Finding, Severity
 from sentinel.model.record import Event, Record
 from sentinel.signals.loss_kind import (
     CHANCE_LOSS,
@@ -176,7 +176,7 @@ class LossNeverMoved:
             self._test_blocks(record.step)
         if self._flat_evidence:
             return self._finding()
-        return Clear() if self._has_moved else None
+        return CLEAR if self._has_moved else None
 
     def _add_loss(self, loss: float, step: int) -> None:
         if self._count:

@@ -43,7 +43,7 @@ from math import exp, inf, isfinite, log
 from statistics import stdev
 from typing import ClassVar
 
-from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
+from sentinel.model.finding import CLEAR, DetectorOutput, Finding, Severity
 from sentinel.model.record import Record
 from sentinel.signals.loss_kind import (
     CHANCE_LOSS,
@@ -120,7 +120,7 @@ class LossPlateau:
             self._test_blocks(record.step)
         if self._flat_evidence:
             return self._finding(record.step)
-        return Clear() if self._was_tested else None
+        return CLEAR if self._was_tested else None
 
     def _update_rate(self, rate: float | None) -> None:
         if rate is not None and isfinite(rate):

@@ -45,7 +45,7 @@ from dataclasses import dataclass
 from math import exp, inf, isfinite, log
 from typing import ClassVar
 
-from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
+from sentinel.model.finding import CLEAR, Clear, DetectorOutput, Finding, Severity
 from sentinel.model.record import Record
 from sentinel.signals.loss_kind import is_policy_gradient
 from sentinel.stats.rolling_quantiles import RollingQuantiles
@@ -240,7 +240,7 @@ class LossSpike:
             self._inner_values_left -= 1
             band.add(loss)
             self._jumps.append((step, 0.0, 0.0))
-            return Clear()
+            return CLEAR
         usual, window = band.median, band.sorted_values()
         self._inner_low, self._inner_high = window[INNER_VALUES], window[-1 - INNER_VALUES]
         self._inner_values_left = INNER_VALUES
@@ -250,7 +250,7 @@ class LossSpike:
         if deviation <= max(SIGNED_FACTOR * largest, least):
             band.add(loss)
             self._jumps.append((step, 0.0, 0.0))
-            return Clear()
+            return CLEAR
         band.add(usual + largest if loss > usual else usual - largest)
         self._jumps.append((step, deviation, loss))
         is_repeated = not self._is_policy and self._is_repeated_jump(0.0)

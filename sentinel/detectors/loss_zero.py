@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from math import inf, isfinite
 from typing import ClassVar
 
-from sentinel.model.finding import Clear, DetectorOutput, Finding, Scope, Severity
+from sentinel.model.finding import CLEAR, DetectorOutput, Finding, Scope, Severity
 from sentinel.model.record import Record
 from sentinel.signals.loss_kind import is_policy_gradient
 
@@ -64,7 +64,7 @@ class LossZero:
             return None
         if loss != 0.0:
             self._zero_count, self._highest_norm, self._loss_before = 0, 0.0, abs(loss)
-            return Clear()
+            return CLEAR
         if self._zero_count == 0:
             self._onset_step = record.step
         self._zero_count += 1

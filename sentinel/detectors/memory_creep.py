@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import ClassVar
 
-from sentinel.model.finding import Clear, DetectorOutput, Finding, Scope, Severity
+from sentinel.model.finding import CLEAR, DetectorOutput, Finding, Scope, Severity
 from sentinel.model.quantity_text import format_duration
 from sentinel.model.record import Event, Record
 from sentinel.stats.time_to_limit import TimeToLimit
@@ -48,6 +48,7 @@ class MemoryCreep:
     share: float = 0.9
 
     needs: ClassVar[frozenset[str]] = frozenset()
+    events: ClassVar[frozenset[Event]] = frozenset({Event.START, Event.HEARTBEAT})
     signal: ClassVar[str] = "host_memory_used"
     severity: ClassVar[Severity] = Severity.WARNING
     scope: ClassVar[Scope] = Scope.PROCESS
@@ -85,7 +86,7 @@ class MemoryCreep:
         trend.add(record.time, used)
         left = trend.seconds_left(total)
         if left >= self.ahead or trend.last_low < self.share * total:
-            return Clear()
+            return CLEAR
         memory = "GPU memory" if device == "GPU" else "Host memory"
         return Finding(
             summary=f"{memory} will be exhausted in {format_duration(left)}: "

@@ -28,7 +28,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import ClassVar
 
-from sentinel.model.finding import Clear, DetectorOutput, Finding, Scope, Severity
+from sentinel.model.finding import CLEAR, DetectorOutput, Finding, Scope, Severity
 from sentinel.model.record import Event, Record, Spread
 
 MIN_LOSS = 1e-2
@@ -116,7 +116,7 @@ class MetricIntegrity:
             return Finding(
                 "The logged loss is that of rank 0, not the mean of the ranks.", evidence
             )
-        return Clear()
+        return CLEAR
 
     def _candidate_factors(self, ranks: float) -> dict[float, str]:
         """Factors of a missing or an extra division, with their meaning."""

@@ -46,10 +46,11 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
+from operator import attrgetter
 from typing import ClassVar
 
 from sentinel.model.evidence_text import in_words
-from sentinel.model.finding import Clear, DetectorOutput, Finding, Scope, Severity
+from sentinel.model.finding import CLEAR, DetectorOutput, Finding, Scope, Severity
 from sentinel.model.record import Event, Record, Spread
 from sentinel.signals.catalogue import SIGNALS
 from sentinel.signals.key_words import is_training_loss
@@ -110,7 +111,7 @@ class NanOrInf:
         self._update_counts(vital, record)
         if not lost and not others:
             # A record without the values that were lost, such as an evaluation, is no evidence.
-            return None if self._consecutive else Clear()
+            return None if self._consecutive else CLEAR
         severity, onset_step = self._severity(vital), self._onset_step if vital else record.step
         lost += others
         ranks = _nonfinite_ranks(lost, record.spread)
@@ -142,8 +143,9 @@ class NanOrInf:
 
     def _nonfinite_names(self, record: Record, others: list[str]) -> list[str]:
         """The names of lost vital values; those of other values are added to `others`."""
-        values = record.values
-        lost = [name for name, spread in record.spread.items() if spread.bad_ranks]
+        values, lost = record.values, []
+        if any(map(_BAD_RANKS, record.spread.values())):
+            lost = [name for name, spread in record.spread.items() if spread.bad_ranks]
         # The sum is finite only if all values are.
         if not lost and isfinite(sum(values.values())):
             if not values.keys() <= self._once_finite and len(self._once_finite) < MAX_NAMES:
@@ -210,6 +212,9 @@ class NanOrInf:
         if "eval_loss" in names or repeated or sum(self._recent_counts) >= self.several:
             return Severity.WARNING
         return Severity.INFO
+
+
+_BAD_RANKS = attrgetter("bad_ranks")
 
 
 def _is_vital_name(name: str) -> bool:

@@ -34,7 +34,7 @@ from math import inf
 from typing import ClassVar
 
 from sentinel.detectors._rank_ends import CRASHES, death_text, ranks_in
-from sentinel.model.finding import Clear, DetectorOutput, Finding, Scope, Severity
+from sentinel.model.finding import CLEAR, DetectorOutput, Finding, Scope, Severity
 from sentinel.model.record import Record
 from sentinel.stats.number_ranges import format_ranges
 
@@ -71,7 +71,7 @@ class NodeLost:
         if not lost >= 1.0:
             seconds_back = record.time - self._blocked_time
             is_standing = 0.0 <= seconds_back < record.values.get("idle_seconds", 0.0)
-            return None if is_standing and _has_running_ranks(record) else Clear()
+            return None if is_standing and _has_running_ranks(record) else CLEAR
         if _is_run_over(record):
             return None
         killed = _killed_rank(record)

@@ -34,7 +34,7 @@ from operator import mul
 from statistics import fmean, median
 from typing import ClassVar
 
-from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
+from sentinel.model.finding import CLEAR, DetectorOutput, Finding, Severity
 from sentinel.model.record import Record
 
 WINDOW = 64
@@ -93,7 +93,7 @@ class Oscillation:
         if len(self._deviations) <= RECENT_DEVIATIONS:
             return None
         if not self._oscillation:
-            return Clear()
+            return CLEAR
         evidence = self._oscillation
         return Finding(
             summary=f"Loss oscillates by {evidence['loss_swing_relative']:.1%} with a period of "

@@ -42,7 +42,7 @@ from math import exp, inf, log, sqrt
 from statistics import median
 from typing import ClassVar
 
-from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
+from sentinel.model.finding import CLEAR, DetectorOutput, Finding, Severity
 from sentinel.model.record import Event, Record
 from sentinel.stats.rolling_quantiles import RollingQuantiles, median_of_sorted
 
@@ -200,7 +200,7 @@ class Overfitting:
         is_overfitted = has_risen and -fallen < self.follows * risen
         self._rising_count = self._rising_count + 1 if is_overfitted else 0
         if self._rising_count < 2:
-            return Clear()
+            return CLEAR
         return self._finding(level, trained)
 
     def _finding(self, level: float, trained: float) -> Finding:

@@ -49,7 +49,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from sentinel.model.evidence_text import in_words
-from sentinel.model.finding import Clear, DetectorOutput, Finding, Scope, Severity
+from sentinel.model.finding import CLEAR, DetectorOutput, Finding, Scope, Severity
 from sentinel.model.record import Event, RankMismatch, Record, Spread, host_key
 from sentinel.stats.number_ranges import format_ranges
 
@@ -116,7 +116,7 @@ class RankDesync:
         """Evaluate the spread of one step."""
         if record.event is Event.START:
             self._reset()
-        if record.event is not Event.STEP:
+        if record.event is not Event.STEP or not record.spread:
             return None
         evaluated = [
             name
@@ -124,18 +124,23 @@ class RankDesync:
             if name in record.spread and self._update_signal(name, record)
         ]
         if not any(self._is_apart(state) for state in self._states.values()):
-            return Clear() if evaluated else None
+            return CLEAR if evaluated else None
         wrong = [name for name in evaluated if self._is_wrong(self._states[name])]
         return self._finding(wrong[0], record) if wrong else None
 
     def _update_signal(self, name: str, record: Record) -> bool:
         """Add one value; returns whether it can be evaluated."""
         spread, state = record.spread[name], self._states[name]
-        if spread.count < 2 or state.is_excluded:
-            return False
-        if name == NORM and not _is_whole_gradient(spread, record.values[name]):
+        if (
+            spread.count < 2
+            or state.is_excluded
+            or (name == NORM and not _is_whole_gradient(spread, record.values[name]))
+        ):
             return False
         same = spread.min == spread.max
+        if same and state.proven_count >= self.proven and name not in (NORM, SCALE):
+            state.apart_count = state.far_count = 0
+            return True
         far = spread.max - spread.min > (self.tolerance * abs(spread.max) if name == NORM else 0.0)
         if state.proven_count < self.proven:
             if far and name in SETTINGS:

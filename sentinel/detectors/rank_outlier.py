@@ -26,7 +26,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
+from sentinel.model.finding import CLEAR, DetectorOutput, Finding, Severity
 from sentinel.model.record import Event, Record, Spread
 from sentinel.stats.persistent_outlier import PersistentOutlier, mean_of_others, stats_of_others
 
@@ -68,7 +68,7 @@ class RankOutlier:
             self._ignored_signal = "loss"
         if record.event is Event.START:
             self._reset()
-        if record.event is not Event.STEP:
+        if record.event is not Event.STEP or not record.spread:
             return None
         evaluated = [
             name
@@ -76,7 +76,7 @@ class RankOutlier:
             if name != self._ignored_signal and self._update_signal(name, record)
         ]
         findings = [self._evaluate(name, record.spread[name], record.step) for name in evaluated]
-        clear = Clear() if any(self._low_outliers[name].is_full for name in evaluated) else None
+        clear = CLEAR if any(self._low_outliers[name].is_full for name in evaluated) else None
         return next(filter(None, findings), clear)
 
     def _update_signal(self, name: str, record: Record) -> bool:

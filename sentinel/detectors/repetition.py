@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import ClassVar
 
-from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
+from sentinel.model.finding import CLEAR, DetectorOutput, Finding, Severity
 from sentinel.model.quantity_text import distinct_texts
 from sentinel.model.record import Record
 from sentinel.stats.onset_tracker import OnsetTracker
@@ -83,7 +83,7 @@ class Repetition:
         if len(self._recent) < MEDIAN_WINDOW:
             return None
         level = median(self._recent)
-        return Clear() if level < self.some else self._finding(level, record)
+        return CLEAR if level < self.some else self._finding(level, record)
 
     def _finding(self, level: float, record: Record) -> Finding:
         first = median(self._first_shares)

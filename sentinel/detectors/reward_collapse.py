@@ -58,7 +58,7 @@ from math import copysign, fsum, inf, log, sqrt
 from statistics import fmean
 from typing import ClassVar
 
-from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
+from sentinel.model.finding import CLEAR, DetectorOutput, Finding, Severity
 from sentinel.model.quantity_text import distinct_texts
 from sentinel.model.record import Record
 from sentinel.stats.mean_drawdown import RECENT_VALUES, SCALES, START_VALUES, Fall, MeanDrawdown
@@ -182,7 +182,7 @@ class RewardCollapse:
             self._evaluate()
         if self._has_fallen:
             return self._finding(reward)
-        return Clear() if drawdown.count >= CRITICAL_REWARDS else None
+        return CLEAR if drawdown.count >= CRITICAL_REWARDS else None
 
     def _evaluate(self) -> None:
         values = list(self._drawdown.recent)

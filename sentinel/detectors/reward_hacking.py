@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import ClassVar
 
-from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
+from sentinel.model.finding import CLEAR, DetectorOutput, Finding, Severity
 from sentinel.model.record import Record
 from sentinel.stats.level_departure import LevelDeparture
 from sentinel.stats.reward_gain import RewardGain
@@ -84,7 +84,7 @@ class RewardHacking:
             or self._count - both > self.within
             or not self._has_reward_gain(baselines.reward_gain)
         ):
-            return Clear()
+            return CLEAR
         level, gain = self._length.current_level, baselines.reward_gain
         return Finding(
             summary=f"Reward rose to {gain.current_level:.3g} while KL reached "

@@ -35,7 +35,7 @@ from math import inf, isfinite, sqrt
 from statistics import fmean
 from typing import ClassVar
 
-from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
+from sentinel.model.finding import CLEAR, DetectorOutput, Finding, Severity
 from sentinel.model.record import Event, Record
 from sentinel.stats.above_minimum_rate import AboveMinimumRate
 from sentinel.stats.block_means import BlockMeans
@@ -67,6 +67,7 @@ class RewardStalled:
     noises: float = 0.5
 
     needs: ClassVar[frozenset[str]] = frozenset()
+    steps_with: ClassVar[frozenset[str]] = frozenset({"reward"})
     signal: ClassVar[str] = "reward"
     severity: ClassVar[Severity] = Severity.WARNING
     remedy: ClassVar[str] = (
@@ -110,7 +111,7 @@ class RewardStalled:
             self._test_blocks(is_late=is_late)
         if self._count < self.points:
             return None
-        return self._finding() if self._stall_evidence else Clear()
+        return self._finding() if self._stall_evidence else CLEAR
 
     def _update_run(self, record: Record) -> DetectorOutput:
         """Read the planned length from a start, and evaluate the reward at the end."""
@@ -118,7 +119,7 @@ class RewardStalled:
             self._max_steps = record.values.get("max_steps", self._max_steps)
         if record.event is Event.STOP and self._count >= self.points and self._blocks.means:
             self._test_blocks(is_late=True)
-            return self._finding() if self._stall_evidence else Clear()
+            return self._finding() if self._stall_evidence else CLEAR
         return None
 
     def _finding(self) -> Finding:

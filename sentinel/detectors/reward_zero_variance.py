@@ -37,7 +37,7 @@ from dataclasses import dataclass
 from math import inf, isfinite, log
 from typing import ClassVar
 
-from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
+from sentinel.model.finding import CLEAR, DetectorOutput, Finding, Severity
 from sentinel.model.record import Record
 
 SOLVED_RANGE_SHARE = 0.25
@@ -60,6 +60,10 @@ ONSET_SHARE = 0.85
 
 ONSET_DOUBT = 0.5
 """Sum of idle shares by which the earliest and the latest onset fit less well."""
+
+
+ROUNDING_MARGIN = 1 - 1e-9
+"""Share of a bound below which a value cannot bring a mean to it, even by rounding errors."""
 
 
 @dataclass
@@ -88,6 +92,8 @@ class RewardZeroVariance:
         self._last_reward: float | None = None
         self._has_varied = self._is_spread_known = self._is_more_common = False
         self._count = self._idle_count = self._idle_run = 0
+        self._last_idle = 0
+        """The number of the last value that is idle, or short of it by a rounding error; from 1."""
         self._before: tuple[int, int] | None = None
         """Values, and idle ones among them, before the current stretch of equal rewards."""
 
@@ -101,6 +107,8 @@ class RewardZeroVariance:
         self._highest_reward = max(self._highest_reward, reward)
         self._points.append((record.step, idle, reward))
         self._count += 1
+        if idle >= ROUNDING_MARGIN * self.share:
+            self._last_idle = self._count + 1
         self._idle_run = self._idle_run + 1 if idle >= self.share else 0
         self._idle_count += idle >= self.share
         if not self._has_varied and self._count >= self.points:
@@ -108,11 +116,15 @@ class RewardZeroVariance:
         window = self.points if self._has_varied else 2 * self.points
         if not self._is_spread_known:
             self._compare_with_before()
-        if self._count >= window and self._mean_idle(window) >= self.share:
+        if (
+            self._count >= window
+            and self._may_be_idle(window)
+            and self._mean_idle(window) >= self.share
+        ):
             return self._finding(window, reward)
         if self._idle_run >= self.few and self._is_at_floor():
             return self._finding(self._idle_run, reward)
-        return Clear() if self._count >= window else None
+        return CLEAR if self._count >= window else None
 
     def _compare_with_before(self) -> None:
         """Decide whether mean rewards are equal more often than before, as a sparse reward's are.
@@ -151,6 +163,10 @@ class RewardZeroVariance:
 
     def _latest(self, count: int) -> list[tuple[int, float, float]]:
         return list(self._points)[-count:]
+
+    def _may_be_idle(self, count: int) -> bool:
+        """Whether the mean idle share of the newest values can reach `share`: one of them does."""
+        return self._count - self._last_idle < count
 
     def _mean_idle(self, count: int) -> float:
         latest = self._latest(count)

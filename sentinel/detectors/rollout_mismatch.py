@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from math import inf, isfinite
 from typing import ClassVar
 
-from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
+from sentinel.model.finding import CLEAR, DetectorOutput, Finding, Severity
 from sentinel.model.record import Record
 from sentinel.signals.kl import get_kl_kind
 from sentinel.stats.k_of_n import KOfN
@@ -51,6 +51,7 @@ class RolloutMismatch:
     ratio: float = 2.0
 
     needs: ClassVar[frozenset[str]] = frozenset()
+    steps_with: ClassVar[frozenset[str]] = frozenset({"importance_ratio_mean", "kl_mismatch"})
     signal: ClassVar[str] = "kl_mismatch"
     severity: ClassVar[Severity] = Severity.INFO
     remedy: ClassVar[str] = (
@@ -81,13 +82,13 @@ class RolloutMismatch:
         has_ratio = len(self._recent_ratios) == MEDIAN_WINDOW
         if not self._is_kl_high and not has_ratio:
             self._onset = None
-            return Clear() if self._recent_kl.is_full else None
+            return CLEAR if self._recent_kl.is_full else None
         mismatch = self._recent_kl.median if self._recent_kl.is_full else 0.0
         mean_ratio = self._recent_ratios.median if has_ratio else 1.0
         is_askew = max(mean_ratio, 1 / mean_ratio) > self.ratio
         if not (mismatch > limit or is_askew):
             self._onset = None
-            return Clear()
+            return CLEAR
         self._onset = self._onset or self._find_onset()
         is_severe = is_askew or mismatch > SEVERE_LIMIT_FACTOR * limit
         return Finding(

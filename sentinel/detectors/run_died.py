@@ -48,7 +48,7 @@ from sentinel.detectors._rank_ends import (
     format_ranks,
     ranks_in,
 )
-from sentinel.model.finding import Clear, DetectorOutput, Finding, Scope, Severity
+from sentinel.model.finding import CLEAR, DetectorOutput, Finding, Scope, Severity
 from sentinel.model.record import Record
 
 STOPPED_SETTLE_FACTOR = 4.0
@@ -77,7 +77,7 @@ class RunDied:
         cause = record.attributes.get("cause")
         if cause not in ("died", "stopped"):
             self._died_time = None
-            return Clear()
+            return CLEAR
         # `settle` counts from the first such record, or from now if the clock was set back.
         self._died_time = (
             record.time if self._died_time is None else min(record.time, self._died_time)

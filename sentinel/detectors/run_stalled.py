@@ -50,7 +50,7 @@ from math import inf
 from typing import ClassVar
 
 from sentinel.detectors._unreported_ranks import unreported_ranks_text
-from sentinel.model.finding import Clear, DetectorOutput, Finding, Scope, Severity
+from sentinel.model.finding import CLEAR, Clear, DetectorOutput, Finding, Scope, Severity
 from sentinel.model.rank_stack import RankStack, find_odd_ranks, format_ranks, parse_stacks
 from sentinel.model.record import Event, Record
 
@@ -176,7 +176,7 @@ class RunStalled:
         ):
             limit = max(limit, self.patience_phase)
             if inactive <= limit:
-                return Clear()
+                return CLEAR
         is_awaiting_stacks = "stacks_pending" in attributes and "blocked_by" not in attributes
         if is_awaiting_stacks and inactive <= limit + STACK_WAIT_SECONDS:
             return None
@@ -187,7 +187,7 @@ class RunStalled:
         attributes = record.attributes
         limit = max(limit, self.page_after * self.patience_phase)
         if record.values["idle_seconds"] <= limit or self._is_in_phase(attributes, COMPUTING):
-            return Clear()
+            return CLEAR
         return self._finding(record, parse_stacks(attributes.get("stacks", "")), inactive, limit)
 
     def _step_limit(self) -> float:

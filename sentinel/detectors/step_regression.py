@@ -31,7 +31,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from sentinel.model.finding import Clear, DetectorOutput, Finding, Scope, Severity
+from sentinel.model.finding import CLEAR, DetectorOutput, Finding, Scope, Severity
 from sentinel.model.record import STATE_LOADED_KEY, Event, Record
 
 MAX_JUMPS = 2
@@ -112,7 +112,7 @@ class StepRegression:
         )
         if waited > allowed:
             return self._stall_finding(step, waited, allowed)
-        return Clear()
+        return CLEAR
 
     def _is_resume(self, step: float) -> bool:
         """Whether the number goes back because the training loaded an earlier state."""

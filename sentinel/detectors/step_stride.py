@@ -28,7 +28,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from sentinel.model.finding import Clear, DetectorOutput, Finding, Scope, Severity
+from sentinel.model.finding import CLEAR, DetectorOutput, Finding, Scope, Severity
 from sentinel.model.record import Event, Record
 
 OPTIMIZER_STEP_FRAMEWORKS = frozenset({"transformers", "trl"})
@@ -44,6 +44,7 @@ class StepStride:
     in_a_row: int = 4
 
     needs: ClassVar[frozenset[str]] = frozenset()
+    steps_with: ClassVar[frozenset[str]] = frozenset({"optimizer_steps", "restarted_after_step"})
     signal: ClassVar[str] = "global_step"
     severity: ClassVar[Severity] = Severity.WARNING
     scope: ClassVar[Scope] = Scope.TRAINING
@@ -111,7 +112,7 @@ class StepStride:
         if self._change_count >= self.in_a_row:
             self._is_wrong, self._change_count = is_wrong, 0
         if not self._is_wrong:
-            return None if is_wrong else Clear()
+            return None if is_wrong else CLEAR
         return Finding(
             summary=f"The trainer's step counter advances by {stride:.3g} per optimizer step "
             f"instead of by {self._usual_stride:.3g}.",

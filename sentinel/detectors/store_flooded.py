@@ -20,7 +20,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from sentinel.model.finding import Clear, DetectorOutput, Finding, Scope, Severity
+from sentinel.model.finding import CLEAR, DetectorOutput, Finding, Scope, Severity
 from sentinel.model.record import Record
 
 
@@ -39,6 +39,6 @@ class StoreFlooded:
     def update(self, record: Record) -> DetectorOutput:
         """Evaluate one heartbeat of the head."""
         if not record.values["store_flooded"] >= 1.0:
-            return Clear()
+            return CLEAR
         text = record.attributes.get("store_flood", "It was closed and opened again.")
         return Finding(f"Another program floods the message store of the head agent. {text}")

@@ -39,7 +39,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
+from sentinel.model.finding import CLEAR, DetectorOutput, Finding, Severity
 from sentinel.model.record import Event, Record
 from sentinel.stats.persistent_outlier import PersistentOutlier, mean_of_others
 
@@ -120,8 +120,9 @@ class Straggler:
         step_time = record.values["step_time"]
         if record.event is not Event.STEP or not 0.0 < step_time < 1e9:
             return None
-        for name in TIME_SIGNALS:
-            self._add_lag(name, record)
+        if record.spread:
+            for name in TIME_SIGNALS:
+                self._add_lag(name, record)
         self._block_seconds += step_time
         self._block_steps += 1
         if self._block_steps == 1:
@@ -137,7 +138,7 @@ class Straggler:
         self._count += 1
         self._update_named(outlier.rank if lag > self.notable else None, record.time)
         if lag <= self.notable or outlier.rank is None:
-            return Clear() if outlier.is_full else None
+            return CLEAR if outlier.is_full else None
         spread = record.spread[name]
         others = mean_of_others(spread.count, spread.mean, spread.max)
         return Finding(

@@ -39,7 +39,7 @@ from math import exp, inf, log
 from statistics import median
 from typing import ClassVar
 
-from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
+from sentinel.model.finding import CLEAR, DetectorOutput, Finding, Severity
 from sentinel.model.record import Event, Record
 from sentinel.stats.margin_cusum import MarginCusum
 
@@ -75,6 +75,9 @@ class ThroughputDrop:
     skip: int = 10
 
     needs: ClassVar[frozenset[str]] = frozenset()
+    steps_with: ClassVar[frozenset[str]] = frozenset({
+        "completion_length", "step_time", "tokens_per_second", "tokens_per_second_per_gpu",
+    })  # fmt: skip
     signal: ClassVar[str] = "step_time"
     severity: ClassVar[Severity] = Severity.INFO
     remedy: ClassVar[str] = (
@@ -134,7 +137,7 @@ class ThroughputDrop:
         if self._slow_count <= 1:
             self._slow_since = record.time
         if not is_slow:
-            return Clear() if self._cost_cusum.is_armed else None
+            return CLEAR if self._cost_cusum.is_armed else None
         usual, onset = self._cost_cusum.baseline_median, min(self._cost_cusum.onset, record.step)
         times = exp(median(self._recent) - usual)
         # The window may begin before the onset; the summary reports the values since.
@@ -183,12 +186,12 @@ def _step_cost(record: Record) -> tuple[str, float]:
     """Kind of the cost and the cost in seconds; ("", 0.0) if no cost is known."""
     values = record.values
     for name in ("tokens_per_second_per_gpu", "tokens_per_second"):
-        if 0.0 < (speed := values.get(name, 0.0)) < inf:
+        if name in values and 0.0 < (speed := values[name]) < inf:
             return "token", 1.0 / speed
     time = values.get("step_time", 0.0)
     if not 0.0 < time < inf:
         return "", 0.0
     for name, kind in (("tokens", "token"), ("completion_length", "length")):
-        if 0.0 < (amount := values.get(name, 0.0)) < inf:
+        if name in values and 0.0 < (amount := values[name]) < inf:
             return kind, time / amount
     return "step", time

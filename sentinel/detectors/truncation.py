@@ -32,7 +32,7 @@ from math import isfinite
 from statistics import median
 from typing import ClassVar
 
-from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
+from sentinel.model.finding import CLEAR, DetectorOutput, Finding, Severity
 from sentinel.model.quantity_text import distinct_texts
 from sentinel.model.record import Record
 from sentinel.stats.k_of_n import KOfN
@@ -106,7 +106,7 @@ class Truncation:
             return None
         level = median(self._recent.values) if may_be_high else 0.0
         if level < self.some:
-            return Clear()
+            return CLEAR
         return self._finding(level)
 
     def _finding(self, level: float) -> Finding:

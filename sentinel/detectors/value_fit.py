@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import ClassVar
 
-from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
+from sentinel.model.finding import CLEAR, DetectorOutput, Finding, Severity
 from sentinel.model.record import Record
 from sentinel.stats.k_of_n import KOfN
 from sentinel.stats.onset_tracker import OnsetTracker
@@ -63,10 +63,10 @@ class ValueFit:
         if self._count < self.warm:
             return None
         if not low:
-            return Clear()
+            return CLEAR
         median = self._recent.median
         if median >= self.least:
-            return Clear()
+            return CLEAR
         return Finding(
             summary=f"Explained variance of the value model is {median:.3g} (median of the last "
             "32), worse than a constant prediction.",

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import ClassVar, Protocol
+
+from sentinel.model.record import Event
 
 
 class Severity(Enum):
@@ -60,7 +63,7 @@ class Finding:
     remedy: str | None = None
 
 
-# Not frozen: most detectors create one per record, and a frozen one takes three times as long.
+# Not frozen: some detectors create one per record, and a frozen one takes three times as long.
 @dataclass(slots=True, unsafe_hash=True)
 class Clear:
     """The detector evaluated the record and found no problem.
@@ -74,6 +77,9 @@ class Clear:
     threshold: float | None = field(default=None, compare=False)
     withdraws: bool = field(default=False, compare=False)
 
+
+CLEAR = Clear()
+"""The Clear of a detector that knows neither evidence nor threshold; the cheapest output."""
 
 DetectorOutput = Finding | Clear | None
 """None is no evidence (warm-up, NaN, no data): it neither opens nor resolves an incident."""
@@ -89,9 +95,13 @@ class Detector(Protocol):
     attributes: numbers, strings, None, lists, dicts, tuples, deques, and objects of
     `sentinel.stats`, so that it can be stored and restored when an agent is restarted. A class
     attribute `reads`, a frozenset, names signals beside `needs` and `signal` that it can judge
-    alone; what no enabled detector reads is shown as not monitored. A class attribute `scope` is
-    what it judges, levels by default: where that ends, another instance takes its place, which
-    first gets a START with the metadata of the run.
+    alone; what no enabled detector reads is shown as not monitored.
+
+    A class attribute `events`, a frozenset, names the events whose records it receives; without it,
+    it receives those of all events. A class attribute `steps_with`, a frozenset of signals, limits
+    the steps among them to those that have one of these signals. A class attribute `scope` is what
+    it judges, levels by default: where that ends, another instance takes its place, which first
+    gets a START with the metadata of the run.
 
     `update(record)` is the method that evaluates a record. A detector with a class attribute
     `baselines`, a frozenset of signals, has `update(record, baselines)` instead: it gets the
@@ -123,6 +133,17 @@ def detector_scope(detector: Detector | type[Detector]) -> Scope:
     """What that detector judges; levels unless it declares something else."""
     scope: Scope = getattr(detector, "scope", Scope.STAGE)
     return scope
+
+
+def receives(detector: Detector | type[Detector], event: Event, names: AbstractSet[str]) -> bool:
+    """Whether that detector receives the records of an event with values of these names."""
+    if not detector.needs <= names:
+        return False
+    events: frozenset[Event] | None = getattr(detector, "events", None)
+    if events is not None and event not in events:
+        return False
+    steps_with: frozenset[str] | None = getattr(detector, "steps_with", None)
+    return steps_with is None or event is not Event.STEP or not steps_with.isdisjoint(names)
 
 
 def wanted_baselines(detector: Detector | type[Detector]) -> frozenset[str]:

@@ -16,6 +16,9 @@ YEAR_2001 = 1e9
 class Event(Enum):
     """The kind of a record."""
 
+    # That of Enum is a function in Python, and a record is looked up by its event many times.
+    __hash__ = object.__hash__
+
     START = "start"
     """A rank, or the run, started or resumed; values and attributes hold its configuration."""
     STEP = "step"

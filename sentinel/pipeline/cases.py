@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import isfinite
 
 from sentinel.model.checkpoint_clause import fit_checkpoint_clause
 from sentinel.model.diagnosis import (
@@ -38,6 +37,7 @@ from sentinel.model.notification import (
 )
 from sentinel.model.record import WHOLE_RUN, YEAR_2001, Event, Record
 from sentinel.pipeline.diagnose import diagnose
+from sentinel.pipeline.recent_points import RecentPoints
 from sentinel.signals.catalogue import SIGNALS
 from sentinel.signals.usual_learning_rate import OPTIONAL_METADATA
 
@@ -239,14 +239,17 @@ class RunCases:
     unnotified_incidents: dict[str, tuple[RunPosition, Incident]] = field(default_factory=dict)
     open_cases: list[Case] = field(default_factory=list)
     undated_cases: list[Case] = field(default_factory=list)
-    history: dict[str, deque[tuple[int, float]]] = field(
-        default_factory=lambda: {signal: deque(maxlen=HISTORY_POINTS) for signal in HISTORY_SIGNALS}
+    history: RecentPoints = field(
+        default_factory=lambda: RecentPoints(HISTORY_POINTS, is_finite=True)
     )
     recent_steps: deque[int] = field(default_factory=lambda: deque(maxlen=HISTORY_POINTS))
     checkpoint_steps: Sequence[int] = ()
 
-    def update(self, record: Record) -> None:
-        """Update metadata, values, time and step count from a record."""
+    def update(self, record: Record, signals: tuple[str, ...]) -> None:
+        """Update metadata, values, time and step count from a record.
+
+        `signals` are those of HISTORY_SIGNALS that it has.
+        """
         self.time = record.time
         if record.event in _METADATA_EVENTS:
             self.metadata.update(record.values)
@@ -269,7 +272,12 @@ class RunCases:
             self.is_restarting, self.metadata[RESUMED_STEP_KEY] = False, record.step
         if record.event is Event.STEP:
             self.step_count += 1
-            self._add_to_history(record)
+            self.recent_steps.append(record.step)
+            self.history.add(record.step, record.values, signals)
+
+    def split_rows(self) -> None:
+        """Store what was added in few plain values, as before a snapshot."""
+        self.history.read()
 
     def drop_training_metadata(self) -> None:
         """Drop what another training may lack, unless it was given with its attempt."""
@@ -286,16 +294,7 @@ class RunCases:
         self.values.clear()
         self.unnotified_incidents.clear()
         self.recent_steps.clear()
-        for points in self.history.values():
-            points.clear()
-
-    def _add_to_history(self, record: Record) -> None:
-        values, step, history = record.values, record.step, self.history
-        self.recent_steps.append(step)
-        for signal in HISTORY_SIGNALS:
-            value = values.get(signal)
-            if value is not None and isfinite(value):
-                history[signal].append((step, value))
+        self.history.clear()
 
     @property
     def position(self) -> RunPosition:
@@ -347,7 +346,9 @@ class RunCases:
             for name, incident in other.incidents.items()
             if name not in other.resolved_names
         )
-        history = {signal: tuple(points) for signal, points in self.history.items() if points}
+        history = {
+            signal: tuple(points) for signal, points in self.history.read().items() if points
+        }
         return CaseContext(
             self._symptoms_from((*case.incidents.values(), *unnotified)),
             self.metadata,
@@ -414,16 +415,18 @@ class CaseBook:
         changes: Sequence[Notification | Incident],
         checkpoint_steps: Sequence[int] = (),
         undated: Collection[str] = (),
+        signals: tuple[str, ...] | None = None,
     ) -> tuple[Notification, ...]:
         """The case notifications that follow from the changes of incidents at this record.
 
         `checkpoint_steps` are the steps of the checkpoints that are known, the oldest first, and
-        `undated` the names of the incidents whose onset is still estimated.
+        `undated` the names of the incidents whose onset is still estimated. `signals` are those of
+        HISTORY_SIGNALS that the record has, if they are known.
         """
         run = self.runs.get(record.run)
         if run is None:
             run = self.runs[record.run] = RunCases()
-        run.update(record)
+        run.update(record, history_signals(record.values) if signals is None else signals)
         run.checkpoint_steps = checkpoint_steps
         joined: list[Case | None] = []
         for change in changes:
@@ -597,6 +600,11 @@ class CaseBook:
             case.update_count += 1
             return NotificationReason.UPDATED
         return None
+
+
+def history_signals(values: Mapping[str, float]) -> tuple[str, ...]:
+    """Those of HISTORY_SIGNALS that a record with these values has."""
+    return tuple(signal for signal in HISTORY_SIGNALS if signal in values)
 
 
 def _is_effect(cause: Cause, run: RunCases, incident: Incident, other: Incident) -> bool:

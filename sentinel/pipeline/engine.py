@@ -11,17 +11,20 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from sentinel.model.finding import (
+    CLEAR,
     Clear,
     Detector,
+    DetectorOutput,
     Finding,
     Scope,
     detector_scope,
+    receives,
     wanted_baselines,
 )
 from sentinel.model.incident import Incident, IncidentKey, Onset, Resolution
 from sentinel.model.notification import Notification, NotificationReason
 from sentinel.model.record import WHOLE_RUN, Event, Record
-from sentinel.pipeline.cases import CaseBook
+from sentinel.pipeline.cases import CaseBook, history_signals
 from sentinel.pipeline.incidents import IncidentBook
 from sentinel.pipeline.onset_request import OnsetEstimator, RecentSignals
 from sentinel.pipeline.run_baselines import BASELINE_SETTINGS, RunBaselines
@@ -42,8 +45,8 @@ MAX_UNDATED = 64
 """Incidents that wait for the estimate of their onset; of the oldest ones above, the detector's
 date stays."""
 
-MAX_CACHED_KEY_SETS = 256
-"""Key sets of records for which the applicable detectors are cached."""
+MAX_CACHED_LAYOUTS = 256
+"""Events and keys of records, in their order, for which the applicable detectors are cached."""
 
 
 class Threshold(NamedTuple):
@@ -72,20 +75,24 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class _Applicable:
-    """The detectors that evaluate records with one set of keys, and the baselines they need."""
+    """The detectors that evaluate records of one event with the same keys, and what they need."""
 
-    detectors: list[tuple[IncidentKey, Detector, bool]]
-    """The last is whether the detector takes baselines."""
+    detectors: list[tuple[Callable[..., DetectorOutput], bool, IncidentKey, Detector]]
+    """The method `update` of each, whether that takes baselines, its key, and itself."""
     signals: frozenset[str] | None
     """The signals among the keys whose baselines they need; None if no detector takes any."""
+    dated_signals: tuple[str, ...]
+    """The signals among the keys from whose values onsets are estimated."""
+    history_signals: tuple[str, ...]
+    """The signals among the keys whose values are stored for causes."""
 
 
 @dataclass(slots=True)
 class _DetectorCache:
-    """Applicable detectors by the key set of a record; valid for one `detectors` dict only."""
+    """Applicable detectors by event and keys of a record; valid for one `detectors` dict only."""
 
     detectors: dict[IncidentKey, Detector]
-    by_key_set: dict[frozenset[str], _Applicable] = field(default_factory=dict)
+    by_layout: dict[tuple[Event, tuple[str, ...]], _Applicable] = field(default_factory=dict)
 
 
 @dataclass
@@ -117,25 +124,42 @@ class Engine:
             return Result(record)
         if record.event is Event.ONSET:
             return self._set_onset(record)
-        self._update_signals(record)
+        applicable = self._applicable_detectors(record)
+        self._signals(record.run).update(record, applicable.dated_signals)
+        changes: list[Notification | Incident] = []
+        if record.event in ENDED_SCOPES:
+            changes += self._start_anew(record)
+            applicable = self._applicable_detectors(record)
+        findings, thresholds = self._run_detectors(record, applicable, changes)
+        changes += self.incident_book.update(record, self.case_book.critical_names)
+        checkpoints = self.incident_book.checkpoint_steps.get(record.run, ())
+        notifications: tuple[Notification, ...] = ()
+        changed: tuple[Incident, ...] = ()
+        if changes:
+            notifications = tuple(each for each in changes if isinstance(each, Notification))
+            changed = tuple(each for each in changes if isinstance(each, Incident))
+            self._date_opened(notifications, checkpoints)
+        cases = self.case_book.update(
+            record, changes, checkpoints, self.incident_book.undated, applicable.history_signals
+        )
+        return Result(record, findings, notifications, changed, cases, thresholds)
+
+    def _run_detectors(
+        self, record: Record, applicable: _Applicable, changes: list[Notification | Incident]
+    ) -> tuple[dict[str, Finding], dict[str, Threshold]]:
+        """Findings and thresholds of the detectors; adds the changes of their incidents."""
         findings: dict[str, Finding] = {}
         thresholds: dict[str, Threshold] = {}
-        changes: list[Notification | Incident] = [*self._start_anew(record)]
         with_incident = {key.detector for key in self.incident_book.open_incidents}
-        applicable = self._applicable_detectors(record.run, frozenset(record.values))
         baselines = self._update_baselines(record, applicable.signals)
-        for key, detector, takes_baselines in applicable.detectors:
+        for update, takes_baselines, key, detector in applicable.detectors:
             try:
-                output = (
-                    detector.update(record, baselines)
-                    if takes_baselines
-                    else detector.update(record)
-                )
-                if output is None:
+                output = update(record, baselines) if takes_baselines else update(record)
+                # Nearly always nothing is wrong, and then there is nothing to update.
+                if output is None or (output is CLEAR and not with_incident):
                     continue
                 if output.threshold is not None:
                     thresholds[key.detector] = Threshold(detector.signal, output.threshold)
-                # Nearly always nothing is wrong, and then there is nothing to update.
                 if type(output) is Clear and key.detector not in with_incident:
                     continue
                 metadata = self.case_book.run_metadata(record.run)
@@ -147,21 +171,13 @@ class Engine:
                 findings[key.detector] = output
             if change is not None:
                 changes.append(change)
-        changes += self.incident_book.update(record, self.case_book.critical_names)
-        notifications = tuple(each for each in changes if isinstance(each, Notification))
-        changed = tuple(each for each in changes if isinstance(each, Incident))
-        checkpoints = self.incident_book.checkpoint_steps.get(record.run, ())
-        self._date_opened(notifications, checkpoints)
-        cases = self.case_book.update(record, changes, checkpoints, self.incident_book.undated)
-        return Result(record, findings, notifications, changed, cases, thresholds)
+        return findings, thresholds
 
     def _start_anew(self, record: Record) -> list[Notification]:
-        """Replace baselines and detectors if the record begins another training or stage.
+        """Replace baselines and detectors, since the record begins another training or stage.
 
         The new ones get the metadata of the run as they do at a start.
         """
-        if record.event not in ENDED_SCOPES:
-            return []
         run, (widest, resolution) = record.run, ENDED_SCOPES[record.event]
         names = {
             name
@@ -182,23 +198,22 @@ class Engine:
             values={name: x for name, x in metadata.items() if not isinstance(x, str)},
             attributes={name: x for name, x in metadata.items() if isinstance(x, str)},
         )
-        applicable = self._applicable_detectors(run, frozenset(start.values))
-        for key, detector, takes_baselines in applicable.detectors:
+        for update, takes_baselines, key, _ in self._applicable_detectors(start).detectors:
             if key.detector in names and not takes_baselines:
                 try:
-                    detector.update(start)
+                    update(start)
                 except Exception as error:
                     self._report_error(key.detector, record, error)
         critical = self.case_book.critical_names(run)
         return [*self.incident_book.start_anew(record, names, resolution, critical)]
 
-    def _update_signals(self, record: Record) -> None:
-        """Store the values from which the onsets of incidents are estimated."""
-        signals = self.signals.get(record.run)
+    def _signals(self, run: str) -> RecentSignals:
+        """The values from which the onsets of incidents are estimated."""
+        signals = self.signals.get(run)
         if signals is None:
-            wanted = {self.detector(record.run, name).signal for name in self.detector_factories}
-            signals = self.signals[record.run] = RecentSignals(wanted)
-        signals.update(record)
+            wanted = {self.detector(run, name).signal for name in self.detector_factories}
+            signals = self.signals[run] = RecentSignals(wanted)
+        return signals
 
     def _date_opened(
         self, notifications: Iterable[Notification], checkpoint_steps: Collection[int]
@@ -255,34 +270,40 @@ class Engine:
             baselines = self.baselines[record.run] = RunBaselines(priors=priors)
         return baselines.update(record, signals)
 
-    def _applicable_detectors(self, run: str, keys: frozenset[str]) -> _Applicable:
-        """The detectors of a run that are not switched off and need no other keys, in order."""
+    def _applicable_detectors(self, record: Record) -> _Applicable:
+        """The detectors that are not switched off and receive such a record, in order."""
+        run, layout = record.run, (record.event, tuple(record.values))
         cache = self._caches.get(run)
         # A restored snapshot brings other detectors.
         if (
             cache is None
             or cache.detectors is not self.detectors
-            or len(cache.by_key_set) > MAX_CACHED_KEY_SETS
+            or len(cache.by_layout) > MAX_CACHED_LAYOUTS
         ):
             cache = self._caches[run] = _DetectorCache(self.detectors)
-        applicable = cache.by_key_set.get(keys)
+        applicable = cache.by_layout.get(layout)
         if applicable is None:
-            enabled = (
-                (IncidentKey(run, WHOLE_RUN, name), self.detector(run, name))
-                for name in self.detector_factories
-                if self.error_counts.get(name, 0) < MAX_DETECTOR_ERRORS
-            )
-            keyed = [
-                (key, detector, bool(wanted_baselines(detector)))
-                for key, detector in enabled
-                if detector.needs <= keys
-            ]
-            wanted = frozenset[str]().union(*(wanted_baselines(each) for _, each, _ in keyed))
-            # A signal without settings has no baseline.
-            known = (wanted & keys).intersection(BASELINE_SETTINGS)
-            applicable = _Applicable(keyed, known if wanted else None)
-            cache.by_key_set[keys] = applicable
+            applicable = cache.by_layout[layout] = self._find_applicable(record)
         return applicable
+
+    def _find_applicable(self, record: Record) -> _Applicable:
+        run, keys = record.run, record.values.keys()
+        enabled = (
+            (IncidentKey(run, WHOLE_RUN, name), self.detector(run, name))
+            for name in self.detector_factories
+            if self.error_counts.get(name, 0) < MAX_DETECTOR_ERRORS
+        )
+        keyed = [
+            (detector.update, bool(wanted_baselines(detector)), key, detector)
+            for key, detector in enabled
+            if receives(detector, record.event, keys)
+        ]
+        wanted = frozenset[str]().union(*(wanted_baselines(each) for *_, each in keyed))
+        # A signal without settings has no baseline.
+        known = frozenset(wanted & keys & BASELINE_SETTINGS.keys())
+        dated = tuple(sorted(self._signals(run).signals & keys))
+        history = history_signals(record.values)
+        return _Applicable(keyed, known if wanted else None, dated, history)
 
     def _report_error(self, name: str, record: Record, error: Exception) -> None:
         """Log and count an exception of that detector."""

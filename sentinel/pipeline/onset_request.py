@@ -6,12 +6,13 @@ It needs no numerical library: the agent only collects values, and another proce
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from math import isfinite
 
 from sentinel.model.incident import Incident, Onset
 from sentinel.model.record import Event, Record
+from sentinel.pipeline.recent_points import RecentPoints
 
 WINDOW_POINTS = 256
 """Points of a signal that are stored."""
@@ -39,29 +40,49 @@ class OnsetRequest:
 
 @dataclass
 class RecentSignals:
-    """The newest values of `signals`, by signal."""
+    """The newest values of `signals`, by signal; `last_step` is their highest step."""
 
     signals: Collection[str]
-    points: dict[str, deque[tuple[int, float]]] = field(default_factory=dict)
+    last_step: int | None = None
+    _recent: RecentPoints = field(default_factory=lambda: RecentPoints(WINDOW_POINTS))
 
-    def update(self, record: Record) -> None:
+    @property
+    def points(self) -> Mapping[str, deque[tuple[int, float]]]:
+        """Steps and values of each signal that has any."""
+        return self._recent.read()
+
+    def split_rows(self) -> None:
+        """Store what was added in few plain values, as before a snapshot."""
+        self._recent.read()
+
+    def update(self, record: Record, names: tuple[str, ...] | None = None) -> None:
         """Add the values of a record of the whole run.
 
-        Another training or stage has none yet. Values of later steps are dropped: the run continues
-        from an earlier one. Values of heartbeats belong to a time and not to a step.
+        `names` are those of `signals` that it has, if they are known. Another training or stage has
+        no values yet. Values of later steps are dropped: the run continues from an earlier one.
+        Values of heartbeats belong to a time and not to a step.
         """
         if record.event is Event.HEARTBEAT:
             return
         if record.event in (Event.STAGE, Event.TRAINING):
-            self.points.clear()
-        values, step = record.values, record.step
-        for signal in self.signals & values.keys():
-            if signal not in self.points:
-                self.points[signal] = deque(maxlen=WINDOW_POINTS)
-            points = self.points[signal]
+            self._recent.clear()
+            self.last_step = None
+        if names is None:
+            names = tuple(self.signals & record.values.keys())
+        step, last_step = record.step, self.last_step
+        if last_step is None or step > last_step:
+            self.last_step = step
+        else:
+            self._drop_from(step, names)
+        self._recent.add(step, record.values, names)
+
+    def _drop_from(self, step: int, names: Iterable[str]) -> None:
+        """Drop the points of these signals at this step and later ones."""
+        by_signal = self.points
+        for name in names:
+            points = by_signal.get(name)
             while points and points[-1][0] >= step:
                 points.pop()
-            points.append((step, values[signal]))
 
     def request_onset(
         self, incident: Incident, checkpoint_steps: Collection[int]

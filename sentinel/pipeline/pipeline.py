@@ -129,6 +129,10 @@ class Pipeline:
         aligner, layers = copy(self.aligner), copy(self.layers)
         # The agent stores its counters itself.
         aligner.counters = layers.counters = Counters()
+        for signals in self.engine.signals.values():
+            signals.split_rows()
+        for cases in self.engine.case_book.runs.values():
+            cases.split_rows()
         state = PipelineState(
             self._fingerprint(),
             aligner,

@@ -193,9 +193,11 @@ class Replay:
     def _evaluate(self, entry: RecordOrBatch) -> None:
         for result in self._pipeline.process(entry):
             self._on_result(result)
-            if result.record.rank == WHOLE_RUN and result.record.event in (Event.STEP, Event.EVAL):
-                self._result.coverage.update(result.record.values)
-            self._add_changes(result)
+            record = result.record
+            if record.rank == WHOLE_RUN and record.event in (Event.STEP, Event.EVAL):
+                self._result.coverage.update(record.values)
+            if result.notifications or result.changed_incidents or result.case_notifications:
+                self._add_changes(result)
 
     def _add_changes(self, result: Result) -> None:
         for notification in result.notifications:

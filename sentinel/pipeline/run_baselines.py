@@ -90,15 +90,15 @@ class RunBaselines(SharedBaselines):
         distance = self._cumulative_lr.add(values.get("learning_rate"), self._elapsed(record.step))
         if distance <= 0.0:
             return self
-        travel = log(distance)
+        travel, step, by_signal = log(distance), record.step, self.by_signal
         for signal in signals:
             value = values[signal]
             if isfinite(value):
-                baseline = self.by_signal.get(signal) or self._create(signal)
+                baseline = by_signal.get(signal) or self._create(signal)
                 unit = 1.0
                 if signal == "kl_ref" and get_kl_kind(record.attributes, signal).is_summed:
                     unit = SEQUENCE_UNIT
-                baseline.update(value, travel, record.step, unit)
+                baseline.update(value, travel, step, unit)
         return self
 
     def _elapsed(self, step: int) -> float:

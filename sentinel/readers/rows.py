@@ -7,7 +7,7 @@ other values are ignored: TRL writes null for a reward function that applied to 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from math import inf, isfinite, nan
 from typing import Any
@@ -62,6 +62,7 @@ MAX_STEP = 2**53
 MAX_ROW_GAP_SECONDS = 5.0
 """A row is complete once nothing was added to it for this long."""
 
+_FLOAT = {float}
 MAX_LAYOUTS = 1024
 MAX_KEY_SETS = 256
 
@@ -91,14 +92,14 @@ class NanRestorer:
 
     consecutive_suspects: int = 0
 
-    def restore(self, values: Mapping[str, float]) -> dict[str, float]:
-        """The values of a row, with NaN restored.
+    def restore(self, values: dict[str, float]) -> dict[str, float]:
+        """The values of a row, or others with NaN restored.
 
         Rows with a reward are left unchanged: a policy-gradient loss is near 0 by construction.
         """
         loss, norm = values.get("loss"), values.get("grad_norm")
         if loss is None or norm is None:
-            return dict(values)
+            return values
         is_suspect = (
             (loss == 0.0 or not isfinite(loss))
             and _is_root_of_integer(norm)
@@ -106,7 +107,7 @@ class NanRestorer:
         )
         self.consecutive_suspects = self.consecutive_suspects + 1 if is_suspect else 0
         if self.consecutive_suspects < MIN_CONSECUTIVE_ROWS:
-            return dict(values)
+            return values
         return {**values, "loss": nan, "grad_norm": nan}
 
 
@@ -129,7 +130,9 @@ class StepFilter:
         own = self.last_step_by_keys.get(keys)
         if own is not None or len(self.last_step_by_keys) < MAX_KEY_SETS:
             self.last_step_by_keys[keys] = step
-            repeats = self.repeats_by_keys.setdefault(keys, RepeatedRows(step, step))
+            repeats = self.repeats_by_keys.get(keys)
+            if repeats is None:
+                repeats = self.repeats_by_keys[keys] = RepeatedRows(step, step)
             if repeats.is_other_writer(step):
                 return False
         if self.last_step is not None and step < self.last_step and (own is None or step >= own):
@@ -202,13 +205,18 @@ class EpochSteps:
 class RowLayout:
     """What all rows with the same keys share: their signals, and whether they are an evaluation.
 
-    `is_unscaled` is whether no value needs a unit conversion.
+    `is_unscaled` is whether no value needs a unit conversion. `step_keys` and `time_keys` are the
+    keys of the step and of the time among them, best first, and `series` are the names of the
+    signals of a step, without its number.
     """
 
     key_mappings: list[KeyMapping]
     signal_names: list[str]
     is_unscaled: bool
     is_held_out: bool
+    step_keys: tuple[str, ...]
+    time_keys: tuple[str, ...]
+    series: frozenset[str]
 
 
 @dataclass
@@ -240,22 +248,26 @@ class RowConverter:
 
     def to_record(self, row: Mapping[str, Any]) -> Record | None:
         """The row's record; None if it has no number and no event."""
-        values = dict(_flatten_numbers(row, self.null_is_nan))
-        if not values and not row.get("event"):
-            return None
+        values = self._known_numbers(row)
+        is_known = values is not None
+        if values is None:
+            values = dict(_flatten_numbers(row, self.null_is_nan))
+            if not values and not row.get("event"):
+                return None
         self.record_count += 1
-        step = _row_step(values)
-        if step is not None:
-            step = self.epoch_steps.add_up(tuple(values), values.get("epoch"), step)
-            self.last_step = step
+        keys = tuple(values)
         config = (
             text_metadata(parse_framework_config(row)) if row.get("event") in CONFIG_EVENTS else {}
         )
         if config:
             self.metadata.update_metadata(config)
-        if self.metadata.observe_keys(values.keys()):
+        if not is_known and self.metadata.observe_keys(values.keys()):
             self._drop_changed_keys()
-        layout = self._layout(tuple(values))
+        layout = self._layout(keys)
+        step = _row_step(values, layout.step_keys)
+        if step is not None:
+            step = self.epoch_steps.add_up(keys, values.get("epoch"), step)
+            self.last_step = step
         event = _row_event(row, layout)
         signals = self._signal_values(layout, values)
         if event is Event.EVAL:
@@ -264,17 +276,31 @@ class RowConverter:
             signals = self.nan_restorer.restore(signals)
         if event is Event.STEP and step is not None:
             global_step = signals.pop("global_step", float(step))
-            if self.step_filter.accepts(frozenset(signals), global_step):
+            series = layout.series if layout.is_unscaled else frozenset(signals)
+            if self.step_filter.accepts(series, global_step):
                 signals["global_step"] = global_step
         return Record(
             run=self.run,
             rank=WHOLE_RUN,
             step=self.record_count if self.last_step is None else self.last_step,
-            time=_row_time(values, self.record_count),
+            time=_row_time(values, layout.time_keys, self.record_count),
             event=event,
             values=signals,
             attributes={**self.attributes, **config} if config else self.attributes,
         )
+
+    def _known_numbers(self, row: Mapping[str, Any]) -> Mapping[str, float] | None:
+        """The row, if it has only floats under keys that are known and cannot change the mapping.
+
+        That is nearly every row of a long log.
+        """
+        if (
+            self.metadata.assignment.is_settled
+            and tuple(row) in self.layouts
+            and {*map(type, row.values())} == _FLOAT
+        ):
+            return row
+        return None
 
     def _layout(self, keys: tuple[str, ...]) -> RowLayout:
         layout = self.layouts.get(keys)
@@ -374,21 +400,23 @@ def parse_number(value: object) -> float | None:
 
 def row_step(row: Mapping[str, Any]) -> int | None:
     """The step of a row of any values; None if it has none."""
-    return _row_step(dict(_flatten_numbers(row, null_is_nan=False)))
+    return _row_step(dict(_flatten_numbers(row, null_is_nan=False)), STEP_KEYS)
 
 
-def _row_step(values: Mapping[str, float]) -> int | None:
-    for key in STEP_KEYS:
+def _row_step(values: Mapping[str, float], step_keys: Iterable[str]) -> int | None:
+    for key in step_keys:
         step = values.get(key)
         if step is not None and isfinite(step) and abs(step) < MAX_STEP:
             return int(step)
     return None
 
 
-def _row_time(values: Mapping[str, float], record_count: int) -> float:
+def _row_time(values: Mapping[str, float], time_keys: Iterable[str], record_count: int) -> float:
     """The row's own time; else its number, so that time increases."""
-    times = (values.get(key, 0.0) for key in TIME_KEYS)
-    return next((t for t in times if isfinite(t) and t > YEAR_2001), float(record_count))
+    for key in time_keys:
+        if YEAR_2001 < (time := values[key]) < inf:
+            return time
+    return float(record_count)
 
 
 def _row_event(row: Mapping[str, Any], layout: RowLayout) -> Event:
@@ -411,6 +439,9 @@ def _build_layout(keys: tuple[str, ...], key_mappings: list[KeyMapping]) -> RowL
         [mapping.name for mapping in key_mappings],
         all(mapping.factor == 1.0 and not mapping.zero_is_missing for mapping in key_mappings),
         bool(metric_keys) and all(is_held_out),
+        tuple(key for key in STEP_KEYS if key in name_by_key),
+        tuple(key for key in TIME_KEYS if key in name_by_key),
+        frozenset(name_by_key.values()) - {"global_step"},
     )
 
 

@@ -66,9 +66,14 @@ class KeyAssignment:
     counts: dict[str, int] = field(default_factory=dict)
     record_count: int = 0
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether only keys that were not seen yet can change the assignment."""
+        return self.record_count >= SETTLING_RECORDS
+
     def observe(self, keys: Iterable[str], key_map: KeyMap) -> bool:
         """Take note of the keys of a record; whether the assignment changed."""
-        is_settling = self.record_count < SETTLING_RECORDS
+        is_settling = not self.is_settled
         if not is_settling and (len(self.counts) >= MAX_KEYS or self.counts.keys() >= {*keys}):
             return False
         known = len(self.counts)
@@ -101,8 +106,7 @@ class KeyAssignment:
                 name = "kl_old" if "kl_old" not in candidates else ""
             if name and name not in exact:
                 assigned[key] = KeyMapping(name, inferred.factor)
-        is_settled = self.record_count >= SETTLING_RECORDS
-        if is_settled and signals.isdisjoint({"reward", "loss"}):
+        if self.is_settled and signals.isdisjoint({"reward", "loss"}):
             assigned |= self._reward_of_evaluations(key_map, candidates.get("eval_reward", []))
         return assigned
 

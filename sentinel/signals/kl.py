@@ -154,6 +154,8 @@ def kl_kind_attributes(
 
 def get_kl_kind(attributes: Mapping[str, str], signal: str) -> KlKind:
     """The kind of a signal of a record with these attributes, as far as it is known."""
+    if not attributes:
+        return _parse_or_infer_kl_kind("", signal, signal)
     return _parse_or_infer_kl_kind(
         attributes.get(kl_kind_attribute(signal), ""), attributes.get(signal, signal), signal
     )

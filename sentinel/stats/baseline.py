@@ -25,6 +25,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from math import exp, inf, log, pi, sin, sqrt
 from operator import eq
 
@@ -224,19 +225,21 @@ class Baseline:
         if self.count >= self._renew_at:
             self._renew()
         self._unit, self._travel = unit, travel
-        least, scaled = self.settings.least, value / unit
-        if self.settings.is_log:
-            scaled = log(max(least, scaled))
+        settings, newest, scaled = self.settings, self._newest, value / unit
+        if settings.is_log:
+            scaled = log(max(settings.least, scaled))
         if self._has_course:
             scaled -= self._course_level()
-        for direction in (self.rise, self.fall):
-            # Most values are where they are expected.
-            if direction is not None and (
-                direction.cusum.evidence
-                or direction.fit is not self._newest
-                or direction.sign * scaled > direction.expected_least
-            ):
-                self._test(direction, scaled, step)
+        # Most values are where they are expected.
+        rise, fall = self.rise, self.fall
+        if rise is not None and (
+            scaled > rise.expected_least or rise.fit is not newest or rise.cusum.evidence
+        ):
+            self._test(rise, scaled, step)
+        if fall is not None and (
+            -scaled > fall.expected_least or fall.fit is not newest or fall.cusum.evidence
+        ):
+            self._test(fall, scaled, step)
         self._values.append(scaled)
         self._travels.append(travel)
         self.count += 1
@@ -344,7 +347,10 @@ class Baseline:
         if stop < FIRST_FIT_VALUES or self.prior is None:
             return
         start = max(0, stop - WINDOW)
-        values, travels = list(self._values)[start:stop], list(self._travels)[start:stop]
+        values, travels = (
+            [*islice(self._values, start, stop)],
+            [*islice(self._travels, start, stop)],
+        )
         least = self._scaled(self.settings.least) if self.settings.is_log else -inf
         unresolved = sum([value <= least for value in values]) if min(values) <= least else 0
         is_partial = len(values) < WINDOW or unresolved > MAX_UNRESOLVED_SHARE * WINDOW

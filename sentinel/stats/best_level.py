@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import islice
 from statistics import median
 
 
@@ -27,21 +30,39 @@ class BestLevel:
 
     def add(self, value: float) -> None:
         """Add a finite value."""
-        recent, best, size = self._recent, self.best_level, self.level_values
-        if best is not None:
-            self._above_best_count += (value > best) - (recent[-size] > best)
-        recent.append(value)
-        # The median can exceed the best level only if half of the values do.
-        if len(recent) >= size and (best is None or 2 * self._above_best_count >= size):
-            self._update_best()
+        self.extend((value,))
 
-    def _update_best(self) -> None:
-        latest = list(self._recent)[-self.level_values :]
-        level = median(latest)
+    def extend(self, values: Iterable[float]) -> None:
+        """Add finite values."""
+        recent, best, size = self._recent, self.best_level, self.level_values
+        above = self._above_best_count
+        for value in values:
+            if best is not None:
+                if value > best:
+                    above += 1
+                if recent[-size] > best:
+                    above -= 1
+            recent.append(value)
+            # The median can exceed the best level only if half of the values do.
+            if best is None or 2 * above >= size:
+                best, above = self._update_best(best)
+        self.best_level, self._above_best_count = best, above
+
+    def _update_best(self, best: float | None) -> tuple[float | None, int]:
+        """The best level so far, and how many values of the current one are above it."""
+        recent, size = self._recent, self.level_values
+        if len(recent) < size:
+            return None, 0
+        latest = sorted(islice(recent, len(recent) - size, None))
+        level = (
+            (latest[(size - 1) // 2] + latest[size // 2]) / 2
+            if size % 2 == 0
+            else latest[size // 2]
+        )
         if self.first_level is None:
             self.first_level = level
-        self.best_level = best = level if self.best_level is None else max(self.best_level, level)
-        self._above_best_count = sum([value > best for value in latest])
+        best = level if best is None else max(best, level)
+        return best, size - bisect_right(latest, best)
 
     @property
     def current_level(self) -> float:

@@ -7,6 +7,7 @@ breaks, they change without.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from math import isfinite, log, pi, sqrt
 from statistics import fmean, median
@@ -42,6 +43,9 @@ YOUNG_SIGMA = 4.0
 SIGNIFICANT_ERRORS = 4.0
 """Standard errors by which the current level must differ from the first one."""
 
+MAX_UNREAD_VALUES = 64
+"""Values that are kept before they are added to the noise."""
+
 EARLIER_SHARE = 0.25
 """Share of a shift, of its logarithm, up to which a record belongs to the time before."""
 
@@ -60,11 +64,18 @@ class MeanChange:
 
     def add(self, value: float) -> None:
         """Add a finite value."""
-        if self._last is not None:
-            self.count += 1
-            weight = max(CHANGE_MEMORY, 1 / self.count)
-            self._mean += weight * (abs(value - self._last) - self._mean)
-        self._last = value
+        self.extend((value,))
+
+    def extend(self, values: Iterable[float]) -> None:
+        """Add finite values."""
+        count, last, mean = self.count, self._last, self._mean
+        for value in values:
+            if last is not None:
+                count += 1
+                weight = CHANGE_MEMORY if count * CHANGE_MEMORY >= 1.0 else 1 / count
+                mean += weight * (abs(value - last) - mean)
+            last = value
+        self.count, self._last, self._mean = count, last, mean
 
     @property
     def sigma(self) -> float:
@@ -88,7 +99,7 @@ class FirstLevelShift:
     """Median of the first values, 0 before the first."""
     half_way_step: int | None = None
     """Step since which the current level is half way to far; None if it is not."""
-    reward_gain: RewardGain = field(default_factory=RewardGain)
+    _reward_gain: RewardGain = field(default_factory=RewardGain)
     _first_values: list[float] = field(default_factory=list)
     _current_values: deque[float] = field(default_factory=lambda: deque(maxlen=CURRENT_VALUES))
     _half_way_count: int = 0
@@ -101,6 +112,9 @@ class FirstLevelShift:
     _latest_blocks: deque[float] = field(default_factory=lambda: deque(maxlen=COMPARED_BLOCKS))
     """Means of the logarithms of blocks."""
     _reward_history: RewardHistory = field(default_factory=RewardHistory)
+    _unread: list[tuple[float, float | None]] = field(default_factory=list)
+    """Values and rewards that are not part of the noise and the rewards yet: while the current
+    level is near the first one, neither is needed."""
 
     def __post_init__(self) -> None:
         self._half_way_log = log(self.far_factor) / 2
@@ -110,15 +124,39 @@ class FirstLevelShift:
         """Add a positive value, and the reward of the same record if there is a finite one."""
         self.count += 1
         self._update_levels(value, step)
-        log_value = log(value)
-        self._values_noise.add(log_value)
-        self._block_sum += log_value
-        if self.count % BLOCK == 0:
-            self._add_block(self._block_sum / BLOCK)
-            self._block_sum = 0.0
-        if reward is not None and isfinite(reward):
-            self.reward_gain.add(reward)
-            self._reward_history.add(log_value, reward)
+        unread = self._unread
+        unread.append((value, reward))
+        if len(unread) == MAX_UNREAD_VALUES:
+            self._read()
+
+    def _read(self) -> None:
+        """Add the unread values to the noise, and the rewards to their levels."""
+        unread = self._unread
+        logs = [log(value) for value, _ in unread]
+        self._values_noise.extend(logs)
+        number = self.count - len(logs)
+        for log_value in logs:
+            number += 1
+            self._block_sum += log_value
+            if number % BLOCK == 0:
+                self._add_block(self._block_sum / BLOCK)
+                self._block_sum = 0.0
+        rewarded = [
+            (log_value, reward)
+            for log_value, (_, reward) in zip(logs, unread, strict=True)
+            if reward is not None and isfinite(reward)
+        ]
+        if rewarded:
+            levels, rewards = zip(*rewarded, strict=True)
+            self._reward_gain.extend(rewards)
+            self._reward_history.extend(levels, rewards)
+        unread.clear()
+
+    @property
+    def reward_gain(self) -> RewardGain:
+        """Levels of the reward."""
+        self._read()
+        return self._reward_gain
 
     def _add_block(self, mean: float) -> None:
         if self._latest_blocks:
@@ -129,17 +167,19 @@ class FirstLevelShift:
             self._first_blocks.append(mean)
 
     def _update_levels(self, value: float, step: int) -> None:
+        values = self._current_values
         if not self._is_first_level_final:
             self._update_first_level(value)
-            self._current_values.append(value)
-            self._half_way_count = sum(map(self._is_beyond, self._current_values))
+            values.append(value)
+            self._half_way_count = sum(map(self._is_beyond, values))
         else:
-            if len(self._current_values) == CURRENT_VALUES:
-                self._half_way_count -= self._is_beyond(self._current_values[0])
-            self._current_values.append(value)
-            self._half_way_count += self._is_beyond(value)
+            if self._half_way_count and len(values) == CURRENT_VALUES:
+                self._half_way_count -= self._is_beyond(values[0])
+            values.append(value)
+            if self._is_beyond(value):
+                self._half_way_count += 1
         # The median can be half way only if half of the values are.
-        if 2 * self._half_way_count < len(self._current_values) or not self._is_half_way():
+        if 2 * self._half_way_count < len(values) or not self._is_half_way():
             self.half_way_step = None
         elif self.half_way_step is None:
             self.half_way_step = step
@@ -185,6 +225,7 @@ class FirstLevelShift:
     @property
     def is_off_first_value(self) -> bool:
         """Whether noise of single values cannot explain the difference from the first value."""
+        self._read()
         return self._shift_from(self.first_value) > SIGNIFICANT_ERRORS * self._values_noise.sigma
 
     @property
@@ -194,6 +235,7 @@ class FirstLevelShift:
         Either of the levels, or of the first and the latest blocks, whose noise is known later and
         includes what lasts for several values.
         """
+        self._read()
         shift = self._shift_from(self.first_level)
         counts = len(self._first_values), len(self._current_values)
         has_blocks = len(self._first_blocks) == COMPARED_BLOCKS

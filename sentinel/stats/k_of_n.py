@@ -35,16 +35,27 @@ class KOfN:
         """
         values, below = self.values, self.below
         values.append(value)
+        if not self._beyond_count and self.is_full and bound == self._bound:
+            # Most series are far from their bound, and stay there.
+            values.popleft()
+            if value > bound if below else value < bound:
+                return False
+            self._beyond_count = 1
+            return self.size <= 2
+        count = self._beyond_count
         if bound != self._bound:
             self._bound = bound
-            self._beyond_count = sum([x <= bound if below else x >= bound for x in values])
-        else:
-            self._beyond_count += value <= bound if below else value >= bound
-        if len(values) > self.size:
+            count = sum([x <= bound if below else x >= bound for x in values])
+        elif value <= bound if below else value >= bound:
+            count += 1
+        if self.is_full:
             oldest = values.popleft()
-            self._beyond_count -= oldest <= bound if below else oldest >= bound
-        self.is_full = len(values) == self.size
-        return self.is_full and 2 * self._beyond_count >= self.size
+            if oldest <= bound if below else oldest >= bound:
+                count -= 1
+        else:
+            self.is_full = len(values) == self.size
+        self._beyond_count = count
+        return self.is_full and 2 * count >= self.size
 
     @property
     def median(self) -> float:

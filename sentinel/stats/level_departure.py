@@ -55,12 +55,12 @@ class LevelDeparture:
             self._first_values.append(value)
             self.first_level = self.expected_level = median(self._first_values)
         self._current_values.append(value)
-        evidence = direction.evidence
+        self._extremes.add(self.sign * value)
+        was_off_course, self.is_off_course = self.is_off_course, False
+        evidence = direction.cusum.evidence
         if evidence > 0.0 and not self._had_evidence:
             self.reward_before = gain.current_level if gain.is_ready else None
         self._had_evidence = evidence > 0.0
-        self._extremes.add(self.sign * value)
-        was_off_course, self.is_off_course = self.is_off_course, False
         # After a while the new level is no new extreme any more, but still off course.
         if evidence >= self.sure and (was_off_course or self._is_extreme()):
             expected = baseline.expected(direction)

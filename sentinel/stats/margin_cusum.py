@@ -83,7 +83,8 @@ class MarginCusum:
 
     def update(self, value: float, margin: float, step: int) -> bool:
         """Add a finite value; True while the series is off by more than the margin."""
-        if self.is_within_margin(value, margin):
+        # Certainly within the margin, without a query of the window.
+        if self._skipped < self._max_skipped and self.sign * (value - self._skip_bound) <= margin:
             self._skipped += 1
             self._waiting.append(value)
             self.onset = step
@@ -94,12 +95,6 @@ class MarginCusum:
         self._waiting.append(value)
         self._advance_baseline()
         return self.is_alarmed
-
-    def is_within_margin(self, value: float, margin: float) -> bool:
-        """Whether a value is certainly within the margin, without a query of the window."""
-        return (
-            self._skipped < self._max_skipped and self.sign * (value - self._skip_bound) <= margin
-        )
 
     def _accumulate(self, value: float, margin: float, step: int) -> None:
         excess, before = self.sign * (value - self._baseline.median) - margin, self.evidence
@@ -136,6 +131,7 @@ class MarginCusum:
 
     def _absorb_skipped(self) -> None:
         """Update the baseline with the queued values."""
-        for _ in range(self._skipped):
-            self._baseline.add(self._waiting.popleft())
+        if self._skipped:
+            popleft = self._waiting.popleft
+            self._baseline.extend([popleft() for _ in range(self._skipped)])
         self._max_skipped = self._skipped = 0

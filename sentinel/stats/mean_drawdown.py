@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from math import inf, log, sqrt
 from operator import sub
+from typing import NamedTuple
 
 SCALES = (4, 8, 16, 32, 64)
 """Numbers of values whose mean is compared with the best such mean."""
@@ -67,15 +68,15 @@ RETURNED_SHARE = 2 / 3
 """Share of a fall that must be regained for it to be a swing."""
 
 
-@dataclass(frozen=True, slots=True)
-class Fall:
+class Fall(NamedTuple):
     """The fall at one scale, from the mean `best` of `scale` values to the mean `current`.
 
     `errors` is the fall in standard errors: where something was gained, below the best mean, less
     what the best of as many means of noise exceeds the mean; otherwise below the mean of all values
     before; `sigmas` is its size in standard deviations of single values. `gain` is best minus
     start, 0 if no scale has a significant one. `swing` and
-    `usual_swing` are the largest and the second largest fall at this scale that came back.
+    `usual_swing` are the largest and the second largest fall at this scale that came back. `latest`
+    are the values of the current mean.
     """
 
     scale: int
@@ -84,9 +85,15 @@ class Fall:
     errors: float
     sigmas: float
     gain: float
-    low_count: int
     swing: float
     usual_swing: float
+    latest: list[float]
+
+    @property
+    def low_count(self) -> int:
+        """How many of the values are far nearer to the current than to the best mean."""
+        low = self.current + (self.best - self.current) / 4.0
+        return sum([value < low for value in self.latest])
 
     @property
     def size(self) -> float:
@@ -198,10 +205,10 @@ class MeanDrawdown:
     def add(self, value: float) -> None:
         """Add a finite value."""
         recent = self.recent
-        if recent:
-            self._near_total += max(0.0, recent[-1] - value) ** 2
-        if len(recent) >= CHANGE_LAG:
-            self._far_total += max(0.0, recent[-CHANGE_LAG] - value) ** 2
+        if recent and recent[-1] > value:
+            self._near_total += (recent[-1] - value) ** 2
+        if len(recent) >= CHANGE_LAG and recent[-CHANGE_LAG] > value:
+            self._far_total += (recent[-CHANGE_LAG] - value) ** 2
         recent.append(value)
         self.count += 1
         if self.count <= START_VALUES:
@@ -252,9 +259,10 @@ class MeanDrawdown:
         correlation = max(0.0, 1.0 - self._near.mean / variance) if variance else 0.0
         inflation = (1.0 + correlation) / max(1e-9, 1.0 - correlation)
         # A change that did not occur before the latest values may have a share of 1 in all values.
-        # The second largest counts, so that an outlier does not.
-        change = sorted(map(sub, values, values[1:]))[-2]
-        variance = max(variance, max(0.0, change) ** 2 / self.count)
+        # The second largest counts, so that an outlier does not; no change exceeds the range.
+        if (max(values) - min(values)) ** 2 / self.count > variance:
+            change = sorted(map(sub, values, values[1:]))[-2]
+            variance = max(variance, max(0.0, change) ** 2 / self.count)
         scales = [scale for scale in self._scales if scale.count >= 2]
         errors = [scale.error(variance, inflation) for scale in scales]
         start_error = START_ERRORS * sqrt(variance / START_VALUES)
@@ -275,7 +283,6 @@ class MeanDrawdown:
                     if level - current < RECENT_ERRORS * error:
                         continue
                 fall = (below - current) / error
-                low = current + (scale.best - current) / 4.0
                 yield Fall(
                     scale=scale.size,
                     best=scale.best,
@@ -283,7 +290,7 @@ class MeanDrawdown:
                     errors=fall,
                     sigmas=(scale.best - current) / sqrt(variance),
                     gain=gain,
-                    low_count=sum([value < low for value in last]),
                     swing=scale.swing,
                     usual_swing=scale.usual_swing,
+                    latest=last,
                 )

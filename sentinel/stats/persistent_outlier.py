@@ -11,8 +11,6 @@ from collections import deque
 from dataclasses import dataclass, field
 from math import inf, sqrt
 
-from sentinel.stats.rolling_quantiles import RollingQuantiles
-
 
 @dataclass
 class PersistentOutlier:
@@ -28,38 +26,41 @@ class PersistentOutlier:
     is_full: bool = False
     """Whether the window is full."""
     _named_ranks: deque[tuple[int, int]] = field(default_factory=deque)
-    _degrees: RollingQuantiles = field(init=False)
+    _degrees: deque[float] = field(init=False)
     _count_by_rank: dict[int, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._degrees = RollingQuantiles(self.window)
+        self._degrees = deque(maxlen=self.window)
         self._min_count = self.min_share * self.window
 
     def add(self, rank: int, degree: float, step: int) -> None:
         """Add the rank that is furthest from the others in one record, how far, and the step."""
-        counts = self._count_by_rank
-        self._degrees.add(degree)
-        self._named_ranks.append((rank, step))
-        counts[rank] = counts.get(rank, 0) + 1
+        counts, named = self._count_by_rank, self._named_ranks
+        self._degrees.append(degree)
+        named.append((rank, step))
         if self.is_full:
-            self._decrement(self._named_ranks.popleft()[0])
-        elif len(self._named_ranks) == self.window:
+            oldest, _ = named.popleft()
+            if oldest != rank:
+                counts[rank] = counts.get(rank, 0) + 1
+                counts[oldest] -= 1
+                if not counts[oldest]:
+                    del counts[oldest]
+            elif rank == self.rank:
+                return
+        else:
+            counts[rank] = counts.get(rank, 0) + 1
+        if not self.is_full and len(named) == self.window:
             self.is_full, rank = True, max(counts, key=counts.__getitem__)
         # Only the rank just added can reach the share, and only `rank` can fall below it.
         if self.is_full and (self.rank is None or counts.get(self.rank, 0) < self._min_count):
             self.rank = rank if counts[rank] >= self._min_count else None
-
-    def _decrement(self, rank: int) -> None:
-        self._count_by_rank[rank] -= 1
-        if not self._count_by_rank[rank]:
-            del self._count_by_rank[rank]
 
     @property
     def degree(self) -> float:
         """Median degree in the window; 0 before the first record."""
         if not self._named_ranks:
             return 0.0
-        degrees = self._degrees.sorted_values()
+        degrees = sorted(self._degrees)
         half = len(degrees) // 2
         return degrees[half] if len(degrees) % 2 else (degrees[half - 1] + degrees[half]) / 2
 

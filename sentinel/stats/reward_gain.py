@@ -6,6 +6,7 @@ A policy that changes is not at fault if its reward rises.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from itertools import pairwise
 from math import sqrt
@@ -40,6 +41,9 @@ LOST_GAIN_SHARE = 1 / 3
 
 LOST_NOISE_SIGMAS = 3.0
 
+MAX_UNREAD_REWARDS = 64
+"""Rewards that are kept before they are added to the levels."""
+
 ROUNDING_SHARE = 1e-9
 """Share of a level by which means of equal rewards may differ."""
 
@@ -49,21 +53,46 @@ class RewardGain:
     """First, best and current level of a reward, and its noise; all are medians."""
 
     count: int = 0
-    first_level: float = 0.0
-    """Median of the first rewards, 0 before the first."""
+    _first_level: float = 0.0
     _first_rewards: list[float] = field(default_factory=list)
     _recent: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT_REWARDS + 1))
     """The recent rewards and the one before, from which results are computed when needed."""
     _levels: BestLevel = field(default_factory=lambda: BestLevel(LEVEL_REWARDS, LEVEL_REWARDS))
 
+    _unread: list[float] = field(default_factory=list)
+    """Rewards that are not part of the levels yet: most need no result."""
+
     def add(self, reward: float) -> None:
         """Add a finite reward."""
         self.count += 1
+        unread = self._unread
+        unread.append(reward)
+        if len(unread) == MAX_UNREAD_REWARDS:
+            self._read()
+
+    def extend(self, rewards: Collection[float]) -> None:
+        """Add finite rewards."""
+        self.count += len(rewards)
+        self._unread += rewards
+        if len(self._unread) >= MAX_UNREAD_REWARDS:
+            self._read()
+
+    def _read(self) -> None:
+        unread = self._unread
+        if not unread:
+            return
         if len(self._first_rewards) < FIRST_REWARDS:
-            self._first_rewards.append(reward)
-            self.first_level = median(self._first_rewards)
-        self._recent.append(reward)
-        self._levels.add(reward)
+            self._first_rewards += unread[: FIRST_REWARDS - len(self._first_rewards)]
+            self._first_level = median(self._first_rewards)
+        self._recent.extend(unread)
+        self._levels.extend(unread)
+        unread.clear()
+
+    @property
+    def first_level(self) -> float:
+        """Median of the first rewards, 0 before the first."""
+        self._read()
+        return self._first_level
 
     @property
     def is_ready(self) -> bool:
@@ -78,10 +107,12 @@ class RewardGain:
     @property
     def noise(self) -> float:
         """Standard deviation of the noise, from differences of neighbours; 0 before two rewards."""
+        self._read()
         changes = sorted([abs(later - earlier) for earlier, later in pairwise(self._recent)])
         return median_of_sorted(changes) * CHANGE_TO_SIGMA if changes else 0.0
 
     def _median_of_latest(self, count: int) -> float:
+        self._read()
         return median_of_sorted(sorted(list(self._recent)[-count:]))
 
     @property
@@ -100,6 +131,7 @@ class RewardGain:
     @property
     def has_lost(self) -> bool:
         """Whether a significant part of the gain is lost."""
+        self._read()
         best, loss = self._levels.best_level, self._levels.drop
         return (
             best is not None

@@ -6,6 +6,7 @@ reward since the change began, however slow it was.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from math import floor
 
@@ -31,20 +32,30 @@ class RewardHistory:
 
     def add(self, level: float, reward: float) -> None:
         """Add finite values of one record."""
-        self._levels.append(level)
+        levels = self._levels
+        levels.append(level)
         self._rewards.append(reward)
-        if len(self._levels) < BLOCK:
-            return
-        self._block_count += 1
-        # Values may be as large as a float can be.
-        mean = sum([level / BLOCK for level in self._levels])
-        reward = sum([each / BLOCK for each in self._rewards])
-        blocks = self._blocks
-        blocks[floor(mean / BIN)] = self._block_count, mean, reward
-        if len(blocks) > MAX_BINS:
-            del blocks[min(blocks, key=lambda each: blocks[each][0])]
-        self._levels.clear()
-        self._rewards.clear()
+        if len(levels) >= BLOCK:
+            self._close_blocks()
+
+    def extend(self, levels: Iterable[float], rewards: Iterable[float]) -> None:
+        """Add finite values of as many records."""
+        self._levels += levels
+        self._rewards += rewards
+        self._close_blocks()
+
+    def _close_blocks(self) -> None:
+        levels, rewards, blocks = self._levels, self._rewards, self._blocks
+        end = len(levels) - len(levels) % BLOCK
+        for at in range(0, end, BLOCK):
+            self._block_count += 1
+            # Values may be as large as a float can be.
+            mean = sum([level / BLOCK for level in levels[at : at + BLOCK]])
+            reward = sum([each / BLOCK for each in rewards[at : at + BLOCK]])
+            blocks[floor(mean / BIN)] = self._block_count, mean, reward
+            if len(blocks) > MAX_BINS:
+                del blocks[min(blocks, key=lambda each: blocks[each][0])]
+        del levels[:end], rewards[:end]
 
     def reward_at_level(self, sign: int, limit: float) -> float | None:
         """Mean reward of the latest block whose level is not beyond `limit`, or None.

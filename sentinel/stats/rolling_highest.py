@@ -60,8 +60,9 @@ class RollingHighest:
         """Add a value that is not NaN; with more than `size` the oldest is removed."""
         values, arrived = self._sorted, self._arrived
         arrived.append(value)
-        newest = len(arrived) - min(self.lag, len(arrived) // 3)
+        count, lag = len(arrived), self.lag
+        newest = count - (lag if 3 * lag <= count else count // 3)
         if newest > len(values):
             insort(values, arrived[newest - 1])
-        if len(values) > self.size:
-            del values[bisect_left(values, arrived.popleft())]
+            if newest > self.size:
+                del values[bisect_left(values, arrived.popleft())]

@@ -101,6 +101,8 @@ class GlobalState:
         ({"remedy": "Try a lower {learning rate}."}, "an article before the name of a setting"),
         ({"update": _with_global_state}, "must continue unchanged from a snapshot"),
         ({"update": _unbounded}, "must have bounded state"),
+        ({"events": frozenset({Event.EVAL})}, "must declare to receive Event.START"),
+        ({"steps_with": frozenset({"reward"})}, "must declare to receive Event.STEP"),
     ],
 )
 def test_the_violated_rule_is_named(monkeypatch, changes, message):

@@ -1,10 +1,15 @@
 """`sentinel replay`: its JSON lines, tables, messages and exit codes."""
 
+import gc
+import io
+import itertools
 import json
 import sqlite3
 from contextlib import closing
+from typing import ClassVar
 
 import pytest
+from rich.console import Console
 from support.replays import (
     REWOUND_ROWS,
     collapse_rows,
@@ -14,6 +19,8 @@ from support.replays import (
     run_replay,
 )
 from support.synthetic_runs import rl_run
+
+from sentinel.cli._progress import ProgressBar
 
 __all__ = ["log"]
 
@@ -209,3 +216,46 @@ def test_the_choice_of_one_of_several_runs_is_a_notice_on_stderr(tmp_path):
 
     assert f"{path}: it holds 2 runs (run1, run0); run1, which wrote last, is read" in result.stderr
     assert [json.loads(line)["steps"] for line in result.stdout.splitlines()] == [5]
+
+
+class WatchedBar(ProgressBar):
+    """A progress bar whose time passes quickly, and that notes whether garbage is collected."""
+
+    output = io.StringIO()
+    was_collecting: ClassVar[set[bool]] = set()
+
+    def __init__(self, description):
+        WatchedBar.output, clock = io.StringIO(), itertools.count()
+        console = Console(file=self.output, force_terminal=True, width=200, color_system=None)
+        super().__init__(description, console, lambda: self._note() or next(clock))
+
+    def _note(self):
+        self.was_collecting.add(gc.isenabled())
+
+
+def test_the_first_incident_is_shown_when_it_is_found(log, monkeypatch):
+    monkeypatch.setattr("sentinel.cli._progress.ProgressBar", WatchedBar)
+    plain = run_replay(log(collapse_rows()), "--json").stdout
+    text = WatchedBar.output.getvalue()
+
+    assert text.count("First incident: ") == 1
+    assert "First incident: kl_blowup" in text
+    assert "step 330" in text[text.index("First incident: ") :]
+    monkeypatch.undo()
+    assert run_replay(log(collapse_rows()), "--json").stdout == plain
+
+
+@pytest.mark.parametrize("is_enabled", [True, False])
+def test_no_garbage_is_collected_during_a_replay(log, monkeypatch, is_enabled):
+    monkeypatch.setattr("sentinel.cli._progress.ProgressBar", WatchedBar)
+    WatchedBar.was_collecting.clear()
+    (gc.enable if is_enabled else gc.disable)()
+    try:
+        run_replay(log(healthy_rows()))
+        assert gc.isenabled() == is_enabled
+    finally:
+        gc.enable()
+
+    # Once before it begins.
+    assert WatchedBar.was_collecting - {is_enabled} <= {False}
+    assert False in WatchedBar.was_collecting

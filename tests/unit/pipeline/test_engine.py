@@ -55,6 +55,31 @@ def test_a_detector_does_not_process_records_without_its_values():
     assert engine.error_counts == {}
 
 
+def test_a_detector_does_not_process_records_of_events_that_it_does_not_declare():
+    class OfEvaluations(Broken):
+        events: ClassVar[frozenset[Event]] = frozenset({Event.EVAL})
+
+    engine = Engine({"above": OfEvaluations})
+    engine.process(record(2.0))
+    assert engine.error_counts == {}
+
+    engine.process(record(2.0, event=Event.EVAL))
+    assert engine.error_counts == {"above": 1}
+
+
+def test_a_detector_does_not_process_steps_without_a_signal_that_it_declares():
+    class OfRewards(Broken):
+        steps_with: ClassVar[frozenset[str]] = frozenset({"reward", "y"})
+
+    engine = Engine({"above": OfRewards})
+    engine.process(record(2.0))
+    assert engine.error_counts == {}
+
+    engine.process(record(2.0, event=Event.EVAL))
+    engine.process(replace(record(2.0), values={"x": 2.0, "y": 1.0}))
+    assert engine.error_counts == {"above": 2}
+
+
 def test_each_run_has_detectors_of_its_own():
     engine = Engine({"above": Above})
 

@@ -1,6 +1,7 @@
 """Conversion of logged rows to records, in the names and shapes that trainers log."""
 
 from math import isnan
+from random import Random
 
 import pytest
 
@@ -206,3 +207,37 @@ def test_values_of_an_evaluation_are_not_training_signals():
         "mine": 1.0,
         "epoch": 3,
     }
+
+
+def varied_rows(rng):
+    """Rows of a log in which keys, types, evaluations and lost values vary."""
+    for step in range(300):
+        row = {"step": float(step), "loss": rng.random(), "grad_norm": rng.random()}
+        if rng.random() < 0.1:
+            row["eval_loss"] = 2.0
+        if rng.random() < 0.05:
+            row |= {"loss": 3, "epoch": 1.0 + step // 100}
+        if rng.random() < 0.05:
+            row |= {"note": "text", "lost": None, "inner": {"reward": 1.0}}
+        if step == 150:
+            row["event"] = "save"
+        if 200 <= step < 210:
+            row |= {"loss": 0.0, "grad_norm": 1.0}
+        if 250 <= step < 260:
+            row["step"] = float(step - 240)
+        if rng.random() < 0.1:
+            row["timestamp"] = 1.7e9 + step
+        yield {"eval_loss": 1.0} if rng.random() < 0.1 else row
+
+
+@pytest.mark.parametrize("null_is_nan", [True, False])
+@pytest.mark.parametrize("seed", range(4))
+def test_rows_of_known_keys_become_the_records_that_they_would_as_rows_of_new_ones(
+    seed, null_is_nan, monkeypatch
+):
+    fast = RowConverter("run", null_is_nan=null_is_nan)
+    records = [fast.to_record(row) for row in varied_rows(Random(seed))]
+    monkeypatch.setattr(RowConverter, "_known_numbers", lambda self, row: None)
+    slow = RowConverter("run", null_is_nan=null_is_nan)
+
+    assert repr(records) == repr([slow.to_record(row) for row in varied_rows(Random(seed))])

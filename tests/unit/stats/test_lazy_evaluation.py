@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from sentinel.pipeline.snapshot import deserialize, serialize
 from sentinel.stats.best_level import BestLevel
+from sentinel.stats.first_level_shift import FirstLevelShift, MeanChange
 from sentinel.stats.k_of_n import KOfN
 from sentinel.stats.level_shift import LevelShift
 from sentinel.stats.margin_cusum import (
@@ -22,6 +23,7 @@ from sentinel.stats.margin_cusum import (
 )
 from sentinel.stats.persistent_outlier import PersistentOutlier
 from sentinel.stats.reward_gain import RewardGain
+from sentinel.stats.reward_history import RewardHistory
 from sentinel.stats.rolling_quantiles import IQR_TO_SIGMA, RollingQuantiles
 
 few = st.sampled_from([-2.0, -1.0, 0.0, 0.5, 1.0, 1.5, 3.0])
@@ -159,3 +161,45 @@ def test_a_median_is_beyond_a_bound_only_if_half_of_the_values_are(numbers, size
         assert k_of_n.median == quantile(window, 0.5)
         if k_of_n.is_full and not may_be:
             assert k_of_n.median > bound if below else k_of_n.median < bound
+
+
+CHUNKED = {
+    "best level": (lambda: BestLevel(16, 5), 1),
+    "reward gain": (RewardGain, 1),
+    "mean change": (MeanChange, 1),
+    "reward history": (RewardHistory, 2),
+    "rolling quantiles": (lambda: RollingQuantiles(40), 1),
+}
+
+
+@pytest.mark.parametrize("name", CHUNKED)
+@given(st.lists(values, max_size=6))
+def test_values_added_together_are_as_values_added_one_by_one(name, chunks):
+    make, columns = CHUNKED[name]
+    single, together = make(), make()
+    for chunk in chunks:
+        together.extend(*[chunk] * columns)
+        for value in chunk:
+            single.add(*[value] * columns)
+    for each in (single, together):
+        # What is still unread is a part of the state.
+        _ = getattr(each, "noise", None)
+        _ = each.sorted_values() if isinstance(each, RollingQuantiles) else None
+
+    assert together == single
+
+
+@given(st.lists(st.tuples(level, st.none() | few), max_size=200), st.sampled_from([-1, 1]))
+def test_a_shift_that_is_queried_late_is_as_one_that_is_queried_often(series, sign):
+    often, late = (FirstLevelShift(sign, 2.0) for _ in range(2))
+    for step, (value, reward) in enumerate(series):
+        often.add(value, reward, step)
+        late.add(value, reward, step)
+        _ = often.reward_gain.noise, often.is_significant, often.is_off_first_value
+    results = [
+        (each.reward_gain.noise, each.reward_gain.first_level, each.half_way_step)
+        + ((each.is_significant, each.is_off_first_value, each.is_unrewarded()) if series else ())
+        for each in (often, late)
+    ]
+
+    assert results[0] == results[1]

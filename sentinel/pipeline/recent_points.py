@@ -1,0 +1,64 @@
+"""The newest points of several signals. Rows are split into signals only when points are read."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import isfinite
+from operator import itemgetter
+
+MAX_UNREAD_ROWS = 64
+"""Rows that are kept before they are split. Splitting many at once takes far less time."""
+
+
+@dataclass(slots=True)
+class RecentPoints:
+    """Steps and values of the newest `size` points of each signal.
+
+    >>> points = RecentPoints(2)
+    >>> for step in range(3):
+    ...     points.add(step, {"loss": step / 2}, ("loss",))
+    >>> points.read()["loss"]
+    deque([(1, 0.5), (2, 1.0)], maxlen=2)
+    """
+
+    size: int
+    is_finite: bool = False
+    """Whether values that are not finite are left out."""
+    _by_signal: dict[str, deque[tuple[int, float]]] = field(default_factory=dict)
+    _names: tuple[str, ...] = ()
+    _steps: list[int] = field(default_factory=list)
+    _rows: list[Mapping[str, float]] = field(default_factory=list)
+
+    def add(self, step: int, values: Mapping[str, float], names: tuple[str, ...]) -> None:
+        """Add the values that have these `names`. `values` must not change afterwards."""
+        if names != self._names or len(self._rows) >= MAX_UNREAD_ROWS:
+            self.read()
+            self._names = names
+        self._steps.append(step)
+        self._rows.append(values)
+
+    def read(self) -> Mapping[str, deque[tuple[int, float]]]:
+        """The points by signal, the oldest first."""
+        steps, rows, by_signal = self._steps, self._rows, self._by_signal
+        if rows:
+            for name in self._names:
+                points = by_signal.get(name)
+                if points is None:
+                    points = by_signal[name] = deque(maxlen=self.size)
+                values = [*map(itemgetter(name), rows)]
+                if self.is_finite and not all(map(isfinite, values)):
+                    pairs = zip(steps, values, strict=True)
+                    points.extend(each for each in pairs if isfinite(each[1]))
+                else:
+                    points.extend(zip(steps, values, strict=True))
+            steps.clear()
+            rows.clear()
+        return by_signal
+
+    def clear(self) -> None:
+        """Forget all points."""
+        self._by_signal.clear()
+        self._steps.clear()
+        self._rows.clear()
