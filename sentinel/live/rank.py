@@ -159,13 +159,16 @@ class LiveRank:
                 self.has_start = True
                 self.read_step_index = max(self.read_step_index, record.step_index)
                 yield record
-        has_ended = self.ended or process_end is not None or self.header.outcome != "running"
-        if has_ended and not self.has_stopped and result.is_complete:
+        if self.has_ended(process_end) and not self.has_stopped and result.is_complete:
             yield self._missing_stop(now, process_end)
         if self.has_stopped:
             self.has_unread = False
         if not self.has_unread:
             self.polled_at = now
+
+    def has_ended(self, process_end: ProcessEnd | None) -> bool:
+        """Whether it writes no further records, as far as its header and `process_end` show."""
+        return self.ended or process_end is not None or self.header.outcome != "running"
 
     def _search_names(self, payloads: Sequence[bytes]) -> None:
         """Learn names that follow: an overrun ring has lost those before its oldest records."""
@@ -266,6 +269,8 @@ class LiveRank:
         header, rank = self.header, str(self.header.identity.rank)
         counters.set("sentinel_client_overhead_seconds_total", rank, header.overhead_ns / 1e9)
         counters.set("sentinel_client_errors_total", rank, header.errors)
+        if header.drop_counts == self.reported_drops:
+            return
         for reason, old, new in zip(
             DROP_REASONS, self.reported_drops, header.drop_counts, strict=True
         ):

@@ -147,10 +147,15 @@ class LiveRings:
         unread: list[tuple[int, int, int, LiveRank]] = []
         ends = self.process_watch.ends
         for number, rank in enumerate(self.ranks.values()):
-            if not rank.has_stopped:
-                rank.update(now, self.counters, ends.get(rank.header.process))
+            if rank.has_stopped:
+                continue
+            process_end = ends.get(rank.header.process)
+            rank.update(now, self.counters, process_end)
+            if rank.has_unread or rank.has_ended(process_end):
                 attempt = rank.header.identity.attempt
                 unread.append((attempt, rank.read_step_index, number, rank))
+            else:
+                rank.polled_at = now
         heapq.heapify(unread)
         records: list[Record] = []
         while unread and len(records) < max_records and unread[0][1] < max_step_index:

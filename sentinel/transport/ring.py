@@ -27,6 +27,7 @@ from sentinel.transport.ring_layout import (
     OUTCOMES,
     PROGRESS_OFFSET,
     PROGRESS_STRUCT,
+    STATE_SLICE,
     WORD_ACTIVITY,
     WORD_ACTIVITY_COUNT,
     WORD_BACKWARD_STEP_INDEX,
@@ -39,6 +40,7 @@ from sentinel.transport.ring_layout import (
     RingHeader,
     pack_header,
     parse_header,
+    update_header,
 )
 
 __all__ = [
@@ -229,6 +231,9 @@ class RingReader:
     _map: mmap.mmap = field(init=False, repr=False)
     _words: memoryview = field(init=False, repr=False)
     _capacity: int = field(init=False, repr=False)
+    _header: RingHeader = field(init=False, repr=False)
+    _state: bytes = field(init=False, repr=False)
+    """The bytes from which `_header` was built."""
     _suspect_frame: tuple[int, float] = field(init=False, repr=False, default=(-1, 0.0))
     _overrun_margin: int = field(init=False, repr=False, default=_MIN_OVERRUN_MARGIN_BYTES)
 
@@ -242,7 +247,11 @@ class RingReader:
             self._map = mmap.mmap(descriptor, size, prot=mmap.PROT_READ)
         finally:
             os.close(descriptor)
-        header = self.read_header()
+        self._state = self._map[STATE_SLICE]
+        try:
+            self._header = header = parse_header(self._map[:HEADER_SIZE])
+        except ValueError as error:
+            raise RingError(f"{self.path} {error}.") from error
         self._capacity = header.capacity
         self._words = memoryview(self._map)[:HEADER_SIZE].cast("Q")
         if size != HEADER_SIZE + header.capacity or header.capacity < 8:
@@ -250,11 +259,11 @@ class RingReader:
             raise RingError(message)
 
     def read_header(self) -> RingHeader:
-        """The current header. Raises RingError."""
-        try:
-            return parse_header(self._map[:HEADER_SIZE])
-        except ValueError as error:
-            raise RingError(f"{self.path} {error}.") from error
+        """The current header: the last one, if nothing changed."""
+        state = self._map[STATE_SLICE]
+        if state != self._state:
+            self._state, self._header = state, update_header(self._header, state)
+        return self._header
 
     def read(
         self, cursor: RingCursor, max_bytes: int = NO_LIMIT, max_frames: int = NO_LIMIT
