@@ -308,9 +308,7 @@ class LiveRings:
         return [r for r in self.ranks.values() if r.header.identity.attempt == newest]
 
     def _scan(self, now: float) -> None:
-        for path in list_rings(self.run):
-            if path in self.ranks:
-                continue
+        for path in list_rings(self.run, known={str(path) for path in self.ranks}):
             stored = self.stored_positions.get(str(path))
             try:
                 rank = LiveRank.open(self.run, path, stored, now, keep_messages=self.keep_messages)

@@ -12,7 +12,7 @@ import fcntl
 import os
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
@@ -227,14 +227,19 @@ def list_runs() -> list[str]:
     return sorted(name for name in names if _RUN_ID.fullmatch(name))
 
 
-def list_rings(run_id: str) -> list[Path]:
-    """Every ring of a run, by attempt, then rank. Creates nothing, and never waits for a server."""
+def list_rings(run_id: str, known: Container[str] = ()) -> list[Path]:
+    """Every ring of a run, by attempt, then rank, but for those with a path in `known`.
+
+    Creates nothing, and never waits for a server.
+    """
     directories = [shared_run_dir(run_id)]
     if not is_home_remote():
         directories.append(home_dir() / "runs" / run_id)
     rings: list[tuple[int, int, Path]] = []
     for directory in directories:
         for name in _list_names(directory):
+            if f"{directory}/{name}" in known:
+                continue
             match = _RING_NAME.fullmatch(name)
             if match:
                 rings.append((int(match[1]), int(match[2]), directory / name))
