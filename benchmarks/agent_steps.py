@@ -157,10 +157,13 @@ def alignment_cost(ranks: int, steps_per_second: int, steps: int) -> float:
 
 def node_batches(ranks: int, step: int, names: Sequence[str]) -> Iterator[RecordBatch]:
     """The batch of each node at a step."""
-    rng = random.Random(step)
+    rng, shared = random.Random(step), [name in SHARED_SIGNALS for name in names]
     for first in range(0, ranks, RANKS_PER_NODE):
         members = tuple(range(first, first + RANKS_PER_NODE))
-        rows = tuple(tuple(1.0 + 0.1 * rng.random() for _ in names) for _ in members)
+        rows = tuple(
+            tuple([1.0 if is_shared else 1.0 + 0.1 * rng.random() for is_shared in shared])
+            for _ in members
+        )
         times, sequences = (float(step),) * RANKS_PER_NODE, (step,) * RANKS_PER_NODE
         yield RecordBatch("bench", 0, step, step, tuple(names), members, times, sequences, rows)
 

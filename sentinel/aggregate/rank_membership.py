@@ -151,11 +151,16 @@ class RankMembership:
             return self.step_index_by_rank[rank] <= step_index
         return not self.is_start_timed_out(now)
 
+    def ranks_up_to(self, step_index: int) -> list[int]:
+        """The ranks that have not reported a later step: no other is awaited, or unread."""
+        newest = self.step_index_by_rank
+        known = self.started | self.unread
+        return [rank for rank in known if newest.get(rank, step_index) <= step_index]
+
     def is_unread(self, rank: int, step_index: int) -> bool:
-        """Whether that rank's records of that step may still be in a ring."""
-        if rank not in self.unread or rank in self.stop_attributes_by_rank:
-            return False
-        return self.step_index_by_rank.get(rank, -1) <= step_index
+        """Whether records of that step may still be in the ring of that rank, one of `unread`."""
+        has_stopped = rank in self.stop_attributes_by_rank
+        return not has_stopped and self.step_index_by_rank.get(rank, -1) <= step_index
 
     def silent_ranks(self) -> set[int]:
         """Ranks that should report values: those that have before, and lost ones."""

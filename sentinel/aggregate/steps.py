@@ -201,7 +201,7 @@ class Steps:
         is_settled = now - pending.last_received_at >= self.settle_seconds
 
         def is_awaited(rank: int) -> bool:
-            if membership.is_unread(rank, step_index):
+            if rank in membership.unread and membership.is_unread(rank, step_index):
                 return True
             if is_overdue or (is_settled and rank in pending.reported_ranks):
                 return False
@@ -211,7 +211,7 @@ class Steps:
         while awaited and not is_awaited(awaited[-1]):
             awaited.pop()
         if not awaited:
-            awaited.extend(filter(is_awaited, membership.started | membership.unread))
+            awaited.extend(filter(is_awaited, membership.ranks_up_to(step_index)))
         return not awaited
 
     def _close_oldest(self, metadata: RunMetadata) -> Record:
