@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from sentinel.model.rank_end import RankEnd, first_failure
@@ -77,8 +77,9 @@ class RankMembership:
         self.started.update(ranks)
         self.not_started.difference_update(ranks)
 
-    def advance(self, ranks: Iterable[int], step_index: int) -> None:
-        """Note that these ranks have reported values of that step."""
+    def advance(self, ranks: Sequence[int], step_index: int) -> None:
+        """Note that these ranks have started, and have reported values of that step."""
+        self.mark_started(ranks)
         newest = self.step_index_by_rank
         behind = [rank for rank in ranks if newest.get(rank, -1) < step_index]
         newest.update(dict.fromkeys(behind, step_index))

@@ -128,19 +128,18 @@ class Steps:
             for record in entry.records():
                 yield from self.add(record, event, now, metadata, counters)
             return
-        ranks = entry_ranks(entry)
-        self.membership.mark_started(ranks)
         metadata.observe_keys(entry.values if isinstance(entry, Record) else entry.names)
         if is_closed and isinstance(entry, Record):
             values = merge_record(entry, metadata.key_map)
             if not self.closed.reopens(key, entry, values):
+                self.membership.mark_started([entry.rank])
                 new = self.closed.new_signals(key, values)
                 if new is None:
                     counters.add("sentinel_dropped_records_total", "late")
                 else:
                     yield self._combine(event, [new], (), metadata)
                 return
-        self.membership.advance(ranks, entry.step_index)
+        self.membership.advance(entry_ranks(entry), entry.step_index)
         if key not in self.pending:
             self.pending[key] = PendingStep(now, now)
             heappush(self.closing_order, key)
