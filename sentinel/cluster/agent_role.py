@@ -33,7 +33,7 @@ from sentinel.model.counters import Counters
 from sentinel.model.incident import Incident
 from sentinel.model.notification import Notification, NotificationReason
 from sentinel.model.record import Record
-from sentinel.model.record_batch import RecordOrBatch, coalesce
+from sentinel.model.record_batch import RecordOrBatch
 from sentinel.transport.identity import Identity
 from sentinel.transport.rendezvous import NO_RENDEZVOUS
 
@@ -141,7 +141,7 @@ class AgentRole:
         entries: list[RecordOrBatch] = (
             [*local_records] if self.failover is None else self.failover.drain(local_records)
         )
-        return coalesce(entries) if self.head is None else self.head.merge(entries)
+        return entries if self.head is None else self.head.merge(entries)
 
     @property
     def has_unread(self) -> bool:

@@ -7,14 +7,11 @@ from random import Random
 
 import pytest
 
-from sentinel.cluster.agent_role import AgentRole
 from sentinel.config.settings import Settings
 from sentinel.model.counters import Counters
 from sentinel.model.record import WHOLE_RUN, Event, Record
-from sentinel.model.record_batch import RecordBatch
+from sentinel.model.record_batch import RecordBatch, coalesce
 from sentinel.pipeline import pipeline
-from sentinel.store.database import connect
-from sentinel.transport.identity import Identity
 
 RANKS = 3
 
@@ -72,15 +69,13 @@ def results_of(engine_pipeline, entries):
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_batches_of_local_ranks_give_the_results_of_their_records(seed, tmp_path):
+def test_batches_of_local_ranks_give_the_results_of_their_records(seed):
     counters = (Counters(), Counters())
     by_record, by_batch = (pipeline.build(Settings(), each) for each in counters)
-    connection = connect(tmp_path / "sentinel.db")
-    role = AgentRole("run", connection, Counters(), lambda: Identity("run", 0, 0, 0, RANKS, RANKS))
     expected, found, batches = list[str](), list[str](), 0
 
     for records in turns(seed):
-        entries = role.exchange(records)
+        entries = coalesce(records)
         batches += sum(isinstance(entry, RecordBatch) for entry in entries)
         expected += results_of(by_record, records)
         found += results_of(by_batch, entries)
@@ -89,4 +84,3 @@ def test_batches_of_local_ranks_give_the_results_of_their_records(seed, tmp_path
     assert found == expected
     assert any("nan_or_inf" in each for each in found)
     assert counters[0].values == counters[1].values
-    connection.close()
