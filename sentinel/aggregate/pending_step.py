@@ -52,7 +52,9 @@ class PendingStep:
 
     def _add_table(self, new: RankValues) -> None:
         index = len(self.tables)
-        for at, table in enumerate(self.tables):
+        # With weights or attributes each rank has a table of its own: none can be shared.
+        shared = self.tables if new.can_be_shared else ()
+        for at, table in enumerate(shared):
             if table.has_same_layout(new):
                 table.add_rows(new)
                 index = at

@@ -54,8 +54,12 @@ class Journal:
 
     def _position_to_json(self, path: str, position: ReadPosition) -> str:
         # A copy, since the names of a ring are added to.
-        fields = [dict(position.reader_state), position.outcome]
-        fields += [position.ended_at, dict(position.end_attributes)]
+        fields: list[Any] = [
+            dict(position.reader_state),
+            position.outcome,
+            position.ended_at,
+            dict(position.end_attributes),
+        ]
         known = self._position_texts.get(path)
         if known is None or known[0] != fields:
             known = self._position_texts[path] = fields, json.dumps(fields)

@@ -80,8 +80,9 @@ def start(rank, ranks):
     return Record("run", rank, 0, 0.0, Event.START, {"local_world_size": float(ranks)})
 
 
-def step(rank, step_index):
-    return Record("run", rank, step_index, 1.0, values={"loss": 1.0}, step_index=step_index)
+def step(rank, step_index, **values):
+    values = {"loss": 1.0, **values}
+    return Record("run", rank, step_index, 1.0, values=values, step_index=step_index)
 
 
 def heartbeat(time, lost=(), unread=()):
@@ -138,7 +139,7 @@ def test_steps_close_as_if_all_ranks_were_checked_at_each_record(seed):
     assert closed or plain.stopped or not any(pace)
 
 
-def calls_per_rank_and_step(ranks, step_seconds, steps=12):
+def calls_per_rank_and_step(ranks, step_seconds, steps=12, **values):
     """Function calls of aligning a step of each rank, with two heartbeats a second."""
     aligner = started(ranks)
     calls, next_heartbeat = 0, STARTED_AT + 0.5
@@ -148,7 +149,7 @@ def calls_per_rank_and_step(ranks, step_seconds, steps=12):
         calls += event in {"call", "c_call"}
 
     for step_index in range(1, steps + 1):
-        records = [step(rank, step_index) for rank in range(ranks)]
+        records = [step(rank, step_index, **values) for rank in range(ranks)]
         while next_heartbeat <= STARTED_AT + step_index * step_seconds:
             records.append(heartbeat(next_heartbeat))
             next_heartbeat += 0.5
@@ -162,9 +163,10 @@ def calls_per_rank_and_step(ranks, step_seconds, steps=12):
     return calls / (ranks * steps)
 
 
-def test_the_cost_per_rank_and_step_depends_neither_on_ranks_nor_on_pace():
+@pytest.mark.parametrize("values", [{}, {"weight": 2.0}])
+def test_the_cost_per_rank_and_step_depends_neither_on_ranks_nor_on_pace(values):
     costs = [
-        calls_per_rank_and_step(ranks, step_seconds)
+        calls_per_rank_and_step(ranks, step_seconds, **values)
         for ranks in (32, 256)
         for step_seconds in (1.0, 0.1)
     ]
