@@ -45,6 +45,8 @@ class LiveRank:
     evidence: EndEvidence = field(default_factory=EndEvidence)
     last_activity_at: float = 0.0
     """When the agent last saw a sign of life outside steps, by its clock."""
+    counted_header: RingHeader | None = None
+    """The header from which the counters were last updated."""
     reported_drops: tuple[int, ...] = (0,) * len(DROP_REASONS)
     polled_at: float = 0.0
     read_step_index: int = 0
@@ -127,7 +129,9 @@ class LiveRank:
         self.header = header
         if has_advanced or self.is_disabled:
             self.last_progress_at = now
-        self._update_counters(counters)
+        if header is not self.counted_header:
+            self.counted_header = header
+            self._update_counters(counters)
         if process_end is None:
             self.evidence.update(now)
         else:

@@ -113,7 +113,7 @@ class LiveRings:
             # A peer of a dead rank raises within milliseconds: look for the dead rank now.
             self.process_watch.update(thorough=True)
             records += self._read_ranks(now, max_records, max_step_index)
-        running = (rank for rank in self._newest_attempt_ranks() if not rank.ended)
+        running = [rank for rank in self._newest_attempt_ranks() if not rank.outcome]
         self.stack_sampler.poll(ranks_with_own_process(running), now)
         launcher_records = [*self._launcher_records(now)]
         records.extend(launcher_records)
@@ -178,11 +178,11 @@ class LiveRings:
         return {"unread_ranks": ",".join(ranks)}
 
     def _heartbeat_interval(self, now: float) -> float:
-        failed_at = (
+        failed_at = [
             rank.ended_at
             for rank in self.ranks.values()
-            if rank.ended and rank.outcome not in NORMAL_OUTCOMES
-        )
+            if rank.outcome and rank.outcome not in NORMAL_OUTCOMES
+        ]
         is_recent = now - max(failed_at, default=-inf) < FAILURE_SETTLE_SECONDS
         is_exiting = self.process_watch.has_exiting()
         return (
@@ -209,7 +209,7 @@ class LiveRings:
     @property
     def attempt(self) -> int:
         """The newest attempt; -1 before the first rank."""
-        return max((rank.header.identity.attempt for rank in self.ranks.values()), default=-1)
+        return max([rank.header.identity.attempt for rank in self.ranks.values()], default=-1)
 
     @property
     def first_identity(self) -> Identity | None:
