@@ -1,6 +1,8 @@
-"""Writes the tables of docs/scale.md from the result files of `aggregation.py` and `fleet.py`.
+"""Writes the tables of docs/scale.md from the results of three benchmarks.
 
-python benchmarks/scale_page.py
+    python benchmarks/scale_page.py
+
+They are `aggregation.py`, `fleet.py` and `agent_steps.py`.
 """
 
 from __future__ import annotations
@@ -113,6 +115,15 @@ def cost_model_text(results: dict[str, Any]) -> str:
     )
 
 
+def aligning_table(results: dict[str, Any]) -> str:
+    """CPU time in which the head aligns and combines one step, by number of ranks and pace."""
+    body = [
+        [f"{row['ranks']:,}", f"{row['slow_ms']:.1f} ms", f"{row['fast_ms']:.1f} ms"]
+        for row in results["aligned"]
+    ]
+    return table(["ranks", "1 step/s", "5 steps/s"], body)
+
+
 def load_text(aggregation: dict[str, Any], fleet: dict[str, Any]) -> str:
     """Load of the machine."""
     loads = [row["load"] for row in (*aggregation["worlds"].values(), *fleet["rows"])]
@@ -138,6 +149,7 @@ def tables() -> dict[str, str]:
         "paced": paced_table(aggregation),
         "wire": wire_table(aggregation, fleet_results),
         "fleet": fleet_table(fleet_results),
+        "aligning": aligning_table(result("agent_steps")),
         "law": cost_model_text(fleet_results),
         "torch": torch_table(fleet_results),
         "load": load_text(aggregation, fleet_results),

@@ -34,7 +34,7 @@ from sentinel.live.rings import LiveRings, remove_stale_rings
 from sentinel.metrics.cluster_families import head_address
 from sentinel.model.counters import Counters
 from sentinel.model.record import Event, Record
-from sentinel.model.record_batch import RecordOrBatch
+from sentinel.model.record_batch import RecordOrBatch, coalesce
 from sentinel.notify import outbox
 from sentinel.notify.dispatcher import Dispatcher
 from sentinel.notify.report_process import build_report
@@ -466,7 +466,11 @@ class Agent:
         )
         if self.sample_poller is not None and self.source.attempt >= 0:
             local_records += self.sample_poller.poll(self.source.attempt)
-        entries = [*self._exchange(local_records), *self.processor.poll_onsets()]
+        entries = self._exchange(local_records)
+        if self.cluster_role.head is None:
+            # A head does so with those of all nodes.
+            entries = coalesce(entries)
+        entries += self.processor.poll_onsets()
         if entries or self.cluster_role.has_unsaved_changes:
             self._commit(local_records, entries)
             if text := self.processor.pop_coverage_text():

@@ -70,7 +70,8 @@ def combine_ranks(
         attributes |= table.logged_as
     if missing_ranks:
         attributes["missing"] = ",".join(map(str, missing_ranks))
-    values, spread = _combine_signals(tables)
+    is_single = len(tables) == 1 and len(tables[0].rows) == 1 and not tables[0].weights
+    values, spread = _single_signals(tables[0]) if is_single else _combine_signals(tables)
     if not missing_ranks and sum(len(table.rows) for table in tables) >= world_size:
         _combine_partial_norms(values, spread, tables)
     kl_keys = {name: attributes.get(name, name) for name in KL_SIGNALS if name in values}
@@ -115,6 +116,27 @@ def _differing_ranks(spread: Spread) -> Iterable[int]:
     if spread.mismatch is not None:
         return [rank for rank, _ in spread.mismatch.differing_ranks]
     return (spread.min_rank, spread.max_rank) if spread.min < spread.max else ()
+
+
+def _single_signals(table: RankValues) -> tuple[dict[str, float], dict[str, Spread]]:
+    """The same of the only rank, whose values need no combining."""
+    ((rank, row),) = table.rows.items()
+    values: dict[str, float] = {}
+    spreads: dict[str, Spread] = {}
+    for name, value in zip(table.names, row, strict=True):
+        if not isfinite(value):
+            values[name] = value
+            spreads[name] = compute_spread((rank,), (value,))
+            continue
+        rule = get_combine_rule(name)
+        # As a sum of one: -0.0 becomes 0.0.
+        total = value + 0.0
+        if rule is CombineRule.MEAN or rule is CombineRule.SUM:
+            values[name] = total
+        else:
+            values[name] = abs(value) if rule is CombineRule.NORM else value
+        spreads[name] = Spread(1, total, value, value, total, 0.0, rank, rank)
+    return values, spreads
 
 
 def _combine_signals(tables: Sequence[RankValues]) -> tuple[dict[str, float], dict[str, Spread]]:

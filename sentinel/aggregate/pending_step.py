@@ -1,34 +1,28 @@
-"""Steps and evaluations that are still waiting for ranks, and those that are closed."""
+"""A step or evaluation that is still waiting for ranks."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, KeysView
+from collections.abc import KeysView
 from dataclasses import dataclass, field
-from itertools import islice
 
 from sentinel.aggregate.rank_values import RankValues, merge_record, tabulate
-from sentinel.model.record import Event, Record
 from sentinel.model.record_batch import RecordOrBatch, iter_records
 from sentinel.signals.key_map import KeyMap
-
-MAX_CLOSED_STEPS = 256
-"""Closed steps whose signals are remembered, so that late values of other signals still count."""
-
-StepKey = tuple[int, int]
-"""Step index, and the order in which events of one step index close."""
 
 
 @dataclass(slots=True)
 class PendingStep:
     """A step or evaluation that is not closed: the values so far, and when they arrived (seconds).
 
-    Each rank has one row in `tables`; `table_by_rank` is the index of its table.
+    Each rank has one row in `tables`; `table_by_rank` is the index of its table. `awaited_ranks`
+    are ranks that were awaited when all ranks were last checked; the last of them still is.
     """
 
     first_received_at: float
     last_received_at: float
     tables: list[RankValues] = field(default_factory=list)
     table_by_rank: dict[int, int] = field(default_factory=dict)
+    awaited_ranks: list[int] = field(default_factory=list)
 
     @property
     def reported_ranks(self) -> KeysView[int]:
@@ -58,7 +52,9 @@ class PendingStep:
 
     def _add_table(self, new: RankValues) -> None:
         index = len(self.tables)
-        for at, table in enumerate(self.tables):
+        # With weights or attributes each rank has a table of its own: none can be shared.
+        shared = self.tables if new.can_be_shared else ()
+        for at, table in enumerate(shared):
             if table.has_same_layout(new):
                 table.add_rows(new)
                 index = at
@@ -66,50 +62,3 @@ class PendingStep:
         else:
             self.tables.append(new)
         self.table_by_rank.update(dict.fromkeys(new.rows, index))
-
-
-@dataclass(slots=True)
-class ClosedSteps:
-    """The steps and evaluations that are closed; `last_key` is the last of them in closing order.
-
-    `signals_by_step` are the signals of the newest. `evaluating_ranks` are the ranks of the last
-    evaluation.
-    """
-
-    last_key: StepKey = (-1, 0)
-    signals_by_step: dict[StepKey, list[str]] = field(default_factory=dict)
-    evaluating_ranks: set[int] = field(default_factory=set)
-
-    def add(self, key: StepKey, signals: Iterable[str]) -> None:
-        """Remember that the step is closed, and its signals."""
-        self.last_key = max(self.last_key, key)
-        self.signals_by_step[key] = [*signals]
-        excess = max(0, len(self.signals_by_step) - MAX_CLOSED_STEPS)
-        for old in [*islice(self.signals_by_step, excess)]:
-            del self.signals_by_step[old]
-
-    def reopens(self, key: StepKey, record: Record, values: RankValues) -> bool:
-        """Whether the record opens that step again, although a later one, or this one, is closed.
-
-        Values captured at a step are often sent only when the next step begins, after an evaluation
-        between the two; and many trainers evaluate once more after their last step. `values` are
-        those of the record.
-        """
-        if key not in self.signals_by_step:
-            return key[0] == self.last_key[0]
-        is_repeated_eval = record.event is Event.EVAL and record.rank in self.evaluating_ranks
-        if not is_repeated_eval or key != self.last_key:
-            return False
-        return not {*values.names} & {*self.signals_by_step[key]} <= {"global_step", "epoch"}
-
-    def new_signals(self, key: StepKey, values: RankValues) -> RankValues | None:
-        """The values of signals that the closed step does not have, which it has from now on.
-
-        None if there are none, or the step is no longer remembered.
-        """
-        known = self.signals_by_step.get(key)
-        if known is None:
-            return None
-        new = values.without_signals(known)
-        known.extend(new.names)
-        return new if new.names else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from sentinel.model.rank_end import RankEnd, first_failure
@@ -36,6 +36,8 @@ class RankMembership:
     """Ranks of nodes that do not answer."""
     unread: set[int] = field(default_factory=set)
     """Ranks whose rings hold records that the agent has not read yet."""
+    not_started: set[int] = field(default_factory=set)
+    """Ranks that are lost or unread, and have not started."""
     is_run_waiting: bool = False
     """Whether all other ranks wait for the lost ones, so that no later step is held up."""
     step_index_by_rank: dict[int, int] = field(default_factory=dict)
@@ -50,7 +52,7 @@ class RankMembership:
     def add_start(self, start: Record, now: float) -> bool:
         """Add a rank that starts; True if it was known only through the collective so far."""
         rank = start.rank
-        self.started.add(rank)
+        self.mark_started([rank])
         was_gathered = False
         if "via_collective" not in start.attributes:
             self.directly_reported.add(rank)
@@ -66,8 +68,18 @@ class RankMembership:
         self.world_size = max(self.world_size, int(start.values.get("world_size", 1)))
         return was_gathered
 
-    def add_values(self, ranks: Iterable[int], step_index: int) -> None:
-        """Note that these ranks have reported values of that step."""
+    def mark_reachable(self, ranks: Iterable[int]) -> None:
+        """Note that these ranks are not lost."""
+        self.lost.difference_update(ranks)
+
+    def mark_started(self, ranks: Iterable[int]) -> None:
+        """Note that these ranks have started."""
+        self.started.update(ranks)
+        self.not_started.difference_update(ranks)
+
+    def advance(self, ranks: Sequence[int], step_index: int) -> None:
+        """Note that these ranks have started, and have reported values of that step."""
+        self.mark_started(ranks)
         newest = self.step_index_by_rank
         behind = [rank for rank in ranks if newest.get(rank, -1) < step_index]
         newest.update(dict.fromkeys(behind, step_index))
@@ -77,6 +89,7 @@ class RankMembership:
         if is_collective_handover(stop):
             # The agent of its own node may have reported it already.
             self.started -= {stop.rank} - self.directly_reported
+            self._find_not_started()
             return False
         self.stop_attributes_by_rank.setdefault(stop.rank, dict(stop.attributes))
         self.stop_times.setdefault(stop.rank, stop.time)
@@ -97,10 +110,17 @@ class RankMembership:
             self.last_joined_at = heartbeat.time
         lost = heartbeat.attributes.get("lost_ranks") if heartbeat.attempt == attempt else None
         self.lost = {int(rank) for rank in lost.split(",")} if lost else set()
+        self._find_not_started()
+
+    def _find_not_started(self) -> None:
+        self.not_started = (self.lost | self.unread) - self.started
 
     def take_run_stop(self) -> Record | None:
         """The STOP of the run, once, if all ranks that started have stopped or are lost."""
         last, stopped = self.unreported_stop, self.stop_attributes_by_rank
+        # Ranks are only compared one by one once enough have stopped.
+        if len(stopped) < len(self.started) - len(self.lost):
+            return None
         if last is None or not stopped or not self.started - self.lost <= stopped.keys():
             return None
         self.unreported_stop = None
@@ -132,13 +152,16 @@ class RankMembership:
             return self.step_index_by_rank[rank] <= step_index
         return not self.is_start_timed_out(now)
 
-    def has_unread_records(self, step_index: int) -> bool:
-        """Whether records of that step may still be in a ring."""
+    def ranks_up_to(self, step_index: int) -> list[int]:
+        """The ranks that have not reported a later step: no other is awaited, or unread."""
         newest = self.step_index_by_rank
-        return any(
-            newest.get(rank, -1) <= step_index
-            for rank in self.unread - self.stop_attributes_by_rank.keys()
-        )
+        known = self.started | self.unread
+        return [rank for rank in known if newest.get(rank, step_index) <= step_index]
+
+    def is_unread(self, rank: int, step_index: int) -> bool:
+        """Whether records of that step may still be in the ring of that rank, one of `unread`."""
+        has_stopped = rank in self.stop_attributes_by_rank
+        return not has_stopped and self.step_index_by_rank.get(rank, -1) <= step_index
 
     def silent_ranks(self) -> set[int]:
         """Ranks that should report values: those that have before, and lost ones."""
@@ -146,11 +169,11 @@ class RankMembership:
 
     def has_all_ranks(self) -> bool:
         """Whether all expected ranks have started or are lost."""
-        return len(self.started) + len(self.lost - self.started) >= self.expected_ranks
+        return len(self.started) + len(self.lost & self.not_started) >= self.expected_ranks
 
     def is_start_timed_out(self, now: float) -> bool:
         """Whether a rank that has not reported by now runs without sentinel: it is not awaited."""
-        if not self.unread <= self.started:
+        if not self.unread.isdisjoint(self.not_started):
             return False
         return now - self.started_at >= max(self.start_timeout_seconds, self.join_seconds)
 

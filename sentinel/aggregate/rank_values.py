@@ -28,13 +28,17 @@ class RankValues:
     logged_as: Mapping[str, str] = field(default_factory=dict)
     weights: dict[str, float] = field(default_factory=dict)
 
+    @property
+    def can_be_shared(self) -> bool:
+        """Whether ranks without attributes and weights, as these, can share the table."""
+        return not (self.weights or self.last_record.attributes)
+
     def has_same_layout(self, other: RankValues) -> bool:
-        """Whether the rows of `other` can be added to this table."""
+        """Whether the rows of `other`, which can be shared, can be added to this table."""
         return (
             (self.names is other.names or self.names == other.names)
             and self.last_record.step == other.last_record.step
-            and not (self.weights or other.weights)
-            and not (self.last_record.attributes or other.last_record.attributes)
+            and self.can_be_shared
             and self.logged_as == other.logged_as
         )
 

@@ -11,7 +11,12 @@ from sentinel.live.process_watch import ProcessEnd
 from sentinel.model.counters import Counters
 from sentinel.model.rank_end import RankEnd, is_connection_error
 from sentinel.model.record import COLLECTIVE_KEY, Event, Record
-from sentinel.transport.record_codec import PayloadError, RecordDecoder, names_interval
+from sentinel.transport.record_codec import (
+    PayloadError,
+    RecordDecoder,
+    UnknownSchemaError,
+    names_interval,
+)
 from sentinel.transport.ring import NO_LIMIT, ReadPosition, RingCursor, RingReader
 from sentinel.transport.ring_layout import DROP_REASONS, MAX_CLIENT_ERRORS, RingHeader
 
@@ -40,6 +45,8 @@ class LiveRank:
     evidence: EndEvidence = field(default_factory=EndEvidence)
     last_activity_at: float = 0.0
     """When the agent last saw a sign of life outside steps, by its clock."""
+    counted_header: RingHeader | None = None
+    """The header from which the counters were last updated."""
     reported_drops: tuple[int, ...] = (0,) * len(DROP_REASONS)
     polled_at: float = 0.0
     read_step_index: int = 0
@@ -122,7 +129,9 @@ class LiveRank:
         self.header = header
         if has_advanced or self.is_disabled:
             self.last_progress_at = now
-        self._update_counters(counters)
+        if header is not self.counted_header:
+            self.counted_header = header
+            self._update_counters(counters)
         if process_end is None:
             self.evidence.update(now)
         else:
@@ -150,22 +159,23 @@ class LiveRank:
             if count:
                 counters.add("sentinel_dropped_records_total", reason, count)
         for payload, sequence in zip(result.payloads, result.sequences, strict=True):
-            if not self.decoder.knows_names(payload):
-                self._search_names(result.payloads)
-            record = self._decode(payload, sequence, now, counters)
+            record = self._decode(payload, sequence, result.payloads, counters)
             if record is not None:
                 if not self.has_start and record.event is not Event.START:
                     yield self._lost_start()
                 self.has_start = True
                 self.read_step_index = max(self.read_step_index, record.step_index)
-                yield record
-        has_ended = self.ended or process_end is not None or self.header.outcome != "running"
-        if has_ended and not self.has_stopped and result.is_complete:
+                yield self._complete(record, now)
+        if self.has_ended(process_end) and not self.has_stopped and result.is_complete:
             yield self._missing_stop(now, process_end)
         if self.has_stopped:
             self.has_unread = False
         if not self.has_unread:
             self.polled_at = now
+
+    def has_ended(self, process_end: ProcessEnd | None) -> bool:
+        """Whether it writes no further records, as far as its header and `process_end` show."""
+        return self.ended or process_end is not None or self.header.outcome != "running"
 
     def _search_names(self, payloads: Sequence[bytes]) -> None:
         """Learn names that follow: an overrun ring has lost those before its oldest records."""
@@ -177,16 +187,24 @@ class LiveRank:
             self.decoder.learn_names(payload)
 
     def _decode(
-        self, payload: bytes, sequence: int, now: float, counters: Counters
+        self, payload: bytes, sequence: int, payloads: Sequence[bytes], counters: Counters
     ) -> Record | None:
+        """The record of a payload, one of `payloads`; None if it holds none, or none is decoded."""
         try:
-            record = self.decoder.decode(payload, sequence)
+            try:
+                return self.decoder.decode(payload, sequence)
+            except UnknownSchemaError:
+                self._search_names(payloads)
+                return self.decoder.decode(payload, sequence)
         except PayloadError:
             counters.add("sentinel_dropped_records_total", "payload")
             return None
-        if record is not None and record.event is Event.START:
+
+    def _complete(self, record: Record, now: float) -> Record:
+        """The record, with what is known here of a start or of an end, which is noted."""
+        if record.event is Event.START:
             return self._mark_if_gathered(record)
-        if record is not None and record.event is Event.STOP:
+        if record.event is Event.STOP:
             record = replace(record, attributes=self._stop_attributes(record.attributes))
             self.outcome = record.attributes.get("outcome", "finished")
             self.ended_at = self._clamp_time(record.time, now)
@@ -266,6 +284,8 @@ class LiveRank:
         header, rank = self.header, str(self.header.identity.rank)
         counters.set("sentinel_client_overhead_seconds_total", rank, header.overhead_ns / 1e9)
         counters.set("sentinel_client_errors_total", rank, header.errors)
+        if header.drop_counts == self.reported_drops:
+            return
         for reason, old, new in zip(
             DROP_REASONS, self.reported_drops, header.drop_counts, strict=True
         ):

@@ -113,7 +113,7 @@ class LiveRings:
             # A peer of a dead rank raises within milliseconds: look for the dead rank now.
             self.process_watch.update(thorough=True)
             records += self._read_ranks(now, max_records, max_step_index)
-        running = (rank for rank in self._newest_attempt_ranks() if not rank.ended)
+        running = [rank for rank in self._newest_attempt_ranks() if not rank.outcome]
         self.stack_sampler.poll(ranks_with_own_process(running), now)
         launcher_records = [*self._launcher_records(now)]
         records.extend(launcher_records)
@@ -147,10 +147,15 @@ class LiveRings:
         unread: list[tuple[int, int, int, LiveRank]] = []
         ends = self.process_watch.ends
         for number, rank in enumerate(self.ranks.values()):
-            if not rank.has_stopped:
-                rank.update(now, self.counters, ends.get(rank.header.process))
+            if rank.has_stopped:
+                continue
+            process_end = ends.get(rank.header.process)
+            rank.update(now, self.counters, process_end)
+            if rank.has_unread or rank.has_ended(process_end):
                 attempt = rank.header.identity.attempt
                 unread.append((attempt, rank.read_step_index, number, rank))
+            else:
+                rank.polled_at = now
         heapq.heapify(unread)
         records: list[Record] = []
         while unread and len(records) < max_records and unread[0][1] < max_step_index:
@@ -173,11 +178,11 @@ class LiveRings:
         return {"unread_ranks": ",".join(ranks)}
 
     def _heartbeat_interval(self, now: float) -> float:
-        failed_at = (
+        failed_at = [
             rank.ended_at
             for rank in self.ranks.values()
-            if rank.ended and rank.outcome not in NORMAL_OUTCOMES
-        )
+            if rank.outcome and rank.outcome not in NORMAL_OUTCOMES
+        ]
         is_recent = now - max(failed_at, default=-inf) < FAILURE_SETTLE_SECONDS
         is_exiting = self.process_watch.has_exiting()
         return (
@@ -204,7 +209,7 @@ class LiveRings:
     @property
     def attempt(self) -> int:
         """The newest attempt; -1 before the first rank."""
-        return max((rank.header.identity.attempt for rank in self.ranks.values()), default=-1)
+        return max([rank.header.identity.attempt for rank in self.ranks.values()], default=-1)
 
     @property
     def first_identity(self) -> Identity | None:
@@ -303,9 +308,7 @@ class LiveRings:
         return [r for r in self.ranks.values() if r.header.identity.attempt == newest]
 
     def _scan(self, now: float) -> None:
-        for path in list_rings(self.run):
-            if path in self.ranks:
-                continue
+        for path in list_rings(self.run, known={str(path) for path in self.ranks}):
             stored = self.stored_positions.get(str(path))
             try:
                 rank = LiveRank.open(self.run, path, stored, now, keep_messages=self.keep_messages)

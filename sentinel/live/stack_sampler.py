@@ -87,8 +87,10 @@ class RankSampler:
             self.last_progress_at = progress
             self._reset()
         idle = now - progress
+        if idle < FIRST_SAMPLE_SECONDS:
+            return
         usual = median(self.step_seconds) if self.step_seconds else 0.0
-        if idle < max(FIRST_SAMPLE_SECONDS, USUAL_STEPS * usual):
+        if idle < USUAL_STEPS * usual:
             return
         if self.is_pending:
             self._collect(now)

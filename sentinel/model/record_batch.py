@@ -101,12 +101,13 @@ def coalesce(entries: Iterable[RecordOrBatch]) -> list[RecordOrBatch]:
             key = entry.attempt, entry.step, entry.step_index, names
             builder = builders.get(key)
             # A rank with a later record must not have its order changed.
-            if builder is None or any(last.get(rank, -1) >= builder.position for rank in ranks):
+            if builder is None or builder.position <= max([last.get(rank, -1) for rank in ranks]):
                 builder = builders[key] = _BatchBuilder(position)
                 merged.append(builder)
             builder.parts.append(entry)
             position = builder.position
-        last.update(dict.fromkeys(ranks, position))
+        for rank in ranks:
+            last[rank] = position
     return [each.build() if isinstance(each, _BatchBuilder) else each for each in merged]
 
 

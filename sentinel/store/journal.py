@@ -10,7 +10,8 @@ import json
 import os
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from sentinel.model.record_batch import RecordOrBatch
 from sentinel.transport.batch_codec import decode_standalone, encode_standalone
@@ -26,6 +27,8 @@ class Journal:
 
     connection: sqlite3.Connection
     size: int = 0
+    _position_texts: dict[str, tuple[list[Any], str]] = field(default_factory=dict)
+    """By path what was last stored beside the cursor, and its JSON: it seldom changes."""
 
     def append(self, entries: Sequence[RecordOrBatch]) -> None:
         """Append these entries in order."""
@@ -43,11 +46,24 @@ class Journal:
                     _storable(path),
                     each.cursor.position,
                     each.cursor.sequence,
-                    _position_to_json(each),
+                    self._position_to_json(path, each),
                 )
                 for path, each in positions.items()
             ],
         )
+
+    def _position_to_json(self, path: str, position: ReadPosition) -> str:
+        # A copy, since the names of a ring are added to.
+        fields: list[Any] = [
+            dict(position.reader_state),
+            position.outcome,
+            position.ended_at,
+            dict(position.end_attributes),
+        ]
+        known = self._position_texts.get(path)
+        if known is None or known[0] != fields:
+            known = self._position_texts[path] = fields, json.dumps(fields)
+        return known[1]
 
     def positions(self) -> dict[str, ReadPosition]:
         """Every stored position by the path of its ring."""
@@ -82,11 +98,6 @@ def _storable(path: str) -> str | bytes:
     except UnicodeEncodeError:
         return os.fsencode(path)
     return path
-
-
-def _position_to_json(position: ReadPosition) -> str:
-    fields = (position.outcome, position.ended_at, dict(position.end_attributes))
-    return json.dumps([dict(position.reader_state), *fields])
 
 
 def _position_from_row(offset: int, sequence: int, position_json: str) -> ReadPosition:

@@ -55,11 +55,13 @@ class RunMetadataStore:
         for key, value in _metadata_of_record(record).items():
             if stored.get(key) != value and (key in stored or len(stored) < max_keys):
                 stored[key] = changed[key] = value
+        if not changed:
+            return False
         self.connection.executemany(
             "insert or replace into metadata values(?, ?, ?, ?, ?, ?, ?)",
             [_metadata_row(key, value, record) for key, value in changed.items()],
         )
-        return bool(changed)
+        return True
 
     def as_dict(self) -> dict[str, MetadataValue]:
         """The metadata of the run by name; callable from any thread."""

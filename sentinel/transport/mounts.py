@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 _MOUNT_TABLE = Path("/proc/self/mountinfo")
@@ -77,7 +79,7 @@ def find_mount(path: Path) -> Mount:
     return _covering_mount(mounts, current)
 
 
-def _covering_mount(mounts: list[Mount], path: str) -> Mount:
+def _covering_mount(mounts: Sequence[Mount], path: str) -> Mount:
     """The filesystem at `path`: the deepest mount point; of several on one point the newest."""
     found = _UNKNOWN
     for mount in mounts:
@@ -86,13 +88,19 @@ def _covering_mount(mounts: list[Mount], path: str) -> Mount:
     return found
 
 
-def _read_mounts() -> list[Mount]:
+def _read_mounts() -> Sequence[Mount]:
     """All mounts, oldest first; empty where the kernel has no such table."""
     try:
-        lines = _MOUNT_TABLE.read_text(errors="surrogateescape").splitlines()
+        return _parse_mounts(_MOUNT_TABLE.read_text(errors="surrogateescape"))
     except OSError:
-        return []
-    return [mount for line in lines if (mount := _parse_mount(line)) is not None]
+        return ()
+
+
+# An agent reads the table several times a second, and it hardly ever changes.
+@lru_cache(maxsize=1)
+def _parse_mounts(table: str) -> Sequence[Mount]:
+    parsed = map(_parse_mount, table.splitlines())
+    return tuple(mount for mount in parsed if mount is not None)
 
 
 def _parse_mount(line: str) -> Mount | None:

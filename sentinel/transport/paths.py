@@ -13,7 +13,7 @@ import fcntl
 import os
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -253,9 +253,10 @@ def list_runs() -> list[str]:
     return sorted(name for name in names if _RUN_ID.fullmatch(name))
 
 
-def list_rings(run_id: str) -> list[Path]:
-    """Every ring of a run, by attempt, then rank. Creates nothing, and never waits for a server.
+def list_rings(run_id: str, known: Container[str] = ()) -> list[Path]:
+    """Every ring of a run, by attempt, then rank, but for those with a path in `known`.
 
+    Creates nothing, and never waits for a server.
     While the agent works in shared memory, the home directory, whose disk may not respond, is read
     only if it is known to have rings.
     """
@@ -267,6 +268,8 @@ def list_rings(run_id: str) -> list[Path]:
     rings: list[tuple[int, int, Path]] = []
     for directory in directories:
         for name in _list_names(directory):
+            if f"{directory}/{name}" in known:
+                continue
             match = _RING_NAME.fullmatch(name)
             if match:
                 rings.append((int(match[1]), int(match[2]), directory / name))

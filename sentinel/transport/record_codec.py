@@ -159,12 +159,6 @@ class RecordDecoder:
             raise PayloadError(f"A payload of {len(payload)} bytes is damaged.") from error
         raise PayloadError(f"A payload of {len(payload)} bytes has an unknown kind.")
 
-    def knows_names(self, payload: bytes) -> bool:
-        """Whether the payload can be decoded with the names so far."""
-        if payload[:1] != VALUES_KIND or len(payload) < _VALUES_HEADER.size:
-            return True
-        return str(_VALUES_HEADER.unpack_from(payload)[1]) in self.schemas
-
     def learn_names(self, payload: bytes) -> None:
         """Take over the names of a later payload, if it holds any that are not known."""
         if payload[:1] == SCHEMA_KIND:
@@ -180,18 +174,30 @@ class RecordDecoder:
             raise UnknownSchemaError(f"The names of set {number} were lost.")
         # The values end the payload, after the struct's padding.
         values = struct.unpack_from(f"@{len(names)}d", payload, len(payload) - 8 * len(names))
-        return self._build_record(
-            StepStamp(step, step_index, now), values=dict(zip(names, values, strict=True))
+        return Record(
+            run=self.run,
+            rank=self.rank,
+            step=step,
+            time=now,
+            values=dict(zip(names, values, strict=True)),
+            attempt=self.attempt,
+            step_index=step_index,
+            sequence=self.sequence,
         )
 
     def _decode_event(self, body: list[Any]) -> Record:
         event, step, step_index, now, values, attributes = body
-        stamp = StepStamp(_checked_int64(step), _checked_int64(step_index), float(now))
-        return self._build_record(
-            stamp,
-            Event(event),
-            {str(name): float(value) for name, value in values.items()},
-            {str(name): str(value) for name, value in attributes.items()},
+        return Record(
+            run=self.run,
+            rank=self.rank,
+            step=_checked_int64(step),
+            time=float(now),
+            event=Event(event),
+            values={str(name): float(value) for name, value in values.items()},
+            attributes={str(name): str(value) for name, value in attributes.items()},
+            attempt=self.attempt,
+            step_index=_checked_int64(step_index),
+            sequence=self.sequence,
         )
 
     def _add_schema(self, body: list[Any]) -> None:
@@ -199,26 +205,6 @@ class RecordDecoder:
         self.schemas[str(int(number))] = [str(name) for name in names]
         while len(self.schemas) > MAX_SCHEMAS:
             del self.schemas[next(iter(self.schemas))]
-
-    def _build_record(
-        self,
-        stamp: StepStamp,
-        event: Event = Event.STEP,
-        values: dict[str, float] | None = None,
-        attributes: dict[str, str] | None = None,
-    ) -> Record:
-        return Record(
-            run=self.run,
-            rank=self.rank,
-            step=stamp.step,
-            time=stamp.time,
-            event=event,
-            values=values or {},
-            attributes=attributes or {},
-            attempt=self.attempt,
-            step_index=stamp.step_index,
-            sequence=self.sequence,
-        )
 
 
 def _checked_int64(number: Any) -> int:

@@ -27,6 +27,7 @@ from sentinel.transport.ring_layout import (
     OUTCOMES,
     PROGRESS_OFFSET,
     PROGRESS_STRUCT,
+    STATE_SLICE,
     WORD_ACTIVITY,
     WORD_ACTIVITY_COUNT,
     WORD_BACKWARD_STEP_INDEX,
@@ -39,6 +40,7 @@ from sentinel.transport.ring_layout import (
     RingHeader,
     pack_header,
     parse_header,
+    update_header,
 )
 
 __all__ = [
@@ -229,6 +231,9 @@ class RingReader:
     _map: mmap.mmap = field(init=False, repr=False)
     _words: memoryview = field(init=False, repr=False)
     _capacity: int = field(init=False, repr=False)
+    _header: RingHeader = field(init=False, repr=False)
+    _state: bytes = field(init=False, repr=False)
+    """The bytes from which `_header` was built."""
     _suspect_frame: tuple[int, float] = field(init=False, repr=False, default=(-1, 0.0))
     _overrun_margin: int = field(init=False, repr=False, default=_MIN_OVERRUN_MARGIN_BYTES)
 
@@ -242,7 +247,11 @@ class RingReader:
             self._map = mmap.mmap(descriptor, size, prot=mmap.PROT_READ)
         finally:
             os.close(descriptor)
-        header = self.read_header()
+        self._state = self._map[STATE_SLICE]
+        try:
+            self._header = header = parse_header(self._map[:HEADER_SIZE])
+        except ValueError as error:
+            raise RingError(f"{self.path} {error}.") from error
         self._capacity = header.capacity
         self._words = memoryview(self._map)[:HEADER_SIZE].cast("Q")
         if size != HEADER_SIZE + header.capacity or header.capacity < 8:
@@ -250,44 +259,46 @@ class RingReader:
             raise RingError(message)
 
     def read_header(self) -> RingHeader:
-        """The current header. Raises RingError."""
-        try:
-            return parse_header(self._map[:HEADER_SIZE])
-        except ValueError as error:
-            raise RingError(f"{self.path} {error}.") from error
+        """The current header: the last one, if nothing changed."""
+        state = self._map[STATE_SLICE]
+        if state != self._state:
+            self._state, self._header = state, update_header(self._header, state)
+        return self._header
 
     def read(
         self, cursor: RingCursor, max_bytes: int = NO_LIMIT, max_frames: int = NO_LIMIT
     ) -> RingReadResult:
         """Frames after `cursor`, up to about `max_bytes` and at most `max_frames` of them."""
-        stop = cursor.position + max_bytes
+        position, last = cursor.position, cursor.sequence
+        stop = position + max_bytes
         payloads: list[bytes] = []
         sequences: list[int] = []
         lost = corrupt = 0
         is_complete = False
-        while cursor.position < stop and len(payloads) < max_frames:
+        while position < stop and len(payloads) < max_frames:
             end = self._words[WORD_POSITION]
-            if cursor.position >= end:
+            if position >= end:
                 is_complete = True
                 break
-            payload, after = self._read_frame(cursor.position, end)
-            if after.sequence == cursor.sequence + 1:
+            payload, after, sequence = self._read_frame(position, end)
+            if sequence == last + 1:
                 payloads.append(payload)
-                sequences.append(after.sequence)
-                cursor = after
+                sequences.append(sequence)
+                position, last = after, sequence
                 continue
-            overrun = self._is_overrun(cursor.position)
-            if not overrun and self._may_still_arrive(cursor.position):
+            overrun = self._is_overrun(position)
+            if not overrun and self._may_still_arrive(position):
                 break
-            resumed = self._find_next_frame(cursor, is_overrun=overrun)
+            resumed = self._find_next_frame(position, last, is_overrun=overrun)
             if resumed is None:
                 is_complete = True
                 break
-            missing = resumed.sequence - cursor.sequence
+            missing = resumed.sequence - last
             lost, corrupt = lost + missing * overrun, corrupt + missing * (not overrun)
-            cursor = resumed
+            position, last = resumed.position, resumed.sequence
         if is_complete and not lost:
             self._overrun_margin = _MIN_OVERRUN_MARGIN_BYTES
+        cursor = RingCursor(position, last) if payloads or lost or corrupt else cursor
         return RingReadResult(payloads, cursor, lost, corrupt, sequences, is_complete)
 
     def close(self) -> None:
@@ -295,8 +306,8 @@ class RingReader:
         self._words.release()
         self._map.close()
 
-    def _read_frame(self, position: int, end: int) -> tuple[bytes, RingCursor]:
-        """The frame at `position` and the cursor after it; sequence 0 if there is no valid frame.
+    def _read_frame(self, position: int, end: int) -> tuple[bytes, int, int]:
+        """The frame at `position`, the position after it, and its number; 0 for no valid frame.
 
         The payload is copied before the check, so that a concurrent write cannot change it
         afterwards.
@@ -309,11 +320,11 @@ class RingReader:
         start = HEADER_SIZE + offset + _FRAME_HEADER_SIZE
         space = min(end - position, self._capacity - offset)
         if position >= end or size > space - _FRAME_HEADER_SIZE:
-            return b"", RingCursor()
+            return b"", 0, 0
         payload = self._map[start : start + size]
         if crc32(payload, sequence & 0xFFFFFFFF) != crc:
-            return b"", RingCursor()
-        return payload, RingCursor(position + ((_FRAME_HEADER_SIZE + size + 7) & ~7), sequence)
+            return b"", 0, 0
+        return payload, position + ((_FRAME_HEADER_SIZE + size + 7) & ~7), sequence
 
     def _read_frame_header(self, offset: int) -> tuple[int, int, int]:
         if self._capacity - offset < _FRAME_HEADER_SIZE:
@@ -333,22 +344,24 @@ class RingReader:
             self._suspect_frame = (position, now)
         return now - self._suspect_frame[1] < self.grace_seconds
 
-    def _find_next_frame(self, cursor: RingCursor, *, is_overrun: bool) -> RingCursor | None:
-        """Cursor before the next valid frame with a payload after `cursor`, or None.
+    def _find_next_frame(
+        self, position: int, sequence: int, *, is_overrun: bool
+    ) -> RingCursor | None:
+        """Cursor before the next valid frame with a payload after that one, or None.
 
         Two equal numbers side by side in a record look like a frame without a payload:
         `crc32(b"", n) == n`.
         """
         end, last = self._words[WORD_POSITION], self._words[WORD_SEQUENCE]
-        start = cursor.position + 8
+        start = position + 8
         if is_overrun:
             # Starts a margin ahead of the writer, which overwrites the oldest frames meanwhile.
             start = max(start, end - self._capacity + self._overrun_margin & ~7)
             self._overrun_margin = min(2 * self._overrun_margin, self._capacity // 4)
-        for position in range(start, end, 8):
-            payload, after = self._read_frame(position, end)
-            if payload and cursor.sequence < after.sequence <= last:
-                return RingCursor(position, after.sequence - 1)
+        for candidate in range(start, end, 8):
+            payload, _, found = self._read_frame(candidate, end)
+            if payload and sequence < found <= last:
+                return RingCursor(candidate, found - 1)
         return None
 
 

@@ -75,6 +75,14 @@ NORMAL_OUTCOMES = frozenset({"finished", "interrupted"})
 """Outcomes that are not failures."""
 
 
+_STATE_STRUCT = struct.Struct(
+    f"{PROGRESS_STRUCT.format}{8 * (WORD_OUTCOME - WORD_POSITION - 1)}x5Q"
+    f"{8 * (WORD_DROPS - WORD_ACTIVITY - 1)}x{len(DROP_REASONS)}Q"
+)
+STATE_SLICE = slice(PROGRESS_OFFSET, PROGRESS_OFFSET + _STATE_STRUCT.size)
+"""Bytes of the header that change while a rank runs: from the progress to the counters of drops."""
+
+
 @dataclass(frozen=True, slots=True)
 class RingHeader:
     """State of a ring and of its writer.
@@ -133,36 +141,41 @@ def parse_header(page: bytes) -> RingHeader:
     _, version, capacity, pid, start_ticks, created_at, length = STATIC_STRUCT.unpack_from(page, 0)
     if version != RING_VERSION:
         raise ValueError(f"has ring layout {version}, this sentinel reads {RING_VERSION}")
-    words = memoryview(page).cast("Q")
-    outcome, activity = words[WORD_OUTCOME], words[WORD_ACTIVITY]
-    step, step_index, time, overhead, sequence, position = PROGRESS_STRUCT.unpack_from(
-        page, PROGRESS_OFFSET
-    )
     try:
         identity = _parse_identity(page[IDENTITY_OFFSET : IDENTITY_OFFSET + length])
     except (ValueError, TypeError) as error:
         raise ValueError("has an unreadable identity") from error
+    static = (Process(pid, start_ticks), identity, capacity, created_at)
+    return _build_header(static, page[STATE_SLICE])
+
+
+def update_header(header: RingHeader, state: bytes) -> RingHeader:
+    """The header of the same ring, with a newer copy of the bytes at `STATE_SLICE`."""
+    static = (header.process, header.identity, header.capacity, header.created_at)
+    return _build_header(static, state)
+
+
+def _build_header(static: tuple[Process, Identity, int, float], state: bytes) -> RingHeader:
+    step, step_index, time, overhead, sequence, position, *words = _STATE_STRUCT.unpack(state)
+    outcome, errors, backward_step_index, activity_count, activity, *drops = words
     return RingHeader(
-        process=Process(pid, start_ticks),
-        identity=identity,
-        capacity=capacity,
-        created_at=created_at,
+        *static,
         position=position,
         sequence=sequence,
         last_step=step,
         last_step_index=step_index,
         last_time=time,
-        backward_step_index=words[WORD_BACKWARD_STEP_INDEX],
-        activity_count=words[WORD_ACTIVITY_COUNT],
-        activity=ACTIVITIES[activity] if activity < len(ACTIVITIES) else "",
+        backward_step_index=backward_step_index,
         outcome=OUTCOMES[outcome] if outcome < len(OUTCOMES) else UNKNOWN_OUTCOME,
         overhead_ns=int(overhead * 1e9),
-        errors=words[WORD_ERRORS],
-        drop_counts=tuple(words[WORD_DROPS : WORD_DROPS + len(DROP_REASONS)]),
+        errors=errors,
+        drop_counts=tuple(drops),
+        activity_count=activity_count,
+        activity=ACTIVITIES[activity] if activity < len(ACTIVITIES) else "",
     )
 
 
-# The identity never changes, and each header is parsed many times a second.
+# The ranks of a run are looked at again and again, each time with a new reader.
 @lru_cache(maxsize=1024)
 def _parse_identity(text: bytes) -> Identity:
     fields = json.loads(text)

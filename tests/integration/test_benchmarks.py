@@ -33,6 +33,7 @@ SMALLEST = {
     "page_viewers": "--viewers 2 --seconds 1",
     "run_list": "50",
     "agent": "--ranks 1 --seconds 1",
+    "agent_steps": "--ranks 1 --steps 20 --aligned 8 --aligned-steps 4",
     "baseline_memory": "--families 1 --siblings 1",
     "catching_up": "--ranks 1 --steps 200",
     "combining": "--ranks 8 --steps 1",
