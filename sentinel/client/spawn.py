@@ -12,10 +12,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic, sleep
-from typing import TYPE_CHECKING
 
 from sentinel.transport.paths import START_LOG_NAME, describe_error, is_agent_running, ring_dir
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     import subprocess
 
@@ -73,6 +73,15 @@ class AgentSupervisor:
             self.started_at = monotonic()
         except OSError as error:
             self._warn(f"cannot start the agent: {describe_error(error)}")
+
+    def start_in(self, seconds: float) -> None:
+        """Let the first `poll` after that time start the agent, or `release` if it is earlier."""
+        self.next_start_at = monotonic() + seconds
+
+    @property
+    def has_started(self) -> bool:
+        """Whether an agent serves the run, or served it."""
+        return self.started_at > 0.0 or is_agent_running(ring_dir(self.run))
 
     def poll(self) -> None:
         """Restart the agent if it exited; checks at most every `AGENT_POLL_INTERVAL_SECONDS`."""

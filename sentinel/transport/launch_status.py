@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import signal
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -85,6 +86,13 @@ class LaunchStatus:
         temporary = path.with_name(f".{path.name}.{self.launcher.pid}")
         temporary.write_text(json.dumps(fields))
         temporary.replace(path)
+
+    def remove(self) -> None:
+        """Remove the status file, and the directory of a run that has no other file."""
+        path = _status_path(self.run)
+        path.unlink(missing_ok=True)
+        with suppress(OSError):
+            path.parent.rmdir()
 
 
 def read_launch_status(run: str) -> LaunchStatus | None:
