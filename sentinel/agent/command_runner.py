@@ -13,7 +13,6 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from sentinel.agent.command_guard import CommandGuard
@@ -83,13 +82,13 @@ def _is_missing(program: str) -> bool:
     return True
 
 
-@dataclass
 class CommandRunner:
     """Runs `command` as the run `name`; `config` is the settings file of the agent."""
 
-    command: list[str]
-    name: str | None = None
-    config: Path | None = None
+    def __init__(
+        self, command: list[str], name: str | None = None, config: Path | None = None
+    ) -> None:
+        self.command, self.name, self.config = command, name, config
 
     def run(self) -> int:
         """Exit status of the command as a shell returns it: 128 + n after signal n."""

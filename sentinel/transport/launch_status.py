@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 import signal
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from sentinel.transport import paths
 from sentinel.transport.process import Process
@@ -21,8 +21,7 @@ LAUNCH_STATUS_NAME = "launch.json"
 INTERRUPTED_EXIT_CODE = 128 + signal.SIGINT
 
 
-@dataclass(frozen=True, slots=True)
-class LaunchStatus:
+class LaunchStatus(NamedTuple):
     """One command, from its start to its exit.
 
     `launcher` is the process of `sentinel run`. `started_at` and `ended_at` are in seconds since
@@ -61,13 +60,13 @@ class LaunchStatus:
 
     def with_exit(self, exit_code: int, ended_at: float) -> LaunchStatus:
         """A copy with the command's exit."""
-        return replace(self, ended_at=ended_at, exit_code=exit_code)
+        return self._replace(ended_at=ended_at, exit_code=exit_code)
 
     def with_stop_signal(self, name: str, received_at: float) -> LaunchStatus:
         """A copy with that signal, unless it has one."""
         if self.stop_signal:
             return self
-        return replace(self, stop_signal=name, stop_signal_at=received_at)
+        return self._replace(stop_signal=name, stop_signal_at=received_at)
 
     def write(self) -> None:
         """Replace the status file of the run. Raises OSError."""
