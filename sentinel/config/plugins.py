@@ -12,10 +12,7 @@ import pkgutil
 from difflib import get_close_matches
 from functools import cache
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from importlib.metadata import EntryPoints
+from typing import Any
 
 log = logging.getLogger(__name__)
 
@@ -75,7 +72,7 @@ def _load_plugins(group: str) -> dict[str, Any]:
 
 
 @cache
-def _entry_points() -> EntryPoints:
+def _entry_points() -> Any:
     """Those of all groups: to find them reads a file of every installed package."""
     # Most commands load no group.
     from importlib.metadata import entry_points  # noqa: PLC0415

@@ -68,7 +68,7 @@ def log(tmp_path):
         (["run", "--", "true"], {*SERVER, *NUMERIC, *TERMINAL, *ENGINE, "dataclasses", "psutil"}),
         (
             ["status"],
-            {*SERVER, *NUMERIC, *ENGINE, "requests", "rich"} - {"sentinel.store.database"},
+            {*SERVER, *NUMERIC, *ENGINE, "requests", "rich", "sentinel.store.history"},
         ),
         (
             ["replay", "log.jsonl"],
