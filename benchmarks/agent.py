@@ -3,9 +3,10 @@
     python benchmarks/agent.py [--ranks 8] [--rate 10] [--signals 20] [--seconds 30]
 
 Real writers fill real rings with `rate` records per second each; the agent's CPU time and memory
-are read from /proc before and after. `alerts` counts firing alerts: an alert loads the libraries
-that date its onset, which raises the memory. The delay is from writing the newest step until it is
-on `/metrics`, sampled; it includes the half second for which a step waits for further records.
+are read from /proc before and after. With `--ranks 0` it waits for a run. `alerts` counts firing
+alerts: an alert loads the libraries that date its onset, which raises the memory. The delay is from
+writing the newest step until it is on `/metrics`, sampled; it includes the half second for which a
+step waits for further records.
 """
 
 from __future__ import annotations
@@ -89,9 +90,12 @@ def measure_agent(args: argparse.Namespace, folder: Path) -> dict[str, float]:
     delays = []
     while time.monotonic() - began < args.seconds:
         time.sleep(0.5)
-        delays.append(step_delay_seconds(url))
+        if writers:
+            delays.append(step_delay_seconds(url))
     share = (cpu_seconds(agent.pid) - cpu_before) / (time.monotonic() - began)
     megabytes, alerts = resident_mb(agent.pid), count_firing_alerts(url)
+    if not writers:
+        agent.terminate()
     for process in (*writers, agent):
         process.wait(60.0)
     return {
@@ -100,9 +104,9 @@ def measure_agent(args: argparse.Namespace, folder: Path) -> dict[str, float]:
         "signals": args.signals,
         "agent_percent_of_a_core": round(100 * share, 2),
         "agent_resident_mb": round(megabytes, 1),
-        "delay_ms_p50": round(1e3 * statistics.median(delays)),
-        "delay_ms_max": round(1e3 * max(delays)),
         "alerts": alerts,
+        **({"delay_ms_p50": round(1e3 * statistics.median(delays))} if delays else {}),
+        **({"delay_ms_max": round(1e3 * max(delays))} if delays else {}),
     }
 
 

@@ -8,9 +8,10 @@ an `on_critical` function.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
+TYPE_CHECKING = False  # as in `typing`, which takes longer to import than all of this
 if TYPE_CHECKING:
+    from typing import Any
+
     from sentinel.client.api import log, log_samples, mark, phase, requested
     from sentinel.client.arguments import SettingsError
     from sentinel.client.control.command_executor import CommandContext

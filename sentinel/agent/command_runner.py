@@ -13,26 +13,37 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
 
 from sentinel.agent.command_guard import CommandGuard
-from sentinel.client.spawn import AGENT_POLL_INTERVAL_SECONDS, AgentSupervisor
-from sentinel.transport.launch_environment import derive_run_id
+from sentinel.client.spawn import (
+    AGENT_POLL_INTERVAL_SECONDS,
+    AgentSupervisor,
+    agent_environment,
+)
 from sentinel.transport.launch_status import LAUNCHER_PID_VARIABLE, LaunchStatus
 from sentinel.transport.paths import describe_error, list_rings
 from sentinel.transport.process import Process
+from sentinel.transport.run_id import derive_run_id
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn
 
 FORWARDED_SIGNALS = frozenset(
     {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2}
 )
 STOP_SIGNALS = FORWARDED_SIGNALS - {signal.SIGUSR1, signal.SIGUSR2}
 """Those that ask the command to end. Schedulers may send a user signal before, as a warning."""
+EXIT_USAGE_ERROR = 2
+"""Exit status for a wrong argument of `sentinel run`."""
 EXIT_NOT_FOUND = 127
 """Exit status for a command that does not exist, as in a shell."""
 EXIT_NOT_EXECUTABLE = 126
 """Exit status for a command that cannot be executed, as in a shell."""
+AGENT_DELAY_SECONDS = 1.0
+"""How long a command runs before its agent is started: to import torch takes longer. At the end of
+a command that failed or trained, the agent is started if it was not yet."""
 KILLED_WAIT_SECONDS = 1.0
 """How long after a SIGKILL of the command an agent that exits is still started again."""
 _SI_KERNEL = 0x80
@@ -40,13 +51,44 @@ _SI_KERNEL = 0x80
 _AUTOSTART_DIR = Path(__file__).resolve().parents[1] / "client" / "autostart"
 
 
-@dataclass
+def run_command(command: list[str], name: str | None, config: Path | None) -> int:
+    """Run `command` as the run `name`; its exit status, or that of a wrong argument."""
+    if config is not None and not config.is_file():
+        print_message(f"--config {config}: no such file.")
+        return EXIT_USAGE_ERROR
+    if _is_missing(command[0]):
+        return _report_missing(command[0])
+    return CommandRunner(command, name, config).run()
+
+
+def _report_missing(program: str) -> int:
+    print_message(
+        f"{program}: command not found. Check the path, and that its environment is active."
+    )
+    return EXIT_NOT_FOUND
+
+
+def _is_missing(program: str) -> bool:
+    """Whether there is no such file; False where a folder of its path may not be searched."""
+    folders = [""] if "/" in program else os.get_exec_path()
+    for folder in folders:
+        try:
+            Path(folder, program).stat()
+        except PermissionError:
+            return False
+        except OSError:
+            continue
+        return False
+    return True
+
+
 class CommandRunner:
     """Runs `command` as the run `name`; `config` is the settings file of the agent."""
 
-    command: list[str]
-    name: str | None = None
-    config: Path | None = None
+    def __init__(
+        self, command: list[str], name: str | None = None, config: Path | None = None
+    ) -> None:
+        self.command, self.name, self.config = command, name, config
 
     def run(self) -> int:
         """Exit status of the command as a shell returns it: 128 + n after signal n."""
@@ -56,12 +98,12 @@ class CommandRunner:
             exec_command(self.command, environ)
         try:
             launch = self._publish_launch()
-            guard = CommandGuard(launch.run)
+            guard = CommandGuard(launch.run, agent_environment(environ, None))
         except (OSError, ValueError) as error:
             print_message(f"{describe_error(error)} The command runs without monitoring.")
             exec_command(self.command, environ)
         supervisor = AgentSupervisor(launch.run, self.config)
-        supervisor.start()
+        supervisor.start_in(AGENT_DELAY_SECONDS)
         pid = start_command(self.command, command_environment(environ, launch, self.config), guard)
         received: list[LaunchStatus] = [launch]
 
@@ -95,12 +137,16 @@ class CommandRunner:
     ) -> None:
         try:
             has_rings = bool(list_rings(launch.run))
-            launch.write()
-            supervisor.release(wait_seconds)
+            is_monitored = has_rings or launch.has_failed
+            if is_monitored or supervisor.has_started:
+                launch.write()
+                supervisor.release(wait_seconds)
+            else:
+                launch.remove()
         except OSError as error:
             print_message(f"{describe_error(error)} The exit of the command is not reported.")
             return
-        if not has_rings and not launch.has_failed:
+        if not is_monitored:
             print_message("no training found in this command, so nothing was monitored.")
 
 
@@ -180,10 +226,7 @@ def exec_command(command: list[str], environ: Mapping[str, str]) -> NoReturn:
     try:
         os.execvpe(command[0], command, dict(environ))  # noqa: S606 - running the user's command is the purpose
     except FileNotFoundError:
-        print_message(
-            f"{command[0]}: command not found. Check the path, and that its environment is active."
-        )
-        status = EXIT_NOT_FOUND
+        status = _report_missing(command[0])
     except OSError as error:
         print_message(f"{command[0]}: {error.strerror}. Check that it is executable.")
         status = EXIT_NOT_EXECUTABLE

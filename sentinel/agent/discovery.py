@@ -4,26 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-import re
-import ssl
 from dataclasses import dataclass, field
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
-
-import requests
-from requests.adapters import HTTPAdapter
 
 from sentinel.config.url_policy import is_loopback
 from sentinel.transport.paths import is_agent_running, list_current_run_dirs
 
 REQUEST_TIMEOUT_SECONDS = 5.0
 """Timeout of a query."""
-
-_CERTIFICATE = re.compile(
-    r"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL | re.ASCII
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +58,15 @@ def query_agent(registration_file: Path, timeout: float = REQUEST_TIMEOUT_SECOND
     if node := _remote_node(registration, url):
         remedy = f"run `ssh {node} sentinel status`"
         return DiscoveredRun(run, url, {}, f"the agent is on node {node}", remedy)
+    # Not needed where no agent is registered, which is why it is loaded here.
+    from sentinel.agent.pinned_request import REFUSALS, get  # noqa: PLC0415
+
     try:
-        response = _get(f"{url}/api/run", token, certificate_file, timeout)
+        response = get(f"{url}/api/run", token, certificate_file, timeout)
         state = response.json() if response.ok else {}
-    except (requests.RequestException, OSError, ValueError) as error:
-        return _unanswered(run, url, registration_file, error)
+    except (OSError, ValueError) as error:
+        is_refused = isinstance(error, REFUSALS)
+        return _unanswered(run, url, registration_file, is_refused=is_refused)
     # Another agent may use the port of one that was killed.
     if not isinstance(state, dict) or state.get("run") != run:
         return _unreachable(run, url, registration_file)
@@ -98,8 +92,7 @@ def _remote_node(registration: dict[str, Any], url: str) -> str:
     return node if is_remote else ""
 
 
-def _unanswered(run: str, url: str, registration_file: Path, error: Exception) -> DiscoveredRun:
-    is_refused = isinstance(error, (requests.ConnectionError, ssl.SSLError))
+def _unanswered(run: str, url: str, registration_file: Path, *, is_refused: bool) -> DiscoveredRun:
     is_tls = url.startswith("https:") and is_refused and is_agent_running(registration_file.parent)
     if not is_tls:
         return _unreachable(run, url, registration_file)
@@ -116,39 +109,3 @@ def _unreachable(run: str, url: str, registration_file: Path) -> DiscoveredRun:
         return DiscoveredRun(run, url, {}, "the agent is running but does not answer", remedy)
     remedy = f"run `sentinel agent --run {run}` to start it again"
     return DiscoveredRun(run, url, {}, "the agent is not running", remedy)
-
-
-def _get(url: str, token: str, certificate_file: str, timeout: float) -> requests.Response:
-    headers = {"authorization": f"Bearer {token}"} if token else {}
-    with requests.Session() as session:
-        # The agent is on this machine: do not use the proxy of the environment.
-        session.trust_env = False
-        if certificate_file:
-            session.mount("https://", _PinnedAdapter(_fingerprint(Path(certificate_file))))
-        return session.get(
-            url,
-            headers=headers,
-            timeout=timeout,
-            allow_redirects=False,
-            # The certificate is compared as a whole, whatever its issuer and names.
-            verify=not certificate_file,
-        )
-
-
-class _PinnedAdapter(HTTPAdapter):
-    """Accepts only the certificate with that SHA-256 digest."""
-
-    def __init__(self, fingerprint: str) -> None:
-        self._fingerprint = fingerprint
-        super().__init__()
-
-    def init_poolmanager(self, *args: Any, **kwargs: Any) -> None:
-        super().init_poolmanager(*args, **kwargs, assert_fingerprint=self._fingerprint)
-
-
-def _fingerprint(certificate_file: Path) -> str:
-    """SHA-256 of the first certificate of a PEM file. Raises OSError or ValueError."""
-    found = _CERTIFICATE.search(certificate_file.read_text())
-    if found is None:
-        raise ValueError(f"{certificate_file} has no certificate")
-    return sha256(ssl.PEM_cert_to_DER_cert(found[0])).hexdigest()

@@ -30,7 +30,7 @@ from sentinel.cluster.agent_role import AgentRole
 from sentinel.cluster.spool import MAX_SPOOL_BYTES
 from sentinel.config.settings import Settings, build_sinks
 from sentinel.live.node.node_metrics import NodeMetrics, output_dir
-from sentinel.live.rings import LiveRings, remove_stale_rings
+from sentinel.live.rings import SCAN_INTERVAL_SECONDS, LiveRings, remove_stale_rings
 from sentinel.metrics.cluster_families import head_address
 from sentinel.model.counters import Counters
 from sentinel.model.record import Event, Record
@@ -69,6 +69,8 @@ log = logging.getLogger(__name__)
 POLL_INTERVAL_SECONDS = 0.05
 MULTI_NODE_POLL_INTERVAL_SECONDS = 0.2
 """Poll interval of a run on several nodes, at which nodes exchange messages too."""
+IDLE_AFTER_SECONDS = 10.0
+"""Time after the end of a run for which it is polled as before; then only a new rank matters."""
 SNAPSHOT_INTERVAL_SECONDS, MAX_ENTRIES_PER_SNAPSHOT = 30.0, 10_000
 """When a snapshot is made; the next agent processes the records since the last one again."""
 MAX_JOURNAL_BYTES = 2 << 20
@@ -451,8 +453,16 @@ class Agent:
         is_ahead = self.processor.pipeline.aligner.max_step_index < inf
         if (self.source.has_unread and not is_ahead) or self.cluster_role.has_unread:
             return 0.0
-        is_multi_node = self.cluster_role.role in ("head", "follower")
-        return MULTI_NODE_POLL_INTERVAL_SECONDS if is_multi_node else POLL_INTERVAL_SECONDS
+        if self.cluster_role.role in ("head", "follower"):
+            return MULTI_NODE_POLL_INTERVAL_SECONDS
+        return SCAN_INTERVAL_SECONDS if self._is_idle() else POLL_INTERVAL_SECONDS
+
+    def _is_idle(self) -> bool:
+        """Whether there is no rank yet, or none for a while: only a scan finds one."""
+        ended_at = self.ended_at
+        return self.source.attempt < 0 or (
+            ended_at is not None and self.clock() - ended_at >= IDLE_AFTER_SECONDS
+        )
 
     def run_once(self) -> None:
         """Read new records, process them, and commit records and results, all in about 0.1 s."""

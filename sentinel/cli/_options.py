@@ -51,10 +51,12 @@ def settings_environ(config: Path | None) -> Mapping[str, str]:
 
 def logs_of_several_runs(path: Path) -> list[LogRun]:
     """The logs below a folder that is not itself one run; empty for any other path."""
+    if not path.is_dir():
+        return []
     from sentinel.readers.log_folder import find_logs
 
     try:
-        logs = find_logs(path) if path.is_dir() else []
+        logs = find_logs(path)
     except OSError:
         return []
     return [] if any(log.path == path for log in logs) else logs

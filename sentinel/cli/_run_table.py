@@ -11,6 +11,8 @@ from sentinel.cli._sparkline import sparkline
 from sentinel.cli._terminal import can_print, escape_unprintable
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from rich.console import Console
     from rich.table import Table
 
@@ -44,10 +46,16 @@ Row = dict[str, Any]
 
 def make_index() -> RunIndex:
     """The index of the runs of the home directory."""
-    from sentinel.metrics.stored_state import stored_summary
     from sentinel.store.run_summary import RunIndex
 
-    return RunIndex(stored_summary)
+    return RunIndex(_stored_summary)
+
+
+def _stored_summary(run: str, database: Path) -> dict[str, Any]:
+    """The summary of a run that stored none; few homes have one."""
+    from sentinel.metrics.stored_state import stored_summary
+
+    return stored_summary(run, database)
 
 
 def read_rows(

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import typer
-
-from sentinel.cli._options import error_exit
 
 CONTEXT = {"allow_interspersed_args": False}
 """Options after the command belong to the command, also without `--`."""
@@ -28,24 +25,6 @@ def run(
 
     It is 127 if the command is not found, 126 if it is not executable, 2 on a usage error.
     """
-    from sentinel.agent.command_runner import EXIT_NOT_FOUND, CommandRunner, print_message
+    from sentinel.agent.command_runner import run_command
 
-    if config is not None and not config.is_file():
-        raise error_exit("run", f"--config {config}: no such file.")
-    if shutil.which(command[0]) is None and _is_missing(command[0]):
-        print_message(
-            f"{command[0]}: command not found. Check the path, and that its environment is active."
-        )
-        raise typer.Exit(EXIT_NOT_FOUND)
-    raise typer.Exit(CommandRunner(command, run, config).run())
-
-
-def _is_missing(path: str) -> bool:
-    """Whether there is no such file; False where a folder of the path may not be searched."""
-    try:
-        Path(path).stat()
-    except PermissionError:
-        return False
-    except OSError:
-        return True
-    return False
+    raise typer.Exit(run_command(command, run, config))

@@ -9,13 +9,12 @@ import os
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic, sleep
-from typing import TYPE_CHECKING
 
 from sentinel.transport.paths import START_LOG_NAME, describe_error, is_agent_running, ring_dir
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     import subprocess
 
@@ -34,19 +33,15 @@ _RELEASE_POLL_SECONDS = 0.02
 _SOURCE_ROOT = Path(__file__).resolve().parents[2]
 
 
-@dataclass
 class AgentSupervisor:
     """Keeps an agent running for `run`; `config` is its settings file, if any."""
 
-    run: str
-    config: Path | None = None
-    child: subprocess.Popen[bytes] | None = field(default=None, repr=False)
-    restart_delay: float = 0.0
-    next_poll_at: float = 0.0
-    next_start_at: float | None = None
-    started_at: float = 0.0
-    warned: bool = False
-    has_shown_warning: bool = False
+    def __init__(self, run: str, config: Path | None = None) -> None:
+        self.run, self.config = run, config
+        self.child: subprocess.Popen[bytes] | None = None
+        self.restart_delay = self.next_poll_at = self.started_at = 0.0
+        self.next_start_at: float | None = None
+        self.warned = self.has_shown_warning = False
 
     def start(self) -> None:
         """Start the agent, unless one runs; writes one warning to stderr if that fails."""
@@ -73,6 +68,15 @@ class AgentSupervisor:
             self.started_at = monotonic()
         except OSError as error:
             self._warn(f"cannot start the agent: {describe_error(error)}")
+
+    def start_in(self, seconds: float) -> None:
+        """Let the first `poll` after that time start the agent, or `release` if it is earlier."""
+        self.next_start_at = monotonic() + seconds
+
+    @property
+    def has_started(self) -> bool:
+        """Whether an agent serves the run, or served it."""
+        return self.started_at > 0.0 or is_agent_running(ring_dir(self.run))
 
     def poll(self) -> None:
         """Restart the agent if it exited; checks at most every `AGENT_POLL_INTERVAL_SECONDS`."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import re
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -174,6 +173,9 @@ def parse_assignment(text: str) -> ConfigTree:
 
 
 def _parse_value(key: str, text: str) -> Any:
+    # Most processes have no settings in TOML.
+    import tomllib  # noqa: PLC0415
+
     try:
         parsed = tomllib.loads(f"value = {text}")
     except tomllib.TOMLDecodeError:
@@ -216,6 +218,9 @@ def _read_config_file(environ: Mapping[str, str], cwd: Path) -> tuple[Path, Conf
 
 
 def _read_toml(path: Path) -> ConfigTree:
+    # As above.
+    import tomllib  # noqa: PLC0415
+
     try:
         content: ConfigTree = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

@@ -11,7 +11,6 @@ import logging
 import pkgutil
 from difflib import get_close_matches
 from functools import cache
-from importlib.metadata import entry_points
 from types import ModuleType
 from typing import Any
 
@@ -32,18 +31,27 @@ def load_classes(group: str) -> dict[str, Any]:
 
 def load_modules(group: str) -> dict[str, ModuleType]:
     """The public modules of the package `sentinel.<group>` by name."""
+    return {name: load_module(group, name) for name in module_names(group)}
+
+
+def load_module(group: str, name: str) -> ModuleType:
+    """The module of that name in the package `sentinel.<group>`."""
+    return importlib.import_module(f"sentinel.{group}.{name}")
+
+
+def module_names(group: str) -> list[str]:
+    """The sorted names of the public modules of `sentinel.<group>`, which are not imported."""
     package = importlib.import_module(f"sentinel.{group}")
-    names = sorted(
+    return sorted(
         found.name
         for found in pkgutil.iter_modules(package.__path__)
         if not (found.ispkg or found.name.startswith("_"))
     )
-    return {name: importlib.import_module(f"sentinel.{group}.{name}") for name in names}
 
 
 def unknown_detector_text(detector: str) -> str:
     """Why `detector` is not the name of a detector, and which ones there are; empty if it is."""
-    detectors = sorted(load_modules("detectors"))
+    detectors = module_names("detectors")
     if detector in detectors:
         return ""
     matches = get_close_matches(detector, detectors, n=1)
@@ -53,14 +61,23 @@ def unknown_detector_text(detector: str) -> str:
 
 @cache
 def _load_plugins(group: str) -> dict[str, Any]:
-    """The classes of installed plug-ins; to find them reads a file of every installed package."""
+    """The classes of installed plug-ins."""
     classes: dict[str, Any] = {}
-    for plugin in entry_points(group=f"sentinel.{group}"):
+    for plugin in _entry_points().select(group=f"sentinel.{group}"):
         try:
             classes[plugin.name] = plugin.load()
         except Exception:
             log.exception("Plug-in %s of sentinel.%s cannot be imported", plugin.name, group)
     return classes
+
+
+@cache
+def _entry_points() -> Any:
+    """Those of all groups: to find them reads a file of every installed package."""
+    # Most commands load no group.
+    from importlib.metadata import entry_points  # noqa: PLC0415
+
+    return entry_points()
 
 
 def _class_name(name: str) -> str:

@@ -24,7 +24,9 @@ class Route(BaseModel):
     only. `timezone` is a name such as Europe/Berlin, by default that of the machine.
     """
 
-    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True, frozen=True)
+    model_config = ConfigDict(
+        extra="forbid", hide_input_in_errors=True, frozen=True, defer_build=True
+    )
 
     min_severity: Literal["info", "warning", "critical"] = "info"
     runs: list[str] = []

@@ -42,7 +42,6 @@ from sentinel.config.config_sources import (
 )
 from sentinel.config.route import Route
 from sentinel.config.url_policy import is_loopback, url_refusal
-from sentinel.config.web_config import load_web_config
 from sentinel.model.delivery import Sink
 from sentinel.model.diagnosis import Cause
 from sentinel.model.finding import Detector, Severity
@@ -109,7 +108,9 @@ class ClusterSettings(BaseModel):
     the address at which the others look for it, or with `all_interfaces` at all of them.
     """
 
-    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True, frozen=True)
+    model_config = ConfigDict(
+        extra="forbid", hide_input_in_errors=True, frozen=True, defer_build=True
+    )
 
     head: str = Field("", pattern=_HEAD_ADDRESS_PATTERN)
     token: SecretStr | None = Field(None, min_length=1)
@@ -126,7 +127,9 @@ class PrivacySettings(BaseModel):
     `messages` is the first line of an exception's message, without what looks like a secret.
     """
 
-    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True, frozen=True)
+    model_config = ConfigDict(
+        extra="forbid", hide_input_in_errors=True, frozen=True, defer_build=True
+    )
 
     messages: bool = True
 
@@ -139,7 +142,9 @@ class HistorySettings(BaseModel):
     the oldest runs that ended are deleted.
     """
 
-    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True, frozen=True)
+    model_config = ConfigDict(
+        extra="forbid", hide_input_in_errors=True, frozen=True, defer_build=True
+    )
 
     full_steps: Annotated[int, Field(ge=1000)] = 100_000
     max_mb: Annotated[float, Field(ge=8, allow_inf_nan=False)] = 1024.0
@@ -203,9 +208,9 @@ class Settings(BaseModel):
     baselines: bool = True
     targets_group: str = ""
     actions: dict[str, list[Literal["checkpoint", "stop"]]] = Field(default_factory=dict)
-    cluster: ClusterSettings = ClusterSettings(head="", token=None)
-    privacy: PrivacySettings = PrivacySettings()
-    history: HistorySettings = HistorySettings()
+    cluster: ClusterSettings = Field(default_factory=lambda: ClusterSettings(head="", token=None))
+    privacy: PrivacySettings = Field(default_factory=PrivacySettings)
+    history: HistorySettings = Field(default_factory=HistorySettings)
     drill: bool = False
     _config_errors: dict[str, str] = PrivateAttr(default_factory=dict)
     _routes: dict[str, Route] = PrivateAttr(default_factory=dict)
@@ -371,6 +376,9 @@ def _has_web_authentication(settings: Settings, sources: ConfigSources) -> bool:
     """Whether clients need a user or certificate of the web configuration, which is checked."""
     if settings.web_config_file is None or not sources.read_secrets:
         return settings.web_config_file is not None
+    # Few have one.
+    from sentinel.config.web_config import load_web_config  # noqa: PLC0415
+
     try:
         web_config = load_web_config(settings.web_config_file)
         web_config.make_tls_context()

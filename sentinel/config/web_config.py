@@ -62,7 +62,10 @@ def _parse_go_duration(value: Any) -> float:
 
 
 class _Table(BaseModel):
-    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True, frozen=True)
+    # Built at the first use: few processes have such a file.
+    model_config = ConfigDict(
+        extra="forbid", hide_input_in_errors=True, frozen=True, defer_build=True
+    )
 
 
 class TlsServerConfig(_Table):
@@ -93,7 +96,7 @@ class HttpServerConfig(_Table):
     """`http2` permits HTTP/2 where a server has it; this one has HTTP/1.1 only."""
 
     http2: bool = True
-    headers: ResponseHeaders = ResponseHeaders()
+    headers: ResponseHeaders = Field(default_factory=ResponseHeaders)
 
 
 class RateLimit(_Table):
@@ -105,11 +108,11 @@ class RateLimit(_Table):
 
 class _Content(_Table):
     tls_server_config: TlsServerConfig | None = None
-    http_server_config: HttpServerConfig = HttpServerConfig()
+    http_server_config: HttpServerConfig = Field(default_factory=HttpServerConfig)
     basic_auth_users: dict[str, Annotated[str, Field(pattern=_BCRYPT_HASH)]] = Field(
         default_factory=dict, repr=False
     )
-    rate_limit: RateLimit = RateLimit()
+    rate_limit: RateLimit = Field(default_factory=RateLimit)
 
 
 @dataclass(frozen=True)

@@ -53,6 +53,8 @@ KILLED_REMEDY = (
 
 @dataclass
 class NodeLost:
+    """Evaluates `nodes_lost`."""
+
     needs: ClassVar[frozenset[str]] = frozenset({"nodes_lost"})
     signal: ClassVar[str] = "nodes_lost"
     severity: ClassVar[Severity] = Severity.CRITICAL

@@ -59,6 +59,8 @@ _EVIDENCE = ("signal", "code", "exit_code", "memory_limit")
 
 @dataclass
 class RunDied:
+    """Evaluates `ranks_gone`."""
+
     settle: float = 0.5
 
     needs: ClassVar[frozenset[str]] = frozenset({"ranks_gone"})

@@ -46,6 +46,8 @@ EXIT_CODE_SIGNALS = {"134": "SIGABRT", "137": "SIGKILL", "139": "SIGSEGV"}
 
 @dataclass
 class RunFailed:
+    """Evaluates `ranks_failed`."""
+
     settle: float = 1.0
 
     needs: ClassVar[frozenset[str]] = frozenset({"ranks_failed"})

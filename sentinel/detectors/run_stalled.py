@@ -94,6 +94,8 @@ LEFT_REMEDY = (
 
 @dataclass
 class RunStalled:
+    """Evaluates `idle_seconds`."""
+
     floor: float = 30.0
     times: float = 5.0
     window: int = 200

@@ -26,6 +26,8 @@ from sentinel.model.record import Record
 
 @dataclass
 class StoreFlooded:
+    """Evaluates `store_flooded`."""
+
     needs: ClassVar[frozenset[str]] = frozenset({"store_flooded"})
     signal: ClassVar[str] = "store_flooded"
     severity: ClassVar[Severity] = Severity.WARNING

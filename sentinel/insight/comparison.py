@@ -14,11 +14,10 @@ from math import inf, isfinite, isnan, nan
 from pathlib import Path
 from typing import Any, Literal, Protocol, get_args
 
+from sentinel.insight.run_settings import RUN_SPECIFIC
 from sentinel.model.evidence_text import label_of
 from sentinel.model.incident import Resolution
 from sentinel.signals.catalogue import better_value
-from sentinel.signals.run_metadata import NAME_KEY
-from sentinel.signals.tracker_runs import TRACKER_RUN_KEYS
 
 Axis = Literal["step", "time", "tokens"]
 AXES: tuple[Axis, ...] = get_args(Axis)
@@ -35,10 +34,6 @@ GROUPS = ("main", "training", "policy", "reward", "evaluation", "logged")
 """Groups of signals that are compared unless they are named: those of the machine are not."""
 TAIL_SHARE = 0.1
 """Share of the axis over which the last values of a run are averaged: one of them is noise."""
-RUN_SPECIFIC = frozenset(
-    {"pid", "run", "host", "hosts", "attempt", "local_rank", "rank", NAME_KEY, *TRACKER_RUN_KEYS}
-)
-"""Metadata that are no settings: two runs always differ in them, or the heading has them."""
 
 
 class SeriesReader(Protocol):

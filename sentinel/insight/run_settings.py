@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from math import inf, isfinite, log
 from typing import Any, Literal
 
-from sentinel.insight.comparison import RUN_SPECIFIC
-from sentinel.signals.run_metadata import PATCH_KEY_PREFIX
+from sentinel.signals.run_metadata import NAME_KEY, PATCH_KEY_PREFIX
+from sentinel.signals.tracker_runs import TRACKER_RUN_KEYS
 
 MAX_EXACT_INTEGER = 2.0**53
 """Whole numbers below it are exact as float64."""
@@ -22,6 +22,10 @@ MAX_EXACT_INTEGER = 2.0**53
 Value = float | bool | str | None
 Kind = Literal["number", "flag", "choice"]
 
+RUN_SPECIFIC = frozenset(
+    {"pid", "run", "host", "hosts", "attempt", "local_rank", "rank", NAME_KEY, *TRACKER_RUN_KEYS}
+)
+"""Metadata that are no settings: two runs always differ in them, or the heading has them."""
 MAX_VALUE_CHARS = 100
 MAX_DEPTH = 8
 MAX_LEVELS = 12

@@ -144,6 +144,18 @@ class Incident:
         )  # fmt: skip
         self.resolved_step, self.resolved_time = step, time
 
+    def onset_to_dict(self) -> dict[str, int | None] | None:
+        """The onset with its interval as JSON; None if no interval is known."""
+        if self.onset_range is None:
+            return None
+        earliest, latest = self.onset_range
+        return {
+            "step": self.onset_step,
+            "earliest": earliest,
+            "latest": latest,
+            "last_good_step": self.last_good_step,
+        }
+
     @property
     def name(self) -> str:
         """Identity that survives restarts: run, detector, rank if there is one, episode."""

@@ -22,6 +22,7 @@ from sentinel.notify.sink_worker import (
     DeliveryTiming,
     SinkWorker,
 )
+from sentinel.notify.transports.send import load_transports
 from sentinel.pipeline.engine import Result
 from sentinel.store.database import connect
 
@@ -58,6 +59,8 @@ class Dispatcher:
         on_accepted: Callable[[str, str, str, str], None] = lambda *_: None,
         predecessor: Dispatcher | None = None,
     ) -> None:
+        if sinks:
+            load_transports()
         self.database_path = database_path
         self.sinks = dict(sinks)
         self._counters, self._clock, self._is_wanted = counters, clock, is_wanted

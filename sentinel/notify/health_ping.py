@@ -22,7 +22,7 @@ from sentinel.model.delivery import HttpRequest
 from sentinel.model.finding import Severity
 from sentinel.model.notification import Notification, NotificationReason
 from sentinel.model.record import WHOLE_RUN, Event
-from sentinel.notify.transports.send import send
+from sentinel.notify.transports.send import load_transports, send
 from sentinel.pipeline.engine import Result
 
 log = logging.getLogger(__name__)
@@ -49,6 +49,7 @@ class HealthPing:
     """Pings `url` from a thread of its own; no other method waits or raises a network error."""
 
     def __init__(self, url: SecretStr, timing: PingTiming | None = None) -> None:
+        load_transports()
         self._url = url
         self._timing = timing or PingTiming()
         self._lock = threading.Condition()

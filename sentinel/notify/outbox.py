@@ -65,6 +65,8 @@ class OutboxEntry:
 
 @dataclass(frozen=True, slots=True)
 class _PendingRow:
+    """How far the notification for one sink is, before it is sent."""
+
     key: str
     reason: str
     state: str

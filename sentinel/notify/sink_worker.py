@@ -26,7 +26,7 @@ from sentinel.model.notification import Notification, NotificationReason
 from sentinel.notify import digest, outbox, retry
 from sentinel.notify.outbox import OutboxEntry
 from sentinel.notify.recipients import Recipients
-from sentinel.notify.transports.abortable_connection import PostponedError
+from sentinel.notify.transports.errors import PostponedError
 from sentinel.notify.transports.send import send
 from sentinel.store import notification_codec
 from sentinel.store.database import transaction

@@ -12,7 +12,7 @@ from itertools import compress
 from pathlib import Path
 from struct import Struct, unpack
 
-from sentinel.readers.crc32c import find_record_header, masked_crc32c, masked_crc32c_batch
+from sentinel.readers.crc32c import masked_crc32c
 from sentinel.readers.log_file import open_binary_log
 
 CHUNK_BYTES = 2**20
@@ -97,6 +97,9 @@ class EventFile:
 
     def _skip_damage(self, data: bytes, offset: int) -> int:
         """Offset of the next header, or of the last bytes that may be the start of one."""
+        # Logs of other formats do not need numpy, and are opened by this module too.
+        from sentinel.readers._crc32c_arrays import find_record_header  # noqa: PLC0415
+
         if not self._is_resyncing:
             self.damaged_records += 1
         self._is_resyncing = True
@@ -111,6 +114,9 @@ class EventFile:
 
         Sets their offsets.
         """
+        # As above.
+        from sentinel.readers._crc32c_arrays import masked_crc32c_batch  # noqa: PLC0415
+
         stored = unpack(f"<{len(payloads)}I", checksums)
         checked = [p if len(p) <= MAX_CHECKED_BYTES else b"" for p in payloads]
         computed = masked_crc32c_batch(checked)

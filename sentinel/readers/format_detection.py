@@ -8,19 +8,27 @@ that can read a log is used, in alphabetical order of the modules.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from inspect import signature
 from pathlib import Path
 from types import ModuleType
 
-from sentinel.config.plugins import load_modules
+from sentinel.config.plugins import load_module, module_names
 from sentinel.readers.log_file import open_binary_log, open_log_file
 from sentinel.readers.log_reader import HEAD_BYTES, LogReader
 
 
 def load_readers() -> dict[str, ModuleType]:
     """Name to module of every reader, in alphabetical order."""
-    modules = load_modules("readers")
-    return {name: module for name, module in modules.items() if hasattr(module, "FORMAT_NAME")}
+    return dict(_each_reader())
+
+
+def _each_reader() -> Iterator[tuple[str, ModuleType]]:
+    """Name and module of each reader, which is imported when it is reached."""
+    for name in module_names("readers"):
+        module = load_module("readers", name)
+        if hasattr(module, "FORMAT_NAME"):
+            yield name, module
 
 
 def open_log(path: Path, *, is_live: bool = False) -> LogReader:
@@ -36,14 +44,13 @@ def open_log(path: Path, *, is_live: bool = False) -> LogReader:
     if not path.is_dir():
         with open_log_file(path, is_live=is_live) as file:
             head = file.peek()[:HEAD_BYTES]
-    readers = load_readers().values()
-    for module in readers:
+    for _, module in _each_reader():
         if module.can_read(path, head):
             return _open_with(module, path, run_name)
     if head:
         # Content in a binary format is not found in a compressed file.
         open_binary_log(path).close()
-    formats = ", ".join(module.FORMAT_NAME for module in readers)
+    formats = ", ".join(module.FORMAT_NAME for module in load_readers().values())
     problem = "its format is not known" if head or path.is_dir() else "it is empty"
     raise ValueError(f"{problem}; readable formats: {formats}")
 

@@ -65,6 +65,8 @@ def _decode_event(payload: bytes) -> tuple[int, float, list[int | bytes]]:
 
 @dataclass
 class _Value:
+    """The parts of an entry that hold a tag, a histogram or images."""
+
     tag: str = ""
     histogram: str = ""
     images: list[bytes] = field(default_factory=list)

@@ -11,13 +11,12 @@ from heapq import merge
 from itertools import islice
 from math import nan
 from operator import itemgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sentinel.model.checkpoint_clause import fit_checkpoint_clause
 from sentinel.model.incident import Incident, IncidentKey, IncidentState
 from sentinel.model.json_safe import json_safe
 from sentinel.model.record import WHOLE_RUN, Event, Record
-from sentinel.pipeline.engine import Result
 from sentinel.pipeline.incidents import KnownEpisode
 from sentinel.signals.hardware import NODE_SIGNALS
 from sentinel.store import cases
@@ -26,6 +25,9 @@ from sentinel.store.record_rows import LayoutTable, RecordPacker, unpack
 from sentinel.store.run_metadata import RunMetadataStore
 from sentinel.store.storage_monitor import reading_storage
 from sentinel.store.thresholds import ThresholdStore
+
+if TYPE_CHECKING:
+    from sentinel.pipeline.engine import Result
 
 _ROW_COLUMNS = "attempt, step, time, event, layout, vals"
 _ROWS_SQL = f"""
@@ -259,19 +261,6 @@ class History:
             return unpack(run, self.layouts.get(layout), blob, header)
 
 
-def onset_to_dict(incident: Incident) -> dict[str, Any] | None:
-    """The onset of an incident with its interval as JSON; None if no interval is known."""
-    if incident.onset_range is None:
-        return None
-    earliest, latest = incident.onset_range
-    return {
-        "step": incident.onset_step,
-        "earliest": earliest,
-        "latest": latest,
-        "last_good_step": incident.last_good_step,
-    }
-
-
 def incident_to_dict(incident: Incident) -> dict[str, Any]:
     """One incident as JSON, as the API shows it."""
     return {
@@ -294,5 +283,5 @@ def incident_to_dict(incident: Incident) -> dict[str, Any]:
         "resolution": None if incident.resolution is None else incident.resolution.value,
         "flaps": incident.flaps,
         "last_good_step": incident.last_good_step,
-        "onset": onset_to_dict(incident),
+        "onset": incident.onset_to_dict(),
     }

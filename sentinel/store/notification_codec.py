@@ -19,6 +19,8 @@ class UnreadableNotificationError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class _StoredNotification:
+    """A notification as it is stored."""
+
     incident_name: str
     notification: Notification
 

@@ -16,13 +16,12 @@ from dataclasses import dataclass, field
 from math import isfinite
 from pathlib import Path
 from sys import intern
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sentinel.model.clean_text import clean
 from sentinel.model.json_safe import parse_object
 from sentinel.store.cases import urgency
 from sentinel.store.notes import NOTE_NAME, Note, read_note
-from sentinel.store.run_reader import RunReader
 from sentinel.transport.paths import (
     DATABASE_NAME,
     is_agent_running,
@@ -31,6 +30,9 @@ from sentinel.transport.paths import (
     shared_run_dir,
 )
 from sentinel.transport.replaced_file import replace_file
+
+if TYPE_CHECKING:
+    from sentinel.store.run_reader import RunReader
 
 log = logging.getLogger(__name__)
 

@@ -290,6 +290,8 @@ class _Copy:
 
 @dataclass
 class _TableCopy:
+    """Copies one table of a damaged database."""
+
     connection: sqlite3.Connection
     name: str
     deadline: float

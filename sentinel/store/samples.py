@@ -12,11 +12,13 @@ from contextlib import closing
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sentinel.model.record import WHOLE_RUN, Event, Record
-from sentinel.pipeline.engine import Result
 from sentinel.store import database
+
+if TYPE_CHECKING:
+    from sentinel.pipeline.engine import Result
 
 MAX_SAMPLES_RETURNED = 500
 """Most samples of one query."""

@@ -7,10 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import isfinite
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sentinel.model.record import Record
-from sentinel.pipeline.engine import Threshold
+
+if TYPE_CHECKING:
+    from sentinel.pipeline.engine import Threshold
 
 MIN_CHANGE = 0.01
 """Relative change from which on a threshold is stored again."""

@@ -11,7 +11,6 @@ import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from zlib import crc32
 
 from sentinel.transport import paths
 from sentinel.transport.identity import Identity
@@ -20,6 +19,7 @@ from sentinel.transport.process import Process
 from sentinel.transport.rendezvous import NO_RENDEZVOUS, Rendezvous, detect_rendezvous
 from sentinel.transport.ring import read_header
 from sentinel.transport.ring_layout import HEADER_SIZE, OUTCOMES, parse_header
+from sentinel.transport.run_id import derive_run_id, launch_digest, slug
 
 _RANK_VARIABLES = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 _LOCAL_RANK_VARIABLES = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK")
@@ -147,15 +147,7 @@ def _explicit_run_id(environ: Mapping[str, str], rendezvous: Rendezvous, rank: i
         else paths.is_agent_running(paths.home_dir() / "runs" / given)
     )
     in_use = bool(home.owner) and is_served
-    return f"{given}.{_slug(host)}" if in_use or (rendezvous.node_rank > 0 and rank > 0) else given
-
-
-def derive_run_id(name: str | None, environ: Mapping[str, str], *, is_alone: bool) -> str:
-    """An id for a run that has none, from the process that the ranks of this node share.
-
-    That is their parent, or this process itself where it `is_alone` on its node.
-    """
-    return f"{_slug(name or Path(sys.argv[0]).stem)}-{_launch_digest(environ, is_alone=is_alone)}"
+    return f"{given}.{slug(host)}" if in_use or (rendezvous.node_rank > 0 and rank > 0) else given
 
 
 def _unless_in_use(
@@ -173,7 +165,7 @@ def _unless_in_use(
         if not is_alone and header.process.parent() == parent:
             # An elastic restart whose former worker is about to end.
             continue
-        other = f"{run[:120]}-{_launch_digest(environ, is_alone=is_alone)}"
+        other = f"{run[:120]}-{launch_digest(environ, is_alone=is_alone)}"
         if rank == 0:
             sys.stderr.write(
                 f"sentinel: run id {run} is in use by process {header.process.pid}; "
@@ -181,33 +173,6 @@ def _unless_in_use(
             )
         return other
     return run
-
-
-def _launch_digest(environ: Mapping[str, str], *, is_alone: bool) -> str:
-    """Six digits that the ranks of one launch on this node share, and no other launch has."""
-    own = Process.current()
-    # torchrun stays the parent of its workers through elastic restarts, while the port may change,
-    # also where it starts one worker on each node. One script may start several jobs in sequence;
-    # only the port distinguishes them.
-    parent = (
-        None
-        if is_alone and "TORCHELASTIC_RUN_ID" not in environ
-        else Process.from_pid(os.getppid())
-    )
-    shared = parent or own
-    seed = [shared.pid, shared.start_ticks, os.uname().nodename]
-    if parent and "TORCHELASTIC_RUN_ID" not in environ:
-        seed += [environ.get("MASTER_ADDR", ""), environ.get("MASTER_PORT", "")]
-    return f"{crc32(repr(seed).encode()) & 0xFFFFFF:06x}"
-
-
-def _slug(text: str) -> str:
-    """A name as a part of an id.
-
-    >>> _slug("Llama 3 / GRPO!"), _slug("...")
-    ('llama-3-grpo', 'run')
-    """
-    return re.sub(r"[^a-z0-9._]+", "-", text.lower()).strip("-._")[:80] or "run"
 
 
 def _has_int_variable(environ: Mapping[str, str], names: tuple[str, ...]) -> bool:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 import signal
-from dataclasses import dataclass, replace
+from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from sentinel.transport import paths
 from sentinel.transport.process import Process
@@ -21,8 +22,7 @@ LAUNCH_STATUS_NAME = "launch.json"
 INTERRUPTED_EXIT_CODE = 128 + signal.SIGINT
 
 
-@dataclass(frozen=True, slots=True)
-class LaunchStatus:
+class LaunchStatus(NamedTuple):
     """One command, from its start to its exit.
 
     `launcher` is the process of `sentinel run`. `started_at` and `ended_at` are in seconds since
@@ -61,13 +61,13 @@ class LaunchStatus:
 
     def with_exit(self, exit_code: int, ended_at: float) -> LaunchStatus:
         """A copy with the command's exit."""
-        return replace(self, ended_at=ended_at, exit_code=exit_code)
+        return self._replace(ended_at=ended_at, exit_code=exit_code)
 
     def with_stop_signal(self, name: str, received_at: float) -> LaunchStatus:
         """A copy with that signal, unless it has one."""
         if self.stop_signal:
             return self
-        return replace(self, stop_signal=name, stop_signal_at=received_at)
+        return self._replace(stop_signal=name, stop_signal_at=received_at)
 
     def write(self) -> None:
         """Replace the status file of the run. Raises OSError."""
@@ -84,6 +84,13 @@ class LaunchStatus:
             "name": self.name,
         }
         replace_file(path, json.dumps(fields).encode())
+
+    def remove(self) -> None:
+        """Remove the status file, and the directory of a run that has no other file."""
+        path = _status_path(self.run)
+        path.unlink(missing_ok=True)
+        with suppress(OSError):
+            path.parent.rmdir()
 
 
 def read_launch_status(run: str) -> LaunchStatus | None:

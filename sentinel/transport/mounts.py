@@ -9,9 +9,9 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
 _MOUNT_TABLE = Path("/proc/self/mountinfo")
 _REMOTE_TYPES = frozenset(
@@ -25,8 +25,7 @@ _OCTAL_ESCAPE = re.compile(r"\\([0-7]{3})")
 _MAX_LINKS = 40
 
 
-@dataclass(frozen=True, slots=True)
-class Mount:
+class Mount(NamedTuple):
     """One mounted filesystem: its number in this mount namespace, where it is, and its type."""
 
     number: int

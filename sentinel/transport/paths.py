@@ -15,9 +15,9 @@ import re
 import stat
 from collections.abc import Container, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
+from typing import NamedTuple
 
 from sentinel.transport.mounts import find_mount
 
@@ -301,8 +301,7 @@ def is_home_remote() -> bool:
     return find_mount(home_dir()).is_remote
 
 
-@dataclass(frozen=True, slots=True)
-class HomeEntries:
+class HomeEntries(NamedTuple):
     """What a rank that starts needs to know of the run's directory in the home directory.
 
     `owner` is the host that owns the run id, "" if none is recorded.

@@ -7,8 +7,8 @@ The files read here are readable by every user, unless the system hides processe
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 _STATE_FIELD, _PARENT_FIELD, _FLAGS_FIELD, _START_TICKS_FIELD, _EXIT_CODE_FIELD = 0, 1, 6, 19, 49
 """Positions in /proc/<pid>/stat after the command name (fields 3, 4, 9, 22 and 52 of proc(5))."""
@@ -21,8 +21,7 @@ MAX_STAT_BYTES = 4096
 """Read limit for that file, which holds 52 numbers and is at most a quarter of this size."""
 
 
-@dataclass(frozen=True, slots=True)
-class Process:
+class Process(NamedTuple):
     """A process, identified by pid and start time, since pids are reused.
 
     `start_ticks` is in clock ticks since boot. Both values survive an exec.

@@ -9,7 +9,6 @@ from threading import Event as Flag
 from typing import Any
 
 from sentinel.insight.run_settings import Value, flat_settings, value_text
-from sentinel.store.run_reader import RunReader
 from sentinel.store.run_summary import READING, RunEntry
 
 log = logging.getLogger(__name__)
@@ -76,6 +75,9 @@ class ListedSettings:
         try:
             database = self._find_database(entry)
             if database is not None:
+                # `sentinel status` lists runs without their settings.
+                from sentinel.store.run_reader import RunReader  # noqa: PLC0415
+
                 settings = flat_settings(RunReader(database).metadata())
         except Exception as error:
             log.debug("The settings of %s cannot be read: %s", entry.run, error)

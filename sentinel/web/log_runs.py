@@ -482,6 +482,8 @@ def _newest_first(logs: Iterable[ShownLog]) -> list[ShownLog]:
 
 @dataclass(eq=False)
 class _Worker:
+    """A process that imports these logs."""
+
     child: subprocess.Popen[bytes]
     logs: list[ShownLog]
 

@@ -57,6 +57,7 @@ SMALLEST = {
     "report": "--steps 200 --ranks 2 --signals 3 --trials 1",
     "run_page": "--steps 200 --ranks 2 --repeats 1",
     "scale_page": "",
+    "start": "--repeats 1 --only run status",
     "trajectory": "--parameters 1e4 --records 3 --seeds 1",
     "unresponsive_agent": "--logs 20",
 }

@@ -17,10 +17,9 @@ from support.webhook_receiver import Receiver, deadlines_from_silence
 from sentinel.model.delivery import HttpRequest
 from sentinel.notify.transports.abortable_connection import (
     AbortableConnections,
-    AddressRefusedError,
-    DeadlineExceededError,
     check_peer_address,
 )
+from sentinel.notify.transports.errors import AddressRefusedError, DeadlineExceededError
 from sentinel.notify.transports.http import MAX_RESPONSE_BYTES
 from sentinel.notify.transports.send import send
 

@@ -16,7 +16,7 @@ import pytest
 from support.rank_processes import until
 from support.run_command import TIMEOUT_SECONDS, TRAIN, incidents, run_arguments, run_to_end
 
-from sentinel.agent.command_guard import GRACE_SECONDS
+from sentinel.agent.process_tree import GRACE_SECONDS
 from sentinel.transport.paths import home_dir
 
 pytestmark = pytest.mark.usefixtures("isolated_commands")
@@ -69,6 +69,21 @@ def test_a_command_that_fails_at_once_has_the_name_it_was_given(script):
     assert [detector for detector, _ in incidents()] == ["run_failed"]
     (summary,) = (home_dir() / "runs").glob("llama-3-*/summary.json")
     assert json.loads(summary.read_text())["name"] == "Llama 3"
+
+
+def test_a_command_that_ends_at_once_without_training_has_no_agent(tmp_path):
+    done = run_to_end("true")
+
+    assert (done.returncode, "no training found" in done.stderr) == (0, True)
+    assert not (tmp_path / "home").exists()
+    assert [*(tmp_path / "shm").iterdir()] == []
+
+
+def test_a_command_that_runs_longer_has_an_agent_although_it_does_not_train(tmp_path):
+    done = run_to_end("sleep", "1.8")
+
+    assert done.returncode == 0
+    until(lambda: [*(tmp_path / "home").glob("runs/*/summary.json")], 240.0, "the agent served it")
 
 
 def test_an_unknown_command_is_an_error_and_starts_nothing(tmp_path):

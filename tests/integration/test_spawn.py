@@ -167,7 +167,8 @@ def test_an_agent_that_cannot_be_started_is_reported_once(monkeypatch, capsys):
 
 def test_the_process_is_not_checked_between_two_polls(monkeypatch):
     monkeypatch.setattr(spawn, "monotonic", lambda: NOW)
-    supervisor = AgentSupervisor("run", next_poll_at=NOW + 0.1)
+    supervisor = AgentSupervisor("run")
+    supervisor.next_poll_at = NOW + 0.1
     monkeypatch.setattr(supervisor, "start", lambda: pytest.fail("checked too early"))
     supervisor.next_start_at = 0.0
 
@@ -177,7 +178,8 @@ def test_the_process_is_not_checked_between_two_polls(monkeypatch):
 def test_an_exited_agent_is_restarted_at_the_end_of_the_run(agents):
     """Some agent must report the end of the run."""
     agents("raise SystemExit(1)")
-    supervisor = AgentSupervisor("run", restart_delay=60.0)
+    supervisor = AgentSupervisor("run")
+    supervisor.restart_delay = 60.0
     supervisor.start()
     wait_for_end(supervisor)
     first = supervisor.child

@@ -11,7 +11,7 @@ from sentinel.model.delivery import HttpRequest
 from sentinel.model.json_safe import parse_object
 from sentinel.notify.trackers.outcome import NotRecordedError
 from sentinel.notify.transports import http
-from sentinel.notify.transports.abortable_connection import AddressRefusedError
+from sentinel.notify.transports.errors import AddressRefusedError
 
 REQUEST_SECONDS = 15.0
 

@@ -18,6 +18,12 @@ from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 
 from sentinel.config.url_policy import is_loopback, peer_refusal
 from sentinel.model.delivery import Response
+from sentinel.notify.transports.errors import (
+    AddressRefusedError,
+    DeadlineExceededError,
+    PostponedError,
+    ThreadLimitError,
+)
 
 THREAD_NAME = "sentinel-send"
 """Name of the thread of an exchange; HTTP libraries must log nothing there."""
@@ -28,22 +34,6 @@ CONNECT_SHARE = 0.25
 
 _READ_TIMEOUT_SECONDS = 120.0
 """Timeout of one read, longer than any deadline."""
-
-
-class AddressRefusedError(OSError):
-    """The host name resolves to an address that must not receive notifications."""
-
-
-class DeadlineExceededError(OSError):
-    """The connection opened after the deadline of its request."""
-
-
-class ThreadLimitError(OSError):
-    """No thread can be started for the delivery."""
-
-
-class PostponedError(OSError):
-    """The delivery is not wanted at present."""
 
 
 class AbortableConnections:

@@ -24,9 +24,9 @@ from sentinel.notify.transports.abortable_connection import (
     THREAD_NAME,
     AbortableAdapter,
     AbortableConnections,
-    AddressRefusedError,
     exchange_within,
 )
+from sentinel.notify.transports.errors import AddressRefusedError
 
 MAX_RESPONSE_BYTES = 65536
 """Bytes of the response that are read."""

@@ -18,10 +18,10 @@ from sentinel.model.delivery import Mail, Response
 from sentinel.notify.transports.abortable_connection import (
     CONNECT_SHARE,
     AbortableConnections,
-    AddressRefusedError,
     check_peer_address,
     exchange_within,
 )
+from sentinel.notify.transports.errors import AddressRefusedError
 
 _READY, _ACCEPTED = 220, 250
 _READ_TIMEOUT_MARGIN_SECONDS = 60.0

@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import IO, cast
 
 from sentinel.model.delivery import ProcessInput, Response
-from sentinel.notify.transports.abortable_connection import DeadlineExceededError
+from sentinel.notify.transports.errors import DeadlineExceededError
 
 MAX_OUTPUT_BYTES = 65536
 """Bytes of standard output that are kept; the rest is read and dropped."""

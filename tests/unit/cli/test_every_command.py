@@ -31,7 +31,8 @@ finally:
 
 def commands():
     root = typer.main.get_command(app)
-    for name, command in root.commands.items():
+    for name in root.list_commands(None):
+        command = root.get_command(None, name)
         if isinstance(command, click.Group) or hasattr(command, "commands"):
             yield from ((f"{name} {each}", sub) for each, sub in command.commands.items())
         else:

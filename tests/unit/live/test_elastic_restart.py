@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pytest
 
@@ -30,11 +30,10 @@ from sentinel.transport.ring_layout import RingHeader
 EXITED_AT = 1000.0
 
 
-@dataclass(frozen=True)
 class Launcher(Process):
     """A launcher that is alive if `lives` is set."""
 
-    lives: bool = True
+    lives = True
 
     def is_alive(self):
         return self.lives
@@ -62,9 +61,10 @@ class Node:
         self.begin(0, 0, lives=lives)
 
     def begin(self, attempt, restarts, lives=True):
+        launcher = Launcher(1, 1)
+        launcher.lives = lives
         for number in range(2):
-            worker = ElasticWorker(Launcher(1, 1, lives), restarts)
-            self.tracker.workers[attempt, number] = worker
+            self.tracker.workers[attempt, number] = ElasticWorker(launcher, restarts)
 
     def heartbeat(self, ranks, after):
         now = EXITED_AT + after

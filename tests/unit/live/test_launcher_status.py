@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -42,7 +41,7 @@ def test_the_status_is_read_once_more_after_the_launcher_exited(
     status.poll()
     assert status.running
 
-    replace(launch, ended_at=2.0, exit_code=137).write()
+    launch.with_exit(137, 2.0).write()
     leave(launcher)
     assert status.running, "what it wrote is not read yet"
     status.poll()

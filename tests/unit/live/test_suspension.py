@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import pytest
 
 from sentinel.live.suspension import suspended_by
 from sentinel.transport.process import Process
 
 
-@dataclass(frozen=True)
-class ProcessIn(Process):
-    """A process in that state."""
+class ProcessInState(Process):
+    """A process in the state `letter`."""
 
-    letter: str = "S"
+    letter = "S"
 
     def state(self):
         return self.letter
@@ -39,11 +36,14 @@ def test_a_frozen_group_is_found(tmp_path, lines, name, text, expected):
     path.parent.mkdir(parents=True)
     path.write_text(text)
 
-    found = suspended_by(ProcessIn(7, 1), tmp_path / "cgroup", tmp_path / "proc")
+    found = suspended_by(ProcessInState(7, 1), tmp_path / "cgroup", tmp_path / "proc")
 
     assert found == expected
 
 
 @pytest.mark.parametrize(("letter", "expected"), [("T", "signal"), ("t", "debugger"), ("R", "")])
 def test_a_signal_and_a_debugger_are_states(letter, expected, tmp_path):
-    assert suspended_by(ProcessIn(7, 1, letter), tmp_path, tmp_path) == expected
+    process = ProcessInState(7, 1)
+    process.letter = letter
+
+    assert suspended_by(process, tmp_path, tmp_path) == expected

@@ -12,7 +12,8 @@ from support.event_files import VERSION, event, event_file, field, framed, varin
 
 from sentinel.model.record import WHOLE_RUN, Event
 from sentinel.readers import tensorboard
-from sentinel.readers.crc32c import find_record_header, masked_crc32c, masked_crc32c_batch
+from sentinel.readers._crc32c_arrays import find_record_header, masked_crc32c_batch
+from sentinel.readers.crc32c import masked_crc32c
 from sentinel.readers.format_detection import open_log
 
 STEP, START = Event.STEP, Event.START

@@ -1,0 +1,49 @@
+"""How often an agent polls: seldom while only a scan for new rings can find something."""
+
+from __future__ import annotations
+
+import pytest
+from support.rank_processes import ranks
+
+from sentinel.agent.main import IDLE_AFTER_SECONDS, POLL_INTERVAL_SECONDS, Agent
+from sentinel.config.settings import load_settings
+from sentinel.live.rings import SCAN_INTERVAL_SECONDS
+
+
+@pytest.fixture
+def waits(monkeypatch):
+    """The waits of an agent whose clock advances by them; it serves the run until it ends."""
+
+    def serve(max_waits=400):
+        now, found = [1000.0], []
+        agent = Agent(
+            "live", load_settings({"port": 0, "linger_seconds": 30.0}), clock=lambda: now[0]
+        )
+
+        def wait(seconds):
+            found.append(seconds)
+            now[0] += seconds
+            if len(found) == max_waits:
+                agent.request_stop("SIGTERM")
+
+        monkeypatch.setattr(agent.source, "wait", wait)
+        agent.serve()
+        return found
+
+    return serve
+
+
+def test_before_the_first_rank_an_agent_polls_as_often_as_it_scans(waits):
+    assert set(waits(max_waits=20)) == {SCAN_INTERVAL_SECONDS}
+
+
+def test_a_run_that_ended_a_while_ago_is_polled_as_often_as_is_scanned(waits):
+    with ranks() as begin:
+        begin(0, world=1, steps=5, ending="finished")
+        found = waits()
+
+    assert found[0] == POLL_INTERVAL_SECONDS
+    assert found[-1] == SCAN_INTERVAL_SECONDS
+    polled = found.index(SCAN_INTERVAL_SECONDS)
+    assert set(found[:polled]) <= {0.0, POLL_INTERVAL_SECONDS}
+    assert sum(found[:polled]) >= IDLE_AFTER_SECONDS
