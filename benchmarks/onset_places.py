@@ -24,8 +24,6 @@ from sentinel.agent.discovery import DiscoveredRun
 from sentinel.agent.processor import RunProcessor
 from sentinel.cli.status import _format_run, _to_dict
 from sentinel.config.settings import load_settings
-from sentinel.insight.markdown_report import markdown_report
-from sentinel.insight.run_report import ReportedRun, collect_report
 from sentinel.metrics.stored_state import stored_state
 from sentinel.model.counters import Counters
 from sentinel.model.incident import Onset
@@ -35,6 +33,8 @@ from sentinel.pipeline import pipeline
 from sentinel.pipeline.onset import estimate_onset
 from sentinel.pipeline.onset_request import OnsetRequest
 from sentinel.pipeline.replay import replay_records
+from sentinel.report.markdown import markdown_report
+from sentinel.report.run_report import ReportedRun, collect_report
 from sentinel.signals.hardware import NodeMeasurements
 from sentinel.sinks.slack import Slack
 from sentinel.sinks.webhook import Webhook

@@ -15,7 +15,7 @@ from pathlib import Path
 from time import monotonic
 
 from sentinel.agent.registration import REGISTRATION_NAME
-from sentinel.insight.artifact import copy_artifacts
+from sentinel.store.artifact import copy_artifacts
 from sentinel.store.database import connect
 from sentinel.store.history import History
 from sentinel.store.relocation import (

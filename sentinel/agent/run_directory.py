@@ -24,10 +24,10 @@ from time import monotonic
 
 from sentinel.agent.home_sync import SEED_NAME, HomeSync, copy_file, copy_run_directory
 from sentinel.agent.registration import REGISTRATION_NAME, AgentRegistration
-from sentinel.insight.artifact import copy_artifacts
 from sentinel.model.counters import Counters
 from sentinel.model.storage_state import MEMORY, REPLACED, StorageState
 from sentinel.store import database
+from sentinel.store.artifact import copy_artifacts
 from sentinel.store.history import History
 from sentinel.store.recovery import (
     load_state,

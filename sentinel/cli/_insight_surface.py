@@ -355,7 +355,7 @@ def _number(value: float | None) -> str:
 
 def _store(result: Any, run: str) -> None:
     """Store the result with a run of the home."""
-    from sentinel.insight.artifact import save_artifact
+    from sentinel.store.artifact import save_artifact
     from sentinel.transport.paths import run_dir
 
     path = save_artifact(run_dir(run), result)

@@ -14,7 +14,7 @@ from sentinel.cli._run_ids import similar_runs_text
 
 if TYPE_CHECKING:
     from sentinel.cli._progress import ProgressBar
-    from sentinel.insight.run_report import ReportedRun
+    from sentinel.report.run_report import ReportedRun
 
 RUN_OR_LOG_HELP = "Run id, path of a run's database, or path of a log file or folder."
 
@@ -37,7 +37,7 @@ def open_runs(
     """
     from sqlite3 import DatabaseError
 
-    from sentinel.insight.run_report import ReportedRun
+    from sentinel.report.run_report import ReportedRun
     from sentinel.store.database import NewerSchemaError
     from sentinel.store.run_reader import RunReader
 

@@ -52,9 +52,9 @@ def compare(  # noqa: PLR0913, PLR0917 - the options of the command
 
     Exit status: 0 on success, 2 if a run or log cannot be read or the file cannot be written.
     """
-    from sentinel.insight.compared_results import compared_results
-    from sentinel.insight.comparison import compare as compare_runs
-    from sentinel.insight.run_report import collect_report
+    from sentinel.report.compared_results import compared_results
+    from sentinel.report.comparison import compare as compare_runs
+    from sentinel.report.run_report import collect_report
 
     opened = open_runs("compare", runs, config)
     if len(opened) < _MIN_RUNS:
@@ -94,7 +94,7 @@ def _tables(comparison: dict[str, Any]) -> Iterator[Table | str]:
     """The comparison as tables with a column per run, and what the cells of metrics are."""
     from rich.text import Text
 
-    from sentinel.insight.markdown_report import has_common_value
+    from sentinel.report.markdown import has_common_value
 
     runs = comparison["runs"]
     names = [_clean(run["name"]) for run in runs]
@@ -124,8 +124,8 @@ def _insight_lines(
     insight: dict[str, Any] | None, directories: Sequence[Path | None], names: Sequence[str]
 ) -> Iterator[str]:
     """What the newest result of each kind says, a line for each run that has any."""
-    from sentinel.insight.artifact import ArtifactError, load_artifact
-    from sentinel.insight.result_text import result_text
+    from sentinel.store.artifact import ArtifactError, load_artifact
+    from sentinel.store.result_text import result_text
 
     results = insight["results"] if insight else [()] * len(names)
     for name, directory, headers in zip(names, directories, results, strict=True):
@@ -158,8 +158,8 @@ def _table(title: str, names: Sequence[str], rows: Iterator[Sequence[Any]]) -> T
 def _run_rows(runs: Sequence[dict[str, Any]]) -> Iterator[Sequence[Any]]:
     from rich.text import Text
 
-    from sentinel.insight.markdown_report import case_count_text
     from sentinel.model.quantity_text import format_duration
+    from sentinel.report.markdown import case_count_text
 
     def texts(values: Sequence[Any]) -> list[Text]:
         return [Text(_clean(str(value)) if value not in {None, ""} else "-") for value in values]
@@ -180,7 +180,7 @@ def _run_rows(runs: Sequence[dict[str, Any]]) -> Iterator[Sequence[Any]]:
 def _metric_row(metric: dict[str, Any]) -> Sequence[Any]:
     from rich.text import Text
 
-    from sentinel.insight.markdown_report import has_common_value, value_text
+    from sentinel.report.markdown import has_common_value, value_text
 
     has_common = has_common_value(metric)
     unit = f" ({metric['unit']})" if metric["unit"] else ""

@@ -258,8 +258,8 @@ def _recorded_run(argument: str) -> Trajectory | None:
     """
     from dataclasses import replace
 
-    from sentinel.insight.artifact import ArtifactError, list_artifacts, load_artifact
     from sentinel.insight.trajectory import Trajectory
+    from sentinel.store.artifact import ArtifactError, list_artifacts, load_artifact
     from sentinel.transport.paths import RunIdError, current_run_dir
 
     run = resolve_run(argument)

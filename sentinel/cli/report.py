@@ -14,7 +14,7 @@ from sentinel.cli._run_ids import complete_run, resolve_arguments
 from sentinel.cli._run_sources import RUN_OR_LOG_HELP, open_runs
 
 if TYPE_CHECKING:
-    from sentinel.insight.run_report import ReportedRun
+    from sentinel.report.run_report import ReportedRun
 
 _DEFAULT_STEM = "report"
 _STANDARD_OUTPUT = Path("-")
@@ -72,7 +72,7 @@ def report(  # noqa: PLR0913, PLR0917 - the options of the command
 
     Exit status: 0 on success, 2 if a run or log cannot be read or the file cannot be written.
     """
-    from sentinel.insight.run_report import MAX_DATA_BYTES, collect_report
+    from sentinel.report.run_report import MAX_DATA_BYTES, collect_report
     from sentinel.web.report_page import fixed_bytes, render_report
 
     if md + json + png + bool(figure) > 1:
@@ -89,7 +89,7 @@ def report(  # noqa: PLR0913, PLR0917 - the options of the command
     opened = open_runs("report", runs, config, name)
     data = collect_report(opened, include_samples=samples, max_bytes=max_bytes)
     if md:
-        from sentinel.insight.markdown_report import markdown_report
+        from sentinel.report.markdown import markdown_report
 
         write_text("report", markdown_report(data), output or _STANDARD_OUTPUT)
     elif json:
@@ -116,7 +116,7 @@ def _write_figure(
     """Write the figure of that name, or print the names. Exits with an error."""
     from sentinel.cli._terminal import escape_unprintable
     from sentinel.insight.figures import save_figure
-    from sentinel.insight.run_figures import draw_figure, figure_names
+    from sentinel.report.run_figures import draw_figure, figure_names
 
     if name == "list":
         names = figure_names(runs)

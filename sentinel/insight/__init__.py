@@ -1,7 +1,7 @@
-"""What is worked out for people: reports, comparisons, and measurements of a model.
+"""Measurements of a model, and the importance of hyper-parameters.
 
-Reports and comparisons read stored runs. The measurements are functions that take the objects of a
-trainer or of a notebook, and need the extra `train-sentinel[insight]`.
+The functions take the objects of a trainer or of a notebook, or stored runs. They need the extra
+`train-sentinel[insight]`.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sentinel.insight.run_settings import MAX_LEVELS, OTHER, Setting
+from sentinel.store.run_settings import MAX_LEVELS, OTHER, Setting
 
 Array = npt.NDArray[np.float64]
 

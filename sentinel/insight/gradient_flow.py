@@ -6,9 +6,9 @@ from dataclasses import astuple, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from sentinel.client.capture.layer_measurement import Layers, Measurement, plan_layers
-from sentinel.insight.artifact import current_run_directory, save_artifact
 from sentinel.insight.result import Result
 from sentinel.signals.layer_statistics import LayerSum, by_layer, layer_values
+from sentinel.store.artifact import current_run_directory, save_artifact
 
 if TYPE_CHECKING:
     from torch import nn

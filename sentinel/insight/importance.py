@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from sentinel.insight.result import Result
 from sentinel.insight.run_collection import Statistic, collect_runs
-from sentinel.insight.run_settings import Setting, SettingTable, flat_settings, tabulate
 from sentinel.signals.catalogue import better_value
+from sentinel.store.run_settings import Setting, SettingTable, flat_settings, tabulate
 
 if TYPE_CHECKING:
     from sentinel.insight.bootstrap_forest import Array, ForestResult

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from sentinel.client.session import CurrentSession
-from sentinel.insight.artifact import current_run_directory, save_artifact
 from sentinel.insight.directions import (
     PlacedDirection,
     Snapshot,
@@ -40,6 +39,7 @@ from sentinel.insight.surface_progress import SurfaceProgress, start_progress
 from sentinel.insight.time_limit import OutOfTimeError
 from sentinel.model.json_safe import finite_values
 from sentinel.signals.framework_config import short_model_name
+from sentinel.store.artifact import current_run_directory, save_artifact
 
 if TYPE_CHECKING:
     from torch import nn

@@ -12,8 +12,6 @@ from math import isfinite, nan
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from sentinel.insight.comparison import summarize
-from sentinel.insight.run_settings import to_value
 from sentinel.model.json_safe import parse_object
 from sentinel.model.record import Event, Record
 from sentinel.readers.format_detection import open_log
@@ -21,8 +19,10 @@ from sentinel.readers.log_file import open_log_file
 from sentinel.readers.log_folder import find_logs, read_error_text
 from sentinel.readers.rows import row_step
 from sentinel.signals.catalogue import POSITION_KEYS, SIGNALS, better_value, canonical_name
+from sentinel.store.curve_results import curve_results
 from sentinel.store.database import NewerSchemaError
 from sentinel.store.run_reader import RunReader
+from sentinel.store.run_settings import to_value
 from sentinel.store.run_summary import ACTIVE_STATES, SUMMARY_NAME
 from sentinel.transport.paths import (
     DATABASE_NAME,
@@ -264,7 +264,7 @@ def _value(
 ) -> float | None:
     """The value of a curve that counts; NaN if that is not finite, None without any value."""
     better = wanted.better or better_value(name)
-    summary = summarize(curve, better, signal)
+    summary = curve_results(curve, better, signal)
     last: float | None = summary["last"]
     if wanted.statistic == "best":
         if not better:

@@ -538,7 +538,7 @@ def _described(path: _Path, places: Matrix) -> dict[str, Any]:
 
 def _store(result: Trajectory) -> None:
     """Store the result with the run that is monitored in this process, if there is one."""
-    from sentinel.insight.artifact import current_run_directory, save_artifact  # noqa: PLC0415
+    from sentinel.store.artifact import current_run_directory, save_artifact  # noqa: PLC0415
 
     directory = current_run_directory() if result.runs else None
     if directory is not None:

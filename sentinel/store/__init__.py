@@ -1,1 +1,1 @@
-"""The agent's SQLite database."""
+"""What is stored of runs: the SQLite database, summaries, notes, baselines and results of insight."""

@@ -12,8 +12,8 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from sentinel.insight.compared_results import compared_results
-from sentinel.insight.comparison import AXES, MAX_RUNS, Axis, ComparedRun, Window, compare
+from sentinel.report.compared_results import compared_results
+from sentinel.report.comparison import AXES, MAX_RUNS, Axis, ComparedRun, Window, compare
 from sentinel.store.database import NewerSchemaError
 from sentinel.web.responses import json_response
 from sentinel.web.run_routes import RunView, optional_float, whole_number

@@ -8,7 +8,7 @@ from pathlib import Path
 from threading import Event as Flag
 from typing import Any
 
-from sentinel.insight.run_settings import Value, flat_settings, value_text
+from sentinel.store.run_settings import Value, flat_settings, value_text
 from sentinel.store.run_summary import READING, RunEntry
 
 log = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from sentinel.insight.artifact import make_artifact, shown_data
+from sentinel.store.artifact import make_artifact, shown_data
 from sentinel.transport.replaced_file import replace_file
 from sentinel.web.module_bundle import bundle, read_static
 from sentinel.web.static_files import plotly_file
@@ -64,7 +64,7 @@ _PAGE = """\
 
 
 def render_report(report: Mapping[str, Any], *, with_charts: bool = True) -> str:
-    """The file for the data of `sentinel.insight.run_report.collect_report`, as UTF-8 text.
+    """The file for the data of `sentinel.report.run_report.collect_report`, as UTF-8 text.
 
     Without plotly, or without `with_charts`, its curves are small pictures.
     """

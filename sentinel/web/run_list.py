@@ -9,8 +9,8 @@ from math import inf
 from time import monotonic
 from typing import Any
 
-from sentinel.insight.run_settings import Value, value_text
 from sentinel.model.json_safe import parse_object
+from sentinel.store.run_settings import Value, value_text
 from sentinel.store.run_summary import ACTIVE_STATES, HEALTH_ORDER, READING, UNFINISHED, RunEntry
 from sentinel.web.listed_settings import setting_order
 

@@ -25,14 +25,14 @@ from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 from starlette.types import Receive, Scope, Send
 
-from sentinel.insight.artifact import (
+from sentinel.notify.report_process import ReportError, build_report, report_file_name
+from sentinel.store.artifact import (
     ArtifactError,
     artifact_mark,
     list_artifacts,
     load_artifact,
     shown_data,
 )
-from sentinel.notify.report_process import ReportError, build_report, report_file_name
 from sentinel.store.database import NewerSchemaError
 from sentinel.store.notes import NOTE_NAME
 from sentinel.store.run_reader import RunReader

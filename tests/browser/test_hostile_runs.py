@@ -18,7 +18,7 @@ from support.run_databases import write_records
 from support.serve_command import serve_command
 from support.stored_homes import write_run
 
-from sentinel.insight.artifact import save_artifact
+from sentinel.store.artifact import save_artifact
 
 pytestmark = [pytest.mark.fault("X7"), pytest.mark.timeout(1200)]
 

@@ -14,8 +14,8 @@ from support.layer_records import layer_record
 from support.run_databases import write_records
 from support.stored_homes import write_run
 
-from sentinel.insight.artifact import save_artifact
 from sentinel.metrics.stored_state import stored_state
+from sentinel.store.artifact import save_artifact
 from sentinel.store.run_reader import RunReader
 from sentinel.web.agent_site import AgentSite
 from sentinel.web.home_site import HomeSite

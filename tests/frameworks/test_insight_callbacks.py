@@ -13,7 +13,7 @@ from side_effects import random_state, seed, weights
 
 import sentinel
 from sentinel.client.session import current_session
-from sentinel.insight.artifact import list_artifacts, load_artifact
+from sentinel.store.artifact import list_artifacts, load_artifact
 
 need("trl", "transformers", "datasets", "peft", "scipy")
 import tiny_models
@@ -211,7 +211,7 @@ def test_a_resumed_training_continues_the_path(tokens, tmp_path, capsys):
 
 
 def test_results_are_stored_and_logged_with_the_monitored_run(build, recorded):
-    from sentinel.insight.artifact import current_run_directory
+    from sentinel.store.artifact import current_run_directory
 
     surfaces = LossSurfaceCallback(every=3, sharpness=True, at_end=False, **SMALL)
     path = TrajectoryCallback(every=1)

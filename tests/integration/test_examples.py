@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from support.rank_processes import until
 
-from sentinel.insight.artifact import list_artifacts
 from sentinel.model.record import Event
+from sentinel.store.artifact import list_artifacts
 from sentinel.store.database import connect
 from sentinel.store.history import History
 

@@ -7,7 +7,7 @@ from math import cos, exp, hypot, isfinite, nan, sin
 from pathlib import Path
 from typing import Any
 
-from sentinel.insight.artifact import save_artifact
+from sentinel.store.artifact import save_artifact
 
 LAYERS = [
     "embed_tokens",

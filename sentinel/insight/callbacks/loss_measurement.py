@@ -21,7 +21,6 @@ import torch
 import sentinel
 from sentinel.client import guard
 from sentinel.client.session import CurrentSession
-from sentinel.insight.artifact import current_run_directory, save_artifact
 from sentinel.insight.callbacks.time_budget import TimeBudget
 from sentinel.insight.loss_surface import ARROWS, EVALUATIONS_1D, EVALUATIONS_2D, loss_surface
 from sentinel.insight.model_state import preserved
@@ -29,6 +28,7 @@ from sentinel.insight.parameters import Selection, select_parameters
 from sentinel.insight.rank_exchange import RankExchange
 from sentinel.insight.sharpness import sharpness
 from sentinel.insight.time_limit import OutOfTimeError
+from sentinel.store.artifact import current_run_directory, save_artifact
 
 DEFAULT_SHARE = 0.05
 """Share of the wall time of a training that a callback takes at most."""

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from sentinel.client import guard
-from sentinel.insight.artifact import current_run_directory, save_artifact
 from sentinel.insight.callbacks.loss_measurement import MAX_RESULTS, check_settings, say
 from sentinel.insight.callbacks.recorder_state import (
     FILE_NAME,
@@ -16,6 +15,7 @@ from sentinel.insight.callbacks.recorder_state import (
     write_recorder_state,
 )
 from sentinel.insight.trajectory_recorder import TrajectoryRecorder
+from sentinel.store.artifact import current_run_directory, save_artifact
 
 
 class Recording:

@@ -6,8 +6,8 @@ import pytest
 from support.insight_results import surface
 
 from sentinel.agent.home_sync import HomeSync
-from sentinel.insight.artifact import list_artifacts, save_artifact
 from sentinel.store import database
+from sentinel.store.artifact import list_artifacts, save_artifact
 from sentinel.store.history import History
 from sentinel.store.relocation import replace_with_nothing
 from sentinel.store.retention import HistoryRetention

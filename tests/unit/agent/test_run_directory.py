@@ -13,9 +13,9 @@ from support.insight_results import surface
 from sentinel.agent import run_directory
 from sentinel.agent.registration import AgentRegistration, AlreadyServedError
 from sentinel.agent.run_directory import RunDirectory, remove_shared_files
-from sentinel.insight.artifact import list_artifacts, save_artifact
 from sentinel.model.counters import Counters
 from sentinel.model.record import Record
+from sentinel.store.artifact import list_artifacts, save_artifact
 from sentinel.store.database import connect
 from sentinel.store.history import History
 from sentinel.store.retention import HistoryRetention

@@ -8,7 +8,7 @@ from safetensors.torch import save_file
 from typer.testing import CliRunner
 
 from sentinel.cli.main import app
-from sentinel.insight.artifact import list_artifacts
+from sentinel.store.artifact import list_artifacts
 from sentinel.transport.paths import run_dir
 
 NETS = """

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from sentinel.cli.main import app
 from sentinel.insight import TrajectoryRecorder
-from sentinel.insight.artifact import save_artifact
+from sentinel.store.artifact import save_artifact
 from sentinel.transport.paths import run_dir
 
 

@@ -30,16 +30,16 @@ from torch.nn import functional
 import sentinel
 from sentinel.client.session import CurrentSession
 from sentinel.insight import LossSurface, TrajectoryRecorder, loss_surface, sharpness, trajectory
-from sentinel.insight.artifact import (
+from sentinel.insight.directions import Direction
+from sentinel.insight.sampling import denser_near
+from sentinel.insight.surface_error import SurfaceError
+from sentinel.model.record import Event, Record
+from sentinel.store.artifact import (
     current_run_directory,
     list_artifacts,
     load_artifact,
     save_artifact,
 )
-from sentinel.insight.directions import Direction
-from sentinel.insight.sampling import denser_near
-from sentinel.insight.surface_error import SurfaceError
-from sentinel.model.record import Event, Record
 from sentinel.transport.ring_layout import WORD_ACTIVITY_COUNT
 
 QUIET: dict[str, Any] = {"cache": False, "progress": None}

@@ -17,9 +17,9 @@ from support.fake_device import Ops, waiting_operations
 from torch import nn
 
 import sentinel
-from sentinel.insight.artifact import current_run_directory, list_artifacts, load_artifact
 from sentinel.insight.saved_weights import CheckpointError
 from sentinel.insight.trajectory import Trajectory, TrajectoryRecorder, trajectory
+from sentinel.store.artifact import current_run_directory, list_artifacts, load_artifact
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -15,7 +15,7 @@ from support.insight_results import surface
 from support.results import RUN
 from support.web_servers import TIMEOUT_SECONDS, StubReader, get, servers
 
-from sentinel.insight.artifact import save_artifact
+from sentinel.store.artifact import save_artifact
 from sentinel.web import worker_pool
 from sentinel.web.agent_site import AgentSite
 from sentinel.web.run_routes import MAX_READS_PER_RUN, RunView

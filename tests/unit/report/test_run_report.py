@@ -8,11 +8,11 @@ import pytest
 from support.insight_results import layers, line, surface, trajectory
 from support.stored_homes import write_run
 
-from sentinel.insight.artifact import save_artifact
-from sentinel.insight.markdown_report import markdown_report
-from sentinel.insight.result_text import layers_text, result_text
-from sentinel.insight.run_report import ReportedRun, collect_report
 from sentinel.metrics.stored_state import stored_state
+from sentinel.report.markdown import markdown_report
+from sentinel.report.run_report import ReportedRun, collect_report
+from sentinel.store.artifact import save_artifact
+from sentinel.store.result_text import layers_text, result_text
 from sentinel.store.run_reader import RunReader
 
 

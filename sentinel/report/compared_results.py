@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from sentinel.insight.artifact import ArtifactError, list_artifacts, load_artifact, shown_data
+from sentinel.store.artifact import ArtifactError, list_artifacts, load_artifact, shown_data
 
 log = logging.getLogger(__name__)
 

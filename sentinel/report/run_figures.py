@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sentinel.insight.artifact import TITLES, ArtifactError, list_artifacts, load_artifact
-from sentinel.insight.compared_results import compared_results
 from sentinel.insight.figures import (
     COLUMN_INCHES,
     PICTURES,
@@ -16,7 +14,9 @@ from sentinel.insight.figures import (
     plot_curves,
     plot_layers,
 )
-from sentinel.insight.run_report import ReportedRun
+from sentinel.report.compared_results import compared_results
+from sentinel.report.run_report import ReportedRun
+from sentinel.store.artifact import TITLES, ArtifactError, list_artifacts, load_artifact
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

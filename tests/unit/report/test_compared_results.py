@@ -6,9 +6,9 @@ import pytest
 import torch
 from support.insight_results import surface, trajectory
 
-from sentinel.insight.artifact import save_artifact
-from sentinel.insight.compared_results import compared_results
 from sentinel.insight.trajectory_recorder import TrajectoryRecorder
+from sentinel.report.compared_results import compared_results
+from sentinel.store.artifact import save_artifact
 
 
 @pytest.fixture

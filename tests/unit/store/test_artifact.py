@@ -14,8 +14,8 @@ import pytest
 from support.stored_homes import write_run
 
 import sentinel
-from sentinel.insight import artifact
-from sentinel.insight.artifact import (
+from sentinel.store import artifact
+from sentinel.store.artifact import (
     ArtifactError,
     artifact_mark,
     copy_artifacts,

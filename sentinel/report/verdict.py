@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from sentinel.insight.comparison import capitalized, health_of, run_seconds
 from sentinel.model.clean_text import clean
 from sentinel.model.quantity_text import format_duration, format_number
+from sentinel.report.comparison import capitalized, health_of, run_seconds
 from sentinel.store.cases import urgency
 
 JsonObject = dict[str, Any]

@@ -14,19 +14,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from sentinel.insight.artifact import ArtifactError, list_artifacts, load_artifact, shown_data
-from sentinel.insight.compared_results import compared_results
-from sentinel.insight.comparison import (
+from sentinel.model.json_safe import json_safe
+from sentinel.report.compared_results import compared_results
+from sentinel.report.comparison import (
     GROUPS,
     Axis,
     ComparedRun,
     SeriesReader,
     compare,
-    summarize,
 )
-from sentinel.insight.verdict import judge
-from sentinel.model.json_safe import json_safe
+from sentinel.report.verdict import judge
 from sentinel.signals.catalogue import better_value
+from sentinel.store.artifact import ArtifactError, list_artifacts, load_artifact, shown_data
+from sentinel.store.curve_results import curve_results
 
 JsonObject = dict[str, Any]
 
@@ -189,7 +189,7 @@ def _result(signal: JsonObject, curve: JsonObject | None) -> JsonObject:
         "unit": signal.get("unit", ""),
         "group": signal["group"],
         "better": better,
-        **summarize(curve or {"x": [], "mean": []}, better, signal),
+        **curve_results(curve or {"x": [], "mean": []}, better, signal),
     }
 
 

@@ -4,8 +4,9 @@ from math import isnan
 
 import pytest
 
-from sentinel.insight.comparison import ComparedRun, compare, health_of, summarize
-from sentinel.insight.markdown_report import case_count_text
+from sentinel.report.comparison import ComparedRun, compare, health_of
+from sentinel.report.markdown import case_count_text
+from sentinel.store.curve_results import curve_results
 
 
 def curve(values, x=None, **fields):
@@ -95,7 +96,7 @@ def test_the_level_of_a_resumed_run_is_that_of_its_last_attempt():
     x = [*range(100), *range(90, 100)]
     resumed = curve([5.0] * 100 + [1.0] * 10, x=x, attempt=[0] * 100 + [1] * 10)
 
-    assert summarize(resumed, "lower")["final"] == 1.0
+    assert curve_results(resumed, "lower")["final"] == 1.0
 
 
 def test_runs_of_different_lengths_are_compared_where_both_have_values():
@@ -113,26 +114,26 @@ def test_runs_of_different_lengths_are_compared_where_both_have_values():
 def test_a_spike_within_a_bucket_counts_as_the_best_or_the_highest_value():
     one = curve([3.0, 2.0]) | {"min": [3.0, 0.5], "max": [9.0, 2.0], "is_raw": False}
 
-    summary = summarize(one, "lower")
+    summary = curve_results(one, "lower")
 
     assert (summary["best"], summary["best_x"], summary["max"]) == (0.5, 1, 9.0)
 
 
 def test_values_that_are_missing_are_left_out():
-    summary = summarize(curve([None, 2.0, None]), "lower")
+    summary = curve_results(curve([None, 2.0, None]), "lower")
 
     assert (summary["first"], summary["last"], summary["last_x"]) == (2.0, 2.0, 1)
-    assert summarize(curve([None]), "lower")["last"] is None
+    assert curve_results(curve([None]), "lower")["last"] is None
 
 
 def test_a_last_value_that_is_not_finite_is_shown_as_such():
     bad = curve([2.0, 1.0, None], bad=[2])
     for signal in (None, {"latest": None, "bad_count": 4}):
-        summary = summarize(bad, "lower", signal)
+        summary = curve_results(bad, "lower", signal)
         assert isnan(summary["last"])
         assert (summary["best"], summary["last_x"]) == (1.0, 2)
     assert summary["bad_count"] == 4
-    assert summarize(bad, "lower", {"latest": 0.5, "bad_count": 1})["last"] == 0.5
+    assert curve_results(bad, "lower", {"latest": 0.5, "bad_count": 1})["last"] == 0.5
     runs = [compared("a", curves={"loss": bad}), compared("b", curves={"loss": curve([1.0] * 9)})]
     (loss,) = compare(runs)["metrics"]
     assert loss["common_x"] == 2

@@ -1,6 +1,6 @@
 """Tests of the verdict on a run."""
 
-from sentinel.insight.verdict import judge
+from sentinel.report.verdict import judge
 
 RESULTS = [
     {"signal": "loss", "label": "Loss", "better": "lower", "first": 4.0, "last": 1.25},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sentinel.insight.run_settings import Setting, flat_settings, tabulate, to_value
+from sentinel.store.run_settings import Setting, flat_settings, tabulate, to_value
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sentinel.insight.markdown_report import markdown_report
+from sentinel.report.markdown import markdown_report
 
 CASE = {
     "name": "r/kl_blowup#1",

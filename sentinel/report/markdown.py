@@ -9,9 +9,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import isnan
 from typing import Any
 
-from sentinel.insight.result_text import layers_text, result_text
 from sentinel.model.clean_text import clean
 from sentinel.model.quantity_text import format_duration, format_number, format_time
+from sentinel.store.result_text import layers_text, result_text
 
 JsonObject = Mapping[str, Any]
 

@@ -1,0 +1,1 @@
+"""Reports and comparisons of runs: what pages, commands and files show of stored results."""
