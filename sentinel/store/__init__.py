@@ -1,1 +1,1 @@
-"""What is stored of runs: the SQLite database, summaries, notes, baselines and results of insight."""
+"""What is stored of runs: the SQLite database, summaries, notes and results of insight."""
