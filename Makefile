@@ -26,7 +26,7 @@ static = wrong=; \
 	$(PY) -m ruff format --check . || wrong="$$wrong layout"; \
 	$(PY) -m mypy || wrong="$$wrong types"; \
 	.venv/bin/lint-imports >/dev/null || { .venv/bin/lint-imports; wrong="$$wrong layers"; }; \
-	$(PY) -m sentinel.generate --check || wrong="$$wrong generated-files"
+	$(PY) -m tools.generate --check || wrong="$$wrong generated-files"
 result = test -z "$$wrong" || { echo "make $@ failed at:$$wrong"; exit 1; }
 # The static stages run beside the tests. The last lines name what was not tested.
 everything = wrong=; { $(static); $(result); } >.static.log 2>&1 & static=$$!; \
@@ -56,7 +56,7 @@ lint: ready-test ## Style, types, layers and generated files only
 	@$(static); $(result)
 
 generate: ready-test ## Write rules, dashboards and reference pages from the catalogue
-	@$(PY) -m sentinel.generate
+	@$(PY) -m tools.generate
 
 bench: ready-test ## Measure cost and detection beside other tools; no pass or fail
 	@for file in benchmarks/*.py; do echo "== $$file"; $(PY) "$$file" || exit 1; done
@@ -73,7 +73,7 @@ fuzz: ready-test ## Try every property with 100 times as many examples
 
 clean: ## Remove everything that make created, .venv included
 	rm -rf .venv .venv-trl-0.12 .demo .mypy_cache .ruff_cache .pytest_cache .hypothesis .static.log build dist
-	find sentinel tests benchmarks examples scripts -name __pycache__ -prune -exec rm -rf {} +
+	find sentinel tools tests benchmarks examples scripts -name __pycache__ -prune -exec rm -rf {} +
 
 ready-demo:
 	@$(PYTHON) scripts/prepare.py demo

@@ -6,10 +6,10 @@ import pytest
 from playwright.sync_api import expect
 from support.results import make_result, step_result
 
-from sentinel.generate.sample_exposition import FOLLOWER_STATUS
 from sentinel.metrics.exposition import Exposition
 from sentinel.model.counters import Counters
 from sentinel.model.record import Event
+from tools.generate.sample_exposition import FOLLOWER_STATUS
 
 METADATA = {"world_size": 4.0, "local_world_size": 2.0}
 

@@ -9,13 +9,13 @@ from prometheus_client.utils import floatToGoString
 from support.results import DIAGNOSIS, RUN, make_incident, make_result, make_spread, step_result
 
 from sentinel.config.plugins import load_classes
-from sentinel.generate.sample_exposition import HEAD_STATUS, SAMPLE_NODE
 from sentinel.metrics.exposition import Exposition
 from sentinel.model.counters import COUNTER_FAMILIES, Counters
 from sentinel.model.notification import Notification, NotificationReason
 from sentinel.model.record import Event, Record
 from sentinel.pipeline.engine import Result
 from sentinel.signals.catalogue import SIGNALS
+from tools.generate.sample_exposition import HEAD_STATUS, SAMPLE_NODE
 
 START = 1_700_000_000.0
 SCRAPE_SECONDS = 30.0

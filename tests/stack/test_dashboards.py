@@ -14,7 +14,7 @@ from prometheus import Prometheus
 from scenario import END, START, openmetrics
 from support.results import RUN
 
-from sentinel.generate.dashboards import CLUSTER_AGENTS
+from tools.generate.dashboards import CLUSTER_AGENTS
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(1200)]
 

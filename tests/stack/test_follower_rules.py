@@ -14,10 +14,10 @@ from prometheus_client.parser import text_string_to_metric_families as parse
 from support.results import make_result, step_result
 
 from sentinel.config.plugins import load_classes
-from sentinel.generate.sample_exposition import FOLLOWER_STATUS, HEAD_STATUS, SAMPLE_NODE
 from sentinel.metrics.exposition import Exposition
 from sentinel.model.counters import COUNTER_FAMILIES, Counters
 from sentinel.model.record import Event
+from tools.generate.sample_exposition import FOLLOWER_STATUS, HEAD_STATUS, SAMPLE_NODE
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(1200)]
 

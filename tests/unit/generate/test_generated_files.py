@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from sentinel.config.plugins import load_modules
-from sentinel.generate.__main__ import documents, main, stale_paths, write_documents
-from sentinel.generate.agent_alerts import AGENT_ALERTS
-from sentinel.generate.cause_docs import cause_docs
-from sentinel.generate.detector_docs import detector_docs
+from tools.generate.__main__ import documents, main, stale_paths, write_documents
+from tools.generate.agent_alerts import AGENT_ALERTS
+from tools.generate.cause_docs import cause_docs
+from tools.generate.detector_docs import detector_docs
 
 ROOT = Path(__file__).parents[3]
 DOCUMENTS = documents()

@@ -9,15 +9,15 @@ from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families as parse
 from support.results import incident_result, make_incident, make_result, step_result
 
-from sentinel.generate.detector_docs import detector_docs
-from sentinel.generate.metrics_reference import metrics_page
-from sentinel.generate.sample_exposition import SAMPLE_NODE, sample_metrics
 from sentinel.metrics.exposition import Exposition
 from sentinel.model.counters import COUNTER_FAMILIES, Counters
 from sentinel.model.finding import Severity
 from sentinel.model.record import Event
 from sentinel.signals.catalogue import SIGNAL_GROUPS, SIGNALS
 from sentinel.signals.key_map import FRAMEWORK_KEYS
+from tools.generate.detector_docs import detector_docs
+from tools.generate.metrics_reference import metrics_page
+from tools.generate.sample_exposition import SAMPLE_NODE, sample_metrics
 
 ROOT = Path(__file__).parents[3]
 PAGE = metrics_page(detector_docs())

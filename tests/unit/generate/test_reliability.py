@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from sentinel.generate.reliability import REGISTRY_PATH, reliability_page
+from tools.generate.reliability import REGISTRY_PATH, reliability_page
 
 ROOT = Path(__file__).parents[3]
 FAULT = """

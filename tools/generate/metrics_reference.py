@@ -7,8 +7,6 @@ from types import MappingProxyType
 
 from prometheus_client.metrics_core import Metric
 
-from sentinel.generate.detector_docs import DetectorDoc
-from sentinel.generate.sample_exposition import sample_metrics
 from sentinel.signals.catalogue import SIGNAL_GROUPS, SIGNALS, CombineRule, Signal
 from sentinel.signals.key_map import (
     FRAMEWORK_KEYS,
@@ -17,6 +15,8 @@ from sentinel.signals.key_map import (
     KeyMapping,
 )
 from sentinel.signals.kl import KL_USAGES, infer_kl_kind
+from tools.generate.detector_docs import DetectorDoc
+from tools.generate.sample_exposition import sample_metrics
 
 _NOTE = (
     "<!-- Written by `make generate` from `sentinel/signals` and `sentinel/metrics`; edit those "

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from sentinel.config.plugins import load_classes, load_modules
-from sentinel.generate.detector_docs import parse_paragraphs
 from sentinel.model.diagnosis import MIN_CONFIDENCE, CaseContext
 from sentinel.pipeline.diagnose import MAX_CONFIDENCE
+from tools.generate.detector_docs import parse_paragraphs
 
 _PAGE_HEADER = f"""\
 # Diagnosis
 
-<!-- Written by `make generate` from `sentinel/causes` and `sentinel/generate/cause_docs.py`. -->
+<!-- Written by `make generate` from `sentinel/causes` and `tools/generate/cause_docs.py`. -->
 
 A detector reports what is wrong; a cause explains why. If incidents of one run may have one cause,
 they are sent [as one case](incidents.md#cases), in one notification: the cause, its confidence, the

@@ -1,20 +1,20 @@
-"""`python -m sentinel.generate [--check]`: write or check the generated files."""
+"""`python -m tools.generate [--check]`: write or check the generated files."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
 
-from sentinel.generate import panels
-from sentinel.generate.agent_alerts import AGENT_ALERTS
-from sentinel.generate.cause_docs import cause_docs, diagnosis_page
-from sentinel.generate.dashboards import run_health_dashboard
-from sentinel.generate.detector_docs import detector_docs, detectors_page
-from sentinel.generate.layers import with_layers
-from sentinel.generate.metrics_reference import metrics_page
-from sentinel.generate.prometheus_rules import prometheus_rules
-from sentinel.generate.reliability import reliability_page
-from sentinel.generate.runbooks import runbook_pages
+from tools.generate import panels
+from tools.generate.agent_alerts import AGENT_ALERTS
+from tools.generate.cause_docs import cause_docs, diagnosis_page
+from tools.generate.dashboards import run_health_dashboard
+from tools.generate.detector_docs import detector_docs, detectors_page
+from tools.generate.layers import with_layers
+from tools.generate.metrics_reference import metrics_page
+from tools.generate.prometheus_rules import prometheus_rules
+from tools.generate.reliability import reliability_page
+from tools.generate.runbooks import runbook_pages
 
 ROOT = Path(__file__).parents[2]
 RUNBOOK_DIR = "docs/runbooks"
@@ -61,7 +61,7 @@ def write_documents(root: Path) -> None:
 def main(arguments: list[str]) -> int:
     """Exit status: 0 if all is written or current, 1 if a file is stale, 2 on wrong usage."""
     if arguments not in ([], ["--check"]):
-        return _print_and_return("Usage: python -m sentinel.generate [--check]", 2)
+        return _print_and_return("Usage: python -m tools.generate [--check]", 2)
     if not (ROOT / "pyproject.toml").exists():
         return _print_and_return(f"{ROOT} is not a checkout of sentinel; nothing is written.", 2)
     if not panels.IS_SDK_INSTALLED:

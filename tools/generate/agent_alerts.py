@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sentinel.generate.case_alert import ACTIVE_SELECTOR
-from sentinel.generate.detector_docs import alert_name
+from tools.generate.case_alert import ACTIVE_SELECTOR
+from tools.generate.detector_docs import alert_name
 
 
 @dataclass(frozen=True)

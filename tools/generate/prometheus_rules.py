@@ -10,9 +10,9 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from sentinel.generate.agent_alerts import AgentAlert
-from sentinel.generate.case_alert import NOT_IN_A_CASE, case_rule
-from sentinel.generate.detector_docs import DetectorDoc
+from tools.generate.agent_alerts import AgentAlert
+from tools.generate.case_alert import NOT_IN_A_CASE, case_rule
+from tools.generate.detector_docs import DetectorDoc
 
 DOCS = "https://github.com/train-sentinel/train-sentinel/blob/main/docs"
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from sentinel.generate.agent_alerts import AgentAlert
-from sentinel.generate.cause_docs import CauseDoc, cause_page, possible_causes
-from sentinel.generate.detector_docs import DetectorDoc
 from sentinel.signals.catalogue import CombineRule
 from sentinel.signals.setting_names import SETTING_NAMES
+from tools.generate.agent_alerts import AgentAlert
+from tools.generate.cause_docs import CauseDoc, cause_page, possible_causes
+from tools.generate.detector_docs import DetectorDoc
 
 _NOTE = "<!-- Written by `make generate`; edit {source} instead. -->"
 
@@ -79,7 +79,7 @@ def _checks(doc: DetectorDoc) -> Iterator[str]:
 
 def _agent_alert_page(alert: AgentAlert) -> Iterator[str]:
     title = alert.name.replace("_", " ").capitalize()
-    yield from (f"# {title}", "", _NOTE.format(source="`sentinel/generate/agent_alerts.py`"), "")
+    yield from (f"# {title}", "", _NOTE.format(source="`tools/generate/agent_alerts.py`"), "")
     yield from (_alert_line(alert.alert, alert.severity), "")
     yield from ("## What to do", "", alert.remedy, "", "## What to check", "")
     yield from (f"{number}. {check}" for number, check in enumerate(alert.checks, start=1))

@@ -6,8 +6,10 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from sentinel.generate.detector_docs import DetectorDoc
-from sentinel.generate.panels import (
+from sentinel.model.diagnosis import MIN_CONFIDENCE
+from sentinel.signals.catalogue import SIGNAL_GROUPS, SIGNALS, CombineRule, Signal
+from tools.generate.detector_docs import DetectorDoc
+from tools.generate.panels import (
     BAD,
     GOOD,
     WARN,
@@ -25,9 +27,7 @@ from sentinel.generate.panels import (
     table_panel,
     time_series_panel,
 )
-from sentinel.generate.prometheus_rules import diagnosis_url, runbook_url
-from sentinel.model.diagnosis import MIN_CONFIDENCE
-from sentinel.signals.catalogue import SIGNAL_GROUPS, SIGNALS, CombineRule, Signal
+from tools.generate.prometheus_rules import diagnosis_url, runbook_url
 
 RUN = '{run="$run"}'
 """Selects the series of the run that the dashboard shows."""

@@ -1,0 +1,1 @@
+"""Tools of the development of sentinel, which are not in its wheel."""
