@@ -9,10 +9,24 @@ const COLUMNS_READING_MS = 600;
 // `filter` is that of the list, `columns` are chosen already; `onChange` gets the new ones at once.
 export function openColumnsDialog(filter, columns, onChange) {
   const chosen = [...columns];
-  const search = setAttributes(element("input", "", "input"), { type: "search", placeholder: "Filter settings", "aria-label": "Filter settings" });
+  const search = setAttributes(element("input", "", "input"), {
+    type: "search",
+    placeholder: "Filter settings",
+    "aria-label": "Filter settings",
+  });
   const note = setAttributes(element("p", "The settings are being read.", "soft"), { role: "status" });
   const list = element("ul", "", "choices");
-  const dialog = openDialog("Columns", container("div", "", element("p", "Settings of these runs as columns of the list, by which it can be sorted and grouped.", "soft"), search, list, note));
+  const dialog = openDialog(
+    "Columns",
+    container(
+      "div",
+      "",
+      element("p", "Settings of these runs as columns of the list, by which it can be sorted and grouped.", "soft"),
+      search,
+      list,
+      note,
+    ),
+  );
   let known = [];
 
   const change = (name, isChosen) => {
@@ -27,7 +41,8 @@ export function openColumnsDialog(filter, columns, onChange) {
     const shown = known.filter(({ name }) => words.every((word) => name.toLowerCase().includes(word)));
     const focused = document.activeElement?.value;
     list.replaceChildren(...shown.map((setting) => settingChoice(setting, chosen, change)));
-    if (document.activeElement === document.body) [...list.querySelectorAll("input")].find(({ value }) => value === focused)?.focus();
+    if (document.activeElement === document.body)
+      [...list.querySelectorAll("input")].find(({ value }) => value === focused)?.focus();
     return shown;
   };
   const load = async () => {
@@ -40,7 +55,14 @@ export function openColumnsDialog(filter, columns, onChange) {
         known = all;
         show();
       }
-      setText(note, unread ? `The settings of ${formatCount(unread, "run")} are being read.` : known.length ? "" : "No setting of these runs is stored.");
+      setText(
+        note,
+        unread
+          ? `The settings of ${formatCount(unread, "run")} are being read.`
+          : known.length
+            ? ""
+            : "No setting of these runs is stored.",
+      );
       if (unread && dialog.isConnected) setTimeout(load, COLUMNS_READING_MS);
     } catch (error) {
       setText(note, error.message);
@@ -55,6 +77,11 @@ function settingChoice({ name, values, text }, chosen, change) {
   box.checked = chosen.includes(name);
   box.disabled = !box.checked && chosen.length >= COLUMNS_MAX;
   box.addEventListener("change", () => change(name, box.checked));
-  const facts = values > 1 ? `${formatCount(values, "value")}: ${text}` : values ? `all: ${text}` : "of none of these runs";
-  return container("li", "", container("label", values > 1 ? "" : "soft", box, element("code", name), element("span", facts, "soft")));
+  const facts =
+    values > 1 ? `${formatCount(values, "value")}: ${text}` : values ? `all: ${text}` : "of none of these runs";
+  return container(
+    "li",
+    "",
+    container("label", values > 1 ? "" : "soft", box, element("code", name), element("span", facts, "soft")),
+  );
 }

@@ -26,8 +26,13 @@ async function startComparePage() {
   page.replaceChildren(element("p", "Loading the runs.", "soft"));
   try {
     const comparison = await getJson(comparePath());
-    startComparison(comparison, (query) => getJson(comparePath(query)), (compared) => `runs/${encodeName(compared.run)}/`,
-      (compared, _index, path) => getJson(`runs/${encodeName(compared.run)}/${path}`), list);
+    startComparison(
+      comparison,
+      (query) => getJson(comparePath(query)),
+      (compared) => `runs/${encodeName(compared.run)}/`,
+      (compared, _index, path) => getJson(`runs/${encodeName(compared.run)}/${path}`),
+      list,
+    );
   } catch (error) {
     page.replaceChildren(element("p", error.message, "bad"));
   }

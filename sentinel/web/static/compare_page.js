@@ -1,7 +1,21 @@
 // Runs side by side: the settings that differ, problems, curves over each other, and results.
 import {
-  button, choice, container, createTable, element, emptyState, formatCount, formatTime, formatDuration, formatNumber,
-  formatOpenCount, formatTrainingEndCount, healthClass, isNumber, setAttributes, severityClass,
+  button,
+  choice,
+  container,
+  createTable,
+  element,
+  emptyState,
+  formatCount,
+  formatTime,
+  formatDuration,
+  formatNumber,
+  formatOpenCount,
+  formatTrainingEndCount,
+  healthClass,
+  isNumber,
+  setAttributes,
+  severityClass,
 } from "./dom.js";
 import { createFrame } from "./frame.js";
 import { report } from "./source.js";
@@ -13,9 +27,19 @@ import { axisOfSignal, axisSignal } from "./charts/horizontal_axis.js";
 import { highlightRun, runSample } from "./charts/run_lines.js";
 import { chartNumber, chartText } from "./charts/units.js";
 
-const COMPARED_AXES = [["step", "Step"], ["hours", "Hours"], ["tokens", "Tokens"]];
+const COMPARED_AXES = [
+  ["step", "Step"],
+  ["hours", "Hours"],
+  ["tokens", "Tokens"],
+];
 const COMPARED_GROUPS = {
-  main: "Main", training: "Training", policy: "Policy", reward: "Reward", evaluation: "Evaluation", logged: "Logged", machine: "Machine",
+  main: "Main",
+  training: "Training",
+  policy: "Policy",
+  reward: "Reward",
+  evaluation: "Evaluation",
+  logged: "Logged",
+  machine: "Machine",
 };
 const SECONDS_PER_HOUR = 3600;
 const MAX_CELL_CHARS = 200;
@@ -35,14 +59,23 @@ export function startComparison(comparison, load, runUrl, loadResult, lead = nul
   page.highlight = (index) => highlightRun(context, hidden.has(index) ? null : index);
   const curves = createComparedCurves(page);
   const sections = [
-    createComparedRuns(page), createComparedSettings(page), createComparedProblems(page), curves, createComparedMetrics(page),
+    createComparedRuns(page),
+    createComparedSettings(page),
+    createComparedProblems(page),
+    curves,
+    createComparedMetrics(page),
     ...createComparedInsight(page, loadResult),
   ];
   const frame = createFrame(sections);
   page.frame = frame;
   const title = formatCount(comparison.runs.length, "run");
   document.title = `Comparison of ${title}: sentinel`;
-  document.getElementById("topbar").replaceChildren(container("div", "name", lead, element("h1", `Comparison of ${title}`)), comparedBar(view, comparison));
+  document
+    .getElementById("topbar")
+    .replaceChildren(
+      container("div", "name", lead, element("h1", `Comparison of ${title}`)),
+      comparedBar(view, comparison),
+    );
   document.getElementById("page").replaceChildren(frame.element);
   frame.update(comparison);
 }
@@ -51,12 +84,28 @@ export function startComparison(comparison, load, runUrl, loadResult, lead = nul
 function comparedBar(view, { metrics }) {
   const axis = choice("Axis", COMPARED_AXES, (value) => view.set({ axis: value }));
   const signals = setAttributes(element("optgroup"), { label: "Values of a metric" });
-  signals.append(...metrics.map(({ signal, label }) => setAttributes(element("option", label), { value: axisOfSignal(signal) })));
+  signals.append(
+    ...metrics.map(({ signal, label }) => setAttributes(element("option", label), { value: axisOfSignal(signal) })),
+  );
   axis.append(signals);
-  const smoothing = setAttributes(element("input"), { type: "range", min: 0, max: 0.99, step: 0.01, "aria-label": "Smoothing" });
+  const smoothing = setAttributes(element("input"), {
+    type: "range",
+    min: 0,
+    max: 0.99,
+    step: 0.01,
+    "aria-label": "Smoothing",
+  });
   smoothing.addEventListener("input", () => view.set({ smoothing: Number(smoothing.value) }));
   const log = button("Log", () => view.set({ isLog: !view.isLog }), "small");
-  const theme = choice("Theme", [["auto", "Auto"], ["dark", "Dark"], ["light", "Light"]], (value) => view.set({ theme: value }));
+  const theme = choice(
+    "Theme",
+    [
+      ["auto", "Auto"],
+      ["dark", "Dark"],
+      ["light", "Light"],
+    ],
+    (value) => view.set({ theme: value }),
+  );
   const whole = button("Whole runs", () => view.set({ range: null }), "small");
   const show = () => {
     axis.value = view.axis;
@@ -67,7 +116,15 @@ function comparedBar(view, { metrics }) {
   };
   view.subscribe(show);
   show();
-  const bar = container("div", "toolbar shown", axis, whole, container("label", "", "Smoothing", smoothing), log, theme);
+  const bar = container(
+    "div",
+    "toolbar shown",
+    axis,
+    whole,
+    container("label", "", "Smoothing", smoothing),
+    log,
+    theme,
+  );
   return setAttributes(bar, { role: "toolbar", "aria-label": "View" });
 }
 
@@ -84,7 +141,15 @@ function comparedSource(comparison, load) {
     let found = start === null && !isExact ? whole.get(asked) : null;
     if (!found) {
       const signals = start === null && !isExact ? [] : [...new Set(names.map((name) => comparedCurve(name)[1]))];
-      found = (await load({ axis: asked, signals, start: start === null ? null : start * scale, end: end === null ? null : end * scale, points: isExact ? points : null })).series;
+      found = (
+        await load({
+          axis: asked,
+          signals,
+          start: start === null ? null : start * scale,
+          end: end === null ? null : end * scale,
+          points: isExact ? points : null,
+        })
+      ).series;
       if (start === null && !isExact) whole.set(asked, found);
     }
     const curves = names.map((name) => {
@@ -139,7 +204,12 @@ function runHeading(page, compared, index) {
 
 // While the pointer or the focus is in a node, the curves of its run stay and the others fade.
 function highlighting(node, page, index) {
-  for (const [event, shown] of [["pointerenter", index], ["focusin", index], ["pointerleave", null], ["focusout", null]]) {
+  for (const [event, shown] of [
+    ["pointerenter", index],
+    ["focusin", index],
+    ["pointerleave", null],
+    ["focusout", null],
+  ]) {
     node.addEventListener(event, () => page.highlight(shown));
   }
   return node;
@@ -147,7 +217,10 @@ function highlighting(node, page, index) {
 
 // A table with a column for each run.
 function createComparedTable(page, label, first) {
-  const table = createTable(label, [{ title: first, className: "key" }, ...page.comparison.runs.map(() => ({ title: "", className: "" }))]);
+  const table = createTable(label, [
+    { title: first, className: "key" },
+    ...page.comparison.runs.map(() => ({ title: "", className: "" })),
+  ]);
   const heads = table.element.querySelectorAll("th");
   page.comparison.runs.forEach((run, index) => heads[index + 1].replaceChildren(runHeading(page, run, index)));
   table.element.classList.add("compared");
@@ -168,32 +241,58 @@ function createComparedRuns(page) {
     ["Host", ({ host }) => host],
     ["Framework", ({ framework, algorithm }) => [framework, algorithm].filter(Boolean).join(", ")],
     ["Model", ({ model }) => model],
-  ].map(([title, of]) => ({ title, cells: runs.map(of) })).filter(({ cells }) => cells.some((cell) => cell));
+  ]
+    .map(([title, of]) => ({ title, cells: runs.map(of) }))
+    .filter(({ cells }) => cells.some((cell) => cell));
   const table = createTable("Runs", [{ title: "Run", className: "key" }, ...columns.map(({ title }) => title)]);
   table.element.classList.add("compared");
-  table.setRows(runs.map((compared, index) => [runHeading(page, compared, index), ...columns.map(({ cells }) => cells[index] || "-")]));
+  table.setRows(
+    runs.map((compared, index) => [
+      runHeading(page, compared, index),
+      ...columns.map(({ cells }) => cells[index] || "-"),
+    ]),
+  );
   return {
-    id: "runs", title: "Runs", element: table.element, update: () => {},
-    note: () => runs.map(({ name }) => name).join(", ").slice(0, MAX_CELL_CHARS), urgency: () => 0,
+    id: "runs",
+    title: "Runs",
+    element: table.element,
+    update: () => {},
+    note: () =>
+      runs
+        .map(({ name }) => name)
+        .join(", ")
+        .slice(0, MAX_CELL_CHARS),
+    urgency: () => 0,
   };
 }
 
 // How many cases a run has, and how many of them were never over.
 function comparedCases({ cases, open_cases: open, lasting_cases: lasting, training_lasting_cases: ofTraining }) {
   if (!cases) return "none";
-  return [String(cases), formatOpenCount(open + lasting, !open), formatTrainingEndCount(ofTraining)].filter(Boolean).join(", ");
+  return [String(cases), formatOpenCount(open + lasting, !open), formatTrainingEndCount(ofTraining)]
+    .filter(Boolean)
+    .join(", ");
 }
 
 function createComparedProblems(page) {
   const { problems } = page.comparison;
   const table = createComparedTable(page, "Problems", "Problem");
-  table.setRows(problems.map(({ title, cells }) => [title, ...cells.map((cases) => container("span", "row", ...cases.map(caseChip)))]));
+  table.setRows(
+    problems.map(({ title, cells }) => [
+      title,
+      ...cells.map((cases) => container("span", "row", ...cases.map(caseChip))),
+    ]),
+  );
   table.element.hidden = !problems.length;
   const none = emptyState("None of these runs has a case.");
   none.hidden = problems.length > 0;
   return {
-    id: "problems", title: "Problems", element: container("div", "", table.element, none), update: () => {},
-    note: () => (problems.length ? formatCount(problems.length, "kind") : "none"), urgency: () => 0,
+    id: "problems",
+    title: "Problems",
+    element: container("div", "", table.element, none),
+    update: () => {},
+    note: () => (problems.length ? formatCount(problems.length, "kind") : "none"),
+    urgency: () => 0,
   };
 }
 
@@ -206,15 +305,29 @@ function caseChip(pastCase) {
 function createComparedMetrics(page) {
   const { metrics } = page.comparison;
   const table = createComparedTable(page, "Metrics", "Metric");
-  table.setRows(metrics.map((metric) => [metricHeading(metric), ...metric.values.map((value, index) => metricCell(metric, value, index))]));
+  table.setRows(
+    metrics.map((metric) => [
+      metricHeading(metric),
+      ...metric.values.map((value, index) => metricCell(metric, value, index)),
+    ]),
+  );
   return {
-    id: "metrics", title: "Metrics", element: table.element, update: () => {},
-    note: () => "last value; the best run by the mean of its last tenth", urgency: () => 0,
+    id: "metrics",
+    title: "Metrics",
+    element: table.element,
+    update: () => {},
+    note: () => "last value; the best run by the mean of its last tenth",
+    urgency: () => 0,
   };
 }
 
 function metricHeading({ label, better }) {
-  return container("span", "", element("span", label), better && element("small", `${better} is better`, "soft nowrap"));
+  return container(
+    "span",
+    "",
+    element("span", label),
+    better && element("small", `${better} is better`, "soft nowrap"),
+  );
 }
 
 // The pill stands at the number by which a run is the best: the mean of its last tenth.
@@ -226,14 +339,20 @@ function metricCell(metric, value, index) {
   const text = (number) => (isNumber(number) ? chartText(number, metric.unit) : "NaN");
   // Of a metric with few values, the last one is all of the last tenth.
   const isSingle = value.final === value.last;
-  const level = !isSingle && container("small", isBest ? "best" : "soft", element("span", `last tenth ${text(value.final)}`), pill);
+  const level =
+    !isSingle && container("small", isBest ? "best" : "soft", element("span", `last tenth ${text(value.final)}`), pill);
   const details = [
     isNumber(value.best) && `best value ${text(value.best)} at ${chartNumber(value.best_x)}`,
     value.at_common !== null && value.at_common !== value.last && `common end ${text(value.at_common)}`,
     value.bad_count > 0 && `${formatCount(value.bad_count, "value")} NaN or infinite`,
   ].filter(Boolean);
-  return container("span", "", container("span", isBest && isSingle ? "number best" : "number", text(value.last), isSingle && pill), level,
-    ...details.map((detail) => element("small", detail, "soft")));
+  return container(
+    "span",
+    "",
+    container("span", isBest && isSingle ? "number best" : "number", text(value.last), isSingle && pill),
+    level,
+    ...details.map((detail) => element("small", detail, "soft")),
+  );
 }
 
 function createComparedCurves(page) {
@@ -242,21 +361,41 @@ function createComparedCurves(page) {
   const grid = new ChartGrid(context, "compared");
   // What the axis is called if it shows one of these.
   context.signalUnits = new Map(metrics.map(({ signal, unit }) => [signal, unit]));
-  const showRuns = () => grid.setCharts(metrics.map((metric) => {
-    const shown = metric.values.map((value, index) => index).filter((index) => metric.values[index] && !page.hidden.has(index));
-    return {
-      group: COMPARED_GROUPS[metric.group] ?? "Logged",
-      title: metric.label,
-      signals: shown.map((index) => ({
-        name: comparedName(index, metric.signal), label: metric.label, unit: metric.unit, legend: runs[index].name, color: index,
-      })),
-    };
-  }).filter(({ signals }) => signals.length));
+  const showRuns = () =>
+    grid.setCharts(
+      metrics
+        .map((metric) => {
+          const shown = metric.values
+            .map((value, index) => index)
+            .filter((index) => metric.values[index] && !page.hidden.has(index));
+          return {
+            group: COMPARED_GROUPS[metric.group] ?? "Logged",
+            title: metric.label,
+            signals: shown.map((index) => ({
+              name: comparedName(index, metric.signal),
+              label: metric.label,
+              unit: metric.unit,
+              legend: runs[index].name,
+              color: index,
+            })),
+          };
+        })
+        .filter(({ signals }) => signals.length),
+    );
   showRuns();
   return {
-    id: "curves", title: "Curves", update: () => {},
-    element: container("div", "", createRunLegend(page, showRuns), container("div", "row chart-bar", createChartFilter(grid, "compared-filter")), grid.element),
-    note: () => formatCount(metrics.length, "metric"), urgency: () => 0,
+    id: "curves",
+    title: "Curves",
+    update: () => {},
+    element: container(
+      "div",
+      "",
+      createRunLegend(page, showRuns),
+      container("div", "row chart-bar", createChartFilter(grid, "compared-filter")),
+      grid.element,
+    ),
+    note: () => formatCount(metrics.length, "metric"),
+    urgency: () => 0,
   };
 }
 
@@ -264,13 +403,17 @@ function createComparedCurves(page) {
 function createRunLegend(page, showRuns) {
   const { runs } = page.comparison;
   const items = runs.map(({ name }, index) => {
-    const item = button("", () => {
-      if (!page.hidden.delete(index)) page.hidden.add(index);
-      item.setAttribute("aria-pressed", String(!page.hidden.has(index)));
-      showRuns();
-      page.source.reset();
-      page.highlight(index);
-    }, "quiet small");
+    const item = button(
+      "",
+      () => {
+        if (!page.hidden.delete(index)) page.hidden.add(index);
+        item.setAttribute("aria-pressed", String(!page.hidden.has(index)));
+        showRuns();
+        page.source.reset();
+        page.highlight(index);
+      },
+      "quiet small",
+    );
     item.append(runSample(index), element("span", name));
     setAttributes(item, { "aria-pressed": "true", title: `Show or hide ${name} in the curves` });
     return highlighting(item, page, index);
@@ -285,10 +428,18 @@ function createComparedSettings(page) {
   table.element.hidden = !settings.length;
   const none = emptyState("No setting differs.");
   none.hidden = settings.length > 0;
-  const others = element("p", same ? `${formatCount(same, "setting")} ${same === 1 ? "is" : "are"} the same in all runs.` : "", "soft");
+  const others = element(
+    "p",
+    same ? `${formatCount(same, "setting")} ${same === 1 ? "is" : "are"} the same in all runs.` : "",
+    "soft",
+  );
   return {
-    id: "settings", title: "Settings that differ", element: container("div", "", table.element, none, others), update: () => {},
-    note: () => (settings.length ? formatCount(settings.length, "setting") : "none"), urgency: () => 0,
+    id: "settings",
+    title: "Settings that differ",
+    element: container("div", "", table.element, none, others),
+    update: () => {},
+    note: () => (settings.length ? formatCount(settings.length, "setting") : "none"),
+    urgency: () => 0,
   };
 }
 
@@ -303,15 +454,20 @@ function settingCell(value) {
 // Surfaces side by side, and paths in one plane, of the runs that have such results.
 function createComparedInsight(page, loadResult) {
   const { insight, runs } = page.comparison;
-  const has = (kind, least) => (insight?.results ?? []).filter((items) => items.some((item) => item.kind === kind)).length >= least;
+  const has = (kind, least) =>
+    (insight?.results ?? []).filter((items) => items.some((item) => item.kind === kind)).length >= least;
   const load = (index, id) => loadResult(runs[index], index, `api/insight/${encodeURIComponent(id)}`);
   const section = (id, title, draw) => {
     const body = element("div", "", "insight");
-    loadInsightDrawings().then(() => body.replaceChildren(draw())).catch((error) => body.replaceChildren(element("p", error.message, "bad")));
+    loadInsightDrawings()
+      .then(() => body.replaceChildren(draw()))
+      .catch((error) => body.replaceChildren(element("p", error.message, "bad")));
     return { id, title, element: body, update: () => {}, urgency: () => 0 };
   };
   return [
-    has("loss_surface", 1) && section("loss-surface", "Loss surfaces", () => insightDrawings["compared-surfaces"](page, insight.results, load)),
-    has("trajectory", 2) && section("trajectory", "Trajectories in one plane", () => insightDrawings["compared-paths"](page, insight)),
+    has("loss_surface", 1) &&
+      section("loss-surface", "Loss surfaces", () => insightDrawings["compared-surfaces"](page, insight.results, load)),
+    has("trajectory", 2) &&
+      section("trajectory", "Trajectories in one plane", () => insightDrawings["compared-paths"](page, insight)),
   ].filter(Boolean);
 }

@@ -8,8 +8,13 @@ let dialogCount = 0;
 export function openDialog(title, content, className = "") {
   const heading = element("h2", title);
   heading.id = `dialog-${++dialogCount}`;
-  const close = setAttributes(button("×", () => dialog.close(), "quiet close"), { "aria-label": "Close" });
-  const dialog = setAttributes(container("dialog", className, container("div", "heading", heading, close), content), { "aria-labelledby": heading.id });
+  const close = setAttributes(
+    button("×", () => dialog.close(), "quiet close"),
+    { "aria-label": "Close" },
+  );
+  const dialog = setAttributes(container("dialog", className, container("div", "heading", heading, close), content), {
+    "aria-labelledby": heading.id,
+  });
   const before = document.activeElement;
   dialog.addEventListener("close", () => {
     dialog.remove();

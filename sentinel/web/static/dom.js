@@ -75,8 +75,11 @@ export function createChangeCheck() {
 // a cell is a text, a number or an element.
 export function createTable(label, columns) {
   const heads = columns.map((column) => (typeof column === "string" ? { title: column } : column));
-  const titles = container("tr", "", ...heads.map(({ title, className }) =>
-    setAttributes(element("th", title, className), { scope: "col" })));
+  const titles = container(
+    "tr",
+    "",
+    ...heads.map(({ title, className }) => setAttributes(element("th", title, className), { scope: "col" })),
+  );
   const body = element("tbody");
   const table = container("table", "", container("thead", "", titles), body);
   const wide = setAttributes(container("div", "wide", table), { role: "region", "aria-label": label, tabindex: 0 });
@@ -104,7 +107,8 @@ export function formatNumber(value) {
   if (!Number.isFinite(value)) return String(value);
   const size = Math.abs(value);
   if (Number.isInteger(value) && size < 1e9) return size < 1e4 ? String(value) : value.toLocaleString("en-US");
-  if (size !== 0 && (size < 1e-4 || size >= 1e9)) return Number(value.toPrecision(3)).toExponential().replace("e+", "e");
+  if (size !== 0 && (size < 1e-4 || size >= 1e9))
+    return Number(value.toPrecision(3)).toExponential().replace("e+", "e");
   if (size >= 1e4) return Math.round(value).toLocaleString("en-US");
   return String(Number(value.toPrecision(4)));
 }
@@ -114,7 +118,9 @@ const isDated = document.getElementById("report-data") !== null;
 
 // A time in UTC, as in notifications, with its date; empty for a number that is no time.
 export function formatDate(seconds) {
-  return isNumber(seconds) && Math.abs(seconds) < 1e11 ? `${new Date(seconds * 1000).toISOString().slice(0, 19).replace("T", " ")} UTC` : "";
+  return isNumber(seconds) && Math.abs(seconds) < 1e11
+    ? `${new Date(seconds * 1000).toISOString().slice(0, 19).replace("T", " ")} UTC`
+    : "";
 }
 
 // The same without the date of today.

@@ -15,8 +15,14 @@ export function createFrame(sections) {
     update(run) {
       for (const item of items) updateItem(item, run);
       const order = [...items].sort((a, b) => b.urgency - a.urgency || a.index - b.index);
-      arrange(list, order.map(({ details }) => details));
-      arrange(links, order.map(({ link }) => link.parentElement));
+      arrange(
+        list,
+        order.map(({ details }) => details),
+      );
+      arrange(
+        links,
+        order.map(({ link }) => link.parentElement),
+      );
     },
     // Open a section and bring it into view.
     reveal(id) {
@@ -50,12 +56,25 @@ export function revealNode(node) {
 function createItem(section, index) {
   const heading = element("h2", section.title);
   const note = element("span", "", "note");
-  const details = container("details", "section", container("summary", "", heading, note),
-    container("div", "body", section.element));
+  const details = container(
+    "details",
+    "section",
+    container("summary", "", heading, note),
+    container("div", "body", section.element),
+  );
   details.id = `section-${section.id}`;
   const stored = recall(`section.${section.id}`);
   details.open = stored ? stored === "open" : section.isClosed !== true;
-  const item = { section, index, details, note, urgency: 0, wasUrgent: false, wasEmpty: false, isChosen: stored !== null };
+  const item = {
+    section,
+    index,
+    details,
+    note,
+    urgency: 0,
+    wasUrgent: false,
+    wasEmpty: false,
+    isChosen: stored !== null,
+  };
   details.querySelector("summary").addEventListener("click", (event) => {
     event.preventDefault();
     chooseOpen(item, !details.open);

@@ -6,9 +6,20 @@ import { ImportanceView } from "./sections/importance.js";
 
 const IMPORTANCE_POLL_MS = 500;
 const IMPORTANCE_OPTIONS = {
-  statistic: [["last", "last value"], ["best", "best value"], ["mean", "mean of the last tenth"]],
-  failed: [["drop", "leave out"], ["worst", "count as worst"]],
-  better: [["", "as known"], ["lower", "lower is better"], ["higher", "higher is better"]],
+  statistic: [
+    ["last", "last value"],
+    ["best", "best value"],
+    ["mean", "mean of the last tenth"],
+  ],
+  failed: [
+    ["drop", "leave out"],
+    ["worst", "count as worst"],
+  ],
+  better: [
+    ["", "as known"],
+    ["lower", "lower is better"],
+    ["higher", "higher is better"],
+  ],
 };
 
 class ImportancePage {
@@ -24,14 +35,23 @@ class ImportancePage {
     this.bar = setAttributes(element("progress"), { max: 1, "aria-label": "Progress" });
     this.asked = 0;
     const list = setAttributes(element("a", "Runs", "crumb"), { href: "./" });
-    document.getElementById("topbar").append(container("div", "name", list, element("h1", "Importance of settings")), this.#controls());
+    document
+      .getElementById("topbar")
+      .append(container("div", "name", list, element("h1", "Importance of settings")), this.#controls());
     document.getElementById("page").replaceChildren(container("div", "row", this.bar, this.status), this.shown);
     this.load();
   }
 
   #controls() {
     this.outcomes = setAttributes(element("datalist"), { id: "outcomes" });
-    this.outcome = setAttributes(element("input"), { type: "text", list: "outcomes", "aria-label": "Outcome", placeholder: "outcome", autocomplete: "off", spellcheck: "false" });
+    this.outcome = setAttributes(element("input"), {
+      type: "text",
+      list: "outcomes",
+      "aria-label": "Outcome",
+      placeholder: "outcome",
+      autocomplete: "off",
+      spellcheck: "false",
+    });
     this.outcome.value = this.query.get("outcome") ?? "";
     this.outcome.addEventListener("change", () => this.#set("outcome", this.outcome.value.trim()));
     const selects = Object.entries(IMPORTANCE_OPTIONS).map(([name, options]) => {
@@ -40,9 +60,25 @@ class ImportancePage {
       select.value = this.query.get(name) ?? options[0][0];
       return container("label", "", title, select);
     });
-    const theme = choice("Theme", [["auto", "Auto"], ["dark", "Dark"], ["light", "Light"]], (value) => this.page.view.set({ theme: value }));
+    const theme = choice(
+      "Theme",
+      [
+        ["auto", "Auto"],
+        ["dark", "Dark"],
+        ["light", "Light"],
+      ],
+      (value) => this.page.view.set({ theme: value }),
+    );
     theme.value = this.page.view.theme;
-    const bar = container("div", "toolbar shown", container("label", "", "Outcome", this.outcome), this.outcomes, ...selects, button("Read again", () => this.load(), "small"), theme);
+    const bar = container(
+      "div",
+      "toolbar shown",
+      container("label", "", "Outcome", this.outcome),
+      this.outcomes,
+      ...selects,
+      button("Read again", () => this.load(), "small"),
+      theme,
+    );
     return setAttributes(bar, { role: "toolbar", "aria-label": "Options" });
   }
 
@@ -84,7 +120,12 @@ class ImportancePage {
 
   #wait({ state, progress, text }) {
     setAttributes(this.bar, { value: progress ?? 0 });
-    setText(this.status, state === "waiting" ? "Waiting for another page, whose importance is worked out now." : `${text ?? "Reading the runs"}.`);
+    setText(
+      this.status,
+      state === "waiting"
+        ? "Waiting for another page, whose importance is worked out now."
+        : `${text ?? "Reading the runs"}.`,
+    );
   }
 
   #show(result) {
@@ -93,7 +134,9 @@ class ImportancePage {
     this.shown.hidden = false;
     setText(this.heading, `What explains ${result.outcome}`);
     this.outcome.placeholder = result.outcome;
-    this.outcomes.replaceChildren(...(result.outcomes ?? []).map((name) => setAttributes(element("option"), { value: name })));
+    this.outcomes.replaceChildren(
+      ...(result.outcomes ?? []).map((name) => setAttributes(element("option"), { value: name })),
+    );
     document.title = `What explains ${result.outcome}: sentinel`;
     this.view.show(result);
   }

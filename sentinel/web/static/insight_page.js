@@ -14,11 +14,23 @@ function startInsightPage() {
   const page = { source, view, run };
   const frame = createFrame(createInsightSections(page));
   page.frame = frame;
-  const theme = choice("Theme", [["auto", "Auto"], ["dark", "Dark"], ["light", "Light"]], (value) => view.set({ theme: value }));
+  const theme = choice(
+    "Theme",
+    [
+      ["auto", "Auto"],
+      ["dark", "Dark"],
+      ["light", "Light"],
+    ],
+    (value) => view.set({ theme: value }),
+  );
   theme.value = view.theme;
   document.getElementById("topbar").append(container("div", "name", element("h1", report.title)), theme);
-  document.getElementById("page").replaceChildren(frame.element,
-    element("p", `Made by sentinel, ${formatDate(report.generated)}`, "soft report-foot"));
+  document
+    .getElementById("page")
+    .replaceChildren(
+      frame.element,
+      element("p", `Made by sentinel, ${formatDate(report.generated)}`, "soft report-foot"),
+    );
   frame.update(run);
 }
 

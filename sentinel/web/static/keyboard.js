@@ -46,24 +46,62 @@ function pressKey(key, page) {
   const { view } = page;
   const next = (order, value) => order[(order.indexOf(value) + 1) % order.length];
   switch (key) {
-    case "/": openSearchDialog(page); return true;
-    case "?": openHelpDialog(); return true;
-    case "n": focusIncident(1); return true;
-    case "p": focusIncident(-1); return true;
-    case "[": jumpToIncident(page, -1); return true;
-    case "]": jumpToIncident(page, 1); return true;
-    case "0": view.set({ range: null }); return true;
-    case "1": case "2": case "3": case "4": page.toolbar.selectRange(Number(key) - 1); return true;
-    case "+": moveRange(page, 0.5, 0); return true;
-    case "-": moveRange(page, 2, 0); return true;
-    case "<": moveRange(page, 1, -0.5); return true;
-    case ">": moveRange(page, 1, 0.5); return true;
-    case "a": view.set({ axis: next(AXIS_ORDER, view.axis) }); return true;
-    case "s": view.set({ smoothing: next(SMOOTHING_STEPS, view.smoothing) }); return true;
-    case "l": view.set({ isLog: !view.isLog }); return true;
-    case "t": view.set({ theme: next(THEME_ORDER, view.theme) }); return true;
-    case "c": page.frame.toggleAll(); return true;
-    default: return false;
+    case "/":
+      openSearchDialog(page);
+      return true;
+    case "?":
+      openHelpDialog();
+      return true;
+    case "n":
+      focusIncident(1);
+      return true;
+    case "p":
+      focusIncident(-1);
+      return true;
+    case "[":
+      jumpToIncident(page, -1);
+      return true;
+    case "]":
+      jumpToIncident(page, 1);
+      return true;
+    case "0":
+      view.set({ range: null });
+      return true;
+    case "1":
+    case "2":
+    case "3":
+    case "4":
+      page.toolbar.selectRange(Number(key) - 1);
+      return true;
+    case "+":
+      moveRange(page, 0.5, 0);
+      return true;
+    case "-":
+      moveRange(page, 2, 0);
+      return true;
+    case "<":
+      moveRange(page, 1, -0.5);
+      return true;
+    case ">":
+      moveRange(page, 1, 0.5);
+      return true;
+    case "a":
+      view.set({ axis: next(AXIS_ORDER, view.axis) });
+      return true;
+    case "s":
+      view.set({ smoothing: next(SMOOTHING_STEPS, view.smoothing) });
+      return true;
+    case "l":
+      view.set({ isLog: !view.isLog });
+      return true;
+    case "t":
+      view.set({ theme: next(THEME_ORDER, view.theme) });
+      return true;
+    case "c":
+      page.frame.toggleAll();
+      return true;
+    default:
+      return false;
   }
 }
 
@@ -78,14 +116,21 @@ function focusIncident(direction) {
   const nodes = [...document.querySelectorAll("[id^='case-']")];
   if (!nodes.length) return;
   const index = nodes.findIndex(({ id }) => id === focusedIncident);
-  const node = nodes[index === -1 ? (direction > 0 ? 0 : nodes.length - 1) : (index + direction + nodes.length) % nodes.length];
+  const node =
+    nodes[index === -1 ? (direction > 0 ? 0 : nodes.length - 1) : (index + direction + nodes.length) % nodes.length];
   focusedIncident = node.id;
   revealNode(node);
 }
 
 export function openHelpDialog() {
-  const keys = container("dl", "keys", ...SHORTCUTS.flatMap(([names, text]) => [
-    container("dt", "nowrap", ...names.flatMap((name) => [element("kbd", name), " "])), element("dd", text)]));
+  const keys = container(
+    "dl",
+    "keys",
+    ...SHORTCUTS.flatMap(([names, text]) => [
+      container("dt", "nowrap", ...names.flatMap((name) => [element("kbd", name), " "])),
+      element("dd", text),
+    ]),
+  );
   const isOn = setAttributes(element("input"), { type: "checkbox", id: "shortcuts" });
   isOn.checked = recall("shortcuts") !== "off";
   isOn.addEventListener("change", () => remember("shortcuts", isOn.checked ? null : "off"));
@@ -96,8 +141,13 @@ export function openHelpDialog() {
 // Sections, cases and signals whose names contain the words.
 export function openSearchDialog(page) {
   const input = setAttributes(element("input", "", "input"), {
-    type: "search", role: "combobox", "aria-expanded": "true", "aria-controls": "results", "aria-label": "Search",
-    autocomplete: "off", placeholder: "Section, case or signal",
+    type: "search",
+    role: "combobox",
+    "aria-expanded": "true",
+    "aria-controls": "results",
+    "aria-label": "Search",
+    autocomplete: "off",
+    placeholder: "Section, case or signal",
   });
   const list = setAttributes(element("ul", "", "results"), { role: "listbox", id: "results", "aria-label": "Results" });
   const dialog = openDialog("Search", container("div", "", input, list));
@@ -119,13 +169,19 @@ export function openSearchDialog(page) {
   };
   const show = () => {
     const words = input.value.toLowerCase().split(/\s+/).filter(Boolean);
-    shown = targets.filter(({ text }) => words.every((word) => text.toLowerCase().includes(word))).slice(0, SEARCH_RESULTS);
-    list.replaceChildren(...shown.map(({ text, kind }, index) => {
-      const item = setAttributes(container("li", "", element("span", text), element("span", kind, "soft")),
-        { role: "option", id: `result-${index}` });
-      item.addEventListener("click", () => go(index));
-      return item;
-    }));
+    shown = targets
+      .filter(({ text }) => words.every((word) => text.toLowerCase().includes(word)))
+      .slice(0, SEARCH_RESULTS);
+    list.replaceChildren(
+      ...shown.map(({ text, kind }, index) => {
+        const item = setAttributes(container("li", "", element("span", text), element("span", kind, "soft")), {
+          role: "option",
+          id: `result-${index}`,
+        });
+        item.addEventListener("click", () => go(index));
+        return item;
+      }),
+    );
     select(0);
   };
   input.addEventListener("input", show);

@@ -21,7 +21,11 @@ export function createLoadingState(what, retry) {
   const state = {
     element: root,
     showLoading: () => show(`Loading ${what}.`, null),
-    showProblem: (error) => show(`${what[0].toUpperCase()}${what.slice(1)} could not be loaded: ${error.message.replace(/\.?$/, ".")}`, error),
+    showProblem: (error) =>
+      show(
+        `${what[0].toUpperCase()}${what.slice(1)} could not be loaded: ${error.message.replace(/\.?$/, ".")}`,
+        error,
+      ),
     hide: () => show("", null),
   };
   state.showLoading();

@@ -7,8 +7,10 @@ let menuCount = 0;
 export function createMenu(text, label, items) {
   const id = `menu-${++menuCount}`;
   const list = setAttributes(element("div", "", "menu-items"), { role: "menu", id, "aria-label": label, hidden: true });
-  const toggle = setAttributes(button(text, () => (list.hidden ? open(0) : close()), "quiet small"),
-    { "aria-haspopup": "menu", "aria-expanded": "false", "aria-controls": id, "aria-label": label });
+  const toggle = setAttributes(
+    button(text, () => (list.hidden ? open(0) : close()), "quiet small"),
+    { "aria-haspopup": "menu", "aria-expanded": "false", "aria-controls": id, "aria-label": label },
+  );
   const root = container("span", "menu", toggle, list);
 
   const close = () => {
@@ -20,11 +22,22 @@ export function createMenu(text, label, items) {
     if (!root.contains(event.target)) close();
   };
   const open = (index) => {
-    list.replaceChildren(...items().map(([name, action]) => setAttributes(button(name, () => {
-      close();
-      toggle.focus();
-      action();
-    }, "quiet small"), { role: "menuitem", tabindex: -1 })));
+    list.replaceChildren(
+      ...items().map(([name, action]) =>
+        setAttributes(
+          button(
+            name,
+            () => {
+              close();
+              toggle.focus();
+              action();
+            },
+            "quiet small",
+          ),
+          { role: "menuitem", tabindex: -1 },
+        ),
+      ),
+    );
     list.hidden = false;
     toggle.setAttribute("aria-expanded", "true");
     document.addEventListener("pointerdown", closeOutside, true);

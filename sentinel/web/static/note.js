@@ -37,7 +37,11 @@ export async function openNoteDialog(name, path, onSaved) {
 export function createRunNote(isReport) {
   const text = element("span", "", "note-text");
   const facts = element("small", "", "soft");
-  const edit = button("Add a note", () => openNoteDialog(run.name || run.run, "api/note", (note) => show({ ...run, note })), "quiet small");
+  const edit = button(
+    "Add a note",
+    () => openNoteDialog(run.name || run.run, "api/note", (note) => show({ ...run, note })),
+    "quiet small",
+  );
   const root = container("div", "run-note", text, facts, !isReport && edit);
   let run = {};
 

@@ -17,20 +17,33 @@ function startReport() {
   const isComparison = report.comparison !== null && !isRunChosen;
   if (isComparison) startReportedComparison();
   else startReportedRun();
-  document.getElementById("topbar").append(container("span", "row report-tools",
-    report.comparison && !isComparison && backLink(), button("Print", () => window.print(), "small")));
-  document.getElementById("page").append(element("p", `Made by sentinel, ${formatDate(report.generated)}`, "soft report-foot"));
+  document.getElementById("topbar").append(
+    container(
+      "span",
+      "row report-tools",
+      report.comparison && !isComparison && backLink(),
+      button("Print", () => window.print(), "small"),
+    ),
+  );
+  document
+    .getElementById("page")
+    .append(element("p", `Made by sentinel, ${formatDate(report.generated)}`, "soft report-foot"));
   if (location.hash === "#picture") reportHeight();
 }
 
 function startReportedComparison() {
   const { axis: own, series, other_axes: others } = report.comparison;
-  const load = async ({ axis }) => ({ series: axis === own ? series : others[axis] ?? {} });
-  startComparison(report.comparison, load, (_run, index) => `?run=${index}`, async (_run, index, path) => {
-    const { [path]: answer } = report.runs[index].answers;
-    if (!answer) throw new Error("The report has no room for this result.");
-    return answer;
-  });
+  const load = async ({ axis }) => ({ series: axis === own ? series : (others[axis] ?? {}) });
+  startComparison(
+    report.comparison,
+    load,
+    (_run, index) => `?run=${index}`,
+    async (_run, index, path) => {
+      const { [path]: answer } = report.runs[index].answers;
+      if (!answer) throw new Error("The report has no room for this result.");
+      return answer;
+    },
+  );
 }
 
 function startReportedRun() {

@@ -27,13 +27,37 @@ import { createCoverage } from "./sections/coverage.js";
 import { createSettings } from "./sections/settings.js";
 
 const SECTIONS = [
-  createCases, createTimeline, createCurves, createRankMap, createInsightSections, createMachineCurves, createSignals, createRanks, createNodes,
-  createMachine, createSamples, createMedia, createIncidents, createDeliveries, createCoverage, createSettings,
+  createCases,
+  createTimeline,
+  createCurves,
+  createRankMap,
+  createInsightSections,
+  createMachineCurves,
+  createSignals,
+  createRanks,
+  createNodes,
+  createMachine,
+  createSamples,
+  createMedia,
+  createIncidents,
+  createDeliveries,
+  createCoverage,
+  createSettings,
 ];
 
 // A state may lack parts, such as that of a run of which only a log file is left.
 const EMPTY_RUN = {
-  run: "", state: "", step: null, cases: [], incidents: [], silences: [], signals: {}, logged: {}, metadata: {}, patches: {}, ranks: {},
+  run: "",
+  state: "",
+  step: null,
+  cases: [],
+  incidents: [],
+  silences: [],
+  signals: {},
+  logged: {},
+  metadata: {},
+  patches: {},
+  ranks: {},
 };
 
 // `extraSections` stand before the curves. Returns the header.
@@ -127,13 +151,22 @@ function decodeName(text) {
 }
 
 function searchTargets({ frame, run }) {
-  const sections = frame.items.filter(({ details }) => !details.hidden).map(({ section, details }) =>
-    ({ text: section.title, kind: "section", open: () => revealNode(details) }));
-  const cases = (run?.cases ?? []).map(({ name, message }) =>
-    ({ text: message.subject, kind: "case", open: () => revealNode(document.getElementById(caseAnchor(name))) }));
-  const charts = frame.items.filter(({ details }) => !details.hidden).flatMap(({ section }) => section.searchTargets?.() ?? []);
-  const signals = [...document.querySelectorAll("[data-signal]")].map((node) =>
-    ({ text: node.dataset.signal, kind: "signal", open: () => revealNode(node) }));
+  const sections = frame.items
+    .filter(({ details }) => !details.hidden)
+    .map(({ section, details }) => ({ text: section.title, kind: "section", open: () => revealNode(details) }));
+  const cases = (run?.cases ?? []).map(({ name, message }) => ({
+    text: message.subject,
+    kind: "case",
+    open: () => revealNode(document.getElementById(caseAnchor(name))),
+  }));
+  const charts = frame.items
+    .filter(({ details }) => !details.hidden)
+    .flatMap(({ section }) => section.searchTargets?.() ?? []);
+  const signals = [...document.querySelectorAll("[data-signal]")].map((node) => ({
+    text: node.dataset.signal,
+    kind: "signal",
+    open: () => revealNode(node),
+  }));
   return [...cases, ...sections, ...charts, ...signals];
 }
 

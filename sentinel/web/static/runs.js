@@ -1,8 +1,22 @@
 // The list of runs: filter, order, groups, pages, and a choice of runs to compare. What is shown is in
 // the address, so that a link shows the same.
 import {
-  button, choice, container, createChangeCheck, element, emptyState, encodeName, formatCount, formatTime, formatDuration, formatNumber,
-  healthClass, isNumber, setAttributes, setText, textWithCode,
+  button,
+  choice,
+  container,
+  createChangeCheck,
+  element,
+  emptyState,
+  encodeName,
+  formatCount,
+  formatTime,
+  formatDuration,
+  formatNumber,
+  healthClass,
+  isNumber,
+  setAttributes,
+  setText,
+  textWithCode,
 } from "./dom.js";
 import { openColumnsDialog } from "./columns.js";
 import { openNoteDialog } from "./note.js";
@@ -19,17 +33,38 @@ const SETTING_PREFIX = "setting:";
 const FILTER_DELAY_MS = 150;
 const OUTDATED_SECONDS = 15;
 const DEFAULT_ORDER = "-last_written";
-const STATE_CLASSES_OF_LIST = { running: "ok", finished: "ok", starting: "info", stalled: "warning", unfinished: "warning", unknown: "info", reading: "info" };
+const STATE_CLASSES_OF_LIST = {
+  running: "ok",
+  finished: "ok",
+  starting: "info",
+  stalled: "warning",
+  unfinished: "warning",
+  unknown: "info",
+  reading: "info",
+};
 const LIST_GROUPS = [
-  ["", "No groups"], ["project", "By project"], ["tag", "By tag"], ["state", "By state"], ["health", "By health"], ["host", "By host"],
-  ["framework", "By framework"], ["model", "By model"],
+  ["", "No groups"],
+  ["project", "By project"],
+  ["tag", "By tag"],
+  ["state", "By state"],
+  ["health", "By health"],
+  ["host", "By host"],
+  ["framework", "By framework"],
+  ["model", "By model"],
 ];
 // Title, sort key, whether the first click sorts descending, and the class of the cells. The columns of
 // settings stand after the signal.
 const LIST_COLUMNS = [
-  ["", "", false, "pick"], ["Run", "run", false, "main"], ["State", "state", false, ""], ["Health", "health", true, "problem"],
-  ["Signal", "", false, "spark-cell"], ["Step", "step", true, "right"], ["Last step", "last_written", true, "right"],
-  ["Started", "started", true, "started"], ["Host", "host", false, "host"], ["Training", "framework", false, "training"],
+  ["", "", false, "pick"],
+  ["Run", "run", false, "main"],
+  ["State", "state", false, ""],
+  ["Health", "health", true, "problem"],
+  ["Signal", "", false, "spark-cell"],
+  ["Step", "step", true, "right"],
+  ["Last step", "last_written", true, "right"],
+  ["Started", "started", true, "started"],
+  ["Host", "host", false, "host"],
+  ["Training", "framework", false, "training"],
 ];
 
 const listed = queryOfAddress();
@@ -42,7 +77,9 @@ let requestCount = 0;
 function queryOfAddress() {
   const query = new URLSearchParams(location.search);
   return {
-    filter: query.get("filter") ?? "", sort: query.get("sort") ?? DEFAULT_ORDER, group: query.get("group") ?? "",
+    filter: query.get("filter") ?? "",
+    sort: query.get("sort") ?? DEFAULT_ORDER,
+    group: query.get("group") ?? "",
     offset: Math.max(0, Number.parseInt(query.get("offset") ?? "0", 10) || 0),
     columns: [...new Set(query.getAll("column"))],
   };
@@ -66,7 +103,11 @@ function changeQuery(changes) {
 function createListParts() {
   const view = createView();
   const filter = setAttributes(element("input", "", "input"), {
-    type: "search", placeholder: "Filter, such as running gpu-3 tag:ablation", "aria-label": "Filter runs", value: listed.filter, id: "filter",
+    type: "search",
+    placeholder: "Filter, such as running gpu-3 tag:ablation",
+    "aria-label": "Filter runs",
+    value: listed.filter,
+    id: "filter",
   });
   let filterTimer = 0;
   filter.addEventListener("input", () => {
@@ -76,15 +117,33 @@ function createListParts() {
   const group = choice("Group", [], (value) => changeQuery({ group: value }));
   const columns = button("Columns", () => openColumnsDialog(listed.filter, listed.columns, chooseColumns));
   columns.title = "Settings as columns";
-  const theme = choice("Theme", [["auto", "Theme: auto"], ["dark", "Theme: dark"], ["light", "Theme: light"]], (value) => view.set({ theme: value }));
+  const theme = choice(
+    "Theme",
+    [
+      ["auto", "Theme: auto"],
+      ["dark", "Theme: dark"],
+      ["light", "Theme: light"],
+    ],
+    (value) => view.set({ theme: value }),
+  );
   theme.value = view.theme;
   const compare = setAttributes(element("a", "Compare", "button primary"), { hidden: true });
-  const importance = setAttributes(element("a", "What matters", "button"), { title: "Which settings explain the outcome of these runs" });
+  const importance = setAttributes(element("a", "What matters", "button"), {
+    title: "Which settings explain the outcome of these runs",
+  });
   const clear = button("Clear choice", () => chooseRuns([]), "quiet");
   clear.hidden = true;
-  document.getElementById("topbar").append(
-    container("div", "name", element("h1", "Runs"), setAttributes(element("span", "", "soft"), { role: "status", id: "count" })),
-    container("div", "toolbar list-bar", filter, group, columns, theme, clear, importance, compare));
+  document
+    .getElementById("topbar")
+    .append(
+      container(
+        "div",
+        "name",
+        element("h1", "Runs"),
+        setAttributes(element("span", "", "soft"), { role: "status", id: "count" }),
+      ),
+      container("div", "toolbar list-bar", filter, group, columns, theme, clear, importance, compare),
+    );
 
   const states = setAttributes(container("div", "row states"), { role: "group", "aria-label": "States" });
   const note = element("p", "", "banner warning");
@@ -100,8 +159,27 @@ function createListParts() {
   const pages = setAttributes(container("nav", "row pages", previous, place, next), { "aria-label": "Pages" });
   document.getElementById("page").replaceChildren(note, states, wide, empty, pages);
   document.addEventListener("keydown", (event) => handleListKey(event, filter));
-  document.addEventListener("visibilitychange", () => { if (!document.hidden) loadRuns(); });
-  return { filter, group, compare, importance, clear, states, note, head, body, wide, empty, previous, next, place, pages, areStatesNew: createChangeCheck() };
+  document.addEventListener("visibilitychange", () => {
+    if (!document.hidden) loadRuns();
+  });
+  return {
+    filter,
+    group,
+    compare,
+    importance,
+    clear,
+    states,
+    note,
+    head,
+    body,
+    wide,
+    empty,
+    previous,
+    next,
+    place,
+    pages,
+    areStatesNew: createChangeCheck(),
+  };
 }
 
 // Title, key, order and class of all columns that are shown.
@@ -113,19 +191,28 @@ function shownColumns() {
 
 function chooseColumns(columns) {
   const key = (text) => text.replace(/^-/, "");
-  const isGone = (text) => key(text).startsWith(SETTING_PREFIX) && !columns.includes(key(text).slice(SETTING_PREFIX.length));
-  changeQuery({ columns, sort: isGone(listed.sort) ? DEFAULT_ORDER : listed.sort, group: isGone(listed.group) ? "" : listed.group });
+  const isGone = (text) =>
+    key(text).startsWith(SETTING_PREFIX) && !columns.includes(key(text).slice(SETTING_PREFIX.length));
+  changeQuery({
+    columns,
+    sort: isGone(listed.sort) ? DEFAULT_ORDER : listed.sort,
+    group: isGone(listed.group) ? "" : listed.group,
+  });
   showColumns();
 }
 
 // The head of the table and the choices of groups, after another choice of columns.
 function showColumns() {
   listRows.clear();
-  parts.head.replaceChildren(...shownColumns().map(([title, key, isDescending, className]) => listHead(title, key, isDescending, className)));
+  parts.head.replaceChildren(
+    ...shownColumns().map(([title, key, isDescending, className]) => listHead(title, key, isDescending, className)),
+  );
   const settings = listed.columns.map((name) => [SETTING_PREFIX + name, `By ${name}`]);
   const own = listed.group.startsWith(SETTING_PREFIX) ? [[listed.group, `By ${groupNoun(listed.group)}`]] : [];
   const options = new Map([...LIST_GROUPS, ...settings, ...own]);
-  parts.group.replaceChildren(...[...options].map(([value, text]) => setAttributes(element("option", text), { value })));
+  parts.group.replaceChildren(
+    ...[...options].map(([value, text]) => setAttributes(element("option", text), { value })),
+  );
   parts.group.value = listed.group;
   if (lastAnswer) showRuns(lastAnswer);
 }
@@ -141,10 +228,23 @@ function listHead(title, key, isDescending, className) {
     return head;
   }
   head.dataset.key = key;
-  head.append(button(title, () => {
-    const order = listed.sort === (isDescending ? `-${key}` : key) ? (isDescending ? key : `-${key}`) : (isDescending ? `-${key}` : key);
-    changeQuery({ sort: order });
-  }, "quiet small"));
+  head.append(
+    button(
+      title,
+      () => {
+        const order =
+          listed.sort === (isDescending ? `-${key}` : key)
+            ? isDescending
+              ? key
+              : `-${key}`
+            : isDescending
+              ? `-${key}`
+              : key;
+        changeQuery({ sort: order });
+      },
+      "quiet small",
+    ),
+  );
   return head;
 }
 
@@ -183,8 +283,11 @@ async function loadRuns() {
     if (listed.offset > 0 && listed.offset >= answer.rows) changeQuery({ offset: lastPage(answer.rows) });
     else showRuns(answer);
     if (answer.unread_settings && listed.columns.length) wait = READING_MS;
-    showNote(isNumber(answer.read_seconds_ago) && answer.unanswered_seconds > OUTDATED_SECONDS
-      ? `The folder with the runs has not answered for ${formatDuration(answer.unanswered_seconds)}. The list is ${formatDuration(answer.read_seconds_ago)} old.` : "");
+    showNote(
+      isNumber(answer.read_seconds_ago) && answer.unanswered_seconds > OUTDATED_SECONDS
+        ? `The folder with the runs has not answered for ${formatDuration(answer.unanswered_seconds)}. The list is ${formatDuration(answer.read_seconds_ago)} old.`
+        : "",
+    );
   } catch (error) {
     if (number === requestCount) showNote(`${error.message} The list below is outdated.`);
   }
@@ -202,7 +305,10 @@ function showNote(text) {
 
 function showRuns(answer) {
   const { total, matched, rows, runs } = answer;
-  setText(document.getElementById("count"), matched === total ? formatCount(total, "run") : `${formatNumber(matched)} of ${formatCount(total, "run")}`);
+  setText(
+    document.getElementById("count"),
+    matched === total ? formatCount(total, "run") : `${formatNumber(matched)} of ${formatCount(total, "run")}`,
+  );
   showStates(answer);
   for (const head of parts.head.children) {
     const isSorted = head.dataset.key && listed.sort.replace(/^-/, "") === head.dataset.key;
@@ -211,9 +317,13 @@ function showRuns(answer) {
   fillList(runs, answer.groups);
   parts.wide.hidden = !runs.length;
   if (runs.length) parts.empty.replaceChildren();
-  else if (!parts.empty.childElementCount || createEmptyText(answer) !== parts.empty.textContent) parts.empty.replaceChildren(emptyState(createEmptyText(answer)));
+  else if (!parts.empty.childElementCount || createEmptyText(answer) !== parts.empty.textContent)
+    parts.empty.replaceChildren(emptyState(createEmptyText(answer)));
   parts.pages.hidden = rows <= PAGE_ROWS;
-  setText(parts.place, `${formatNumber(listed.offset + 1)} to ${formatNumber(Math.min(rows, listed.offset + PAGE_ROWS))} of ${formatNumber(rows)}`);
+  setText(
+    parts.place,
+    `${formatNumber(listed.offset + 1)} to ${formatNumber(Math.min(rows, listed.offset + PAGE_ROWS))} of ${formatNumber(rows)}`,
+  );
   parts.previous.disabled = listed.offset === 0;
   parts.next.disabled = listed.offset + PAGE_ROWS >= rows;
   document.title = `${formatCount(total, "run")}: sentinel`;
@@ -229,17 +339,23 @@ function createEmptyText({ total, notice, read_seconds_ago: age }) {
 // How many runs are in each state; a click shows only these.
 function showStates({ states }) {
   if (!parts.areStatesNew([states, listed.filter])) return;
-  const items = Object.entries(states).sort().map(([state, count]) => {
-    const term = `state:${state}`;
-    const isOn = listed.filter.split(" ").includes(term);
-    const node = button(`${state} ${formatNumber(count)}`, () => {
-      const words = listed.filter.split(" ").filter(Boolean);
-      const filter = (isOn ? words.filter((word) => word !== term) : [...words, term]).join(" ");
-      parts.filter.value = filter;
-      changeQuery({ filter });
-    }, "small");
-    return setAttributes(node, { "aria-pressed": String(isOn) });
-  });
+  const items = Object.entries(states)
+    .sort()
+    .map(([state, count]) => {
+      const term = `state:${state}`;
+      const isOn = listed.filter.split(" ").includes(term);
+      const node = button(
+        `${state} ${formatNumber(count)}`,
+        () => {
+          const words = listed.filter.split(" ").filter(Boolean);
+          const filter = (isOn ? words.filter((word) => word !== term) : [...words, term]).join(" ");
+          parts.filter.value = filter;
+          changeQuery({ filter });
+        },
+        "small",
+      );
+      return setAttributes(node, { "aria-pressed": String(isOn) });
+    });
   parts.states.replaceChildren(...items);
 }
 
@@ -263,7 +379,10 @@ function fillList(runs, groups) {
   const kept = new Set(wanted);
   for (const [key, row] of listRows) if (!kept.has(row)) listRows.delete(key);
   const nodes = wanted.map((row) => row.element);
-  if (nodes.length !== parts.body.childElementCount || nodes.some((node, index) => parts.body.children[index] !== node)) {
+  if (
+    nodes.length !== parts.body.childElementCount ||
+    nodes.some((node, index) => parts.body.children[index] !== node)
+  ) {
     const focused = document.activeElement;
     parts.body.replaceChildren(...nodes);
     if (parts.body.contains(focused)) focused.focus();
@@ -287,9 +406,13 @@ function createRunRow() {
   const columns = shownColumns();
   const cells = columns.map(([, , , className]) => element("td", "", className));
   const row = container("tr", "", ...cells);
-  const settings = columns.map(([name, key], index) => ({ name, key, cell: cells[index] })).filter(({ key }) => key.startsWith(SETTING_PREFIX));
+  const settings = columns
+    .map(([name, key], index) => ({ name, key, cell: cells[index] }))
+    .filter(({ key }) => key.startsWith(SETTING_PREFIX));
   for (const { name, cell } of settings) cell.dataset.label = name;
-  const [pick, main, state, health, spark, step, age, started, host, training] = cells.filter((cell) => cell.className !== "setting");
+  const [pick, main, state, health, spark, step, age, started, host, training] = cells.filter(
+    (cell) => cell.className !== "setting",
+  );
   const box = setAttributes(element("input"), { type: "checkbox" });
   const link = element("a", "", "run");
   const labels = element("span", "", "labels");
@@ -299,10 +422,15 @@ function createRunRow() {
   const note = element("span", "", "note-text");
   // What was saved here, until the list has it or the time is over: the list is some seconds old.
   let saved = null;
-  const edit = button("Note", () => openNoteDialog(shown.name || name, `runs/${encodeName(name)}/api/note`, (written) => {
-    saved = { text: written?.text ?? "", former: shown.note ?? "", until: Date.now() + SAVED_NOTE_MS };
-    show(shown);
-  }), "quiet small note-button");
+  const edit = button(
+    "Note",
+    () =>
+      openNoteDialog(shown.name || name, `runs/${encodeName(name)}/api/note`, (written) => {
+        saved = { text: written?.text ?? "", former: shown.note ?? "", until: Date.now() + SAVED_NOTE_MS };
+        show(shown);
+      }),
+    "quiet small note-button",
+  );
   main.append(link, " ", id, edit, labels, note);
   state.append(badge);
   const isHealthNew = createChangeCheck();
@@ -310,7 +438,9 @@ function createRunRow() {
   const areLabelsNew = createChangeCheck();
   let name = "";
   let shown = {};
-  box.addEventListener("change", () => chooseRuns(box.checked ? [...chosen, name] : [...chosen].filter((each) => each !== name)));
+  box.addEventListener("change", () =>
+    chooseRuns(box.checked ? [...chosen, name] : [...chosen].filter((each) => each !== name)),
+  );
   const show = (run) => {
     shown = run;
     name = run.run;
@@ -318,7 +448,7 @@ function createRunRow() {
     box.setAttribute("aria-label", `Choose ${name}`);
     setText(link, run.name || name);
     if (saved && ((run.note ?? "") !== saved.former || Date.now() > saved.until)) saved = null;
-    const text = saved ? saved.text : run.note ?? "";
+    const text = saved ? saved.text : (run.note ?? "");
     setText(note, text);
     setAttributes(edit, { "aria-label": `${text ? "Edit the note" : "Add a note"} about ${name}` });
     for (const each of settings) showSetting(each.cell, run.settings?.[each.name]);
@@ -327,7 +457,10 @@ function createRunRow() {
     setText(badge, run.state);
     badge.className = `badge ${STATE_CLASSES_OF_LIST[run.state] ?? "critical"}`;
     if (isHealthNew([run.state === "reading", run.health, run.worst_case])) health.replaceChildren(...healthParts(run));
-    if (areLabelsNew([run.project, run.tags])) labels.replaceChildren(...[run.project, ...(run.tags ?? [])].filter(Boolean).map((text) => element("span", text, "chip")));
+    if (areLabelsNew([run.project, run.tags]))
+      labels.replaceChildren(
+        ...[run.project, ...(run.tags ?? [])].filter(Boolean).map((text) => element("span", text, "chip")),
+      );
     if (isSparkNew(run.sparkline)) spark.replaceChildren(...sparkParts(run.sparkline));
     setText(step, isNumber(run.step) ? formatNumber(run.step) : "");
     setText(age, run.age === null ? "" : `${formatDuration(run.age)} ago`);
@@ -336,7 +469,13 @@ function createRunRow() {
     setText(host, run.host ?? "");
     setText(training, [run.framework, run.algorithm, run.model].filter(Boolean).join(", "));
   };
-  return { element: row, show, updateChoice: () => { box.checked = chosen.has(name); } };
+  return {
+    element: row,
+    show,
+    updateChoice: () => {
+      box.checked = chosen.has(name);
+    },
+  };
 }
 
 function showSetting(cell, value) {
@@ -354,7 +493,9 @@ function healthParts({ state, health, worst_case: worst }) {
 function sparkParts(line) {
   if (!line?.values?.length) return [];
   const last = line.last === undefined ? line.values.at(-1) : line.last;
-  const shown = isNumber(last) ? element("span", formatNumber(last), "number") : element("span", "NaN or infinite", "bad");
+  const shown = isNumber(last)
+    ? element("span", formatNumber(last), "number")
+    : element("span", "NaN or infinite", "bad");
   const text = container("span", "spark-text", element("span", line.name, "soft"), " ", shown);
   return [container("div", "spark-line", sparkline(line.values, { width: 120, height: 24 })), text];
 }

@@ -16,13 +16,22 @@ const reportNode = document.getElementById("report-data");
 // { generated, runs: [{ name, verdict, results, answers }], comparison }; null on a page of a server.
 export const report = reportNode && JSON.parse(reportNode.textContent);
 // The run of the report that is shown: ?run=1 is the second one.
-export const reportedRun = report && (report.runs[Number(new URLSearchParams(location.search).get("run") ?? 0)] ?? report.runs[0]);
+export const reportedRun =
+  report && (report.runs[Number(new URLSearchParams(location.search).get("run") ?? 0)] ?? report.runs[0]);
 const embedded = reportedRun && reportedRun.answers;
 
 let writeToken = "";
 let clockOffsetSeconds = 0;
 
-export const source = { getJson, post, subscribe, mediaUrl, getMediaJson, now: serverTime, isReport: Boolean(embedded) };
+export const source = {
+  getJson,
+  post,
+  subscribe,
+  mediaUrl,
+  getMediaJson,
+  now: serverTime,
+  isReport: Boolean(embedded),
+};
 
 // The answer to GET. Throws an Error whose message is for people, with `status` (0: no answer).
 export async function getJson(path) {
@@ -146,13 +155,16 @@ function receiveEvent(event) {
 // The stream also ends where the agent of a run that goes on was lost, and that comes back.
 function awaitReturn() {
   clearTimeout(returnTimer);
-  returnTimer = setTimeout(async () => {
-    const run = await getJson("api/run").catch(() => null);
-    if (run?.is_live) {
-      isEnded = false;
-      openStream();
-    } else if (!run || isActive(run) || run.state === "unfinished") awaitReturn();
-  }, document.hidden ? HIDDEN_POLL_INTERVAL_MS : POLL_INTERVAL_MS);
+  returnTimer = setTimeout(
+    async () => {
+      const run = await getJson("api/run").catch(() => null);
+      if (run?.is_live) {
+        isEnded = false;
+        openStream();
+      } else if (!run || isActive(run) || run.state === "unfinished") awaitReturn();
+    },
+    document.hidden ? HIDDEN_POLL_INTERVAL_MS : POLL_INTERVAL_MS,
+  );
 }
 
 function closeStream() {
@@ -224,13 +236,19 @@ function roundedOffset(seconds) {
 function embeddedAnswer(path) {
   const [name, text] = path.split("?");
   const query = new URLSearchParams(text);
-  const key = ["axis", "signal", "statistic"].filter((each) => query.has(each)).map((each) => `${name}?${each}=${query.get(each)}`)
-    .find((each) => each in embedded) ?? name;
+  const key =
+    ["axis", "signal", "statistic"]
+      .filter((each) => query.has(each))
+      .map((each) => `${name}?${each}=${query.get(each)}`)
+      .find((each) => each in embedded) ?? name;
   const answer = embedded[key];
   if (answer === undefined) throw answerError(`The report does not contain ${name}.`, 404);
   if (name === "api/series") {
     const series = embeddedOnly(answer.series, query.getAll("signals"));
-    return { ...answer, series: query.has("from") ? embeddedRange(series, Number(query.get("from")), Number(query.get("to"))) : series };
+    return {
+      ...answer,
+      series: query.has("from") ? embeddedRange(series, Number(query.get("from")), Number(query.get("to"))) : series,
+    };
   }
   if (name === "api/thresholds") return embeddedOnly(answer, query.getAll("signals"));
   if (name === "api/samples") return embeddedSamples(answer, query);
@@ -244,20 +262,28 @@ function embeddedOnly(answer, names) {
 
 // The points of curves between two positions, and one beyond each end.
 function embeddedRange(series, start, end) {
-  return Object.fromEntries(Object.entries(series).map(([name, curve]) => {
-    const isIn = (x) => x >= start && x <= end;
-    const kept = curve.x.map((x, index) => isIn(x) || isIn(curve.x[index - 1]) || isIn(curve.x[index + 1]));
-    const cut = Object.entries(curve).map(([field, values]) =>
-      [field, Array.isArray(values) && field !== "bad" ? values.filter((_, index) => kept[index]) : values]);
-    return [name, Object.fromEntries(cut)];
-  }));
+  return Object.fromEntries(
+    Object.entries(series).map(([name, curve]) => {
+      const isIn = (x) => x >= start && x <= end;
+      const kept = curve.x.map((x, index) => isIn(x) || isIn(curve.x[index - 1]) || isIn(curve.x[index + 1]));
+      const cut = Object.entries(curve).map(([field, values]) => [
+        field,
+        Array.isArray(values) && field !== "bad" ? values.filter((_, index) => kept[index]) : values,
+      ]);
+      return [name, Object.fromEntries(cut)];
+    }),
+  );
 }
 
 // The newest samples that match, the oldest of them first.
 function embeddedSamples(samples, query) {
   const words = (query.get("search") ?? "").toLowerCase();
   const [step, before] = ["step", "before"].map((name) => (query.get(name) ? Number(query.get(name)) : null));
-  const found = samples.filter((sample) => (step === null || sample.step === step) && (before === null || sample.id < before)
-    && (!words || `${sample.prompt}\n${sample.completion}`.toLowerCase().includes(words)));
+  const found = samples.filter(
+    (sample) =>
+      (step === null || sample.step === step) &&
+      (before === null || sample.id < before) &&
+      (!words || `${sample.prompt}\n${sample.completion}`.toLowerCase().includes(words)),
+  );
   return found.slice(-Number(query.get("limit") ?? found.length));
 }

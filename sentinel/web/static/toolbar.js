@@ -1,10 +1,29 @@
 // Controls of the view that all charts share: axis, range, smoothing, scale and theme.
-import { button, choice, container, element, formatNumber, formatTime, setAttributes, setText, isNumber } from "./dom.js";
+import {
+  button,
+  choice,
+  container,
+  element,
+  formatNumber,
+  formatTime,
+  setAttributes,
+  setText,
+  isNumber,
+} from "./dom.js";
 import { chartContext } from "./charts/context.js";
 import { axisOfSignal, axisSignal } from "./charts/horizontal_axis.js";
 
-const RANGE_CHOICES = [["all", "Whole run"], ["0.5", "Last half"], ["0.1", "Last 10 %"], ["0.01", "Last 1 %"]];
-const THEME_CHOICES = [["auto", "Theme: auto"], ["dark", "Theme: dark"], ["light", "Theme: light"]];
+const RANGE_CHOICES = [
+  ["all", "Whole run"],
+  ["0.5", "Last half"],
+  ["0.1", "Last 10 %"],
+  ["0.01", "Last 1 %"],
+];
+const THEME_CHOICES = [
+  ["auto", "Theme: auto"],
+  ["dark", "Theme: dark"],
+  ["light", "Theme: light"],
+];
 
 // `element` is the toolbar; `update` gets the run, because a range of the last part moves with it.
 export function createToolbar(page, openHelp, openSearch) {
@@ -12,8 +31,18 @@ export function createToolbar(page, openHelp, openSearch) {
   let run = null;
   let share = 0;
 
-  const axis = segmented("Axis", [["step", "Step"], ["time", "Time (UTC)"], ["tokens", "Tokens"]], (value) => view.set({ axis: value }));
-  const signal = choice("Axis: values of a signal", [["", "Signal"]], (value) => view.set({ axis: value ? axisOfSignal(value) : "step" }));
+  const axis = segmented(
+    "Axis",
+    [
+      ["step", "Step"],
+      ["time", "Time (UTC)"],
+      ["tokens", "Tokens"],
+    ],
+    (value) => view.set({ axis: value }),
+  );
+  const signal = choice("Axis: values of a signal", [["", "Signal"]], (value) =>
+    view.set({ axis: value ? axisOfSignal(value) : "step" }),
+  );
   signal.classList.add("axis-signal");
   signal.title = "Show the curves over the values of a signal, joined by step";
   fillSignals(chartContext(page), signal, () => show());
@@ -23,7 +52,13 @@ export function createToolbar(page, openHelp, openSearch) {
   });
   const custom = setAttributes(element("option"), { value: "custom", hidden: true });
   range.append(custom);
-  const smoothing = setAttributes(element("input"), { type: "range", min: 0, max: 0.99, step: 0.01, "aria-label": "Smoothing" });
+  const smoothing = setAttributes(element("input"), {
+    type: "range",
+    min: 0,
+    max: 0.99,
+    step: 0.01,
+    "aria-label": "Smoothing",
+  });
   const amount = element("span", "0", "number");
   smoothing.addEventListener("input", () => view.set({ smoothing: Number(smoothing.value) }));
   const log = button("Log", () => view.set({ isLog: !view.isLog }));
@@ -34,20 +69,36 @@ export function createToolbar(page, openHelp, openSearch) {
   const search = button("Search", openSearch);
   search.title = "Search sections, cases and signals (/)";
 
-  const root = setAttributes(container("div", "toolbar", container("span", "axes", axis.element, signal), range,
-    container("label", "", "Smoothing", smoothing, amount), log, theme, search, help),
-  { role: "toolbar", "aria-label": "View", id: "toolbar" });
-  const toggle = button("View", () => {
-    root.classList.toggle("shown");
-    toggle.setAttribute("aria-expanded", String(root.classList.contains("shown")));
-  }, "small view-toggle");
+  const root = setAttributes(
+    container(
+      "div",
+      "toolbar",
+      container("span", "axes", axis.element, signal),
+      range,
+      container("label", "", "Smoothing", smoothing, amount),
+      log,
+      theme,
+      search,
+      help,
+    ),
+    { role: "toolbar", "aria-label": "View", id: "toolbar" },
+  );
+  const toggle = button(
+    "View",
+    () => {
+      root.classList.toggle("shown");
+      toggle.setAttribute("aria-expanded", String(root.classList.contains("shown")));
+    },
+    "small view-toggle",
+  );
   setAttributes(toggle, { "aria-expanded": "false", "aria-controls": "toolbar" });
 
   // The end of the run in the unit of the axis, and where it began.
   const extent = () => {
     if (!run) return null;
     if (view.axis === "step") return isNumber(run.step) ? [0, run.step] : null;
-    if (view.axis === "time") return isNumber(run.started) && isNumber(run.last_step_time) ? [run.started, run.last_step_time] : null;
+    if (view.axis === "time")
+      return isNumber(run.started) && isNumber(run.last_step_time) ? [run.started, run.last_step_time] : null;
     if (view.axis !== "tokens") return null;
     const tokens = run.signals?.tokens_seen?.value;
     return isNumber(tokens) ? [0, tokens] : null;
@@ -59,7 +110,8 @@ export function createToolbar(page, openHelp, openSearch) {
   const show = () => {
     const name = axisSignal(view.axis);
     axis.select(view.axis);
-    if (name !== null && ![...signal.options].some(({ value }) => value === name)) signal.append(signalOption(name, name));
+    if (name !== null && ![...signal.options].some(({ value }) => value === name))
+      signal.append(signalOption(name, name));
     signal.value = name ?? "";
     signal.classList.toggle("chosen", name !== null);
     // The end of a run is at no end of the values of a signal.
@@ -96,11 +148,18 @@ export function createToolbar(page, openHelp, openSearch) {
 
 // The signals that the run logs with its steps.
 function fillSignals(context, select, show) {
-  const load = () => context.signals().then((signals) => {
-    const known = signals.filter(({ event, count }) => event !== "heartbeat" && count > 0);
-    select.replaceChildren(signalOption("", "Signal"), ...known.map(({ name, label }) => signalOption(name, label || name)));
-    show();
-  }, () => {});
+  const load = () =>
+    context.signals().then(
+      (signals) => {
+        const known = signals.filter(({ event, count }) => event !== "heartbeat" && count > 0);
+        select.replaceChildren(
+          signalOption("", "Signal"),
+          ...known.map(({ name, label }) => signalOption(name, label || name)),
+        );
+        show();
+      },
+      () => {},
+    );
   context.signalListeners.add(load);
   load();
 }

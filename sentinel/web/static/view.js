@@ -72,8 +72,11 @@ function viewOfAddress(query, axes) {
 function writeAddress({ axis, range, smoothing, isLog, folded }, isNewEntry) {
   const query = new URLSearchParams(location.search);
   const values = {
-    axis: axis === "step" ? null : axis, from: range && range[0], to: range && range[1],
-    smoothing: smoothing || null, log: isLog ? 1 : null,
+    axis: axis === "step" ? null : axis,
+    from: range && range[0],
+    to: range && range[1],
+    smoothing: smoothing || null,
+    log: isLog ? 1 : null,
   };
   for (const [name, value] of Object.entries(values)) {
     if (value === null) query.delete(name);
@@ -83,7 +86,11 @@ function writeAddress({ axis, range, smoothing, isLog, folded }, isNewEntry) {
   for (const name of folded) query.append("folded", name);
   const text = query.toString();
   try {
-    history[isNewEntry ? "pushState" : "replaceState"](null, "", `${location.pathname}${text ? `?${text}` : ""}${location.hash}`);
+    history[isNewEntry ? "pushState" : "replaceState"](
+      null,
+      "",
+      `${location.pathname}${text ? `?${text}` : ""}${location.hash}`,
+    );
   } catch {
     // A report that is opened as a file may not change its address.
   }

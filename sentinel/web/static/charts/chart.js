@@ -35,7 +35,8 @@ function chartWindow(points, range) {
   const { x } = points;
   for (let index = 0; index < x.length; index += 1) {
     const isIn = x[index] >= range[0] && x[index] <= range[1];
-    const isNeighbour = !isIn && ((x[index + 1] >= range[0] && x[index] < range[0]) || (x[index - 1] <= range[1] && x[index] > range[1]));
+    const isNeighbour =
+      !isIn && ((x[index + 1] >= range[0] && x[index] < range[0]) || (x[index - 1] <= range[1] && x[index] > range[1]));
     if (isIn || isNeighbour) inside.push(index);
   }
   return inside;
@@ -58,7 +59,8 @@ function chartTicks(low, high) {
   const power = 10 ** Math.floor(Math.log10(rough));
   const size = [1, 2, 5, 10].find((digit) => digit * power >= rough) * power;
   const ticks = [];
-  for (let number = Math.ceil(low / size); number * size <= high; number += 1) ticks.push(Number((number * size).toPrecision(12)));
+  for (let number = Math.ceil(low / size); number * size <= high; number += 1)
+    ticks.push(Number((number * size).toPrecision(12)));
   return ticks;
 }
 
@@ -67,9 +69,12 @@ function chartLogTicks(bottom, top) {
   const step = Math.max(1, Math.ceil((top - bottom) / CHART_LOG_TICKS));
   const digits = top - bottom > 2.5 ? [1] : top - bottom > 1.2 ? [1, 3] : [1, 2, 5];
   const ticks = [];
-  for (let power = Math.floor(bottom); power <= top; power += step) ticks.push(...digits.map((digit) => digit * 10 ** power));
+  for (let power = Math.floor(bottom); power <= top; power += step)
+    ticks.push(...digits.map((digit) => digit * 10 ** power));
   const shown = ticks.filter((tick) => Math.log10(tick) >= bottom && Math.log10(tick) <= top);
-  return shown.length > 1 ? shown : [bottom, (bottom + top) / 2, top].map((power) => Number((10 ** power).toPrecision(2)));
+  return shown.length > 1
+    ? shown
+    : [bottom, (bottom + top) / 2, top].map((power) => Number((10 ** power).toPrecision(2)));
 }
 
 export class Chart {
@@ -129,10 +134,27 @@ export class Chart {
     this.legend.hidden = this.signals.length < 2 || signal.color !== undefined;
     const heading = element("h3", this.title);
     if (signal.help) heading.title = signal.help;
-    this.element = container("article", "chart",
-      container("header", "", heading, this.unitLabel, this.status,
-        container("span", "tools", onPin && this.pin, table, createMenu("Save", `Save ${this.title} as a file`, () => chartFiles(this))), this.latest),
-      this.plot, this.legend);
+    this.element = container(
+      "article",
+      "chart",
+      container(
+        "header",
+        "",
+        heading,
+        this.unitLabel,
+        this.status,
+        container(
+          "span",
+          "tools",
+          onPin && this.pin,
+          table,
+          createMenu("Save", `Save ${this.title} as a file`, () => chartFiles(this)),
+        ),
+        this.latest,
+      ),
+      this.plot,
+      this.legend,
+    );
     // The search of the page finds charts by this.
     this.element.dataset.signal = this.title;
     this.element.dataset.kind = "chart";
@@ -152,7 +174,10 @@ export class Chart {
 
   // The severity of the signal's open incidents; the curve itself names them.
   setIncidents(incidents) {
-    const worst = incidents.find(({ severity }) => severity === "critical") || incidents.find(({ severity }) => severity === "warning") || incidents[0];
+    const worst =
+      incidents.find(({ severity }) => severity === "critical") ||
+      incidents.find(({ severity }) => severity === "warning") ||
+      incidents[0];
     const text = worst ? worst.severity : "";
     if (this.status.textContent === text) return;
     this.status.textContent = text;
@@ -179,7 +204,9 @@ export class Chart {
   // The points of each signal that has any, and which of them are in a range.
   #windows(range) {
     const { store, view } = this.context;
-    const all = this.names.map((name) => ({ name, points: store.points(name, view.range) })).filter(({ points }) => points?.x.length);
+    const all = this.names
+      .map((name) => ({ name, points: store.points(name, view.range) }))
+      .filter(({ points }) => points?.x.length);
     return range ? all.map(({ name, points }) => ({ name, points, inside: chartWindow(points, range) })) : [];
   }
 
@@ -212,7 +239,9 @@ export class Chart {
     this.destroy(plotly);
     const isBad = this.names.some((name) => this.context.store.overview.get(name).bad.length);
     this.plot.setAttribute("aria-label", `${this.title}: ${isBad ? "no finite value" : "no value yet"}`);
-    this.plot.replaceChildren(element("p", isBad ? "All values are NaN or infinite." : "No value yet.", isBad ? "bad" : "soft"));
+    this.plot.replaceChildren(
+      element("p", isBad ? "All values are NaN or infinite." : "No value yet.", isBad ? "bad" : "soft"),
+    );
     this.isBuilt = true;
   }
 
@@ -222,23 +251,38 @@ export class Chart {
     const { axis } = store;
     let extent = null;
     for (const { points, inside } of windows) {
-      extent = chartExtent(inside.map((index) => points.min[index]), extent);
-      extent = chartExtent(inside.map((index) => points.max[index]), extent);
+      extent = chartExtent(
+        inside.map((index) => points.min[index]),
+        extent,
+      );
+      extent = chartExtent(
+        inside.map((index) => points.max[index]),
+        extent,
+      );
     }
     const [low, high] = extent || [0, 0];
     this.unit = chartUnit(this.signals[0].unit, Math.max(Math.abs(low), Math.abs(high)));
-    setText(this.unitLabel, this.limit ? `of ${chartNumber(this.limit * this.unit.factor)} ${this.unit.name}` : this.unit.name);
+    setText(
+      this.unitLabel,
+      this.limit ? `of ${chartNumber(this.limit * this.unit.factor)} ${this.unit.name}` : this.unit.name,
+    );
     const number = (value) => chartNumber(value * this.unit.factor);
     const latest = windows.map(({ name }) => store.overview.get(name).last);
     const [lowest, highest] = chartExtent(latest.filter(Number.isFinite)) || [null, null];
     const isBad = !latest.every(Number.isFinite);
-    const text = isBad ? "NaN or infinite" : lowest === highest ? number(lowest) : `${number(lowest)} – ${number(highest)}`;
+    const text = isBad
+      ? "NaN or infinite"
+      : lowest === highest
+        ? number(lowest)
+        : `${number(lowest)} – ${number(highest)}`;
     setText(this.latest, text);
     this.latest.className = isBad ? "latest bad" : "latest";
     const last = windows[0].points.x.at(-1);
     const unit = this.unit.name ? ` ${this.unit.name}` : "";
-    const label = extent === null ? `${this.title}: no value`
-      : `${this.title}: latest ${text}${isBad ? "" : unit} at ${chartPosition(last, axis)}, minimum ${number(low)}${unit}, maximum ${number(high)}${unit}`;
+    const label =
+      extent === null
+        ? `${this.title}: no value`
+        : `${this.title}: latest ${text}${isBad ? "" : unit} at ${chartPosition(last, axis)}, minimum ${number(low)}${unit}, maximum ${number(high)}${unit}`;
     if (this.plot.getAttribute("aria-label") !== label) this.plot.setAttribute("aria-label", label);
   }
 
@@ -246,16 +290,39 @@ export class Chart {
     this.destroy(plotly);
     const { axis } = this.context.store;
     const number = (value) => (value === null ? "" : chartNumber(value * this.unit.factor));
-    const titles = [this.context.axisLabel?.() ?? axis, ...(windows.length > 1 ? [this.signals[0].legend ? "run" : "device"] : []), "mean", "min", "max", "lowest rank", "highest rank", "worst rank"];
+    const titles = [
+      this.context.axisLabel?.() ?? axis,
+      ...(windows.length > 1 ? [this.signals[0].legend ? "run" : "device"] : []),
+      "mean",
+      "min",
+      "max",
+      "lowest rank",
+      "highest rank",
+      "worst rank",
+    ];
     const rows = windows.flatMap(({ name, points, inside }) => {
       const step = Math.ceil(inside.length / (CHART_TABLE_ROWS / windows.length));
-      return inside.filter((_, index) => (inside.length - 1 - index) % step === 0).reverse().map((index) => [
-        axis === "time" ? chartPosition(points.x[index], axis) : chartNumber(points.x[index]), ...(windows.length > 1 ? [this.legends.get(name)] : []),
-        number(points.mean[index]), number(points.min[index]), number(points.max[index]),
-        number(points.rank_min[index]), number(points.rank_max[index]), points.worst_rank[index] ?? ""]);
+      return inside
+        .filter((_, index) => (inside.length - 1 - index) % step === 0)
+        .reverse()
+        .map((index) => [
+          axis === "time" ? chartPosition(points.x[index], axis) : chartNumber(points.x[index]),
+          ...(windows.length > 1 ? [this.legends.get(name)] : []),
+          number(points.mean[index]),
+          number(points.min[index]),
+          number(points.max[index]),
+          number(points.rank_min[index]),
+          number(points.rank_max[index]),
+          points.worst_rank[index] ?? "",
+        ]);
     });
     const row = (cells, tag) => container("tr", "", ...cells.map((cell) => element(tag, String(cell))));
-    const table = container("table", "", container("thead", "", row(titles, "th")), container("tbody", "", ...rows.map((cells) => row(cells, "td"))));
+    const table = container(
+      "table",
+      "",
+      container("thead", "", row(titles, "th")),
+      container("tbody", "", ...rows.map((cells) => row(cells, "td"))),
+    );
     const region = container("div", "table", table);
     region.tabIndex = 0;
     region.setAttribute("role", "region");
@@ -271,19 +338,36 @@ export class Chart {
     const curves = windows.map(({ name, points, inside }) => {
       const pick = (values) => inside.map((index) => values[index]);
       const smoothed = seriesSmooth(points, this.context.view.smoothing, range[1] - range[0]);
-      return { x: pick(points.x), values: pick(smoothed), low: pick(points.min), high: pick(points.max), number: this.numbers.get(name) };
+      return {
+        x: pick(points.x),
+        values: pick(smoothed),
+        low: pick(points.min),
+        high: pick(points.max),
+        number: this.numbers.get(name),
+      };
     });
     let extent = null;
     for (const curve of curves) extent = chartExtent(isSingle ? [...curve.low, ...curve.high] : curve.values, extent);
     extent ??= [0, 0];
-    const picture = isSingle ? sparkline(curves[0].values, { width: 320, height: 120, low: curves[0].low, high: curves[0].high })
+    const picture = isSingle
+      ? sparkline(curves[0].values, { width: 320, height: 120, low: curves[0].low, high: curves[0].high })
       : sparklineSet(curves, { width: 320, height: 120, range, extent });
     const [low, high] = extent.map((value) => chartNumber(Number((value * this.unit.factor).toPrecision(3))));
     const { axis } = this.context.store;
     this.plot.replaceChildren(
-      container("div", "spark", container("span", "limits", element("span", high, "nowrap"), element("span", low, "nowrap")),
-        picture),
-      container("div", "ends", element("span", chartPosition(range[0], axis)), element("span", chartPosition(range[1], axis))));
+      container(
+        "div",
+        "spark",
+        container("span", "limits", element("span", high, "nowrap"), element("span", low, "nowrap")),
+        picture,
+      ),
+      container(
+        "div",
+        "ends",
+        element("span", chartPosition(range[0], axis)),
+        element("span", chartPosition(range[1], axis)),
+      ),
+    );
     this.#drawLegend(windows);
     this.showHighlight();
   }
@@ -292,9 +376,20 @@ export class Chart {
     this.plot.setAttribute("role", "img");
     if (!this.isListening) this.plot.replaceChildren();
     const { colors } = this.context;
-    const { traces, layout } = this.#figure(windows, range, { width: this.plot.clientWidth, height: this.plot.clientHeight, colors });
+    const { traces, layout } = this.#figure(windows, range, {
+      width: this.plot.clientWidth,
+      height: this.plot.clientHeight,
+      colors,
+    });
     this.drawnWidth = layout.width;
-    this.drawn = { windows, range, yaxis: layout.yaxis, width: layout.width, height: layout.height, margin: layout.margin };
+    this.drawn = {
+      windows,
+      range,
+      yaxis: layout.yaxis,
+      width: layout.width,
+      height: layout.height,
+      margin: layout.margin,
+    };
     plotDraw(plotly, this.plot, traces, layout);
     this.showHighlight();
     if (!this.isListening) this.#listen();
@@ -327,21 +422,45 @@ export class Chart {
     const bad = this.#nonFinite(windows, range, colors);
     const marks = context.marks.shapes(this.names, axis, range, colors);
     const layout = plotLayout({
-      width, height, axis, range, colors, yaxis: this.#yaxis(extent, windows), shapes: [...marks.shapes, ...bad.shapes],
+      width,
+      height,
+      axis,
+      range,
+      colors,
+      yaxis: this.#yaxis(extent, windows),
+      shapes: [...marks.shapes, ...bad.shapes],
     });
     layout.hovermode = false;
-    if (context.store.axisSignal !== null) layout.margin = { ...PLOT_MARGIN, b: PLOT_MARGIN.b + CHART_AXIS_TITLE_HEIGHT };
-    layout.annotations = [...this.#axisTitle(colors), ...marks.annotations, ...bad.annotations, ...this.#thresholdLabels(thresholds.labels, layout.yaxis, colors)];
+    if (context.store.axisSignal !== null)
+      layout.margin = { ...PLOT_MARGIN, b: PLOT_MARGIN.b + CHART_AXIS_TITLE_HEIGHT };
+    layout.annotations = [
+      ...this.#axisTitle(colors),
+      ...marks.annotations,
+      ...bad.annotations,
+      ...this.#thresholdLabels(thresholds.labels, layout.yaxis, colors),
+    ];
     return { traces, layout };
   }
 
   // The name of the axis, if it is a signal.
   #axisTitle(colors) {
     if (this.context.store.axisSignal === null) return [];
-    return [{
-      x: 0.5, xref: "paper", xanchor: "center", y: 0, yref: "paper", yanchor: "top", yshift: 4 - PLOT_MARGIN.b, showarrow: false,
-      text: plotText(this.context.axisLabel()), font: { color: colors.soft, size: 11 }, borderpad: 0, name: "axis title",
-    }];
+    return [
+      {
+        x: 0.5,
+        xref: "paper",
+        xanchor: "center",
+        y: 0,
+        yref: "paper",
+        yanchor: "top",
+        yshift: 4 - PLOT_MARGIN.b,
+        showarrow: false,
+        text: plotText(this.context.axisLabel()),
+        font: { color: colors.soft, size: 11 },
+        borderpad: 0,
+        name: "axis title",
+      },
+    ];
   }
 
   // The traces of one signal: the range of ranks or of the records of a point, the values, and
@@ -359,7 +478,8 @@ export class Chart {
     const band = this.#bandFields(points, inside);
     const isRepeated = seriesRepeated(points);
     inside.forEach((index, position) => {
-      const isApart = position && (index !== inside[position - 1] + 1 || points.attempt[index] !== points.attempt[index - 1]);
+      const isApart =
+        position && (index !== inside[position - 1] + 1 || points.attempt[index] !== points.attempt[index - 1]);
       if (isApart) for (const values of [x, mean, low, high, smooth.x, smooth.y, past.x, past.y]) values.push(null);
       // Steps that a later attempt did again.
       if (isRepeated(index)) {
@@ -377,11 +497,22 @@ export class Chart {
       }
     });
     const label = plotText(isSingle ? this.title : this.legends.get(name));
-    const faint = { type: "scatter", mode: "lines", line: { color: plotFade(color, 0.35), width: 1 }, hoverinfo: "skip", showlegend: false };
+    const faint = {
+      type: "scatter",
+      mode: "lines",
+      line: { color: plotFade(color, 0.35), width: 1 },
+      hoverinfo: "skip",
+      showlegend: false,
+    };
     const traces = [];
     if (isSingle && !isPath && x.length > 1 && low.some((value, index) => value !== high[index])) {
       traces.push({
-        type: "scatter", mode: "lines", ...plotBand(x, low, high), fill: "toself", fillcolor: plotFade(color, 0.17), hoverinfo: "skip",
+        type: "scatter",
+        mode: "lines",
+        ...plotBand(x, low, high),
+        fill: "toself",
+        fillcolor: plotFade(color, 0.17),
+        hoverinfo: "skip",
         name: band[0] === "min" ? "range of the values" : "range of the ranks",
         // The outline shows a spike of a single point, which has no width.
         line: { color: plotFade(color, 0.4), width: 0.6 },
@@ -391,16 +522,31 @@ export class Chart {
     if (isPath) {
       traces.push({ ...faint, x, y: mean, line: { color: plotFade(color, 0.25), width: 0.8 } });
       traces.push({
-        type: "scatter", mode: "markers", x, y: mean, hoverinfo: "skip", name: smoothed ? `${label}, values` : label,
-        marker: { color, size: 4, symbol: runSymbol(this.numbers.get(name)), opacity: x.map((_, index) => CHART_PATH_FAINT + (1 - CHART_PATH_FAINT) * (index / (x.length - 1 || 1))) },
+        type: "scatter",
+        mode: "markers",
+        x,
+        y: mean,
+        hoverinfo: "skip",
+        name: smoothed ? `${label}, values` : label,
+        marker: {
+          color,
+          size: 4,
+          symbol: runSymbol(this.numbers.get(name)),
+          opacity: x.map((_, index) => CHART_PATH_FAINT + (1 - CHART_PATH_FAINT) * (index / (x.length - 1 || 1))),
+        },
       });
     } else if (smoothed) traces.push({ ...faint, x, y: mean, name: "values", showlegend: isSingle });
     if (smoothed || !isPath) {
       const count = inside.length;
       traces.push({
-        type: "scatter", mode: smoothed || count > CHART_MARKED_POINTS ? "lines" : count === 1 ? "markers" : "lines+markers",
-        marker: { color, size: count === 1 ? 6 : 4 }, connectgaps: false, hoverinfo: "skip",
-        x: smoothed ? smooth.x : x, y: smoothed ? smooth.y : mean, line: { color, width: isSingle ? 1.6 : 1.2, dash: runDash(this.numbers.get(name)) },
+        type: "scatter",
+        mode: smoothed || count > CHART_MARKED_POINTS ? "lines" : count === 1 ? "markers" : "lines+markers",
+        marker: { color, size: count === 1 ? 6 : 4 },
+        connectgaps: false,
+        hoverinfo: "skip",
+        x: smoothed ? smooth.x : x,
+        y: smoothed ? smooth.y : mean,
+        line: { color, width: isSingle ? 1.6 : 1.2, dash: runDash(this.numbers.get(name)) },
         name: smoothed ? `${label}, smoothed` : label,
       });
     }
@@ -412,7 +558,8 @@ export class Chart {
   #smoothed(points, range) {
     const { view, store } = this.context;
     if (!(view.smoothing > 0)) return null;
-    if (axisSignal(store.axis) === null) return { x: points.x, y: seriesSmooth(points, view.smoothing, range[1] - range[0]) };
+    if (axisSignal(store.axis) === null)
+      return { x: points.x, y: seriesSmooth(points, view.smoothing, range[1] - range[0]) };
     const span = points.step.at(-1) - points.step[0];
     return { x: seriesSmooth(points, view.smoothing, span, points.x), y: seriesSmooth(points, view.smoothing, span) };
   }
@@ -420,15 +567,19 @@ export class Chart {
   // The range of ranks, unless it is of another kind than the value: a sum over ranks is above it.
   #bandFields(points, inside) {
     const known = inside.filter((index) => points.rank_max[index] !== null && points.mean[index] !== null);
-    const around = known.filter((index) => points.mean[index] <= points.rank_max[index] && points.mean[index] >= points.rank_min[index]);
+    const around = known.filter(
+      (index) => points.mean[index] <= points.rank_max[index] && points.mean[index] >= points.rank_min[index],
+    );
     return known.length && around.length > known.length / 2 ? ["rank_min", "rank_max"] : ["min", "max"];
   }
 
   // Dashed lines of the detectors' thresholds, and those values that the y axis should reach.
   #thresholds(range, extent, colors) {
     const { store, marks } = this.context;
-    const lines = this.names.flatMap((name) => marks.thresholds.get(name) || [])
-      .map((line) => ({ ...line, x: { step: line.x, time: line.time }[store.axis] })).filter(({ x }) => x && x.length);
+    const lines = this.names
+      .flatMap((name) => marks.thresholds.get(name) || [])
+      .map((line) => ({ ...line, x: { step: line.x, time: line.time }[store.axis] }))
+      .filter(({ x }) => x && x.length);
     const reach = extent ? (extent[1] - extent[0] || Math.abs(extent[1]) || 1) * CHART_THRESHOLD_REACH : 0;
     const limits = [];
     const labels = [];
@@ -446,11 +597,18 @@ export class Chart {
       // A threshold holds until it changes.
       ends.push(Math.max(range[1], x[x.length - 1]));
       values.push(values[values.length - 1]);
-      const shown = values.filter((each, index) => each !== null && (ends[index] <= range[1] && (ends[index + 1] ?? Infinity) >= range[0]));
+      const shown = values.filter(
+        (each, index) => each !== null && ends[index] <= range[1] && (ends[index + 1] ?? Infinity) >= range[0],
+      );
       limits.push(...shown.filter((each) => extent && each >= extent[0] - reach && each <= extent[1] + reach));
       if (shown.length) labels.push({ detector, y: shown[shown.length - 1] });
       return {
-        type: "scatter", mode: "lines", x: ends.map((end) => plotX(end, store.axis)), y: values, name: `threshold of ${plotText(detector)}`, line: { color: colors.threshold, width: 1.2, dash: "dash", shape: "hv" },
+        type: "scatter",
+        mode: "lines",
+        x: ends.map((end) => plotX(end, store.axis)),
+        y: values,
+        name: `threshold of ${plotText(detector)}`,
+        line: { color: colors.threshold, width: 1.2, dash: "dash", shape: "hv" },
         hoverinfo: "skip",
       };
     });
@@ -459,13 +617,21 @@ export class Chart {
 
   // Names at the right end of thresholds; those beyond the axis get none.
   #thresholdLabels(labels, yaxis, colors) {
-    const shown = labels.map(({ detector, y }) => ({ detector, y: yaxis.type === "log" ? Math.log10(y) : y }))
+    const shown = labels
+      .map(({ detector, y }) => ({ detector, y: yaxis.type === "log" ? Math.log10(y) : y }))
       .filter(({ y }) => y >= yaxis.range[0] && y <= yaxis.range[1]);
     const height = yaxis.range[1] - yaxis.range[0];
     return shown.map(({ detector, y }) => ({
-      x: 1, xref: "paper", xanchor: "right", y, showarrow: false, text: `threshold of ${plotText(detector)}`,
-      yanchor: yaxis.range[1] - y > 0.15 * height ? "bottom" : "top", font: { color: colors.threshold, size: 10 },
-      bgcolor: plotFade(colors.surface, 0.7), borderpad: 0,
+      x: 1,
+      xref: "paper",
+      xanchor: "right",
+      y,
+      showarrow: false,
+      text: `threshold of ${plotText(detector)}`,
+      yanchor: yaxis.range[1] - y > 0.15 * height ? "bottom" : "top",
+      font: { color: colors.threshold, size: 10 },
+      bgcolor: plotFade(colors.surface, 0.7),
+      borderpad: 0,
     }));
   }
 
@@ -475,23 +641,40 @@ export class Chart {
     const { axis } = this.context.store;
     const width = (range[1] - range[0]) / CHART_BAD_MARKS;
     const isShared = windows.length > 1;
-    const marks = windows.map(({ name, points }) => {
-      const inRange = points.bad.filter((x) => x >= range[0] && x <= range[1]);
-      return { name, places: [...new Map(inRange.map((x) => [Math.floor((x - range[0]) / width), x])).values()] };
-    }).filter(({ places }) => places.length);
-    const shapes = marks.map(({ name, places }) => plotLines(places.map((each) => plotX(each, axis)), axis, isShared ? CHART_BAD_HEIGHT : 1,
-      { color: isShared ? this.#color(name, colors) : plotFade(colors.critical, 0.4), width: 1.5 }));
+    const marks = windows
+      .map(({ name, points }) => {
+        const inRange = points.bad.filter((x) => x >= range[0] && x <= range[1]);
+        return { name, places: [...new Map(inRange.map((x) => [Math.floor((x - range[0]) / width), x])).values()] };
+      })
+      .filter(({ places }) => places.length);
+    const shapes = marks.map(({ name, places }) =>
+      plotLines(
+        places.map((each) => plotX(each, axis)),
+        axis,
+        isShared ? CHART_BAD_HEIGHT : 1,
+        { color: isShared ? this.#color(name, colors) : plotFade(colors.critical, 0.4), width: 1.5 },
+      ),
+    );
     const annotations = marks.map(({ name, places }, index) => ({
-      x: plotX(places[0], axis), y: 0, yref: "paper", yanchor: "bottom", showarrow: false, yshift: 8 + 12 * index,
+      x: plotX(places[0], axis),
+      y: 0,
+      yref: "paper",
+      yanchor: "bottom",
+      showarrow: false,
+      yshift: 8 + 12 * index,
       xanchor: places[0] > (range[0] + range[1]) / 2 ? "right" : "left",
       text: isShared ? `${plotText(this.legends.get(name))}: NaN or infinite` : "NaN or infinite",
-      font: { color: colors.critical, size: 10 }, bgcolor: plotFade(colors.surface, 0.75), borderpad: 0,
+      font: { color: colors.critical, size: 10 },
+      bgcolor: plotFade(colors.surface, 0.75),
+      borderpad: 0,
     }));
     return { shapes, annotations };
   }
 
   #yaxis([low, high], windows) {
-    const isPositive = windows.every(({ points, inside }) => inside.every((index) => points.min[index] === null || points.min[index] > 0));
+    const isPositive = windows.every(({ points, inside }) =>
+      inside.every((index) => points.min[index] === null || points.min[index] > 0),
+    );
     const largest = Math.max(Math.abs(low), Math.abs(high));
     const format = { exponentformat: "SI", minexponent: 4, separatethousands: true };
     if (this.context.view.isLog && isPositive && low > 0) {
@@ -513,12 +696,16 @@ export class Chart {
 
   #drawLegend(windows) {
     const isNamed = windows.length > 1 || this.signals[0].legend;
-    const entries = isNamed && !this.legend.hidden && windows.length <= CHART_LEGEND_LIMIT
-      ? windows.map(({ name }) => [this.legends.get(name), this.numbers.get(name)]) : [];
+    const entries =
+      isNamed && !this.legend.hidden && windows.length <= CHART_LEGEND_LIMIT
+        ? windows.map(({ name }) => [this.legends.get(name), this.numbers.get(name)])
+        : [];
     const key = JSON.stringify(entries);
     if (key === this.shownLegend) return;
     this.shownLegend = key;
-    this.legend.replaceChildren(...entries.map(([text, number]) => container("span", "", runSample(number), element("span", text))));
+    this.legend.replaceChildren(
+      ...entries.map(([text, number]) => container("span", "", runSample(number), element("span", text))),
+    );
   }
 
   // A line at the position at which a chart is looked at; null for none.
@@ -536,12 +723,22 @@ export class Chart {
 
   // Where a position of the axis and a value are in the plot, in pixels.
   #left(position) {
-    const { range: [start, end], width } = this.drawn;
+    const {
+      range: [start, end],
+      width,
+    } = this.drawn;
     return PLOT_MARGIN.l + ((position - start) / (end - start)) * (width - PLOT_MARGIN.l - PLOT_MARGIN.r);
   }
 
   #top(value) {
-    const { yaxis: { range: [low, high], type }, height, margin } = this.drawn;
+    const {
+      yaxis: {
+        range: [low, high],
+        type,
+      },
+      height,
+      margin,
+    } = this.drawn;
     const place = type === "log" ? Math.log10(value) : value;
     return height - margin.b - ((place - low) / (high - low)) * (height - margin.t - margin.b);
   }
@@ -549,24 +746,31 @@ export class Chart {
   // Show the values under the pointer, and their position in all charts.
   #point({ clientX, clientY }) {
     if (!this.isListening || this.isTable || !this.drawn) return;
-    const { windows, range: [start, end], width } = this.drawn;
+    const {
+      windows,
+      range: [start, end],
+      width,
+    } = this.drawn;
     const area = this.plot.getBoundingClientRect();
     const [left, top] = [clientX - area.left, clientY - area.top];
     const position = start + ((left - PLOT_MARGIN.l) / (width - PLOT_MARGIN.l - PLOT_MARGIN.r)) * (end - start);
     const isPath = axisSignal(this.context.store.axis) !== null;
-    const distance = (points, index) => (isPath
-      ? Math.hypot(this.#left(points.x[index]) - left, this.#top(points.mean[index] * this.unit.factor) - top)
-      : Math.abs(points.x[index] - position));
-    const found = windows.map(({ name, points, inside }) => {
-      let best = null;
-      for (const index of inside) {
-        if (points.mean[index] === null || points.x[index] < start || points.x[index] > end) continue;
-        const own = distance(points, index);
-        // Of several attempts at one position, the last one.
-        if (best === null || own <= best.distance) best = { index, distance: own };
-      }
-      return best && { name, points, ...best };
-    }).filter(Boolean);
+    const distance = (points, index) =>
+      isPath
+        ? Math.hypot(this.#left(points.x[index]) - left, this.#top(points.mean[index] * this.unit.factor) - top)
+        : Math.abs(points.x[index] - position);
+    const found = windows
+      .map(({ name, points, inside }) => {
+        let best = null;
+        for (const index of inside) {
+          if (points.mean[index] === null || points.x[index] < start || points.x[index] > end) continue;
+          const own = distance(points, index);
+          // Of several attempts at one position, the last one.
+          if (best === null || own <= best.distance) best = { index, distance: own };
+        }
+        return best && { name, points, ...best };
+      })
+      .filter(Boolean);
     if (!found.length) return this.#unpoint();
     const nearest = found.reduce((best, each) => (each.distance < best.distance ? each : best));
     const x = nearest.points.x[nearest.index];
@@ -603,28 +807,53 @@ export class Chart {
     const number = (value) => chartNumber(value * unit.factor);
     const withUnit = (value) => `${number(value)}${unit.name ? ` ${unit.name}` : ""}`;
     const isPath = axisSignal(axis) !== null;
-    const title = [isPath && `step ${chartNumber(points.step[index])}`, chartPosition(points.x[index], axis), context.store.trainingText(points.attempt[index])]
-      .filter(Boolean).join(", ");
+    const title = [
+      isPath && `step ${chartNumber(points.step[index])}`,
+      chartPosition(points.x[index], axis),
+      context.store.trainingText(points.attempt[index]),
+    ]
+      .filter(Boolean)
+      .join(", ");
     const smoothed = ({ points: own, index: at }) => this.#smoothed(own, this.drawn.range)?.y[at] ?? null;
     const isSmooth = context.view.smoothing > 0;
     if (names.length > 1 || this.signals[0].legend) {
-      const { rows, others } = closestRows(shown.map((each) => {
-        const value = each.points.mean[each.index];
-        const texts = isSmooth ? [withUnit(smoothed(each)), withUnit(value)] : [withUnit(value)];
-        return { label: this.legends.get(each.name), texts, sample: runSample(this.numbers.get(each.name)), top: this.#top((isSmooth ? smoothed(each) : value) * unit.factor) };
-      }), top);
+      const { rows, others } = closestRows(
+        shown.map((each) => {
+          const value = each.points.mean[each.index];
+          const texts = isSmooth ? [withUnit(smoothed(each)), withUnit(value)] : [withUnit(value)];
+          return {
+            label: this.legends.get(each.name),
+            texts,
+            sample: runSample(this.numbers.get(each.name)),
+            top: this.#top((isSmooth ? smoothed(each) : value) * unit.factor),
+          };
+        }),
+        top,
+      );
       return { title, heads: isSmooth ? ["smoothed", "value"] : [], rows, note: others ? `and ${others} more` : "" };
     }
     const isMean = points.max[index] !== points.min[index] && points.min[index] !== null;
     const rows = [];
     const color = this.#color(nearest.name, context.colors);
     if (isSmooth) rows.push({ label: "smoothed", texts: [withUnit(smoothed(nearest))], color });
-    rows.push({ label: isMean ? "mean" : "value", texts: [withUnit(points.mean[index])], color: isSmooth ? plotFade(color, 0.45) : color });
-    if (isMean) rows.push({ label: "in this interval", texts: [`${number(points.min[index])} to ${number(points.max[index])}`] });
-    if (points.rank_max[index] !== null) rows.push({ label: "ranks", texts: [`${number(points.rank_min[index])} to ${number(points.rank_max[index])}`] });
-    if (points.rank_max[index] !== null && points.worst_rank[index] !== null) rows.push({ label: "worst rank", texts: [String(points.worst_rank[index])] });
+    rows.push({
+      label: isMean ? "mean" : "value",
+      texts: [withUnit(points.mean[index])],
+      color: isSmooth ? plotFade(color, 0.45) : color,
+    });
+    if (isMean)
+      rows.push({ label: "in this interval", texts: [`${number(points.min[index])} to ${number(points.max[index])}`] });
+    if (points.rank_max[index] !== null)
+      rows.push({ label: "ranks", texts: [`${number(points.rank_min[index])} to ${number(points.rank_max[index])}`] });
+    if (points.rank_max[index] !== null && points.worst_rank[index] !== null)
+      rows.push({ label: "worst rank", texts: [String(points.worst_rank[index])] });
     for (const { detector, value } of this.#thresholdsAt(points.x[index])) {
-      rows.push({ label: `threshold of ${detector}`, texts: [withUnit(value)], color: context.colors.threshold, dash: true });
+      rows.push({
+        label: `threshold of ${detector}`,
+        texts: [withUnit(value)],
+        color: context.colors.threshold,
+        dash: true,
+      });
     }
     return { title, rows };
   }
@@ -632,11 +861,14 @@ export class Chart {
   // The thresholds that hold at a position.
   #thresholdsAt(position) {
     const { store, marks } = this.context;
-    return this.names.flatMap((name) => marks.thresholds.get(name) || []).map((line) => {
-      const places = { step: line.x, time: line.time }[store.axis] ?? [];
-      const index = places.findLastIndex((each) => each <= position);
-      return { detector: line.detector, value: index < 0 ? null : line.value[index] };
-    }).filter(({ value }) => value !== null);
+    return this.names
+      .flatMap((name) => marks.thresholds.get(name) || [])
+      .map((line) => {
+        const places = { step: line.x, time: line.time }[store.axis] ?? [];
+        const index = places.findLastIndex((each) => each <= position);
+        return { detector: line.detector, value: index < 0 ? null : line.value[index] };
+      })
+      .filter(({ value }) => value !== null);
   }
 
   #listen() {

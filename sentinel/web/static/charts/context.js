@@ -36,10 +36,12 @@ export function chartContext(page) {
 // Report the time of an action to the browser's performance timeline; only the last one is kept.
 function contextMeasure(name, start) {
   // After the frame is painted.
-  requestAnimationFrame(() => setTimeout(() => {
-    performance.clearMeasures(name);
-    performance.measure(name, { start, end: performance.now() });
-  }));
+  requestAnimationFrame(() =>
+    setTimeout(() => {
+      performance.clearMeasures(name);
+      performance.measure(name, { start, end: performance.now() });
+    }),
+  );
 }
 
 class ChartContext {
@@ -67,7 +69,9 @@ class ChartContext {
     this.retryTimer = 0;
     this.listeners = new Set();
     this.signalListeners = new Set();
-    this.observer = new IntersectionObserver((entries) => this.#observe(entries), { rootMargin: source.isReport ? CONTEXT_REPORT_MARGIN : "150px 0px" });
+    this.observer = new IntersectionObserver((entries) => this.#observe(entries), {
+      rootMargin: source.isReport ? CONTEXT_REPORT_MARGIN : "150px 0px",
+    });
     this.resizes = new ResizeObserver((entries) => this.#resize(entries));
     this.rows = [];
     this.freeAt = 0;
@@ -133,7 +137,8 @@ class ChartContext {
     const { domain, axisSignal: signal } = this.store;
     if (!domain) return null;
     // Many points of a path can be at an end of the values of a signal.
-    const margin = domain[0] === domain[1] ? 0.5 : signal === null ? 0 : CONTEXT_SIGNAL_MARGIN * (domain[1] - domain[0]);
+    const margin =
+      domain[0] === domain[1] ? 0.5 : signal === null ? 0 : CONTEXT_SIGNAL_MARGIN * (domain[1] - domain[0]);
     return margin ? [domain[0] - margin, domain[1] + margin] : domain;
   }
 
@@ -188,7 +193,11 @@ class ChartContext {
     const isSameRange = JSON.stringify([axis, range]) === JSON.stringify([this.shown.axis, this.shown.range]);
     this.shown = { axis, range };
     for (const listener of this.listeners) listener();
-    if (isSameRange && this.visible.size && [...this.visible].every((chart) => chart.names.every((name) => this.store.overview.has(name)))) {
+    if (
+      isSameRange &&
+      this.visible.size &&
+      [...this.visible].every((chart) => chart.names.every((name) => this.store.overview.has(name)))
+    ) {
       this.redraw();
       return;
     }
@@ -206,7 +215,10 @@ class ChartContext {
     const isCurrent = () => this.view.range === range;
     const late = setTimeout(() => isCurrent() && this.redraw(), CONTEXT_DETAIL_WAIT_MS);
     const load = async (charts, measure) => {
-      const arrived = await this.#fetch(charts.flatMap(({ names }) => names), range);
+      const arrived = await this.#fetch(
+        charts.flatMap(({ names }) => names),
+        range,
+      );
       if (!arrived || !isCurrent()) return;
       for (const chart of charts) if (this.visible.has(chart)) this.dirty.add(chart);
       if (charts === inHand) this.#drawNow(inHand);
@@ -233,7 +245,10 @@ class ChartContext {
       this.redraw([...this.visible].filter((chart) => chart.names.some((name) => names.includes(name))));
       if (this.source.isReport) return false;
       clearTimeout(this.retryTimer);
-      this.retryTimer = setTimeout(() => this.#loadVisible(), CONTEXT_RETRY_MS[Math.min(this.failureCount++, CONTEXT_RETRY_MS.length - 1)]);
+      this.retryTimer = setTimeout(
+        () => this.#loadVisible(),
+        CONTEXT_RETRY_MS[Math.min(this.failureCount++, CONTEXT_RETRY_MS.length - 1)],
+      );
       return false;
     }
   }
@@ -357,7 +372,8 @@ class ChartContext {
   #drawAll() {
     this.colors = plotColors();
     if (this.plotly === undefined) return;
-    for (const chart of this.charts.values()) if (chart.element.isConnected && chart.element.clientWidth) chart.draw(this.plotly);
+    for (const chart of this.charts.values())
+      if (chart.element.isConnected && chart.element.clientWidth) chart.draw(this.plotly);
   }
 
   #resize(entries) {
@@ -392,7 +408,15 @@ class ChartContext {
 
   // The state of a run changes with each step, its incidents rarely. Checkpoints can wait.
   #refreshMarks({ state, attempt, incidents, cases }) {
-    const names = (list) => (list ?? []).map((each) => [each.name, each.state, each.severity, each.acknowledged, each.silenced, each.onset_step]);
+    const names = (list) =>
+      (list ?? []).map((each) => [
+        each.name,
+        each.state,
+        each.severity,
+        each.acknowledged,
+        each.silenced,
+        each.onset_step,
+      ]);
     const key = JSON.stringify([state, attempt, names(incidents), names(cases)]);
     if (key === this.markedAs && performance.now() - this.markedAt < CONTEXT_MARKS_MS) return;
     this.markedAs = key;
@@ -447,7 +471,7 @@ class ChartContext {
     if (document.hidden || !this.isLive) return;
     this.isLive = false;
     const names = [...this.visible].flatMap((chart) => chart.names);
-    if (names.length && await this.marks.loadThresholds(names)) this.redraw();
+    if (names.length && (await this.marks.loadThresholds(names))) this.redraw();
   }
 
   #reload() {

@@ -1,6 +1,16 @@
 // A grid of charts: groups that can be folded, those of open incidents first, pinned charts, and a
 // filter by name.
-import { button, container, element, emptyState, formatCount, recall, remember, setAttributes, setText } from "../dom.js";
+import {
+  button,
+  container,
+  element,
+  emptyState,
+  formatCount,
+  recall,
+  remember,
+  setAttributes,
+  setText,
+} from "../dom.js";
 import { revealNode } from "../frame.js";
 import { Chart } from "./chart.js";
 
@@ -125,7 +135,10 @@ export class ChartGrid {
 
   // Put each chart into its group; elements that stay where they are keep their curves.
   arrange() {
-    const byGroup = new Map([[GRID_PINNED, []], [GRID_URGENT, []]]);
+    const byGroup = new Map([
+      [GRID_PINNED, []],
+      [GRID_URGENT, []],
+    ]);
     for (const entry of this.order) {
       if (!this.filter.matches(entry.chart)) continue;
       const shown = this.#groupOf(entry);
@@ -138,7 +151,10 @@ export class ChartGrid {
       // What matches a filter is shown wherever it is.
       const isFolded = name !== "" && !this.filter.text && this.context.view.folded.includes(name);
       const visible = isFolded ? [] : group.isUnfolded ? charts : charts.slice(0, GRID_FOLD);
-      gridReplace(group.grid, visible.map((chart) => chart.element));
+      gridReplace(
+        group.grid,
+        visible.map((chart) => chart.element),
+      );
       setText(group.count, charts.length);
       setAttributes(group.toggle, { "aria-expanded": String(!isFolded) });
       group.grid.hidden = isFolded;
@@ -155,18 +171,33 @@ export class ChartGrid {
     if (!this.groups.has(name)) {
       const grid = element("div", "", "charts");
       const count = element("span", "", "soft");
-      const toggle = button("", () => {
-        const { folded } = this.context.view;
-        this.#setFolded(folded.includes(name) ? folded.filter((each) => each !== name) : [...folded, name]);
-      }, "quiet fold");
+      const toggle = button(
+        "",
+        () => {
+          const { folded } = this.context.view;
+          this.#setFolded(folded.includes(name) ? folded.filter((each) => each !== name) : [...folded, name]);
+        },
+        "quiet fold",
+      );
       toggle.append(element("span", name), " ", count);
       const heading = container("h3", "group", toggle);
       heading.hidden = !name;
-      const more = button("", () => {
-        this.groups.get(name).isUnfolded = true;
-        this.arrange();
-      }, "small more");
-      this.groups.set(name, { element: container("section", "", heading, grid, more), grid, count, more, toggle, isUnfolded: false });
+      const more = button(
+        "",
+        () => {
+          this.groups.get(name).isUnfolded = true;
+          this.arrange();
+        },
+        "small more",
+      );
+      this.groups.set(name, {
+        element: container("section", "", heading, grid, more),
+        grid,
+        count,
+        more,
+        toggle,
+        isUnfolded: false,
+      });
     }
     return this.groups.get(name);
   }
@@ -176,7 +207,11 @@ export class ChartGrid {
 // expression.
 export function createChartFilter(grid, id) {
   const input = setAttributes(element("input", "", "input"), {
-    type: "search", id, placeholder: "Filter charts, such as rew|kl", "aria-label": "Filter charts by name", "aria-describedby": `${id}-result`,
+    type: "search",
+    id,
+    placeholder: "Filter charts, such as rew|kl",
+    "aria-label": "Filter charts by name",
+    "aria-describedby": `${id}-result`,
     title: "Words, or regular expressions such as ^rew",
   });
   const result = setAttributes(element("span", "", "soft"), { id: `${id}-result`, role: "status" });
@@ -205,7 +240,8 @@ function gridFilter(text) {
   const tests = words.map((word) => {
     const lower = word.toLowerCase();
     try {
-      if (GRID_REPEATED_GROUP.test(word) || (word.match(/[*+?{]/g) ?? []).length > 4) throw new Error(": too many repetitions");
+      if (GRID_REPEATED_GROUP.test(word) || (word.match(/[*+?{]/g) ?? []).length > 4)
+        throw new Error(": too many repetitions");
       const pattern = new RegExp(word, "i");
       return (name) => pattern.test(name) || name.toLowerCase().includes(lower);
     } catch (error) {
@@ -214,11 +250,16 @@ function gridFilter(text) {
       return (name) => name.toLowerCase().includes(lower);
     }
   });
-  return { text: words.join(" "), problem, matches: ({ title, names }) => tests.every((test) => [title, ...names].some(test)) };
+  return {
+    text: words.join(" "),
+    problem,
+    matches: ({ title, names }) => tests.every((test) => [title, ...names].some(test)),
+  };
 }
 
 // Elements that are in place already keep their focus and their curves.
 function gridReplace(parent, children) {
   const old = [...parent.children];
-  if (old.length !== children.length || old.some((each, index) => each !== children[index])) parent.replaceChildren(...children);
+  if (old.length !== children.length || old.some((each, index) => each !== children[index]))
+    parent.replaceChildren(...children);
 }

@@ -14,11 +14,18 @@ const IMPORTANCE_NAME_CHARS = 26;
 // A result as of `sentinel.insight.importance`, in which anything may be missing or wrong.
 export function readImportance(data) {
   const list = (value) => (Array.isArray(value) ? value : []);
-  const settings = list(data.settings).filter((each) => each && typeof each.name === "string").map(readSetting);
+  const settings = list(data.settings)
+    .filter((each) => each && typeof each.name === "string")
+    .map(readSetting);
   const columns = list(data.table?.columns).map(String);
   const rows = list(data.table?.rows).filter((row) => Array.isArray(row) && row.length === columns.length);
   return {
-    outcome: String(data.outcome ?? "outcome"), better: data.better, runs: data.runs, settings, columns, rows,
+    outcome: String(data.outcome ?? "outcome"),
+    better: data.better,
+    runs: data.runs,
+    settings,
+    columns,
+    rows,
     score: isNumber(data.score?.r2) ? data.score : null,
     notes: list(data.note).map(String),
     constant: list(data.constant).filter((each) => each && typeof each.name === "string"),
@@ -30,7 +37,12 @@ function readSetting(each) {
   const lists = curve && ["x", "y", "low", "high"].map((key) => curve[key]);
   const isCurve = lists && lists.every((list) => Array.isArray(list) && list.length === lists[0].length);
   const same = Array.isArray(each.same_as) ? each.same_as.map(String) : [];
-  return { ...each, label: [each.name, ...same].join(", "), curve: isCurve ? curve : null, isLog: each.scale === "log" };
+  return {
+    ...each,
+    label: [each.name, ...same].join(", "),
+    curve: isCurve ? curve : null,
+    isLog: each.scale === "log",
+  };
 }
 
 // A value of a setting as text.
@@ -45,9 +57,23 @@ function importanceFont(colors) {
 
 function importanceLayout({ width, height, colors }, changes) {
   return {
-    width, height, autosize: false, showlegend: false, hovermode: "closest", font: importanceFont(colors),
-    margin: { l: 52, r: 12, t: 8, b: 26, pad: 0 }, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", dragmode: false,
-    hoverlabel: { bgcolor: colors.surface, bordercolor: colors.edge, font: { ...importanceFont(colors), color: colors.text }, align: "left", namelength: -1 },
+    width,
+    height,
+    autosize: false,
+    showlegend: false,
+    hovermode: "closest",
+    font: importanceFont(colors),
+    margin: { l: 52, r: 12, t: 8, b: 26, pad: 0 },
+    paper_bgcolor: "rgba(0,0,0,0)",
+    plot_bgcolor: "rgba(0,0,0,0)",
+    dragmode: false,
+    hoverlabel: {
+      bgcolor: colors.surface,
+      bordercolor: colors.edge,
+      font: { ...importanceFont(colors), color: colors.text },
+      align: "left",
+      namelength: -1,
+    },
     ...changes,
   };
 }
@@ -69,23 +95,54 @@ export function barPicture(settings, keys, label) {
     const range = [Math.min(0, ...ends), Math.max(0, ...ends)];
     const pad = 0.03 * (range[1] - range[0] || 1);
     return {
-      label: `${label}: ${shown.slice(0, 5).map((each) => `${each.name} ${each[value].toFixed(2)}`).join(", ")}`,
-      traces: [{
-        type: "bar", orientation: "h", x: values, y: shown.map((_, index) => index), width: 0.62,
-        marker: { color: shown.map((each) => (isSure(each) ? colors.series[0] : plotFade(colors.series[0], 0.35))) },
-        error_x: {
-          type: "data", symmetric: false, color: colors.text, thickness: 1.2, width: 3,
-          array: shown.map((each) => Math.max(0, each[high] - each[value])), arrayminus: shown.map((each) => Math.max(0, each[value] - each[low])),
+      label: `${label}: ${shown
+        .slice(0, 5)
+        .map((each) => `${each.name} ${each[value].toFixed(2)}`)
+        .join(", ")}`,
+      traces: [
+        {
+          type: "bar",
+          orientation: "h",
+          x: values,
+          y: shown.map((_, index) => index),
+          width: 0.62,
+          marker: { color: shown.map((each) => (isSure(each) ? colors.series[0] : plotFade(colors.series[0], 0.35))) },
+          error_x: {
+            type: "data",
+            symmetric: false,
+            color: colors.text,
+            thickness: 1.2,
+            width: 3,
+            array: shown.map((each) => Math.max(0, each[high] - each[value])),
+            arrayminus: shown.map((each) => Math.max(0, each[value] - each[low])),
+          },
+          text: shown.map(
+            (each) =>
+              `${plotText(each.label)}<br>${each[value].toFixed(3)} (${each[low].toFixed(3)} to ${each[high].toFixed(3)})`,
+          ),
+          textposition: "none",
+          hovertemplate: "%{text}<extra></extra>",
         },
-        text: shown.map((each) => `${plotText(each.label)}<br>${each[value].toFixed(3)} (${each[low].toFixed(3)} to ${each[high].toFixed(3)})`),
-        textposition: "none", hovertemplate: "%{text}<extra></extra>",
-      }],
+      ],
       layout: importanceLayout(size, {
         margin: { l: 150, r: 12, t: 4, b: 24, pad: 4 },
-        xaxis: { range: [range[0] - pad, range[1] + pad], fixedrange: true, gridcolor: colors.grid, zeroline: true, zerolinecolor: colors.edge, nticks: 6, ticks: "" },
+        xaxis: {
+          range: [range[0] - pad, range[1] + pad],
+          fixedrange: true,
+          gridcolor: colors.grid,
+          zeroline: true,
+          zerolinecolor: colors.edge,
+          nticks: 6,
+          ticks: "",
+        },
         yaxis: {
-          range: [shown.length - 0.4, -0.6], fixedrange: true, showgrid: false, zeroline: false, ticks: "",
-          tickvals: shown.map((_, index) => index), ticktext: shown.map((each) => plotText(shortName(each.label))),
+          range: [shown.length - 0.4, -0.6],
+          fixedrange: true,
+          showgrid: false,
+          zeroline: false,
+          ticks: "",
+          tickvals: shown.map((_, index) => index),
+          ticktext: shown.map((each) => plotText(shortName(each.label))),
         },
       }),
     };
@@ -99,13 +156,20 @@ export function dependencePicture(setting, limits, outcome) {
     const color = colors.series[0];
     const { x, y, low, high } = setting.curve;
     const places = x.map((_, index) => index).filter((index) => isNumber(y[index]));
-    const text = (index) => `${plotText(setting.name)} ${plotText(settingText(x[index]))}<br>${plotText(outcome)} ${chartNumber(y[index])} (${chartNumber(low[index])} to ${chartNumber(high[index])})`;
+    const text = (index) =>
+      `${plotText(setting.name)} ${plotText(settingText(x[index]))}<br>${plotText(outcome)} ${chartNumber(y[index])} (${chartNumber(low[index])} to ${chartNumber(high[index])})`;
     const isNumeric = setting.kind === "number";
     const traces = isNumeric ? curveTraces(setting, places, color, text) : levelTraces(setting, places, color, text);
     const levels = places.map((index) => index);
     const xaxis = isNumeric
-      ? setting.isLog ? { type: "log", ...logDecades(x.filter(isNumber)) } : { nticks: 5, exponentformat: "e" }
-      : { tickvals: levels, ticktext: places.map((index) => plotText(shortName(settingText(x[index])).slice(0, 12))), range: [-0.5, x.length - 0.5] };
+      ? setting.isLog
+        ? { type: "log", ...logDecades(x.filter(isNumber)) }
+        : { nticks: 5, exponentformat: "e" }
+      : {
+          tickvals: levels,
+          ticktext: places.map((index) => plotText(shortName(settingText(x[index])).slice(0, 12))),
+          range: [-0.5, x.length - 0.5],
+        };
     return {
       label: `${outcome} by ${setting.name}: from ${chartNumber(Math.min(...places.map((index) => y[index])))} to ${chartNumber(Math.max(...places.map((index) => y[index])))}`,
       traces,
@@ -130,23 +194,65 @@ function logDecades(values) {
 function curveTraces(setting, places, color, text) {
   const { x, y, low, high } = setting.curve;
   const on = places.filter((index) => isNumber(x[index]));
-  const line = (values, more) => ({ type: "scatter", mode: "lines", x: on.map((index) => x[index]), y: on.map((index) => values[index]), line: { color, width: 0 }, hoverinfo: "skip", ...more });
-  const traces = [line(low), line(high, { fill: "tonexty", fillcolor: plotFade(color, 0.2) }),
-    line(y, { mode: "lines+markers", line: { color, width: 1.8 }, marker: { color, size: 4 }, text: on.map(text), hoverinfo: "text", hovertemplate: "%{text}<extra></extra>" })];
+  const line = (values, more) => ({
+    type: "scatter",
+    mode: "lines",
+    x: on.map((index) => x[index]),
+    y: on.map((index) => values[index]),
+    line: { color, width: 0 },
+    hoverinfo: "skip",
+    ...more,
+  });
+  const traces = [
+    line(low),
+    line(high, { fill: "tonexty", fillcolor: plotFade(color, 0.2) }),
+    line(y, {
+      mode: "lines+markers",
+      line: { color, width: 1.8 },
+      marker: { color, size: 4 },
+      text: on.map(text),
+      hoverinfo: "text",
+      hovertemplate: "%{text}<extra></extra>",
+    }),
+  ];
   // Runs without the setting have no place on the axis: a line across it.
   for (const index of places.filter((each) => !isNumber(x[each]))) {
-    traces.push(line([], { x: on.map((each) => x[each]), y: on.map(() => y[index]), line: { color, width: 1.2, dash: "dot" }, text: on.map(() => text(index)), hoverinfo: "text", hovertemplate: "%{text}<extra></extra>" }));
+    traces.push(
+      line([], {
+        x: on.map((each) => x[each]),
+        y: on.map(() => y[index]),
+        line: { color, width: 1.2, dash: "dot" },
+        text: on.map(() => text(index)),
+        hoverinfo: "text",
+        hovertemplate: "%{text}<extra></extra>",
+      }),
+    );
   }
   return traces;
 }
 
 function levelTraces(setting, places, color, text) {
   const { y, low, high } = setting.curve;
-  return [{
-    type: "scatter", mode: "markers", x: places, y: places.map((index) => y[index]), marker: { color, size: 8 },
-    error_y: { type: "data", symmetric: false, color, thickness: 1.4, width: 4, array: places.map((index) => high[index] - y[index]), arrayminus: places.map((index) => y[index] - low[index]) },
-    text: places.map(text), hovertemplate: "%{text}<extra></extra>",
-  }];
+  return [
+    {
+      type: "scatter",
+      mode: "markers",
+      x: places,
+      y: places.map((index) => y[index]),
+      marker: { color, size: 8 },
+      error_y: {
+        type: "data",
+        symmetric: false,
+        color,
+        thickness: 1.4,
+        width: 4,
+        array: places.map((index) => high[index] - y[index]),
+        arrayminus: places.map((index) => y[index] - low[index]),
+      },
+      text: places.map(text),
+      hovertemplate: "%{text}<extra></extra>",
+    },
+  ];
 }
 
 // Lowest and highest value of all curves, so that they can be compared.
@@ -160,24 +266,33 @@ export function dependenceLimits(settings) {
 // The axes of the parallel coordinates: each has its name, where a value stands (0 to 1), and ticks.
 export function parallelAxes({ settings, columns, rows, outcome }) {
   const shown = settings.filter(({ name }) => columns.includes(name)).slice(0, PARALLEL_SETTINGS);
-  return [...shown.map((setting) => parallelAxis(setting.name, columns.indexOf(setting.name), rows, setting)),
-    parallelAxis(outcome, columns.length - 1, rows, { kind: "number", isLog: false })];
+  return [
+    ...shown.map((setting) => parallelAxis(setting.name, columns.indexOf(setting.name), rows, setting)),
+    parallelAxis(outcome, columns.length - 1, rows, { kind: "number", isLog: false }),
+  ];
 }
 
 function parallelAxis(name, column, rows, { kind, isLog }) {
   const values = rows.map((row) => row[column]).filter((value) => value !== null);
   if (kind !== "number") {
     const levels = [...new Set(values.map(String))].sort();
-    const place = (value) => (value === null ? PARALLEL_NOT_SET : levels.length > 1 ? levels.indexOf(String(value)) / (levels.length - 1) : 0.5);
+    const place = (value) =>
+      value === null ? PARALLEL_NOT_SET : levels.length > 1 ? levels.indexOf(String(value)) / (levels.length - 1) : 0.5;
     return { name, column, place, ticks: levels.slice(0, 12).map((level) => [place(level), level]) };
   }
   const scale = isLog ? Math.log : (value) => value;
   const numbers = values.filter(isNumber);
   const [low, high] = [Math.min(...numbers), Math.max(...numbers)];
-  const place = (value) => (!isNumber(value) ? PARALLEL_NOT_SET : high > low ? (scale(value) - scale(low)) / (scale(high) - scale(low)) : 0.5);
+  const place = (value) =>
+    !isNumber(value) ? PARALLEL_NOT_SET : high > low ? (scale(value) - scale(low)) / (scale(high) - scale(low)) : 0.5;
   const distinct = [...new Set(numbers)];
   const shown = distinct.length <= 6 ? distinct : [low, isLog ? Math.sqrt(low * high) : (low + high) / 2, high];
-  return { name, column, place, ticks: shown.map((value) => [place(value), chartNumber(Number(value.toPrecision(3)))]) };
+  return {
+    name,
+    column,
+    place,
+    ticks: shown.map((value) => [place(value), chartNumber(Number(value.toPrecision(3)))]),
+  };
 }
 
 // Each run as a line over its settings, coloured by its outcome. `chosen` is a set of places in the
@@ -192,34 +307,68 @@ export function parallelPicture(importance, chosen) {
     const faded = [];
     rows.forEach((row, index) => {
       if (chosen && !chosen.has(index)) faded.push(index);
-      else bins[Math.min(PARALLEL_COLORS - 1, Math.max(0, Math.floor(last.place(row[last.column]) * PARALLEL_COLORS)))].push(index);
+      else
+        bins[
+          Math.min(PARALLEL_COLORS - 1, Math.max(0, Math.floor(last.place(row[last.column]) * PARALLEL_COLORS)))
+        ].push(index);
     });
     // The best ones are drawn last, and lie on the others.
     const order = bins.map((indexes, bin) => [indexes, scaleColor((bin + 0.5) / PARALLEL_COLORS)]);
     if (better === "lower") order.reverse();
     const opacity = Math.max(0.25, Math.min(0.9, 60 / Math.max(1, rows.length)));
-    const text = (row) => [plotText(row[0]), ...axes.map(({ name, column }) => `${plotText(name)}: ${plotText(settingText(row[column]))}`)].join("<br>");
+    const text = (row) =>
+      [
+        plotText(row[0]),
+        ...axes.map(({ name, column }) => `${plotText(name)}: ${plotText(settingText(row[column]))}`),
+      ].join("<br>");
     const traces = [[faded, colors.soft, 0.06], ...order.map(([indexes, color]) => [indexes, color, opacity])]
-      .filter(([indexes]) => indexes.length).map(([indexes, color, share]) => parallelTrace(indexes, rows, axes, color, share, text));
+      .filter(([indexes]) => indexes.length)
+      .map(([indexes, color, share]) => parallelTrace(indexes, rows, axes, color, share, text));
     const size12 = { ...importanceFont(colors), color: colors.text };
     const space = (width - 80) / Math.max(1, axes.length - 1);
     const letters = Math.max(5, Math.floor(space / 6.2));
     const annotations = axes.flatMap(({ name, ticks }, place) => [
-      { x: place, y: 1.09, text: plotText(name.length > letters ? `${name.slice(0, letters - 1)}…` : name), showarrow: false, font: size12, xanchor: "center" },
+      {
+        x: place,
+        y: 1.09,
+        text: plotText(name.length > letters ? `${name.slice(0, letters - 1)}…` : name),
+        showarrow: false,
+        font: size12,
+        xanchor: "center",
+      },
       ...ticks.map(([y, label]) => ({
-        x: place, y, text: plotText(label.slice(0, 12)), showarrow: false, font: { ...size12, size: 10 }, bgcolor: plotFade(colors.surface, 0.75),
-        xanchor: place === axes.length - 1 ? "right" : "left", xshift: place === axes.length - 1 ? -4 : 4,
+        x: place,
+        y,
+        text: plotText(label.slice(0, 12)),
+        showarrow: false,
+        font: { ...size12, size: 10 },
+        bgcolor: plotFade(colors.surface, 0.75),
+        xanchor: place === axes.length - 1 ? "right" : "left",
+        xshift: place === axes.length - 1 ? -4 : 4,
       })),
     ]);
     return {
-      label: `${formatNumber(rows.length)} runs as lines over ${axes.slice(0, -1).map(({ name }) => name).join(", ")} and ${columns[columns.length - 1]}`,
+      label: `${formatNumber(rows.length)} runs as lines over ${axes
+        .slice(0, -1)
+        .map(({ name }) => name)
+        .join(", ")} and ${columns[columns.length - 1]}`,
       traces,
       layout: importanceLayout(size, {
-        margin: { l: 16, r: 16, t: 4, b: 4, pad: 0 }, annotations, dragmode: matchMedia("(pointer: coarse)").matches ? false : "select",
-        shapes: axes.map((_, place) => ({ type: "line", x0: place, x1: place, y0: PARALLEL_NOT_SET, y1: 1, line: { color: colors.edge, width: 1 } })),
+        margin: { l: 16, r: 16, t: 4, b: 4, pad: 0 },
+        annotations,
+        dragmode: matchMedia("(pointer: coarse)").matches ? false : "select",
+        shapes: axes.map((_, place) => ({
+          type: "line",
+          x0: place,
+          x1: place,
+          y0: PARALLEL_NOT_SET,
+          y1: 1,
+          line: { color: colors.edge, width: 1 },
+        })),
         xaxis: { range: [-0.15, axes.length - 0.85], visible: false },
         yaxis: { range: [PARALLEL_NOT_SET - 0.05, 1.16], visible: false },
-        selections: [], newselection: { line: { color: colors.text, width: 1, dash: "dot" } },
+        selections: [],
+        newselection: { line: { color: colors.text, width: 1, dash: "dot" } },
       }),
     };
   };
@@ -241,8 +390,19 @@ function parallelTrace(indexes, rows, axes, color, opacity, text) {
     texts.push("");
   }
   return {
-    type: "scatter", mode: "lines+markers", x, y, customdata, text: texts, opacity, line: { color, width: 1.2 }, marker: { color, size: 3 },
-    connectgaps: false, hovertemplate: "%{text}<extra></extra>", selected: { marker: { opacity: 1 } }, unselected: { marker: { opacity: 1 } },
+    type: "scatter",
+    mode: "lines+markers",
+    x,
+    y,
+    customdata,
+    text: texts,
+    opacity,
+    line: { color, width: 1.2 },
+    marker: { color, size: 3 },
+    connectgaps: false,
+    hovertemplate: "%{text}<extra></extra>",
+    selected: { marker: { opacity: 1 } },
+    unselected: { marker: { opacity: 1 } },
   };
 }
 
@@ -252,7 +412,9 @@ function scaleColor(share) {
   const part = to > from ? (share - from) / (to - from) : 0;
   const mixed = [1, 3, 5].map((start) => {
     const [a, b] = [first, second].map((color) => parseInt(color.slice(start, start + 2), 16));
-    return Math.round(a + (b - a) * part).toString(16).padStart(2, "0");
+    return Math.round(a + (b - a) * part)
+      .toString(16)
+      .padStart(2, "0");
   });
   return `#${mixed.join("")}`;
 }

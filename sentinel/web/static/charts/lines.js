@@ -27,7 +27,10 @@ function knownExtent(values) {
 
 // Curves over steps: [{ name, x, y, color }], the color by its number. `range` are the shown steps,
 // null for all. `isLog` if small values matter, where all are positive. `value` is what the values are.
-export function linesPicture(curves, { title, value = "", unit = "", range = null, isLog = false, shapes = [], noun = "step" }) {
+export function linesPicture(
+  curves,
+  { title, value = "", unit = "", range = null, isLog = false, shapes = [], noun = "step" },
+) {
   return ({ width, height, colors }) => {
     const shown = range ?? knownExtent(curves.flatMap(({ x }) => x)) ?? [0, 1];
     const isIn = (x) => x >= shown[0] && x <= shown[1];
@@ -36,19 +39,43 @@ export function linesPicture(curves, { title, value = "", unit = "", range = nul
     const [low, high] = isLogarithmic ? extent.map(Math.log10) : extent;
     const pad = 0.06 * (high - low || Math.abs(high) || 1);
     const traces = curves.map(({ name, x, y, color }) => ({
-      type: "scatter", mode: x.length === 1 ? "markers" : "lines", x, y, connectgaps: false,
-      line: { color: colors.series[color % colors.series.length], width: 1.6 }, marker: { color: colors.series[color % colors.series.length], size: 6 },
-      name: plotText(name), hovertemplate: `${curves.length > 1 ? `${plotText(name)}: ` : ""}%{y:.4~g}${unit ? ` ${unit}` : ""}<extra></extra>`,
+      type: "scatter",
+      mode: x.length === 1 ? "markers" : "lines",
+      x,
+      y,
+      connectgaps: false,
+      line: { color: colors.series[color % colors.series.length], width: 1.6 },
+      marker: { color: colors.series[color % colors.series.length], size: 6 },
+      name: plotText(name),
+      hovertemplate: `${curves.length > 1 ? `${plotText(name)}: ` : ""}%{y:.4~g}${unit ? ` ${unit}` : ""}<extra></extra>`,
     }));
     const layout = plotLayout({
-      width, height, axis: noun, range: shown[0] === shown[1] ? [shown[0] - 0.5, shown[1] + 0.5] : shown, colors, shapes,
-      yaxis: { type: isLogarithmic ? "log" : "linear", range: [low - pad, high + pad], autorange: false, gridcolor: colors.grid, ...(isLogarithmic ? { dtick: Math.max(1, Math.ceil((high - low) / 4)), exponentformat: "e" } : {}) },
+      width,
+      height,
+      axis: noun,
+      range: shown[0] === shown[1] ? [shown[0] - 0.5, shown[1] + 0.5] : shown,
+      colors,
+      shapes,
+      yaxis: {
+        type: isLogarithmic ? "log" : "linear",
+        range: [low - pad, high + pad],
+        autorange: false,
+        gridcolor: colors.grid,
+        ...(isLogarithmic ? { dtick: Math.max(1, Math.ceil((high - low) / 4)), exponentformat: "e" } : {}),
+      },
     });
     layout.margin = { ...layout.margin, l: PATH_MARGIN.l, b: PATH_MARGIN.b };
     layout.xaxis.title = linesTitle(noun, colors);
     layout.yaxis.title = linesTitle(`${value}${isLogarithmic ? " (logarithmic)" : ""}`, colors);
-    const last = curves.map(({ name, y }) => `${curves.length > 1 ? `${name} ` : ""}${chartNumber(y.filter((value) => value !== null).pop())}`);
-    return { traces, layout, label: `${title}: from ${chartNumber(extent[0])} to ${chartNumber(extent[1])}, last ${last.join(", ")}` };
+    const last = curves.map(
+      ({ name, y }) =>
+        `${curves.length > 1 ? `${name} ` : ""}${chartNumber(y.filter((value) => value !== null).pop())}`,
+    );
+    return {
+      traces,
+      layout,
+      label: `${title}: from ${chartNumber(extent[0])} to ${chartNumber(extent[1])}, last ${last.join(", ")}`,
+    };
   };
 }
 
@@ -65,38 +92,96 @@ export function pathsPicture(paths, { title, axes, reference = null }) {
     const isSingle = paths.length === 1;
     const traces = paths.flatMap(({ name, color, x, y, steps, loss }) => {
       const ink = colors.series[color % colors.series.length];
-      const text = steps.map((step, index) => `${isSingle ? "" : `${plotText(name)}<br>`}step ${chartNumber(step)}${loss[index] === null ? "" : `<br>loss ${chartNumber(loss[index])}`}`);
+      const text = steps.map(
+        (step, index) =>
+          `${isSingle ? "" : `${plotText(name)}<br>`}step ${chartNumber(step)}${loss[index] === null ? "" : `<br>loss ${chartNumber(loss[index])}`}`,
+      );
       const last = x.length - 1;
       const mark = (index, symbol, label) => ({
-        type: "scatter", mode: "markers", x: [x[index]], y: [y[index]], text: [`${label}<br>${text[index]}`], hovertemplate: "%{text}<extra></extra>",
-        marker: { symbol, size: 11, color: isSingle ? colors.text : ink, line: { color: isSingle ? colors.text : ink, width: 2 } },
+        type: "scatter",
+        mode: "markers",
+        x: [x[index]],
+        y: [y[index]],
+        text: [`${label}<br>${text[index]}`],
+        hovertemplate: "%{text}<extra></extra>",
+        marker: {
+          symbol,
+          size: 11,
+          color: isSingle ? colors.text : ink,
+          line: { color: isSingle ? colors.text : ink, width: 2 },
+        },
       });
       return [
-        { type: "scatter", mode: "lines", x, y, line: { color: plotFade(isSingle ? colors.text : ink, isSingle ? 0.25 : 0.6), width: 1.4 }, hoverinfo: "skip" },
         {
-          type: "scatter", mode: "markers", x, y, text, hovertemplate: "%{text}<extra></extra>",
-          marker: isSingle ? { size: 5, color: steps, colorscale: PLOT_SCALE, showscale: false, line: { width: 0.4, color: colors.soft } } : { size: 3.5, color: ink },
+          type: "scatter",
+          mode: "lines",
+          x,
+          y,
+          line: { color: plotFade(isSingle ? colors.text : ink, isSingle ? 0.25 : 0.6), width: 1.4 },
+          hoverinfo: "skip",
         },
-        mark(0, "circle-open", "start"), ...(last > 0 ? [mark(last, "diamond", "end")] : []),
+        {
+          type: "scatter",
+          mode: "markers",
+          x,
+          y,
+          text,
+          hovertemplate: "%{text}<extra></extra>",
+          marker: isSingle
+            ? {
+                size: 5,
+                color: steps,
+                colorscale: PLOT_SCALE,
+                showscale: false,
+                line: { width: 0.4, color: colors.soft },
+              }
+            : { size: 3.5, color: ink },
+        },
+        mark(0, "circle-open", "start"),
+        ...(last > 0 ? [mark(last, "diamond", "end")] : []),
       ];
     });
     if (reference) {
       traces.push({
-        type: "scatter", mode: "markers", x: [reference.x], y: [reference.y], marker: { symbol: "star", size: 13, color: colors.threshold },
+        type: "scatter",
+        mode: "markers",
+        x: [reference.x],
+        y: [reference.y],
+        marker: { symbol: "star", size: 13, color: colors.threshold },
         hovertemplate: "the reference<extra></extra>",
       });
     }
     const font = linesFont(colors);
-    const axis = (text) => ({ title: linesTitle(text, colors), gridcolor: colors.grid, zeroline: false, nticks: 6, automargin: false });
+    const axis = (text) => ({
+      title: linesTitle(text, colors),
+      gridcolor: colors.grid,
+      zeroline: false,
+      nticks: 6,
+      automargin: false,
+    });
     const picture = {
       traces,
       label: title,
       layout: {
-        width, height, autosize: false, showlegend: false, hovermode: "closest", font, margin: PATH_MARGIN, dragmode: false,
-        paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
-        hoverlabel: { bgcolor: colors.surface, bordercolor: colors.edge, font: { ...font, color: colors.text }, align: "left" },
+        width,
+        height,
+        autosize: false,
+        showlegend: false,
+        hovermode: "closest",
+        font,
+        margin: PATH_MARGIN,
+        dragmode: false,
+        paper_bgcolor: "rgba(0,0,0,0)",
+        plot_bgcolor: "rgba(0,0,0,0)",
+        hoverlabel: {
+          bgcolor: colors.surface,
+          bordercolor: colors.edge,
+          font: { ...font, color: colors.text },
+          align: "left",
+        },
         // Distances are those of the weights.
-        xaxis: axis(axes[0]), yaxis: { ...axis(axes[1]), scaleanchor: "x" },
+        xaxis: axis(axes[0]),
+        yaxis: { ...axis(axes[1]), scaleanchor: "x" },
       },
     };
     const steps = isSingle ? knownExtent(paths[0].steps) : null;
@@ -114,16 +199,49 @@ export function exponentsPicture({ first, counts }, { title }) {
     const ticks = x.filter((_, index) => index % size === 0);
     const power = (exponent) => chartNumber(2 ** exponent);
     return {
-      traces: [{
-        type: "bar", x, y: counts.map((count) => count / total), marker: { color: colors.series[0] }, width: 0.9,
-        text: x.map((exponent) => `${power(exponent)} to ${power(exponent + 1)}`), textposition: "none", hovertemplate: "%{text}: %{y:.1%}<extra></extra>",
-      }],
+      traces: [
+        {
+          type: "bar",
+          x,
+          y: counts.map((count) => count / total),
+          marker: { color: colors.series[0] },
+          width: 0.9,
+          text: x.map((exponent) => `${power(exponent)} to ${power(exponent + 1)}`),
+          textposition: "none",
+          hovertemplate: "%{text}: %{y:.1%}<extra></extra>",
+        },
+      ],
       layout: {
-        width, height, autosize: false, showlegend: false, hovermode: "closest", font, margin: { ...PATH_MARGIN, r: 8 }, dragmode: false,
-        paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
-        hoverlabel: { bgcolor: colors.surface, bordercolor: colors.edge, font: { ...font, color: colors.text }, align: "left" },
-        xaxis: { tickvals: ticks, ticktext: ticks.map((exponent) => chartNumber(Number((2 ** exponent).toPrecision(1)))), showgrid: false, zeroline: false, title: linesTitle("size of an element, |g|", colors) },
-        yaxis: { gridcolor: colors.grid, zeroline: false, tickformat: ".0%", nticks: 4, title: linesTitle("share of the elements", colors) },
+        width,
+        height,
+        autosize: false,
+        showlegend: false,
+        hovermode: "closest",
+        font,
+        margin: { ...PATH_MARGIN, r: 8 },
+        dragmode: false,
+        paper_bgcolor: "rgba(0,0,0,0)",
+        plot_bgcolor: "rgba(0,0,0,0)",
+        hoverlabel: {
+          bgcolor: colors.surface,
+          bordercolor: colors.edge,
+          font: { ...font, color: colors.text },
+          align: "left",
+        },
+        xaxis: {
+          tickvals: ticks,
+          ticktext: ticks.map((exponent) => chartNumber(Number((2 ** exponent).toPrecision(1)))),
+          showgrid: false,
+          zeroline: false,
+          title: linesTitle("size of an element, |g|", colors),
+        },
+        yaxis: {
+          gridcolor: colors.grid,
+          zeroline: false,
+          tickformat: ".0%",
+          nticks: 4,
+          title: linesTitle("share of the elements", colors),
+        },
       },
       label: `${title}: from ${power(first)} to ${power(first + counts.length)}, most at ${power(first + counts.indexOf(Math.max(...counts)))}`,
     };

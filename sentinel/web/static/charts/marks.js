@@ -42,16 +42,28 @@ export class Marks {
     this.requested = performance.now();
     try {
       const [timeline, incidents] = await Promise.all([
-        this.source.getJson("api/timeline"), this.source.getJson("api/incidents")]);
+        this.source.getJson("api/timeline"),
+        this.source.getJson("api/incidents"),
+      ]);
       const incidentOf = new Map(incidents.map((incident) => [incident.name, incident]));
       this.detectors = timeline.detectors;
       this.events = timeline.events;
-      this.intervals = timeline.detectors.flatMap(({ detector, intervals }) => intervals.map((interval) => {
-        const incident = incidentOf.get(interval.incident) || {};
-        return { ...interval, detector, signal: incident.signal, summary: incident.summary || "", onset_step: incident.onset_step ?? interval.from_step };
-      }));
+      this.intervals = timeline.detectors.flatMap(({ detector, intervals }) =>
+        intervals.map((interval) => {
+          const incident = incidentOf.get(interval.incident) || {};
+          return {
+            ...interval,
+            detector,
+            signal: incident.signal,
+            summary: incident.summary || "",
+            onset_step: incident.onset_step ?? interval.from_step,
+          };
+        }),
+      );
       const known = [...this.events, ...this.intervals.map((each) => ({ step: each.from_step, time: each.from_time }))];
-      const byStep = new Map(known.filter(({ step, time }) => step !== null && time !== null).map((event) => [event.step, event]));
+      const byStep = new Map(
+        known.filter(({ step, time }) => step !== null && time !== null).map((event) => [event.step, event]),
+      );
       this.clock = [...byStep.values()].sort((a, b) => a.step - b.step);
       this.isLoaded = true;
       this.problem = null;
@@ -68,7 +80,9 @@ export class Marks {
   async loadThresholds(names) {
     for (const name of names) if (!this.thresholds.has(name)) this.thresholds.set(name, []);
     try {
-      const found = await this.source.getJson(`api/thresholds?${new URLSearchParams(names.map((name) => ["signals", name]))}`);
+      const found = await this.source.getJson(
+        `api/thresholds?${new URLSearchParams(names.map((name) => ["signals", name]))}`,
+      );
       for (const [name, lines] of Object.entries(found)) this.thresholds.set(name, lines);
       return Object.values(found).some((lines) => lines.length);
     } catch {
@@ -85,8 +99,10 @@ export class Marks {
       else {
         known.from_step = Math.min(known.from_step, interval.from_step);
         known.from_time = Math.min(known.from_time, interval.from_time);
-        known.to_step = known.to_step === null || interval.to_step === null ? null : Math.max(known.to_step, interval.to_step);
-        known.to_time = known.to_time === null || interval.to_time === null ? null : Math.max(known.to_time, interval.to_time);
+        known.to_step =
+          known.to_step === null || interval.to_step === null ? null : Math.max(known.to_step, interval.to_step);
+        known.to_time =
+          known.to_time === null || interval.to_time === null ? null : Math.max(known.to_time, interval.to_time);
       }
     }
     return [...found.values()].sort((a, b) => a.from_step - b.from_step);
@@ -129,37 +145,83 @@ export class Marks {
       const severity = severityClass(interval);
       const color = colors[severity];
       const [x0, x1] = [at(from), at(to)];
-      if ((isOwn || severity === "critical") && !bands.some((band) => band.isOwn === isOwn && band.from <= from && band.to >= to)) {
+      if (
+        (isOwn || severity === "critical") &&
+        !bands.some((band) => band.isOwn === isOwn && band.from <= from && band.to >= to)
+      ) {
         bands.push({ isOwn, from, to });
-        shapes.push({ type: "rect", layer: "below", yref: "paper", y0: 0, y1: 1, x0, x1, fillcolor: plotFade(color, isOwn ? 0.15 : 0.05), line: { width: 0 } });
+        shapes.push({
+          type: "rect",
+          layer: "below",
+          yref: "paper",
+          y0: 0,
+          y1: 1,
+          x0,
+          x1,
+          fillcolor: plotFade(color, isOwn ? 0.15 : 0.05),
+          line: { width: 0 },
+        });
       }
       // A cap, so that short incidents and those of other charts are seen. The worst is on top.
       shapes.unshift({
-        type: "line", yref: "paper", y0: 1, y1: 1, x0, x1,
-        line: { color: plotFade(color, isOwn ? 1 : 0.6), width: isOwn ? 5 : 2, dash: severity === "critical" ? "solid" : "dot" },
+        type: "line",
+        yref: "paper",
+        y0: 1,
+        y1: 1,
+        x0,
+        x1,
+        line: {
+          color: plotFade(color, isOwn ? 1 : 0.6),
+          width: isOwn ? 5 : 2,
+          dash: severity === "critical" ? "solid" : "dot",
+        },
       });
       if (!isOwn || labels.has(interval.incident)) continue;
       labels.set(interval.incident, { x: from, text: `${interval.detector}, ${severity}`, color });
       const onset = this.position(interval.onset_step, axis);
       if (onset !== null && onset >= start && onset <= end) {
-        shapes.push({ type: "line", yref: "paper", y0: 0, y1: 1, x0: at(onset), x1: at(onset), line: { color, width: 1, dash: "dashdot" } });
+        shapes.push({
+          type: "line",
+          yref: "paper",
+          y0: 0,
+          y1: 1,
+          x0: at(onset),
+          x1: at(onset),
+          line: { color, width: 1, dash: "dashdot" },
+        });
       }
     }
     shapes.push(...this.#eventShapes(axis, range, colors));
-    return { shapes, annotations: [...labels.values()].slice(0, MARK_MAX_LABELS).map(({ x, text, color }, index) => ({
-      x: at(x), y: 1, yref: "paper", text: plotText(text), showarrow: false, yshift: -4 - 12 * index, yanchor: "top",
-      xanchor: x > start + 0.6 * (end - start) ? "right" : "left", xshift: x > start + 0.6 * (end - start) ? -3 : 3,
-      font: { color, size: 10 }, bgcolor: plotFade(colors.surface, 0.75), borderpad: 0,
-    })) };
+    return {
+      shapes,
+      annotations: [...labels.values()].slice(0, MARK_MAX_LABELS).map(({ x, text, color }, index) => ({
+        x: at(x),
+        y: 1,
+        yref: "paper",
+        text: plotText(text),
+        showarrow: false,
+        yshift: -4 - 12 * index,
+        yanchor: "top",
+        xanchor: x > start + 0.6 * (end - start) ? "right" : "left",
+        xshift: x > start + 0.6 * (end - start) ? -3 : 3,
+        font: { color, size: 10 },
+        bgcolor: plotFade(colors.surface, 0.75),
+        borderpad: 0,
+      })),
+    };
   }
 
   #eventShapes(axis, [start, end], colors) {
-    const inRange = (kind) => this.events.filter((event) =>
-      event.event === kind && event[axis] >= start && event[axis] <= end).map((event) => plotX(event[axis], axis));
+    const inRange = (kind) =>
+      this.events
+        .filter((event) => event.event === kind && event[axis] >= start && event[axis] <= end)
+        .map((event) => plotX(event[axis], axis));
     const saves = inRange("save");
     const step = Math.ceil(saves.length / MARK_MAX_SAVES);
     const shown = saves.filter((_, index) => (saves.length - 1 - index) % step === 0);
-    const restarts = ["start", "new_training", "stage"].flatMap(inRange).filter((x) => x > plotX(start, axis) + 0.001 * (end - start));
+    const restarts = ["start", "new_training", "stage"]
+      .flatMap(inRange)
+      .filter((x) => x > plotX(start, axis) + 0.001 * (end - start));
     const shapes = [];
     if (shown.length) shapes.push(plotLines(shown, axis, 0.05, { color: colors.save, width: 2 }));
     if (restarts.length) shapes.push(plotLines(restarts, axis, 1, { color: colors.soft, width: 1, dash: "dot" }));

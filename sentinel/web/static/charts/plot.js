@@ -3,12 +3,22 @@ import { axisSignal } from "./horizontal_axis.js";
 import { CHART_AXIS_NOUNS, chartNumber, chartShortNumber } from "./units.js";
 
 const PLOT_CONFIG = {
-  displayModeBar: false, doubleClick: false, showTips: false, responsive: false, scrollZoom: false,
+  displayModeBar: false,
+  doubleClick: false,
+  showTips: false,
+  responsive: false,
+  scrollZoom: false,
   // By default four pixels are drawn for each, which takes half a second without a GPU.
   plotGlPixelRatio: Math.min(2, Math.max(1, devicePixelRatio)),
 };
 // Cividis: even in lightness, and the same for people who see few colours.
-export const PLOT_SCALE = [[0, "#00224e"], [0.25, "#35456c"], [0.5, "#7c7b78"], [0.75, "#bcae6c"], [1, "#fee838"]];
+export const PLOT_SCALE = [
+  [0, "#00224e"],
+  [0.25, "#35456c"],
+  [0.5, "#7c7b78"],
+  [0.75, "#bcae6c"],
+  [1, "#fee838"],
+];
 export const PLOT_MARGIN = { l: 52, r: 12, t: 8, b: 24, pad: 0 };
 
 let plotLoading = null;
@@ -38,7 +48,9 @@ function plotLoad() {
     script.addEventListener("error", finish);
     head.appendChild(script);
     head.appendChild = (node) =>
-      (document.currentScript === script && node instanceof HTMLStyleElement ? node : Node.prototype.appendChild.call(head, node));
+      document.currentScript === script && node instanceof HTMLStyleElement
+        ? node
+        : Node.prototype.appendChild.call(head, node);
   });
 }
 
@@ -48,9 +60,16 @@ export function plotColors() {
   const token = (name) => style.getPropertyValue(`--${name}`).trim();
   return {
     series: [1, 2, 3, 4, 5, 6, 7, 8].map((number) => token(`series-${number}`)),
-    text: token("text"), soft: token("soft"), edge: token("line"), grid: token("grid"), surface: token("surface"),
-    threshold: token("series-2"), save: token("good"),
-    critical: token("bad"), warning: token("warn"), info: token("info"),
+    text: token("text"),
+    soft: token("soft"),
+    edge: token("line"),
+    grid: token("grid"),
+    surface: token("surface"),
+    threshold: token("series-2"),
+    save: token("good"),
+    critical: token("bad"),
+    warning: token("warn"),
+    info: token("info"),
   };
 }
 
@@ -89,9 +108,13 @@ function plotTicks([start, end], width, isFine) {
   const pixel = (end - start) / Math.max(1, width - PLOT_MARGIN.l - PLOT_MARGIN.r);
   const rough = (end - start) / Math.max(2, Math.floor(width / 75));
   const power = 10 ** Math.floor(Math.log10(rough));
-  const size = Math.max(isFine ? 0 : 1, [1, 2, 2.5, 5, 10].find((digit) => digit * power >= rough && (isFine || power > 1 || digit !== 2.5)) * power);
+  const size = Math.max(
+    isFine ? 0 : 1,
+    [1, 2, 2.5, 5, 10].find((digit) => digit * power >= rough && (isFine || power > 1 || digit !== 2.5)) * power,
+  );
   const tickvals = [];
-  for (let tick = Math.ceil(start / size) * size; tick <= end; tick += size) tickvals.push(Number(tick.toPrecision(12)));
+  for (let tick = Math.ceil(start / size) * size; tick <= end; tick += size)
+    tickvals.push(Number(tick.toPrecision(12)));
   const ticktext = tickvals.map((tick) => {
     const text = end > 2e6 && size >= 1000 ? chartShortNumber(tick) : chartNumber(tick);
     return (end - tick) / pixel + PLOT_MARGIN.r < 3.4 * text.length ? "" : text;
@@ -106,18 +129,41 @@ export function plotLayout({ width, height, axis, range, colors, yaxis, shapes =
   const line = { gridcolor: colors.grid, zeroline: false, showline: false, ticks: "", automargin: false };
   const isFine = axis === "hours" || axisSignal(axis) !== null;
   return {
-    width, height, shapes, font,
-    margin: PLOT_MARGIN, autosize: false, showlegend: false,
-    paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
+    width,
+    height,
+    shapes,
+    font,
+    margin: PLOT_MARGIN,
+    autosize: false,
+    showlegend: false,
+    paper_bgcolor: "rgba(0,0,0,0)",
+    plot_bgcolor: "rgba(0,0,0,0)",
     hovermode: "x unified",
-    hoverlabel: { bgcolor: colors.surface, bordercolor: colors.edge, font: { ...font, color: colors.text }, align: "left", namelength: -1 },
+    hoverlabel: {
+      bgcolor: colors.surface,
+      bordercolor: colors.edge,
+      font: { ...font, color: colors.text },
+      align: "left",
+      namelength: -1,
+    },
     dragmode: matchMedia("(pointer: coarse)").matches ? false : "zoom",
     xaxis: {
-      ...line, ticklabeloverflow: axis === "time" ? "hide past div" : "allow", showgrid: false,
-      range: range.map((value) => plotX(value, axis)), autorange: false, type: axis === "time" ? "date" : "linear",
-      ...(axis === "time" ? { tickformat: plotTimeFormat(span), nticks: Math.max(2, Math.floor(width / (span > 86400 ? 110 : 65))) }
+      ...line,
+      ticklabeloverflow: axis === "time" ? "hide past div" : "allow",
+      showgrid: false,
+      range: range.map((value) => plotX(value, axis)),
+      autorange: false,
+      type: axis === "time" ? "date" : "linear",
+      ...(axis === "time"
+        ? { tickformat: plotTimeFormat(span), nticks: Math.max(2, Math.floor(width / (span > 86400 ? 110 : 65))) }
         : plotTicks(range, width, isFine)),
-      showspikes: false, unifiedhovertitle: { text: axis === "time" ? "%{x|%Y-%m-%d %H:%M:%S} UTC" : `${CHART_AXIS_NOUNS[axis] ?? "step"} %{x:${isFine ? ".3~f" : ",d"}}` },
+      showspikes: false,
+      unifiedhovertitle: {
+        text:
+          axis === "time"
+            ? "%{x|%Y-%m-%d %H:%M:%S} UTC"
+            : `${CHART_AXIS_NOUNS[axis] ?? "step"} %{x:${isFine ? ".3~f" : ",d"}}`,
+      },
     },
     yaxis: { ...line, ticklabeloverflow: "allow", fixedrange: true, nticks: 5, ...yaxis },
   };

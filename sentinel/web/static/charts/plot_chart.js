@@ -43,11 +43,13 @@ export class PlotChart {
   // Name the colours of curves: [{ name, color }].
   setLegend(curves) {
     this.legend.hidden = curves.length < 2;
-    this.legend.replaceChildren(...curves.map(({ name, color }) => {
-      const line = element("i");
-      line.style.setProperty("color", `var(--series-${(color % 8) + 1})`);
-      return container("span", "", line, name);
-    }));
+    this.legend.replaceChildren(
+      ...curves.map(({ name, color }) => {
+        const line = element("i");
+        line.style.setProperty("color", `var(--series-${(color % 8) + 1})`);
+        return container("span", "", line, name);
+      }),
+    );
   }
 
   draw(plotly) {
@@ -61,7 +63,13 @@ export class PlotChart {
     const { traces, layout, label } = this.picture({ width, height, colors });
     this.plot.setAttribute("aria-label", label);
     if (!plotly) {
-      this.plot.replaceChildren(element("p", "This picture needs the chart library: `pip install 'train-sentinel[web]'` on the server.", "soft"));
+      this.plot.replaceChildren(
+        element(
+          "p",
+          "This picture needs the chart library: `pip install 'train-sentinel[web]'` on the server.",
+          "soft",
+        ),
+      );
       this.isBuilt = true;
       return;
     }

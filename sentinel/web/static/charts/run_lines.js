@@ -4,7 +4,12 @@ import { setAttributes, svgElement } from "../dom.js";
 
 const RUN_COLORS = 8;
 // The dash of plotly.js, and that of SVG: the first eight runs are solid lines.
-const RUN_DASHES = [["solid", null], ["dash", "6 3"], ["dot", "1.5 2.5"], ["dashdot", "6 2.5 1.5 2.5"]];
+const RUN_DASHES = [
+  ["solid", null],
+  ["dash", "6 3"],
+  ["dot", "1.5 2.5"],
+  ["dashdot", "6 2.5 1.5 2.5"],
+];
 
 const RUN_SYMBOLS = ["circle", "diamond", "x-thin-open", "square-open"];
 
@@ -20,7 +25,10 @@ export function runSymbol(number) {
 
 // The attributes of a curve with this number in a picture of SVG.
 export function runStroke(number) {
-  return { stroke: `var(--series-${(number % RUN_COLORS) + 1})`, "stroke-dasharray": RUN_DASHES[Math.floor(number / RUN_COLORS) % RUN_DASHES.length][1] };
+  return {
+    stroke: `var(--series-${(number % RUN_COLORS) + 1})`,
+    "stroke-dasharray": RUN_DASHES[Math.floor(number / RUN_COLORS) % RUN_DASHES.length][1],
+  };
 }
 
 // A short line that looks as the curve with this number.

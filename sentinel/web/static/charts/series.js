@@ -13,11 +13,18 @@ const SERIES_NAMES_PER_REQUEST = 40;
 export function seriesPoints(reply) {
   const fill = (values, other) => values || reply.x.map(other);
   return {
-    x: reply.x, mean: reply.mean, min: reply.min || reply.mean, max: reply.max || reply.mean,
-    rank_min: fill(reply.rank_min, () => null), rank_max: fill(reply.rank_max, () => null),
-    worst_rank: fill(reply.worst_rank, () => null), attempt: fill(reply.attempt, () => 0),
+    x: reply.x,
+    mean: reply.mean,
+    min: reply.min || reply.mean,
+    max: reply.max || reply.mean,
+    rank_min: fill(reply.rank_min, () => null),
+    rank_max: fill(reply.rank_max, () => null),
+    worst_rank: fill(reply.worst_rank, () => null),
+    attempt: fill(reply.attempt, () => 0),
     weight: reply.x.map(() => Math.max(1, (reply.count || 0) / reply.x.length)),
-    bad: [...(reply.bad || [])], isRaw: Boolean(reply.is_raw), count: reply.count ?? reply.x.length,
+    bad: [...(reply.bad || [])],
+    isRaw: Boolean(reply.is_raw),
+    count: reply.count ?? reply.x.length,
     // The newest value itself: the last point may be the mean of several.
     last: seriesLast(reply),
   };
@@ -42,12 +49,17 @@ function seriesThin(points) {
       continue;
     }
     const weight = thin.weight[last] + points.weight[index];
-    if (points.rank_max[index] !== null && higher(thin.rank_max[last], points.rank_max[index]) !== thin.rank_max[last]) {
+    if (
+      points.rank_max[index] !== null &&
+      higher(thin.rank_max[last], points.rank_max[index]) !== thin.rank_max[last]
+    ) {
       thin.worst_rank[last] = points.worst_rank[index];
     }
     if (points.mean[index] !== null) {
-      thin.mean[last] = thin.mean[last] === null
-        ? points.mean[index] : thin.mean[last] + ((points.mean[index] - thin.mean[last]) * points.weight[index]) / weight;
+      thin.mean[last] =
+        thin.mean[last] === null
+          ? points.mean[index]
+          : thin.mean[last] + ((points.mean[index] - thin.mean[last]) * points.weight[index]) / weight;
     }
     thin.min[last] = lower(thin.min[last], points.min[index]);
     thin.max[last] = higher(thin.max[last], points.max[index]);
@@ -79,7 +91,7 @@ export function seriesSmooth(points, smoothing, span, values = points.mean) {
 // The newest value of a reply, NaN if it is not finite.
 export function seriesLast({ x, mean, bad = [], last }) {
   if (last !== undefined) return last ?? NaN;
-  return seriesEndsBad({ x, bad }) ? NaN : mean.findLast((value) => value !== null) ?? NaN;
+  return seriesEndsBad({ x, bad }) ? NaN : (mean.findLast((value) => value !== null) ?? NaN);
 }
 
 // Whether the newest value is not finite.
@@ -94,7 +106,8 @@ export function seriesRepeated(points) {
   const firstLater = new Array(points.x.length);
   let [later, own] = [Infinity, Infinity];
   for (let index = last; index >= 0; index -= 1) {
-    if (index < last && points.attempt[index] !== points.attempt[index + 1]) [later, own] = [Math.min(later, own), Infinity];
+    if (index < last && points.attempt[index] !== points.attempt[index + 1])
+      [later, own] = [Math.min(later, own), Infinity];
     firstLater[index] = later;
     own = Math.min(own, points.x[index]);
   }
@@ -141,7 +154,8 @@ export class SeriesStore {
     const positions = this.#stored(this.axisCurve(name), range);
     if (!positions) return undefined;
     const known = this.joined.get(name);
-    if (known?.stored === stored && known.positions === positions && known.revision === this.revision) return known.points;
+    if (known?.stored === stored && known.positions === positions && known.revision === this.revision)
+      return known.points;
     const points = joinByStep(stored, positions);
     this.joined.set(name, { stored, positions, revision: this.revision, points });
     return points;
@@ -152,10 +166,16 @@ export class SeriesStore {
     if (this.axisSignal === null) return range;
     const key = range.join();
     if (!this.storedRanges.has(key)) {
-      const found = [...this.axisCurves].map((name) => this.overview.get(name)).filter(Boolean)
-        .map((positions) => stepsInRange(positions, range)).filter(Boolean);
+      const found = [...this.axisCurves]
+        .map((name) => this.overview.get(name))
+        .filter(Boolean)
+        .map((positions) => stepsInRange(positions, range))
+        .filter(Boolean);
       if (!found.length) return null;
-      this.storedRanges.set(key, [Math.min(...found.map(([start]) => start)), Math.max(...found.map(([, end]) => end))]);
+      this.storedRanges.set(key, [
+        Math.min(...found.map(([start]) => start)),
+        Math.max(...found.map(([, end]) => end)),
+      ]);
     }
     return this.storedRanges.get(key);
   }
@@ -211,7 +231,11 @@ export class SeriesStore {
     const axis = this.storedAxis;
     for (let first = 0; first < names.length; first += SERIES_NAMES_PER_REQUEST) {
       const some = names.slice(first, first + SERIES_NAMES_PER_REQUEST);
-      const query = new URLSearchParams([...some.map((name) => ["signals", name]), ["points", SERIES_POINTS], ["axis", axis]]);
+      const query = new URLSearchParams([
+        ...some.map((name) => ["signals", name]),
+        ["points", SERIES_POINTS],
+        ["axis", axis],
+      ]);
       if (range) {
         const margin = (range[1] - range[0]) * SERIES_MARGIN;
         query.set("from", range[0] - margin);
@@ -282,7 +306,9 @@ export class SeriesStore {
   #appendTo(name, points, rows) {
     const values = rows.values[name];
     if (!values) return false;
-    const bad = (rows.bad?.[name] || []).map((place) => rows[this.storedAxis][place]).filter((x) => !points.bad.includes(x));
+    const bad = (rows.bad?.[name] || [])
+      .map((place) => rows[this.storedAxis][place])
+      .filter((x) => !points.bad.includes(x));
     points.bad.push(...bad);
     points.bad.splice(0, points.bad.length - SERIES_MAX_POINTS);
     const { length } = points.x;
@@ -302,9 +328,11 @@ export class SeriesStore {
       const last = points.x.length - 1;
       if (value === null || x === null) return;
       // The first rows of a connection can be among the points that were fetched.
-      if (last >= 0 && (attempt < points.attempt[last] || (attempt === points.attempt[last] && x <= points.x[last]))) return;
+      if (last >= 0 && (attempt < points.attempt[last] || (attempt === points.attempt[last] && x <= points.x[last])))
+        return;
       for (const field of ["mean", "min", "max"]) points[field].push(value);
-      for (const field of ["rank_min", "rank_max", "worst_rank"]) points[field].push(ranks?.[name]?.[field][index] ?? null);
+      for (const field of ["rank_min", "rank_max", "worst_rank"])
+        points[field].push(ranks?.[name]?.[field][index] ?? null);
       points.x.push(x);
       points.attempt.push(attempt);
       points.weight.push(1);

@@ -14,7 +14,12 @@ const SURFACE_MARGIN = { l: 72, r: 12, t: 10, b: 54, pad: 0 };
 // A place at a border that rounding has moved beyond it is inside, as a share of the width.
 const SURFACE_ROUNDING = 1e-6;
 // Lines between levels: light on dark colours, dark on light ones.
-const SURFACE_LINES = [[0, "#ffffff"], [0.5, "#ffffff"], [0.5, "#000000"], [1, "#000000"]];
+const SURFACE_LINES = [
+  [0, "#ffffff"],
+  [0.5, "#ffffff"],
+  [0.5, "#000000"],
+  [1, "#000000"],
+];
 // Marks are seen on every colour of the scale.
 const SURFACE_INK = "#ffffff";
 const SURFACE_EDGE = "#000000";
@@ -22,7 +27,10 @@ const SURFACE_CENTER = "#c2570c";
 const SURFACE_SYMBOLS = { minimum: "triangle-down", saddle: "x", maximum: "triangle-up" };
 const SURFACE_SYMBOLS_3D = { minimum: "diamond", saddle: "cross", maximum: "square" };
 const SURFACE_KINDS = {
-  random: "random direction", hessian: "Hessian eigenvector", pca: "principal axis", gradient: "gradient",
+  random: "random direction",
+  hessian: "Hessian eigenvector",
+  pca: "principal axis",
+  gradient: "gradient",
   checkpoint: "towards a checkpoint",
 };
 
@@ -33,22 +41,50 @@ export function readSurface(data) {
   const y = numbers(data.y);
   const rows = Array.isArray(data.loss) ? data.loss : [];
   const is1d = y.length === 0;
-  const isWhole = x.length >= 2 && x.length === data.x.length && y.length === (data.y ?? []).length && rows.length === (is1d ? 1 : y.length)
-    && rows.every((row) => Array.isArray(row) && row.length === x.length);
+  const isWhole =
+    x.length >= 2 &&
+    x.length === data.x.length &&
+    y.length === (data.y ?? []).length &&
+    rows.length === (is1d ? 1 : y.length) &&
+    rows.every((row) => Array.isArray(row) && row.length === x.length);
   if (!isWhole || y.length === 1) throw new Error("The stored surface is damaged: its sizes do not match.");
-  if (Math.max(x.length, y.length) > SURFACE_MAX_SIDE) throw new Error(`The stored surface is larger than ${SURFACE_MAX_SIDE} points a side.`);
+  if (Math.max(x.length, y.length) > SURFACE_MAX_SIDE)
+    throw new Error(`The stored surface is larger than ${SURFACE_MAX_SIDE} points a side.`);
   const loss = rows.map((row) => row.map((value) => (isNumber(value) ? value : null)));
-  const objects = (values) => (Array.isArray(values) ? values.filter((each) => each !== null && typeof each === "object") : []);
-  const placed = (values) => objects(values).filter((each) => isNumber(each.x) && (is1d || isNumber(each.y)))
-    .map((each) => ({ ...each, y: isNumber(each.y) ? each.y : 0, loss: isNumber(each.loss) ? each.loss : null }));
-  const quadruples = (values, count) => (Array.isArray(values) ? values : []).filter((each) => Array.isArray(each) && each.slice(0, count).every(isNumber));
-  const all = loss.flat().filter((value) => value !== null).sort((a, b) => a - b);
-  const isRegion = (each) => ["x", "y"].every((axis) => Array.isArray(each[axis]) && each[axis].length > 1 && each[axis].length <= SURFACE_MAX_SIDE && each[axis].every(isNumber))
-    && Array.isArray(each.loss) && each.loss.length === each.y.length && each.loss.every((row) => Array.isArray(row) && row.length === each.x.length);
+  const objects = (values) =>
+    Array.isArray(values) ? values.filter((each) => each !== null && typeof each === "object") : [];
+  const placed = (values) =>
+    objects(values)
+      .filter((each) => isNumber(each.x) && (is1d || isNumber(each.y)))
+      .map((each) => ({ ...each, y: isNumber(each.y) ? each.y : 0, loss: isNumber(each.loss) ? each.loss : null }));
+  const quadruples = (values, count) =>
+    (Array.isArray(values) ? values : []).filter((each) => Array.isArray(each) && each.slice(0, count).every(isNumber));
+  const all = loss
+    .flat()
+    .filter((value) => value !== null)
+    .sort((a, b) => a - b);
+  const isRegion = (each) =>
+    ["x", "y"].every(
+      (axis) =>
+        Array.isArray(each[axis]) &&
+        each[axis].length > 1 &&
+        each[axis].length <= SURFACE_MAX_SIDE &&
+        each[axis].every(isNumber),
+    ) &&
+    Array.isArray(each.loss) &&
+    each.loss.length === each.y.length &&
+    each.loss.every((row) => Array.isArray(row) && row.length === each.x.length);
   const regions = is1d ? [] : objects(data.regions).filter(isRegion);
   return {
-    x, y, loss, is1d,
-    regions: regions.map((each) => ({ x: each.x, y: each.y, loss: each.loss.map((row) => row.map((value) => (isNumber(value) ? value : null))) })),
+    x,
+    y,
+    loss,
+    is1d,
+    regions: regions.map((each) => ({
+      x: each.x,
+      y: each.y,
+      loss: each.loss.map((row) => row.map((value) => (isNumber(value) ? value : null))),
+    })),
     weightsNorm: isNumber(data.weights_norm) && data.weights_norm > 0 ? data.weights_norm : null,
     estimatedError: isNumber(data.estimated_error) ? data.estimated_error : null,
     lowest: all[0] ?? null,
@@ -59,7 +95,11 @@ export function readSurface(data) {
     path: placed(data.trajectory),
     features: placed(data.features).filter(({ kind }) => kind in SURFACE_SYMBOLS),
     arrows: quadruples(data.arrows, 4),
-    points: quadruples(data.points, 2).map(([first, second, value]) => ({ x: first, y: isNumber(second) ? second : 0, loss: isNumber(value) ? value : null })),
+    points: quadruples(data.points, 2).map(([first, second, value]) => ({
+      x: first,
+      y: isNumber(second) ? second : 0,
+      loss: isNumber(value) ? value : null,
+    })),
     directions: objects(data.directions).slice(0, 2),
     sharpness: objects([data.sharpness])[0] ?? null,
     evaluations: isNumber(data.evaluations) ? data.evaluations : null,
@@ -88,9 +128,12 @@ export function surfaceLimits(surfaces) {
 // The position of the lowest value: { x, y, loss }; null if there is none.
 export function lowestPoint(surface) {
   let best = null;
-  surface.loss.forEach((row, rowIndex) => row.forEach((loss, index) => {
-    if (loss !== null && (!best || loss < best.loss)) best = { x: surface.x[index], y: surface.y[rowIndex] ?? 0, loss };
-  }));
+  surface.loss.forEach((row, rowIndex) =>
+    row.forEach((loss, index) => {
+      if (loss !== null && (!best || loss < best.loss))
+        best = { x: surface.x[index], y: surface.y[rowIndex] ?? 0, loss };
+    }),
+  );
   return best;
 }
 
@@ -114,7 +157,10 @@ export function directionText(direction) {
 // What the coordinate 1 of a direction means.
 export function directionLength(direction, { weightsNorm }) {
   if (!direction || !isNumber(direction.norm)) return "";
-  const share = weightsNorm === null ? "" : `, ${chartNumber(Number(((100 * direction.norm) / weightsNorm).toPrecision(2)))} % of the weights' norm`;
+  const share =
+    weightsNorm === null
+      ? ""
+      : `, ${chartNumber(Number(((100 * direction.norm) / weightsNorm).toPrecision(2)))} % of the weights' norm`;
   return `1 = ${chartNumber(Number(direction.norm.toPrecision(3)))} (L2)${share}`;
 }
 
@@ -139,8 +185,10 @@ function surfaceLabel(surface) {
   const lowest = lowestPoint(surface);
   const kind = surface.is1d ? "Loss along one direction" : "Loss in a plane through the weights";
   if (!lowest) return `${kind}: no finite value`;
-  return `${kind}: from ${chartNumber(surface.lowest)} to ${chartNumber(surface.highest)}, `
-    + `lowest at ${chartNumber(lowest.x)}${surface.is1d ? "" : `, ${chartNumber(lowest.y)}`}`;
+  return (
+    `${kind}: from ${chartNumber(surface.lowest)} to ${chartNumber(surface.highest)}, ` +
+    `lowest at ${chartNumber(lowest.x)}${surface.is1d ? "" : `, ${chartNumber(lowest.y)}`}`
+  );
 }
 
 // Whether all values have a logarithm.
@@ -157,21 +205,43 @@ function surfaceFont(colors) {
 }
 
 function hoverLabel(colors) {
-  return { bgcolor: colors.surface, bordercolor: colors.edge, font: { ...surfaceFont(colors), color: colors.text }, align: "left", namelength: -1 };
+  return {
+    bgcolor: colors.surface,
+    bordercolor: colors.edge,
+    font: { ...surfaceFont(colors), color: colors.text },
+    align: "left",
+    namelength: -1,
+  };
 }
 
 function baseLayout({ width, height, colors }) {
   return {
-    width, height, autosize: false, showlegend: false, hovermode: "closest", font: surfaceFont(colors), margin: SURFACE_MARGIN,
-    paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: colors.grid, hoverlabel: hoverLabel(colors), uirevision: "surface",
+    width,
+    height,
+    autosize: false,
+    showlegend: false,
+    hovermode: "closest",
+    font: surfaceFont(colors),
+    margin: SURFACE_MARGIN,
+    paper_bgcolor: "rgba(0,0,0,0)",
+    plot_bgcolor: colors.grid,
+    hoverlabel: hoverLabel(colors),
+    uirevision: "surface",
     dragmode: matchMedia("(pointer: coarse)").matches ? false : "zoom",
   };
 }
 
 function axisOf(values, title, colors) {
   return {
-    title: { text: title, standoff: 6, font: surfaceFont(colors) }, range: [values[0], values[values.length - 1]], autorange: false,
-    zeroline: false, showgrid: false, showline: false, ticks: "", nticks: 7, automargin: false,
+    title: { text: title, standoff: 6, font: surfaceFont(colors) },
+    range: [values[0], values[values.length - 1]],
+    autorange: false,
+    zeroline: false,
+    showgrid: false,
+    showline: false,
+    ticks: "",
+    nticks: 7,
+    automargin: false,
   };
 }
 
@@ -181,7 +251,8 @@ function lossTicks(options, highest) {
   const values = options.isLog ? logarithmicTicks(low, high) : roundValues(low, high);
   const isCut = highest > high * (1 + SURFACE_ROUNDING) + SURFACE_ROUNDING * (high - low);
   if (isCut) values.push(high);
-  const text = (value, index) => `${isCut && index === values.length - 1 ? "≥ " : ""}${chartNumber(Number(value.toPrecision(3)))}`;
+  const text = (value, index) =>
+    `${isCut && index === values.length - 1 ? "≥ " : ""}${chartNumber(Number(value.toPrecision(3)))}`;
   return { tickvals: values.map(scaled(options)), ticktext: values.map(text) };
 }
 
@@ -191,7 +262,8 @@ function roundValues(low, high) {
   const size = power * [1, 2, 2.5, 5, 10].find((digit) => digit * power >= (high - low) / 5);
   const values = [];
   const first = Math.ceil(low / size);
-  for (let index = 0; index <= 10 && (first + index) * size <= high - 0.04 * (high - low); index += 1) values.push((first + index) * size);
+  for (let index = 0; index <= 10 && (first + index) * size <= high - 0.04 * (high - low); index += 1)
+    values.push((first + index) * size);
   return values;
 }
 
@@ -200,7 +272,13 @@ function lossTitle(options) {
 }
 
 function lossBar(surface, options, at) {
-  return { colorscale: PLOT_SCALE, range: options.limits.map(scaled(options)), title: lossTitle(options), at, ...lossTicks(options, surface.highest) };
+  return {
+    colorscale: PLOT_SCALE,
+    range: options.limits.map(scaled(options)),
+    title: lossTitle(options),
+    at,
+    ...lossTicks(options, surface.highest),
+  };
 }
 
 // The levels of a surface, or of a part of it, and the lines between them.
@@ -209,16 +287,35 @@ function levels(part, options) {
   const [low, high] = options.limits.map(toScale);
   const z = part.loss.map((row) => row.map((value) => (value === null ? null : Math.min(toScale(value), high))));
   const contour = {
-    type: "contour", x: part.x, y: part.y, z, customdata: part.loss, zmin: low, zmax: high, zauto: false, connectgaps: false, autocontour: false,
-    hoverongaps: false, showscale: false,
+    type: "contour",
+    x: part.x,
+    y: part.y,
+    z,
+    customdata: part.loss,
+    zmin: low,
+    zmax: high,
+    zauto: false,
+    connectgaps: false,
+    autocontour: false,
+    hoverongaps: false,
+    showscale: false,
   };
   const range = { showlines: true, start: low, end: high, size: (high - low) / SURFACE_LEVELS };
   return [
     {
-      ...contour, colorscale: PLOT_SCALE, contours: { ...range, coloring: "fill", showlines: false },
+      ...contour,
+      colorscale: PLOT_SCALE,
+      contours: { ...range, coloring: "fill", showlines: false },
       hovertemplate: "%{x:.3~f}, %{y:.3~f}<br>loss %{customdata:.5~g}<extra></extra>",
     },
-    { ...contour, colorscale: SURFACE_LINES, contours: { ...range, coloring: "lines" }, line: { width: 0.9, smoothing: 0.6 }, opacity: 0.5, hoverinfo: "skip" },
+    {
+      ...contour,
+      colorscale: SURFACE_LINES,
+      contours: { ...range, coloring: "lines" },
+      line: { width: 0.9, smoothing: 0.6 },
+      opacity: 0.5,
+      hoverinfo: "skip",
+    },
   ];
 }
 
@@ -227,27 +324,48 @@ function contourPicture(surface, options, size) {
   const traces = [];
   if (surface.holes) {
     traces.push({
-      type: "heatmap", x: surface.x, y: surface.y, z: surface.loss.map((row) => row.map((value) => (value === null ? 1 : null))),
-      zmin: 0, zmax: 1, colorscale: [[0, colors.critical], [1, colors.critical]], opacity: 0.55, showscale: false, hoverongaps: false,
+      type: "heatmap",
+      x: surface.x,
+      y: surface.y,
+      z: surface.loss.map((row) => row.map((value) => (value === null ? 1 : null))),
+      zmin: 0,
+      zmax: 1,
+      colorscale: [
+        [0, colors.critical],
+        [1, colors.critical],
+      ],
+      opacity: 0.55,
+      showscale: false,
+      hoverongaps: false,
       // Without a gap plotly.js scales a small image with an inline style, which the policy refuses.
-      xgap: 0.01, ygap: 0.01, hovertemplate: "%{x:.3~f}, %{y:.3~f}<br>NaN or infinite<extra></extra>",
+      xgap: 0.01,
+      ygap: 0.01,
+      hovertemplate: "%{x:.3~f}, %{y:.3~f}<br>NaN or infinite<extra></extra>",
     });
   }
   traces.push(...levels(surface, options));
   // A zoom shows that these parts are finer.
   traces.push(...surface.regions.flatMap((region) => levels(region, options)));
   traces.push(...planeMarks(surface, options));
-  return withColorBar({
-    traces,
-    layout: {
-      ...baseLayout(size),
-      xaxis: axisOf(surface.x, directionTitle(surface, 0), colors),
-      yaxis: axisOf(surface.y, directionTitle(surface, 1), colors),
-      shapes: surface.regions.map(({ x, y }) => ({
-        type: "rect", x0: x[0], x1: x[x.length - 1], y0: y[0], y1: y[y.length - 1], line: { color: SURFACE_INK, width: 1, dash: "dot" },
-      })),
+  return withColorBar(
+    {
+      traces,
+      layout: {
+        ...baseLayout(size),
+        xaxis: axisOf(surface.x, directionTitle(surface, 0), colors),
+        yaxis: axisOf(surface.y, directionTitle(surface, 1), colors),
+        shapes: surface.regions.map(({ x, y }) => ({
+          type: "rect",
+          x0: x[0],
+          x1: x[x.length - 1],
+          y0: y[0],
+          y1: y[y.length - 1],
+          line: { color: SURFACE_INK, width: 1, dash: "dot" },
+        })),
+      },
     },
-  }, lossBar(surface, options, "xaxis"));
+    lossBar(surface, options, "xaxis"),
+  );
 }
 
 // A line on the picture that is seen on light and dark colours.
@@ -260,8 +378,13 @@ function inkLine(trace, width) {
 
 function inkMarkers(points, text, marker) {
   return {
-    type: "scatter", mode: "markers", x: points.map(({ x }) => x), y: points.map(({ y }) => y), text: points.map(text),
-    marker: { color: SURFACE_INK, line: { color: SURFACE_EDGE, width: 1.2 }, ...marker }, hovertemplate: "%{text}<extra></extra>",
+    type: "scatter",
+    mode: "markers",
+    x: points.map(({ x }) => x),
+    y: points.map(({ y }) => y),
+    text: points.map(text),
+    marker: { color: SURFACE_INK, line: { color: SURFACE_EDGE, width: 1.2 }, ...marker },
+    hovertemplate: "%{text}<extra></extra>",
   };
 }
 
@@ -290,24 +413,59 @@ function planeMarks(surface, options) {
   if (options.hasPoints) {
     const shown = surface.points.filter(isIn);
     traces.push({
-      type: "scatter", mode: "markers", x: shown.map(({ x }) => x), y: shown.map(({ y }) => y), text: shown.map(({ loss }) => (loss === null ? "NaN or infinite" : chartNumber(loss))),
-      marker: { color: SURFACE_INK, size: 3.2, line: { color: SURFACE_EDGE, width: 0.7 } }, hovertemplate: "evaluated: %{text}<extra></extra>",
+      type: "scatter",
+      mode: "markers",
+      x: shown.map(({ x }) => x),
+      y: shown.map(({ y }) => y),
+      text: shown.map(({ loss }) => (loss === null ? "NaN or infinite" : chartNumber(loss))),
+      marker: { color: SURFACE_INK, size: 3.2, line: { color: SURFACE_EDGE, width: 0.7 } },
+      hovertemplate: "evaluated: %{text}<extra></extra>",
     });
   }
-  if (options.hasArrows && surface.arrows.length) traces.push(...inkLine({ type: "scatter", ...arrowLines(surface, surface.arrows.filter(([x, y]) => isIn({ x, y }))) }, 1));
+  if (options.hasArrows && surface.arrows.length)
+    traces.push(
+      ...inkLine(
+        {
+          type: "scatter",
+          ...arrowLines(
+            surface,
+            surface.arrows.filter(([x, y]) => isIn({ x, y })),
+          ),
+        },
+        1,
+      ),
+    );
   // plotly.js cuts at the frame what leaves the bounds.
   const { path } = surface;
   if (path.length) {
     traces.push(...inkLine({ type: "scatter", x: path.map(({ x }) => x), y: path.map(({ y }) => y) }, 1.8));
-    traces.push(inkMarkers(path, (point) => `${stepText(point)}${lossText(point.loss)}`, { size: path.length > 60 ? 3 : 4.5, line: { color: SURFACE_EDGE, width: 0.6 } }));
-    traces.push(inkMarkers([path[0]], (point) => `start of the path: ${stepText(point)}${lossText(point.loss)}`, { symbol: "circle-open", size: 10, line: { color: SURFACE_INK, width: 2 } }));
+    traces.push(
+      inkMarkers(path, (point) => `${stepText(point)}${lossText(point.loss)}`, {
+        size: path.length > 60 ? 3 : 4.5,
+        line: { color: SURFACE_EDGE, width: 0.6 },
+      }),
+    );
+    traces.push(
+      inkMarkers([path[0]], (point) => `start of the path: ${stepText(point)}${lossText(point.loss)}`, {
+        symbol: "circle-open",
+        size: 10,
+        line: { color: SURFACE_INK, width: 2 },
+      }),
+    );
   }
   for (const kind of Object.keys(SURFACE_SYMBOLS)) {
     const found = surface.features.filter((each) => each.kind === kind && isIn(each));
     if (found.length) traces.push(inkMarkers(found, featureText, { symbol: SURFACE_SYMBOLS[kind], size: 11 }));
   }
   if (surface.center && isIn(surface.center)) {
-    traces.push(inkMarkers([surface.center], ({ loss }) => `the weights${lossText(loss)}`, { symbol: "circle", size: 9, color: SURFACE_CENTER, line: { color: SURFACE_INK, width: 2 } }));
+    traces.push(
+      inkMarkers([surface.center], ({ loss }) => `the weights${lossText(loss)}`, {
+        symbol: "circle",
+        size: 9,
+        color: SURFACE_CENTER,
+        line: { color: SURFACE_INK, width: 2 },
+      }),
+    );
   }
   return traces;
 }
@@ -345,14 +503,25 @@ function heightAt({ x: xs, y: ys, loss }, x, y) {
     const last = values.length - 1;
     if (!isBetween(values, given)) return null;
     const value = Math.min(values[last], Math.max(values[0], given));
-    const index = Math.min(last - 1, Math.max(0, values.findIndex((each) => each > value) - 1 + (value === values[last] ? last : 0)));
+    const index = Math.min(
+      last - 1,
+      Math.max(0, values.findIndex((each) => each > value) - 1 + (value === values[last] ? last : 0)),
+    );
     return [index, (value - values[index]) / (values[index + 1] - values[index])];
   };
   const [column, row] = [place(xs, x), place(ys, y)];
   if (!column || !row) return null;
-  const corners = [[0, 0], [0, 1], [1, 0], [1, 1]].map(([down, right]) => loss[row[0] + down]?.[column[0] + right] ?? null);
+  const corners = [
+    [0, 0],
+    [0, 1],
+    [1, 0],
+    [1, 1],
+  ].map(([down, right]) => loss[row[0] + down]?.[column[0] + right] ?? null);
   if (corners.includes(null)) return null;
-  const [first, second] = [corners[0] + (corners[1] - corners[0]) * column[1], corners[2] + (corners[3] - corners[2]) * column[1]];
+  const [first, second] = [
+    corners[0] + (corners[1] - corners[0]) * column[1],
+    corners[2] + (corners[3] - corners[2]) * column[1],
+  ];
   return first + (second - first) * row[1];
 }
 
@@ -366,51 +535,108 @@ function scenePicture(surface, options, size) {
     const height = toScale(heightAt(surface, x, y));
     return height === null ? null : Math.min(height, high) + lift;
   };
-  const on = (points) => points.map((point) => ({ ...point, height: heightOn(point.x, point.y) })).filter(({ height }) => height !== null);
+  const on = (points) =>
+    points.map((point) => ({ ...point, height: heightOn(point.x, point.y) })).filter(({ height }) => height !== null);
   const marks = (points, text, marker) => ({
-    type: "scatter3d", mode: "markers", x: points.map(({ x }) => x), y: points.map(({ y }) => y), z: points.map(({ height }) => height),
-    text: points.map(text), marker, hovertemplate: "%{text}<extra></extra>",
+    type: "scatter3d",
+    mode: "markers",
+    x: points.map(({ x }) => x),
+    y: points.map(({ y }) => y),
+    z: points.map(({ height }) => height),
+    text: points.map(text),
+    marker,
+    hovertemplate: "%{text}<extra></extra>",
   });
-  const traces = [{
-    type: "surface", x: surface.x, y: surface.y, z, customdata: surface.loss, cmin: low, cmax: high, colorscale: PLOT_SCALE, showscale: false,
-    connectgaps: false, contours: { x: { highlight: false }, y: { highlight: false }, z: { highlight: false } },
-    lighting: { ambient: 0.75, diffuse: 0.55, specular: 0.05, roughness: 0.9, fresnel: 0.05 },
-    hovertemplate: "%{x:.3~f}, %{y:.3~f}<br>loss %{customdata:.5~g}<extra></extra>",
-  }];
+  const traces = [
+    {
+      type: "surface",
+      x: surface.x,
+      y: surface.y,
+      z,
+      customdata: surface.loss,
+      cmin: low,
+      cmax: high,
+      colorscale: PLOT_SCALE,
+      showscale: false,
+      connectgaps: false,
+      contours: { x: { highlight: false }, y: { highlight: false }, z: { highlight: false } },
+      lighting: { ambient: 0.75, diffuse: 0.55, specular: 0.05, roughness: 0.9, fresnel: 0.05 },
+      hovertemplate: "%{x:.3~f}, %{y:.3~f}<br>loss %{customdata:.5~g}<extra></extra>",
+    },
+  ];
   const ink = colors.text;
   if (options.hasArrows && surface.arrows.length) {
     const { x, y } = arrowLines(surface, surface.arrows);
-    traces.push({ type: "scatter3d", mode: "lines", x, y, z: x.map((each, index) => (each === null ? null : heightOn(each, y[index]))), line: { color: ink, width: 2 }, hoverinfo: "skip" });
+    traces.push({
+      type: "scatter3d",
+      mode: "lines",
+      x,
+      y,
+      z: x.map((each, index) => (each === null ? null : heightOn(each, y[index]))),
+      line: { color: ink, width: 2 },
+      hoverinfo: "skip",
+    });
   }
-  if (options.hasPoints) traces.push(marks(on(surface.points), ({ loss }) => `evaluated: ${chartNumber(loss)}`, { color: ink, size: 1.8 }));
+  if (options.hasPoints)
+    traces.push(marks(on(surface.points), ({ loss }) => `evaluated: ${chartNumber(loss)}`, { color: ink, size: 1.8 }));
   const path = surface.path.map((point) => ({ ...point, height: heightOn(point.x, point.y) }));
   if (path.length) {
     const pathText = (point) => `${stepText(point)}${lossText(point.loss)}`;
-    traces.push({ ...marks(path, pathText, { color: colors.threshold, size: 2.5 }), mode: "lines+markers", line: { color: colors.threshold, width: 5 }, connectgaps: false });
-    traces.push(marks(path.slice(0, 1).filter(({ height }) => height !== null), (point) => `start of the path: ${pathText(point)}`, { symbol: "circle-open", color: colors.threshold, size: 8 }));
+    traces.push({
+      ...marks(path, pathText, { color: colors.threshold, size: 2.5 }),
+      mode: "lines+markers",
+      line: { color: colors.threshold, width: 5 },
+      connectgaps: false,
+    });
+    traces.push(
+      marks(
+        path.slice(0, 1).filter(({ height }) => height !== null),
+        (point) => `start of the path: ${pathText(point)}`,
+        { symbol: "circle-open", color: colors.threshold, size: 8 },
+      ),
+    );
   }
   for (const kind of Object.keys(SURFACE_SYMBOLS_3D)) {
     const found = on(surface.features.filter((each) => each.kind === kind));
     if (found.length) traces.push(marks(found, featureText, { symbol: SURFACE_SYMBOLS_3D[kind], color: ink, size: 5 }));
   }
   const center = surface.center ? on([surface.center]) : [];
-  if (center.length) traces.push(marks(center, ({ loss }) => `the weights${lossText(loss)}`, { color: SURFACE_CENTER, size: 6 }));
+  if (center.length)
+    traces.push(marks(center, ({ loss }) => `the weights${lossText(loss)}`, { color: SURFACE_CENTER, size: 6 }));
   // On a narrow screen a long title would be cut off; the text below the chart has it.
-  const title = (index) => (size.width < MIN_TITLED_SCENE_PX ? `coordinate ${index + 1}` : directionTitle(surface, index));
+  const title = (index) =>
+    size.width < MIN_TITLED_SCENE_PX ? `coordinate ${index + 1}` : directionTitle(surface, index);
   const axis = (text) => ({
-    title: { text, font: surfaceFont(colors) }, tickfont: surfaceFont(colors), color: colors.soft, gridcolor: colors.grid, zeroline: false,
-    showbackground: false, showspikes: false, nticks: 5,
+    title: { text, font: surfaceFont(colors) },
+    tickfont: surfaceFont(colors),
+    color: colors.soft,
+    gridcolor: colors.grid,
+    zeroline: false,
+    showbackground: false,
+    showspikes: false,
+    nticks: 5,
   });
-  return withColorBar({
-    traces,
-    layout: {
-      ...baseLayout(size), plot_bgcolor: "rgba(0,0,0,0)", margin: { l: 0, r: 0, t: 0, b: 0 },
-      scene: {
-        xaxis: axis(title(0)), yaxis: axis(title(1)),
-        zaxis: { ...axis(lossTitle(options)), range: [low, high + 3 * lift], ...lossTicks(options, surface.highest) }, camera: options.camera, aspectmode: "manual", aspectratio: { x: 0.95, y: 0.95, z: 0.6 }, dragmode: "turntable", uirevision: "surface",
+  return withColorBar(
+    {
+      traces,
+      layout: {
+        ...baseLayout(size),
+        plot_bgcolor: "rgba(0,0,0,0)",
+        margin: { l: 0, r: 0, t: 0, b: 0 },
+        scene: {
+          xaxis: axis(title(0)),
+          yaxis: axis(title(1)),
+          zaxis: { ...axis(lossTitle(options)), range: [low, high + 3 * lift], ...lossTicks(options, surface.highest) },
+          camera: options.camera,
+          aspectmode: "manual",
+          aspectratio: { x: 0.95, y: 0.95, z: 0.6 },
+          dragmode: "turntable",
+          uirevision: "surface",
+        },
       },
     },
-  }, lossBar(surface, options, "scene"));
+    lossBar(surface, options, "scene"),
+  );
 }
 
 function curvePicture(surface, options, size) {
@@ -419,38 +645,71 @@ function curvePicture(surface, options, size) {
   const [low, high] = options.limits.map(toScale);
   const [values] = surface.loss;
   const color = colors.series[0];
-  const traces = [{
-    type: "scatter", mode: "lines", x: surface.x, y: values.map(toScale), customdata: values, line: { color, width: 1.8 }, connectgaps: false,
-    hovertemplate: "%{x:.3~f}<br>loss %{customdata:.5~g}<extra></extra>",
-  }];
+  const traces = [
+    {
+      type: "scatter",
+      mode: "lines",
+      x: surface.x,
+      y: values.map(toScale),
+      customdata: values,
+      line: { color, width: 1.8 },
+      connectgaps: false,
+      hovertemplate: "%{x:.3~f}<br>loss %{customdata:.5~g}<extra></extra>",
+    },
+  ];
   const at = (points) => points.map((point) => ({ ...point, y: toScale(point.loss) })).filter(({ y }) => y !== null);
   const marks = (points, text, marker) => ({
-    type: "scatter", mode: "markers", x: points.map(({ x }) => x), y: points.map(({ y }) => y), text: points.map(text), marker,
+    type: "scatter",
+    mode: "markers",
+    x: points.map(({ x }) => x),
+    y: points.map(({ y }) => y),
+    text: points.map(text),
+    marker,
     hovertemplate: "%{text}<extra></extra>",
   });
-  if (options.hasPoints) traces.push(marks(at(surface.points), ({ loss }) => `evaluated: ${chartNumber(loss)}`, { color, size: 4.5 }));
+  if (options.hasPoints)
+    traces.push(marks(at(surface.points), ({ loss }) => `evaluated: ${chartNumber(loss)}`, { color, size: 4.5 }));
   for (const kind of Object.keys(SURFACE_SYMBOLS)) {
     const found = at(surface.features.filter((each) => each.kind === kind));
-    if (found.length) traces.push(marks(found, featureText, { color: colors.text, symbol: SURFACE_SYMBOLS[kind], size: 10 }));
+    if (found.length)
+      traces.push(marks(found, featureText, { color: colors.text, symbol: SURFACE_SYMBOLS[kind], size: 10 }));
   }
   const path = at(surface.path);
-  if (path.length) traces.push(marks(path, (point) => `${stepText(point)}${lossText(point.loss)}`, { color: colors.threshold, size: 5 }));
+  if (path.length)
+    traces.push(
+      marks(path, (point) => `${stepText(point)}${lossText(point.loss)}`, { color: colors.threshold, size: 5 }),
+    );
   const center = surface.center ? at([surface.center]) : [];
-  if (center.length) traces.push(marks(center, ({ loss }) => `the weights${lossText(loss)}`, { color: SURFACE_CENTER, size: 9 }));
+  if (center.length)
+    traces.push(marks(center, ({ loss }) => `the weights${lossText(loss)}`, { color: SURFACE_CENTER, size: 9 }));
   const pad = 0.05 * (high - low);
   const holes = surface.x.filter((_, index) => values[index] === null);
   const half = (surface.x[1] - surface.x[0]) / 2;
   return {
     traces,
     layout: {
-      ...baseLayout(size), plot_bgcolor: "rgba(0,0,0,0)",
+      ...baseLayout(size),
+      plot_bgcolor: "rgba(0,0,0,0)",
       xaxis: axisOf(surface.x, directionTitle(surface, 0), colors),
       yaxis: {
-        title: { text: lossTitle(options), standoff: 6, font: surfaceFont(colors) }, range: [low - pad, high + pad], autorange: false, gridcolor: colors.grid, zeroline: false,
-        automargin: false, ...lossTicks(options, surface.highest),
+        title: { text: lossTitle(options), standoff: 6, font: surfaceFont(colors) },
+        range: [low - pad, high + pad],
+        autorange: false,
+        gridcolor: colors.grid,
+        zeroline: false,
+        automargin: false,
+        ...lossTicks(options, surface.highest),
       },
       shapes: holes.map((x) => ({
-        type: "rect", layer: "below", yref: "paper", x0: x - half, x1: x + half, y0: 0, y1: 1, line: { width: 0 }, fillcolor: plotFade(colors.critical, 0.35),
+        type: "rect",
+        layer: "below",
+        yref: "paper",
+        x0: x - half,
+        x1: x + half,
+        y0: 0,
+        y1: 1,
+        line: { width: 0 },
+        fillcolor: plotFade(colors.critical, 0.35),
       })),
     },
   };

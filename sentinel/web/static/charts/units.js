@@ -3,9 +3,26 @@ import { formatTime } from "../dom.js";
 import { axisSignal } from "./horizontal_axis.js";
 
 const CHART_PREFIXES = {
-  seconds: [[1e-6, "µs"], [1e-3, "ms"], [1, "s"], [60, "min"], [3600, "h"]],
-  bytes: [[1, "B"], [2 ** 10, "KiB"], [2 ** 20, "MiB"], [2 ** 30, "GiB"], [2 ** 40, "TiB"]],
-  bytes_per_second: [[1, "B/s"], [1e3, "kB/s"], [1e6, "MB/s"], [1e9, "GB/s"]],
+  seconds: [
+    [1e-6, "µs"],
+    [1e-3, "ms"],
+    [1, "s"],
+    [60, "min"],
+    [3600, "h"],
+  ],
+  bytes: [
+    [1, "B"],
+    [2 ** 10, "KiB"],
+    [2 ** 20, "MiB"],
+    [2 ** 30, "GiB"],
+    [2 ** 40, "TiB"],
+  ],
+  bytes_per_second: [
+    [1, "B/s"],
+    [1e3, "kB/s"],
+    [1e6, "MB/s"],
+    [1e9, "GB/s"],
+  ],
 };
 const CHART_UNIT_NAMES = { ratio: "%", watts: "W", celsius: "°C", tokens_per_second: "tokens/s" };
 
@@ -36,7 +53,10 @@ export function chartNumber(value) {
   if (typeof value !== "number" || !Number.isFinite(value)) return "";
   const size = Math.abs(value);
   if (size !== 0 && (size < 1e-3 || size >= 1e7)) {
-    return value.toExponential(2).replace(/\.?0+e/, "e").replace("e+", "e");
+    return value
+      .toExponential(2)
+      .replace(/\.?0+e/, "e")
+      .replace("e+", "e");
   }
   if (size >= 1000) return String(Math.round(value)).replace(/\B(?=(\d{3})+$)/g, ",");
   return String(Number(value.toPrecision(4)));
@@ -44,7 +64,12 @@ export function chartNumber(value) {
 
 // A large round number with the prefix of its size: 20M, 1.5G.
 export function chartShortNumber(value) {
-  const [size, prefix] = [[1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"]].find(([least]) => Math.abs(value) >= least) ?? [1, ""];
+  const [size, prefix] = [
+    [1e12, "T"],
+    [1e9, "G"],
+    [1e6, "M"],
+    [1e3, "k"],
+  ].find(([least]) => Math.abs(value) >= least) ?? [1, ""];
   return `${Number((value / size).toPrecision(4))}${prefix}`;
 }
 

@@ -25,14 +25,17 @@ export function rangeOfCase({ onset_step: onset, opened_step: opened, resolved_s
 // The curves of a case with these incidents; the same element each time, so that it stays drawn.
 export function caseCurves(page, openCase, incidents) {
   const names = openCase.incidents ?? [openCase.name];
-  const signals = [...new Set(names.map((name) => incidents.find((each) => each.name === name)?.signal).filter(Boolean))];
+  const signals = [
+    ...new Set(names.map((name) => incidents.find((each) => each.name === name)?.signal).filter(Boolean)),
+  ];
   if (!signals.length) return null;
   if (!caseCurveElements.has(openCase.name)) {
     caseCurveElements.set(openCase.name, { node: element("div", "", "case-curves"), key: "", loadedAt: 0 });
   }
   const entry = caseCurveElements.get(openCase.name);
   const key = JSON.stringify([signals, openCase.severity, openCase.onset_step, openCase.resolved_step]);
-  const isDue = Date.now() / 1000 - entry.loadedAt > CASE_REFRESH_SECONDS && entry.step !== page.run?.step && !openCase.resolution;
+  const isDue =
+    Date.now() / 1000 - entry.loadedAt > CASE_REFRESH_SECONDS && entry.step !== page.run?.step && !openCase.resolution;
   if (key !== entry.key || isDue) {
     Object.assign(entry, { key, loadedAt: Date.now() / 1000, step: page.run?.step });
     loadCaseCurves(page, entry.node, openCase, signals.slice(0, CASE_SIGNALS));
@@ -42,17 +45,26 @@ export function caseCurves(page, openCase, incidents) {
 
 async function loadCaseCurves(page, node, openCase, signals) {
   const [from, to] = rangeOfCase(openCase, page.run);
-  const query = new URLSearchParams([...signals.map((name) => ["signals", name]), ["points", CASE_POINTS], ["from", from], ["to", to]]);
+  const query = new URLSearchParams([
+    ...signals.map((name) => ["signals", name]),
+    ["points", CASE_POINTS],
+    ["from", from],
+    ["to", to],
+  ]);
   try {
     signalFacts ??= page.source.getJson("api/signals");
     const [facts, { series }] = await Promise.all([signalFacts, page.source.getJson(`api/series?${query}`)]);
     const known = new Map(facts.map((signal) => [signal.name, signal]));
-    node.replaceChildren(...signals.filter((name) => series[name]?.x.length > 1).map((name) =>
-      caseCurve(page, openCase, known.get(name) ?? { name }, series[name], [from, to])));
+    node.replaceChildren(
+      ...signals
+        .filter((name) => series[name]?.x.length > 1)
+        .map((name) => caseCurve(page, openCase, known.get(name) ?? { name }, series[name], [from, to])),
+    );
   } catch {
     // The charts show why the curves are missing.
     signalFacts = null;
-    if (!page.source.isReport) setTimeout(() => node.isConnected && loadCaseCurves(page, node, openCase, signals), CASE_RETRY_MS);
+    if (!page.source.isReport)
+      setTimeout(() => node.isConnected && loadCaseCurves(page, node, openCase, signals), CASE_RETRY_MS);
   }
 }
 
@@ -72,7 +84,8 @@ function caseCurve(page, openCase, { name, label = name, unit }, { x, mean, bad,
   node.title = "Show in charts";
   node.append(
     container("span", "row", element("span", label), element("span", text, "end number")),
-    caseCurveDrawing(x, mean, range, openCase));
+    caseCurveDrawing(x, mean, range, openCase),
+  );
   node.addEventListener("click", () => {
     page.view.set({ axis: "step", range: rangeOfCase(openCase, page.run) });
     page.reveal("curves");
@@ -88,12 +101,22 @@ function caseCurveDrawing(x, values, [from, to], { onset_step: onset, resolved_s
   const [low, high] = [Math.min(...known), Math.max(...known)];
   const place = (step) => (width * (Math.min(to, Math.max(from, step)) - from)) / (to - from || 1);
   const level = (value) => height - 2 - ((value - low) / (high - low || 1)) * (height - 4);
-  const path = values.map((value, index) => (isNumber(value)
-    ? `${isNumber(values[index - 1]) ? "L" : "M"}${place(x[index]).toFixed(1)} ${level(value).toFixed(1)}` : "")).join("");
-  const svg = svgElement("svg", { viewBox: `0 0 ${width} ${height}`, preserveAspectRatio: "none", "aria-hidden": "true" });
+  const path = values
+    .map((value, index) =>
+      isNumber(value)
+        ? `${isNumber(values[index - 1]) ? "L" : "M"}${place(x[index]).toFixed(1)} ${level(value).toFixed(1)}`
+        : "",
+    )
+    .join("");
+  const svg = svgElement("svg", {
+    viewBox: `0 0 ${width} ${height}`,
+    preserveAspectRatio: "none",
+    "aria-hidden": "true",
+  });
   const start = place(onset);
   svg.append(
     svgElement("rect", { x: start, y: 0, width: Math.max(1, place(resolved ?? to) - start), height }),
-    svgElement("path", { d: path, "vector-effect": "non-scaling-stroke" }));
+    svgElement("path", { d: path, "vector-effect": "non-scaling-stroke" }),
+  );
   return svg;
 }

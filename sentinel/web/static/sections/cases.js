@@ -1,7 +1,22 @@
 // Open cases, as their notifications tell them, and those that are resolved.
 import {
-  button, capitalize, container, createChangeCheck, element, emptyState, formatCount, formatOpenCount, formatTime, formatTrainingEndCount,
-  formatRanks, isActive, isNumber, setAttributes, setText, severityClass, textWithCode,
+  button,
+  capitalize,
+  container,
+  createChangeCheck,
+  element,
+  emptyState,
+  formatCount,
+  formatOpenCount,
+  formatTime,
+  formatTrainingEndCount,
+  formatRanks,
+  isActive,
+  isNumber,
+  setAttributes,
+  setText,
+  severityClass,
+  textWithCode,
 } from "../dom.js";
 import { createLoader } from "../loading.js";
 import { caseCurves, rangeOfCase } from "./case_curves.js";
@@ -21,9 +36,17 @@ export function createCases(page) {
   let resolvedKey = "";
   // A card that is rebuilt while a button is pressed would lose the click.
   let isPressed = false;
-  open.addEventListener("pointerdown", () => { isPressed = true; });
-  addEventListener("pointerup", () => setTimeout(() => { isPressed = false; }));
-  addEventListener("pointercancel", () => { isPressed = false; });
+  open.addEventListener("pointerdown", () => {
+    isPressed = true;
+  });
+  addEventListener("pointerup", () =>
+    setTimeout(() => {
+      isPressed = false;
+    }),
+  );
+  addEventListener("pointercancel", () => {
+    isPressed = false;
+  });
   return {
     id: "cases",
     title: "Cases",
@@ -37,7 +60,10 @@ export function createCases(page) {
     },
     update(run) {
       // How long ago a case was found, and its present value, change all the time.
-      const facts = JSON.stringify([run.cases, run.incidents, run.state, lastingCases(run, page.pastCases), page.allIncidents.length], (key, value) => (key === "since" || key === "now" ? undefined : value));
+      const facts = JSON.stringify(
+        [run.cases, run.incidents, run.state, lastingCases(run, page.pastCases), page.allIncidents.length],
+        (key, value) => (key === "since" || key === "now" ? undefined : value),
+      );
       if (!isPressed && isOpenNew(facts)) showCards(open, openElements(page, run));
       for (const each of run.cases) {
         const card = document.getElementById(caseAnchor(each.name));
@@ -45,7 +71,8 @@ export function createCases(page) {
         if (card) setText(card.querySelector(".now"), each.now ?? "");
         if (root.closest("details").open) caseCurves(page, each, run.incidents);
       }
-      if (areSilencesNew(run.silences)) silences.replaceChildren(...(run.silences ?? []).map((each) => silenceBanner(page, each)));
+      if (areSilencesNew(run.silences))
+        silences.replaceChildren(...(run.silences ?? []).map((each) => silenceBanner(page, each)));
       // They end with the run.
       silences.hidden = !run.silences?.length || !isActive(run);
       const key = JSON.stringify([run.state, run.cases.map(({ name }) => name)]);
@@ -65,12 +92,20 @@ export function createCases(page) {
 
 function openElements(page, run) {
   const isFollower = run.cluster?.role === "follower";
-  const none = isFollower ? "None on this node; the head shows the incidents of the run."
+  const none = isFollower
+    ? "None on this node; the head shows the incidents of the run."
     : isActive(run)
       ? "None. A case opens when a detector fires, and its notification is shown here."
-      : run.state === "unfinished" ? "None was open at the last step." : "None was open when the run ended.";
+      : run.state === "unfinished"
+        ? "None was open at the last step."
+        : "None was open when the run ended.";
   const cases = [...run.cases, ...lastingCases(run, page.pastCases)].map((each) =>
-    caseCard(page, each, (each.resolution ? page.allIncidents : run.incidents).filter((incident) => incident.case === each.name)));
+    caseCard(
+      page,
+      each,
+      (each.resolution ? page.allIncidents : run.incidents).filter((incident) => incident.case === each.name),
+    ),
+  );
   const single = run.incidents.filter((incident) => !incident.case).map((incident) => incidentCard(page, incident));
   return cases.length + single.length ? [...cases, ...single] : [emptyState(none)];
 }
@@ -91,7 +126,9 @@ function showCards(parent, cards) {
   }
   if (!focused || focused.isConnected) return;
   const place = cardId ? document.getElementById(cardId) : parent;
-  ([...(place?.querySelectorAll("button, a, summary") ?? [])].find((node) => node.textContent === text) ?? place)?.focus();
+  (
+    [...(place?.querySelectorAll("button, a, summary") ?? [])].find((node) => node.textContent === text) ?? place
+  )?.focus();
 }
 
 // Give a card these parts; those with the class "parts" have parts of their own. What is the same at
@@ -99,7 +136,8 @@ function showCards(parent, cards) {
 function replaceChanged(parent, parts) {
   const old = [...parent.children];
   const shorter = Math.min(old.length, parts.length);
-  const stays = (each, part) => each.isEqualNode(part) || (each.classList.contains("parts") && part.classList.contains("parts"));
+  const stays = (each, part) =>
+    each.isEqualNode(part) || (each.classList.contains("parts") && part.classList.contains("parts"));
   let first = 0;
   while (first < shorter && stays(old[first], parts[first])) first += 1;
   let last = 0;
@@ -115,21 +153,33 @@ function replaceChanged(parent, parts) {
 function caseCard(page, openCase, incidents) {
   const { detector, diagnosis, message, ranks } = openCase;
   const notes = [...message.also.map((text) => `Also: ${text}`), ...message.notes];
-  const card = container("article", `card case ${severityClass(openCase)}`,
+  const card = container(
+    "article",
+    `card case ${severityClass(openCase)}`,
     container("div", "top", element("span", openCase.severity, "pill"), element("h3", caseTitle(page, openCase))),
     element("p", openCase.now ?? "", "now"),
     element("p", message.since, "soft since"),
-    container("div", "case-body parts", container("div", "parts",
-      container("p", "facts-line",
-        ranks?.length > 0 && element("span", `rank${ranks.length > 1 ? "s" : ""} ${formatRanks(ranks)}`),
-        message.checkpoint && element("span", `Last good checkpoint: ${message.checkpoint}`, "good")),
-      diagnosis ? evidenceList(diagnosis.evidence) : factList(message.facts),
-      message.remedy && container("div", "remedy", element("h4", "What to do"), textWithCode("p", message.remedy)),
-      ...suppressionLines(incidents),
-      ...notes.map((text) => textWithCode("p", text, "soft")),
-      caseActions(page, openCase, incidents, diagnosis ? diagnosis.cause : detector),
-      incidents.length > 0 ? memberList(openCase, incidents) : incidentNames(openCase)),
-    caseCurves(page, openCase, [...incidents, ...page.allIncidents])),
+    container(
+      "div",
+      "case-body parts",
+      container(
+        "div",
+        "parts",
+        container(
+          "p",
+          "facts-line",
+          ranks?.length > 0 && element("span", `rank${ranks.length > 1 ? "s" : ""} ${formatRanks(ranks)}`),
+          message.checkpoint && element("span", `Last good checkpoint: ${message.checkpoint}`, "good"),
+        ),
+        diagnosis ? evidenceList(diagnosis.evidence) : factList(message.facts),
+        message.remedy && container("div", "remedy", element("h4", "What to do"), textWithCode("p", message.remedy)),
+        ...suppressionLines(incidents),
+        ...notes.map((text) => textWithCode("p", text, "soft")),
+        caseActions(page, openCase, incidents, diagnosis ? diagnosis.cause : detector),
+        incidents.length > 0 ? memberList(openCase, incidents) : incidentNames(openCase),
+      ),
+      caseCurves(page, openCase, [...incidents, ...page.allIncidents]),
+    ),
   );
   card.id = caseAnchor(openCase.name);
   card.tabIndex = -1;
@@ -145,7 +195,9 @@ function caseTitle(page, { name, diagnosis, detector, message }) {
 function incidentCard(page, incident) {
   const rank = incident.rank === null ? "" : `, rank ${incident.rank}`;
   const notes = incidentNotes(incident);
-  const card = container("article", `card ${severityClass(incident)}`,
+  const card = container(
+    "article",
+    `card ${severityClass(incident)}`,
     container("div", "top", element("span", incident.severity, "pill"), element("h3", incident.summary)),
     element("p", `${incident.detector}${rank}, since step ${incident.onset_step}`, "soft"),
     ...stackLines(incident),
@@ -170,23 +222,58 @@ function caseActions(page, openCase, incidents, runbook) {
   const isAcknowledged = incidents.some(({ acknowledged }) => acknowledged);
   const detectors = [...new Set([openCase.detector, ...incidents.map(({ detector }) => detector)].filter(Boolean))];
   // What is only information sends no notification.
-  const canChange = !source.isReport && page.run?.is_live !== false && !page.run?.log && !openCase.resolution && openCase.severity !== "info";
+  const canChange =
+    !source.isReport &&
+    page.run?.is_live !== false &&
+    !page.run?.log &&
+    !openCase.resolution &&
+    openCase.severity !== "info";
   // A change of what the buttons do is a change of the element.
-  const about = JSON.stringify([incidents.map(({ name, state, acknowledged }) => [name, state, Boolean(acknowledged)]), openCase.onset_step, openCase.resolved_step]);
-  return setAttributes(container("div", "actions",
-    canChange && firing.length > 0 && !isAcknowledged && button("Acknowledge", () =>
-      openAcknowledgeDialog(source, openCase.message?.subject ?? openCase.summary, firing[0].name), "primary"),
-    canChange && isAcknowledged && button("Revoke acknowledgement", () => {
-      const names = incidents.filter(({ acknowledged }) => acknowledged).map(({ detector }) => detector);
-      sendSuppression(source, "api/acknowledge", { detector: names[0], revoke: true }, "The acknowledgement is revoked.");
-    }),
-    canChange && isActive(page.run) && detectors.length > 0 && button("Silence", () => openSilenceDialog(source, detectors)),
-    runbookLink(page, runbook),
-    isNumber(openCase.onset_step) && button("Show in charts", () => {
-      view.set({ axis: "step", range: rangeOfCase(openCase, page.run) });
-      page.reveal("curves");
-    }, "quiet"),
-  ), { "data-about": about });
+  const about = JSON.stringify([
+    incidents.map(({ name, state, acknowledged }) => [name, state, Boolean(acknowledged)]),
+    openCase.onset_step,
+    openCase.resolved_step,
+  ]);
+  return setAttributes(
+    container(
+      "div",
+      "actions",
+      canChange &&
+        firing.length > 0 &&
+        !isAcknowledged &&
+        button(
+          "Acknowledge",
+          () => openAcknowledgeDialog(source, openCase.message?.subject ?? openCase.summary, firing[0].name),
+          "primary",
+        ),
+      canChange &&
+        isAcknowledged &&
+        button("Revoke acknowledgement", () => {
+          const names = incidents.filter(({ acknowledged }) => acknowledged).map(({ detector }) => detector);
+          sendSuppression(
+            source,
+            "api/acknowledge",
+            { detector: names[0], revoke: true },
+            "The acknowledgement is revoked.",
+          );
+        }),
+      canChange &&
+        isActive(page.run) &&
+        detectors.length > 0 &&
+        button("Silence", () => openSilenceDialog(source, detectors)),
+      runbookLink(page, runbook),
+      isNumber(openCase.onset_step) &&
+        button(
+          "Show in charts",
+          () => {
+            view.set({ axis: "step", range: rangeOfCase(openCase, page.run) });
+            page.reveal("curves");
+          },
+          "quiet",
+        ),
+    ),
+    { "data-about": about },
+  );
 }
 
 function runbookLink(page, name, className = "") {
@@ -200,8 +287,9 @@ function runbookLink(page, name, className = "") {
 // Where ranks of a run without progress are: innermost function first.
 function stackLines(incident) {
   const stacks = Object.entries(incident.evidence ?? {}).filter(([name]) => name.startsWith("stack_of_"));
-  return stacks.map(([name, frames]) => container("p", "soft",
-    element("span", `${name.replaceAll("_", " ")}: `), element("code", frames)));
+  return stacks.map(([name, frames]) =>
+    container("p", "soft", element("span", `${name.replaceAll("_", " ")}: `), element("code", frames)),
+  );
 }
 
 function factList(facts) {
@@ -214,8 +302,12 @@ function evidenceList(evidence) {
     const hasStep = item.step !== null;
     const next = evidence[index + 1];
     const hasSuccessor = next && next.step !== null;
-    return container("li", hasStep ? (hasSuccessor ? "connected" : "") : "setting",
-      element("span", hasStep ? `step ${item.step}` : "setting", "when"), textWithCode("span", item.text));
+    return container(
+      "li",
+      hasStep ? (hasSuccessor ? "connected" : "") : "setting",
+      element("span", hasStep ? `step ${item.step}` : "setting", "when"),
+      textWithCode("span", item.text),
+    );
   });
   return container("ol", "evidence", ...items);
 }
@@ -224,15 +316,31 @@ function evidenceList(evidence) {
 const expandedCases = new Map();
 
 function memberList(openCase, incidents) {
-  const items = incidents.map((incident) => container("li", severityClass(incident),
-    container("div", "", element("strong", incident.detector), element("span", ` since step ${incident.onset_step}`, "soft")),
-    element("div", incident.summary),
-    ...stackLines(incident),
-    incidentNotes(incident) && element("div", incidentNotes(incident), "soft")));
+  const items = incidents.map((incident) =>
+    container(
+      "li",
+      severityClass(incident),
+      container(
+        "div",
+        "",
+        element("strong", incident.detector),
+        element("span", ` since step ${incident.onset_step}`, "soft"),
+      ),
+      element("div", incident.summary),
+      ...stackLines(incident),
+      incidentNotes(incident) && element("div", incidentNotes(incident), "soft"),
+    ),
+  );
   const names = incidents.map((incident) => incident.detector).join(", ");
-  const details = container("details", "",
-    element("summary", `${incidents.length < openCase.incidents.length ? `${incidents.length} open of ` : ""}${formatCount(openCase.incidents.length, "incident")}: ${names}`),
-    container("ul", "members", ...items));
+  const details = container(
+    "details",
+    "",
+    element(
+      "summary",
+      `${incidents.length < openCase.incidents.length ? `${incidents.length} open of ` : ""}${formatCount(openCase.incidents.length, "incident")}: ${names}`,
+    ),
+    container("ul", "members", ...items),
+  );
   details.open = expandedCases.get(openCase.name) ?? (!openCase.diagnosis && incidents.length > 1);
   details.addEventListener("toggle", () => expandedCases.set(openCase.name, details.open));
   return details;
@@ -245,15 +353,16 @@ function authorText(entry) {
 // Onset, checkpoint, acknowledgement and silence of an incident.
 function incidentNotes(incident) {
   const { acknowledged, silenced, flaps, onset } = incident;
-  const bounds = onset && onset.earliest !== onset.latest
-    ? `, between ${onset.earliest} and ${onset.latest}` : "";
+  const bounds = onset && onset.earliest !== onset.latest ? `, between ${onset.earliest} and ${onset.latest}` : "";
   return [
     onset ? `Began at step ${incident.onset_step}${bounds}` : "",
     flaps ? `Fired again ${flaps > 1 ? `${flaps} times` : "once"}` : "",
     isNumber(incident.last_good_step) ? `Last checkpoint before: step ${incident.last_good_step}` : "",
     acknowledged ? `Acknowledged${authorText(acknowledged)}` : "",
     silenced ? `Silenced until ${formatTime(silenced.ends_at)}${authorText(silenced)}` : "",
-  ].filter(Boolean).join(". ");
+  ]
+    .filter(Boolean)
+    .join(". ");
 }
 
 // Who acknowledged or silenced a case, beside its text.
@@ -269,9 +378,28 @@ function suppressionLines(incidents) {
 function silenceBanner(page, silence) {
   const what = silence.detector || "all detectors";
   const text = `Notifications of ${what} are silenced until ${formatTime(silence.ends_at)}${authorText(silence)}.`;
-  return container("div", "banner warning", container("div", "row", element("span", text),
-    !page.source.isReport && page.run?.is_live !== false && button("End silence", () => sendSuppression(page.source, "api/silence",
-      { detector: silence.detector, end: true }, `The silence of ${what} is ended.`), "small end")));
+  return container(
+    "div",
+    "banner warning",
+    container(
+      "div",
+      "row",
+      element("span", text),
+      !page.source.isReport &&
+        page.run?.is_live !== false &&
+        button(
+          "End silence",
+          () =>
+            sendSuppression(
+              page.source,
+              "api/silence",
+              { detector: silence.detector, end: true },
+              `The silence of ${what} is ended.`,
+            ),
+          "small end",
+        ),
+    ),
+  );
 }
 
 // Cases that are over, newest first, each with its text on demand.
@@ -279,17 +407,27 @@ async function showResolved(page, parent, run) {
   const all = await page.source.getJson("api/cases");
   const shown = new Set([...run.cases, ...lastingCases(run, all)].map(({ name }) => name));
   const over = all.filter(({ name }) => !shown.has(name)).slice(0, MAX_RESOLVED_SHOWN);
-  parent.replaceChildren(...(over.length
-    ? [element("h3", "Resolved", "group"), ...over.map((each) => resolvedCase(page, each))] : []));
+  parent.replaceChildren(
+    ...(over.length ? [element("h3", "Resolved", "group"), ...over.map((each) => resolvedCase(page, each))] : []),
+  );
   page.setPastCases(all);
 }
 
 function resolvedCase(page, pastCase) {
   const { name, severity, message, subject, onset_step: onset, resolved_step: end, resolution } = pastCase;
   const steps = isNumber(end) ? `steps ${onset}–${end}` : `since step ${onset}`;
-  const details = container("details", `resolved ${severityClass(pastCase)}`,
-    container("summary", "", element("span", severity, "pill"), " ", element("strong", message?.subject || subject),
-      element("span", ` ${steps}${resolution ? `; ${resolution}` : ""}`, "soft")));
+  const details = container(
+    "details",
+    `resolved ${severityClass(pastCase)}`,
+    container(
+      "summary",
+      "",
+      element("span", severity, "pill"),
+      " ",
+      element("strong", message?.subject || subject),
+      element("span", ` ${steps}${resolution ? `; ${resolution}` : ""}`, "soft"),
+    ),
+  );
   details.id = caseAnchor(name);
   details.addEventListener("toggle", () => {
     if (!details.open || details.childElementCount > 1) return;

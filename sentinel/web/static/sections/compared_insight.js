@@ -1,5 +1,15 @@
 // Results of insight of several runs: surfaces side by side, and the paths of the weights in one plane.
-import { choice, container, element, emptyState, formatNumber, groupBy, isNumber, setAttributes, setText } from "../dom.js";
+import {
+  choice,
+  container,
+  element,
+  emptyState,
+  formatNumber,
+  groupBy,
+  isNumber,
+  setAttributes,
+  setText,
+} from "../dom.js";
 import { chartContext } from "../charts/context.js";
 import { readSurface } from "../charts/surface.js";
 import { SurfaceChart, SurfaceControls, surfaceSummary, turnButtons } from "./loss_surface.js";
@@ -7,7 +17,11 @@ import { PathCharts, readPaths } from "./trajectory.js";
 
 // `results` are the headers of the results of each run, `load(index, id)` returns one.
 export function createComparedSurfaces(page, results, load) {
-  return new ComparedSurfaces(page, results.map((items) => items.filter(({ kind }) => kind === "loss_surface")), load).element;
+  return new ComparedSurfaces(
+    page,
+    results.map((items) => items.filter(({ kind }) => kind === "loss_surface")),
+    load,
+  ).element;
 }
 
 class ComparedSurfaces {
@@ -17,19 +31,34 @@ class ComparedSurfaces {
     this.items = items;
     this.groups = groupBy(items.flat(), ({ name, title }) => name || title);
     this.controls = new SurfaceControls(() => this.#draw());
-    this.select = choice("Surface", [...this.groups.keys()].map((name) => [name, name]), () => this.#chooseName());
+    this.select = choice(
+      "Surface",
+      [...this.groups.keys()].map((name) => [name, name]),
+      () => this.#chooseName(),
+    );
     this.slider = setAttributes(element("input"), { type: "range", min: 0, "aria-label": "Step of the surfaces" });
     this.slider.addEventListener("input", () => this.#show());
     this.text = element("output", "", "soft number");
     this.turns = turnButtons((steps) => this.charts.forEach((chart) => chart.turn(steps)));
-    this.charts = this.names.map((title) => new SurfaceChart(chartContext(page), {
-      title, onTurn: (camera) => this.charts.forEach((chart) => chart.camera === camera || chart.setCamera(camera)),
-    }));
+    this.charts = this.names.map(
+      (title) =>
+        new SurfaceChart(chartContext(page), {
+          title,
+          onTurn: (camera) => this.charts.forEach((chart) => chart.camera === camera || chart.setCamera(camera)),
+        }),
+    );
     this.notes = this.names.map(() => element("p", "", "soft"));
-    this.cards = this.charts.map((chart, index) => container("div", "compared-surface", chart.element, this.notes[index]));
+    this.cards = this.charts.map((chart, index) =>
+      container("div", "compared-surface", chart.element, this.notes[index]),
+    );
     const { buttons, missing } = this.controls;
-    this.element = container("div", "", container("div", "row insight-controls", this.select, this.slider, this.text, ...buttons, this.turns),
-      missing, container("div", "compared-surfaces", ...this.cards));
+    this.element = container(
+      "div",
+      "",
+      container("div", "row insight-controls", this.select, this.slider, this.text, ...buttons, this.turns),
+      missing,
+      container("div", "compared-surfaces", ...this.cards),
+    );
     // The name that most runs have comes first.
     const count = (name) => items.filter((each) => each.some((item) => (item.name || item.title) === name)).length;
     this.select.value = [...this.groups.keys()].sort((a, b) => count(b) - count(a))[0];
@@ -38,7 +67,9 @@ class ComparedSurfaces {
   }
 
   #chooseName() {
-    this.steps = [...new Set(this.groups.get(this.select.value).map(({ step }) => step))].sort((a, b) => (a ?? Infinity) - (b ?? Infinity));
+    this.steps = [...new Set(this.groups.get(this.select.value).map(({ step }) => step))].sort(
+      (a, b) => (a ?? Infinity) - (b ?? Infinity),
+    );
     setAttributes(this.slider, { max: this.steps.length - 1 });
     this.slider.value = this.steps.length - 1;
     this.slider.hidden = this.steps.length < 2;
@@ -52,17 +83,23 @@ class ComparedSurfaces {
     const key = `${this.select.value} ${step}`;
     this.key = key;
     const chosen = this.items.map((items) => {
-      const named = items.filter((item) => (item.name || item.title) === this.select.value).sort((a, b) => (a.step ?? Infinity) - (b.step ?? Infinity) || a.time - b.time);
-      return named.filter((item) => !isNumber(step) || (isNumber(item.step) && item.step <= step)).pop() ?? named[0] ?? null;
+      const named = items
+        .filter((item) => (item.name || item.title) === this.select.value)
+        .sort((a, b) => (a.step ?? Infinity) - (b.step ?? Infinity) || a.time - b.time);
+      return (
+        named.filter((item) => !isNumber(step) || (isNumber(item.step) && item.step <= step)).pop() ?? named[0] ?? null
+      );
     });
-    const surfaces = await Promise.all(chosen.map(async (item, index) => {
-      if (!item) return null;
-      try {
-        return readSurface((await this.load(index, item.id)).data);
-      } catch (error) {
-        return error.message;
-      }
-    }));
+    const surfaces = await Promise.all(
+      chosen.map(async (item, index) => {
+        if (!item) return null;
+        try {
+          return readSurface((await this.load(index, item.id)).data);
+        } catch (error) {
+          return error.message;
+        }
+      }),
+    );
     if (key !== this.key) return;
     this.surfaces = surfaces;
     this.controls.show(surfaces.filter((surface) => surface !== null && typeof surface !== "string"));
@@ -74,8 +111,11 @@ class ComparedSurfaces {
     this.surfaces?.forEach((surface, index) => {
       const isShown = surface !== null && typeof surface !== "string";
       this.charts[index].plot.hidden = !isShown;
-      this.charts[index].setTitle(this.names[index], isShown && isNumber(surface.step) ? `step ${formatNumber(surface.step)}` : "");
-      setText(this.notes[index], isShown ? surfaceSummary(surface) : surface ?? "This run has no such surface.");
+      this.charts[index].setTitle(
+        this.names[index],
+        isShown && isNumber(surface.step) ? `step ${formatNumber(surface.step)}` : "",
+      );
+      setText(this.notes[index], isShown ? surfaceSummary(surface) : (surface ?? "This run has no such surface."));
       if (isShown) this.charts[index].showSurface(surface, this.controls.options(surface));
     });
   }

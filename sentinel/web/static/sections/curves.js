@@ -5,7 +5,11 @@ import { chartContext } from "../charts/context.js";
 import { ChartGrid, createChartFilter } from "../charts/grid.js";
 
 const CURVES_GROUPS = [
-  ["main", "Main"], ["training", "Training"], ["policy", "Policy"], ["reward", "Reward"], ["evaluation", "Evaluation"],
+  ["main", "Main"],
+  ["training", "Training"],
+  ["policy", "Policy"],
+  ["reward", "Reward"],
+  ["evaluation", "Evaluation"],
 ];
 // How much of the run is shown around an incident, as a share of its length, and at least in steps.
 const CURVES_MARGIN = 1;
@@ -14,13 +18,22 @@ const CURVES_MIN_MARGIN = 20;
 export function createCurves(page) {
   const context = chartContext(page);
   const grid = new ChartGrid(context, "curves");
-  const jumps = container("span", "row jumps",
-    button("‹ Incident", () => jumpToIncident(page, -1), "small"), button("Incident ›", () => jumpToIncident(page, 1), "small"));
+  const jumps = container(
+    "span",
+    "row jumps",
+    button("‹ Incident", () => jumpToIncident(page, -1), "small"),
+    button("Incident ›", () => jumpToIncident(page, 1), "small"),
+  );
   jumps.firstChild.setAttribute("aria-label", "Previous incident");
   jumps.lastChild.setAttribute("aria-label", "Next incident");
   const whole = button("Whole run", () => context.zoom(null), "small");
   const folds = button("", () => grid.toggleFolds(), "small");
-  const bar = container("div", "row chart-bar", createChartFilter(grid, "chart-filter"), container("span", "row end", jumps, folds, whole));
+  const bar = container(
+    "div",
+    "row chart-bar",
+    createChartFilter(grid, "chart-filter"),
+    container("span", "row end", jumps, folds, whole),
+  );
   const empty = emptyState("");
   bar.hidden = empty.hidden = true;
 
@@ -48,7 +61,12 @@ export function createCurves(page) {
     title: "Curves",
     element: container("div", "", loader.element, bar, grid.element, empty),
     update(run) {
-      setText(empty, isActive(run) ? "No value yet. Curves appear with the first step that the run logs." : "The run logged no value.");
+      setText(
+        empty,
+        isActive(run)
+          ? "No value yet. Curves appear with the first step that the run logs."
+          : "The run logged no value.",
+      );
       grid.setIncidents((run.incidents || []).filter(({ state }) => state !== "resolved"));
     },
     searchTargets: () => grid.searchTargets(),
@@ -61,7 +79,10 @@ export function createCurves(page) {
 function curvesInGroups(signals) {
   const titles = new Map(CURVES_GROUPS);
   const chart = (group) => (signal) => ({ group, title: signal.label || signal.name, signals: [signal] });
-  const known = groupBy(signals.filter(({ group }) => titles.has(group)), ({ group }) => group);
+  const known = groupBy(
+    signals.filter(({ group }) => titles.has(group)),
+    ({ group }) => group,
+  );
   const logged = signals.filter(({ group }) => !titles.has(group)).sort((a, b) => NATURAL_ORDER(a.name, b.name));
   const prefixed = groupBy(logged, ({ name }) => curvePrefix(name));
   const shared = [...prefixed].filter(([prefix, members]) => prefix && members.length > 1);
@@ -110,7 +131,9 @@ export function jumpToIncident(page, direction) {
   const ordered = (beyond.length ? beyond : spans).toSorted((a, b) => direction * (distance(a) - distance(b)));
   const { incident, range: shown } = ordered[0];
   context.zoom(shown);
-  showToast(`${incident.detector}, ${incident.severity}, from step ${incident.from_step}${incident.summary ? `: ${incident.summary}` : ""}`);
+  showToast(
+    `${incident.detector}, ${incident.severity}, from step ${incident.from_step}${incident.summary ? `: ${incident.summary}` : ""}`,
+  );
 }
 
 // The part of the run around an incident.

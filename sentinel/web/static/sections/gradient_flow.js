@@ -18,7 +18,13 @@ const FLOW_MAX_DECADES = 12;
 const FLOW_ZERO = "#2fb9d6";
 const FLOW_BAD = "#c8202e";
 // Brown for opposite directions, green for the same one.
-const FLOW_DIVERGING = [[0, "#7b3f00"], [0.25, "#c59b5f"], [0.5, "#e8e8e8"], [0.75, "#66aa9f"], [1, "#00574f"]];
+const FLOW_DIVERGING = [
+  [0, "#7b3f00"],
+  [0.25, "#c59b5f"],
+  [0.5, "#e8e8e8"],
+  [0.75, "#66aa9f"],
+  [1, "#00574f"],
+];
 // Title, what it says in a sentence, and its range if it is not logarithmic.
 const FLOW_STATISTICS = {
   layer_grad_norm: { title: "Gradient norm", noun: "gradient norm" },
@@ -48,12 +54,16 @@ function snapshotGrid(results, statistic) {
   const hasSteps = known.every(({ step }) => Number.isFinite(step));
   const x = known.map(({ step }, index) => (hasSteps ? step : index + 1));
   return {
-    statistic, layers,
+    statistic,
+    layers,
     statistics: Object.keys(FLOW_STATISTICS).filter((name) => known.some(({ data }) => Array.isArray(data[name]))),
     x,
     values: layers.map((_, index) => columns.map((values) => values[index])),
     bad: layers.map(() => []),
-    histograms: { x: x[x.length - 1] ?? null, layer: known.length ? known[known.length - 1].data.histograms ?? {} : {} },
+    histograms: {
+      x: x[x.length - 1] ?? null,
+      layer: known.length ? (known[known.length - 1].data.histograms ?? {}) : {},
+    },
   };
 }
 
@@ -88,8 +98,15 @@ class GradientFlowView {
     this.curve = new PlotChart(this.context, { title: "Layer" });
     this.histogram = new PlotChart(this.context, { title: "Sizes of gradient elements" });
     this.detail = container("div", "charts", this.curve.element, this.histogram.element);
-    this.element = container("div", "", container("div", "row insight-controls", this.sourceChoice, this.statisticChoice, this.layerChoice, this.key),
-      this.problem, this.summary, this.map.element, this.detail);
+    this.element = container(
+      "div",
+      "",
+      container("div", "row insight-controls", this.sourceChoice, this.statisticChoice, this.layerChoice, this.key),
+      this.problem,
+      this.summary,
+      this.map.element,
+      this.detail,
+    );
     this.context.listeners.add(() => this.load());
   }
 
@@ -98,7 +115,10 @@ class GradientFlowView {
     this.snapshots = items.filter(({ id }) => id);
     const options = [
       ...(items.some(({ id }) => !id) ? [[FLOW_TRAINING, "during training"]] : []),
-      ...[...new Set(this.snapshots.map(({ name }) => name))].map((name) => [`=${name}`, name || "measured on request"]),
+      ...[...new Set(this.snapshots.map(({ name }) => name))].map((name) => [
+        `=${name}`,
+        name || "measured on request",
+      ]),
     ];
     if (!options.some(([name]) => name === this.source)) [[this.source]] = options;
     showOptions(this.sourceChoice, options, this.source);
@@ -108,9 +128,14 @@ class GradientFlowView {
 
   async #read(range) {
     if (this.source !== FLOW_TRAINING) {
-      const items = this.snapshots.filter(({ name }) => `=${name}` === this.source).sort((a, b) => (a.step ?? 0) - (b.step ?? 0) || a.time - b.time);
+      const items = this.snapshots
+        .filter(({ name }) => `=${name}` === this.source)
+        .sort((a, b) => (a.step ?? 0) - (b.step ?? 0) || a.time - b.time);
       const results = await Promise.all(items.map((item) => loadInsight(this.page.source, item).catch(() => null)));
-      return snapshotGrid(results.filter((result) => result !== null), this.statistic);
+      return snapshotGrid(
+        results.filter((result) => result !== null),
+        this.statistic,
+      );
     }
     const query = new URLSearchParams({ statistic: this.statistic, columns: FLOW_COLUMNS });
     if (range) {
@@ -151,7 +176,11 @@ class GradientFlowView {
     }
     this.map.element.hidden = isEmpty;
     this.detail.hidden = isEmpty;
-    showOptions(this.statisticChoice, statistics.map((name) => [name, FLOW_STATISTICS[name]?.title ?? name.replaceAll("_", " ")]), this.statistic);
+    showOptions(
+      this.statisticChoice,
+      statistics.map((name) => [name, FLOW_STATISTICS[name]?.title ?? name.replaceAll("_", " ")]),
+      this.statistic,
+    );
     if (isEmpty) {
       setText(this.summary, "No measurement of the layers in this range.");
       return;
@@ -163,10 +192,16 @@ class GradientFlowView {
     const summary = flowSummary({ layers, x, values, isBad, noun });
     setText(this.summary, summary.text);
     if (!layers.includes(this.layer)) this.layer = summary.layer;
-    showOptions(this.layerChoice, layers.map((name) => [name, layerText(name)]), this.layer);
+    showOptions(
+      this.layerChoice,
+      layers.map((name) => [name, layerText(name)]),
+      this.layer,
+    );
     this.zeroKey.hidden = Boolean(range) || !values.some((row) => row.includes(0));
     this.badKey.hidden = !isBad.some((columns) => columns.size);
-    this.missingKey.hidden = !values.some((row, index) => row.some((value, column) => value === null && !isBad[index].has(column)));
+    this.missingKey.hidden = !values.some((row, index) =>
+      row.some((value, column) => value === null && !isBad[index].has(column)),
+    );
     this.note = formatCount(layers.length, "layer");
     this.#drawMap(summary.text, isBad);
     this.#drawLayer();
@@ -179,15 +214,25 @@ class GradientFlowView {
     const [low, high] = range ?? this.limits.map(Math.log10);
     const place = (value) => ((range ? value : Math.log10(Math.abs(value))) - low) / (high - low || 1);
     // Values have 0 to 1; zero and what is no number have colours below.
-    const z = values.map((row, index) => row.map((value, column) => {
-      if (isBad[index].has(column)) return -0.2;
-      if (value === null) return null;
-      if (value === 0 && !range) return -0.1;
-      return Math.min(1, Math.max(0, place(value)));
-    }));
-    const texts = values.map((row, index) => row.map((value, column) => (isBad[index].has(column) ? "NaN or infinite" : chartNumber(value))));
+    const z = values.map((row, index) =>
+      row.map((value, column) => {
+        if (isBad[index].has(column)) return -0.2;
+        if (value === null) return null;
+        if (value === 0 && !range) return -0.1;
+        return Math.min(1, Math.max(0, place(value)));
+      }),
+    );
+    const texts = values.map((row, index) =>
+      row.map((value, column) => (isBad[index].has(column) ? "NaN or infinite" : chartNumber(value))),
+    );
     const stops = range && range[0] < 0 ? FLOW_DIVERGING : PLOT_SCALE;
-    const colorscale = [[0, FLOW_BAD], [0.05, FLOW_BAD], [0.05, FLOW_ZERO], [1 / 6 - 1e-6, FLOW_ZERO], ...stops.map(([at, color]) => [(at + 0.2) / 1.2, color])];
+    const colorscale = [
+      [0, FLOW_BAD],
+      [0.05, FLOW_BAD],
+      [0.05, FLOW_ZERO],
+      [1 / 6 - 1e-6, FLOW_ZERO],
+      ...stops.map(([at, color]) => [(at + 0.2) / 1.2, color]),
+    ];
     const selected = layers.indexOf(this.layer);
     this.map.element.style.setProperty("--rows", layers.length);
     this.map.setTitle(title, range ? "" : "logarithmic colours");
@@ -196,26 +241,63 @@ class GradientFlowView {
       const left = Math.min(Math.max(70, width * 0.25), 10 + 6.2 * longest);
       const span = this.context.shownSteps() ?? [x[0], x[x.length - 1]];
       const layout = plotLayout({
-        width, height, axis: "step", range: span[0] === span[1] ? [span[0] - 0.5, span[1] + 0.5] : span, colors,
-        yaxis: { autorange: false, range: [layers.length - 0.5, -0.5], showgrid: false, ...layerTicks(layers, height, left) },
-        shapes: selected < 0 ? [] : [{
-          type: "rect", xref: "x domain", x0: 0, x1: 1, y0: selected - 0.5, y1: selected + 0.5, line: { color: colors.text, width: 1.5 }, fillcolor: "rgba(0,0,0,0)",
-        }],
+        width,
+        height,
+        axis: "step",
+        range: span[0] === span[1] ? [span[0] - 0.5, span[1] + 0.5] : span,
+        colors,
+        yaxis: {
+          autorange: false,
+          range: [layers.length - 0.5, -0.5],
+          showgrid: false,
+          ...layerTicks(layers, height, left),
+        },
+        shapes:
+          selected < 0
+            ? []
+            : [
+                {
+                  type: "rect",
+                  xref: "x domain",
+                  x0: 0,
+                  x1: 1,
+                  y0: selected - 0.5,
+                  y1: selected + 0.5,
+                  line: { color: colors.text, width: 1.5 },
+                  fillcolor: "rgba(0,0,0,0)",
+                },
+              ],
       });
       layout.margin = { ...layout.margin, l: left, b: 42 };
       layout.xaxis.title = { text: "step", standoff: 6, font: layout.font };
       layout.hovermode = "closest";
       layout.plot_bgcolor = plotFade(colors.grid, 1);
-      return withColorBar({
-        traces: [{
-          type: "heatmap", x, y: layers.map((_, index) => index), z, customdata: texts, text: layers.map((name) => x.map(() => plotText(name))),
-          zmin: -0.2, zmax: 1, colorscale, showscale: false, hoverongaps: false,
-          // Without a gap plotly.js scales a small image with an inline style, which the policy refuses.
-          ygap: layers.length <= 48 ? 1 : 0.2, xgap: 0.01, hovertemplate: "%{text}<br>step %{x:,d}<br>%{customdata}<extra></extra>",
-        }],
-        layout,
-        label: `Heat map of ${title.toLowerCase()} of ${formatCount(layers.length, "layer")} over steps. ${text}`,
-      }, flowBar(title, range, this.limits, stops));
+      return withColorBar(
+        {
+          traces: [
+            {
+              type: "heatmap",
+              x,
+              y: layers.map((_, index) => index),
+              z,
+              customdata: texts,
+              text: layers.map((name) => x.map(() => plotText(name))),
+              zmin: -0.2,
+              zmax: 1,
+              colorscale,
+              showscale: false,
+              hoverongaps: false,
+              // Without a gap plotly.js scales a small image with an inline style, which the policy refuses.
+              ygap: layers.length <= 48 ? 1 : 0.2,
+              xgap: 0.01,
+              hovertemplate: "%{text}<br>step %{x:,d}<br>%{customdata}<extra></extra>",
+            },
+          ],
+          layout,
+          label: `Heat map of ${title.toLowerCase()} of ${formatCount(layers.length, "layer")} over steps. ${text}`,
+        },
+        flowBar(title, range, this.limits, stops),
+      );
     });
   }
 
@@ -224,15 +306,25 @@ class GradientFlowView {
     const index = layers.indexOf(this.layer);
     const { title, range } = FLOW_STATISTICS[this.statistic] ?? { title: this.statistic };
     this.curve.setTitle(layerText(this.layer), title.toLowerCase());
-    this.curve.show(linesPicture([{ name: this.layer, x, y: values[index], color: 0 }], {
-      title: `${title} of ${this.layer}`, value: title.toLowerCase(), range: this.context.shownSteps() ?? [x[0], x[x.length - 1]], isLog: !range,
-    }));
+    this.curve.show(
+      linesPicture([{ name: this.layer, x, y: values[index], color: 0 }], {
+        title: `${title} of ${this.layer}`,
+        value: title.toLowerCase(),
+        range: this.context.shownSteps() ?? [x[0], x[x.length - 1]],
+        isLog: !range,
+      }),
+    );
     const sketch = histograms?.layer?.[this.layer];
     const isSketch = Array.isArray(sketch) && sketch.length > 1 && sketch.every(Number.isFinite);
     this.histogram.element.hidden = !isSketch;
     if (!isSketch) return;
     this.histogram.setTitle("Sizes of gradient elements", `step ${formatNumber(histograms.x)}`);
-    this.histogram.show(exponentsPicture({ first: sketch[0], counts: sketch.slice(1) }, { title: `Sizes of gradient elements of ${this.layer}` }));
+    this.histogram.show(
+      exponentsPicture(
+        { first: sketch[0], counts: sketch.slice(1) },
+        { title: `Sizes of gradient elements of ${this.layer}` },
+      ),
+    );
   }
 
   #select(layer) {
@@ -248,7 +340,9 @@ class GradientFlowView {
     plot.on("plotly_relayout", (changes) => {
       const [start, end] = [changes["xaxis.range[0]"], changes["xaxis.range[1]"]];
       if (start === undefined || end === undefined) return;
-      const range = [start, end].map((step) => this.context.marks.position(plotValue(step, "step"), this.page.view.axis));
+      const range = [start, end].map((step) =>
+        this.context.marks.position(plotValue(step, "step"), this.page.view.axis),
+      );
       if (!range.includes(null)) this.context.zoom(range);
     });
     plot.on("plotly_doubleclick", () => this.context.zoom(null));
@@ -270,8 +364,11 @@ function flowBar(title, range, limits, colorscale) {
   const values = range ? [0, 1, 2, 3, 4].map((index) => low + ((high - low) * index) / 4) : logarithmicTicks(low, high);
   const place = range ? (value) => value : Math.log10;
   return {
-    colorscale, range: limits.map(place), title: `${title.toLowerCase()}${range ? "" : " (logarithmic)"}`,
-    tickvals: values.map(place), ticktext: values.map((value) => chartNumber(Number(value.toPrecision(3)))),
+    colorscale,
+    range: limits.map(place),
+    title: `${title.toLowerCase()}${range ? "" : " (logarithmic)"}`,
+    tickvals: values.map(place),
+    ticktext: values.map((value) => chartNumber(Number(value.toPrecision(3)))),
   };
 }
 
@@ -295,7 +392,12 @@ function layerTicks(layers, height, left) {
   const step = Math.max(1, Math.ceil(layers.length / Math.min(FLOW_MAX_TICKS, Math.max(2, height / 16))));
   const length = Math.max(6, Math.floor((left - 8) / 6));
   const tickvals = layers.map((_, index) => index).filter((index) => index % step === 0);
-  return { tickvals, ticktext: tickvals.map((index) => plotText(layers[index].length > length ? `…${layers[index].slice(1 - length)}` : layers[index])) };
+  return {
+    tickvals,
+    ticktext: tickvals.map((index) =>
+      plotText(layers[index].length > length ? `…${layers[index].slice(1 - length)}` : layers[index]),
+    ),
+  };
 }
 
 // Layers of a sequence have numbers as their names.
@@ -309,18 +411,30 @@ function flowSummary({ layers, x, values, isBad, noun }) {
   const rows = layers.map((name, index) => ({ name, value: values[index][last], isBad: isBad[index].has(last) }));
   const bad = rows.filter((row) => row.isBad);
   const zero = rows.filter(({ value }) => value === 0);
-  const known = rows.filter((row) => !row.isBad && row.value !== null && row.value !== 0).sort((a, b) => a.value - b.value);
-  const names = (list) => `${list.slice(0, 3).map(({ name }) => layerText(name)).join(", ")}${list.length > 3 ? ` and ${list.length - 3} more` : ""}`;
+  const known = rows
+    .filter((row) => !row.isBad && row.value !== null && row.value !== 0)
+    .sort((a, b) => a.value - b.value);
+  const names = (list) =>
+    `${list
+      .slice(0, 3)
+      .map(({ name }) => layerText(name))
+      .join(", ")}${list.length > 3 ? ` and ${list.length - 3} more` : ""}`;
   const none = rows.filter((row) => !row.isBad && row.value === null);
   const parts = [];
   if (known.length) {
     const [lowest, highest] = [known[0], known[known.length - 1]];
-    parts.push(known.length === 1 ? `is ${chartNumber(lowest.value)} in ${layerText(lowest.name)}` : `goes from ${chartNumber(lowest.value)} in ${layerText(lowest.name)} to ${chartNumber(highest.value)} in ${layerText(highest.name)}`);
+    parts.push(
+      known.length === 1
+        ? `is ${chartNumber(lowest.value)} in ${layerText(lowest.name)}`
+        : `goes from ${chartNumber(lowest.value)} in ${layerText(lowest.name)} to ${chartNumber(highest.value)} in ${layerText(highest.name)}`,
+    );
   }
   if (zero.length) parts.push(`is zero in ${names(zero)}`);
   if (bad.length) parts.push(`is NaN or infinite in ${names(bad)}`);
   // A layer has no value where no gradient reached it.
   if (parts.length && none.length) parts.push(`is missing in ${names(none)}`);
-  const text = parts.length ? `At step ${formatNumber(x[last])}, the ${noun} ${parts.join("; it ")}.` : `At step ${formatNumber(x[last])}, no layer has a ${noun}.`;
+  const text = parts.length
+    ? `At step ${formatNumber(x[last])}, the ${noun} ${parts.join("; it ")}.`
+    : `At step ${formatNumber(x[last])}, no layer has a ${noun}.`;
   return { text, layer: (bad[0] ?? zero[0] ?? known[0] ?? rows[0]).name };
 }

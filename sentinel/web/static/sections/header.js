@@ -1,7 +1,21 @@
 // Health of the run: its state, the worst open case in one line, and how far and how fast it is.
 import {
-  capitalize, container, createChangeCheck, element, encodeName, formatCount, formatTime, formatDuration, formatNumber, formatRanks,
-  isActive, isNumber, setAttributes, setText, severityClass, textWithCode,
+  capitalize,
+  container,
+  createChangeCheck,
+  element,
+  encodeName,
+  formatCount,
+  formatTime,
+  formatDuration,
+  formatNumber,
+  formatRanks,
+  isActive,
+  isNumber,
+  setAttributes,
+  setText,
+  severityClass,
+  textWithCode,
 } from "../dom.js";
 import { createRunNote } from "../note.js";
 
@@ -34,7 +48,7 @@ export function createHeader(page) {
   const showState = () => {
     const isOld = isUnreachable && isActive(run);
     setText(state, [run.state, run.tier !== "page" && run.tier, isOld && "no answer"].filter(Boolean).join(", "));
-    state.className = `badge ${isOld ? "warning" : STATE_CLASSES[run.state] ?? "critical"}`;
+    state.className = `badge ${isOld ? "warning" : (STATE_CLASSES[run.state] ?? "critical")}`;
   };
   const showConnection = () => {
     const text = connectionText(isUnreachable, run);
@@ -105,15 +119,20 @@ export function singleIncidents(run) {
 // one that the server names as the worst, as in the list of runs, comes first.
 export function lastingCases(run, pastCases) {
   if (isActive(run)) return [];
-  return pastCases.filter((each) => each.lasted_until)
-    .sort((a, b) => Number(b.name === run.worst_case) - Number(a.name === run.worst_case)
-      || Number(b.severity === "critical") - Number(a.severity === "critical") || a.onset_step - b.onset_step);
+  return pastCases
+    .filter((each) => each.lasted_until)
+    .sort(
+      (a, b) =>
+        Number(b.name === run.worst_case) - Number(a.name === run.worst_case) ||
+        Number(b.severity === "critical") - Number(a.severity === "critical") ||
+        a.onset_step - b.onset_step,
+    );
 }
 
 // The case that the line at the top is about, whose text is there; undefined without one.
 export function leadingCase(run, pastCases) {
   const [lasting] = lastingCases(run, pastCases);
-  return lasting && lasting.name === run.worst_case ? lasting : run.cases[0] ?? lasting;
+  return lasting && lasting.name === run.worst_case ? lasting : (run.cases[0] ?? lasting);
 }
 
 // Whether a case was there when its training ended, one of several of the run, and not when the run did.
@@ -134,9 +153,18 @@ function showVerdict(node, run, pastCases) {
   const target = leading ?? singleIncidents(run)[0];
   // When it was found, and how sure its cause is, are at the case.
   const [className, title, detail] = worst
-    ? [severityClass(worst), worst.message.subject,
-      [run.state === "finished" ? "It lasted until the run finished." : "", worst.now, isNumber(worst.onset_step) && `Since step ${formatNumber(worst.onset_step)}.`,
-        open.length > 1 ? `${formatCount(open.length - 1, "other case")} open.` : ""].filter(Boolean).join(" ")]
+    ? [
+        severityClass(worst),
+        worst.message.subject,
+        [
+          run.state === "finished" ? "It lasted until the run finished." : "",
+          worst.now,
+          isNumber(worst.onset_step) && `Since step ${formatNumber(worst.onset_step)}.`,
+          open.length > 1 ? `${formatCount(open.length - 1, "other case")} open.` : "",
+        ]
+          .filter(Boolean)
+          .join(" "),
+      ]
     : verdictWithoutCase(run, lasting);
   node.className = `verdict ${className}`;
   setAttributes(node, { href: target ? `#${encodeName(caseAnchor(target.name))}` : null });
@@ -144,8 +172,13 @@ function showVerdict(node, run, pastCases) {
   if (isNew) {
     node.dataset.title = `${className}${title}`;
     showIcon(className);
-    node.replaceChildren(...[target && element("span", target.severity, "pill"), element("strong", title),
-      element("span", "", "soft")].filter(Boolean));
+    node.replaceChildren(
+      ...[
+        target && element("span", target.severity, "pill"),
+        element("strong", title),
+        element("span", "", "soft"),
+      ].filter(Boolean),
+    );
   }
   setText(node.lastElementChild, detail);
 }
@@ -164,12 +197,20 @@ function verdictWithoutCase(run, lasting) {
   }
   if (["failed", "died"].includes(state)) return ["critical", `The run ${state}.`, "No case explains it."];
   if (run.cluster?.role === "follower") return ["info", "Cases are shown by the head.", ""];
-  if (single.length) return [severityClass(single[0]), single[0].summary, `${single[0].detector}, since step ${single[0].onset_step}`];
+  if (single.length)
+    return [severityClass(single[0]), single[0].summary, `${single[0].detector}, since step ${single[0].onset_step}`];
   if (state === "finished") return ["ok", "The run finished and no case is open.", ""];
-  if (state === "unfinished") return ["warning", "The end of the run is not known.", run.log ? "" : "No agent answers; the page shows what is stored."];
+  if (state === "unfinished")
+    return [
+      "warning",
+      "The end of the run is not known.",
+      run.log ? "" : "No agent answers; the page shows what is stored.",
+    ];
   if (state === "starting") return ["info", "Waiting for the first step.", ""];
   if (run.step === null) return ["info", "No step yet.", ""];
-  const names = monitored.length ? `${formatCount(monitored.length, "outcome")} monitored: ${monitored.join(", ")}.` : "";
+  const names = monitored.length
+    ? `${formatCount(monitored.length, "outcome")} monitored: ${monitored.join(", ")}.`
+    : "";
   return run.coverage && !monitored.length
     ? ["warning", "No case is open, but no outcome of this run is monitored.", ""]
     : ["ok", "No case is open.", names];
@@ -184,7 +225,10 @@ function problemsOf(run) {
   const isOpen = run.cases.length > 0 || singleIncidents(run).length > 0;
   if (!run.log && run.is_live === false && (run.state === "unfinished" ? isOpen : isActive(run))) {
     const until = isNumber(run.last_step_time) ? ` Its last step was at ${formatTime(run.last_step_time)}.` : "";
-    problems.push({ severity: "warning", text: `No agent answers for this run: the page shows what is stored.${until}` });
+    problems.push({
+      severity: "warning",
+      text: `No agent answers for this run: the page shows what is stored.${until}`,
+    });
   }
   const role = roleText(run);
   if (role) problems.push(role);
@@ -192,8 +236,11 @@ function problemsOf(run) {
 }
 
 function problemBanner({ text, remedy, severity }) {
-  return container("div", `banner ${severity}`,
-    container("p", "", element("strong", text), " ", remedy && textWithCode("span", remedy)));
+  return container(
+    "div",
+    `banner ${severity}`,
+    container("p", "", element("strong", text), " ", remedy && textWithCode("span", remedy)),
+  );
 }
 
 function roleText(run) {
@@ -245,48 +292,79 @@ function tilesOf(run, pace, source) {
   const tokens = signals.tokens_per_second?.value;
   return [
     {
-      label: "Step", text: run.step === null || run.step === undefined ? (isActive(run) ? "none yet" : "none") : formatNumber(run.step),
-      note: total && isNumber(run.step) ? `of ${formatNumber(total)}` : "", share: total && isNumber(run.step) ? run.step / total : null,
+      label: "Step",
+      text:
+        run.step === null || run.step === undefined ? (isActive(run) ? "none yet" : "none") : formatNumber(run.step),
+      note: total && isNumber(run.step) ? `of ${formatNumber(total)}` : "",
+      share: total && isNumber(run.step) ? run.step / total : null,
     },
     // The last step of a run that is over says nothing of its speed.
-    isActive(run) && seconds !== null && {
-      label: "Speed", text: speedText(seconds),
-      note: isNumber(tokens) ? `${formatNumber(tokens)} tokens/s` : seconds <= 1 ? `${formatDuration(seconds)} a step` : "",
-    },
+    isActive(run) &&
+      seconds !== null && {
+        label: "Speed",
+        text: speedText(seconds),
+        note: isNumber(tokens)
+          ? `${formatNumber(tokens)} tokens/s`
+          : seconds <= 1
+            ? `${formatDuration(seconds)} a step`
+            : "",
+      },
     (isActive(run) || !isNumber(run.ended)) && {
-      label: "Last step", text: age === null ? "none yet" : ageText(age, source),
+      label: "Last step",
+      text: age === null ? "none yet" : ageText(age, source),
       note: isNumber(run.last_step_time) ? formatTime(run.last_step_time) : "",
     },
-    isActive(run) && left !== null && seconds !== null && {
-      label: "Time left", text: formatDuration(left * seconds), note: `until ${formatTime(source.now() + left * seconds)}`,
-    },
-    !isActive(run) && isNumber(run.started) && isNumber(run.ended) && {
-      label: "Duration", text: formatDuration(run.ended - run.started), note: `ended ${formatTime(run.ended)}`,
-    },
+    isActive(run) &&
+      left !== null &&
+      seconds !== null && {
+        label: "Time left",
+        text: formatDuration(left * seconds),
+        note: `until ${formatTime(source.now() + left * seconds)}`,
+      },
+    !isActive(run) &&
+      isNumber(run.started) &&
+      isNumber(run.ended) && {
+        label: "Duration",
+        text: formatDuration(run.ended - run.started),
+        note: `ended ${formatTime(run.ended)}`,
+      },
     ranksTile(run),
     isNumber(run.last_checkpoint_time) && {
-      label: "Last checkpoint", text: ageText(source.now() - run.last_checkpoint_time, source),
+      label: "Last checkpoint",
+      text: ageText(source.now() - run.last_checkpoint_time, source),
       // A stored state knows the last one only.
       note: run.is_live ? `${formatCount(run.checkpoints, "checkpoint")} saved` : formatTime(run.last_checkpoint_time),
     },
     (metadata.framework || metadata.algorithm) && {
-      label: "Framework", isText: true, isSecondary: true, text: [metadata.framework, metadata.framework_version].filter(Boolean).join(" ") || metadata.algorithm,
+      label: "Framework",
+      isText: true,
+      isSecondary: true,
+      text: [metadata.framework, metadata.framework_version].filter(Boolean).join(" ") || metadata.algorithm,
       note: [metadata.framework && metadata.algorithm, metadata.model].filter(Boolean).join(", "),
     },
     (run.host || metadata.host) && {
-      label: "Host", isText: true, isSecondary: true, text: run.host || metadata.host,
+      label: "Host",
+      isText: true,
+      isSecondary: true,
+      text: run.host || metadata.host,
       note: isNumber(run.started) ? `since ${formatTime(run.started)}` : "",
     },
     run.attempt > 0 && { label: "Restarts", text: formatNumber(run.attempt), note: `attempt ${run.attempt + 1}` },
     run.training > 1 && { label: "Training", text: formatNumber(run.training), note: "in this run" },
     (run.project || run.tags?.length) && {
-      label: "Project", isText: true, isSecondary: true, text: run.project || "none", note: (run.tags ?? []).join(", "),
+      label: "Project",
+      isText: true,
+      isSecondary: true,
+      text: run.project || "none",
+      note: (run.tags ?? []).join(", "),
     },
   ].filter(Boolean);
 }
 
 function speedText(seconds) {
-  return seconds <= 1 ? `${formatNumber(Number((1 / seconds).toPrecision(3)))} steps/s` : `${formatNumber(Number(seconds.toPrecision(3)))} s/step`;
+  return seconds <= 1
+    ? `${formatNumber(Number((1 / seconds).toPrecision(3)))} steps/s`
+    : `${formatNumber(Number(seconds.toPrecision(3)))} s/step`;
 }
 
 function ageText(seconds, source) {
@@ -303,8 +381,16 @@ function ranksTile(run) {
   const isOver = !isActive(run);
   const text = down.length && !isOver ? `${formatCount(down.length, "rank")} down` : formatCount(count, "rank");
   const nodes = run.cluster?.nodes?.length;
-  const note = down.length && !isOver ? capitalize(`rank${down.length > 1 ? "s" : ""} ${formatRanks(down)}`)
-    : nodes > 1 ? `on ${nodes} nodes` : isOver ? "" : ranks.length ? "all up" : "";
+  const note =
+    down.length && !isOver
+      ? capitalize(`rank${down.length > 1 ? "s" : ""} ${formatRanks(down)}`)
+      : nodes > 1
+        ? `on ${nodes} nodes`
+        : isOver
+          ? ""
+          : ranks.length
+            ? "all up"
+            : "";
   return { label: "Ranks", text, note, className: down.length && !isOver ? "bad" : "" };
 }
 

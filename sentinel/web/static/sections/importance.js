@@ -1,7 +1,15 @@
 // Which settings explain an outcome over many runs.
 import { button, container, createTable, element, formatCount, formatNumber, isNumber, setText } from "../dom.js";
 import { chartContext } from "../charts/context.js";
-import { barPicture, dependenceLimits, dependencePicture, parallelPicture, PARALLEL_SETTINGS, readImportance, settingText } from "../charts/importance.js";
+import {
+  barPicture,
+  dependenceLimits,
+  dependencePicture,
+  parallelPicture,
+  PARALLEL_SETTINGS,
+  readImportance,
+  settingText,
+} from "../charts/importance.js";
 import { PlotChart } from "../charts/plot_chart.js";
 import { chartNumber } from "../charts/units.js";
 import { InsightChoice, loadInsight } from "./insight_items.js";
@@ -25,7 +33,11 @@ export function createImportance(page, refresh) {
     }
     refresh();
   });
-  return { element: container("div", "", chooser.element, problem, view.element), show: (items) => chooser.set(items), note: () => view.note };
+  return {
+    element: container("div", "", chooser.element, problem, view.element),
+    show: (items) => chooser.set(items),
+    note: () => view.note,
+  };
 }
 
 export class ImportanceView {
@@ -39,15 +51,35 @@ export class ImportanceView {
     this.correlations = new PlotChart(this.context, { title: "Rank correlation", className: "importance-bars" });
     this.curves = container("div", "importance-curves");
     this.curveCharts = [];
-    this.lines = new PlotChart(this.context, { title: "Runs", className: "importance-lines", onBuild: (_, plot) => this.#listen(plot) });
+    this.lines = new PlotChart(this.context, {
+      title: "Runs",
+      className: "importance-lines",
+      onBuild: (_, plot) => this.#listen(plot),
+    });
     this.all = button("Show all runs", () => this.#choose(null), "small");
     this.hint = element("span", "", "soft");
-    this.table = createTable("Settings", ["Setting", "Importance", "95 %", "Rank correlation", "95 %", "Values", "Not set"].map((title, index) => ({ title, className: index ? "number" : "key" })));
+    this.table = createTable(
+      "Settings",
+      ["Setting", "Importance", "95 %", "Rank correlation", "95 %", "Values", "Not set"].map((title, index) => ({
+        title,
+        className: index ? "number" : "key",
+      })),
+    );
     this.constant = element("p", "", "soft");
     this.curvesTitle = element("h3", "How the outcome depends on each setting");
-    this.element = container("div", "importance", this.summary, this.notes,
-      container("div", "insight-body", this.bars.element, this.correlations.element), this.curvesTitle, this.curves,
-      this.lines.element, container("p", "row", this.all, this.hint), this.table.element, this.constant);
+    this.element = container(
+      "div",
+      "importance",
+      this.summary,
+      this.notes,
+      container("div", "insight-body", this.bars.element, this.correlations.element),
+      this.curvesTitle,
+      this.curves,
+      this.lines.element,
+      container("p", "row", this.all, this.hint),
+      this.table.element,
+      this.constant,
+    );
   }
 
   show(data) {
@@ -58,18 +90,41 @@ export class ImportanceView {
     const shown = settings.slice(0, IMPORTANCE_BARS);
     const hasForest = shown.some(({ importance }) => isNumber(importance));
     this.bars.element.hidden = !hasForest;
-    this.#showBars(this.bars, shown.filter(({ importance }) => isNumber(importance)), ["importance", "low", "high"], "Importance");
+    this.#showBars(
+      this.bars,
+      shown.filter(({ importance }) => isNumber(importance)),
+      ["importance", "low", "high"],
+      "Importance",
+    );
     this.bars.setTitle("Importance", "share of the variance");
-    this.#showBars(this.correlations, shown.filter(({ correlation }) => isNumber(correlation)), ["correlation", "correlation_low", "correlation_high"], "Rank correlation");
+    this.#showBars(
+      this.correlations,
+      shown.filter(({ correlation }) => isNumber(correlation)),
+      ["correlation", "correlation_low", "correlation_high"],
+      "Rank correlation",
+    );
     this.correlations.setTitle("Rank correlation", "");
     this.#showCurves(settings.filter(({ curve }) => curve).slice(0, IMPORTANCE_CURVES));
     this.chosen = null;
     this.#showLines();
-    this.table.setRows(settings.map((each) => [
-      each.label, ...estimate(each, "importance", "low", "high"), ...estimate(each, "correlation", "correlation_low", "correlation_high"), each.values_seen, each.missing || "",
-    ]));
-    setText(this.constant, constant.length ? `Equal in all runs: ${constant.map(({ name, value }) => `${name} ${settingText(value)}`).join(", ")}.` : "");
-    this.note = [outcome, isNumber(runs) && formatCount(runs, "run"), score && `R2 ${score.r2.toFixed(2)}`].filter(Boolean).join(", ");
+    this.table.setRows(
+      settings.map((each) => [
+        each.label,
+        ...estimate(each, "importance", "low", "high"),
+        ...estimate(each, "correlation", "correlation_low", "correlation_high"),
+        each.values_seen,
+        each.missing || "",
+      ]),
+    );
+    setText(
+      this.constant,
+      constant.length
+        ? `Equal in all runs: ${constant.map(({ name, value }) => `${name} ${settingText(value)}`).join(", ")}.`
+        : "",
+    );
+    this.note = [outcome, isNumber(runs) && formatCount(runs, "run"), score && `R2 ${score.r2.toFixed(2)}`]
+      .filter(Boolean)
+      .join(", ");
   }
 
   #showBars(chart, settings, keys, label) {
@@ -96,11 +151,16 @@ export class ImportanceView {
     const { rows, settings, outcome } = this.importance;
     this.lines.element.hidden = rows.length < 2;
     this.lines.show(parallelPicture(this.importance, this.chosen));
-    const most = settings.length > PARALLEL_SETTINGS ? `the ${PARALLEL_SETTINGS} most important settings` : "their settings";
+    const most =
+      settings.length > PARALLEL_SETTINGS ? `the ${PARALLEL_SETTINGS} most important settings` : "their settings";
     this.lines.setTitle("Runs", `over ${most}; yellow: high ${outcome}`);
     this.all.hidden = !this.chosen;
-    setText(this.hint, this.chosen ? `${formatNumber(this.chosen.size)} of ${formatCount(rows.length, "run")} stand out.`
-      : "Draw a box around a part of an axis: the runs that pass through it stand out.");
+    setText(
+      this.hint,
+      this.chosen
+        ? `${formatNumber(this.chosen.size)} of ${formatCount(rows.length, "run")} stand out.`
+        : "Draw a box around a part of an axis: the runs that pass through it stand out.",
+    );
   }
 
   // The runs whose points lie in the box that was drawn.
@@ -129,7 +189,13 @@ export function importanceSummary({ settings, score, outcome, runs }) {
   const count = isNumber(runs) ? `${formatCount(runs, "run")}. ` : "";
   if (!score) return `${count}No forest was fitted.`;
   const sure = settings.filter(({ low }) => low > 0);
-  const names = sure.slice(0, 3).map(({ label, importance }) => `${label} (${importance.toFixed(2)})`).join(", ");
-  const what = score.low > 0 && sure.length ? `What matters most for ${outcome}: ${names}.` : `No setting is shown to matter for ${outcome}.`;
+  const names = sure
+    .slice(0, 3)
+    .map(({ label, importance }) => `${label} (${importance.toFixed(2)})`)
+    .join(", ");
+  const what =
+    score.low > 0 && sure.length
+      ? `What matters most for ${outcome}: ${names}.`
+      : `No setting is shown to matter for ${outcome}.`;
   return `${count}${what} On runs that it has not seen, the forest has an R2 of ${chartNumber(Number(score.r2.toFixed(2)))} (${score.low.toFixed(2)} to ${score.high.toFixed(2)}).`;
 }

@@ -33,12 +33,17 @@ export function loadInsightDrawings() {
 export function createInsightSections(page) {
   const sections = INSIGHT_SECTIONS.map(([id, title]) => new InsightSection(page, id, title));
   let known = { insight: "", layers: false };
-  const loader = createLoader("the results of insight", async () => {
-    const items = known.insight ? await page.source.getJson("api/insight") : [];
-    // Gradient flow is part of the history of the run.
-    if (known.layers) items.push({ kind: "gradient_flow", id: "" });
-    for (const section of sections) await section.show(items.filter(({ kind }) => kind.replaceAll("_", "-") === section.id));
-  }, () => page.frame.refresh("insight"));
+  const loader = createLoader(
+    "the results of insight",
+    async () => {
+      const items = known.insight ? await page.source.getJson("api/insight") : [];
+      // Gradient flow is part of the history of the run.
+      if (known.layers) items.push({ kind: "gradient_flow", id: "" });
+      for (const section of sections)
+        await section.show(items.filter(({ kind }) => kind.replaceAll("_", "-") === section.id));
+    },
+    () => page.frame.refresh("insight"),
+  );
   const update = ({ insight = "", layers = false }) => {
     if (insight === known.insight && layers === known.layers) return;
     known = { insight, layers };
@@ -111,10 +116,19 @@ function createMissingInsight(sections, loader, update) {
       // Nothing is asked for if the run has no results.
       if (!run.insight && !run.layers) loader.element.hidden = true;
       lead.hidden = list.hidden = isWaiting(run);
-      list.replaceChildren(...known.filter(isMissing).flatMap(([, title, code]) =>
-        [element("dt", title), textWithCode("dd", `\`${code}\``)]));
+      list.replaceChildren(
+        ...known
+          .filter(isMissing)
+          .flatMap(([, title, code]) => [element("dt", title), textWithCode("dd", `\`${code}\``)]),
+      );
     },
-    note: (run) => (isWaiting(run) ? "" : `${known.filter(isMissing).map(([, title], index) => (index ? title.toLowerCase() : title)).join(", ")}: not measured`),
+    note: (run) =>
+      isWaiting(run)
+        ? ""
+        : `${known
+            .filter(isMissing)
+            .map(([, title], index) => (index ? title.toLowerCase() : title))
+            .join(", ")}: not measured`,
     isShown: (run) => isWaiting(run) || (isActive(run) && !run.log && known.some(isMissing)),
     urgency: () => 0,
   };

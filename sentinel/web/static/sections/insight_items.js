@@ -1,5 +1,15 @@
 // The stored results of a section: which one is shown, and its data.
-import { choice, container, element, formatNumber, formatTime, groupBy, isNumber, setAttributes, setText } from "../dom.js";
+import {
+  choice,
+  container,
+  element,
+  formatNumber,
+  formatTime,
+  groupBy,
+  isNumber,
+  setAttributes,
+  setText,
+} from "../dom.js";
 
 // Of each result, this many stay in memory.
 const INSIGHT_CACHE = 24;
@@ -33,7 +43,11 @@ export class InsightChoice {
       this.isNewest = true;
       this.#choose(name, Infinity);
     });
-    this.slider = setAttributes(element("input"), { type: "range", min: 0, "aria-label": `Step of the ${label.toLowerCase()}` });
+    this.slider = setAttributes(element("input"), {
+      type: "range",
+      min: 0,
+      "aria-label": `Step of the ${label.toLowerCase()}`,
+    });
     this.slider.addEventListener("input", () => {
       this.isNewest = Number(this.slider.value) === this.groups.get(this.group).length - 1;
       this.#choose(this.group, Number(this.slider.value));
@@ -49,7 +63,8 @@ export class InsightChoice {
   // Show these results; the one that is shown stays, unless it was the newest.
   set(items) {
     this.groups = groupBy(items, ({ name, title }) => name || title);
-    for (const group of this.groups.values()) group.sort((a, b) => (a.step ?? Infinity) - (b.step ?? Infinity) || a.time - b.time);
+    for (const group of this.groups.values())
+      group.sort((a, b) => (a.step ?? Infinity) - (b.step ?? Infinity) || a.time - b.time);
     const names = [...this.groups.keys()];
     if (names.join("\n") !== [...this.select.options].map(({ value }) => value).join("\n")) {
       this.select.replaceChildren(...names.map((name) => setAttributes(element("option", name), { value: name })));
@@ -70,7 +85,10 @@ export class InsightChoice {
     this.slider.hidden = group.length < 2;
     const item = this.item;
     const place = group.length > 1 ? ` (${this.index + 1} of ${group.length})` : "";
-    setText(this.text, `${isNumber(item.step) ? `step ${formatNumber(item.step)}` : `stored ${formatTime(item.time)}`}${place}`);
+    setText(
+      this.text,
+      `${isNumber(item.step) ? `step ${formatNumber(item.step)}` : `stored ${formatTime(item.time)}`}${place}`,
+    );
     setAttributes(this.slider, { "aria-valuetext": this.text.textContent });
     this.onChoose(item);
   }
@@ -78,6 +96,14 @@ export class InsightChoice {
 
 // Facts as a list of [term, text or element]; those without a text are left out.
 export function insightFacts(facts) {
-  return container("dl", "insight-facts", ...facts.filter(([, value]) => value).flatMap(([term, value]) =>
-    [element("dt", term), value instanceof Node ? container("dd", "", value) : element("dd", value)]));
+  return container(
+    "dl",
+    "insight-facts",
+    ...facts
+      .filter(([, value]) => value)
+      .flatMap(([term, value]) => [
+        element("dt", term),
+        value instanceof Node ? container("dd", "", value) : element("dd", value),
+      ]),
+  );
 }

@@ -1,8 +1,26 @@
 // Loss surfaces: a contour or a surface that turns, with the path of the weights, for each step.
-import { button, container, element, formatCount, formatDuration, formatNumber, isNumber, setAttributes, setText } from "../dom.js";
+import {
+  button,
+  container,
+  element,
+  formatCount,
+  formatDuration,
+  formatNumber,
+  isNumber,
+  setAttributes,
+  setText,
+} from "../dom.js";
 import { chartContext } from "../charts/context.js";
 import { PlotChart } from "../charts/plot_chart.js";
-import { directionLength, directionText, hasLogarithm, lowestPoint, readSurface, surfaceLimits, surfacePicture } from "../charts/surface.js";
+import {
+  directionLength,
+  directionText,
+  hasLogarithm,
+  lowestPoint,
+  readSurface,
+  surfaceLimits,
+  surfacePicture,
+} from "../charts/surface.js";
 import { chartNumber } from "../charts/units.js";
 import { InsightChoice, insightFacts, loadInsight } from "./insight_items.js";
 
@@ -34,21 +52,41 @@ export class SurfaceControls {
     this.is3d = false;
     this.chosen = { isLog: false, hasPoints: false, hasArrows: true, hasOwnScale: false };
     this.surfaces = [];
-    const toggle = (text, title, name) => setAttributes(button(text, () => {
-      this.chosen[name] = !this.chosen[name];
-      this.#change();
-    }, "small"), { title });
-    const picture = (text, is3d) => button(text, () => {
-      this.is3d = is3d;
-      this.#change();
-    });
+    const toggle = (text, title, name) =>
+      setAttributes(
+        button(
+          text,
+          () => {
+            this.chosen[name] = !this.chosen[name];
+            this.#change();
+          },
+          "small",
+        ),
+        { title },
+      );
+    const picture = (text, is3d) =>
+      button(text, () => {
+        this.is3d = is3d;
+        this.#change();
+      });
     this.flat = picture("Contour", false);
     this.solid = picture("3-D", true);
-    this.kinds = setAttributes(container("span", "segmented", this.flat, this.solid), { role: "group", "aria-label": "Picture" });
+    this.kinds = setAttributes(container("span", "segmented", this.flat, this.solid), {
+      role: "group",
+      "aria-label": "Picture",
+    });
     this.log = toggle("Log", "", "isLog");
-    this.points = toggle("Points", "The points at which the loss was evaluated; between them it is interpolated", "hasPoints");
+    this.points = toggle(
+      "Points",
+      "The points at which the loss was evaluated; between them it is interpolated",
+      "hasPoints",
+    );
     this.arrows = toggle("Arrows", "The negative gradient in this plane", "hasArrows");
-    this.own = toggle("Own scales", "Each surface with the colours of its own values; otherwise all share one scale", "hasOwnScale");
+    this.own = toggle(
+      "Own scales",
+      "Each surface with the colours of its own values; otherwise all share one scale",
+      "hasOwnScale",
+    );
     this.missing = element("p", "This browser has no WebGL, so surfaces are shown as contours.", "soft");
     this.missing.hidden = true;
     this.buttons = [this.kinds, this.log, this.points, this.arrows, this.own];
@@ -99,7 +137,13 @@ export class SurfaceControls {
     this.log.disabled = !canLog;
     this.log.title = canLog ? "Logarithmic colours" : "The loss has values of 0 or less, which have no logarithm";
     const { isLog, hasPoints, hasArrows, hasOwnScale } = this.chosen;
-    for (const [control, isOn] of [[this.log, isLog && canLog], [this.points, hasPoints], [this.arrows, hasArrows], [this.own, hasOwnScale]]) control.setAttribute("aria-pressed", String(isOn));
+    for (const [control, isOn] of [
+      [this.log, isLog && canLog],
+      [this.points, hasPoints],
+      [this.arrows, hasArrows],
+      [this.own, hasOwnScale],
+    ])
+      control.setAttribute("aria-pressed", String(isOn));
     this.points.hidden = !surfaces.some(({ points }) => points.length);
     this.arrows.hidden = !surfaces.some(({ arrows, is1d }) => arrows.length && !is1d);
   }
@@ -133,7 +177,11 @@ export class SurfaceChart extends PlotChart {
   turn(steps) {
     const { eye } = this.camera;
     const [radius, angle] = [Math.hypot(eye.x, eye.y), Math.atan2(eye.y, eye.x) + steps * SURFACE_TURN];
-    this.setCamera(steps ? { ...this.camera, eye: { x: radius * Math.cos(angle), y: radius * Math.sin(angle), z: eye.z } } : SURFACE_CAMERA);
+    this.setCamera(
+      steps
+        ? { ...this.camera, eye: { x: radius * Math.cos(angle), y: radius * Math.sin(angle), z: eye.z } }
+        : SURFACE_CAMERA,
+    );
   }
 
   setCamera(camera) {
@@ -144,8 +192,13 @@ export class SurfaceChart extends PlotChart {
 
 // Buttons that turn surfaces, for those who do not drag them.
 export function turnButtons(turn) {
-  return container("span", "row", button("Turn left", () => turn(1), "small"), button("Turn right", () => turn(-1), "small"),
-    button("Reset", () => turn(0), "small"));
+  return container(
+    "span",
+    "row",
+    button("Turn left", () => turn(1), "small"),
+    button("Turn right", () => turn(-1), "small"),
+    button("Reset", () => turn(0), "small"),
+  );
 }
 
 // `refresh()` shows the note again. Returns { element, show(items), note() }.
@@ -170,8 +223,15 @@ class SurfaceView {
     this.facts = element("div", "", "insight-side");
     this.body = container("div", "insight-body", this.chart.element, this.facts);
     const { buttons, missing } = this.controls;
-    this.element = container("div", "", container("div", "row insight-controls", this.choice.element, ...buttons, this.turns),
-      missing, this.problem, this.summary, this.body);
+    this.element = container(
+      "div",
+      "",
+      container("div", "row insight-controls", this.choice.element, ...buttons, this.turns),
+      missing,
+      this.problem,
+      this.summary,
+      this.body,
+    );
   }
 
   async #load(item) {
@@ -205,8 +265,12 @@ class SurfaceView {
     this.chart.showSurface(surface, controls.options(surface));
     setText(this.summary, surfaceSummary(surface));
     this.facts.replaceChildren(surfaceFacts(surface), ...surface.notes.map((note) => element("p", note, "soft")));
-    this.note = [isNumber(surface.step) && `step ${formatNumber(surface.step)}`, surface.evaluations !== null && formatCount(surface.evaluations, "evaluation")]
-      .filter(Boolean).join(", ");
+    this.note = [
+      isNumber(surface.step) && `step ${formatNumber(surface.step)}`,
+      surface.evaluations !== null && formatCount(surface.evaluations, "evaluation"),
+    ]
+      .filter(Boolean)
+      .join(", ");
     this.refresh();
   }
 }
@@ -222,9 +286,16 @@ export function surfaceSummary(surface) {
   if (center?.loss !== null && center) {
     const gain = center.loss - lowest.loss;
     parts.push(`The loss at the weights${at} is ${chartNumber(center.loss)}`);
-    parts.push(gain > 1e-3 * Math.abs(center.loss) ? `; the lowest one here is ${chartNumber(lowest.loss)} at ${place}.` : ", and nothing here is lower.");
+    parts.push(
+      gain > 1e-3 * Math.abs(center.loss)
+        ? `; the lowest one here is ${chartNumber(lowest.loss)} at ${place}.`
+        : ", and nothing here is lower.",
+    );
   } else parts.push(`The lowest loss here is ${chartNumber(lowest.loss)} at ${place}.`);
-  if (surface.holes) parts.push(` ${formatCount(surface.holes, "point")} of the picture ${surface.holes === 1 ? "is" : "are"} NaN or infinite.`);
+  if (surface.holes)
+    parts.push(
+      ` ${formatCount(surface.holes, "point")} of the picture ${surface.holes === 1 ? "is" : "are"} NaN or infinite.`,
+    );
   return parts.join("");
 }
 
@@ -235,21 +306,63 @@ function directionFact(surface, index) {
 
 function surfaceFacts(surface) {
   const { sharpness } = surface;
-  const eigenvalue = Array.isArray(sharpness?.eigenvalues) && isNumber(sharpness.eigenvalues[0]) ? sharpness.eigenvalues[0] : null;
+  const eigenvalue =
+    Array.isArray(sharpness?.eigenvalues) && isNumber(sharpness.eigenvalues[0]) ? sharpness.eigenvalues[0] : null;
   const limit = isNumber(sharpness?.limit) ? `, limit of stability ${chartNumber(sharpness.limit)}` : "";
-  const rate = isNumber(sharpness?.learning_rate) ? ` at a learning rate of ${chartNumber(sharpness.learning_rate)}` : "";
+  const rate = isNumber(sharpness?.learning_rate)
+    ? ` at a learning rate of ${chartNumber(sharpness.learning_rate)}`
+    : "";
   const isOver = isNumber(sharpness?.ratio) && sharpness.ratio > 1;
   const count = (kind) => surface.features.filter((each) => each.kind === kind).length;
-  const kinds = ["minimum", "saddle", "maximum"].filter(count).map((kind) => `${count(kind)} ${count(kind) === 1 ? kind : kind === "saddle" ? "saddles" : kind.replace("um", "a")}`);
+  const kinds = ["minimum", "saddle", "maximum"]
+    .filter(count)
+    .map(
+      (kind) => `${count(kind)} ${count(kind) === 1 ? kind : kind === "saddle" ? "saddles" : kind.replace("um", "a")}`,
+    );
   return insightFacts([
     ["Horizontal", directionFact(surface, 0)],
     ["Vertical", surface.is1d ? "" : directionFact(surface, 1)],
-    [sharpness?.preconditioned ? "Preconditioned sharpness" : "Sharpness", eigenvalue !== null && element("span", `${chartNumber(eigenvalue)}${limit}${rate}`, isOver ? "bad" : "")],
-    ["Marks", [surface.center && "orange: the weights", surface.path.length > 0 && "line: the path of the weights, from the open circle", ...kinds].filter(Boolean).join("; ")],
-    ["Evaluations", surface.evaluations === null ? "" : `${formatNumber(surface.evaluations)}${surface.seconds === null ? "" : ` in ${formatDuration(surface.seconds)}`}`],
-    ["Finer parts", surface.regions.map(({ x, y }) => `${chartNumber(x[0])} to ${chartNumber(x[x.length - 1])}, ${chartNumber(y[0])} to ${chartNumber(y[y.length - 1])}`).join("; ")],
-    ["Error between points", surface.estimatedError === null ? "" : `about ${chartNumber(Number(surface.estimatedError.toPrecision(2)))} at most; marks are evaluated, or named as interpolated`],
-    ["Parameters", surface.parameters === null ? surface.selection : `${formatNumber(surface.parameters)}${surface.selection ? `: ${surface.selection}` : ""}`],
+    [
+      sharpness?.preconditioned ? "Preconditioned sharpness" : "Sharpness",
+      eigenvalue !== null && element("span", `${chartNumber(eigenvalue)}${limit}${rate}`, isOver ? "bad" : ""),
+    ],
+    [
+      "Marks",
+      [
+        surface.center && "orange: the weights",
+        surface.path.length > 0 && "line: the path of the weights, from the open circle",
+        ...kinds,
+      ]
+        .filter(Boolean)
+        .join("; "),
+    ],
+    [
+      "Evaluations",
+      surface.evaluations === null
+        ? ""
+        : `${formatNumber(surface.evaluations)}${surface.seconds === null ? "" : ` in ${formatDuration(surface.seconds)}`}`,
+    ],
+    [
+      "Finer parts",
+      surface.regions
+        .map(
+          ({ x, y }) =>
+            `${chartNumber(x[0])} to ${chartNumber(x[x.length - 1])}, ${chartNumber(y[0])} to ${chartNumber(y[y.length - 1])}`,
+        )
+        .join("; "),
+    ],
+    [
+      "Error between points",
+      surface.estimatedError === null
+        ? ""
+        : `about ${chartNumber(Number(surface.estimatedError.toPrecision(2)))} at most; marks are evaluated, or named as interpolated`,
+    ],
+    [
+      "Parameters",
+      surface.parameters === null
+        ? surface.selection
+        : `${formatNumber(surface.parameters)}${surface.selection ? `: ${surface.selection}` : ""}`,
+    ],
     ["Model", surface.model],
   ]);
 }

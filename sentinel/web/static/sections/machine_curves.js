@@ -4,7 +4,15 @@ import { createLoader } from "../loading.js";
 import { chartContext } from "../charts/context.js";
 import { ChartGrid } from "../charts/grid.js";
 
-const MACHINE_GROUPS = [["gpu", "GPU"], ["host_cpu", "Processor"], ["host_memory", "Memory"], ["host_network", "Network"], ["network", "Network"], ["host_disk", "Disk"], ["disk", "Disk"]];
+const MACHINE_GROUPS = [
+  ["gpu", "GPU"],
+  ["host_cpu", "Processor"],
+  ["host_memory", "Memory"],
+  ["host_network", "Network"],
+  ["network", "Network"],
+  ["host_disk", "Disk"],
+  ["disk", "Disk"],
+];
 
 export function createMachineCurves(page) {
   const context = chartContext(page);
@@ -12,12 +20,16 @@ export function createMachineCurves(page) {
   const empty = emptyState("No measurement of a machine yet. The agent measures its node every few seconds.");
   empty.hidden = true;
   let isEmpty = true;
-  const loader = createLoader("the signals", async () => {
-    const signals = (await context.signals()).filter((signal) => signal.group === "machine" && signal.count > 0);
-    grid.setCharts(machineCharts(signals));
-    isEmpty = !signals.length;
-    empty.hidden = !isEmpty;
-  }, () => page.frame.refresh("machine-curves"));
+  const loader = createLoader(
+    "the signals",
+    async () => {
+      const signals = (await context.signals()).filter((signal) => signal.group === "machine" && signal.count > 0);
+      grid.setCharts(machineCharts(signals));
+      isEmpty = !signals.length;
+      empty.hidden = !isEmpty;
+    },
+    () => page.frame.refresh("machine-curves"),
+  );
   context.signalListeners.add(loader.request);
   loader.request();
   return {
@@ -41,10 +53,16 @@ function machineCharts(signals) {
   // A capacity is the top of the chart of what is used of it.
   const limitOf = (quantity) => byQuantity.get(quantity.replace(/_used$/, "_total"))?.[0].latest ?? null;
   const isLimit = (quantity) => quantity.endsWith("_total") && byQuantity.has(quantity.replace(/_total$/, "_used"));
-  return [...byQuantity].filter(([quantity]) => !isLimit(quantity)).map(([quantity, devices]) => ({
-    limit: quantity.endsWith("_used") ? limitOf(quantity) : null,
-    group: "", order: order.indexOf(groupOf(quantity)), title: machineTitle(devices[0].label || quantity), signals: devices,
-  })).sort((a, b) => a.order - b.order);
+  return [...byQuantity]
+    .filter(([quantity]) => !isLimit(quantity))
+    .map(([quantity, devices]) => ({
+      limit: quantity.endsWith("_used") ? limitOf(quantity) : null,
+      group: "",
+      order: order.indexOf(groupOf(quantity)),
+      title: machineTitle(devices[0].label || quantity),
+      signals: devices,
+    }))
+    .sort((a, b) => a.order - b.order);
 }
 
 function machineTitle(label) {

@@ -9,12 +9,18 @@ export function createMedia(page) {
   const gallery = element("div", "", "gallery");
   let count = 0;
   let loadedAt = 0;
-  const loader = createLoader("the images and histograms", async () => {
-    const media = await page.source.getJson(`api/media?limit=${MEDIA_LIMIT}`);
-    if (media.length === count && count > 0) return;
-    count = media.length;
-    gallery.replaceChildren(...[...groupBy(media, ({ name }) => name)].map(([name, items]) => mediaFigure(page.source, name, items)));
-  }, () => page.frame.refresh("media"));
+  const loader = createLoader(
+    "the images and histograms",
+    async () => {
+      const media = await page.source.getJson(`api/media?limit=${MEDIA_LIMIT}`);
+      if (media.length === count && count > 0) return;
+      count = media.length;
+      gallery.replaceChildren(
+        ...[...groupBy(media, ({ name }) => name)].map(([name, items]) => mediaFigure(page.source, name, items)),
+      );
+    },
+    () => page.frame.refresh("media"),
+  );
   return {
     id: "media",
     title: "Images and histograms",
@@ -42,7 +48,11 @@ function mediaFigure(source, name, items) {
     showMedia(source, picture, item);
   };
   const slider = setAttributes(element("input"), {
-    type: "range", min: 0, max: ordered.length - 1, value: ordered.length - 1, "aria-label": `Step of ${name}`,
+    type: "range",
+    min: 0,
+    max: ordered.length - 1,
+    value: ordered.length - 1,
+    "aria-label": `Step of ${name}`,
   });
   slider.addEventListener("input", () => show(Number(slider.value)));
   slider.hidden = ordered.length < 2;
@@ -53,7 +63,11 @@ function mediaFigure(source, name, items) {
 async function showMedia(source, parent, item) {
   parent.dataset.item = item.id;
   if (item.kind === "image") {
-    const image = setAttributes(element("img"), { src: source.mediaUrl(item), alt: `${item.name} at step ${item.step}`, loading: "lazy" });
+    const image = setAttributes(element("img"), {
+      src: source.mediaUrl(item),
+      alt: `${item.name} at step ${item.step}`,
+      loading: "lazy",
+    });
     parent.replaceChildren(image);
     return;
   }
@@ -75,7 +89,7 @@ function evenCounts({ edges, counts }) {
     const [start, end] = [(edges[index] - low) / width, (edges[index + 1] - low) / width];
     if (end === start) even[Math.min(HISTOGRAM_BINS - 1, Math.floor(start))] += count;
     for (let bin = Math.floor(start); bin < Math.min(HISTOGRAM_BINS, end); bin++) {
-      even[bin] += count * Math.max(0, Math.min(bin + 1, end) - Math.max(bin, start)) / (end - start);
+      even[bin] += (count * Math.max(0, Math.min(bin + 1, end) - Math.max(bin, start))) / (end - start);
     }
   });
   return even;
@@ -84,7 +98,10 @@ function evenCounts({ edges, counts }) {
 // Bars of { edges, counts }: one edge more than counts.
 function histogramElement(name, { edges, counts }) {
   const svg = svgElement("svg", {
-    viewBox: "0 0 100 40", preserveAspectRatio: "none", class: "bars", role: "img",
+    viewBox: "0 0 100 40",
+    preserveAspectRatio: "none",
+    class: "bars",
+    role: "img",
     "aria-label": `Histogram of ${name} from ${formatNumber(edges[0])} to ${formatNumber(edges[edges.length - 1])}`,
   });
   const [low, high] = [edges[0], edges[edges.length - 1]];
@@ -94,6 +111,10 @@ function histogramElement(name, { edges, counts }) {
     const height = (40 * count) / top;
     svg.append(svgElement("rect", { x: index * width, width: 0.9 * width, y: 40 - height, height }));
   });
-  return container("div", "", svg, container("div", "row soft number", element("span", formatNumber(low)),
-    element("span", formatNumber(high), "end")));
+  return container(
+    "div",
+    "",
+    svg,
+    container("div", "row soft number", element("span", formatNumber(low)), element("span", formatNumber(high), "end")),
+  );
 }

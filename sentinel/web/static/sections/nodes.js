@@ -12,8 +12,12 @@ export function createNodes() {
     title: "Nodes",
     element: list,
     isShown: (run) => clusterNodes(run).length > 1,
-    note: (run) => ["up", "lost", "ended"].map((state) => [clusterNodes(run).filter((node) => node.state === state).length, state])
-      .filter(([count]) => count).map(([count, state]) => `${count} ${state}`).join(", "),
+    note: (run) =>
+      ["up", "lost", "ended"]
+        .map((state) => [clusterNodes(run).filter((node) => node.state === state).length, state])
+        .filter(([count]) => count)
+        .map(([count, state]) => `${count} ${state}`)
+        .join(", "),
     update(run) {
       const nodes = clusterNodes(run);
       if (isNew(nodes)) list.replaceChildren(...nodeChips(nodes));
@@ -30,7 +34,10 @@ function nodeChips(nodes) {
   const order = [...nodes].sort((a, b) => nodeOrder(a) - nodeOrder(b));
   const shown = Math.max(MAX_NODES_SHOWN, order.filter((node) => nodeOrder(node) < 2).length);
   const rest = order.length - shown;
-  return [...order.slice(0, shown).map(nodeChip), ...(rest > 0 ? [element("li", `and ${rest} others`, "node soft")] : [])];
+  return [
+    ...order.slice(0, shown).map(nodeChip),
+    ...(rest > 0 ? [element("li", `and ${rest} others`, "node soft")] : []),
+  ];
 }
 
 function nodeOrder(node) {
@@ -48,8 +55,15 @@ function nodeChip(node) {
   if (node.state === "lost") problems[0] = `lost, no heartbeat for ${formatDuration(node.silent_seconds)}`;
   const text = problems.filter(Boolean).join(", ");
   const className = node.state === "lost" ? "bad" : clockSkew(node) ? "warn" : node.state === "up" ? "good" : "";
-  return container("li", `node ${className}`,
+  return container(
+    "li",
+    `node ${className}`,
     element("strong", node.host),
-    element("span", node.ranks.length ? `rank${node.ranks.length > 1 ? "s" : ""} ${formatRanks(node.ranks)}` : "no ranks yet", "soft"),
-    text && element("span", text));
+    element(
+      "span",
+      node.ranks.length ? `rank${node.ranks.length > 1 ? "s" : ""} ${formatRanks(node.ranks)}` : "no ranks yet",
+      "soft",
+    ),
+    text && element("span", text),
+  );
 }

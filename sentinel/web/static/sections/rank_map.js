@@ -22,7 +22,8 @@ export function createRankMap(page) {
     element: map.element,
     update: () => map.refresh(),
     // Few logs have values of ranks.
-    isEmpty: (run) => Boolean(run.log) || run.metadata?.world_size === 1 || (!isActive(run) && map.grid?.ranks.length < 2),
+    isEmpty: (run) =>
+      Boolean(run.log) || run.metadata?.world_size === 1 || (!isActive(run) && map.grid?.ranks.length < 2),
     urgency: () => 0,
   };
 }
@@ -99,8 +100,12 @@ class RankMap {
     }
     const { ranks, signals } = this.grid;
     const isShown = ranks.length > 1;
-    setText(this.empty, ranks.length === 1 ? "This run has one rank. With several, this map shows which of them is slow or differs."
-      : "No values of ranks yet. With those of several ranks, this map shows which of them is slow or differs.");
+    setText(
+      this.empty,
+      ranks.length === 1
+        ? "This run has one rank. With several, this map shows which of them is slow or differs."
+        : "No values of ranks yet. With those of several ranks, this map shows which of them is slow or differs.",
+    );
     this.card.hidden = !isShown;
     this.empty.hidden = isShown;
     if (!isShown) return;
@@ -111,7 +116,13 @@ class RankMap {
       return;
     }
     // Other charts are drawn again and again; a map only when it would change.
-    const shown = JSON.stringify([this.key, this.receivedAt, this.plot.clientWidth, this.page.view.theme, this.context.colors.text]);
+    const shown = JSON.stringify([
+      this.key,
+      this.receivedAt,
+      this.plot.clientWidth,
+      this.page.view.theme,
+      this.context.colors.text,
+    ]);
     if (this.isBuilt && shown === this.shown) return;
     this.shown = shown;
     this.#drawPlot(plotly);
@@ -125,15 +136,20 @@ class RankMap {
   }
 
   #showChoices(signals) {
-    const names = [...RANK_MAP_SIGNALS.filter((name) => signals.includes(name)), ...signals.filter((name) => !RANK_MAP_SIGNALS.includes(name))];
+    const names = [
+      ...RANK_MAP_SIGNALS.filter((name) => signals.includes(name)),
+      ...signals.filter((name) => !RANK_MAP_SIGNALS.includes(name)),
+    ];
     const text = names.join();
     if (text === this.shownNames) return;
     this.shownNames = text;
-    this.select.replaceChildren(...names.map((name) => {
-      const option = element("option", name.replaceAll("_", " "));
-      option.value = name;
-      return option;
-    }));
+    this.select.replaceChildren(
+      ...names.map((name) => {
+        const option = element("option", name.replaceAll("_", " "));
+        option.value = name;
+        return option;
+      }),
+    );
     this.select.value = this.signal;
   }
 
@@ -147,12 +163,18 @@ class RankMap {
     this.unit = chartUnit(RANK_MAP_UNITS[signal], Math.abs(this.limits[1]));
     const number = (value) => `${chartNumber(value * this.unit.factor)}${this.unit.name ? ` ${this.unit.name}` : ""}`;
     const means = known.map((row) => (row.length ? row.reduce((sum, value) => sum + value, 0) / row.length : median));
-    const worst = means.reduce((best, mean, index) => (Math.abs(mean - median) > Math.abs(means[best] - median) ? index : best), 0);
+    const worst = means.reduce(
+      (best, mean, index) => (Math.abs(mean - median) > Math.abs(means[best] - median) ? index : best),
+      0,
+    );
     const text = `Rank ${ranks[worst]} differs most: ${number(means[worst])} on average, median of all ranks ${number(median)}.`;
     setText(this.summary, text);
     setText(this.low, number(this.limits[0]));
     setText(this.high, number(this.limits[1]));
-    this.plot.setAttribute("aria-label", `Heat map of ${signal.replaceAll("_", " ")} of ${ranks.length} ranks. ${text}`);
+    this.plot.setAttribute(
+      "aria-label",
+      `Heat map of ${signal.replaceAll("_", " ")} of ${ranks.length} ranks. ${text}`,
+    );
   }
 
   #drawPlot(plotly) {
@@ -160,16 +182,27 @@ class RankMap {
     const { factor, name } = this.unit;
     const [low, high] = this.limits.map((value) => value * factor);
     const trace = {
-      type: "heatmap", x, y: ranks, z: values.map((row) => row.map((value) => (value === null ? null : value * factor))),
-      zmin: low, zmax: high > low ? high : low + 1, colorscale: PLOT_SCALE, showscale: false,
+      type: "heatmap",
+      x,
+      y: ranks,
+      z: values.map((row) => row.map((value) => (value === null ? null : value * factor))),
+      zmin: low,
+      zmax: high > low ? high : low + 1,
+      colorscale: PLOT_SCALE,
+      showscale: false,
       // Without a gap plotly.js scales a small image with an inline style, which the policy refuses.
-      ygap: ranks.length <= 32 ? 1 : 0.2, xgap: 0.01,
+      ygap: ranks.length <= 32 ? 1 : 0.2,
+      xgap: 0.01,
       hovertemplate: `rank %{y}<br>step %{x:,d}<br>%{z:.4~g} ${plotText(name)}<extra></extra>`,
     };
     const range = this.context.shownSteps() ?? [x[0], x[x.length - 1]];
     const layout = plotLayout({
-      width: this.plot.clientWidth, height: this.plot.clientHeight, axis: "step", range, colors: this.context.colors,
-      yaxis: { autorange: false, range: [ranks.length - 0.5, -0.5], showgrid: false, tickformat: "d", nticks: 8, },
+      width: this.plot.clientWidth,
+      height: this.plot.clientHeight,
+      axis: "step",
+      range,
+      colors: this.context.colors,
+      yaxis: { autorange: false, range: [ranks.length - 0.5, -0.5], showgrid: false, tickformat: "d", nticks: 8 },
     });
     layout.hovermode = "closest";
     layout.plot_bgcolor = PLOT_SCALE[0][1];
@@ -181,7 +214,9 @@ class RankMap {
     this.plot.on("plotly_relayout", (changes) => {
       const [start, end] = [changes["xaxis.range[0]"], changes["xaxis.range[1]"]];
       if (start === undefined || end === undefined) return;
-      const range = [start, end].map((step) => this.context.marks.position(plotValue(step, "step"), this.page.view.axis));
+      const range = [start, end].map((step) =>
+        this.context.marks.position(plotValue(step, "step"), this.page.view.axis),
+      );
       if (!range.includes(null)) this.context.zoom(range);
     });
     this.plot.on("plotly_doubleclick", () => this.context.zoom(null));

@@ -1,9 +1,24 @@
 // The ranks that are shown singly: where each one is.
-import { container, createTable, element, emptyState, formatDuration, formatRanks, formatTime, isActive, isNumber } from "../dom.js";
+import {
+  container,
+  createTable,
+  element,
+  emptyState,
+  formatDuration,
+  formatRanks,
+  formatTime,
+  isActive,
+  isNumber,
+} from "../dom.js";
 
 export function createRanks(page) {
-  const table = createTable("Ranks", [{ title: "Rank", className: "right" }, "Up", { title: "Step", className: "right" },
-    { title: "Step time", className: "right" }, "Last step"]);
+  const table = createTable("Ranks", [
+    { title: "Rank", className: "right" },
+    "Up",
+    { title: "Step", className: "right" },
+    { title: "Step time", className: "right" },
+    "Last step",
+  ]);
   const empty = emptyState("No rank reported yet. Ranks appear with their first step.");
   const more = element("p", "", "soft");
   const stacks = element("div");
@@ -15,9 +30,15 @@ export function createRanks(page) {
     note: ranksNote,
     update(run) {
       const rows = Object.entries(run.ranks ?? {});
-      table.setRows(rows.map(([rank, { up, step, step_time: seconds, last_step_time: time }]) =>
-        [rank, element("span", up ? "yes" : isActive(run) ? "no" : "ended", up || !isActive(run) ? "" : "bad"), step,
-          isNumber(seconds) ? formatDuration(seconds) : "", formatTime(time)]));
+      table.setRows(
+        rows.map(([rank, { up, step, step_time: seconds, last_step_time: time }]) => [
+          rank,
+          element("span", up ? "yes" : isActive(run) ? "no" : "ended", up || !isActive(run) ? "" : "bad"),
+          step,
+          isNumber(seconds) ? formatDuration(seconds) : "",
+          formatTime(time),
+        ]),
+      );
       table.element.hidden = !rows.length;
       empty.hidden = rows.length > 0;
       more.textContent = run.ranks_hidden ? `${run.ranks_hidden} other ranks are not shown singly.` : "";
@@ -31,7 +52,9 @@ export function createRanks(page) {
 }
 
 function downRanks(run) {
-  return Object.entries(run.ranks ?? {}).filter(([, { up }]) => !up).map(([rank]) => Number(rank));
+  return Object.entries(run.ranks ?? {})
+    .filter(([, { up }]) => !up)
+    .map(([rank]) => Number(rank));
 }
 
 function ranksNote(run) {
@@ -47,5 +70,7 @@ function stackElement(stack) {
 }
 
 function stackText({ frames, text }) {
-  return Array.isArray(frames) ? frames.map((frame) => (typeof frame === "string" ? frame : Object.values(frame).join(":"))).join(" < ") : text ?? "";
+  return Array.isArray(frames)
+    ? frames.map((frame) => (typeof frame === "string" ? frame : Object.values(frame).join(":"))).join(" < ")
+    : (text ?? "");
 }

@@ -1,12 +1,26 @@
 // The latest value of each signal, over ranks where there are several, and of every other logged key.
-import { NATURAL_ORDER, container, createTable, element, emptyState, formatCount, isNumber, setAttributes } from "../dom.js";
+import {
+  NATURAL_ORDER,
+  container,
+  createTable,
+  element,
+  emptyState,
+  formatCount,
+  isNumber,
+  setAttributes,
+} from "../dom.js";
 import { createLoader } from "../loading.js";
 import { chartContext } from "../charts/context.js";
 
 export function createSignals(page) {
-  const table = createTable("Signals", ["Signal", { title: "Value", className: "right" }, "Unit",
-    { title: "Lowest rank", className: "right by-rank" }, { title: "Highest rank", className: "right by-rank" },
-    { title: "Worst rank", className: "right by-rank" }]);
+  const table = createTable("Signals", [
+    "Signal",
+    { title: "Value", className: "right" },
+    "Unit",
+    { title: "Lowest rank", className: "right by-rank" },
+    { title: "Highest rank", className: "right by-rank" },
+    { title: "Worst rank", className: "right by-rank" },
+  ]);
   const empty = emptyState("No value yet. The first training step that logs one is shown here.");
   const names = new Map();
   const context = chartContext(page);
@@ -16,11 +30,15 @@ export function createSignals(page) {
     page.frame.refresh("signals");
     if (page.run && table.element.closest("details")?.open) show(page.run);
   };
-  const loader = createLoader("the signals", async () => {
-    for (const { name, latest, event, count, bad_count: badCount } of await context.signals()) {
-      if (event !== "heartbeat" && count + badCount > 0 && !others.has(name)) others.set(name, latest ?? "NaN");
-    }
-  }, refresh);
+  const loader = createLoader(
+    "the signals",
+    async () => {
+      for (const { name, latest, event, count, bad_count: badCount } of await context.signals()) {
+        if (event !== "heartbeat" && count + badCount > 0 && !others.has(name)) others.set(name, latest ?? "NaN");
+      }
+    },
+    refresh,
+  );
   context.signalListeners.add(loader.request);
   loader.request();
   page.source.subscribe({
@@ -32,15 +50,27 @@ export function createSignals(page) {
       }
     },
   });
-  const hidden = (run) => [...others].filter(([name]) => stateNames(name).every((each) => !(each in run.signals) && !(each in run.logged)));
+  const hidden = (run) =>
+    [...others].filter(([name]) => stateNames(name).every((each) => !(each in run.signals) && !(each in run.logged)));
   const show = (run) => {
     const rows = [
-      ...latestValues(run.signals).map(([name, { value, unit, help, min, max, worst_rank: worst }]) =>
-        [signalName(names, name, help), latestText(value), unit.replaceAll("_", " "), min, max, worst]),
-      ...[...latestValues(run.logged), ...hidden(run)].sort(([a], [b]) => NATURAL_ORDER(a, b)).map(([name, value]) => [signalName(names, name, "logged by the run"), latestText(value), "", "", "", ""]),
+      ...latestValues(run.signals).map(([name, { value, unit, help, min, max, worst_rank: worst }]) => [
+        signalName(names, name, help),
+        latestText(value),
+        unit.replaceAll("_", " "),
+        min,
+        max,
+        worst,
+      ]),
+      ...[...latestValues(run.logged), ...hidden(run)]
+        .sort(([a], [b]) => NATURAL_ORDER(a, b))
+        .map(([name, value]) => [signalName(names, name, "logged by the run"), latestText(value), "", "", "", ""]),
     ];
     table.setRows(rows);
-    table.element.classList.toggle("one-rank", rows.every(([, , , lowest]) => !isNumber(lowest)));
+    table.element.classList.toggle(
+      "one-rank",
+      rows.every(([, , , lowest]) => !isNumber(lowest)),
+    );
     table.element.hidden = !rows.length;
     empty.hidden = rows.length > 0 || !loader.isLoaded;
   };
@@ -49,7 +79,8 @@ export function createSignals(page) {
     title: "Latest values",
     isClosed: true,
     element: container("div", "", loader.element, table.element, empty),
-    note: (run) => formatCount(latestValues(run.signals).length + latestValues(run.logged).length + hidden(run).length, "value"),
+    note: (run) =>
+      formatCount(latestValues(run.signals).length + latestValues(run.logged).length + hidden(run).length, "value"),
     isShown: (run) => run.cluster?.role !== "follower",
     update: show,
     urgency: () => 0,

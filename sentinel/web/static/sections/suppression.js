@@ -2,7 +2,13 @@
 import { button, container, element, recall, remember, setAttributes, showToast } from "../dom.js";
 import { openDialog } from "../dialog.js";
 
-const SILENCE_CHOICES = [["30m", "30 minutes"], ["1h", "1 hour"], ["4h", "4 hours"], ["24h", "1 day"], ["7d", "7 days"]];
+const SILENCE_CHOICES = [
+  ["30m", "30 minutes"],
+  ["1h", "1 hour"],
+  ["4h", "4 hours"],
+  ["24h", "1 day"],
+  ["7d", "7 days"],
+];
 
 // Send a request that changes the run; what went wrong is shown, too.
 export async function sendSuppression(source, path, body, done) {
@@ -24,9 +30,12 @@ export function openAcknowledgeDialog(source, subject, incident) {
     text: `${subject}. You are notified again only if it becomes more severe.`,
     fields: [author, comment],
     submitText: "Acknowledge",
-    submit: () => source.post("api/acknowledge", {
-      incident, author: rememberedAuthor(author), reason: comment.input.value.trim(),
-    }),
+    submit: () =>
+      source.post("api/acknowledge", {
+        incident,
+        author: rememberedAuthor(author),
+        reason: comment.input.value.trim(),
+      }),
     done: "The case is acknowledged.",
   });
 }
@@ -41,18 +50,36 @@ export function openSilenceDialog(source, detectors) {
     text: "Notifications are not sent for this time. What still fires at its end is sent then.",
     fields: [what, duration, author, comment],
     submitText: "Silence",
-    submit: () => source.post("api/silence", {
-      detector: what.input.value, for: duration.input.value, author: rememberedAuthor(author), reason: comment.input.value.trim(),
-    }),
+    submit: () =>
+      source.post("api/silence", {
+        detector: what.input.value,
+        for: duration.input.value,
+        author: rememberedAuthor(author),
+        reason: comment.input.value.trim(),
+      }),
     done: "The notifications are silenced.",
   });
 }
 
 export function openFormDialog({ title, text, fields, submitText, submit, done }) {
   const error = setAttributes(element("p", "", "error"), { role: "alert" });
-  const send = setAttributes(button(submitText, () => {}, "primary"), { type: "submit" });
-  const form = container("form", "", element("p", text, "soft"), ...fields.map((field) => field.element), error,
-    container("div", "actions", button("Cancel", () => dialog.close()), send));
+  const send = setAttributes(
+    button(submitText, () => {}, "primary"),
+    { type: "submit" },
+  );
+  const form = container(
+    "form",
+    "",
+    element("p", text, "soft"),
+    ...fields.map((field) => field.element),
+    error,
+    container(
+      "div",
+      "actions",
+      button("Cancel", () => dialog.close()),
+      send,
+    ),
+  );
   const dialog = openDialog(title, form);
   form.addEventListener("submit", async (event) => {
     event.preventDefault();

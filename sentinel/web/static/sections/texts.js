@@ -16,12 +16,16 @@ export function textElement(text, className, limit = COLLAPSED_CHARS) {
   show(!isLong);
   node.append(body);
   if (!isLong) return node;
-  const more = button(`Show all ${formatNumber(text.length)} characters`, () => {
-    const isWhole = more.getAttribute("aria-expanded") !== "true";
-    more.setAttribute("aria-expanded", String(isWhole));
-    more.textContent = isWhole ? "Show less" : `Show all ${formatNumber(text.length)} characters`;
-    show(isWhole);
-  }, "small quiet");
+  const more = button(
+    `Show all ${formatNumber(text.length)} characters`,
+    () => {
+      const isWhole = more.getAttribute("aria-expanded") !== "true";
+      more.setAttribute("aria-expanded", String(isWhole));
+      more.textContent = isWhole ? "Show less" : `Show all ${formatNumber(text.length)} characters`;
+      show(isWhole);
+    },
+    "small quiet",
+  );
   more.setAttribute("aria-expanded", "false");
   node.append(more);
   return node;
@@ -55,7 +59,10 @@ export function markRepetition(text) {
   const words = parts.flatMap((part, index) => (part.trim() ? [{ word: part.toLowerCase(), index }] : []));
   const places = new Map();
   for (let start = 0; start + PHRASE_WORDS <= words.length; start++) {
-    const phrase = words.slice(start, start + PHRASE_WORDS).map(({ word }) => word).join(" ");
+    const phrase = words
+      .slice(start, start + PHRASE_WORDS)
+      .map(({ word }) => word)
+      .join(" ");
     if (!/[\p{L}\p{N}]/u.test(phrase)) continue;
     if (!places.has(phrase)) places.set(phrase, []);
     places.get(phrase).push(start);
@@ -88,7 +95,18 @@ export function diffElements(before, after) {
     return [textElement(before, ""), textElement(after, "")];
   }
   const common = commonParts(left, right);
-  return [diffSide(left, common.map(([index]) => index), "del"), diffSide(right, common.map(([, index]) => index), "ins")];
+  return [
+    diffSide(
+      left,
+      common.map(([index]) => index),
+      "del",
+    ),
+    diffSide(
+      right,
+      common.map(([, index]) => index),
+      "ins",
+    ),
+  ];
 }
 
 function diffSide(parts, common, tag) {
@@ -117,8 +135,10 @@ function commonParts(left, right) {
   const lengths = new Uint16Array((left.length + 1) * width);
   for (let i = left.length - 1; i >= 0; i--) {
     for (let j = right.length - 1; j >= 0; j--) {
-      lengths[i * width + j] = left[i] === right[j] ? lengths[(i + 1) * width + j + 1] + 1
-        : Math.max(lengths[(i + 1) * width + j], lengths[i * width + j + 1]);
+      lengths[i * width + j] =
+        left[i] === right[j]
+          ? lengths[(i + 1) * width + j + 1] + 1
+          : Math.max(lengths[(i + 1) * width + j], lengths[i * width + j + 1]);
     }
   }
   const pairs = [];

@@ -5,7 +5,24 @@ import { chartContext } from "../charts/context.js";
 import { chartNumber } from "../charts/units.js";
 
 const TIMELINE_TICKS = 5;
-const TIMELINE_SECONDS = [1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 3 * 3600, 6 * 3600, 12 * 3600, 86400, 7 * 86400];
+const TIMELINE_SECONDS = [
+  1,
+  2,
+  5,
+  10,
+  30,
+  60,
+  120,
+  300,
+  600,
+  1800,
+  3600,
+  3 * 3600,
+  6 * 3600,
+  12 * 3600,
+  86400,
+  7 * 86400,
+];
 const TIMELINE_MIN_PERCENT = 0.4;
 
 export function createTimeline(page) {
@@ -14,10 +31,19 @@ export function createTimeline(page) {
   rows.setAttribute("role", "table");
   rows.setAttribute("aria-label", "Incidents of each detector");
   const empty = emptyState("No detector has fired. Each one that does gets a row here.");
-  const key = container("p", "timeline-key soft",
-    ...[["critical", "critical"], ["warning", "warning"], ["info", "info"]].map(([name, text]) => container("span", "", element("i", "", `state ${name} firing`), text)),
-    ...["acknowledged", "silenced", "resolved"].map((state) => container("span", "", element("i", "", `state info ${state}`), state)),
-    container("span", "", element("i", "", "event save"), "checkpoint"));
+  const key = container(
+    "p",
+    "timeline-key soft",
+    ...[
+      ["critical", "critical"],
+      ["warning", "warning"],
+      ["info", "info"],
+    ].map(([name, text]) => container("span", "", element("i", "", `state ${name} firing`), text)),
+    ...["acknowledged", "silenced", "resolved"].map((state) =>
+      container("span", "", element("i", "", `state info ${state}`), state),
+    ),
+    container("span", "", element("i", "", "event save"), "checkpoint"),
+  );
   const loading = createLoadingState("the timeline", () => context.marks.retry());
   empty.hidden = rows.hidden = key.hidden = true;
   const body = container("div", "", loading.element, empty, rows, key);
@@ -39,10 +65,14 @@ export function createTimeline(page) {
     if (text === shown) return;
     shown = text;
     const focused = rows.contains(document.activeElement) ? document.activeElement.dataset.interval : "";
-    const saves = context.marks.events.filter(({ event }) => event === "save").map((event) => timelineShare(event[place], range)).filter((share) => share >= 0 && share <= 1);
+    const saves = context.marks.events
+      .filter(({ event }) => event === "save")
+      .map((event) => timelineShare(event[place], range))
+      .filter((share) => share >= 0 && share <= 1);
     rows.replaceChildren(
       ...detectors.map((detector) => timelineRow(detector, place, range, page, context)),
-      timelineAxis(place, range, saves));
+      timelineAxis(place, range, saves),
+    );
     if (focused) [...rows.querySelectorAll("button")].find((each) => each.dataset.interval === focused)?.focus();
   };
   context.marks.listeners.add(draw);
@@ -63,7 +93,8 @@ function timelineRange({ view }, { store, marks }, place, detectors) {
   if (view.range && view.axis === place) return view.range;
   const ends = [
     ...detectors.flatMap(({ intervals }) => intervals.flatMap((each) => [each[`from_${place}`], each[`to_${place}`]])),
-    ...marks.events.map((event) => event[place]), ...(store.axis === place && store.domain ? store.domain : []),
+    ...marks.events.map((event) => event[place]),
+    ...(store.axis === place && store.domain ? store.domain : []),
   ].filter((value) => typeof value === "number");
   let [first, last] = [Infinity, -Infinity];
   for (const end of ends) [first, last] = [Math.min(first, end), Math.max(last, end)];
@@ -88,9 +119,13 @@ function timelineRow({ detector, intervals }, place, range, page, context) {
     bar.style.left = `${Math.min(from * 100, 100 - width)}%`;
     bar.style.width = `${width}%`;
     const end = interval.to_step === null ? "now" : interval.to_step;
-    bar.setAttribute("aria-label", `${detector}: ${interval.severity}, ${interval.state}, step ${interval.from_step} to ${end}`);
+    bar.setAttribute(
+      "aria-label",
+      `${detector}: ${interval.severity}, ${interval.state}, step ${interval.from_step} to ${end}`,
+    );
     bar.title = bar.getAttribute("aria-label");
-    if (width > 12) bar.append(element("span", `${interval.severity}${interval.state === "firing" ? "" : `, ${interval.state}`}`));
+    if (width > 12)
+      bar.append(element("span", `${interval.severity}${interval.state === "firing" ? "" : `, ${interval.state}`}`));
     bar.addEventListener("click", () => {
       if (!["step", "time"].includes(page.view.axis)) return;
       const [first, last] = [interval[`from_${place}`], interval[`to_${place}`] ?? range[1]];
@@ -116,7 +151,11 @@ function timelineAxis(place, range, saves) {
   }
   for (const value of timelineTicks(range, place)) {
     const isLast = timelineShare(value, range) > 0.95;
-    const tick = element("span", place === "time" ? timelineClock(value, range) : chartNumber(value), isLast ? "tick last" : "tick");
+    const tick = element(
+      "span",
+      place === "time" ? timelineClock(value, range) : chartNumber(value),
+      isLast ? "tick last" : "tick",
+    );
     tick.style.left = `${timelineShare(value, range) * 100}%`;
     axis.append(tick);
   }
@@ -126,7 +165,8 @@ function timelineAxis(place, range, saves) {
 // Round positions of ticks.
 function timelineTicks([start, end], place) {
   const rough = (end - start) / TIMELINE_TICKS;
-  const sizes = place === "time" ? TIMELINE_SECONDS : [1, 2, 5, 10].map((digit) => digit * 10 ** Math.floor(Math.log10(rough)));
+  const sizes =
+    place === "time" ? TIMELINE_SECONDS : [1, 2, 5, 10].map((digit) => digit * 10 ** Math.floor(Math.log10(rough)));
   const step = [...sizes, sizes[sizes.length - 1] * 10].find((size) => size >= rough * 0.7);
   const ticks = [];
   for (let value = Math.ceil(start / step) * step; value <= end; value += step) ticks.push(value);
