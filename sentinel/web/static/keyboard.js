@@ -9,6 +9,7 @@ const SMOOTHING_STEPS = [0, 0.6, 0.9];
 const AXIS_ORDER = ["step", "time", "tokens"];
 const THEME_ORDER = ["auto", "dark", "light"];
 
+/** @type {[string[], string][]} */
 const SHORTCUTS = [
   [["/"], "search sections, cases and signals"],
   [["n", "p"], "next and previous incident"],
@@ -26,7 +27,10 @@ const SHORTCUTS = [
   [["Esc"], "close a dialog"],
 ];
 
-// `page` is that of run.js.
+/**
+ * `page` is that of run.js.
+ * @param {Page} page
+ */
 export function installKeyboard(page) {
   document.addEventListener("keydown", (event) => {
     if (event.defaultPrevented || event.altKey || isTyping(event.target)) return;
@@ -41,9 +45,19 @@ export function installKeyboard(page) {
   });
 }
 
-// Whether the key has a meaning.
+/**
+ * Whether the key has a meaning.
+ * @param {string} key
+ * @param {Page} page
+ */
 function pressKey(key, page) {
   const { view } = page;
+  /**
+   * @template T
+   * @param {T[]} order
+   * @param {T} value
+   * @returns {T}
+   */
   const next = (order, value) => order[(order.indexOf(value) + 1) % order.length];
   switch (key) {
     case "/":
@@ -105,13 +119,19 @@ function pressKey(key, page) {
   }
 }
 
+/** @param {EventTarget | null} node */
 function isTyping(node) {
-  return ["INPUT", "TEXTAREA", "SELECT"].includes(node.tagName) ? node.type !== "range" : node.isContentEditable;
+  if (node instanceof HTMLInputElement) return node.type !== "range";
+  if (node instanceof HTMLTextAreaElement || node instanceof HTMLSelectElement) return true;
+  return node instanceof HTMLElement && node.isContentEditable;
 }
 
 let focusedIncident = "";
 
-// Cases first, then those that are over, in the order of the page.
+/**
+ * Cases first, then those that are over, in the order of the page.
+ * @param {1 | -1} direction
+ */
 function focusIncident(direction) {
   const nodes = [...document.querySelectorAll("[id^='case-']")];
   if (!nodes.length) return;
@@ -138,7 +158,10 @@ export function openHelpDialog() {
   openDialog("Keyboard shortcuts", container("div", "", keys, container("p", "", isOn, label)));
 }
 
-// Sections, cases and signals whose names contain the words.
+/**
+ * Sections, cases and signals whose names contain the words.
+ * @param {Page} page
+ */
 export function openSearchDialog(page) {
   const input = setAttributes(element("input", "", "input"), {
     type: "search",
@@ -152,15 +175,18 @@ export function openSearchDialog(page) {
   const list = setAttributes(element("ul", "", "results"), { role: "listbox", id: "results", "aria-label": "Results" });
   const dialog = openDialog("Search", container("div", "", input, list));
   const targets = page.searchTargets();
+  /** @type {SearchTarget[]} */
   let shown = [];
   let selected = 0;
 
+  /** @param {number} index */
   const select = (index) => {
     selected = Math.max(0, Math.min(index, shown.length - 1));
     [...list.children].forEach((node, each) => node.setAttribute("aria-selected", String(each === selected)));
     setAttributes(input, { "aria-activedescendant": list.children[selected]?.id ?? null });
     list.children[selected]?.scrollIntoView({ block: "nearest" });
   };
+  /** @param {number} index */
   const go = (index) => {
     const target = shown[index];
     if (!target) return;
@@ -186,8 +212,8 @@ export function openSearchDialog(page) {
   };
   input.addEventListener("input", show);
   input.addEventListener("keydown", (event) => {
-    const moves = { ArrowDown: 1, ArrowUp: -1 };
-    if (event.key in moves) select(selected + moves[event.key]);
+    if (event.key === "ArrowDown") select(selected + 1);
+    else if (event.key === "ArrowUp") select(selected - 1);
     else if (event.key === "Enter") go(selected);
     else return;
     event.preventDefault();

@@ -8,15 +8,18 @@ import {
   element,
   emptyState,
   encodeName,
+  errorMessage,
   formatCount,
-  formatTime,
   formatDuration,
   formatNumber,
+  formatTime,
   healthClass,
   isNumber,
+  pageElement,
   setAttributes,
   setText,
   textWithCode,
+  focusedElement,
 } from "./dom.js";
 import { openColumnsDialog } from "./columns.js";
 import { openNoteDialog } from "./note.js";
@@ -33,6 +36,7 @@ const SETTING_PREFIX = "setting:";
 const FILTER_DELAY_MS = 150;
 const OUTDATED_SECONDS = 15;
 const DEFAULT_ORDER = "-last_written";
+/** @type {Record<string, string>} */
 const STATE_CLASSES_OF_LIST = {
   running: "ok",
   finished: "ok",
@@ -42,6 +46,7 @@ const STATE_CLASSES_OF_LIST = {
   unknown: "info",
   reading: "info",
 };
+/** @type {Option[]} */
 const LIST_GROUPS = [
   ["", "No groups"],
   ["project", "By project"],
@@ -54,6 +59,7 @@ const LIST_GROUPS = [
 ];
 // Title, sort key, whether the first click sorts descending, and the class of the cells. The columns of
 // settings stand after the signal.
+/** @type {ListColumn[]} */
 const LIST_COLUMNS = [
   ["", "", false, "pick"],
   ["Run", "run", false, "main"],
@@ -70,10 +76,12 @@ const LIST_COLUMNS = [
 const listed = queryOfAddress();
 const chosen = new Set();
 const parts = createListParts();
+/** @type {RunList | null} */
 let lastAnswer = null;
 let refreshTimer = 0;
 let requestCount = 0;
 
+/** @returns {ListQuery} */
 function queryOfAddress() {
   const query = new URLSearchParams(location.search);
   return {
@@ -88,10 +96,14 @@ function queryOfAddress() {
 // The query as parameters: what differs from the usual list.
 function listParameters() {
   const { columns, ...others } = listed;
-  const single = Object.entries(others).filter(([, value]) => value && value !== DEFAULT_ORDER);
-  return new URLSearchParams([...single, ...columns.map((name) => ["column", name])]);
+  const query = new URLSearchParams();
+  for (const [name, value] of Object.entries(others))
+    if (value && value !== DEFAULT_ORDER) query.append(name, String(value));
+  for (const name of columns) query.append("column", name);
+  return query;
 }
 
+/** @param {Partial<ListQuery>} changes */
 function changeQuery(changes) {
   Object.assign(listed, "offset" in changes ? {} : { offset: 0 }, changes);
   const text = listParameters().toString();
@@ -133,17 +145,15 @@ function createListParts() {
   });
   const clear = button("Clear choice", () => chooseRuns([]), "quiet");
   clear.hidden = true;
-  document
-    .getElementById("topbar")
-    .append(
-      container(
-        "div",
-        "name",
-        element("h1", "Runs"),
-        setAttributes(element("span", "", "soft"), { role: "status", id: "count" }),
-      ),
-      container("div", "toolbar list-bar", filter, group, columns, theme, clear, importance, compare),
-    );
+  pageElement("topbar").append(
+    container(
+      "div",
+      "name",
+      element("h1", "Runs"),
+      setAttributes(element("span", "", "soft"), { role: "status", id: "count" }),
+    ),
+    container("div", "toolbar list-bar", filter, group, columns, theme, clear, importance, compare),
+  );
 
   const states = setAttributes(container("div", "row states"), { role: "group", "aria-label": "States" });
   const note = element("p", "", "banner warning");
@@ -157,7 +167,7 @@ function createListParts() {
   const next = button("Next", () => changeQuery({ offset: listed.offset + PAGE_ROWS }));
   const place = element("span", "", "soft number");
   const pages = setAttributes(container("nav", "row pages", previous, place, next), { "aria-label": "Pages" });
-  document.getElementById("page").replaceChildren(note, states, wide, empty, pages);
+  pageElement("page").replaceChildren(note, states, wide, empty, pages);
   document.addEventListener("keydown", (event) => handleListKey(event, filter));
   document.addEventListener("visibilitychange", () => {
     if (!document.hidden) loadRuns();
@@ -185,12 +195,16 @@ function createListParts() {
 // Title, key, order and class of all columns that are shown.
 function shownColumns() {
   const place = LIST_COLUMNS.findIndex(([title]) => title === "Step");
+  /** @type {ListColumn[]} */
   const settings = listed.columns.map((name) => [name, SETTING_PREFIX + name, false, "setting"]);
   return [...LIST_COLUMNS.slice(0, place), ...settings, ...LIST_COLUMNS.slice(place)];
 }
 
+/** @param {string[]} columns */
 function chooseColumns(columns) {
+  /** @param {string} text */
   const key = (text) => text.replace(/^-/, "");
+  /** @param {string} text */
   const isGone = (text) =>
     key(text).startsWith(SETTING_PREFIX) && !columns.includes(key(text).slice(SETTING_PREFIX.length));
   changeQuery({
@@ -207,9 +221,9 @@ function showColumns() {
   parts.head.replaceChildren(
     ...shownColumns().map(([title, key, isDescending, className]) => listHead(title, key, isDescending, className)),
   );
-  const settings = listed.columns.map((name) => [SETTING_PREFIX + name, `By ${name}`]);
-  const own = listed.group.startsWith(SETTING_PREFIX) ? [[listed.group, `By ${groupNoun(listed.group)}`]] : [];
-  const options = new Map([...LIST_GROUPS, ...settings, ...own]);
+  const options = new Map(LIST_GROUPS);
+  for (const name of listed.columns) options.set(SETTING_PREFIX + name, `By ${name}`);
+  if (listed.group.startsWith(SETTING_PREFIX)) options.set(listed.group, `By ${groupNoun(listed.group)}`);
   parts.group.replaceChildren(
     ...[...options].map(([value, text]) => setAttributes(element("option", text), { value })),
   );
@@ -217,10 +231,17 @@ function showColumns() {
   if (lastAnswer) showRuns(lastAnswer);
 }
 
+/** @param {string} group */
 function groupNoun(group) {
   return group.startsWith(SETTING_PREFIX) ? group.slice(SETTING_PREFIX.length) : group;
 }
 
+/**
+ * @param {string} title
+ * @param {string} key
+ * @param {boolean} isDescending
+ * @param {string} className
+ */
 function listHead(title, key, isDescending, className) {
   const head = setAttributes(element("th", "", className), { scope: "col" });
   if (!key) {
@@ -248,7 +269,11 @@ function listHead(title, key, isDescending, className) {
   return head;
 }
 
-// `/` goes to the filter, Escape empties it, and j and k go to the next and the previous run.
+/**
+ * `/` goes to the filter, Escape empties it, and j and k go to the next and the previous run.
+ * @param {KeyboardEvent} event
+ * @param {HTMLInputElement} filter
+ */
 function handleListKey(event, filter) {
   if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
   if (event.target === filter) {
@@ -258,13 +283,14 @@ function handleListKey(event, filter) {
     }
     return;
   }
-  if (event.target.closest?.("select, input:not([type='checkbox'])")) return;
+  if (event.target instanceof Element && event.target.closest("select, input:not([type='checkbox'])")) return;
   if (event.key === "/") {
     event.preventDefault();
     filter.focus();
   } else if (event.key === "j" || event.key === "k") {
-    const links = [...parts.body.querySelectorAll("a.run")];
-    const at = links.indexOf(document.activeElement);
+    /** @type {NodeListOf<HTMLAnchorElement>} */
+    const links = parts.body.querySelectorAll("a.run");
+    const at = [...links].findIndex((link) => link === document.activeElement);
     const to = event.key === "j" ? at + 1 : at < 0 ? links.length - 1 : at - 1;
     links[Math.min(Math.max(to, 0), links.length - 1)]?.focus();
   }
@@ -274,9 +300,10 @@ async function loadRuns() {
   clearTimeout(refreshTimer);
   const number = ++requestCount;
   const query = listParameters();
-  query.set("limit", PAGE_ROWS);
+  query.set("limit", String(PAGE_ROWS));
   let wait = REFRESH_MS;
   try {
+    /** @type {RunList} */
     const answer = await getJson(`api/runs?${query}`);
     if (number !== requestCount) return;
     lastAnswer = answer;
@@ -285,33 +312,38 @@ async function loadRuns() {
     if (answer.unread_settings && listed.columns.length) wait = READING_MS;
     showNote(
       isNumber(answer.read_seconds_ago) && answer.unanswered_seconds > OUTDATED_SECONDS
-        ? `The folder with the runs has not answered for ${formatDuration(answer.unanswered_seconds)}. The list is ${formatDuration(answer.read_seconds_ago)} old.`
+        ? `The folder with the runs has not answered for ${formatDuration(answer.unanswered_seconds)}. ` +
+            `The list is ${formatDuration(answer.read_seconds_ago)} old.`
         : "",
     );
   } catch (error) {
-    if (number === requestCount) showNote(`${error.message} The list below is outdated.`);
+    if (number === requestCount) showNote(`${errorMessage(error)} The list below is outdated.`);
   }
   if (number === requestCount && !document.hidden) refreshTimer = setTimeout(loadRuns, wait);
 }
 
+/** @param {number} rows */
 function lastPage(rows) {
   return Math.max(0, Math.floor((rows - 1) / PAGE_ROWS) * PAGE_ROWS);
 }
 
+/** @param {string} text */
 function showNote(text) {
   parts.note.hidden = !text;
   setText(parts.note, text);
 }
 
+/** @param {RunList} answer */
 function showRuns(answer) {
   const { total, matched, rows, runs } = answer;
   setText(
-    document.getElementById("count"),
+    pageElement("count"),
     matched === total ? formatCount(total, "run") : `${formatNumber(matched)} of ${formatCount(total, "run")}`,
   );
   showStates(answer);
   for (const head of parts.head.children) {
-    const isSorted = head.dataset.key && listed.sort.replace(/^-/, "") === head.dataset.key;
+    const key = head.getAttribute("data-key");
+    const isSorted = key && listed.sort.replace(/^-/, "") === key;
     setAttributes(head, { "aria-sort": isSorted ? (listed.sort.startsWith("-") ? "descending" : "ascending") : null });
   }
   fillList(runs, answer.groups);
@@ -322,13 +354,15 @@ function showRuns(answer) {
   parts.pages.hidden = rows <= PAGE_ROWS;
   setText(
     parts.place,
-    `${formatNumber(listed.offset + 1)} to ${formatNumber(Math.min(rows, listed.offset + PAGE_ROWS))} of ${formatNumber(rows)}`,
+    `${formatNumber(listed.offset + 1)} to ${formatNumber(Math.min(rows, listed.offset + PAGE_ROWS))} ` +
+      `of ${formatNumber(rows)}`,
   );
   parts.previous.disabled = listed.offset === 0;
   parts.next.disabled = listed.offset + PAGE_ROWS >= rows;
   document.title = `${formatCount(total, "run")}: sentinel`;
 }
 
+/** @param {RunList} list */
 function createEmptyText({ total, notice, read_seconds_ago: age }) {
   if (age === null) return "The runs are being read.";
   if (total) return "No run matches the filter.";
@@ -336,7 +370,10 @@ function createEmptyText({ total, notice, read_seconds_ago: age }) {
   return "There is no run yet. A run appears when its training starts under `sentinel run`, or with @sentinel.monitor.";
 }
 
-// How many runs are in each state; a click shows only these.
+/**
+ * How many runs are in each state; a click shows only these.
+ * @param {RunList} list
+ */
 function showStates({ states }) {
   if (!parts.areStatesNew([states, listed.filter])) return;
   const items = Object.entries(states)
@@ -359,21 +396,27 @@ function showStates({ states }) {
   parts.states.replaceChildren(...items);
 }
 
+/** @type {Map<string, ListRow>} */
 const listRows = new Map();
 
-// The rows are kept by run, so that the focus stays where it is.
+/**
+ * The rows are kept by run, so that the focus stays where it is.
+ * @param {ListedRun[]} runs
+ * @param {RunList["groups"]} groups
+ */
 function fillList(runs, groups) {
   const counts = new Map(groups.map(({ name, count }) => [name, count]));
   const wanted = [];
+  /** @type {string | null} */
   let group = null;
   for (const run of runs) {
     if (listed.group && run.group !== group) {
       group = run.group;
       const count = counts.get(group);
-      wanted.push(keptRow(`group ${listed.group} ${count} ${group}`, () => groupRow(group, count)));
+      wanted.push(keptRow(`group ${listed.group} ${count} ${run.group}`, () => groupRow(run.group, count)));
     }
     const row = keptRow(`run ${run.group} ${run.run}`, createRunRow);
-    row.show(run);
+    row.show?.(run);
     wanted.push(row);
   }
   const kept = new Set(wanted);
@@ -383,17 +426,29 @@ function fillList(runs, groups) {
     nodes.length !== parts.body.childElementCount ||
     nodes.some((node, index) => parts.body.children[index] !== node)
   ) {
-    const focused = document.activeElement;
+    const focused = focusedElement();
     parts.body.replaceChildren(...nodes);
-    if (parts.body.contains(focused)) focused.focus();
+    if (parts.body.contains(focused)) focused?.focus();
   }
 }
 
+/**
+ * @param {string} key
+ * @param {() => ListRow} create
+ */
 function keptRow(key, create) {
-  if (!listRows.has(key)) listRows.set(key, create());
-  return listRows.get(key);
+  const known = listRows.get(key);
+  if (known) return known;
+  const row = create();
+  listRows.set(key, row);
+  return row;
 }
 
+/**
+ * @param {string} name
+ * @param {number | undefined} count
+ * @returns {ListRow}
+ */
 function groupRow(name, count) {
   const noun = groupNoun(listed.group);
   const text = !name ? `No ${noun}` : noun === listed.group ? name : `${noun} ${name}`;
@@ -421,13 +476,14 @@ function createRunRow() {
   const id = element("small", "", "soft");
   const note = element("span", "", "note-text");
   // What was saved here, until the list has it or the time is over: the list is some seconds old.
+  /** @type {{ text: string, former: string, until: number } | null} */
   let saved = null;
   const edit = button(
     "Note",
     () =>
-      openNoteDialog(shown.name || name, `runs/${encodeName(name)}/api/note`, (written) => {
-        saved = { text: written?.text ?? "", former: shown.note ?? "", until: Date.now() + SAVED_NOTE_MS };
-        show(shown);
+      openNoteDialog(shown?.name || name, `runs/${encodeName(name)}/api/note`, (written) => {
+        saved = { text: written?.text ?? "", former: shown?.note ?? "", until: Date.now() + SAVED_NOTE_MS };
+        if (shown) show(shown);
       }),
     "quiet small note-button",
   );
@@ -437,10 +493,12 @@ function createRunRow() {
   const isSparkNew = createChangeCheck();
   const areLabelsNew = createChangeCheck();
   let name = "";
-  let shown = {};
+  /** @type {ListedRun | null} */
+  let shown = null;
   box.addEventListener("change", () =>
     chooseRuns(box.checked ? [...chosen, name] : [...chosen].filter((each) => each !== name)),
   );
+  /** @param {ListedRun} run */
   const show = (run) => {
     shown = run;
     name = run.run;
@@ -478,18 +536,24 @@ function createRunRow() {
   };
 }
 
+/**
+ * @param {HTMLTableCellElement} cell
+ * @param {Setting} value
+ */
 function showSetting(cell, value) {
   setText(cell, formatNumber(value ?? ""));
   cell.title = value === null || value === undefined ? "" : String(value);
   cell.classList.toggle("number", isNumber(value));
 }
 
+/** @param {ListedRun} run */
 function healthParts({ state, health, worst_case: worst }) {
   if (state === "reading") return [];
   const pill = element("span", health ?? "unknown", `pill ${healthClass(health)}`);
   return worst ? [pill, " ", textWithCode("span", worst.subject, "subject")] : [pill];
 }
 
+/** @param {ListedRun["sparkline"]} line */
 function sparkParts(line) {
   if (!line?.values?.length) return [];
   const last = line.last === undefined ? line.values.at(-1) : line.last;
@@ -500,6 +564,7 @@ function sparkParts(line) {
   return [container("div", "spark-line", sparkline(line.values, { width: 120, height: 24 })), text];
 }
 
+/** @param {string[]} names */
 function chooseRuns(names) {
   chosen.clear();
   for (const name of names) chosen.add(name);

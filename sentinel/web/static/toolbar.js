@@ -13,21 +13,30 @@ import {
 import { chartContext } from "./charts/context.js";
 import { axisOfSignal, axisSignal } from "./charts/horizontal_axis.js";
 
+/** @type {Option[]} */
 const RANGE_CHOICES = [
   ["all", "Whole run"],
   ["0.5", "Last half"],
   ["0.1", "Last 10 %"],
   ["0.01", "Last 1 %"],
 ];
+/** @type {Option[]} */
 const THEME_CHOICES = [
   ["auto", "Theme: auto"],
   ["dark", "Theme: dark"],
   ["light", "Theme: light"],
 ];
 
-// `element` is the toolbar; `update` gets the run, because a range of the last part moves with it.
+/**
+ * `element` is the toolbar; `update` gets the run, because a range of the last part moves with it.
+ * @param {Page} page
+ * @param {() => void} openHelp
+ * @param {() => void} openSearch
+ * @returns {Toolbar}
+ */
 export function createToolbar(page, openHelp, openSearch) {
   const { view } = page;
+  /** @type {RunState | null} */
   let run = null;
   let share = 0;
 
@@ -94,6 +103,7 @@ export function createToolbar(page, openHelp, openSearch) {
   setAttributes(toggle, { "aria-expanded": "false", "aria-controls": "toolbar" });
 
   // The end of the run in the unit of the axis, and where it began.
+  /** @returns {Span | null} */
   const extent = () => {
     if (!run) return null;
     if (view.axis === "step") return isNumber(run.step) ? [0, run.step] : null;
@@ -103,6 +113,10 @@ export function createToolbar(page, openHelp, openSearch) {
     const tokens = run.signals?.tokens_seen?.value;
     return isNumber(tokens) ? [0, tokens] : null;
   };
+  /**
+   * @param {number} part
+   * @returns {Span | null}
+   */
   const lastPart = (part) => {
     const whole = extent();
     return whole && [whole[1] - part * (whole[1] - whole[0]), whole[1]];
@@ -116,12 +130,12 @@ export function createToolbar(page, openHelp, openSearch) {
     signal.classList.toggle("chosen", name !== null);
     // The end of a run is at no end of the values of a signal.
     for (const option of range.options) option.disabled = name !== null && Number(option.value) > 0;
-    smoothing.value = view.smoothing;
+    smoothing.value = String(view.smoothing);
     setText(amount, view.smoothing.toFixed(2));
     log.setAttribute("aria-pressed", String(view.isLog));
     theme.value = view.theme;
     custom.hidden = !view.range || share > 0;
-    setText(custom, view.range ? rangeText(view) : "");
+    setText(custom, view.range ? rangeText(view.axis, view.range) : "");
     range.value = !view.range ? "all" : share > 0 ? String(share) : "custom";
   };
   view.subscribe(({ range: shown }) => {
@@ -146,7 +160,12 @@ export function createToolbar(page, openHelp, openSearch) {
   };
 }
 
-// The signals that the run logs with its steps.
+/**
+ * The signals that the run logs with its steps.
+ * @param {ChartContext} context
+ * @param {HTMLSelectElement} select
+ * @param {() => void} show
+ */
 function fillSignals(context, select, show) {
   const load = () =>
     context.signals().then(
@@ -164,16 +183,30 @@ function fillSignals(context, select, show) {
   load();
 }
 
+/**
+ * @param {string} value
+ * @param {string} text
+ */
 function signalOption(value, text) {
   return setAttributes(element("option", text), { value });
 }
 
-function rangeText({ axis, range }) {
+/**
+ * @param {string} axis
+ * @param {Span} range
+ */
+function rangeText(axis, range) {
+  /** @param {number} value */
   const number = (value) => formatNumber(axisSignal(axis) === null ? Math.round(value) : Number(value.toPrecision(3)));
   const [start, end] = range.map(axis === "time" ? formatTime : number);
   return `${start} – ${end}`;
 }
 
+/**
+ * @param {string} label
+ * @param {Option[]} options
+ * @param {(value: string) => void} onChange
+ */
 function segmented(label, options, onChange) {
   const buttons = options.map(([value, text]) => {
     const node = setAttributes(element("button", text), { type: "button", "data-value": value });
@@ -182,6 +215,7 @@ function segmented(label, options, onChange) {
   });
   return {
     element: setAttributes(container("div", "segmented", ...buttons), { role: "group", "aria-label": label }),
+    /** @param {string} value */
     select(value) {
       for (const node of buttons) node.setAttribute("aria-pressed", String(node.dataset.value === value));
     },

@@ -8,15 +8,21 @@ const THEMES = ["auto", "dark", "light"];
 // Zooms that follow each other this soon, as those of a key that is held, are one entry of the history.
 const VIEW_ENTRY_MS = 400;
 
-// `axis` is what x shows, `range` its [start, end] or null for everything, in steps, epoch seconds,
-// tokens or values of a signal; `smoothing` is from 0 to 0.99, `isLog` for logarithmic values, `folded`
-// the names of the groups of charts that are folded. `axes` are those of the page.
+/**
+ * `axis` is what x shows, `range` its [start, end] or null for everything, in steps, epoch seconds,
+ * tokens or values of a signal; `smoothing` is from 0 to 0.99, `isLog` for logarithmic values, `folded`
+ * the names of the groups of charts that are folded. `axes` are those of the page.
+ * @param {string[]} [axes]
+ * @returns {View}
+ */
 export function createView(axes = AXES) {
+  /** @type {Set<(view: View) => void>} */
   const listeners = new Set();
   let pushedAt = -Infinity;
   const announce = () => {
     for (const listener of [...listeners]) listener(view);
   };
+  /** @type {View} */
   const view = {
     ...viewOfAddress(new URLSearchParams(location.search), axes),
     subscribe(listener) {
@@ -54,9 +60,14 @@ export function createView(axes = AXES) {
   return view;
 }
 
+/**
+ * @param {URLSearchParams} query
+ * @param {string[]} axes
+ * @returns {ViewState}
+ */
 function viewOfAddress(query, axes) {
   const [start, end] = ["from", "to"].map((name) => (query.has(name) ? Number(query.get(name)) : NaN));
-  const theme = query.get("theme") ?? recall("theme");
+  const theme = query.get("theme") ?? recall("theme") ?? "auto";
   const smoothing = Number(query.get("smoothing") ?? 0);
   const axis = query.get("axis") ?? "";
   return {
@@ -69,6 +80,10 @@ function viewOfAddress(query, axes) {
   };
 }
 
+/**
+ * @param {ViewState} view
+ * @param {boolean} isNewEntry
+ */
 function writeAddress({ axis, range, smoothing, isLog, folded }, isNewEntry) {
   const query = new URLSearchParams(location.search);
   const values = {
@@ -80,7 +95,7 @@ function writeAddress({ axis, range, smoothing, isLog, folded }, isNewEntry) {
   };
   for (const [name, value] of Object.entries(values)) {
     if (value === null) query.delete(name);
-    else query.set(name, isNumber(value) ? Number(value.toPrecision(12)) : value);
+    else query.set(name, isNumber(value) ? String(Number(value.toPrecision(12))) : value);
   }
   query.delete("folded");
   for (const name of folded) query.append("folded", name);
@@ -96,6 +111,7 @@ function writeAddress({ axis, range, smoothing, isLog, folded }, isNewEntry) {
   }
 }
 
+/** @param {string} theme */
 function applyTheme(theme) {
   if (theme === "auto") document.documentElement.removeAttribute("data-theme");
   else document.documentElement.setAttribute("data-theme", theme);

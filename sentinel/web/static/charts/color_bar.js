@@ -6,7 +6,11 @@ const BAR_MARGIN = 66;
 const BAR_STEPS = 96;
 const BAR_LETTER = 6.5;
 
-// Ticks of a logarithmic scale: powers of ten, or five values where there are few of them.
+/**
+ * Ticks of a logarithmic scale: powers of ten, or five values where there are few of them.
+ * @param {number} low
+ * @param {number} high
+ */
 export function logarithmicTicks(low, high) {
   const [first, last] = [Math.ceil(Math.log10(low)), Math.floor(Math.log10(high))];
   if (last - first < 2) return [0, 1, 2, 3, 4].map((index) => low * (high / low) ** (index / 4));
@@ -14,8 +18,13 @@ export function logarithmicTicks(low, high) {
   return Array.from({ length: Math.floor((last - first) / step) + 1 }, (_, index) => 10 ** (first + index * step));
 }
 
-// The picture with a bar at its right. `range` are the values at the ends, `at` the key of what gives
-// up its place: "xaxis", or "scene" in three dimensions.
+/**
+ * The picture with a bar at its right. `range` are the values at the ends, `at` the key of what gives
+ * up its place: "xaxis", or "scene" in three dimensions.
+ * @param {PlotFigure} picture
+ * @param {ColorBar} bar
+ * @returns {PlotFigure}
+ */
 export function withColorBar(
   { traces, layout, ...rest },
   { colorscale, range: [low, high], title, tickvals, ticktext, at = "xaxis" },

@@ -9,19 +9,46 @@ const MARK_MAX_SAVES = 80;
 const MARK_MIN_DELAY_MS = 1000;
 const MARK_RETRY_MS = 5000;
 
+/**
+ * Where an interval begins on an axis.
+ * @param {StateInterval} interval
+ * @param {"step" | "time"} axis
+ */
+export function intervalStart(interval, axis) {
+  return axis === "step" ? interval.from_step : interval.from_time;
+}
+
+/**
+ * Where it ends; null while it lasts.
+ * @param {StateInterval} interval
+ * @param {"step" | "time"} axis
+ */
+export function intervalEnd(interval, axis) {
+  return axis === "step" ? interval.to_step : interval.to_time;
+}
+
 export class Marks {
+  /** @param {Source} source */
   constructor(source) {
     this.source = source;
+    /** @type {Set<() => void>} */
     this.listeners = new Set();
+    /** @type {MarkedInterval[]} */
     this.intervals = [];
+    /** @type {RunEvent[]} */
     this.events = [];
+    /** @type {DetectorIntervals[]} */
     this.detectors = [];
+    /** @type {ClockEntry[]} */
     this.clock = [];
+    /** @type {Map<string, Threshold[]>} */
     this.thresholds = new Map();
     this.isLoaded = false;
     // Why they could not be loaded the last time.
+    /** @type {unknown} */
     this.problem = null;
     this.requested = 0;
+    /** @type {Timer | null} */
     this.timer = null;
   }
 
@@ -34,13 +61,14 @@ export class Marks {
 
   // Load them now, after a failure.
   retry() {
-    clearTimeout(this.timer);
+    clearTimeout(this.timer ?? undefined);
     this.#load();
   }
 
   async #load() {
     this.requested = performance.now();
     try {
+      /** @type {[Timeline, Incident[]]} */
       const [timeline, incidents] = await Promise.all([
         this.source.getJson("api/timeline"),
         this.source.getJson("api/incidents"),
@@ -50,21 +78,19 @@ export class Marks {
       this.events = timeline.events;
       this.intervals = timeline.detectors.flatMap(({ detector, intervals }) =>
         intervals.map((interval) => {
-          const incident = incidentOf.get(interval.incident) || {};
+          const incident = incidentOf.get(interval.incident);
           return {
             ...interval,
             detector,
-            signal: incident.signal,
-            summary: incident.summary || "",
-            onset_step: incident.onset_step ?? interval.from_step,
+            signal: incident?.signal,
+            summary: incident?.summary || "",
+            onset_step: incident?.onset_step ?? interval.from_step,
           };
         }),
       );
       const known = [...this.events, ...this.intervals.map((each) => ({ step: each.from_step, time: each.from_time }))];
-      const byStep = new Map(
-        known.filter(({ step, time }) => step !== null && time !== null).map((event) => [event.step, event]),
-      );
-      this.clock = [...byStep.values()].sort((a, b) => a.step - b.step);
+      const times = new Map(known.flatMap(({ step, time }) => (step !== null && time !== null ? [[step, time]] : [])));
+      this.clock = [...times].map(([step, time]) => ({ step, time })).sort((a, b) => a.step - b.step);
       this.isLoaded = true;
       this.problem = null;
       this.timer = null;
@@ -76,7 +102,10 @@ export class Marks {
     for (const listener of this.listeners) listener();
   }
 
-  // Load the thresholds of these signals; whether there are any.
+  /**
+   * Load the thresholds of these signals; whether there are any.
+   * @param {string[]} names
+   */
   async loadThresholds(names) {
     for (const name of names) if (!this.thresholds.has(name)) this.thresholds.set(name, []);
     try {
@@ -108,16 +137,51 @@ export class Marks {
     return [...found.values()].sort((a, b) => a.from_step - b.from_step);
   }
 
-  // Where a step is on an axis, between events whose step and time are known; null if that is unknown.
+  /**
+   * Where a step is on an axis, between events whose step and time are known; null if that is unknown.
+   * @param {number} step
+   * @param {string} axis
+   */
   position(step, axis) {
     return axis === "step" ? step : axis === "time" ? this.#interpolate(step, "step", "time") : null;
   }
 
-  // The step at a position of an axis.
+  /**
+   * The step at a position of an axis.
+   * @param {number} position
+   * @param {string} axis
+   */
   step(position, axis) {
     return axis === "step" ? position : axis === "time" ? this.#interpolate(position, "time", "step") : null;
   }
 
+  /**
+   * The range on an axis in steps; null if either end is unknown.
+   * @param {Span} range
+   * @param {string} axis
+   * @returns {Span | null}
+   */
+  steps(range, axis) {
+    const [start, end] = range.map((position) => this.step(position, axis));
+    return start === null || end === null ? null : [start, end];
+  }
+
+  /**
+   * A range of steps on an axis; null if either end is unknown.
+   * @param {Span} steps
+   * @param {string} axis
+   * @returns {Span | null}
+   */
+  positions(steps, axis) {
+    const [start, end] = steps.map((step) => this.position(step, axis));
+    return start === null || end === null ? null : [start, end];
+  }
+
+  /**
+   * @param {number} value
+   * @param {"step" | "time"} known
+   * @param {"step" | "time"} wanted
+   */
   #interpolate(value, known, wanted) {
     if (this.clock.length < 2) return null;
     const found = this.clock.findIndex((event) => event[known] >= value);
@@ -126,22 +190,34 @@ export class Marks {
     return from[wanted] + ((value - from[known]) / (to[known] - from[known] || 1)) * (to[wanted] - from[wanted]);
   }
 
-  // Shapes of a chart of these signals over `range`. Marks have a step and a time only.
+  /**
+   * Shapes of a chart of these signals over `range`. Marks have a step and a time only.
+   * @param {string[]} signals
+   * @param {string} axis
+   * @param {Span} range
+   * @param {PlotColors} colors
+   * @returns {{ shapes: PlotLayout[], annotations: PlotLayout[] }}
+   */
   shapes(signals, axis, range, colors) {
-    if (!["step", "time"].includes(axis)) return { shapes: [], annotations: [] };
+    if (axis !== "step" && axis !== "time") return { shapes: [], annotations: [] };
     const [start, end] = range;
+    /** @param {number} value */
     const at = (value) => plotX(value, axis);
     const shapes = [];
     const labels = new Map();
+    /** @type {{ isOwn: boolean, from: number, to: number }[]} */
     const bands = [];
-    // The worst comes first, so that others within it add no second colour.
+    /**
+     * The worst comes first, so that others within it add no second colour.
+     * @param {MarkedInterval} interval
+     */
     const order = (interval) => MARK_SEVERITIES.indexOf(severityClass(interval));
     for (const interval of this.intervals.toSorted((a, b) => order(a) - order(b))) {
       if (interval.state === "resolved") continue;
-      const from = Math.max(start, interval[`from_${axis}`]);
-      const to = Math.min(end, interval[`to_${axis}`] ?? end);
+      const from = Math.max(start, intervalStart(interval, axis));
+      const to = Math.min(end, intervalEnd(interval, axis) ?? end);
       if (from > end || to < start) continue;
-      const isOwn = signals.includes(interval.signal);
+      const isOwn = interval.signal !== undefined && signals.includes(interval.signal);
       const severity = severityClass(interval);
       const color = colors[severity];
       const [x0, x1] = [at(from), at(to)];
@@ -211,11 +287,19 @@ export class Marks {
     };
   }
 
+  /**
+   * @param {"step" | "time"} axis
+   * @param {Span} range
+   * @param {PlotColors} colors
+   */
   #eventShapes(axis, [start, end], colors) {
+    /** @param {string} kind */
     const inRange = (kind) =>
       this.events
-        .filter((event) => event.event === kind && event[axis] >= start && event[axis] <= end)
-        .map((event) => plotX(event[axis], axis));
+        .filter(({ event }) => event === kind)
+        .map((event) => event[axis])
+        .filter((at) => at !== null && at >= start && at <= end)
+        .map((at) => plotX(at ?? NaN, axis));
     const saves = inRange("save");
     const step = Math.ceil(saves.length / MARK_MAX_SAVES);
     const shown = saves.filter((_, index) => (saves.length - 1 - index) % step === 0);

@@ -1,7 +1,7 @@
 // Pictures of a loss surface: a contour, a surface in three dimensions, or a curve.
 import { formatNumber, isNumber } from "../dom.js";
 import { logarithmicTicks, withColorBar } from "./color_bar.js";
-import { PLOT_SCALE, plotFade, plotText } from "./plot.js";
+import { PLOT_SCALE, plotFade, plotFont, plotHoverLabel, plotText } from "./plot.js";
 import { chartNumber } from "./units.js";
 
 const SURFACE_MAX_SIDE = 401;
@@ -14,6 +14,7 @@ const SURFACE_MARGIN = { l: 72, r: 12, t: 10, b: 54, pad: 0 };
 // A place at a border that rounding has moved beyond it is inside, as a share of the width.
 const SURFACE_ROUNDING = 1e-6;
 // Lines between levels: light on dark colours, dark on light ones.
+/** @type {ColorScale} */
 const SURFACE_LINES = [
   [0, "#ffffff"],
   [0.5, "#ffffff"],
@@ -24,8 +25,11 @@ const SURFACE_LINES = [
 const SURFACE_INK = "#ffffff";
 const SURFACE_EDGE = "#000000";
 const SURFACE_CENTER = "#c2570c";
+/** @type {Record<string, string>} */
 const SURFACE_SYMBOLS = { minimum: "triangle-down", saddle: "x", maximum: "triangle-up" };
+/** @type {Record<string, string>} */
 const SURFACE_SYMBOLS_3D = { minimum: "diamond", saddle: "cross", maximum: "square" };
+/** @type {Record<string, string>} */
 const SURFACE_KINDS = {
   random: "random direction",
   hessian: "Hessian eigenvector",
@@ -34,8 +38,16 @@ const SURFACE_KINDS = {
   checkpoint: "towards a checkpoint",
 };
 
-// The surface in stored data, whatever these are. Throws an Error whose message is for people.
+/**
+ * The surface in stored data, whatever these are. Throws an Error whose message is for people.
+ * @param {StoredJson} data
+ * @returns {Surface}
+ */
 export function readSurface(data) {
+  /**
+   * @param {StoredJson} values
+   * @returns {number[]}
+   */
   const numbers = (values) => (Array.isArray(values) ? values.filter(isNumber) : []);
   const x = numbers(data.x);
   const y = numbers(data.y);
@@ -46,23 +58,44 @@ export function readSurface(data) {
     x.length === data.x.length &&
     y.length === (data.y ?? []).length &&
     rows.length === (is1d ? 1 : y.length) &&
-    rows.every((row) => Array.isArray(row) && row.length === x.length);
+    rows.every((/** @type {StoredJson} */ row) => Array.isArray(row) && row.length === x.length);
   if (!isWhole || y.length === 1) throw new Error("The stored surface is damaged: its sizes do not match.");
   if (Math.max(x.length, y.length) > SURFACE_MAX_SIDE)
     throw new Error(`The stored surface is larger than ${SURFACE_MAX_SIDE} points a side.`);
-  const loss = rows.map((row) => row.map((value) => (isNumber(value) ? value : null)));
+  /**
+   * @param {StoredJson[][]} values
+   * @returns {Values[]}
+   */
+  const heights = (values) => values.map((row) => row.map((value) => (isNumber(value) ? value : null)));
+  const loss = heights(rows);
+  /**
+   * @param {StoredJson} values
+   * @returns {StoredJson[]}
+   */
   const objects = (values) =>
     Array.isArray(values) ? values.filter((each) => each !== null && typeof each === "object") : [];
+  /**
+   * @param {StoredJson} values
+   * @returns {SurfacePoint[]}
+   */
   const placed = (values) =>
     objects(values)
       .filter((each) => isNumber(each.x) && (is1d || isNumber(each.y)))
       .map((each) => ({ ...each, y: isNumber(each.y) ? each.y : 0, loss: isNumber(each.loss) ? each.loss : null }));
+  /**
+   * @param {StoredJson} values
+   * @param {number} count
+   */
   const quadruples = (values, count) =>
     (Array.isArray(values) ? values : []).filter((each) => Array.isArray(each) && each.slice(0, count).every(isNumber));
   const all = loss
     .flat()
     .filter((value) => value !== null)
     .sort((a, b) => a - b);
+  /**
+   * @param {StoredJson} each
+   * @returns {boolean}
+   */
   const isRegion = (each) =>
     ["x", "y"].every(
       (axis) =>
@@ -73,7 +106,7 @@ export function readSurface(data) {
     ) &&
     Array.isArray(each.loss) &&
     each.loss.length === each.y.length &&
-    each.loss.every((row) => Array.isArray(row) && row.length === each.x.length);
+    each.loss.every((/** @type {StoredJson} */ row) => Array.isArray(row) && row.length === each.x.length);
   const regions = is1d ? [] : objects(data.regions).filter(isRegion);
   return {
     x,
@@ -83,7 +116,7 @@ export function readSurface(data) {
     regions: regions.map((each) => ({
       x: each.x,
       y: each.y,
-      loss: each.loss.map((row) => row.map((value) => (isNumber(value) ? value : null))),
+      loss: heights(each.loss),
     })),
     weightsNorm: isNumber(data.weights_norm) && data.weights_norm > 0 ? data.weights_norm : null,
     estimatedError: isNumber(data.estimated_error) ? data.estimated_error : null,
@@ -93,7 +126,7 @@ export function readSurface(data) {
     holes: loss.flat().length - all.length,
     center: placed([data.center])[0] ?? null,
     path: placed(data.trajectory),
-    features: placed(data.features).filter(({ kind }) => kind in SURFACE_SYMBOLS),
+    features: placed(data.features).filter(({ kind = "" }) => kind in SURFACE_SYMBOLS),
     arrows: quadruples(data.arrows, 4),
     points: quadruples(data.points, 2).map(([first, second, value]) => ({
       x: first,
@@ -112,35 +145,46 @@ export function readSurface(data) {
   };
 }
 
-// The values at the ends of the colour scale, of one or several surfaces.
+/**
+ * The values at the ends of the colour scale, of one or several surfaces.
+ * @param {Surface[]} surfaces
+ * @returns {Span}
+ */
 export function surfaceLimits(surfaces) {
   const known = surfaces.filter(({ lowest }) => lowest !== null);
   if (!known.length) return [0, 1];
-  const low = Math.min(...known.map(({ lowest }) => lowest));
-  const high = Math.max(...known.map(({ highest }) => highest));
-  const top = Math.max(...known.map(({ top: each }) => each));
+  const low = Math.min(...known.map(({ lowest }) => lowest ?? Infinity));
+  const high = Math.max(...known.map(({ highest }) => highest ?? -Infinity));
+  const top = Math.max(...known.map(({ top: each }) => each ?? -Infinity));
   const isOutlying = top > low && high - low > SURFACE_OUTLIER_FACTOR * (top - low);
   // The interpolation of a constant loss differs in the last digit.
   const least = low + (Math.abs(low) || 1) * 1e-6;
   return [low, isOutlying ? top : Math.max(high, least)];
 }
 
-// The position of the lowest value: { x, y, loss }; null if there is none.
+/**
+ * The position of the lowest value: { x, y, loss }; null if there is none.
+ * @param {Surface} surface
+ */
 export function lowestPoint(surface) {
+  /** @type {{ x: number, y: number, loss: number } | null} */
   let best = null;
-  surface.loss.forEach((row, rowIndex) =>
-    row.forEach((loss, index) => {
+  for (const [rowIndex, row] of surface.loss.entries()) {
+    for (const [index, loss] of row.entries()) {
       if (loss !== null && (!best || loss < best.loss))
         best = { x: surface.x[index], y: surface.y[rowIndex] ?? 0, loss };
-    }),
-  );
+    }
+  }
   return best;
 }
 
-// A direction in words.
+/**
+ * A direction in words.
+ * @param {SurfaceDirection | undefined} direction
+ */
 export function directionText(direction) {
   if (!direction) return "";
-  const words = SURFACE_KINDS[direction.kind] ?? String(direction.kind ?? "direction").replaceAll("_", " ");
+  const words = SURFACE_KINDS[direction.kind ?? ""] ?? String(direction.kind ?? "direction").replaceAll("_", " ");
   const name = String(direction.name ?? "");
   // The name of an automatic one is its kind with a number.
   const number = /^(?:random direction|principal axis|eigenvector) (\d+)\b/.exec(name)?.[1];
@@ -154,7 +198,11 @@ export function directionText(direction) {
   return details.length ? `${kind} (${details.join(", ")})` : kind;
 }
 
-// What the coordinate 1 of a direction means.
+/**
+ * What the coordinate 1 of a direction means.
+ * @param {SurfaceDirection | undefined} direction
+ * @param {Surface} surface
+ */
 export function directionLength(direction, { weightsNorm }) {
   if (!direction || !isNumber(direction.norm)) return "";
   const share =
@@ -164,23 +212,32 @@ export function directionLength(direction, { weightsNorm }) {
   return `1 = ${chartNumber(Number(direction.norm.toPrecision(3)))} (L2)${share}`;
 }
 
-// The title of an axis in two lines, as HTML of plotly.js.
+/**
+ * The title of an axis in two lines, as HTML of plotly.js.
+ * @param {Surface} surface
+ * @param {number} index
+ */
 function directionTitle(surface, index) {
   const direction = surface.directions[index];
   const text = directionText(direction) || ["first direction", "second direction"][index];
   return [text, directionLength(direction, surface)].filter(Boolean).map(plotText).join("<br>");
 }
 
-// A picture for a PlotChart. `options`: is3d, isLog, hasPoints, hasArrows, limits (those of
-// `surfaceLimits`), camera.
+/**
+ * A picture for a PlotChart. `options`: is3d, isLog, hasPoints, hasArrows, limits (those of
+ * `surfaceLimits`), camera.
+ * @param {Surface} surface
+ * @param {SurfaceOptions} options
+ * @returns {Picture}
+ */
 export function surfacePicture(surface, options) {
   return (size) => {
-    const label = surfaceLabel(surface);
-    if (surface.is1d) return { ...curvePicture(surface, options, size), label };
-    return { ...(options.is3d ? scenePicture(surface, options, size) : contourPicture(surface, options, size)), label };
+    if (surface.is1d) return curvePicture(surface, options, size);
+    return options.is3d ? scenePicture(surface, options, size) : contourPicture(surface, options, size);
   };
 }
 
+/** @param {Surface} surface */
 function surfaceLabel(surface) {
   const lowest = lowestPoint(surface);
   const kind = surface.is1d ? "Loss along one direction" : "Loss in a plane through the weights";
@@ -191,29 +248,23 @@ function surfaceLabel(surface) {
   );
 }
 
-// Whether all values have a logarithm.
+/**
+ * Whether all values have a logarithm.
+ * @param {Surface} surface
+ */
 export function hasLogarithm(surface) {
   return surface.lowest !== null && surface.lowest > 0;
 }
 
+/**
+ * @param {SurfaceOptions} options
+ * @returns {<T extends number | null>(value: T) => T}
+ */
 function scaled(options) {
-  return options.isLog ? (value) => (value === null ? null : Math.log10(value)) : (value) => value;
+  return (value) => /** @type {typeof value} */ (value !== null && options.isLog ? Math.log10(value) : value);
 }
 
-function surfaceFont(colors) {
-  return { color: colors.soft, size: 11, family: "system-ui, sans-serif" };
-}
-
-function hoverLabel(colors) {
-  return {
-    bgcolor: colors.surface,
-    bordercolor: colors.edge,
-    font: { ...surfaceFont(colors), color: colors.text },
-    align: "left",
-    namelength: -1,
-  };
-}
-
+/** @param {PlotSize} size */
 function baseLayout({ width, height, colors }) {
   return {
     width,
@@ -221,19 +272,24 @@ function baseLayout({ width, height, colors }) {
     autosize: false,
     showlegend: false,
     hovermode: "closest",
-    font: surfaceFont(colors),
+    font: plotFont(colors),
     margin: SURFACE_MARGIN,
     paper_bgcolor: "rgba(0,0,0,0)",
     plot_bgcolor: colors.grid,
-    hoverlabel: hoverLabel(colors),
+    hoverlabel: plotHoverLabel(colors),
     uirevision: "surface",
     dragmode: matchMedia("(pointer: coarse)").matches ? false : "zoom",
   };
 }
 
+/**
+ * @param {number[]} values
+ * @param {string} title
+ * @param {PlotColors} colors
+ */
 function axisOf(values, title, colors) {
   return {
-    title: { text: title, standoff: 6, font: surfaceFont(colors) },
+    title: { text: title, standoff: 6, font: plotFont(colors) },
     range: [values[0], values[values.length - 1]],
     autorange: false,
     zeroline: false,
@@ -245,21 +301,33 @@ function axisOf(values, title, colors) {
   };
 }
 
-// The ticks of losses on an axis or a colour bar; the last one of a scale that is cut off is marked.
+/**
+ * The ticks of losses on an axis or a colour bar; the last one of a scale that is cut off is marked.
+ * @param {SurfaceOptions} options
+ * @param {number | null} highest
+ */
 function lossTicks(options, highest) {
   const [low, high] = options.limits;
   const values = options.isLog ? logarithmicTicks(low, high) : roundValues(low, high);
-  const isCut = highest > high * (1 + SURFACE_ROUNDING) + SURFACE_ROUNDING * (high - low);
+  const isCut = highest !== null && highest > high * (1 + SURFACE_ROUNDING) + SURFACE_ROUNDING * (high - low);
   if (isCut) values.push(high);
+  /**
+   * @param {number} value
+   * @param {number} index
+   */
   const text = (value, index) =>
     `${isCut && index === values.length - 1 ? "≥ " : ""}${chartNumber(Number(value.toPrecision(3)))}`;
   return { tickvals: values.map(scaled(options)), ticktext: values.map(text) };
 }
 
-// About five round numbers.
+/**
+ * About five round numbers.
+ * @param {number} low
+ * @param {number} high
+ */
 function roundValues(low, high) {
   const power = 10 ** Math.floor(Math.log10((high - low) / 5));
-  const size = power * [1, 2, 2.5, 5, 10].find((digit) => digit * power >= (high - low) / 5);
+  const size = power * ([1, 2, 2.5, 5, 10].find((digit) => digit * power >= (high - low) / 5) ?? 10);
   const values = [];
   const first = Math.ceil(low / size);
   for (let index = 0; index <= 10 && (first + index) * size <= high - 0.04 * (high - low); index += 1)
@@ -267,21 +335,32 @@ function roundValues(low, high) {
   return values;
 }
 
+/** @param {SurfaceOptions} options */
 function lossTitle(options) {
   return options.isLog ? "loss (logarithmic)" : "loss";
 }
 
+/**
+ * @param {Surface} surface
+ * @param {SurfaceOptions} options
+ * @param {"xaxis" | "scene"} at
+ * @returns {ColorBar}
+ */
 function lossBar(surface, options, at) {
   return {
     colorscale: PLOT_SCALE,
-    range: options.limits.map(scaled(options)),
+    range: options.limits.map((value) => scaled(options)(value)),
     title: lossTitle(options),
     at,
     ...lossTicks(options, surface.highest),
   };
 }
 
-// The levels of a surface, or of a part of it, and the lines between them.
+/**
+ * The levels of a surface, or of a part of it, and the lines between them.
+ * @param {SurfaceGrid} part
+ * @param {SurfaceOptions} options
+ */
 function levels(part, options) {
   const toScale = scaled(options);
   const [low, high] = options.limits.map(toScale);
@@ -319,8 +398,14 @@ function levels(part, options) {
   ];
 }
 
+/**
+ * @param {Surface} surface
+ * @param {SurfaceOptions} options
+ * @param {PlotSize} size
+ */
 function contourPicture(surface, options, size) {
   const { colors } = size;
+  /** @type {PlotTrace[]} */
   const traces = [];
   if (surface.holes) {
     traces.push({
@@ -350,6 +435,7 @@ function contourPicture(surface, options, size) {
   return withColorBar(
     {
       traces,
+      label: surfaceLabel(surface),
       layout: {
         ...baseLayout(size),
         xaxis: axisOf(surface.x, directionTitle(surface, 0), colors),
@@ -368,7 +454,11 @@ function contourPicture(surface, options, size) {
   );
 }
 
-// A line on the picture that is seen on light and dark colours.
+/**
+ * A line on the picture that is seen on light and dark colours.
+ * @param {PlotTrace} trace
+ * @param {number} width
+ */
 function inkLine(trace, width) {
   return [
     { ...trace, mode: "lines", line: { color: plotFade(SURFACE_EDGE, 0.55), width: width + 1.8 }, hoverinfo: "skip" },
@@ -376,6 +466,11 @@ function inkLine(trace, width) {
   ];
 }
 
+/**
+ * @param {SurfacePoint[]} points
+ * @param {(point: SurfacePoint) => string} text
+ * @param {PlotTrace} marker
+ */
 function inkMarkers(points, text, marker) {
   return {
     type: "scatter",
@@ -388,26 +483,38 @@ function inkMarkers(points, text, marker) {
   };
 }
 
+/** @param {number | null | undefined} value */
 function lossText(value) {
   return value === null || value === undefined ? "" : `, loss ${chartNumber(value)}`;
 }
 
+/** @param {{ step?: number }} point */
 function stepText({ step }) {
   return isNumber(step) ? `step ${formatNumber(step)}` : "path";
 }
 
+/** @param {Pick<SurfacePoint, "kind" | "loss" | "evaluated">} point */
 function featureText({ kind, loss, evaluated }) {
   return `${kind}${lossText(loss)}${evaluated === false ? " (interpolated)" : ""}`;
 }
 
+/**
+ * @param {number[]} values
+ * @param {number} value
+ */
 function isBetween(values, value) {
   const [low, high] = [values[0], values[values.length - 1]];
   const slack = SURFACE_ROUNDING * (high - low);
   return value >= low - slack && value <= high + slack;
 }
 
+/**
+ * @param {Surface} surface
+ * @param {SurfaceOptions} options
+ */
 function planeMarks(surface, options) {
   const { x: xs, y: ys } = surface;
+  /** @param {{ x: number, y: number }} point */
   const isIn = ({ x, y }) => isBetween(xs, x) && isBetween(ys, y);
   const traces = [];
   if (options.hasPoints) {
@@ -470,18 +577,27 @@ function planeMarks(surface, options) {
   return traces;
 }
 
-// Arrows as one line with gaps: the longest is as long as the distance between two of them.
+/**
+ * Arrows as one line with gaps: the longest is as long as the distance between two of them.
+ * @param {SurfaceGrid} grid
+ * @param {Surface["arrows"]} arrows
+ */
 function arrowLines({ x: xs, y: ys }, arrows) {
   const [width, height] = [xs[xs.length - 1] - xs[0], ys[ys.length - 1] - ys[0]];
   const sizes = arrows.map(([, , dx, dy]) => Math.hypot(dx / width, dy / height));
   const largest = Math.max(...sizes, 0);
   const spacing = 0.85 / Math.max(2, Math.sqrt(arrows.length));
+  /** @type {Values[]} */
   const [x, y] = [[], []];
   arrows.forEach(([startX, startY, dx, dy], index) => {
     if (!(sizes[index] > 0)) return;
     // The square root keeps small gradients visible.
     const factor = (spacing * Math.sqrt(sizes[index] / largest)) / sizes[index];
     const [u, v] = [(dx / width) * factor, (dy / height) * factor];
+    /**
+     * @param {number} along
+     * @param {number} across
+     */
     const point = (along, across) => {
       x.push(startX + (u * along - v * across) * width);
       y.push(startY + (v * along + u * across) * height);
@@ -497,8 +613,18 @@ function arrowLines({ x: xs, y: ys }, arrows) {
   return { x, y };
 }
 
-// The value of the surface between its points; null beyond it and in holes.
+/**
+ * The value of the surface between its points; null beyond it and in holes.
+ * @param {SurfaceGrid} grid
+ * @param {number} x
+ * @param {number} y
+ */
 function heightAt({ x: xs, y: ys, loss }, x, y) {
+  /**
+   * @param {number[]} values
+   * @param {number} given
+   * @returns {[number, number] | null}
+   */
   const place = (values, given) => {
     const last = values.length - 1;
     if (!isBetween(values, given)) return null;
@@ -517,26 +643,43 @@ function heightAt({ x: xs, y: ys, loss }, x, y) {
     [1, 0],
     [1, 1],
   ].map(([down, right]) => loss[row[0] + down]?.[column[0] + right] ?? null);
-  if (corners.includes(null)) return null;
-  const [first, second] = [
-    corners[0] + (corners[1] - corners[0]) * column[1],
-    corners[2] + (corners[3] - corners[2]) * column[1],
-  ];
+  const [topLeft, topRight, lowLeft, lowRight] = corners;
+  if (topLeft === null || topRight === null || lowLeft === null || lowRight === null) return null;
+  const [first, second] = [topLeft + (topRight - topLeft) * column[1], lowLeft + (lowRight - lowLeft) * column[1]];
   return first + (second - first) * row[1];
 }
 
+/**
+ * @param {Surface} surface
+ * @param {SurfaceOptions} options
+ * @param {PlotSize} size
+ */
 function scenePicture(surface, options, size) {
   const { colors } = size;
   const toScale = scaled(options);
   const [low, high] = options.limits.map(toScale);
   const lift = 0.015 * (high - low);
   const z = surface.loss.map((row) => row.map((value) => (value === null ? null : Math.min(toScale(value), high))));
+  /**
+   * @param {number} x
+   * @param {number} y
+   */
   const heightOn = (x, y) => {
     const height = toScale(heightAt(surface, x, y));
     return height === null ? null : Math.min(height, high) + lift;
   };
+  /**
+   * @param {SurfacePoint[]} points
+   * @returns {SurfacePoint[]}
+   */
   const on = (points) =>
     points.map((point) => ({ ...point, height: heightOn(point.x, point.y) })).filter(({ height }) => height !== null);
+  /**
+   * @param {SurfacePoint[]} points
+   * @param {(point: SurfacePoint) => string} text
+   * @param {PlotTrace} marker
+   * @returns {PlotTrace}
+   */
   const marks = (points, text, marker) => ({
     type: "scatter3d",
     mode: "markers",
@@ -547,6 +690,7 @@ function scenePicture(surface, options, size) {
     marker,
     hovertemplate: "%{text}<extra></extra>",
   });
+  /** @type {PlotTrace[]} */
   const traces = [
     {
       type: "surface",
@@ -572,7 +716,7 @@ function scenePicture(surface, options, size) {
       mode: "lines",
       x,
       y,
-      z: x.map((each, index) => (each === null ? null : heightOn(each, y[index]))),
+      z: x.map((each, index) => (each === null ? null : heightOn(each, y[index] ?? NaN))),
       line: { color: ink, width: 2 },
       hoverinfo: "skip",
     });
@@ -581,6 +725,7 @@ function scenePicture(surface, options, size) {
     traces.push(marks(on(surface.points), ({ loss }) => `evaluated: ${chartNumber(loss)}`, { color: ink, size: 1.8 }));
   const path = surface.path.map((point) => ({ ...point, height: heightOn(point.x, point.y) }));
   if (path.length) {
+    /** @param {SurfacePoint} point */
     const pathText = (point) => `${stepText(point)}${lossText(point.loss)}`;
     traces.push({
       ...marks(path, pathText, { color: colors.threshold, size: 2.5 }),
@@ -603,12 +748,16 @@ function scenePicture(surface, options, size) {
   const center = surface.center ? on([surface.center]) : [];
   if (center.length)
     traces.push(marks(center, ({ loss }) => `the weights${lossText(loss)}`, { color: SURFACE_CENTER, size: 6 }));
-  // On a narrow screen a long title would be cut off; the text below the chart has it.
+  /**
+   * On a narrow screen a long title would be cut off; the text below the chart has it.
+   * @param {number} index
+   */
   const title = (index) =>
     size.width < MIN_TITLED_SCENE_PX ? `coordinate ${index + 1}` : directionTitle(surface, index);
+  /** @param {string} text */
   const axis = (text) => ({
-    title: { text, font: surfaceFont(colors) },
-    tickfont: surfaceFont(colors),
+    title: { text, font: plotFont(colors) },
+    tickfont: plotFont(colors),
     color: colors.soft,
     gridcolor: colors.grid,
     zeroline: false,
@@ -619,6 +768,7 @@ function scenePicture(surface, options, size) {
   return withColorBar(
     {
       traces,
+      label: surfaceLabel(surface),
       layout: {
         ...baseLayout(size),
         plot_bgcolor: "rgba(0,0,0,0)",
@@ -639,12 +789,18 @@ function scenePicture(surface, options, size) {
   );
 }
 
+/**
+ * @param {Surface} surface
+ * @param {SurfaceOptions} options
+ * @param {PlotSize} size
+ */
 function curvePicture(surface, options, size) {
   const { colors } = size;
   const toScale = scaled(options);
   const [low, high] = options.limits.map(toScale);
   const [values] = surface.loss;
   const color = colors.series[0];
+  /** @type {PlotTrace[]} */
   const traces = [
     {
       type: "scatter",
@@ -657,7 +813,17 @@ function curvePicture(surface, options, size) {
       hovertemplate: "%{x:.3~f}<br>loss %{customdata:.5~g}<extra></extra>",
     },
   ];
+  /**
+   * @param {SurfacePoint[]} points
+   * @returns {ScaledPoint[]}
+   */
   const at = (points) => points.map((point) => ({ ...point, y: toScale(point.loss) })).filter(({ y }) => y !== null);
+  /**
+   * @param {ScaledPoint[]} points
+   * @param {(point: ScaledPoint) => string} text
+   * @param {PlotTrace} marker
+   * @returns {PlotTrace}
+   */
   const marks = (points, text, marker) => ({
     type: "scatter",
     mode: "markers",
@@ -687,12 +853,13 @@ function curvePicture(surface, options, size) {
   const half = (surface.x[1] - surface.x[0]) / 2;
   return {
     traces,
+    label: surfaceLabel(surface),
     layout: {
       ...baseLayout(size),
       plot_bgcolor: "rgba(0,0,0,0)",
       xaxis: axisOf(surface.x, directionTitle(surface, 0), colors),
       yaxis: {
-        title: { text: lossTitle(options), standoff: 6, font: surfaceFont(colors) },
+        title: { text: lossTitle(options), standoff: 6, font: plotFont(colors) },
         range: [low - pad, high + pad],
         autorange: false,
         gridcolor: colors.grid,

@@ -5,11 +5,17 @@ import { container, element } from "../dom.js";
 const TOOLTIP_MAX_ROWS = 6;
 const TOOLTIP_GAP = 6;
 
+/** @type {HTMLElement | null} */
 let tooltipBox = null;
 
-// Show `title` and rows { label, texts, color, dash } for a plot: `texts` are under the columns that
-// `heads` names, if any. A row may have a `sample` of its line instead of the colour. `left` is the
-// position in the window.
+/**
+ * Show `title` and rows { label, texts, color, dash } for a plot: `texts` are under the columns that
+ * `heads` names, if any. A row may have a `sample` of its line instead of the colour. `left` is the
+ * position in the window.
+ * @param {HTMLElement} plot
+ * @param {number} left
+ * @param {Tooltip} tooltip
+ */
 export function showTooltip(plot, left, { title, heads = [], rows, note = "" }) {
   tooltipBox ??= createTooltip();
   const cells = rows.map(({ label, texts, color, dash, sample, isNearest }) =>
@@ -50,8 +56,13 @@ export function hideTooltip() {
   tooltipBox?.remove();
 }
 
-// The rows whose `top` in the plot is closest to that of the pointer, in their order on the screen, and
-// how many others there are.
+/**
+ * The rows whose `top` in the plot is closest to that of the pointer, in their order on the screen, and
+ * how many others there are.
+ * @param {(TooltipRow & { top: number })[]} rows
+ * @param {number} pointerTop
+ * @returns {{ rows: TooltipRow[], others: number }}
+ */
 export function closestRows(rows, pointerTop) {
   const closest = rows
     .toSorted((a, b) => Math.abs(a.top - pointerTop) - Math.abs(b.top - pointerTop))
@@ -60,6 +71,10 @@ export function closestRows(rows, pointerTop) {
   return { rows: closest.sort((a, b) => a.top - b.top), others: rows.length - closest.length };
 }
 
+/**
+ * @param {string} color
+ * @param {boolean | undefined} dash
+ */
 function tooltipSwatch(color, dash) {
   const swatch = element("i", "", dash ? "dashed" : "");
   swatch.style.setProperty("color", color);

@@ -3,6 +3,7 @@ import {
   button,
   capitalize,
   container,
+  focusedElement,
   createChangeCheck,
   element,
   emptyState,
@@ -25,11 +26,17 @@ import { openAcknowledgeDialog, openSilenceDialog, sendSuppression } from "./sup
 
 const MAX_RESOLVED_SHOWN = 50;
 
+/**
+ * @param {Page} page
+ * @returns {Section<RunState>}
+ */
 export function createCases(page) {
   const open = element("div");
   const silences = element("div", "", "silences");
   const resolved = element("div");
-  const pastCases = createLoader("the resolved cases", () => showResolved(page, resolved, page.run));
+  const pastCases = createLoader("the resolved cases", async () => {
+    if (page.run) await showResolved(page, resolved, page.run);
+  });
   const root = container("div", "", silences, open, pastCases.element, resolved);
   const isOpenNew = createChangeCheck();
   const areSilencesNew = createChangeCheck();
@@ -67,9 +74,10 @@ export function createCases(page) {
       if (!isPressed && isOpenNew(facts)) showCards(open, openElements(page, run));
       for (const each of run.cases) {
         const card = document.getElementById(caseAnchor(each.name));
-        if (card) setText(card.querySelector(".since"), each.message.since);
-        if (card) setText(card.querySelector(".now"), each.now ?? "");
-        if (root.closest("details").open) caseCurves(page, each, run.incidents);
+        const [since, now] = [card?.querySelector(".since"), card?.querySelector(".now")];
+        if (since) setText(since, each.message.since);
+        if (now) setText(now, each.now ?? "");
+        if (root.closest("details")?.open) caseCurves(page, each, run.incidents);
       }
       if (areSilencesNew(run.silences))
         silences.replaceChildren(...(run.silences ?? []).map((each) => silenceBanner(page, each)));
@@ -90,6 +98,10 @@ export function createCases(page) {
   };
 }
 
+/**
+ * @param {Page} page
+ * @param {RunState} run
+ */
 function openElements(page, run) {
   const isFollower = run.cluster?.role === "follower";
   const none = isFollower
@@ -110,12 +122,17 @@ function openElements(page, run) {
   return cases.length + single.length ? [...cases, ...single] : [emptyState(none)];
 }
 
-// Of the same cards, only what changed is replaced, so that the user can select and copy text. A button
-// that had the focus gets it again.
+/**
+ * Of the same cards, only what changed is replaced, so that the user can select and copy text. A button
+ * that had the focus gets it again.
+ * @param {HTMLElement} parent
+ * @param {HTMLElement[]} cards
+ */
 function showCards(parent, cards) {
   const shown = [...parent.children];
   const isSame = shown.length === cards.length && shown.every(({ id }, index) => id && id === cards[index].id);
-  const focused = parent.contains(document.activeElement) ? document.activeElement : null;
+  const active = focusedElement();
+  const focused = parent.contains(active) ? active : null;
   const [cardId, text] = [focused?.closest(".card")?.id, focused?.textContent];
   if (!isSame) parent.replaceChildren(...cards);
   else {
@@ -126,30 +143,47 @@ function showCards(parent, cards) {
   }
   if (!focused || focused.isConnected) return;
   const place = cardId ? document.getElementById(cardId) : parent;
-  (
-    [...(place?.querySelectorAll("button, a, summary") ?? [])].find((node) => node.textContent === text) ?? place
-  )?.focus();
+  const same = [...(place?.querySelectorAll("button, a, summary") ?? [])].find((node) => node.textContent === text);
+  const target = same ?? place;
+  if (target instanceof HTMLElement) target.focus();
 }
 
-// Give a card these parts; those with the class "parts" have parts of their own. What is the same at
-// the beginning and at the end stays.
+/**
+ * Give a card these parts; those with the class "parts" have parts of their own. What is the same at
+ * the beginning and at the end stays.
+ * @param {Element} parent
+ * @param {Element[]} parts
+ */
 function replaceChanged(parent, parts) {
   const old = [...parent.children];
   const shorter = Math.min(old.length, parts.length);
+  /**
+   * @param {Element} each
+   * @param {Element} part
+   */
   const stays = (each, part) =>
     each.isEqualNode(part) || (each.classList.contains("parts") && part.classList.contains("parts"));
   let first = 0;
   while (first < shorter && stays(old[first], parts[first])) first += 1;
   let last = 0;
-  while (last < shorter - first && stays(old.at(-1 - last), parts.at(-1 - last))) last += 1;
+  while (last < shorter - first && stays(old[old.length - 1 - last], parts[parts.length - 1 - last])) last += 1;
+  /**
+   * @param {Element} each
+   * @param {Element} part
+   */
   const keep = (each, part) => part.classList.contains("parts") && replaceChanged(each, [...part.children]);
   for (let index = 0; index < first; index += 1) keep(old[index], parts[index]);
-  for (let index = 1; index <= last; index += 1) keep(old.at(-index), parts.at(-index));
+  for (let index = 1; index <= last; index += 1) keep(old[old.length - index], parts[parts.length - index]);
   for (const each of old.slice(first, old.length - last)) each.remove();
   for (const part of parts.slice(first, parts.length - last)) parent.insertBefore(part, old[old.length - last] ?? null);
 }
 
-// A case: the parts of its notification, its incidents, and what can be done about it.
+/**
+ * A case: the parts of its notification, its incidents, and what can be done about it.
+ * @param {Page} page
+ * @param {Case} openCase
+ * @param {Incident[]} incidents
+ */
 function caseCard(page, openCase, incidents) {
   const { detector, diagnosis, message, ranks } = openCase;
   const notes = [...message.also.map((text) => `Also: ${text}`), ...message.notes];
@@ -168,7 +202,7 @@ function caseCard(page, openCase, incidents) {
         container(
           "p",
           "facts-line",
-          ranks?.length > 0 && element("span", `rank${ranks.length > 1 ? "s" : ""} ${formatRanks(ranks)}`),
+          ranks && ranks.length > 0 && element("span", `rank${ranks.length > 1 ? "s" : ""} ${formatRanks(ranks)}`),
           message.checkpoint && element("span", `Last good checkpoint: ${message.checkpoint}`, "good"),
         ),
         diagnosis ? evidenceList(diagnosis.evidence) : factList(message.facts),
@@ -186,12 +220,20 @@ function caseCard(page, openCase, incidents) {
   return card;
 }
 
-// The text of the leading case is at the top of the page.
+/**
+ * The text of the leading case is at the top of the page.
+ * @param {Page} page
+ * @param {Case} shown
+ */
 function caseTitle(page, { name, diagnosis, detector, message }) {
   if (!page.run || leadingCase(page.run, page.pastCases)?.name !== name) return message.subject;
   return capitalize(diagnosis?.title ?? detector.replaceAll("_", " "));
 }
 
+/**
+ * @param {Page} page
+ * @param {Incident} incident
+ */
 function incidentCard(page, incident) {
   const rank = incident.rank === null ? "" : `, rank ${incident.rank}`;
   const notes = incidentNotes(incident);
@@ -203,19 +245,28 @@ function incidentCard(page, incident) {
     ...stackLines(incident),
     textWithCode("p", incident.remedy),
     notes && element("p", notes, "soft"),
-    caseActions(page, { ...incident, name: incident.name }, [incident], incident.detector),
+    caseActions(page, incident, [incident], incident.detector),
   );
   card.id = caseAnchor(incident.name);
   card.tabIndex = -1;
   return card;
 }
 
-// Incidents of a case that is over; all of them are in a section of their own.
+/**
+ * Incidents of a case that is over; all of them are in a section of their own.
+ * @param {Case} shown
+ */
 function incidentNames({ incidents }) {
   const names = (incidents ?? []).map((name) => name.split("/").pop());
   return names.length > 0 && element("p", `${formatCount(names.length, "incident")}: ${names.join(", ")}`, "soft");
 }
 
+/**
+ * @param {Page} page
+ * @param {Case | Incident} openCase
+ * @param {Incident[]} incidents
+ * @param {string} runbook
+ */
 function caseActions(page, openCase, incidents, runbook) {
   const { source, view } = page;
   const firing = incidents.filter(({ state }) => state === "firing");
@@ -241,11 +292,7 @@ function caseActions(page, openCase, incidents, runbook) {
       canChange &&
         firing.length > 0 &&
         !isAcknowledged &&
-        button(
-          "Acknowledge",
-          () => openAcknowledgeDialog(source, openCase.message?.subject ?? openCase.summary, firing[0].name),
-          "primary",
-        ),
+        button("Acknowledge", () => openAcknowledgeDialog(source, subjectOf(openCase), firing[0].name), "primary"),
       canChange &&
         isAcknowledged &&
         button("Revoke acknowledgement", () => {
@@ -258,6 +305,7 @@ function caseActions(page, openCase, incidents, runbook) {
           );
         }),
       canChange &&
+        page.run &&
         isActive(page.run) &&
         detectors.length > 0 &&
         button("Silence", () => openSilenceDialog(source, detectors)),
@@ -276,6 +324,11 @@ function caseActions(page, openCase, incidents, runbook) {
   );
 }
 
+/**
+ * @param {Page} page
+ * @param {string} name
+ * @param {string} [className]
+ */
 function runbookLink(page, name, className = "") {
   const url = name && page.runbookUrl(name);
   if (!url) return null;
@@ -284,7 +337,18 @@ function runbookLink(page, name, className = "") {
   return link;
 }
 
-// Where ranks of a run without progress are: innermost function first.
+/**
+ * What is acknowledged, in words.
+ * @param {Case | Incident} shown
+ */
+function subjectOf(shown) {
+  return "message" in shown ? shown.message.subject : shown.summary;
+}
+
+/**
+ * Where ranks of a run without progress are: innermost function first.
+ * @param {Incident} incident
+ */
 function stackLines(incident) {
   const stacks = Object.entries(incident.evidence ?? {}).filter(([name]) => name.startsWith("stack_of_"));
   return stacks.map(([name, frames]) =>
@@ -292,11 +356,15 @@ function stackLines(incident) {
   );
 }
 
+/** @param {string[]} facts */
 function factList(facts) {
   return facts.length > 0 && container("ul", "", ...facts.map((fact) => textWithCode("li", fact)));
 }
 
-// Evidence in the order of its steps; settings have no step and come last.
+/**
+ * Evidence in the order of its steps; settings have no step and come last.
+ * @param {Evidence[]} evidence
+ */
 function evidenceList(evidence) {
   const items = evidence.map((item, index) => {
     const hasStep = item.step !== null;
@@ -315,6 +383,10 @@ function evidenceList(evidence) {
 // Whether the user expanded or collapsed the incidents of a case, by its name.
 const expandedCases = new Map();
 
+/**
+ * @param {Case} openCase
+ * @param {Incident[]} incidents
+ */
 function memberList(openCase, incidents) {
   const items = incidents.map((incident) =>
     container(
@@ -332,13 +404,11 @@ function memberList(openCase, incidents) {
     ),
   );
   const names = incidents.map((incident) => incident.detector).join(", ");
+  const open = incidents.length < openCase.incidents.length ? `${incidents.length} open of ` : "";
   const details = container(
     "details",
     "",
-    element(
-      "summary",
-      `${incidents.length < openCase.incidents.length ? `${incidents.length} open of ` : ""}${formatCount(openCase.incidents.length, "incident")}: ${names}`,
-    ),
+    element("summary", `${open}${formatCount(openCase.incidents.length, "incident")}: ${names}`),
     container("ul", "members", ...items),
   );
   details.open = expandedCases.get(openCase.name) ?? (!openCase.diagnosis && incidents.length > 1);
@@ -346,11 +416,15 @@ function memberList(openCase, incidents) {
   return details;
 }
 
+/** @param {Suppression} entry */
 function authorText(entry) {
   return `${entry.author ? ` by ${entry.author}` : ""}${entry.comment ? `: ${entry.comment}` : ""}`;
 }
 
-// Onset, checkpoint, acknowledgement and silence of an incident.
+/**
+ * Onset, checkpoint, acknowledgement and silence of an incident.
+ * @param {Incident} incident
+ */
 function incidentNotes(incident) {
   const { acknowledged, silenced, flaps, onset } = incident;
   const bounds = onset && onset.earliest !== onset.latest ? `, between ${onset.earliest} and ${onset.latest}` : "";
@@ -365,7 +439,10 @@ function incidentNotes(incident) {
     .join(". ");
 }
 
-// Who acknowledged or silenced a case, beside its text.
+/**
+ * Who acknowledged or silenced a case, beside its text.
+ * @param {Incident[]} incidents
+ */
 function suppressionLines(incidents) {
   const acknowledged = incidents.find((each) => each.acknowledged)?.acknowledged;
   const silenced = incidents.find((each) => each.silenced)?.silenced;
@@ -375,6 +452,10 @@ function suppressionLines(incidents) {
   ];
 }
 
+/**
+ * @param {Page} page
+ * @param {Silence} silence
+ */
 function silenceBanner(page, silence) {
   const what = silence.detector || "all detectors";
   const text = `Notifications of ${what} are silenced until ${formatTime(silence.ends_at)}${authorText(silence)}.`;
@@ -402,8 +483,14 @@ function silenceBanner(page, silence) {
   );
 }
 
-// Cases that are over, newest first, each with its text on demand.
+/**
+ * Cases that are over, newest first, each with its text on demand.
+ * @param {Page} page
+ * @param {HTMLElement} parent
+ * @param {RunState} run
+ */
 async function showResolved(page, parent, run) {
+  /** @type {Case[]} */
   const all = await page.source.getJson("api/cases");
   const shown = new Set([...run.cases, ...lastingCases(run, all)].map(({ name }) => name));
   const over = all.filter(({ name }) => !shown.has(name)).slice(0, MAX_RESOLVED_SHOWN);
@@ -413,6 +500,10 @@ async function showResolved(page, parent, run) {
   page.setPastCases(all);
 }
 
+/**
+ * @param {Page} page
+ * @param {Case} pastCase
+ */
 function resolvedCase(page, pastCase) {
   const { name, severity, message, subject, onset_step: onset, resolved_step: end, resolution } = pastCase;
   const steps = isNumber(end) ? `steps ${onset}–${end}` : `since step ${onset}`;

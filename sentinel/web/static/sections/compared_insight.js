@@ -4,6 +4,7 @@ import {
   container,
   element,
   emptyState,
+  errorMessage,
   formatNumber,
   groupBy,
   isNumber,
@@ -13,9 +14,15 @@ import {
 import { chartContext } from "../charts/context.js";
 import { readSurface } from "../charts/surface.js";
 import { SurfaceChart, SurfaceControls, surfaceSummary, turnButtons } from "./loss_surface.js";
+import { insightName, insightOrder } from "./insight_items.js";
 import { PathCharts, readPaths } from "./trajectory.js";
 
-// `results` are the headers of the results of each run, `load(index, id)` returns one.
+/**
+ * `results` are the headers of the results of each run, `load(index, id)` returns one.
+ * @param {ComparisonPage} page
+ * @param {InsightItem[][]} results
+ * @param {LoadResult} load
+ */
 export function createComparedSurfaces(page, results, load) {
   return new ComparedSurfaces(
     page,
@@ -25,11 +32,16 @@ export function createComparedSurfaces(page, results, load) {
 }
 
 class ComparedSurfaces {
+  /**
+   * @param {ComparisonPage} page
+   * @param {InsightItem[][]} items
+   * @param {LoadResult} load
+   */
   constructor(page, items, load) {
     this.load = load;
     this.names = page.comparison.runs.map(({ name }) => name);
     this.items = items;
-    this.groups = groupBy(items.flat(), ({ name, title }) => name || title);
+    this.groups = groupBy(items.flat(), insightName);
     this.controls = new SurfaceControls(() => this.#draw());
     this.select = choice(
       "Surface",
@@ -59,19 +71,27 @@ class ComparedSurfaces {
       missing,
       container("div", "compared-surfaces", ...this.cards),
     );
-    // The name that most runs have comes first.
-    const count = (name) => items.filter((each) => each.some((item) => (item.name || item.title) === name)).length;
+    /**
+     * The name that most runs have comes first.
+     * @param {string} name
+     */
+    const count = (name) => items.filter((each) => each.some((item) => insightName(item) === name)).length;
     this.select.value = [...this.groups.keys()].sort((a, b) => count(b) - count(a))[0];
     this.select.hidden = this.groups.size < 2;
+    /** @type {(number | null | undefined)[]} */
+    this.steps = [];
+    this.key = "";
+    /** @type {(Surface | string | null)[]} */
+    this.surfaces = [];
     this.#chooseName();
   }
 
   #chooseName() {
-    this.steps = [...new Set(this.groups.get(this.select.value).map(({ step }) => step))].sort(
+    this.steps = [...new Set((this.groups.get(this.select.value) ?? []).map(({ step }) => step))].sort(
       (a, b) => (a ?? Infinity) - (b ?? Infinity),
     );
     setAttributes(this.slider, { max: this.steps.length - 1 });
-    this.slider.value = this.steps.length - 1;
+    this.slider.value = String(this.steps.length - 1);
     this.slider.hidden = this.steps.length < 2;
     this.#show();
   }
@@ -83,9 +103,7 @@ class ComparedSurfaces {
     const key = `${this.select.value} ${step}`;
     this.key = key;
     const chosen = this.items.map((items) => {
-      const named = items
-        .filter((item) => (item.name || item.title) === this.select.value)
-        .sort((a, b) => (a.step ?? Infinity) - (b.step ?? Infinity) || a.time - b.time);
+      const named = items.filter((item) => insightName(item) === this.select.value).sort(insightOrder);
       return (
         named.filter((item) => !isNumber(step) || (isNumber(item.step) && item.step <= step)).pop() ?? named[0] ?? null
       );
@@ -96,7 +114,7 @@ class ComparedSurfaces {
         try {
           return readSurface((await this.load(index, item.id)).data);
         } catch (error) {
-          return error.message;
+          return errorMessage(error);
         }
       }),
     );
@@ -108,7 +126,7 @@ class ComparedSurfaces {
 
   #draw() {
     this.turns.hidden = !this.controls.isSolid;
-    this.surfaces?.forEach((surface, index) => {
+    this.surfaces.forEach((surface, index) => {
       const isShown = surface !== null && typeof surface !== "string";
       this.charts[index].plot.hidden = !isShown;
       this.charts[index].setTitle(
@@ -121,7 +139,11 @@ class ComparedSurfaces {
   }
 }
 
-// The paths in one plane, or why there is none.
+/**
+ * The paths in one plane, or why there is none.
+ * @param {ComparisonPage} page
+ * @param {ComparedInsight} insight
+ */
 export function createComparedPaths(page, { trajectory, problem }) {
   if (!trajectory) return emptyState(problem);
   try {
@@ -133,6 +155,6 @@ export function createComparedPaths(page, { trajectory, problem }) {
     charts.plane.setLegend(shown);
     return container("div", "", charts.element, ...plane.notes.map((note) => element("p", note, "soft")));
   } catch (error) {
-    return element("p", error.message, "bad");
+    return element("p", errorMessage(error), "bad");
   }
 }

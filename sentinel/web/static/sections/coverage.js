@@ -11,6 +11,7 @@ import {
   textWithCode,
 } from "../dom.js";
 
+/** @returns {Section<RunState>} */
 export function createCoverage() {
   const text = element("p");
   const list = element("div");
@@ -37,13 +38,14 @@ export function createCoverage() {
           !monitored.length &&
             !unmonitored.length &&
             emptyState("Not known yet: the first steps show which keys the run logs."),
-        ].filter(Boolean),
+        ].filter((each) => each !== false),
       );
     },
     urgency: (run) => (run.coverage && !run.monitored?.length ? 60 : 0),
   };
 }
 
+/** @param {RunState} run */
 function coverageNote({ monitored = [], unmonitored = [] }) {
   if (unmonitored.length) {
     const [{ key, signal }] = unmonitored;
@@ -55,13 +57,17 @@ function coverageNote({ monitored = [], unmonitored = [] }) {
     : "";
 }
 
+/** @param {UnmonitoredKey[]} keys */
 function unmonitoredTable(keys) {
   const table = createTable("Keys that are not monitored", ["Logged key", "Nearest signal"]);
   table.setRows(keys.map(({ key, signal }) => [element("code", key), signal || "none"]));
   return table.element;
 }
 
-// The settings that make the keys known.
+/**
+ * The settings that make the keys known.
+ * @param {UnmonitoredKey[]} keys
+ */
 function mapping(keys) {
   const lines = [
     "[keys]",

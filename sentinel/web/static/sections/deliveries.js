@@ -12,8 +12,13 @@ import {
 } from "../dom.js";
 import { createLoader } from "../loading.js";
 
+/** @type {Record<string, string>} */
 const STATE_CLASSES_OF_DELIVERY = { delivered: "good", dead: "bad", sending: "warn", queued: "warn", withheld: "soft" };
 
+/**
+ * @param {Page} page
+ * @returns {Section<RunState>}
+ */
 export function createDeliveries(page) {
   const table = createTable("Deliveries", [
     "Sink",
@@ -29,6 +34,7 @@ export function createDeliveries(page) {
   const empty = emptyState(
     "No notification was due. Sinks are set under `[sinks]` in sentinel.toml; " + "`sentinel notify test` sends one.",
   );
+  /** @type {Delivery[]} */
   let rows = [];
   let shownFor = "";
   const loader = createLoader(
@@ -84,6 +90,7 @@ export function createDeliveries(page) {
   };
 }
 
+/** @param {Delivery[]} rows */
 function deliveriesNote(rows) {
   if (!rows.length) return "none";
   const counts = new Map();
@@ -93,6 +100,10 @@ function deliveriesNote(rows) {
     : [...counts].map(([state, count]) => `${count} ${state}`).join(", ");
 }
 
+/**
+ * @param {Delivery} delivery
+ * @param {number} now
+ */
 function nextText({ state, next_at: next, finished_at: finished }, now) {
   if (isNumber(finished)) return formatTime(finished);
   if (!isNumber(next) || !["queued", "withheld"].includes(state)) return "";

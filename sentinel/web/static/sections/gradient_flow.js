@@ -1,12 +1,22 @@
 // Gradient flow: a heat map of layers over steps, and the curve and the histogram of one layer.
-import { choice, container, element, formatCount, formatNumber, setAttributes, setText } from "../dom.js";
+import {
+  choice,
+  container,
+  element,
+  errorMessage,
+  formatCount,
+  formatNumber,
+  isNumber,
+  setAttributes,
+  setText,
+} from "../dom.js";
 import { chartContext } from "../charts/context.js";
 import { PlotChart } from "../charts/plot_chart.js";
 import { logarithmicTicks, withColorBar } from "../charts/color_bar.js";
 import { PLOT_SCALE, plotFade, plotLayout, plotText, plotValue } from "../charts/plot.js";
 import { exponentsPicture, linesPicture } from "../charts/lines.js";
 import { chartNumber } from "../charts/units.js";
-import { loadInsight } from "./insight_items.js";
+import { insightOrder, loadInsight } from "./insight_items.js";
 
 const FLOW_COLUMNS = 240;
 // The name of what the run measured while it trained.
@@ -18,6 +28,7 @@ const FLOW_MAX_DECADES = 12;
 const FLOW_ZERO = "#2fb9d6";
 const FLOW_BAD = "#c8202e";
 // Brown for opposite directions, green for the same one.
+/** @type {ColorScale} */
 const FLOW_DIVERGING = [
   [0, "#7b3f00"],
   [0.25, "#c59b5f"],
@@ -26,6 +37,7 @@ const FLOW_DIVERGING = [
   [1, "#00574f"],
 ];
 // Title, what it says in a sentence, and its range if it is not logarithmic.
+/** @type {Record<string, { title: string, noun: string, range?: Span }>} */
 const FLOW_STATISTICS = {
   layer_grad_norm: { title: "Gradient norm", noun: "gradient norm" },
   layer_grad_zero_share: { title: "Share of zeros", noun: "share of zeros", range: [0, 1] },
@@ -34,25 +46,46 @@ const FLOW_STATISTICS = {
   layer_noise_scale: { title: "Gradient noise scale", noun: "gradient noise scale" },
 };
 
-// `refresh()` shows the note again. Returns { element, show(items), note() }.
+/**
+ * `refresh()` shows the note again. Returns { element, show(items), note() }.
+ * @param {InsightPage} page
+ * @param {() => void} refresh
+ * @returns {InsightView}
+ */
 export function createGradientFlow(page, refresh) {
   const view = new GradientFlowView(page, refresh);
   return { element: view.element, show: (items) => view.show(items), note: () => view.note };
 }
 
-// What `api/layers` answers, made of results of `sentinel.insight.gradient_flow`: one column each.
+/**
+ * What `api/layers` answers, made of results of `sentinel.insight.gradient_flow`: one column each.
+ * @param {InsightResult[]} results
+ * @param {string} statistic
+ * @returns {LayerGrid}
+ */
 function snapshotGrid(results, statistic) {
+  /**
+   * @param {StoredJson} values
+   * @returns {string[]}
+   */
   const names = (values) => (Array.isArray(values) ? values.map(String) : []);
   const known = results.filter(({ data }) => names(data.layers).length).slice(-FLOW_COLUMNS);
   const layers = known.length ? names(known[known.length - 1].data.layers) : [];
+  /**
+   * @param {InsightResult} result
+   * @returns {Values}
+   */
   const column = ({ data }) => {
     const values = Array.isArray(data[statistic]) ? data[statistic] : [];
     const byName = new Map(names(data.layers).map((name, index) => [name, values[index]]));
-    return layers.map((name) => (Number.isFinite(byName.get(name)) ? byName.get(name) : null));
+    return layers.map((name) => {
+      const value = byName.get(name);
+      return isNumber(value) ? value : null;
+    });
   };
   const columns = known.map(column);
-  const hasSteps = known.every(({ step }) => Number.isFinite(step));
-  const x = known.map(({ step }, index) => (hasSteps ? step : index + 1));
+  const hasSteps = known.every(({ step }) => isNumber(step));
+  const x = known.map(({ step }, index) => (hasSteps ? (step ?? NaN) : index + 1));
   return {
     statistic,
     layers,
@@ -68,24 +101,38 @@ function snapshotGrid(results, statistic) {
 }
 
 class GradientFlowView {
+  /**
+   * @param {InsightPage} page
+   * @param {() => void} refresh
+   */
   constructor(page, refresh) {
     this.page = page;
     this.refresh = refresh;
     this.context = chartContext(page);
     this.note = "";
     this.statistic = Object.keys(FLOW_STATISTICS)[0];
-    this.layer = null;
+    this.layer = "";
+    this.grid = snapshotGrid([], this.statistic);
+    /** @type {Span} */
+    this.limits = [0.1, 1];
+    this.loadedKey = "";
+    this.loadedAt = 0;
     this.statisticChoice = choice("Statistic of the layers", [], (statistic) => {
       this.statistic = statistic;
       this.load(true);
     });
     this.source = "";
+    /** @type {InsightItem[]} */
     this.snapshots = [];
     this.sourceChoice = choice("Measured", [], (name) => {
       this.source = name;
       this.load(true);
     });
     this.layerChoice = choice("Layer", [], (layer) => this.#select(layer));
+    /**
+     * @param {string} className
+     * @param {string} text
+     */
     const swatch = (className, text) => container("span", "flow-key", element("i", "", className), text);
     this.zeroKey = swatch("flow-zero", "zero");
     this.missingKey = swatch("flow-missing", "not measured");
@@ -110,42 +157,49 @@ class GradientFlowView {
     this.context.listeners.add(() => this.load());
   }
 
-  // `items` are the stored results, and one without an id if the run measured its layers.
+  /**
+   * `items` are the stored results, and one without an id if the run measured its layers.
+   * @param {InsightItem[]} items
+   */
   show(items) {
     this.snapshots = items.filter(({ id }) => id);
-    const options = [
-      ...(items.some(({ id }) => !id) ? [[FLOW_TRAINING, "during training"]] : []),
-      ...[...new Set(this.snapshots.map(({ name }) => name))].map((name) => [
-        `=${name}`,
-        name || "measured on request",
-      ]),
-    ];
+    /** @type {Option[]} */
+    const options = [...new Set(this.snapshots.map(({ name }) => name))].map((name) => [
+      `=${name}`,
+      name || "measured on request",
+    ]);
+    if (items.some(({ id }) => !id)) options.unshift([FLOW_TRAINING, "during training"]);
     if (!options.some(([name]) => name === this.source)) [[this.source]] = options;
     showOptions(this.sourceChoice, options, this.source);
     this.sourceChoice.hidden = options.length < 2;
     this.load(true);
   }
 
+  /**
+   * @param {Span | null} range
+   * @returns {Promise<LayerGrid>}
+   */
   async #read(range) {
     if (this.source !== FLOW_TRAINING) {
-      const items = this.snapshots
-        .filter(({ name }) => `=${name}` === this.source)
-        .sort((a, b) => (a.step ?? 0) - (b.step ?? 0) || a.time - b.time);
+      const items = this.snapshots.filter(({ name }) => `=${name}` === this.source).sort(insightOrder);
       const results = await Promise.all(items.map((item) => loadInsight(this.page.source, item).catch(() => null)));
       return snapshotGrid(
         results.filter((result) => result !== null),
         this.statistic,
       );
     }
-    const query = new URLSearchParams({ statistic: this.statistic, columns: FLOW_COLUMNS });
+    const query = new URLSearchParams({ statistic: this.statistic, columns: String(FLOW_COLUMNS) });
     if (range) {
-      query.set("from", range[0]);
-      query.set("to", range[1]);
+      query.set("from", String(range[0]));
+      query.set("to", String(range[1]));
     }
     return this.page.source.getJson(`api/layers?${query}`);
   }
 
-  // Fetch the map again if the range has changed, or after a while of a live run.
+  /**
+   * Fetch the map again if the range has changed, or after a while of a live run.
+   * @param {boolean} [isForced]
+   */
   async load(isForced = false) {
     const range = this.context.shownSteps();
     const key = JSON.stringify([range, this.source, this.statistic]);
@@ -159,11 +213,16 @@ class GradientFlowView {
       this.grid = grid;
       this.problem.hidden = true;
     } catch (error) {
-      setText(this.problem, error.message);
+      setText(this.problem, errorMessage(error));
       this.problem.hidden = false;
       return;
     }
     this.#draw();
+  }
+
+  // The words for the chosen statistic, and its range.
+  #described() {
+    return FLOW_STATISTICS[this.statistic] ?? { title: this.statistic, noun: this.statistic };
   }
 
   #draw() {
@@ -185,7 +244,7 @@ class GradientFlowView {
       setText(this.summary, "No measurement of the layers in this range.");
       return;
     }
-    const { range, noun } = FLOW_STATISTICS[this.statistic] ?? { noun: this.statistic };
+    const { range, noun } = this.#described();
     const isBad = values.map((row, index) => new Set(bad[index] ?? []));
     const limits = range ?? logLimits(values);
     this.limits = limits;
@@ -208,10 +267,15 @@ class GradientFlowView {
     this.refresh();
   }
 
+  /**
+   * @param {string} text
+   * @param {Set<number>[]} isBad
+   */
   #drawMap(text, isBad) {
     const { layers, x, values } = this.grid;
-    const { range, title } = FLOW_STATISTICS[this.statistic] ?? { title: this.statistic };
+    const { range, title } = this.#described();
     const [low, high] = range ?? this.limits.map(Math.log10);
+    /** @param {number} value */
     const place = (value) => ((range ? value : Math.log10(Math.abs(value))) - low) / (high - low || 1);
     // Values have 0 to 1; zero and what is no number have colours below.
     const z = values.map((row, index) =>
@@ -234,7 +298,7 @@ class GradientFlowView {
       ...stops.map(([at, color]) => [(at + 0.2) / 1.2, color]),
     ];
     const selected = layers.indexOf(this.layer);
-    this.map.element.style.setProperty("--rows", layers.length);
+    this.map.element.style.setProperty("--rows", String(layers.length));
     this.map.setTitle(title, range ? "" : "logarithmic colours");
     this.map.show(({ width, height, colors }) => {
       const longest = Math.max(...layers.map((name) => name.length));
@@ -304,7 +368,7 @@ class GradientFlowView {
   #drawLayer() {
     const { layers, x, values, histograms } = this.grid;
     const index = layers.indexOf(this.layer);
-    const { title, range } = FLOW_STATISTICS[this.statistic] ?? { title: this.statistic };
+    const { range, title } = this.#described();
     this.curve.setTitle(layerText(this.layer), title.toLowerCase());
     this.curve.show(
       linesPicture([{ name: this.layer, x, y: values[index], color: 0 }], {
@@ -317,7 +381,7 @@ class GradientFlowView {
     const sketch = histograms?.layer?.[this.layer];
     const isSketch = Array.isArray(sketch) && sketch.length > 1 && sketch.every(Number.isFinite);
     this.histogram.element.hidden = !isSketch;
-    if (!isSketch) return;
+    if (!histograms || !isSketch) return;
     this.histogram.setTitle("Sizes of gradient elements", `step ${formatNumber(histograms.x)}`);
     this.histogram.show(
       exponentsPicture(
@@ -327,28 +391,34 @@ class GradientFlowView {
     );
   }
 
+  /** @param {string} layer */
   #select(layer) {
     this.layer = layer;
     this.#draw();
   }
 
+  /** @param {PlotElement} plot */
   #listen(plot) {
-    plot.on("plotly_click", ({ points }) => {
+    plot.on?.("plotly_click", ({ points }) => {
       const row = points[0]?.pointIndex?.[0] ?? points[0]?.y;
       if (this.grid.layers[row] !== undefined) this.#select(this.grid.layers[row]);
     });
-    plot.on("plotly_relayout", (changes) => {
+    plot.on?.("plotly_relayout", (changes) => {
       const [start, end] = [changes["xaxis.range[0]"], changes["xaxis.range[1]"]];
       if (start === undefined || end === undefined) return;
-      const range = [start, end].map((step) =>
-        this.context.marks.position(plotValue(step, "step"), this.page.view.axis),
-      );
-      if (!range.includes(null)) this.context.zoom(range);
+      const steps = /** @type {Span} */ ([plotValue(start, "step"), plotValue(end, "step")]);
+      const range = this.context.marks.positions(steps, this.page.view.axis);
+      if (range) this.context.zoom(range);
     });
-    plot.on("plotly_doubleclick", () => this.context.zoom(null));
+    plot.on?.("plotly_doubleclick", () => this.context.zoom(null));
   }
 }
 
+/**
+ * @param {HTMLSelectElement} select
+ * @param {Option[]} options
+ * @param {string} value
+ */
 function showOptions(select, options, value) {
   const text = options.join("\n");
   if (select.dataset.options !== text) {
@@ -358,11 +428,18 @@ function showOptions(select, options, value) {
   select.value = value;
 }
 
-// The colours of values: a range from low to high, or powers of ten.
+/**
+ * The colours of values: a range from low to high, or powers of ten.
+ * @param {string} title
+ * @param {Span | undefined} range
+ * @param {Span} limits
+ * @param {ColorScale} colorscale
+ * @returns {ColorBar}
+ */
 function flowBar(title, range, limits, colorscale) {
   const [low, high] = limits;
   const values = range ? [0, 1, 2, 3, 4].map((index) => low + ((high - low) * index) / 4) : logarithmicTicks(low, high);
-  const place = range ? (value) => value : Math.log10;
+  const place = (/** @type {number} */ value) => (range ? value : Math.log10(value));
   return {
     colorscale,
     range: limits.map(place),
@@ -372,13 +449,17 @@ function flowBar(title, range, limits, colorscale) {
   };
 }
 
-// Ends of a logarithmic scale: the lowest and the highest size but zero.
+/**
+ * Ends of a logarithmic scale: the lowest and the highest size but zero.
+ * @param {Values[]} values
+ * @returns {Span}
+ */
 function logLimits(values) {
   let [low, high] = [Infinity, 0];
   for (const row of values) {
     for (const value of row) {
-      const size = Math.abs(value);
-      if (value === null || size === 0) continue;
+      const size = Math.abs(value ?? 0);
+      if (size === 0) continue;
       if (size < low) low = size;
       if (size > high) high = size;
     }
@@ -387,7 +468,12 @@ function logLimits(values) {
   return [Math.max(low, high / 10 ** FLOW_MAX_DECADES), high > low ? high : low * 10];
 }
 
-// Names at the left, as many as fit, and the ends of those that are too long.
+/**
+ * Names at the left, as many as fit, and the ends of those that are too long.
+ * @param {string[]} layers
+ * @param {number} height
+ * @param {number} left
+ */
 function layerTicks(layers, height, left) {
   const step = Math.max(1, Math.ceil(layers.length / Math.min(FLOW_MAX_TICKS, Math.max(2, height / 16))));
   const length = Math.max(6, Math.floor((left - 8) / 6));
@@ -400,20 +486,27 @@ function layerTicks(layers, height, left) {
   };
 }
 
-// Layers of a sequence have numbers as their names.
+/**
+ * Layers of a sequence have numbers as their names.
+ * @param {string} name
+ */
 function layerText(name) {
   return /^[\d.]+$/.test(name) ? `layer ${name}` : name;
 }
 
-// The newest measurement in a sentence, and the layer that is named first: { text, layer }.
+/**
+ * The newest measurement in a sentence, and the layer that is named first: { text, layer }.
+ * @param {{ layers: string[], x: number[], values: Values[], isBad: Set<number>[], noun: string }} flow
+ */
 function flowSummary({ layers, x, values, isBad, noun }) {
   const last = x.length - 1;
   const rows = layers.map((name, index) => ({ name, value: values[index][last], isBad: isBad[index].has(last) }));
   const bad = rows.filter((row) => row.isBad);
   const zero = rows.filter(({ value }) => value === 0);
   const known = rows
-    .filter((row) => !row.isBad && row.value !== null && row.value !== 0)
+    .flatMap(({ name, value, isBad: isOut }) => (isOut || value === null || value === 0 ? [] : [{ name, value }]))
     .sort((a, b) => a.value - b.value);
+  /** @param {{ name: string }[]} list */
   const names = (list) =>
     `${list
       .slice(0, 3)
@@ -426,7 +519,8 @@ function flowSummary({ layers, x, values, isBad, noun }) {
     parts.push(
       known.length === 1
         ? `is ${chartNumber(lowest.value)} in ${layerText(lowest.name)}`
-        : `goes from ${chartNumber(lowest.value)} in ${layerText(lowest.name)} to ${chartNumber(highest.value)} in ${layerText(highest.name)}`,
+        : `goes from ${chartNumber(lowest.value)} in ${layerText(lowest.name)} ` +
+            `to ${chartNumber(highest.value)} in ${layerText(highest.name)}`,
     );
   }
   if (zero.length) parts.push(`is zero in ${names(zero)}`);

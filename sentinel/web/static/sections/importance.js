@@ -1,5 +1,15 @@
 // Which settings explain an outcome over many runs.
-import { button, container, createTable, element, formatCount, formatNumber, isNumber, setText } from "../dom.js";
+import {
+  button,
+  container,
+  createTable,
+  element,
+  errorMessage,
+  formatCount,
+  formatNumber,
+  isNumber,
+  setText,
+} from "../dom.js";
 import { chartContext } from "../charts/context.js";
 import {
   barPicture,
@@ -9,7 +19,7 @@ import {
   PARALLEL_SETTINGS,
   readImportance,
   settingText,
-} from "../charts/importance.js";
+} from "../charts/importance_pictures.js";
 import { PlotChart } from "../charts/plot_chart.js";
 import { chartNumber } from "../charts/units.js";
 import { InsightChoice, loadInsight } from "./insight_items.js";
@@ -18,7 +28,12 @@ const IMPORTANCE_BARS = 30;
 const IMPORTANCE_CURVES = 8;
 const IMPORTANCE_ROW_PX = 24;
 
-// The section of a run with a stored result. Returns { element, show(items), note() }.
+/**
+ * The section of a run with a stored result. Returns { element, show(items), note() }.
+ * @param {InsightPage} page
+ * @param {() => void} refresh
+ * @returns {InsightView}
+ */
 export function createImportance(page, refresh) {
   const view = new ImportanceView(page);
   const problem = element("p", "", "bad");
@@ -29,7 +44,7 @@ export function createImportance(page, refresh) {
       view.show(data);
       setText(problem, "");
     } catch (error) {
-      setText(problem, error.message);
+      setText(problem, errorMessage(error));
     }
     refresh();
   });
@@ -41,15 +56,19 @@ export function createImportance(page, refresh) {
 }
 
 export class ImportanceView {
+  /** @param {ChartPage} page */
   constructor(page) {
     this.context = chartContext(page);
     this.note = "";
+    /** @type {Set<number> | null} */
     this.chosen = null;
+    this.importance = readImportance({});
     this.summary = element("p", "", "summary");
     this.notes = element("div", "", "importance-notes");
     this.bars = new PlotChart(this.context, { title: "Importance", className: "importance-bars" });
     this.correlations = new PlotChart(this.context, { title: "Rank correlation", className: "importance-bars" });
     this.curves = container("div", "importance-curves");
+    /** @type {PlotChart[]} */
     this.curveCharts = [];
     this.lines = new PlotChart(this.context, {
       title: "Runs",
@@ -82,6 +101,7 @@ export class ImportanceView {
     );
   }
 
+  /** @param {StoredJson} data */
   show(data) {
     this.importance = readImportance(data);
     const { settings, score, notes, constant, outcome, runs } = this.importance;
@@ -104,7 +124,9 @@ export class ImportanceView {
       "Rank correlation",
     );
     this.correlations.setTitle("Rank correlation", "");
-    this.#showCurves(settings.filter(({ curve }) => curve).slice(0, IMPORTANCE_CURVES));
+    this.#showCurves(
+      settings.flatMap((each) => (each.curve ? [{ ...each, curve: each.curve }] : [])).slice(0, IMPORTANCE_CURVES),
+    );
     this.chosen = null;
     this.#showLines();
     this.table.setRows(
@@ -127,14 +149,22 @@ export class ImportanceView {
       .join(", ");
   }
 
+  /**
+   * @param {PlotChart} chart
+   * @param {SettingImportance[]} settings
+   * @param {[ImportanceKey, ImportanceKey, ImportanceKey]} keys
+   * @param {string} label
+   */
   #showBars(chart, settings, keys, label) {
     chart.plot.style.setProperty("height", `${IMPORTANCE_ROW_PX * settings.length + 32}px`);
     chart.element.hidden = !settings.length;
     chart.show(barPicture(settings, keys, label));
   }
 
+  /** @param {ExplainedSetting[]} settings */
   #showCurves(settings) {
     for (const chart of this.curveCharts) this.context.remove(chart);
+    /** @type {Span} */
     const limits = settings.length ? dependenceLimits(settings) : [0, 1];
     this.curveCharts = settings.map((setting) => {
       const chart = new PlotChart(this.context, { title: setting.label, className: "importance-curve" });
@@ -163,28 +193,44 @@ export class ImportanceView {
     );
   }
 
-  // The runs whose points lie in the box that was drawn.
+  /**
+   * The runs whose points lie in the box that was drawn.
+   * @param {PlotElement} plot
+   */
   #listen(plot) {
-    plot.on("plotly_selected", (event) => {
-      const found = new Set((event?.points ?? []).map(({ customdata }) => customdata).filter(isNumber));
+    plot.on?.("plotly_selected", (event) => {
+      /** @type {{ customdata: unknown }[]} */
+      const points = event?.points ?? [];
+      const found = new Set(points.map(({ customdata }) => customdata).filter(isNumber));
       // Drawing the choice takes the box away, of which plotly.js tells as of an empty one.
       if (found.size) this.#choose(found);
     });
   }
 
+  /** @param {Set<number> | null} chosen */
   #choose(chosen) {
     this.chosen = chosen;
     this.#showLines();
   }
 }
 
+/**
+ * @param {SettingImportance} row
+ * @param {ImportanceKey} value
+ * @param {ImportanceKey} low
+ * @param {ImportanceKey} high
+ */
 function estimate(row, value, low, high) {
+  /** @param {number} number */
   const digits = (number) => (Number(number.toFixed(2)) + 0).toFixed(2);
   if (![value, low, high].every((key) => isNumber(row[key]))) return ["", ""];
   return [digits(row[value]), `${digits(row[low])} to ${digits(row[high])}`];
 }
 
-// What the result says, in one or two sentences.
+/**
+ * What the result says, in one or two sentences.
+ * @param {ImportanceResult} result
+ */
 export function importanceSummary({ settings, score, outcome, runs }) {
   const count = isNumber(runs) ? `${formatCount(runs, "run")}. ` : "";
   if (!score) return `${count}No forest was fitted.`;
@@ -197,5 +243,6 @@ export function importanceSummary({ settings, score, outcome, runs }) {
     score.low > 0 && sure.length
       ? `What matters most for ${outcome}: ${names}.`
       : `No setting is shown to matter for ${outcome}.`;
-  return `${count}${what} On runs that it has not seen, the forest has an R2 of ${chartNumber(Number(score.r2.toFixed(2)))} (${score.low.toFixed(2)} to ${score.high.toFixed(2)}).`;
+  const fit = `${chartNumber(Number(score.r2.toFixed(2)))} (${score.low.toFixed(2)} to ${score.high.toFixed(2)})`;
+  return `${count}${what} On runs that it has not seen, the forest has an R2 of ${fit}.`;
 }

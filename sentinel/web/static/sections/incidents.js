@@ -2,6 +2,10 @@
 import { container, createTable, element, emptyState, formatCount, severityClass } from "../dom.js";
 import { createLoader } from "../loading.js";
 
+/**
+ * @param {Page} page
+ * @returns {Section<RunState>}
+ */
 export function createIncidents(page) {
   const table = createTable("All incidents", [
     "Incident",
@@ -15,6 +19,7 @@ export function createIncidents(page) {
     { title: "Flaps", className: "right" },
   ]);
   const empty = emptyState("None. Detectors look at every step; what they find is kept here.");
+  /** @type {Incident[]} */
   let incidents = [];
   let shownFor = "";
   const loader = createLoader(

@@ -3,6 +3,7 @@ import {
   button,
   container,
   element,
+  errorMessage,
   formatCount,
   formatDuration,
   formatNumber,
@@ -27,6 +28,7 @@ import { InsightChoice, insightFacts, loadInsight } from "./insight_items.js";
 const SURFACE_CAMERA = { eye: { x: 1.25, y: -1.25, z: 0.95 }, center: { x: 0, y: 0, z: -0.12 } };
 const SURFACE_TURN = Math.PI / 8;
 
+/** @type {boolean | undefined} */
 let surfaceGl;
 
 // Whether this browser draws in three dimensions.
@@ -47,11 +49,20 @@ export function hasWebGl() {
 
 // How surfaces are shown. `onChange()` is called with each choice.
 export class SurfaceControls {
+  /** @param {() => void} onChange */
   constructor(onChange) {
     this.onChange = onChange;
     this.is3d = false;
     this.chosen = { isLog: false, hasPoints: false, hasArrows: true, hasOwnScale: false };
+    /** @type {Surface[]} */
     this.surfaces = [];
+    this.limits = surfaceLimits([]);
+    this.isPrinting = false;
+    /**
+     * @param {string} text
+     * @param {string} title
+     * @param {"isLog" | "hasPoints" | "hasArrows" | "hasOwnScale"} name
+     */
     const toggle = (text, title, name) =>
       setAttributes(
         button(
@@ -64,6 +75,10 @@ export class SurfaceControls {
         ),
         { title },
       );
+    /**
+     * @param {string} text
+     * @param {boolean} is3d
+     */
     const picture = (text, is3d) =>
       button(text, () => {
         this.is3d = is3d;
@@ -100,6 +115,7 @@ export class SurfaceControls {
     this.onChange();
   }
 
+  /** @param {boolean} isPrinting */
   #print(isPrinting) {
     if (!this.is3d || this.isPrinting === isPrinting) return;
     this.isPrinting = isPrinting;
@@ -115,14 +131,21 @@ export class SurfaceControls {
     return this.surfaces.length > 0 && this.surfaces.every((surface) => surface.is1d);
   }
 
-  // What `surfacePicture` needs for one of these surfaces.
+  /**
+   * What `surfacePicture` needs for one of these surfaces.
+   * @param {Surface} surface
+   * @returns {SurfaceOptions}
+   */
   options(surface) {
     const { hasPoints, hasArrows, isLog, hasOwnScale } = this.chosen;
     const limits = hasOwnScale ? surfaceLimits([surface]) : this.limits;
     return { hasPoints, hasArrows, isLog: isLog && this.surfaces.every(hasLogarithm), is3d: this.isSolid, limits };
   }
 
-  // Offer what these surfaces have.
+  /**
+   * Offer what these surfaces have.
+   * @param {Surface[]} surfaces
+   */
   show(surfaces) {
     this.surfaces = surfaces;
     this.limits = surfaceLimits(surfaces);
@@ -137,13 +160,10 @@ export class SurfaceControls {
     this.log.disabled = !canLog;
     this.log.title = canLog ? "Logarithmic colours" : "The loss has values of 0 or less, which have no logarithm";
     const { isLog, hasPoints, hasArrows, hasOwnScale } = this.chosen;
-    for (const [control, isOn] of [
-      [this.log, isLog && canLog],
-      [this.points, hasPoints],
-      [this.arrows, hasArrows],
-      [this.own, hasOwnScale],
-    ])
-      control.setAttribute("aria-pressed", String(isOn));
+    this.log.setAttribute("aria-pressed", String(isLog && canLog));
+    this.points.setAttribute("aria-pressed", String(hasPoints));
+    this.arrows.setAttribute("aria-pressed", String(hasArrows));
+    this.own.setAttribute("aria-pressed", String(hasOwnScale));
     this.points.hidden = !surfaces.some(({ points }) => points.length);
     this.arrows.hidden = !surfaces.some(({ arrows, is1d }) => arrows.length && !is1d);
   }
@@ -151,29 +171,46 @@ export class SurfaceControls {
 
 // A surface that turns: its camera stays as the user left it. `onTurn(camera)` reports that.
 export class SurfaceChart extends PlotChart {
+  /**
+   * @param {ChartContext} context
+   * @param {{ title?: string, onTurn?: (camera: Camera) => void }} [options]
+   */
   constructor(context, { title = "", onTurn = () => {} } = {}) {
     super(context, { title, className: "surface" });
+    /** @type {Camera} */
     this.camera = SURFACE_CAMERA;
     this.onTurn = onTurn;
-    this.onBuild = (plotly, plot) => {
+    /** @type {Plotly | null} */
+    this.plotly = null;
+    /** @type {{ surface: Surface, options: SurfaceOptions } | null} */
+    this.last = null;
+    this.onBuild = (/** @type {Plotly} */ plotly, /** @type {PlotElement} */ plot) => {
       this.plotly = plotly;
-      plot.on("plotly_relayout", (changes) => {
+      plot.on?.("plotly_relayout", (changes) => {
         if (!changes["scene.camera"]) return;
         this.camera = changes["scene.camera"];
         this.onTurn(this.camera);
       });
-      plot.on("plotly_doubleclick", () => this.showSurface(this.surface, this.options));
+      plot.on?.("plotly_doubleclick", () => {
+        if (this.last) this.showSurface(this.last.surface, this.last.options);
+      });
     };
   }
 
+  /**
+   * @param {Surface} surface
+   * @param {SurfaceOptions} options
+   */
   showSurface(surface, options) {
-    this.surface = surface;
-    this.options = options;
+    this.last = { surface, options };
     this.element.classList.toggle("solid", options.is3d);
     this.show(surfacePicture(surface, { ...options, camera: this.camera }));
   }
 
-  // Turn by steps of 22.5 degrees; 0 goes back to the start.
+  /**
+   * Turn by steps of 22.5 degrees; 0 goes back to the start.
+   * @param {number} steps
+   */
   turn(steps) {
     const { eye } = this.camera;
     const [radius, angle] = [Math.hypot(eye.x, eye.y), Math.atan2(eye.y, eye.x) + steps * SURFACE_TURN];
@@ -184,13 +221,17 @@ export class SurfaceChart extends PlotChart {
     );
   }
 
+  /** @param {Camera} camera */
   setCamera(camera) {
     this.camera = camera;
-    if (this.isBuilt && this.options.is3d) this.plotly?.relayout(this.plot, { "scene.camera": camera });
+    if (this.isBuilt && this.last?.options.is3d) this.plotly?.relayout(this.plot, { "scene.camera": camera });
   }
 }
 
-// Buttons that turn surfaces, for those who do not drag them.
+/**
+ * Buttons that turn surfaces, for those who do not drag them.
+ * @param {(steps: number) => void} turn
+ */
 export function turnButtons(turn) {
   return container(
     "span",
@@ -201,17 +242,27 @@ export function turnButtons(turn) {
   );
 }
 
-// `refresh()` shows the note again. Returns { element, show(items), note() }.
+/**
+ * `refresh()` shows the note again. Returns { element, show(items), note() }.
+ * @param {InsightPage} page
+ * @param {() => void} refresh
+ * @returns {InsightView}
+ */
 export function createLossSurfaces(page, refresh) {
   const view = new SurfaceView(page, refresh);
   return { element: view.element, show: (items) => view.choice.set(items), note: () => view.note };
 }
 
 class SurfaceView {
+  /**
+   * @param {InsightPage} page
+   * @param {() => void} refresh
+   */
   constructor(page, refresh) {
     this.page = page;
     this.refresh = refresh;
     this.note = "";
+    /** @type {Surface | null} */
     this.surface = null;
     this.choice = new InsightChoice("Surface", (item) => this.#load(item));
     this.chart = new SurfaceChart(chartContext(page));
@@ -234,6 +285,7 @@ class SurfaceView {
     );
   }
 
+  /** @param {InsightItem} item */
   async #load(item) {
     this.item = item;
     if (!this.surface) setText(this.summary, "Loading…");
@@ -245,7 +297,7 @@ class SurfaceView {
     } catch (error) {
       if (item !== this.item) return;
       this.surface = null;
-      setText(this.problem, error.message);
+      setText(this.problem, errorMessage(error));
     }
     this.problem.hidden = this.surface !== null;
     this.body.hidden = this.surface === null;
@@ -275,7 +327,10 @@ class SurfaceView {
   }
 }
 
-// The surface in one sentence.
+/**
+ * The surface in one sentence.
+ * @param {Surface} surface
+ */
 export function surfaceSummary(surface) {
   const { center } = surface;
   const lowest = lowestPoint(surface);
@@ -299,11 +354,16 @@ export function surfaceSummary(surface) {
   return parts.join("");
 }
 
+/**
+ * @param {Surface} surface
+ * @param {number} index
+ */
 function directionFact(surface, index) {
   const direction = surface.directions[index];
   return [directionText(direction), directionLength(direction, surface)].filter(Boolean).join("; the coordinate ");
 }
 
+/** @param {Surface} surface */
 function surfaceFacts(surface) {
   const { sharpness } = surface;
   const eigenvalue =
@@ -313,6 +373,7 @@ function surfaceFacts(surface) {
     ? ` at a learning rate of ${chartNumber(sharpness.learning_rate)}`
     : "";
   const isOver = isNumber(sharpness?.ratio) && sharpness.ratio > 1;
+  /** @param {string} kind */
   const count = (kind) => surface.features.filter((each) => each.kind === kind).length;
   const kinds = ["minimum", "saddle", "maximum"]
     .filter(count)
@@ -340,14 +401,16 @@ function surfaceFacts(surface) {
       "Evaluations",
       surface.evaluations === null
         ? ""
-        : `${formatNumber(surface.evaluations)}${surface.seconds === null ? "" : ` in ${formatDuration(surface.seconds)}`}`,
+        : formatNumber(surface.evaluations) +
+          (surface.seconds === null ? "" : ` in ${formatDuration(surface.seconds)}`),
     ],
     [
       "Finer parts",
       surface.regions
         .map(
           ({ x, y }) =>
-            `${chartNumber(x[0])} to ${chartNumber(x[x.length - 1])}, ${chartNumber(y[0])} to ${chartNumber(y[y.length - 1])}`,
+            `${chartNumber(x[0])} to ${chartNumber(x[x.length - 1])}, ` +
+            `${chartNumber(y[0])} to ${chartNumber(y[y.length - 1])}`,
         )
         .join("; "),
     ],
@@ -355,7 +418,8 @@ function surfaceFacts(surface) {
       "Error between points",
       surface.estimatedError === null
         ? ""
-        : `about ${chartNumber(Number(surface.estimatedError.toPrecision(2)))} at most; marks are evaluated, or named as interpolated`,
+        : `about ${chartNumber(Number(surface.estimatedError.toPrecision(2)))} at most; ` +
+          "marks are evaluated, or named as interpolated",
     ],
     [
       "Parameters",

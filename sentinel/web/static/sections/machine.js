@@ -12,6 +12,10 @@ import {
   setText,
 } from "../dom.js";
 
+/**
+ * @param {Page} page
+ * @returns {Section<RunState>}
+ */
 export function createMachine(page) {
   const host = element("p", "", "soft");
   const table = createTable("GPUs", [
@@ -58,10 +62,12 @@ export function createMachine(page) {
   };
 }
 
+/** @param {RunState} run */
 function gpusOf(run) {
   return run.machine?.gpus ?? [];
 }
 
+/** @param {Machine} machine */
 function hostText({ host = {}, disks = {} }) {
   return [
     isNumber(host.host_cpu) ? `CPU ${formatPercent(host.host_cpu)} busy` : "",
@@ -74,6 +80,7 @@ function hostText({ host = {}, disks = {} }) {
     .join(", ");
 }
 
+/** @param {Gpu} gpu */
 function gpuProblems(gpu) {
   const problems = [...(gpu.throttled ?? [])];
   if (!gpu.up) problems.push("does not answer");

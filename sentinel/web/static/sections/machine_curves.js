@@ -14,6 +14,10 @@ const MACHINE_GROUPS = [
   ["disk", "Disk"],
 ];
 
+/**
+ * @param {Page} page
+ * @returns {Section<RunState>}
+ */
 export function createMachineCurves(page) {
   const context = chartContext(page);
   const grid = new ChartGrid(context, "nodes");
@@ -45,13 +49,22 @@ export function createMachineCurves(page) {
   };
 }
 
-// One chart for each quantity, with a curve per device: gpu_power/0 and gpu_power/1 are one chart.
+/**
+ * One chart for each quantity, with a curve per device: gpu_power/0 and gpu_power/1 are one chart.
+ * @param {Signal[]} signals
+ * @returns {ChartEntry[]}
+ */
 function machineCharts(signals) {
   const byQuantity = groupBy(signals, ({ name }) => name.split("/")[0]);
+  /** @param {string} quantity */
   const groupOf = (quantity) => MACHINE_GROUPS.find(([prefix]) => quantity.startsWith(prefix))?.[1] || "Other";
   const order = [...MACHINE_GROUPS.map(([, title]) => title), "Other"];
-  // A capacity is the top of the chart of what is used of it.
+  /**
+   * A capacity is the top of the chart of what is used of it.
+   * @param {string} quantity
+   */
   const limitOf = (quantity) => byQuantity.get(quantity.replace(/_used$/, "_total"))?.[0].latest ?? null;
+  /** @param {string} quantity */
   const isLimit = (quantity) => quantity.endsWith("_total") && byQuantity.has(quantity.replace(/_total$/, "_used"));
   return [...byQuantity]
     .filter(([quantity]) => !isLimit(quantity))
@@ -65,6 +78,7 @@ function machineCharts(signals) {
     .sort((a, b) => a.order - b.order);
 }
 
+/** @param {string} label */
 function machineTitle(label) {
   return label.split("/")[0].trim();
 }

@@ -1,10 +1,24 @@
 // Images and histograms of log files, by name, each with its steps.
-import { container, element, formatCount, formatNumber, groupBy, isActive, setAttributes, svgElement } from "../dom.js";
+import {
+  container,
+  element,
+  errorMessage,
+  formatCount,
+  formatNumber,
+  groupBy,
+  isActive,
+  setAttributes,
+  svgElement,
+} from "../dom.js";
 import { createLoader } from "../loading.js";
 
 const MEDIA_LIMIT = 500;
 const HISTOGRAM_BINS = 40;
 
+/**
+ * @param {Page} page
+ * @returns {Section<RunState>}
+ */
 export function createMedia(page) {
   const gallery = element("div", "", "gallery");
   let count = 0;
@@ -37,11 +51,17 @@ export function createMedia(page) {
   };
 }
 
-// The newest of a name, and a slider to the others.
+/**
+ * The newest of a name, and a slider to the others.
+ * @param {RunSource} source
+ * @param {string} name
+ * @param {MediaItem[]} items
+ */
 function mediaFigure(source, name, items) {
   const ordered = [...items].sort((a, b) => a.step - b.step);
   const picture = element("div");
   const caption = element("span");
+  /** @param {number} index */
   const show = (index) => {
     const item = ordered[index];
     caption.textContent = `${name}, step ${formatNumber(item.step)}`;
@@ -60,8 +80,13 @@ function mediaFigure(source, name, items) {
   return container("figure", "", picture, container("figcaption", "", caption, " ", slider));
 }
 
+/**
+ * @param {RunSource} source
+ * @param {HTMLElement} parent
+ * @param {MediaItem} item
+ */
 async function showMedia(source, parent, item) {
-  parent.dataset.item = item.id;
+  parent.dataset.item = String(item.id);
   if (item.kind === "image") {
     const image = setAttributes(element("img"), {
       src: source.mediaUrl(item),
@@ -75,11 +100,14 @@ async function showMedia(source, parent, item) {
     const histogram = await source.getMediaJson(item);
     if (parent.dataset.item === String(item.id)) parent.replaceChildren(histogramElement(item.name, histogram));
   } catch (error) {
-    parent.replaceChildren(element("p", error.message, "soft"));
+    parent.replaceChildren(element("p", errorMessage(error), "soft"));
   }
 }
 
-// The counts of a histogram in bins of one width: those that are logged get wider away from zero.
+/**
+ * The counts of a histogram in bins of one width: those that are logged get wider away from zero.
+ * @param {MediaHistogram} histogram
+ */
 function evenCounts({ edges, counts }) {
   const [low, high] = [edges[0], edges[edges.length - 1]];
   const width = (high - low) / HISTOGRAM_BINS;
@@ -95,7 +123,11 @@ function evenCounts({ edges, counts }) {
   return even;
 }
 
-// Bars of { edges, counts }: one edge more than counts.
+/**
+ * Bars of { edges, counts }: one edge more than counts.
+ * @param {string} name
+ * @param {MediaHistogram} histogram
+ */
 function histogramElement(name, { edges, counts }) {
   const svg = svgElement("svg", {
     viewBox: "0 0 100 40",

@@ -4,6 +4,7 @@ import { container, createChangeCheck, element, formatDuration, formatRanks } fr
 const CLOCK_SKEW_TOLERANCE_SECONDS = 5;
 const MAX_NODES_SHOWN = 48;
 
+/** @returns {Section<RunState>} */
 export function createNodes() {
   const list = element("ul", "", "nodes");
   const isNew = createChangeCheck();
@@ -26,10 +27,12 @@ export function createNodes() {
   };
 }
 
+/** @param {RunState} run */
 function clusterNodes(run) {
   return run.cluster?.nodes ?? [];
 }
 
+/** @param {ClusterNode[]} nodes */
 function nodeChips(nodes) {
   const order = [...nodes].sort((a, b) => nodeOrder(a) - nodeOrder(b));
   const shown = Math.max(MAX_NODES_SHOWN, order.filter((node) => nodeOrder(node) < 2).length);
@@ -40,16 +43,19 @@ function nodeChips(nodes) {
   ];
 }
 
+/** @param {ClusterNode} node */
 function nodeOrder(node) {
   return node.state === "lost" ? 0 : clockSkew(node) ? 1 : 2;
 }
 
+/** @param {ClusterNode} node */
 function clockSkew(node) {
   const skew = node.skew_seconds || 0;
   if (Math.abs(skew) <= CLOCK_SKEW_TOLERANCE_SECONDS) return "";
   return `clock ${formatDuration(Math.abs(skew))} ${skew > 0 ? "behind" : "ahead"}`;
 }
 
+/** @param {ClusterNode} node */
 function nodeChip(node) {
   const problems = [node.state === "up" ? "" : node.state, clockSkew(node)];
   if (node.state === "lost") problems[0] = `lost, no heartbeat for ${formatDuration(node.silent_seconds)}`;

@@ -9,8 +9,13 @@ const RANK_MAP_COLUMNS = 240;
 const RANK_MAP_REFRESH_MS = 30000;
 const RANK_MAP_RETRY_MS = 5000;
 const RANK_MAP_SIGNALS = ["step_time", "grad_norm", "loss"];
+/** @type {Record<string, string>} */
 const RANK_MAP_UNITS = { step_time: "seconds", data_time: "seconds" };
 
+/**
+ * @param {Page} page
+ * @returns {Section<RunState>}
+ */
 export function createRankMap(page) {
   const context = chartContext(page);
   const map = new RankMap(page, context);
@@ -23,20 +28,39 @@ export function createRankMap(page) {
     update: () => map.refresh(),
     // Few logs have values of ranks.
     isEmpty: (run) =>
-      Boolean(run.log) || run.metadata?.world_size === 1 || (!isActive(run) && map.grid?.ranks.length < 2),
+      Boolean(run.log) ||
+      run.metadata?.world_size === 1 ||
+      (!isActive(run) && (map.grid?.ranks.length ?? Infinity) < 2),
     urgency: () => 0,
   };
 }
 
 // Behaves as a chart of the context, with data of its own.
 class RankMap {
+  /**
+   * @param {Page} page
+   * @param {ChartContext} context
+   */
   constructor(page, context) {
     this.page = page;
     this.context = context;
+    /** @type {string[]} */
     this.names = [];
     this.signal = RANK_MAP_SIGNALS[0];
     this.isBuilt = false;
     this.loaded = -Infinity;
+    /** @type {RankGrid | null} */
+    this.grid = null;
+    this.key = "";
+    this.receivedAt = 0;
+    this.shown = "";
+    this.shownNames = "";
+    this.isListening = false;
+    /** @type {number | undefined} */
+    this.drawnWidth = undefined;
+    /** @type {Span} */
+    this.limits = [0, 1];
+    this.unit = chartUnit(undefined, 0);
     this.select = choice("Signal of the ranks", [], (signal) => {
       this.signal = signal;
       this.loaded = -Infinity;
@@ -46,6 +70,7 @@ class RankMap {
     this.low = element("span");
     this.high = element("span");
     this.scale = container("span", "scale soft", this.low, element("i"), this.high);
+    /** @type {PlotElement} */
     this.plot = element("div", "", "plot");
     this.plot.setAttribute("role", "img");
     this.plot.setAttribute("aria-label", "Heat map of ranks");
@@ -73,11 +98,15 @@ class RankMap {
     this.#load(shown, key);
   }
 
+  /**
+   * @param {Span | null} range
+   * @param {string} key
+   */
   async #load(range, key) {
-    const query = new URLSearchParams({ signal: this.signal, columns: RANK_MAP_COLUMNS });
+    const query = new URLSearchParams({ signal: this.signal, columns: String(RANK_MAP_COLUMNS) });
     if (range) {
-      query.set("from", range[0]);
-      query.set("to", range[1]);
+      query.set("from", String(range[0]));
+      query.set("to", String(range[1]));
     }
     try {
       const grid = await this.page.source.getJson(`api/ranks?${query}`);
@@ -93,6 +122,7 @@ class RankMap {
     }
   }
 
+  /** @param {MaybePlotly} plotly */
   draw(plotly) {
     if (!this.grid) {
       this.refresh();
@@ -110,7 +140,7 @@ class RankMap {
     this.empty.hidden = isShown;
     if (!isShown) return;
     this.#showChoices(signals);
-    this.#summarise();
+    this.#summarise(this.grid);
     if (!plotly) {
       this.plot.hidden = true;
       return;
@@ -125,16 +155,18 @@ class RankMap {
     ]);
     if (this.isBuilt && shown === this.shown) return;
     this.shown = shown;
-    this.#drawPlot(plotly);
+    this.#drawPlot(plotly, this.grid);
     this.isBuilt = true;
   }
 
+  /** @param {MaybePlotly} plotly */
   destroy(plotly) {
     if (plotly && this.isBuilt) plotly.purge(this.plot);
     this.isBuilt = false;
     this.isListening = false;
   }
 
+  /** @param {string[]} signals */
   #showChoices(signals) {
     const names = [
       ...RANK_MAP_SIGNALS.filter((name) => signals.includes(name)),
@@ -153,21 +185,26 @@ class RankMap {
     this.select.value = this.signal;
   }
 
-  // The rank that differs most, in words.
-  #summarise() {
-    const { ranks, values, signal } = this.grid;
+  /**
+   * The rank that differs most, in words.
+   * @param {RankGrid} grid
+   */
+  #summarise({ ranks, values, signal }) {
     const known = values.map((row) => row.filter((value) => value !== null));
     const all = known.flat().sort((a, b) => a - b);
     const median = all[Math.floor(all.length / 2)] ?? 0;
     this.limits = [all[Math.floor(all.length * 0.01)] ?? 0, all[Math.ceil(all.length * 0.995) - 1] ?? 1];
     this.unit = chartUnit(RANK_MAP_UNITS[signal], Math.abs(this.limits[1]));
+    /** @param {number} value */
     const number = (value) => `${chartNumber(value * this.unit.factor)}${this.unit.name ? ` ${this.unit.name}` : ""}`;
     const means = known.map((row) => (row.length ? row.reduce((sum, value) => sum + value, 0) / row.length : median));
     const worst = means.reduce(
       (best, mean, index) => (Math.abs(mean - median) > Math.abs(means[best] - median) ? index : best),
       0,
     );
-    const text = `Rank ${ranks[worst]} differs most: ${number(means[worst])} on average, median of all ranks ${number(median)}.`;
+    const text =
+      `Rank ${ranks[worst]} differs most: ${number(means[worst])} on average, ` +
+      `median of all ranks ${number(median)}.`;
     setText(this.summary, text);
     setText(this.low, number(this.limits[0]));
     setText(this.high, number(this.limits[1]));
@@ -177,8 +214,11 @@ class RankMap {
     );
   }
 
-  #drawPlot(plotly) {
-    const { x, ranks, values } = this.grid;
+  /**
+   * @param {Plotly} plotly
+   * @param {RankGrid} grid
+   */
+  #drawPlot(plotly, { x, ranks, values }) {
     const { factor, name } = this.unit;
     const [low, high] = this.limits.map((value) => value * factor);
     const trace = {
@@ -211,14 +251,13 @@ class RankMap {
     plotDraw(plotly, this.plot, [trace], layout);
     if (this.isListening) return;
     this.isListening = true;
-    this.plot.on("plotly_relayout", (changes) => {
+    this.plot.on?.("plotly_relayout", (changes) => {
       const [start, end] = [changes["xaxis.range[0]"], changes["xaxis.range[1]"]];
       if (start === undefined || end === undefined) return;
-      const range = [start, end].map((step) =>
-        this.context.marks.position(plotValue(step, "step"), this.page.view.axis),
-      );
-      if (!range.includes(null)) this.context.zoom(range);
+      const steps = /** @type {Span} */ ([plotValue(start, "step"), plotValue(end, "step")]);
+      const range = this.context.marks.positions(steps, this.page.view.axis);
+      if (range) this.context.zoom(range);
     });
-    this.plot.on("plotly_doubleclick", () => this.context.zoom(null));
+    this.plot.on?.("plotly_doubleclick", () => this.context.zoom(null));
   }
 }

@@ -11,6 +11,10 @@ import {
   isNumber,
 } from "../dom.js";
 
+/**
+ * @param {Page} page
+ * @returns {Section<RunState>}
+ */
 export function createRanks(page) {
   const table = createTable("Ranks", [
     { title: "Rank", className: "right" },
@@ -51,12 +55,14 @@ export function createRanks(page) {
   };
 }
 
+/** @param {RunState} run */
 function downRanks(run) {
   return Object.entries(run.ranks ?? {})
     .filter(([, { up }]) => !up)
     .map(([rank]) => Number(rank));
 }
 
+/** @param {RunState} run */
 function ranksNote(run) {
   const down = downRanks(run);
   const count = Object.keys(run.ranks ?? {}).length + (run.ranks_hidden ?? 0);
@@ -64,11 +70,13 @@ function ranksNote(run) {
   return down.length && isActive(run) ? `${formatRanks(down)} down, of ${count}` : String(count);
 }
 
+/** @param {RankStack} stack */
 function stackElement(stack) {
   const ranks = `Rank${stack.ranks.length > 1 ? "s" : ""} ${formatRanks(stack.ranks)}`;
   return container("p", "soft", element("span", `${ranks}: `), element("code", stackText(stack)));
 }
 
+/** @param {RankStack} stack */
 function stackText({ frames, text }) {
   return Array.isArray(frames)
     ? frames.map((frame) => (typeof frame === "string" ? frame : Object.values(frame).join(":"))).join(" < ")

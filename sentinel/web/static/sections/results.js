@@ -12,7 +12,12 @@ import {
 } from "../dom.js";
 import { chartText } from "../charts/units.js";
 
+/**
+ * @param {ResultRow[]} results
+ * @returns {Section}
+ */
 export function createResults(results) {
+  /** @param {string} title */
   const right = (title) => ({ title, className: "right" });
   const table = createTable("Metrics", [
     { title: "Metric", className: "key" },
@@ -27,7 +32,10 @@ export function createResults(results) {
   const known = results.filter(({ last }) => last !== null);
   table.setRows(
     known.map((each) => {
-      // As JSON, a value that is not finite is a text.
+      /**
+       * As JSON, a value that is not finite is a text.
+       * @param {JsonNumber} value
+       */
       const text = (value) => (isNumber(value) || value === null ? chartText(value, each.unit) : "NaN");
       return [
         each.label,
@@ -54,9 +62,16 @@ export function createResults(results) {
   };
 }
 
-// The verdict in parts: what happened, when, why, and what to do.
+/**
+ * The verdict in parts: what happened, when, why, and what to do.
+ * @param {Verdict} verdict
+ */
 export function verdictElement(verdict) {
   const severity = healthClass(verdict.health);
+  /**
+   * @param {string} label
+   * @param {string | undefined} text
+   */
   const line = (label, text) => text && container("p", "", element("strong", `${label} `), textWithCode("span", text));
   return container(
     "section",

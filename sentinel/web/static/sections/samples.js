@@ -8,6 +8,7 @@ import {
   formatCount,
   formatNumber,
   formatPercent,
+  groupBy,
   isNumber,
   setAttributes,
   setText,
@@ -22,6 +23,7 @@ const SEARCH_DELAY_MS = 250;
 const REFRESH_SECONDS = 5;
 const REPEATED_SHARE = 0.2;
 
+/** @type {Option[]} */
 const SORTS = [
   ["newest", "Newest first"],
   ["highest", "Highest reward"],
@@ -29,10 +31,17 @@ const SORTS = [
   ["longest", "Longest"],
 ];
 
+/**
+ * @param {Page} page
+ * @returns {Section<RunState>}
+ */
 export function createSamples(page) {
+  /** @type {[number, number][]} */
   let steps = [];
+  /** @type {Sample[]} */
   let samples = [];
   // What the list can show in its order, and how much of it is there.
+  /** @type {(() => HTMLElement)[]} */
   let entries = [];
   let shownCount = 0;
   let hasOlder = false;
@@ -40,7 +49,8 @@ export function createSamples(page) {
   let other = "";
   let loadedAt = 0;
   let loadNumber = 0;
-  let searchTimer = 0;
+  /** @type {Timer | undefined} */
+  let searchTimer;
 
   const stepChoice = choice("Step", [], (value) => {
     chosen = value;
@@ -82,6 +92,7 @@ export function createSamples(page) {
       "`sentinel.log_samples(prompts=…, completions=…, rewards=…)`.",
   );
 
+  /** @param {1 | -1} direction */
   const stepBy = (direction) => {
     const index = Math.max(
       0,
@@ -92,6 +103,7 @@ export function createSamples(page) {
     load();
   };
   const fillSteps = () => {
+    /** @type {Option[]} */
     const options = steps.map(([step, count]) => [String(step), `Step ${formatNumber(step)} (${count})`]);
     replaceOptions(stepChoice, [["", "All steps"], ...options], chosen);
     replaceOptions(otherChoice, [["", "Compare with …"], ...options], other);
@@ -107,6 +119,7 @@ export function createSamples(page) {
       loadedAt = Date.now() / 1000;
       const [isComparing, words] = [Boolean(chosen && other), search.value.trim()];
       const limit = sort.value === "newest" ? PAGE_SIZE : SORTED_SAMPLES;
+      /** @type {[[number, number][], Sample[]]} */
       const [foundSteps, found] = await Promise.all([
         page.source.getJson("api/sample-steps"),
         isComparing ? [] : page.source.getJson(samplesPath(chosen, words, null, limit)),
@@ -116,7 +129,7 @@ export function createSamples(page) {
       steps = [...foundSteps].sort(([a], [b]) => b - a);
       // The answer has the oldest first.
       samples = [...found].reverse();
-      hasOlder = sort.value === "newest" && found.length >= PAGE_SIZE && samples.at(-1).id !== undefined;
+      hasOlder = sort.value === "newest" && found.length >= PAGE_SIZE && samples.at(-1)?.id !== undefined;
       const sorted = sortedSamples(samples, sort.value);
       entries = compared ?? sorted.map((sample, index) => () => sampleElement(sample, sorted[index - 1]));
       if (!entries.length && steps.length) entries = [() => element("p", "No sample contains these words.", "soft")];
@@ -137,8 +150,9 @@ export function createSamples(page) {
   const showMore = async () => {
     const number = loadNumber;
     if (shownCount && shownCount === entries.length && hasOlder) {
+      /** @type {Sample[]} */
       const found = await page.source
-        .getJson(samplesPath(chosen, search.value.trim(), samples.at(-1).id, PAGE_SIZE))
+        .getJson(samplesPath(chosen, search.value.trim(), samples.at(-1)?.id, PAGE_SIZE))
         .catch(() => []);
       if (number !== loadNumber) return;
       const next = [...found].reverse();
@@ -183,23 +197,38 @@ export function createSamples(page) {
   };
 }
 
+/**
+ * @param {string | number} step
+ * @param {string} search
+ * @param {number | null | undefined} before
+ * @param {number} limit
+ */
 function samplesPath(step, search, before, limit) {
-  const query = new URLSearchParams({ limit });
-  if (step) query.set("step", step);
+  const query = new URLSearchParams({ limit: String(limit) });
+  if (step) query.set("step", String(step));
   if (search) query.set("search", search);
-  if (isNumber(before)) query.set("before", before);
+  if (isNumber(before)) query.set("before", String(before));
   return `api/samples?${query}`;
 }
 
-// Whether new texts would take away what the user reads: something is selected, focused or expanded.
+/**
+ * Whether new texts would take away what the user reads: something is selected, focused or expanded.
+ * @param {HTMLElement} list
+ */
 function isBeingRead(list) {
+  const selection = getSelection();
   return (
     list.contains(document.activeElement) ||
     list.querySelector("[aria-expanded='true']") !== null ||
-    (!getSelection().isCollapsed && list.contains(getSelection().anchorNode))
+    (selection !== null && !selection.isCollapsed && list.contains(selection.anchorNode))
   );
 }
 
+/**
+ * @param {HTMLSelectElement} select
+ * @param {Option[]} options
+ * @param {string} value
+ */
 function replaceOptions(select, options, value) {
   const texts = options.map(([, text]) => text).join("\n");
   if (select.dataset.texts !== texts) {
@@ -209,13 +238,19 @@ function replaceOptions(select, options, value) {
   select.value = value;
 }
 
+/** @param {Sample} sample */
 function totalReward({ rewards = {} }) {
   const values = Object.values(rewards).filter(isNumber);
   return isNumber(rewards[""]) ? rewards[""] : values.length ? values.reduce((sum, each) => sum + each, 0) : null;
 }
 
+/**
+ * @param {Sample[]} samples
+ * @param {string} order
+ */
 function sortedSamples(samples, order) {
   if (order === "newest") return samples;
+  /** @type {Record<string, (sample: Sample) => number>} */
   const keys = {
     highest: (sample) => -(totalReward(sample) ?? -Infinity),
     lowest: (sample) => totalReward(sample) ?? Infinity,
@@ -224,6 +259,10 @@ function sortedSamples(samples, order) {
   return [...samples].sort((a, b) => keys[order](a) - keys[order](b));
 }
 
+/**
+ * @param {Sample} sample
+ * @param {Sample | undefined} previous
+ */
 function sampleElement(sample, previous) {
   const isSamePrompt = previous && previous.prompt === sample.prompt;
   return container(
@@ -235,6 +274,7 @@ function sampleElement(sample, previous) {
   );
 }
 
+/** @param {Sample} sample */
 function sampleFacts(sample) {
   const { share } = markRepetition(sample.completion);
   return container(
@@ -252,18 +292,25 @@ function sampleFacts(sample) {
   );
 }
 
-// For each prompt that was sampled at both steps, what makes its completions side by side.
+/**
+ * For each prompt that was sampled at both steps, what makes its completions side by side.
+ * @param {Source} source
+ * @param {number} step
+ * @param {number} other
+ * @param {string} search
+ * @returns {Promise<(() => HTMLElement)[]>}
+ */
 async function comparedEntries(source, step, other, search) {
   const [before, after] = [Math.min(step, other), Math.max(step, other)];
   if (before === after) return [() => element("p", "Choose two different steps.", "soft")];
+  /** @type {Sample[][]} */
   const [left, right] = await Promise.all(
     [before, after].map((each) => source.getJson(samplesPath(each, search, null, COMPARED_SAMPLES))),
   );
-  const byPrompt = new Map();
-  for (const sample of right) byPrompt.set(sample.prompt, [...(byPrompt.get(sample.prompt) ?? []), sample]);
+  const byPrompt = groupBy(right, ({ prompt }) => prompt);
   const pairs = left.flatMap((sample) => {
     const match = byPrompt.get(sample.prompt)?.shift();
-    return match ? [[sample, match]] : [];
+    return match ? [{ sample, match }] : [];
   });
   if (!pairs.length) {
     return [
@@ -274,9 +321,17 @@ async function comparedEntries(source, step, other, search) {
         ),
     ];
   }
-  return pairs.map((pair) => () => comparedElement(...pair));
+  return pairs.map(
+    ({ sample, match }) =>
+      () =>
+        comparedElement(sample, match),
+  );
 }
 
+/**
+ * @param {Sample} first
+ * @param {Sample} second
+ */
 function comparedElement(first, second) {
   const [deleted, inserted] = diffElements(first.completion, second.completion);
   return container(

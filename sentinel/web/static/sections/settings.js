@@ -10,6 +10,7 @@ import {
   setAttributes,
 } from "../dom.js";
 
+/** @returns {Section<RunState>} */
 export function createSettings() {
   const filter = setAttributes(element("input", "", "input"), {
     type: "search",
@@ -21,6 +22,7 @@ export function createSettings() {
   const none = element("p", "No name or value contains this.", "soft");
   const patches = createTable("Patches", ["Integration", "Status", "Ranks"]);
   const patchHeading = element("h3", "Patches", "group");
+  /** @type {[string, Setting][]} */
   let entries = [];
   const show = () => {
     const words = filter.value.toLowerCase();

@@ -12,6 +12,10 @@ import {
 import { createLoader } from "../loading.js";
 import { chartContext } from "../charts/context.js";
 
+/**
+ * @param {Page} page
+ * @returns {Section<RunState>}
+ */
 export function createSignals(page) {
   const table = createTable("Signals", [
     "Signal",
@@ -50,8 +54,10 @@ export function createSignals(page) {
       }
     },
   });
+  /** @param {RunState} run */
   const hidden = (run) =>
     [...others].filter(([name]) => stateNames(name).every((each) => !(each in run.signals) && !(each in run.logged)));
+  /** @param {RunState} run */
   const show = (run) => {
     const rows = [
       ...latestValues(run.signals).map(([name, { value, unit, help, min, max, worst_rank: worst }]) => [
@@ -87,21 +93,36 @@ export function createSignals(page) {
   };
 }
 
-// The names that a signal can have in the state, which has no control characters in them.
+/**
+ * The names that a signal can have in the state, which has no control characters in them.
+ * @param {string} name
+ */
 function stateNames(name) {
   return [name, name.replace(/^eval\//, "eval_"), name.normalize("NFC").replace(/\p{C}/gu, "")];
 }
 
-// The axis of charts is no value; logs have it in each row.
+/**
+ * The axis of charts is no value; logs have it in each row.
+ * @template T
+ * @param {Record<string, T>} values
+ */
 function latestValues(values) {
   return Object.entries(values).filter(([name]) => !["global_step", "step", "time"].includes(name));
 }
 
-// JSON has no NaN: such values are texts.
+/**
+ * JSON has no NaN: such values are texts.
+ * @param {number | string | null} value
+ */
 function latestText(value) {
   return value === "nan" ? "NaN" : value;
 }
 
+/**
+ * @param {Map<string, HTMLElement>} names
+ * @param {string} name
+ * @param {string | undefined} help
+ */
 function signalName(names, name, help) {
   if (!names.has(name)) {
     const node = setAttributes(element("span", name), { title: help, "data-signal": name, tabindex: -1 });

@@ -1,7 +1,8 @@
 // Dialogs that acknowledge a case or silence detectors.
-import { button, container, element, recall, remember, setAttributes, showToast } from "../dom.js";
+import { button, container, element, errorMessage, recall, remember, setAttributes, showToast } from "../dom.js";
 import { openDialog } from "../dialog.js";
 
+/** @type {Option[]} */
 const SILENCE_CHOICES = [
   ["30m", "30 minutes"],
   ["1h", "1 hour"],
@@ -10,18 +11,29 @@ const SILENCE_CHOICES = [
   ["7d", "7 days"],
 ];
 
-// Send a request that changes the run; what went wrong is shown, too.
+/**
+ * Send a request that changes the run; what went wrong is shown, too.
+ * @param {RunSource} source
+ * @param {string} path
+ * @param {object} body
+ * @param {string} done
+ */
 export async function sendSuppression(source, path, body, done) {
   try {
     await source.post(path, body);
     showToast(done);
     return "";
   } catch (error) {
-    showToast(error.message);
-    return error.message;
+    showToast(errorMessage(error));
+    return errorMessage(error);
   }
 }
 
+/**
+ * @param {RunSource} source
+ * @param {string} subject
+ * @param {string} incident
+ */
 export function openAcknowledgeDialog(source, subject, incident) {
   const author = authorField();
   const comment = textField("Comment", "textarea");
@@ -40,8 +52,14 @@ export function openAcknowledgeDialog(source, subject, incident) {
   });
 }
 
+/**
+ * @param {RunSource} source
+ * @param {string[]} detectors
+ */
 export function openSilenceDialog(source, detectors) {
-  const what = selectField("Notifications of", [...detectors.map((name) => [name, name]), ["", "all detectors"]]);
+  /** @type {Option[]} */
+  const choices = detectors.map((name) => [name, name]);
+  const what = selectField("Notifications of", [...choices, ["", "all detectors"]]);
   const duration = selectField("For", SILENCE_CHOICES);
   const author = authorField();
   const comment = textField("Comment", "textarea");
@@ -61,6 +79,7 @@ export function openSilenceDialog(source, detectors) {
   });
 }
 
+/** @param {FormDialog} form */
 export function openFormDialog({ title, text, fields, submitText, submit, done }) {
   const error = setAttributes(element("p", "", "error"), { role: "alert" });
   const send = setAttributes(
@@ -90,7 +109,7 @@ export function openFormDialog({ title, text, fields, submitText, submit, done }
       dialog.close();
       showToast(done);
     } catch (problem) {
-      error.textContent = problem.message;
+      error.textContent = errorMessage(problem);
     }
     send.disabled = false;
   });
@@ -98,16 +117,29 @@ export function openFormDialog({ title, text, fields, submitText, submit, done }
 
 let fieldCount = 0;
 
+/**
+ * @param {string} text
+ * @param {FormField["input"]} input
+ * @returns {FormField}
+ */
 function labelledField(text, input) {
   input.id = `field-${++fieldCount}`;
   const label = setAttributes(element("label", text), { for: input.id });
   return { element: container("div", "field", label, input), input };
 }
 
+/**
+ * @param {string} text
+ * @param {"input" | "textarea"} [tag]
+ */
 export function textField(text, tag = "input") {
   return labelledField(text, setAttributes(element(tag, "", "input"), { maxlength: tag === "input" ? 80 : 500 }));
 }
 
+/**
+ * @param {string} text
+ * @param {Option[]} options
+ */
 function selectField(text, options) {
   const input = element("select", "", "input");
   input.append(...options.map(([value, title]) => setAttributes(element("option", title), { value })));
@@ -121,6 +153,7 @@ export function authorField() {
   return field;
 }
 
+/** @param {FormField} field */
 export function rememberedAuthor(field) {
   const author = field.input.value.trim();
   remember("author", author || null);

@@ -6,12 +6,18 @@ const PHRASE_WORDS = 4;
 const MIN_REPETITIONS = 3;
 const MAX_DIFF_WORDS = 1500;
 
-// A text with its repeated phrases marked; `limit` characters of it are shown at first.
+/**
+ * A text with its repeated phrases marked; `limit` characters of it are shown at first.
+ * @param {string} text
+ * @param {string} className
+ * @param {number} [limit]
+ */
 export function textElement(text, className, limit = COLLAPSED_CHARS) {
   const { pieces } = markRepetition(text);
   const node = element("div", "", `generated ${className}`.trim());
   const body = element("pre", "", "generated-text");
   const isLong = text.length > limit * 1.2;
+  /** @param {boolean} isWhole */
   const show = (isWhole) => body.replaceChildren(...piecesUpTo(pieces, isWhole ? Infinity : limit).map(pieceElement));
   show(!isLong);
   node.append(body);
@@ -31,10 +37,16 @@ export function textElement(text, className, limit = COLLAPSED_CHARS) {
   return node;
 }
 
+/** @param {TextPiece} piece */
 function pieceElement({ text, isRepeated }) {
   return isRepeated ? element("mark", text) : document.createTextNode(text);
 }
 
+/**
+ * @param {TextPiece[]} pieces
+ * @param {number} limit
+ * @returns {TextPiece[]}
+ */
 function piecesUpTo(pieces, limit) {
   const shown = [];
   let length = 0;
@@ -48,12 +60,19 @@ function piecesUpTo(pieces, limit) {
   return shown;
 }
 
+/**
+ * @param {string} text
+ * @returns {string[]}
+ */
 function splitWords(text) {
   return text.match(/\s+|[\p{L}\p{N}_]+|[^\s\p{L}\p{N}_]/gsu) ?? [];
 }
 
-// The text in pieces: those in a phrase of four words that occurs three times are repeated.
-// `share` is the part of its words that are.
+/**
+ * The text in pieces: those in a phrase of four words that occurs three times are repeated.
+ * `share` is the part of its words that are.
+ * @param {string} text
+ */
 export function markRepetition(text) {
   const parts = splitWords(text);
   const words = parts.flatMap((part, index) => (part.trim() ? [{ word: part.toLowerCase(), index }] : []));
@@ -78,6 +97,7 @@ export function markRepetition(text) {
     // The space between two repeated words belongs to the phrase.
     if (repeated.has(number + 1)) for (let k = words[number].index + 1; k < words[number + 1].index; k++) marked.add(k);
   }
+  /** @type {TextPiece[]} */
   const pieces = [];
   parts.forEach((part, index) => {
     const isRepeated = marked.has(index);
@@ -88,7 +108,11 @@ export function markRepetition(text) {
   return { pieces, share: words.length ? repeated.size / words.length : 0 };
 }
 
-// Two elements that show what of `before` is not in `after` and the other way round.
+/**
+ * Two elements that show what of `before` is not in `after` and the other way round.
+ * @param {string} before
+ * @param {string} after
+ */
 export function diffElements(before, after) {
   const [left, right] = [splitWords(before), splitWords(after)];
   if (left.length > MAX_DIFF_WORDS || right.length > MAX_DIFF_WORDS) {
@@ -109,9 +133,15 @@ export function diffElements(before, after) {
   ];
 }
 
+/**
+ * @param {string[]} parts
+ * @param {number[]} common
+ * @param {"del" | "ins"} tag
+ */
 function diffSide(parts, common, tag) {
   const same = new Set(common);
   const body = element("pre", "", "generated-text");
+  /** @type {string[]} */
   let run = [];
   let isSame = true;
   const flush = () => {
@@ -129,7 +159,12 @@ function diffSide(parts, common, tag) {
   return container("div", "generated", body);
 }
 
-// Pairs of indices of the longest common subsequence.
+/**
+ * Pairs of indices of the longest common subsequence.
+ * @param {string[]} left
+ * @param {string[]} right
+ * @returns {[number, number][]}
+ */
 function commonParts(left, right) {
   const width = right.length + 1;
   const lengths = new Uint16Array((left.length + 1) * width);
@@ -141,6 +176,7 @@ function commonParts(left, right) {
           : Math.max(lengths[(i + 1) * width + j], lengths[i * width + j + 1]);
     }
   }
+  /** @type {[number, number][]} */
   const pairs = [];
   for (let i = 0, j = 0; i < left.length && j < right.length;) {
     if (left[i] === right[j]) pairs.push([i++, j++]);

@@ -1,7 +1,8 @@
 // Which detectors fired when: one row per detector that had incidents.
-import { container, element, emptyState, formatDate, severityClass } from "../dom.js";
+import { container, element, emptyState, focusedElement, formatDate, severityClass } from "../dom.js";
 import { createLoadingState } from "../loading.js";
 import { chartContext } from "../charts/context.js";
+import { intervalEnd, intervalStart } from "../charts/marks.js";
 import { chartNumber } from "../charts/units.js";
 
 const TIMELINE_TICKS = 5;
@@ -25,6 +26,10 @@ const TIMELINE_SECONDS = [
 ];
 const TIMELINE_MIN_PERCENT = 0.4;
 
+/**
+ * @param {Page} page
+ * @returns {Section<RunState>}
+ */
 export function createTimeline(page) {
   const context = chartContext(page);
   const rows = element("div", "", "timeline");
@@ -64,10 +69,13 @@ export function createTimeline(page) {
     const text = JSON.stringify([place, range, detectors, context.marks.events.length]);
     if (text === shown) return;
     shown = text;
-    const focused = rows.contains(document.activeElement) ? document.activeElement.dataset.interval : "";
+    const active = focusedElement();
+    const focused = rows.contains(active) ? active?.dataset.interval : "";
     const saves = context.marks.events
       .filter(({ event }) => event === "save")
-      .map((event) => timelineShare(event[place], range))
+      .map((event) => event[place])
+      .filter((at) => at !== null)
+      .map((at) => timelineShare(at, range))
       .filter((share) => share >= 0 && share <= 1);
     rows.replaceChildren(
       ...detectors.map((detector) => timelineRow(detector, place, range, page, context)),
@@ -88,11 +96,20 @@ export function createTimeline(page) {
   };
 }
 
-// What is shown: the range of the charts, else from the start of the run to its end.
+/**
+ * What is shown: the range of the charts, else from the start of the run to its end.
+ * @param {Page} page
+ * @param {ChartContext} context
+ * @param {"step" | "time"} place
+ * @param {DetectorIntervals[]} detectors
+ * @returns {Span}
+ */
 function timelineRange({ view }, { store, marks }, place, detectors) {
   if (view.range && view.axis === place) return view.range;
   const ends = [
-    ...detectors.flatMap(({ intervals }) => intervals.flatMap((each) => [each[`from_${place}`], each[`to_${place}`]])),
+    ...detectors.flatMap(({ intervals }) =>
+      intervals.flatMap((each) => [intervalStart(each, place), intervalEnd(each, place)]),
+    ),
     ...marks.events.map((event) => event[place]),
     ...(store.axis === place && store.domain ? store.domain : []),
   ].filter((value) => typeof value === "number");
@@ -101,16 +118,28 @@ function timelineRange({ view }, { store, marks }, place, detectors) {
   return last > first ? [first, last] : [first, first + 1];
 }
 
+/**
+ * @param {number} value
+ * @param {Span} range
+ */
 function timelineShare(value, [start, end]) {
   return (value - start) / (end - start);
 }
 
+/**
+ * @param {DetectorIntervals} row
+ * @param {"step" | "time"} place
+ * @param {Span} range
+ * @param {Page} page
+ * @param {ChartContext} context
+ */
 function timelineRow({ detector, intervals }, place, range, page, context) {
   const lane = element("div", "", "lane");
   lane.setAttribute("role", "cell");
   for (const interval of intervals) {
-    const from = Math.max(0, timelineShare(interval[`from_${place}`], range));
-    const to = Math.min(1, interval[`to_${place}`] === null ? 1 : timelineShare(interval[`to_${place}`], range));
+    const [start, stop] = [intervalStart(interval, place), intervalEnd(interval, place)];
+    const from = Math.max(0, timelineShare(start, range));
+    const to = Math.min(1, stop === null ? 1 : timelineShare(stop, range));
     if (from > 1 || to < 0) continue;
     const bar = element("button", "", `state ${severityClass(interval)} ${interval.state}`);
     bar.type = "button";
@@ -119,18 +148,15 @@ function timelineRow({ detector, intervals }, place, range, page, context) {
     bar.style.left = `${Math.min(from * 100, 100 - width)}%`;
     bar.style.width = `${width}%`;
     const end = interval.to_step === null ? "now" : interval.to_step;
-    bar.setAttribute(
-      "aria-label",
-      `${detector}: ${interval.severity}, ${interval.state}, step ${interval.from_step} to ${end}`,
-    );
-    bar.title = bar.getAttribute("aria-label");
+    bar.title = `${detector}: ${interval.severity}, ${interval.state}, step ${interval.from_step} to ${end}`;
+    bar.setAttribute("aria-label", bar.title);
     if (width > 12)
       bar.append(element("span", `${interval.severity}${interval.state === "firing" ? "" : `, ${interval.state}`}`));
     bar.addEventListener("click", () => {
       if (!["step", "time"].includes(page.view.axis)) return;
-      const [first, last] = [interval[`from_${place}`], interval[`to_${place}`] ?? range[1]];
-      const margin = Math.max(last - first, place === "step" ? 20 : 60);
-      context.zoom([Math.max(first - margin, 0), last + margin]);
+      const last = stop ?? range[1];
+      const margin = Math.max(last - start, place === "step" ? 20 : 60);
+      context.zoom([Math.max(start - margin, 0), last + margin]);
     });
     lane.append(bar);
   }
@@ -141,6 +167,11 @@ function timelineRow({ detector, intervals }, place, range, page, context) {
   return row;
 }
 
+/**
+ * @param {"step" | "time"} place
+ * @param {Span} range
+ * @param {number[]} saves
+ */
 function timelineAxis(place, range, saves) {
   const axis = element("div", "", "lane axis");
   axis.setAttribute("aria-hidden", "true");
@@ -162,17 +193,26 @@ function timelineAxis(place, range, saves) {
   return container("div", "timeline-row", element("div", place === "time" ? "time (UTC)" : place, "name soft"), axis);
 }
 
-// Round positions of ticks.
+/**
+ * Round positions of ticks.
+ * @param {Span} range
+ * @param {string} place
+ */
 function timelineTicks([start, end], place) {
   const rough = (end - start) / TIMELINE_TICKS;
   const sizes =
     place === "time" ? TIMELINE_SECONDS : [1, 2, 5, 10].map((digit) => digit * 10 ** Math.floor(Math.log10(rough)));
-  const step = [...sizes, sizes[sizes.length - 1] * 10].find((size) => size >= rough * 0.7);
+  const largest = sizes[sizes.length - 1] * 10;
+  const step = sizes.find((size) => size >= rough * 0.7) ?? largest;
   const ticks = [];
   for (let value = Math.ceil(start / step) * step; value <= end; value += step) ticks.push(value);
   return ticks;
 }
 
+/**
+ * @param {number} value
+ * @param {Span} range
+ */
 function timelineClock(value, [start, end]) {
   const text = formatDate(value);
   return end - start > 2 * 86400 ? text.slice(5, 16) : end - start < 600 ? text.slice(11, 19) : text.slice(11, 16);

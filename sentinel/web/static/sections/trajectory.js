@@ -1,5 +1,14 @@
 // The path of the weights: in a plane, the loss along it, and the distances that it covers.
-import { container, element, formatCount, formatNumber, formatPercent, isNumber, setText } from "../dom.js";
+import {
+  container,
+  element,
+  errorMessage,
+  formatCount,
+  formatNumber,
+  formatPercent,
+  isNumber,
+  setText,
+} from "../dom.js";
 import { chartContext } from "../charts/context.js";
 import { PlotChart } from "../charts/plot_chart.js";
 import { linesPicture, pathsPicture } from "../charts/lines.js";
@@ -14,14 +23,26 @@ const PATH_DISTANCES = [
   ["distance_travelled", "travelled"],
 ];
 
-// The paths in stored data, whatever these are. Throws an Error whose message is for people.
+/**
+ * The paths in stored data, whatever these are. Throws an Error whose message is for people.
+ * @param {StoredJson} data
+ * @returns {PathPlane}
+ */
 export function readPaths(data) {
+  /** @type {StoredJson[]} */
   const runs = Array.isArray(data.runs)
-    ? data.runs.filter((each) => each !== null && typeof each === "object").slice(0, PATH_MAX_RUNS)
+    ? data.runs
+        .filter((/** @type {StoredJson} */ each) => each !== null && typeof each === "object")
+        .slice(0, PATH_MAX_RUNS)
     : [];
   const paths = runs
     .map((stored) => {
+      /** @type {StoredJson[]} */
       const steps = Array.isArray(stored.steps) ? stored.steps : [];
+      /**
+       * @param {StoredJson} values
+       * @returns {Values | null}
+       */
       const column = (values) =>
         Array.isArray(values) && values.length === steps.length
           ? values.map((value) => (isNumber(value) ? value : null))
@@ -30,16 +51,24 @@ export function readPaths(data) {
       if (!x || !y || !steps.every(isNumber) || steps.length > PATH_MAX_POINTS)
         throw new Error("The stored trajectory is damaged: its sizes do not match.");
       const known = steps.map((_, index) => x[index] !== null && y[index] !== null);
-      const keep = (values) => values && values.filter((_, index) => known[index]);
-      const distances = Object.fromEntries(
-        PATH_DISTANCES.map(([key]) => [key, keep(column(stored[key]))]).filter(([, values]) => values),
-      );
+      /**
+       * @template T
+       * @param {T[]} values
+       * @returns {T[]}
+       */
+      const keep = (values) => values.filter((_, index) => known[index]);
+      /** @type {Record<string, Values>} */
+      const distances = {};
+      for (const [key] of PATH_DISTANCES) {
+        const values = column(stored[key]);
+        if (values) distances[key] = keep(values);
+      }
       return {
         name: String(stored.name ?? ""),
         steps: keep(steps),
-        x: keep(x),
-        y: keep(y),
-        loss: keep(column(stored.loss)) ?? keep(steps.map(() => null)),
+        x: keep(x).filter(isNumber),
+        y: keep(y).filter(isNumber),
+        loss: keep(column(stored.loss) ?? steps.map(() => null)),
         distances,
         straightness: isNumber(stored.straightness) ? stored.straightness : null,
         // Without it, distances are absolute.
@@ -50,7 +79,9 @@ export function readPaths(data) {
   if (!paths.length) throw new Error("The stored trajectory has no points.");
   return {
     paths,
-    explained: (Array.isArray(data.explained) ? data.explained : []).map((value) => (isNumber(value) ? value : null)),
+    explained: (Array.isArray(data.explained) ? data.explained : []).map((/** @type {StoredJson} */ value) =>
+      isNumber(value) ? value : null,
+    ),
     reference:
       data.reference && isNumber(data.reference.x) && isNumber(data.reference.y)
         ? { x: data.reference.x, y: data.reference.y }
@@ -61,13 +92,22 @@ export function readPaths(data) {
   };
 }
 
-// `refresh()` shows the note again. Returns { element, show(items), note() }.
+/**
+ * `refresh()` shows the note again. Returns { element, show(items), note() }.
+ * @param {InsightPage} page
+ * @param {() => void} refresh
+ * @returns {InsightView}
+ */
 export function createTrajectories(page, refresh) {
   const view = new TrajectoryView(page, refresh);
   return { element: view.element, show: (items) => view.choice.set(items), note: () => view.note };
 }
 
 class TrajectoryView {
+  /**
+   * @param {InsightPage} page
+   * @param {() => void} refresh
+   */
   constructor(page, refresh) {
     this.page = page;
     this.refresh = refresh;
@@ -89,6 +129,7 @@ class TrajectoryView {
     );
   }
 
+  /** @param {InsightItem} item */
   async #load(item) {
     this.item = item;
     try {
@@ -116,7 +157,7 @@ class TrajectoryView {
       setText(this.problem, "");
     } catch (error) {
       if (item !== this.item) return;
-      setText(this.problem, error.message);
+      setText(this.problem, errorMessage(error));
       setText(this.summary, "");
       this.note = "cannot be read";
     }
@@ -128,6 +169,7 @@ class TrajectoryView {
 
 // The plane, and beside it loss and distances.
 export class PathCharts {
+  /** @param {ChartContext} context */
   constructor(context) {
     this.plane = new PlotChart(context, { title: "Path in the plane", className: "path" });
     this.loss = new PlotChart(context, { title: "Loss along the path" });
@@ -135,17 +177,27 @@ export class PathCharts {
     this.side = container("div", "insight-side charts-column", this.loss.element, this.distance.element);
     this.element = container("div", "insight-body", this.plane.element, this.side);
     this.context = context;
+    this.key = "";
+    /** @type {ColoredPath[]} */
+    this.paths = [];
     context.listeners.add(() => this.#drawSteps());
   }
 
-  // Show paths with a `color`, in a plane with the shares of the movement that its axes explain.
+  /**
+   * Show paths with a `color`, in a plane with the shares of the movement that its axes explain.
+   * @param {ColoredPath[]} paths
+   * @param {PathPlane} plane
+   */
   show(paths, { explained, reference }) {
     this.paths = paths;
+    /** @param {number} index */
     const share = (index) =>
       isNumber(explained[index]) ? ` (${formatPercent(explained[index])} of the movement), L2` : "";
     this.plane.show(
       pathsPicture(paths, {
-        title: `Path of the weights in the plane of its first two principal components${paths.length > 1 ? `, of ${formatCount(paths.length, "run")}` : ""}`,
+        title:
+          "Path of the weights in the plane of its first two principal components" +
+          (paths.length > 1 ? `, of ${formatCount(paths.length, "run")}` : ""),
         axes: [`first component${share(0)}`, `second component${share(1)}`],
         reference,
       }),
@@ -153,11 +205,14 @@ export class PathCharts {
     this.#drawSteps(true);
   }
 
-  // The charts over steps show the range of all charts.
+  /**
+   * The charts over steps show the range of all charts.
+   * @param {boolean} [isNew]
+   */
   #drawSteps(isNew = false) {
     const range = this.context.shownSteps();
     const key = JSON.stringify(range);
-    if (!this.paths || (!isNew && key === this.key)) return;
+    if (!this.paths.length || (!isNew && key === this.key)) return;
     this.key = key;
     const losses = this.paths.filter(({ loss }) => loss.some((value) => value !== null));
     this.loss.element.hidden = !losses.length;
@@ -195,7 +250,12 @@ export class PathCharts {
   }
 }
 
+/**
+ * @param {WeightPath} path
+ * @param {boolean} isNamed
+ */
 function pathSummary({ name, distances, straightness, steps, isRelative }, isNamed) {
+  /** @param {string} key */
   const last = (key) => {
     const value = distances[key]?.filter((each) => each !== null).pop();
     return value === undefined
@@ -218,5 +278,6 @@ function pathSummary({ name, distances, straightness, steps, isRelative }, isNam
     parts.length > 1 ? `${parts.slice(0, -1).join(", ")}, and ${parts[parts.length - 1]}` : (parts[0] ?? "have moved");
   const straight =
     straightness === null ? "" : ` The straightness of the path is ${straightness.toFixed(2)} (1 is a straight line).`;
-  return `At step ${formatNumber(steps[steps.length - 1])}, the weights${isNamed ? ` of ${name}` : ""} ${text}.${straight}`;
+  const weights = `the weights${isNamed ? ` of ${name}` : ""}`;
+  return `At step ${formatNumber(steps[steps.length - 1])}, ${weights} ${text}.${straight}`;
 }

@@ -1,7 +1,7 @@
 // Pictures of the importance of settings: bars with intervals, partial dependence, and the runs as
 // lines over the axes of their settings.
 import { formatNumber, isNumber } from "../dom.js";
-import { PLOT_SCALE, plotFade, plotText } from "./plot.js";
+import { PLOT_SCALE, plotExtent, plotFade, plotFont, plotHoverLabel, plotText } from "./plot.js";
 import { chartNumber } from "./units.js";
 
 // Axes of settings that stand beside each other; more cannot be told apart.
@@ -11,8 +11,16 @@ const PARALLEL_COLORS = 12;
 const PARALLEL_NOT_SET = -0.12;
 const IMPORTANCE_NAME_CHARS = 26;
 
-// A result as of `sentinel.insight.importance`, in which anything may be missing or wrong.
+/**
+ * A result as of `sentinel.insight.importance`, in which anything may be missing or wrong.
+ * @param {StoredJson} data
+ * @returns {ImportanceResult}
+ */
 export function readImportance(data) {
+  /**
+   * @param {StoredJson} value
+   * @returns {StoredJson[]}
+   */
   const list = (value) => (Array.isArray(value) ? value : []);
   const settings = list(data.settings)
     .filter((each) => each && typeof each.name === "string")
@@ -32,10 +40,15 @@ export function readImportance(data) {
   };
 }
 
+/**
+ * @param {StoredJson} each
+ * @returns {SettingImportance}
+ */
 function readSetting(each) {
   const curve = each.partial_dependence;
   const lists = curve && ["x", "y", "low", "high"].map((key) => curve[key]);
-  const isCurve = lists && lists.every((list) => Array.isArray(list) && list.length === lists[0].length);
+  const isCurve =
+    lists && lists.every((/** @type {StoredJson} */ list) => Array.isArray(list) && list.length === lists[0].length);
   const same = Array.isArray(each.same_as) ? each.same_as.map(String) : [];
   return {
     ...each,
@@ -45,16 +58,19 @@ function readSetting(each) {
   };
 }
 
-// A value of a setting as text.
+/**
+ * A value of a setting as text.
+ * @param {Setting} value
+ */
 export function settingText(value) {
   if (value === null || value === undefined) return "not set";
   return isNumber(value) ? chartNumber(value) : String(value);
 }
 
-function importanceFont(colors) {
-  return { color: colors.soft, size: 11, family: "system-ui, sans-serif" };
-}
-
+/**
+ * @param {PlotSize} size
+ * @param {PlotLayout} changes
+ */
 function importanceLayout({ width, height, colors }, changes) {
   return {
     width,
@@ -62,33 +78,35 @@ function importanceLayout({ width, height, colors }, changes) {
     autosize: false,
     showlegend: false,
     hovermode: "closest",
-    font: importanceFont(colors),
+    font: plotFont(colors),
     margin: { l: 52, r: 12, t: 8, b: 26, pad: 0 },
     paper_bgcolor: "rgba(0,0,0,0)",
     plot_bgcolor: "rgba(0,0,0,0)",
     dragmode: false,
-    hoverlabel: {
-      bgcolor: colors.surface,
-      bordercolor: colors.edge,
-      font: { ...importanceFont(colors), color: colors.text },
-      align: "left",
-      namelength: -1,
-    },
+    hoverlabel: plotHoverLabel(colors),
     ...changes,
   };
 }
 
+/** @param {string} name */
 function shortName(name) {
   return name.length > IMPORTANCE_NAME_CHARS ? `${name.slice(0, IMPORTANCE_NAME_CHARS - 1)}…` : name;
 }
 
-// Bars of a value with its interval, one per setting, from top to bottom. `keys` names the value and
-// the ends of its interval.
+/**
+ * Bars of a value with its interval, one per setting, from top to bottom. `keys` names the value and
+ * the ends of its interval.
+ * @param {SettingImportance[]} settings
+ * @param {[ImportanceKey, ImportanceKey, ImportanceKey]} keys
+ * @param {string} label
+ * @returns {Picture}
+ */
 export function barPicture(settings, keys, label) {
   const [value, low, high] = keys;
   const shown = settings.filter((each) => isNumber(each[value]));
   return (size) => {
     const { colors } = size;
+    /** @param {SettingImportance} setting */
     const isSure = ({ [low]: least, [high]: most }) => least > 0 || most < 0;
     const values = shown.map((each) => each[value]);
     const ends = shown.flatMap((each) => [each[low], each[high], each[value]]).filter(isNumber);
@@ -118,7 +136,8 @@ export function barPicture(settings, keys, label) {
           },
           text: shown.map(
             (each) =>
-              `${plotText(each.label)}<br>${each[value].toFixed(3)} (${each[low].toFixed(3)} to ${each[high].toFixed(3)})`,
+              `${plotText(each.label)}<br>` +
+              `${each[value].toFixed(3)} (${each[low].toFixed(3)} to ${each[high].toFixed(3)})`,
           ),
           textposition: "none",
           hovertemplate: "%{text}<extra></extra>",
@@ -149,29 +168,37 @@ export function barPicture(settings, keys, label) {
   };
 }
 
-// How the outcome depends on one setting, with the band of its interval.
+/**
+ * How the outcome depends on one setting, with the band of its interval.
+ * @param {ExplainedSetting} setting
+ * @param {Span} limits
+ * @param {string} outcome
+ * @returns {Picture}
+ */
 export function dependencePicture(setting, limits, outcome) {
   return (size) => {
     const { colors } = size;
     const color = colors.series[0];
     const { x, y, low, high } = setting.curve;
     const places = x.map((_, index) => index).filter((index) => isNumber(y[index]));
+    /** @param {number} index */
     const text = (index) =>
-      `${plotText(setting.name)} ${plotText(settingText(x[index]))}<br>${plotText(outcome)} ${chartNumber(y[index])} (${chartNumber(low[index])} to ${chartNumber(high[index])})`;
+      `${plotText(setting.name)} ${plotText(settingText(x[index]))}<br>` +
+      `${plotText(outcome)} ${chartNumber(y[index])} (${chartNumber(low[index])} to ${chartNumber(high[index])})`;
     const isNumeric = setting.kind === "number";
     const traces = isNumeric ? curveTraces(setting, places, color, text) : levelTraces(setting, places, color, text);
-    const levels = places.map((index) => index);
     const xaxis = isNumeric
       ? setting.isLog
         ? { type: "log", ...logDecades(x.filter(isNumber)) }
         : { nticks: 5, exponentformat: "e" }
       : {
-          tickvals: levels,
+          tickvals: places,
           ticktext: places.map((index) => plotText(shortName(settingText(x[index])).slice(0, 12))),
           range: [-0.5, x.length - 0.5],
         };
+    const extent = plotExtent(places.map((index) => y[index])) ?? [NaN, NaN];
     return {
-      label: `${outcome} by ${setting.name}: from ${chartNumber(Math.min(...places.map((index) => y[index])))} to ${chartNumber(Math.max(...places.map((index) => y[index])))}`,
+      label: `${outcome} by ${setting.name}: from ${chartNumber(extent[0])} to ${chartNumber(extent[1])}`,
       traces,
       layout: importanceLayout(size, {
         xaxis: { fixedrange: true, showgrid: false, zeroline: false, ticks: "", ...xaxis },
@@ -181,8 +208,11 @@ export function dependencePicture(setting, limits, outcome) {
   };
 }
 
-// Ticks at the powers of ten. plotly.js would write them with an inline style, which the policy
-// refuses.
+/**
+ * Ticks at the powers of ten. plotly.js would write them with an inline style, which the policy
+ * refuses.
+ * @param {number[]} values
+ */
 function logDecades(values) {
   const [first, last] = [Math.log10(Math.min(...values)), Math.log10(Math.max(...values))];
   const tickvals = [];
@@ -191,10 +221,20 @@ function logDecades(values) {
   return { tickvals: shown, ticktext: shown.map((value) => chartNumber(Number(value.toPrecision(2)))) };
 }
 
+/**
+ * @param {ExplainedSetting} setting
+ * @param {number[]} places
+ * @param {string} color
+ * @param {(index: number) => string} text
+ */
 function curveTraces(setting, places, color, text) {
   const { x, y, low, high } = setting.curve;
   const on = places.filter((index) => isNumber(x[index]));
-  const line = (values, more) => ({
+  /**
+   * @param {(number | null)[]} values
+   * @param {PlotTrace} [more]
+   */
+  const line = (values, more = {}) => ({
     type: "scatter",
     mode: "lines",
     x: on.map((index) => x[index]),
@@ -231,6 +271,12 @@ function curveTraces(setting, places, color, text) {
   return traces;
 }
 
+/**
+ * @param {ExplainedSetting} setting
+ * @param {number[]} places
+ * @param {string} color
+ * @param {(index: number) => string} text
+ */
 function levelTraces(setting, places, color, text) {
   const { y, low, high } = setting.curve;
   return [
@@ -255,7 +301,11 @@ function levelTraces(setting, places, color, text) {
   ];
 }
 
-// Lowest and highest value of all curves, so that they can be compared.
+/**
+ * Lowest and highest value of all curves, so that they can be compared.
+ * @param {ExplainedSetting[]} settings
+ * @returns {Span}
+ */
 export function dependenceLimits(settings) {
   const values = settings.flatMap(({ curve }) => [...curve.low, ...curve.high]).filter(isNumber);
   const [low, high] = [Math.min(...values), Math.max(...values)];
@@ -263,7 +313,10 @@ export function dependenceLimits(settings) {
   return [low - pad, high + pad];
 }
 
-// The axes of the parallel coordinates: each has its name, where a value stands (0 to 1), and ticks.
+/**
+ * The axes of the parallel coordinates: each has its name, where a value stands (0 to 1), and ticks.
+ * @param {ImportanceResult} result
+ */
 export function parallelAxes({ settings, columns, rows, outcome }) {
   const shown = settings.filter(({ name }) => columns.includes(name)).slice(0, PARALLEL_SETTINGS);
   return [
@@ -272,17 +325,26 @@ export function parallelAxes({ settings, columns, rows, outcome }) {
   ];
 }
 
+/**
+ * @param {string} name
+ * @param {number} column
+ * @param {Setting[][]} rows
+ * @param {{ kind?: string, isLog: boolean }} setting
+ * @returns {ParallelAxis}
+ */
 function parallelAxis(name, column, rows, { kind, isLog }) {
   const values = rows.map((row) => row[column]).filter((value) => value !== null);
   if (kind !== "number") {
     const levels = [...new Set(values.map(String))].sort();
+    /** @param {Setting} value */
     const place = (value) =>
       value === null ? PARALLEL_NOT_SET : levels.length > 1 ? levels.indexOf(String(value)) / (levels.length - 1) : 0.5;
     return { name, column, place, ticks: levels.slice(0, 12).map((level) => [place(level), level]) };
   }
-  const scale = isLog ? Math.log : (value) => value;
+  const scale = isLog ? Math.log : (/** @type {number} */ value) => value;
   const numbers = values.filter(isNumber);
   const [low, high] = [Math.min(...numbers), Math.max(...numbers)];
+  /** @param {Setting} value */
   const place = (value) =>
     !isNumber(value) ? PARALLEL_NOT_SET : high > low ? (scale(value) - scale(low)) / (scale(high) - scale(low)) : 0.5;
   const distinct = [...new Set(numbers)];
@@ -295,15 +357,22 @@ function parallelAxis(name, column, rows, { kind, isLog }) {
   };
 }
 
-// Each run as a line over its settings, coloured by its outcome. `chosen` is a set of places in the
-// rows that stand out; null for all.
+/**
+ * Each run as a line over its settings, coloured by its outcome. `chosen` is a set of places in the
+ * rows that stand out; null for all.
+ * @param {ImportanceResult} importance
+ * @param {Set<number> | null} chosen
+ * @returns {Picture}
+ */
 export function parallelPicture(importance, chosen) {
   const axes = parallelAxes(importance);
   const { rows, columns, better } = importance;
   const last = axes[axes.length - 1];
   return (size) => {
     const { colors, width } = size;
+    /** @type {number[][]} */
     const bins = Array.from({ length: PARALLEL_COLORS }, () => []);
+    /** @type {number[]} */
     const faded = [];
     rows.forEach((row, index) => {
       if (chosen && !chosen.has(index)) faded.push(index);
@@ -313,18 +382,23 @@ export function parallelPicture(importance, chosen) {
         ].push(index);
     });
     // The best ones are drawn last, and lie on the others.
+    /** @type {[number[], string][]} */
     const order = bins.map((indexes, bin) => [indexes, scaleColor((bin + 0.5) / PARALLEL_COLORS)]);
     if (better === "lower") order.reverse();
     const opacity = Math.max(0.25, Math.min(0.9, 60 / Math.max(1, rows.length)));
+    /** @param {Setting[]} row */
     const text = (row) =>
       [
         plotText(row[0]),
         ...axes.map(({ name, column }) => `${plotText(name)}: ${plotText(settingText(row[column]))}`),
       ].join("<br>");
-    const traces = [[faded, colors.soft, 0.06], ...order.map(([indexes, color]) => [indexes, color, opacity])]
+    /** @type {[number[], string, number][]} */
+    const drawn = [[faded, colors.soft, 0.06]];
+    for (const [indexes, color] of order) drawn.push([indexes, color, opacity]);
+    const traces = drawn
       .filter(([indexes]) => indexes.length)
       .map(([indexes, color, share]) => parallelTrace(indexes, rows, axes, color, share, text));
-    const size12 = { ...importanceFont(colors), color: colors.text };
+    const size12 = { ...plotFont(colors), color: colors.text };
     const space = (width - 80) / Math.max(1, axes.length - 1);
     const letters = Math.max(5, Math.floor(space / 6.2));
     const annotations = axes.flatMap(({ name, ticks }, place) => [
@@ -374,8 +448,19 @@ export function parallelPicture(importance, chosen) {
   };
 }
 
+/**
+ * @param {number[]} indexes
+ * @param {Setting[][]} rows
+ * @param {ParallelAxis[]} axes
+ * @param {string} color
+ * @param {number} opacity
+ * @param {(row: Setting[]) => string} text
+ */
 function parallelTrace(indexes, rows, axes, color, opacity, text) {
-  const [x, y, customdata, texts] = [[], [], [], []];
+  /** @type {Values[]} */
+  const [x, y, customdata] = [[], [], []];
+  /** @type {string[]} */
+  const texts = [];
   for (const index of indexes) {
     const shown = text(rows[index]);
     axes.forEach(({ column, place }, position) => {
@@ -406,6 +491,7 @@ function parallelTrace(indexes, rows, axes, color, opacity, text) {
   };
 }
 
+/** @param {number} share */
 function scaleColor(share) {
   const at = PLOT_SCALE.findIndex(([place]) => place >= share);
   const [[from, first], [to, second]] = [PLOT_SCALE[Math.max(0, at - 1)], PLOT_SCALE[at]];
