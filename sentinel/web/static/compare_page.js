@@ -21,7 +21,7 @@ import {
 } from "./dom.js";
 import { createFrame } from "./frame.js";
 import { report } from "./source.js";
-import { createView } from "./view.js";
+import { createThemeChoice, createView } from "./view.js";
 import { chartContext } from "./charts/context.js";
 import { insightDrawings, loadInsightDrawings } from "./sections/insight.js";
 import { ChartGrid, createChartFilter } from "./charts/grid.js";
@@ -116,21 +116,12 @@ function comparedBar(view, { metrics }) {
   });
   smoothing.addEventListener("input", () => view.set({ smoothing: Number(smoothing.value) }));
   const log = button("Log", () => view.set({ isLog: !view.isLog }), "small");
-  const theme = choice(
-    "Theme",
-    [
-      ["auto", "Auto"],
-      ["dark", "Dark"],
-      ["light", "Light"],
-    ],
-    (value) => view.set({ theme: value }),
-  );
+  const theme = createThemeChoice(view);
   const whole = button("Whole runs", () => view.set({ range: null }), "small");
   const show = () => {
     axis.value = view.axis;
     smoothing.value = String(view.smoothing);
     log.setAttribute("aria-pressed", String(view.isLog));
-    theme.value = view.theme;
     whole.disabled = !view.range;
   };
   view.subscribe(show);

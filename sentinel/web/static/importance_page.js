@@ -1,7 +1,7 @@
 // The page with the importance of settings for the runs of its address: ?run=a&run=b, or ?filter=.
 import { button, choice, container, element, errorMessage, pageElement, setAttributes, setText } from "./dom.js";
 import { getJson, source } from "./source.js";
-import { createView } from "./view.js";
+import { createThemeChoice, createView } from "./view.js";
 import { ImportanceView } from "./sections/importance.js";
 
 const IMPORTANCE_POLL_MS = 500;
@@ -73,16 +73,7 @@ class ImportancePage {
       select.value = this.query.get(name) ?? options[0][0];
       return container("label", "", title, select);
     });
-    const theme = choice(
-      "Theme",
-      [
-        ["auto", "Auto"],
-        ["dark", "Dark"],
-        ["light", "Light"],
-      ],
-      (value) => this.page.view.set({ theme: value }),
-    );
-    theme.value = this.page.view.theme;
+    const theme = createThemeChoice(this.page.view);
     const bar = container(
       "div",
       "toolbar shown",

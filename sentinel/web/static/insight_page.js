@@ -1,8 +1,8 @@
 // Results of insight in a file of their own: one section for each kind.
-import { choice, container, element, formatDate, pageElement } from "./dom.js";
+import { container, element, formatDate, pageElement } from "./dom.js";
 import { createFrame } from "./frame.js";
 import { openReport, source } from "./source.js";
-import { createView } from "./view.js";
+import { createThemeChoice, createView } from "./view.js";
 import { restoreAppendChild } from "./charts/plot.js";
 import { createInsightSections } from "./sections/insight.js";
 import "./sections/insight_drawings.js";
@@ -16,16 +16,7 @@ function startInsightPage() {
   const page = /** @type {InsightPage} */ (/** @type {Partial<InsightPage>} */ ({ source, view, run }));
   const frame = createFrame(createInsightSections(page));
   page.frame = frame;
-  const theme = choice(
-    "Theme",
-    [
-      ["auto", "Auto"],
-      ["dark", "Dark"],
-      ["light", "Light"],
-    ],
-    (value) => view.set({ theme: value }),
-  );
-  theme.value = view.theme;
+  const theme = createThemeChoice(view);
   pageElement("topbar").append(container("div", "name", element("h1", report.title)), theme);
   pageElement("page").replaceChildren(
     frame.element,

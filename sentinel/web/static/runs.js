@@ -24,7 +24,7 @@ import {
 import { openColumnsDialog } from "./columns.js";
 import { openNoteDialog } from "./note.js";
 import { getJson } from "./source.js";
-import { createView } from "./view.js";
+import { createThemeChoice, createView } from "./view.js";
 import { sparkline } from "./charts/sparkline.js";
 
 const PAGE_ROWS = 100;
@@ -129,16 +129,7 @@ function createListParts() {
   const group = choice("Group", [], (value) => changeQuery({ group: value }));
   const columns = button("Columns", () => openColumnsDialog(listed.filter, listed.columns, chooseColumns));
   columns.title = "Settings as columns";
-  const theme = choice(
-    "Theme",
-    [
-      ["auto", "Theme: auto"],
-      ["dark", "Theme: dark"],
-      ["light", "Theme: light"],
-    ],
-    (value) => view.set({ theme: value }),
-  );
-  theme.value = view.theme;
+  const theme = createThemeChoice(view);
   const compare = setAttributes(element("a", "Compare", "button primary"), { hidden: true });
   const importance = setAttributes(element("a", "What matters", "button"), {
     title: "Which settings explain the outcome of these runs",

@@ -10,6 +10,7 @@ import {
   setText,
   isNumber,
 } from "./dom.js";
+import { createThemeChoice } from "./view.js";
 import { chartContext } from "./charts/context.js";
 import { axisOfSignal, axisSignal } from "./charts/horizontal_axis.js";
 
@@ -19,12 +20,6 @@ const RANGE_CHOICES = [
   ["0.5", "Last half"],
   ["0.1", "Last 10 %"],
   ["0.01", "Last 1 %"],
-];
-/** @type {Option[]} */
-const THEME_CHOICES = [
-  ["auto", "Theme: auto"],
-  ["dark", "Theme: dark"],
-  ["light", "Theme: light"],
 ];
 
 /**
@@ -72,7 +67,7 @@ export function createToolbar(page, openHelp, openSearch) {
   smoothing.addEventListener("input", () => view.set({ smoothing: Number(smoothing.value) }));
   const log = button("Log", () => view.set({ isLog: !view.isLog }));
   log.title = "Logarithmic scale (l)";
-  const theme = choice("Theme", THEME_CHOICES, (value) => view.set({ theme: value }));
+  const theme = createThemeChoice(view);
   const help = button("?", openHelp);
   setAttributes(help, { "aria-label": "Keyboard shortcuts", title: "Keyboard shortcuts (?)" });
   const search = button("Search", openSearch);
@@ -133,7 +128,6 @@ export function createToolbar(page, openHelp, openSearch) {
     smoothing.value = String(view.smoothing);
     setText(amount, view.smoothing.toFixed(2));
     log.setAttribute("aria-pressed", String(view.isLog));
-    theme.value = view.theme;
     custom.hidden = !view.range || share > 0;
     setText(custom, view.range ? rangeText(view.axis, view.range) : "");
     range.value = !view.range ? "all" : share > 0 ? String(share) : "custom";

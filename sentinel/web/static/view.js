@@ -1,10 +1,15 @@
 // What the user chose for all charts. It is shared by the sections, and kept in the address, so that
 // a link shows the same. A zoom is an entry of the browser's history. The theme is kept in the browser.
-import { isNumber, recall, remember } from "./dom.js";
+import { choice, isNumber, recall, remember } from "./dom.js";
 import { axisSignal } from "./charts/horizontal_axis.js";
 
 const AXES = ["step", "time", "tokens"];
-const THEMES = ["auto", "dark", "light"];
+/** @type {Option[]} */
+const THEMES = [
+  ["auto", "Theme: auto"],
+  ["dark", "Theme: dark"],
+  ["light", "Theme: light"],
+];
 // Zooms that follow each other this soon, as those of a key that is held, are one entry of the history.
 const VIEW_ENTRY_MS = 400;
 
@@ -61,6 +66,20 @@ export function createView(axes = AXES) {
 }
 
 /**
+ * The choice of the theme, which follows the view.
+ * @param {View} view
+ */
+export function createThemeChoice(view) {
+  const node = choice("Theme", THEMES, (theme) => view.set({ theme }));
+  const show = () => {
+    node.value = view.theme;
+  };
+  view.subscribe(show);
+  show();
+  return node;
+}
+
+/**
  * @param {URLSearchParams} query
  * @param {string[]} axes
  * @returns {ViewState}
@@ -76,7 +95,7 @@ function viewOfAddress(query, axes) {
     smoothing: smoothing >= 0 && smoothing < 1 ? smoothing : 0,
     isLog: query.get("log") === "1",
     folded: query.getAll("folded"),
-    theme: THEMES.includes(theme) ? theme : "auto",
+    theme: THEMES.some(([name]) => name === theme) ? theme : "auto",
   };
 }
 
