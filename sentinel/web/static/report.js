@@ -52,9 +52,9 @@ function startReportedComparison(report, comparison) {
 }
 
 function startReportedRun() {
-  const { run } = openReport();
-  const { header } = startPage([() => createResults(run.results)]);
-  header.element.querySelector(".verdict")?.replaceWith(verdictElement(run.verdict));
+  const { run: reported } = openReport();
+  const { header } = startPage([() => createResults(reported.results)]);
+  header.element.querySelector(".verdict")?.replaceWith(verdictElement(reported.verdict));
 }
 
 function backLink() {
