@@ -287,8 +287,8 @@ interface ClockEntry {
 /** A threshold of a detector over the run, of `api/thresholds`. */
 interface Threshold {
   detector: string;
-  x: number[];
-  time: number[];
+  x?: number[];
+  time?: number[];
   value: Values;
 }
 

@@ -1063,7 +1063,8 @@ export class Chart {
  * @param {string} axis
  */
 function thresholdPlaces(line, axis) {
-  return axis === "step" ? line.x : axis === "time" ? line.time : [];
+  const places = axis === "step" ? line.x : axis === "time" ? line.time : undefined;
+  return places ?? [];
 }
 
 /**
