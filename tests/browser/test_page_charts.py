@@ -418,6 +418,24 @@ def test_the_timeline_has_a_row_for_each_detector(shown):
     until(lambda: has_zoom(shown), TIMEOUT_SECONDS, "the incident is shown")
 
 
+def test_a_checkpoint_whose_step_is_unknown_has_no_mark(browser, problems, url):
+    context = new_context(browser, problems)
+    page = context.new_page()
+
+    def answer(route):
+        timeline = route.fetch().json()
+        events = [("start", 0), ("save", None), ("save", 40)]
+        timeline["events"] = [{"event": name, "step": step, "time": None} for name, step in events]
+        route.fulfill(json=timeline)
+
+    page.route("**/api/timeline", answer)
+    page.goto(url)
+    marks = page.locator("#section-timeline .lane.axis .event.save")
+
+    expect(marks).to_have_count(1)
+    context.close()
+
+
 def test_the_heat_map_names_the_ranks(shown):
     heat_map = shown.locator("#section-rank-map")
     heat_map.evaluate("(node) => node.scrollIntoView()")

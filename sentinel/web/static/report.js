@@ -1,9 +1,10 @@
 // A report: one file with the data of one or several runs. Several are compared, and each has its
 // page under ?run=<number>.
-import { button, container, element, formatDate } from "./dom.js";
+import { button, container, element, formatDate, pageElement } from "./dom.js";
 import { startComparison } from "./compare_page.js";
 import { startPage } from "./run.js";
-import { report, reportedRun } from "./source.js";
+import { openReport } from "./source.js";
+import { restoreAppendChild } from "./charts/plot.js";
 import "./sections/insight_drawings.js";
 import { createResults, verdictElement } from "./sections/results.js";
 
@@ -11,31 +12,49 @@ const isRunChosen = new URLSearchParams(location.search).has("run");
 
 function startReport() {
   // A prelude keeps style elements of the chart library out of the page; it is loaded now.
-  delete document.head.appendChild;
+  restoreAppendChild();
   // Before the charts hear of it, which measure their columns.
   preparePrint();
+  const { report } = openReport();
   const isComparison = report.comparison !== null && !isRunChosen;
-  if (isComparison) startReportedComparison();
+  if (report.comparison && isComparison) startReportedComparison(report, report.comparison);
   else startReportedRun();
-  document.getElementById("topbar").append(container("span", "row report-tools",
-    report.comparison && !isComparison && backLink(), button("Print", () => window.print(), "small")));
-  document.getElementById("page").append(element("p", `Made by sentinel, ${formatDate(report.generated)}`, "soft report-foot"));
+  pageElement("topbar").append(
+    container(
+      "span",
+      "row report-tools",
+      report.comparison && !isComparison && backLink(),
+      button("Print", () => window.print(), "small"),
+    ),
+  );
+  pageElement("page").append(element("p", `Made by sentinel, ${formatDate(report.generated)}`, "soft report-foot"));
   if (location.hash === "#picture") reportHeight();
 }
 
-function startReportedComparison() {
-  const { axis: own, series, other_axes: others } = report.comparison;
-  const load = async ({ axis }) => ({ series: axis === own ? series : others[axis] ?? {} });
-  startComparison(report.comparison, load, (_run, index) => `?run=${index}`, async (_run, index, path) => {
-    const { [path]: answer } = report.runs[index].answers;
-    if (!answer) throw new Error("The report has no room for this result.");
-    return answer;
-  });
+/**
+ * @param {Report} report
+ * @param {Comparison} comparison
+ */
+function startReportedComparison(report, comparison) {
+  const { axis: own, series, other_axes: others } = comparison;
+  /** @param {ComparisonQuery} query */
+  const load = async ({ axis = own }) => ({ series: axis === own ? series : (others[axis] ?? {}) });
+  startComparison(
+    comparison,
+    load,
+    (_run, index) => `?run=${index}`,
+    async (_run, index, path) => {
+      const { [path]: answer } = report.runs[index].answers;
+      if (!answer) throw new Error("The report has no room for this result.");
+      return answer;
+    },
+  );
 }
 
 function startReportedRun() {
-  const { header } = startPage([() => createResults(reportedRun.results)]);
-  header.element.querySelector(".verdict").replaceWith(verdictElement(reportedRun.verdict));
+  const { run: reported } = openReport();
+  const { header } = startPage([() => createResults(reported.results)]);
+  header.element.querySelector(".verdict")?.replaceWith(verdictElement(reported.verdict));
 }
 
 function backLink() {
@@ -46,9 +65,11 @@ function backLink() {
 
 // On paper everything is open.
 function preparePrint() {
+  /** @type {Set<HTMLDetailsElement>} */
   const opened = new Set();
   addEventListener("beforeprint", () => {
-    for (const details of document.querySelectorAll("details:not([open])")) {
+    for (const details of document.querySelectorAll("details")) {
+      if (details.open) continue;
       details.open = true;
       opened.add(details);
     }
@@ -62,9 +83,9 @@ function preparePrint() {
 // Tell who takes a picture how high the page is, once its charts are drawn.
 function reportHeight() {
   const observer = new ResizeObserver(() => {
-    document.documentElement.dataset.height = Math.ceil(document.documentElement.scrollHeight);
+    document.documentElement.dataset.height = String(Math.ceil(document.documentElement.scrollHeight));
   });
-  observer.observe(document.getElementById("page"));
+  observer.observe(pageElement("page"));
 }
 
 startReport();

@@ -1,7 +1,7 @@
 // The page of one run. A section is { id, title, element, update(run), urgency(run) }, and may have
 // note(run), a few words beside its title, isShown(run), isEmpty(run), which collapses it, isClosed if
 // it is collapsed at first, and searchTargets(), what of it the search of the page finds.
-import { element, encodeName, setAttributes } from "./dom.js";
+import { element, encodeName, pageElement, setAttributes } from "./dom.js";
 import { createFrame, revealNode } from "./frame.js";
 import { installKeyboard, openHelpDialog, openSearchDialog } from "./keyboard.js";
 import { createLoader } from "./loading.js";
@@ -27,25 +27,56 @@ import { createCoverage } from "./sections/coverage.js";
 import { createSettings } from "./sections/settings.js";
 
 const SECTIONS = [
-  createCases, createTimeline, createCurves, createRankMap, createInsightSections, createMachineCurves, createSignals, createRanks, createNodes,
-  createMachine, createSamples, createMedia, createIncidents, createDeliveries, createCoverage, createSettings,
+  createCases,
+  createTimeline,
+  createCurves,
+  createRankMap,
+  createInsightSections,
+  createMachineCurves,
+  createSignals,
+  createRanks,
+  createNodes,
+  createMachine,
+  createSamples,
+  createMedia,
+  createIncidents,
+  createDeliveries,
+  createCoverage,
+  createSettings,
 ];
 
 // A state may lack parts, such as that of a run of which only a log file is left.
+/** @type {RunState} */
 const EMPTY_RUN = {
-  run: "", state: "", step: null, cases: [], incidents: [], silences: [], signals: {}, logged: {}, metadata: {}, patches: {}, ranks: {},
+  run: "",
+  state: "",
+  step: null,
+  cases: [],
+  incidents: [],
+  silences: [],
+  signals: {},
+  logged: {},
+  metadata: {},
+  patches: {},
+  ranks: {},
 };
 
-// `extraSections` stand before the curves. Returns the header.
+/**
+ * `extraSections` stand before the curves. Returns the header.
+ * @param {SectionCreator[]} [extraSections]
+ */
 export function startPage(extraSections = []) {
-  const page = {
-    source,
-    view: createView(),
-    run: null,
-    pastCases: [],
-    allIncidents: [],
-    runbookUrl: (name) => (source.isReport ? "" : `../../runbooks/${encodeName(name)}`),
-  };
+  // The sections are made with the page, and may use its frame and its toolbar later.
+  const page = /** @type {Page} */ (
+    /** @type {Partial<Page>} */ ({
+      source,
+      view: createView(),
+      run: null,
+      pastCases: [],
+      allIncidents: [],
+      runbookUrl: (name) => (source.isReport ? "" : `../../runbooks/${encodeName(name)}`),
+    })
+  );
   const header = createHeader(page);
   const frame = createFrame(withSections(extraSections).flatMap((create) => create(page)));
   page.frame = frame;
@@ -54,23 +85,23 @@ export function startPage(extraSections = []) {
   // Those of `api/cases`, which are fetched when a case opens or ends.
   page.setPastCases = (pastCases) => {
     page.pastCases = pastCases;
-    header.update(page.run);
-    frame.update(page.run);
+    if (page.run) header.update(page.run);
+    if (page.run) frame.update(page.run);
     openLinkedPlace();
   };
   // Those of `api/incidents`.
   page.setIncidents = (incidents) => {
     page.allIncidents = incidents;
-    frame.update(page.run);
+    if (page.run) frame.update(page.run);
   };
   page.searchTargets = () => searchTargets(page);
   if (!source.isReport) page.toolbar.element.append(reportLink());
-  document.getElementById("topbar").append(header.bar, page.toolbar.toggle, page.toolbar.element);
+  pageElement("topbar").append(header.bar, page.toolbar.toggle, page.toolbar.element);
   const loader = createLoader("the run", async () => show(await getJson("api/run")));
   // Nothing is stated of a run before its state is here.
   header.element.hidden = true;
   frame.element.classList.add("pending");
-  document.getElementById("page").replaceChildren(loader.element, header.element, frame.element);
+  pageElement("page").replaceChildren(loader.element, header.element, frame.element);
   installKeyboard(page);
   document.addEventListener("click", followAnchor);
 
@@ -79,6 +110,7 @@ export function startPage(extraSections = []) {
   const openLinkedPlace = () => {
     if (triesLeft > 0) triesLeft = openAnchor(location.hash) ? 0 : triesLeft - 1;
   };
+  /** @param {Partial<RunState>} state */
   const show = (state) => {
     const run = { ...EMPTY_RUN, ...state };
     page.run = run;
@@ -101,23 +133,29 @@ function reportLink() {
   return setAttributes(link, { href: "report.html", download: "", title: "Download this run as one HTML file" });
 }
 
+/** @param {SectionCreator[]} extraSections */
 function withSections(extraSections) {
   const place = SECTIONS.indexOf(createCurves);
   return [...SECTIONS.slice(0, place), ...extraSections, ...SECTIONS.slice(place)];
 }
 
-// Links to cases and sections open what they lead to.
+/**
+ * Links to cases and sections open what they lead to.
+ * @param {MouseEvent} event
+ */
 function followAnchor(event) {
-  const link = event.target.closest?.("a[href^='#']");
-  if (link && openAnchor(new URL(link.href).hash)) event.preventDefault();
+  const link = event.target instanceof Element ? event.target.closest("a[href^='#']") : null;
+  if (link instanceof HTMLAnchorElement && openAnchor(new URL(link.href).hash)) event.preventDefault();
 }
 
+/** @param {string} hash */
 function openAnchor(hash) {
   const node = document.getElementById(decodeName(hash.slice(1)));
   if (node) revealNode(node);
   return Boolean(node);
 }
 
+/** @param {string} text */
 function decodeName(text) {
   try {
     return decodeURIComponent(text);
@@ -126,14 +164,27 @@ function decodeName(text) {
   }
 }
 
+/**
+ * @param {Page} page
+ * @returns {SearchTarget[]}
+ */
 function searchTargets({ frame, run }) {
-  const sections = frame.items.filter(({ details }) => !details.hidden).map(({ section, details }) =>
-    ({ text: section.title, kind: "section", open: () => revealNode(details) }));
-  const cases = (run?.cases ?? []).map(({ name, message }) =>
-    ({ text: message.subject, kind: "case", open: () => revealNode(document.getElementById(caseAnchor(name))) }));
-  const charts = frame.items.filter(({ details }) => !details.hidden).flatMap(({ section }) => section.searchTargets?.() ?? []);
-  const signals = [...document.querySelectorAll("[data-signal]")].map((node) =>
-    ({ text: node.dataset.signal, kind: "signal", open: () => revealNode(node) }));
+  const sections = frame.items
+    .filter(({ details }) => !details.hidden)
+    .map(({ section, details }) => ({ text: section.title, kind: "section", open: () => revealNode(details) }));
+  const cases = (run?.cases ?? []).map(({ name, message }) => ({
+    text: message.subject,
+    kind: "case",
+    open: () => revealNode(document.getElementById(caseAnchor(name))),
+  }));
+  const charts = frame.items
+    .filter(({ details }) => !details.hidden)
+    .flatMap(({ section }) => section.searchTargets?.() ?? []);
+  const signals = [...document.querySelectorAll("[data-signal]")].map((node) => ({
+    text: node.getAttribute("data-signal") ?? "",
+    kind: "signal",
+    open: () => revealNode(node),
+  }));
   return [...cases, ...sections, ...charts, ...signals];
 }
 

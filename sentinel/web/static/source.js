@@ -10,33 +10,59 @@ const RETRY_DELAYS_MS = [1000, 2000, 5000, 10000, 30000];
 const POLL_INTERVAL_MS = 5000;
 const HIDDEN_POLL_INTERVAL_MS = 30000;
 const FIRST_POLL_MS = 500;
+/** @type {("start" | "rows" | "run" | "reset" | "end")[]} */
 const EVENT_NAMES = ["start", "rows", "run", "reset", "end"];
 
 const reportNode = document.getElementById("report-data");
 // { generated, runs: [{ name, verdict, results, answers }], comparison }; null on a page of a server.
+/** @type {Report | null} */
 export const report = reportNode && JSON.parse(reportNode.textContent);
 // The run of the report that is shown: ?run=1 is the second one.
-export const reportedRun = report && (report.runs[Number(new URLSearchParams(location.search).get("run") ?? 0)] ?? report.runs[0]);
+export const reportedRun =
+  report && (report.runs[Number(new URLSearchParams(location.search).get("run") ?? 0)] ?? report.runs[0]);
 const embedded = reportedRun && reportedRun.answers;
+
+/** The report in this page, and its run that is shown. Throws an Error if the page is one of a server. */
+export function openReport() {
+  if (!report || !reportedRun) throw new Error("This page contains no report.");
+  return { report, run: reportedRun };
+}
 
 let writeToken = "";
 let clockOffsetSeconds = 0;
 
-export const source = { getJson, post, subscribe, mediaUrl, getMediaJson, now: serverTime, isReport: Boolean(embedded) };
+export const source = {
+  getJson,
+  post,
+  subscribe,
+  mediaUrl,
+  getMediaJson,
+  now: serverTime,
+  isReport: Boolean(embedded),
+};
 
-// The answer to GET. Throws an Error whose message is for people, with `status` (0: no answer).
+/**
+ * The answer to GET. Throws an Error whose message is for people, with `status` (0: no answer).
+ * @param {string} path
+ * @returns {Promise<any>}
+ */
 export async function getJson(path) {
-  if (embedded) return embeddedAnswer(path);
+  if (embedded) return embeddedAnswer(path, embedded);
   const response = await request(path, {});
-  const sent = Date.parse(response.headers.get("date"));
+  const sent = Date.parse(response.headers.get("date") ?? "");
   if (Number.isFinite(sent)) clockOffsetSeconds = roundedOffset((sent - Date.now()) / 1000);
   const answer = await response.json();
   if (path.startsWith("api/series?") && lastEventId === "") lastEventId = String(answer.last_id);
   return answer;
 }
 
-// POST of a change, with the token that only pages of this server can read; a page that lists runs gets it
-// of the run that it changes.
+/**
+ * POST of a change, with the token that only pages of this server can read; a page that lists runs gets it
+ * of the run that it changes.
+ * @param {string} path
+ * @param {object} body
+ * @returns {Promise<any>}
+ */
 export async function post(path, body) {
   if (embedded) throw new Error("A report cannot change the run.");
   const isFirstTry = writeToken !== "";
@@ -46,7 +72,7 @@ export async function post(path, body) {
     return (await request(path, { method: "POST", headers, body: JSON.stringify(body) })).json();
   } catch (error) {
     // The agent was restarted, and has another token.
-    if (error.status !== 403 || !isFirstTry) throw error;
+    if (!(error instanceof AnswerError) || error.status !== 403 || !isFirstTry) throw error;
     writeToken = "";
     return post(path, body);
   }
@@ -58,21 +84,33 @@ function serverTime() {
   return Date.now() / 1000 + clockOffsetSeconds;
 }
 
-// The address of an image of `api/media`.
+/**
+ * The address of an image of `api/media`.
+ * @param {MediaItem} item
+ * @returns {string}
+ */
 export function mediaUrl(item) {
   if (!embedded) return `api/media/${encodeURIComponent(item.id)}`;
   return (embedded["api/media-bodies"] ?? {})[item.id] ?? "";
 }
 
-// A histogram of `api/media`.
+/**
+ * A histogram of `api/media`.
+ * @param {MediaItem} item
+ * @returns {Promise<any>}
+ */
 export async function getMediaJson(item) {
   return embedded ? JSON.parse(mediaUrl(item) || "null") : getJson(mediaUrl(item));
 }
 
-// Follow the run: handlers are rows(delta), run(state), reset(), end() and connection(status), which
-// gets "live", "polling", "reconnecting", "unreachable" or "stored". All subscribers share one stream,
-// which is closed while the page is hidden: a browser has few connections to a host. The state is
-// asked for meanwhile, since the title of the page shows it. Returns a function that ends it.
+/**
+ * Follow the run: handlers are rows(delta), run(state), reset(), end() and connection(status), which
+ * gets "live", "polling", "reconnecting", "unreachable" or "stored". All subscribers share one stream,
+ * which is closed while the page is hidden: a browser has few connections to a host. The state is
+ * asked for meanwhile, since the title of the page shows it. Returns a function that ends it.
+ * @param {SourceHandlers} handlers
+ * @returns {() => void}
+ */
 export function subscribe(handlers) {
   if (embedded) return () => {};
   eventHandlers.add(handlers);
@@ -84,15 +122,20 @@ export function subscribe(handlers) {
   };
 }
 
+/** @type {Set<SourceHandlers>} */
 const eventHandlers = new Set();
+/** @type {EventSource | null} */
 let stream = null;
 let streamStatus = "reconnecting";
 // The rows up to this one are in the page: a stream continues after it.
 let lastEventId = "";
 let failureCount = 0;
-let streamTimer = 0;
-let pollTimer = 0;
-let returnTimer = 0;
+/** @type {Timer | undefined} */
+let streamTimer;
+/** @type {Timer | undefined} */
+let pollTimer;
+/** @type {Timer | undefined} */
+let returnTimer;
 let isEnded = false;
 
 document.addEventListener("visibilitychange", () => {
@@ -122,37 +165,44 @@ function openStream() {
     streamTimer = setTimeout(openStream, RETRY_DELAYS_MS[Math.min(failureCount++, RETRY_DELAYS_MS.length - 1)]);
     startPolling();
   };
-  for (const name of EVENT_NAMES) stream.addEventListener(name, receiveEvent);
+  for (const name of EVENT_NAMES) stream.addEventListener(name, (event) => receiveEvent(name, event));
 }
 
-function receiveEvent(event) {
-  if (event.type === "start") {
+/**
+ * @param {"start" | "rows" | "run" | "reset" | "end"} name
+ * @param {MessageEvent} event
+ */
+function receiveEvent(name, event) {
+  if (name === "start") {
     // Curves that came before the stream began lack the rows between.
-    if (lastEventId !== "" && Number(event.lastEventId) > Number(lastEventId)) notify("reset");
+    if (lastEventId !== "" && Number(event.lastEventId) > Number(lastEventId)) notify("reset", undefined);
     lastEventId = event.lastEventId;
     return;
   }
   if (event.lastEventId) lastEventId = event.lastEventId;
-  if (event.type === "reset") lastEventId = "";
-  if (event.type === "end") {
+  if (name === "reset") lastEventId = "";
+  if (name === "end") {
     isEnded = true;
     closeStream();
     setStreamStatus("stored");
     awaitReturn();
   }
-  notify(event.type, event.data ? JSON.parse(event.data) : undefined);
+  notify(name, event.data ? JSON.parse(event.data) : undefined);
 }
 
 // The stream also ends where the agent of a run that goes on was lost, and that comes back.
 function awaitReturn() {
   clearTimeout(returnTimer);
-  returnTimer = setTimeout(async () => {
-    const run = await getJson("api/run").catch(() => null);
-    if (run?.is_live) {
-      isEnded = false;
-      openStream();
-    } else if (!run || isActive(run) || run.state === "unfinished") awaitReturn();
-  }, document.hidden ? HIDDEN_POLL_INTERVAL_MS : POLL_INTERVAL_MS);
+  returnTimer = setTimeout(
+    async () => {
+      const run = await getJson("api/run").catch(() => null);
+      if (run?.is_live) {
+        isEnded = false;
+        openStream();
+      } else if (!run || isActive(run) || run.state === "unfinished") awaitReturn();
+    },
+    document.hidden ? HIDDEN_POLL_INTERVAL_MS : POLL_INTERVAL_MS,
+  );
 }
 
 function closeStream() {
@@ -179,35 +229,58 @@ function startPolling() {
 
 function stopPolling() {
   clearTimeout(pollTimer);
-  pollTimer = 0;
+  pollTimer = undefined;
 }
 
+/** @param {string} status */
 function setStreamStatus(status) {
   streamStatus = status;
   notify("connection", status);
 }
 
+/**
+ * @param {keyof SourceHandlers} name
+ * @param {any} data
+ */
 function notify(name, data) {
   for (const handlers of [...eventHandlers]) handlers[name]?.(data);
 }
 
+/**
+ * @param {string} path
+ * @param {RequestInit} options
+ */
 async function request(path, options) {
   let response;
   try {
     response = await fetch(path, { cache: "no-store", ...options });
   } catch {
-    throw answerError("The server does not answer.", 0);
+    throw new AnswerError("The server does not answer.", 0);
   }
   if (response.ok) return response;
   const text = await response.text();
-  throw answerError(errorText(text) || `The server answered ${path} with status ${response.status}.`, response.status);
+  throw new AnswerError(
+    errorText(text) || `The server answered ${path} with status ${response.status}.`,
+    response.status,
+  );
 }
 
-function answerError(message, status) {
-  return Object.assign(new Error(message), { status });
+// An answer that is an error, or none (status 0).
+class AnswerError extends Error {
+  /**
+   * @param {string} message
+   * @param {number} status
+   */
+  constructor(message, status) {
+    super(message);
+    this.status = status;
+  }
 }
 
-// The sentence of an error, which is JSON or plain text.
+/**
+ * The sentence of an error, which is JSON or plain text.
+ * @param {string} text
+ */
 function errorText(text) {
   try {
     return String(JSON.parse(text).error ?? "");
@@ -216,48 +289,85 @@ function errorText(text) {
   }
 }
 
-// The header has whole seconds; less is no difference between clocks.
+/**
+ * The header has whole seconds; less is no difference between clocks.
+ * @param {number} seconds
+ */
 function roundedOffset(seconds) {
   return Math.abs(seconds) < 2 ? 0 : seconds;
 }
 
-function embeddedAnswer(path) {
+/**
+ * @param {string} path
+ * @param {Record<string, any>} answers
+ */
+function embeddedAnswer(path, answers) {
   const [name, text] = path.split("?");
   const query = new URLSearchParams(text);
-  const key = ["axis", "signal", "statistic"].filter((each) => query.has(each)).map((each) => `${name}?${each}=${query.get(each)}`)
-    .find((each) => each in embedded) ?? name;
-  const answer = embedded[key];
-  if (answer === undefined) throw answerError(`The report does not contain ${name}.`, 404);
+  const key =
+    ["axis", "signal", "statistic"]
+      .filter((each) => query.has(each))
+      .map((each) => `${name}?${each}=${query.get(each)}`)
+      .find((each) => each in answers) ?? name;
+  const answer = answers[key];
+  if (answer === undefined) throw new AnswerError(`The report does not contain ${name}.`, 404);
   if (name === "api/series") {
     const series = embeddedOnly(answer.series, query.getAll("signals"));
-    return { ...answer, series: query.has("from") ? embeddedRange(series, Number(query.get("from")), Number(query.get("to"))) : series };
+    return {
+      ...answer,
+      series: query.has("from") ? embeddedRange(series, Number(query.get("from")), Number(query.get("to"))) : series,
+    };
   }
   if (name === "api/thresholds") return embeddedOnly(answer, query.getAll("signals"));
   if (name === "api/samples") return embeddedSamples(answer, query);
-  if (name === "api/media" && query.get("kind")) return answer.filter(({ kind }) => kind === query.get("kind"));
+  if (name === "api/media" && query.get("kind"))
+    return answer.filter((/** @type {MediaItem} */ { kind }) => kind === query.get("kind"));
   return answer;
 }
 
+/**
+ * @template T
+ * @param {Record<string, T>} answer
+ * @param {string[]} names
+ */
 function embeddedOnly(answer, names) {
   return Object.fromEntries(names.filter((name) => name in answer).map((name) => [name, answer[name]]));
 }
 
-// The points of curves between two positions, and one beyond each end.
+/**
+ * The points of curves between two positions, and one beyond each end.
+ * @param {Record<string, SeriesAnswer>} series
+ * @param {number} start
+ * @param {number} end
+ */
 function embeddedRange(series, start, end) {
-  return Object.fromEntries(Object.entries(series).map(([name, curve]) => {
-    const isIn = (x) => x >= start && x <= end;
-    const kept = curve.x.map((x, index) => isIn(x) || isIn(curve.x[index - 1]) || isIn(curve.x[index + 1]));
-    const cut = Object.entries(curve).map(([field, values]) =>
-      [field, Array.isArray(values) && field !== "bad" ? values.filter((_, index) => kept[index]) : values]);
-    return [name, Object.fromEntries(cut)];
-  }));
+  return Object.fromEntries(
+    Object.entries(series).map(([name, curve]) => {
+      /** @param {number} x */
+      const isIn = (x) => x >= start && x <= end;
+      const kept = curve.x.map((x, index) => isIn(x) || isIn(curve.x[index - 1]) || isIn(curve.x[index + 1]));
+      const cut = Object.entries(curve).map(([field, values]) => [
+        field,
+        Array.isArray(values) && field !== "bad" ? values.filter((_, index) => kept[index]) : values,
+      ]);
+      return [name, Object.fromEntries(cut)];
+    }),
+  );
 }
 
-// The newest samples that match, the oldest of them first.
+/**
+ * The newest samples that match, the oldest of them first.
+ * @param {Sample[]} samples
+ * @param {URLSearchParams} query
+ */
 function embeddedSamples(samples, query) {
   const words = (query.get("search") ?? "").toLowerCase();
   const [step, before] = ["step", "before"].map((name) => (query.get(name) ? Number(query.get(name)) : null));
-  const found = samples.filter((sample) => (step === null || sample.step === step) && (before === null || sample.id < before)
-    && (!words || `${sample.prompt}\n${sample.completion}`.toLowerCase().includes(words)));
+  const found = samples.filter(
+    (sample) =>
+      (step === null || sample.step === step) &&
+      (before === null || (sample.id ?? 0) < before) &&
+      (!words || `${sample.prompt}\n${sample.completion}`.toLowerCase().includes(words)),
+  );
   return found.slice(-Number(query.get("limit") ?? found.length));
 }

@@ -6,7 +6,11 @@ const BAR_MARGIN = 66;
 const BAR_STEPS = 96;
 const BAR_LETTER = 6.5;
 
-// Ticks of a logarithmic scale: powers of ten, or five values where there are few of them.
+/**
+ * Ticks of a logarithmic scale: powers of ten, or five values where there are few of them.
+ * @param {number} low
+ * @param {number} high
+ */
 export function logarithmicTicks(low, high) {
   const [first, last] = [Math.ceil(Math.log10(low)), Math.floor(Math.log10(high))];
   if (last - first < 2) return [0, 1, 2, 3, 4].map((index) => low * (high / low) ** (index / 4));
@@ -14,9 +18,17 @@ export function logarithmicTicks(low, high) {
   return Array.from({ length: Math.floor((last - first) / step) + 1 }, (_, index) => 10 ** (first + index * step));
 }
 
-// The picture with a bar at its right. `range` are the values at the ends, `at` the key of what gives
-// up its place: "xaxis", or "scene" in three dimensions.
-export function withColorBar({ traces, layout, ...rest }, { colorscale, range: [low, high], title, tickvals, ticktext, at = "xaxis" }) {
+/**
+ * The picture with a bar at its right. `range` are the values at the ends, `at` the key of what gives
+ * up its place: "xaxis", or "scene" in three dimensions.
+ * @param {PlotFigure} picture
+ * @param {ColorBar} bar
+ * @returns {PlotFigure}
+ */
+export function withColorBar(
+  { traces, layout, ...rest },
+  { colorscale, range: [low, high], title, tickvals, ticktext, at = "xaxis" },
+) {
   const margin = { ...layout.margin, r: BAR_MARGIN };
   const pixels = Math.max(1, layout.width - margin.l - margin.r);
   const hasRoom = layout.height - margin.t - margin.b > BAR_LETTER * title.length;
@@ -25,21 +37,50 @@ export function withColorBar({ traces, layout, ...rest }, { colorscale, range: [
   const base = { showgrid: false, zeroline: false, fixedrange: true, autorange: false };
   const scene = { domain: { x: place, y: [0, 1] } };
   const bar = {
-    type: "heatmap", x: [0], y: values, z: values.map((value) => [value]), zmin: low, zmax: high, colorscale, showscale: false, hoverinfo: "skip",
-    xaxis: "x9", yaxis: "y9",
+    type: "heatmap",
+    x: [0],
+    y: values,
+    z: values.map((value) => [value]),
+    zmin: low,
+    zmax: high,
+    colorscale,
+    showscale: false,
+    hoverinfo: "skip",
+    xaxis: "x9",
+    yaxis: "y9",
     // Without a gap plotly.js scales a small image with an inline style, which the policy refuses.
-    xgap: 0.01, ygap: 0,
+    xgap: 0.01,
+    ygap: 0,
   };
   return {
     ...rest,
     traces: [...traces, bar],
     layout: {
-      ...layout, margin,
+      ...layout,
+      margin,
       [at]: { ...layout[at], ...(at === "scene" ? scene : { domain: place }) },
-      xaxis9: { ...base, domain: [1 - BAR_WIDTH / pixels, 1], anchor: "y9", range: [-0.5, 0.5], showticklabels: false, ticks: "" },
+      xaxis9: {
+        ...base,
+        domain: [1 - BAR_WIDTH / pixels, 1],
+        anchor: "y9",
+        range: [-0.5, 0.5],
+        showticklabels: false,
+        ticks: "",
+      },
       yaxis9: {
-        ...base, domain: at === "scene" ? [0.1, 0.9] : [0, 1], anchor: "x9", side: "right", range: [low, high], tickvals, ticktext, ticks: "outside", ticklen: 3,
-        tickcolor: layout.font.color, showline: false, automargin: false, title: { text: hasRoom ? title : "", standoff: 4, font: layout.font },
+        ...base,
+        domain: at === "scene" ? [0.1, 0.9] : [0, 1],
+        anchor: "x9",
+        side: "right",
+        range: [low, high],
+        tickvals,
+        ticktext,
+        ticks: "outside",
+        ticklen: 3,
+        tickcolor: layout.font.color,
+        showline: false,
+        automargin: false,
+        title: { text: hasRoom ? title : "", standoff: 4, font: layout.font },
       },
     },
   };

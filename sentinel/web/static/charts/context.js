@@ -25,24 +25,39 @@ const CONTEXT_RETRY_MS = [2000, 5000, 15000, 30000];
 // In a report all charts are drawn: it may be printed, or read by a program.
 const CONTEXT_REPORT_MARGIN = "100000px 0px";
 
+/** @type {WeakMap<ChartPage, ChartContext>} */
 const contextOfPage = new WeakMap();
 
-// The one context of a page.
+/**
+ * The one context of a page.
+ * @param {ChartPage} page
+ * @returns {ChartContext}
+ */
 export function chartContext(page) {
-  if (!contextOfPage.has(page)) contextOfPage.set(page, new ChartContext(page));
-  return contextOfPage.get(page);
+  const known = contextOfPage.get(page);
+  if (known) return known;
+  const context = new ChartContext(page);
+  contextOfPage.set(page, context);
+  return context;
 }
 
-// Report the time of an action to the browser's performance timeline; only the last one is kept.
+/**
+ * Report the time of an action to the browser's performance timeline; only the last one is kept.
+ * @param {string} name
+ * @param {number} start
+ */
 function contextMeasure(name, start) {
   // After the frame is painted.
-  requestAnimationFrame(() => setTimeout(() => {
-    performance.clearMeasures(name);
-    performance.measure(name, { start, end: performance.now() });
-  }));
+  requestAnimationFrame(() =>
+    setTimeout(() => {
+      performance.clearMeasures(name);
+      performance.measure(name, { start, end: performance.now() });
+    }),
+  );
 }
 
-class ChartContext {
+export class ChartContext {
+  /** @param {ChartPage} page */
   constructor(page) {
     const { source, view } = page;
     this.page = page;
@@ -55,25 +70,55 @@ class ChartContext {
     this.store.clear(view.axis);
     this.marks = new Marks(source);
     this.colors = plotColors();
+    /** @type {MaybePlotly} */
     this.plotly = undefined;
+    /** @type {Map<Element, Drawable>} */
     this.charts = new Map();
+    /** @type {Set<Drawable>} */
     this.visible = new Set();
+    /** @type {Set<Drawable>} */
     this.built = new Set();
+    /** @type {Set<Drawable>} */
     this.dirty = new Set();
+    /** @type {Set<string>} */
     this.wanted = new Set();
     // Why the points of a signal are not here, by its name.
+    /** @type {Map<string, unknown>} */
     this.problems = new Map();
     this.failureCount = 0;
     this.retryTimer = 0;
+    /** @type {Set<() => void>} */
     this.listeners = new Set();
+    /** @type {Set<() => void>} */
     this.signalListeners = new Set();
-    this.observer = new IntersectionObserver((entries) => this.#observe(entries), { rootMargin: source.isReport ? CONTEXT_REPORT_MARGIN : "150px 0px" });
+    this.observer = new IntersectionObserver((entries) => this.#observe(entries), {
+      rootMargin: source.isReport ? CONTEXT_REPORT_MARGIN : "150px 0px",
+    });
     this.resizes = new ResizeObserver((entries) => this.#resize(entries));
+    /** @type {Rows[]} */
     this.rows = [];
+    /** @type {number | null} */
+    this.highlighted = null;
+    /** @type {Promise<void> | null} */
+    this.drawing = null;
+    /** @type {Promise<Signal[]> | null} */
+    this.knownSignals = null;
+    /** @type {Set<string> | null} */
+    this.signalNames = null;
+    /** @type {Map<string, string | undefined>} */
+    this.signalUnits = new Map();
+    this.areSignalsMissing = false;
+    this.isStarted = false;
+    this.markedAs = "";
+    this.markedAt = 0;
+    /** @type {string | null} */
+    this.screenTheme = null;
     this.freeAt = 0;
     this.rowsAt = 0;
     this.isLive = false;
+    /** @type {{ chart: Drawable | null, start: number } | null} */
     this.zoomed = null;
+    /** @type {Drawable | null} */
     this.held = null;
     this.releasedAt = 0;
     this.shown = { range: view.range, axis: view.axis };
@@ -96,7 +141,10 @@ class ChartContext {
     setInterval(() => this.#refreshThresholds(), CONTEXT_THRESHOLDS_MS);
   }
 
-  // Show a chart whenever its element comes into view.
+  /**
+   * Show a chart whenever its element comes into view.
+   * @param {Drawable} chart
+   */
   add(chart) {
     this.charts.set(chart.element, chart);
     this.observer.observe(chart.element);
@@ -105,6 +153,7 @@ class ChartContext {
     if (this.source.isReport) this.#fetch(chart.names);
   }
 
+  /** @param {Drawable} chart */
   remove(chart) {
     this.charts.delete(chart.element);
     this.observer.unobserve(chart.element);
@@ -115,41 +164,50 @@ class ChartContext {
     chart.destroy(this.plotly);
   }
 
-  // The unit of a signal; empty for none, or while it is not known.
+  /**
+   * The unit of a signal; empty for none, or while it is not known.
+   * @param {string} name
+   */
   signalUnit(name) {
-    return this.signalUnits?.get(name) ?? "";
+    return this.signalUnits.get(name) ?? "";
   }
 
   // What the axis shows, if it is a signal: its name and unit.
   axisLabel() {
-    const name = this.store.axisSignal;
+    const name = this.store.axisSignal ?? this.store.axis;
     const unit = chartUnitName(this.signalUnit(name));
     return unit ? `${name} (${unit})` : name;
   }
 
   // Start and end of the x axis of all charts; null without any value.
+  /** @returns {Span | null} */
   shownRange() {
     if (this.view.range) return this.view.range;
     const { domain, axisSignal: signal } = this.store;
     if (!domain) return null;
     // Many points of a path can be at an end of the values of a signal.
-    const margin = domain[0] === domain[1] ? 0.5 : signal === null ? 0 : CONTEXT_SIGNAL_MARGIN * (domain[1] - domain[0]);
+    const margin =
+      domain[0] === domain[1] ? 0.5 : signal === null ? 0 : CONTEXT_SIGNAL_MARGIN * (domain[1] - domain[0]);
     return margin ? [domain[0] - margin, domain[1] + margin] : domain;
   }
 
   // The range of all charts in steps, or null for the whole run.
+  /** @returns {Span | null} */
   shownSteps() {
     const { range, axis } = this.view;
     if (axisSignal(axis) !== null) return range && this.store.storedRange(range);
-    const steps = range && range.map((value) => this.marks.step(value, axis));
-    return steps && !steps.includes(null) ? steps : null;
+    return range && this.marks.steps(range, axis);
   }
 
-  // Leave a chart as it is while the pointer is down in it: drawing would end the selection.
+  /**
+   * Leave a chart as it is while the pointer is down in it: drawing would end the selection.
+   * @param {Drawable} chart
+   */
   hold(chart) {
     this.held = chart;
   }
 
+  /** @param {Event} event */
   release({ timeStamp }) {
     if (!this.held) return;
     this.releasedAt = timeStamp;
@@ -161,19 +219,29 @@ class ChartContext {
     });
   }
 
-  // Draw charts again, those in view only.
+  /**
+   * Draw charts again, those in view only.
+   * @param {Iterable<Drawable>} [charts]
+   */
   redraw(charts = this.visible) {
     for (const chart of charts) if (this.visible.has(chart)) this.dirty.add(chart);
     this.#schedule();
   }
 
-  // Show another range, first in the chart in hand.
+  /**
+   * Show another range, first in the chart in hand.
+   * @param {Span | null} range
+   * @param {Drawable | null} [chart]
+   */
   zoom(range, chart = null) {
     this.zoomed = { chart, start: this.held === chart && chart ? this.releasedAt : performance.now() };
     this.view.set({ range: range && range[1] > range[0] ? range : null });
   }
 
-  // A line at the same position of all charts in view; null for none.
+  /**
+   * A line at the same position of all charts in view; null for none.
+   * @param {number | null} position
+   */
   showCursor(position) {
     for (const chart of this.visible) chart.showCursor?.(position);
   }
@@ -188,7 +256,11 @@ class ChartContext {
     const isSameRange = JSON.stringify([axis, range]) === JSON.stringify([this.shown.axis, this.shown.range]);
     this.shown = { axis, range };
     for (const listener of this.listeners) listener();
-    if (isSameRange && this.visible.size && [...this.visible].every((chart) => chart.names.every((name) => this.store.overview.has(name)))) {
+    if (
+      isSameRange &&
+      this.visible.size &&
+      [...this.visible].every((chart) => chart.names.every((name) => this.store.overview.has(name)))
+    ) {
       this.redraw();
       return;
     }
@@ -205,8 +277,15 @@ class ChartContext {
     const others = [...this.visible].filter((chart) => !inHand.includes(chart));
     const isCurrent = () => this.view.range === range;
     const late = setTimeout(() => isCurrent() && this.redraw(), CONTEXT_DETAIL_WAIT_MS);
+    /**
+     * @param {Drawable[]} charts
+     * @param {string} measure
+     */
     const load = async (charts, measure) => {
-      const arrived = await this.#fetch(charts.flatMap(({ names }) => names), range);
+      const arrived = await this.#fetch(
+        charts.flatMap(({ names }) => names),
+        range,
+      );
       if (!arrived || !isCurrent()) return;
       for (const chart of charts) if (this.visible.has(chart)) this.dirty.add(chart);
       if (charts === inHand) this.#drawNow(inHand);
@@ -221,7 +300,11 @@ class ChartContext {
     clearTimeout(late);
   }
 
-  // Load what is missing of these signals; charts whose signals cannot be loaded show that.
+  /**
+   * Load what is missing of these signals; charts whose signals cannot be loaded show that.
+   * @param {string[]} names
+   * @param {Span | null} [range]
+   */
   async #fetch(names, range = this.view.range) {
     try {
       const arrived = await this.store.fetch(names, range);
@@ -233,7 +316,10 @@ class ChartContext {
       this.redraw([...this.visible].filter((chart) => chart.names.some((name) => names.includes(name))));
       if (this.source.isReport) return false;
       clearTimeout(this.retryTimer);
-      this.retryTimer = setTimeout(() => this.#loadVisible(), CONTEXT_RETRY_MS[Math.min(this.failureCount++, CONTEXT_RETRY_MS.length - 1)]);
+      this.retryTimer = setTimeout(
+        () => this.#loadVisible(),
+        CONTEXT_RETRY_MS[Math.min(this.failureCount++, CONTEXT_RETRY_MS.length - 1)],
+      );
       return false;
     }
   }
@@ -246,6 +332,7 @@ class ChartContext {
     this.#loadVisible();
   }
 
+  /** @param {IntersectionObserverEntry[]} entries */
   #observe(entries) {
     for (const { target, isIntersecting } of entries) {
       const chart = this.charts.get(target);
@@ -303,12 +390,13 @@ class ChartContext {
 
   // Draw what is dirty, in frames; the promise is of the last of them.
   #schedule() {
-    this.drawing ??= new Promise((resolve) => {
+    this.drawing ??= new Promise((/** @type {(value: void) => void} */ resolve) => {
       const frame = () => {
         const end = performance.now() + CONTEXT_FRAME_MS;
         while (this.dirty.size && performance.now() < end) {
           try {
-            this.#drawNow([this.dirty.values().next().value]);
+            const [chart] = this.dirty;
+            this.#drawNow([chart]);
           } catch (error) {
             // One chart must not stop the others.
             console.error(error);
@@ -325,6 +413,7 @@ class ChartContext {
     return this.drawing;
   }
 
+  /** @param {Drawable[]} charts */
   #drawNow(charts) {
     for (const chart of charts) {
       this.dirty.delete(chart);
@@ -342,7 +431,7 @@ class ChartContext {
     root.setAttribute("data-theme", "light");
     this.#drawAll();
     for (const picture of document.querySelectorAll(".chart .main-svg")) {
-      const [width, height] = ["width", "height"].map((name) => parseFloat(picture.getAttribute(name)));
+      const [width, height] = ["width", "height"].map((name) => parseFloat(picture.getAttribute(name) ?? ""));
       picture.setAttribute("viewBox", `0 0 ${width} ${height}`);
     }
   }
@@ -357,17 +446,23 @@ class ChartContext {
   #drawAll() {
     this.colors = plotColors();
     if (this.plotly === undefined) return;
-    for (const chart of this.charts.values()) if (chart.element.isConnected && chart.element.clientWidth) chart.draw(this.plotly);
+    for (const chart of this.charts.values())
+      if (chart.element.isConnected && chart.element.clientWidth) chart.draw(this.plotly);
   }
 
+  /** @param {ResizeObserverEntry[]} entries */
   #resize(entries) {
     for (const { target } of entries) {
-      const chart = this.charts.get(target.closest(".chart"));
+      const element = target.closest(".chart");
+      const chart = element && this.charts.get(element);
       if (chart && chart.isBuilt && chart.plot.clientWidth !== chart.drawnWidth) this.redraw([chart]);
     }
   }
 
-  // Live rows are collected, and drawn at once, but not more often than the page can.
+  /**
+   * Live rows are collected, and drawn at once, but not more often than the page can.
+   * @param {Rows} rows
+   */
   #receive(rows) {
     this.isLive = true;
     this.rowsAt = performance.now();
@@ -378,6 +473,7 @@ class ChartContext {
     setTimeout(() => requestAnimationFrame(() => this.#drawRows(start)), Math.max(0, this.freeAt - start));
   }
 
+  /** @param {number} start */
   async #drawRows(start) {
     const { domain } = this.store;
     const changed = new Set(this.rows.splice(0).flatMap((rows) => this.store.append(rows)));
@@ -390,9 +486,21 @@ class ChartContext {
     contextMeasure("sentinel-live", start);
   }
 
-  // The state of a run changes with each step, its incidents rarely. Checkpoints can wait.
+  /**
+   * The state of a run changes with each step, its incidents rarely. Checkpoints can wait.
+   * @param {RunState} run
+   */
   #refreshMarks({ state, attempt, incidents, cases }) {
-    const names = (list) => (list ?? []).map((each) => [each.name, each.state, each.severity, each.acknowledged, each.silenced, each.onset_step]);
+    /** @param {(Incident | Case)[] | undefined} list */
+    const names = (list) =>
+      (list ?? []).map((each) => [
+        each.name,
+        "state" in each && each.state,
+        each.severity,
+        each.acknowledged,
+        each.silenced,
+        each.onset_step,
+      ]);
     const key = JSON.stringify([state, attempt, names(incidents), names(cases)]);
     if (key === this.markedAs && performance.now() - this.markedAt < CONTEXT_MARKS_MS) return;
     this.markedAs = key;
@@ -400,10 +508,13 @@ class ChartContext {
     this.marks.refresh();
   }
 
-  // Where a proxy holds the stream back, the state still comes, but no rows: load curves again.
+  /**
+   * Where a proxy holds the stream back, the state still comes, but no rows: load curves again.
+   * @param {RunState} run
+   */
   #poll({ step }) {
     const { domain, axis } = this.store;
-    const isBehind = axis === "step" && !this.view.range && domain && step > domain[1];
+    const isBehind = axis === "step" && !this.view.range && domain && step !== null && step > domain[1];
     if (!isBehind || performance.now() - this.rowsAt < CONTEXT_POLL_MS) return;
     this.rowsAt = performance.now();
     this.#reload();
@@ -417,6 +528,7 @@ class ChartContext {
 
   async #loadSignals() {
     try {
+      /** @type {Signal[]} */
       const signals = await this.source.getJson("api/signals");
       this.signalNames = new Set(signals.map(({ name }) => name));
       this.signalUnits = new Map(signals.map(({ name, unit }) => [name, unit]));
@@ -435,8 +547,10 @@ class ChartContext {
     for (const listener of this.signalListeners) listener();
   }
 
+  /** @param {Rows} rows */
   #forgetSignals(rows) {
-    if (!this.signalNames || Object.keys(rows.values).every((name) => this.signalNames.has(name))) return;
+    const names = this.signalNames;
+    if (!names || Object.keys(rows.values).every((name) => names.has(name))) return;
     this.signalNames = null;
     this.knownSignals = null;
     this.#announceSignals();
@@ -447,7 +561,7 @@ class ChartContext {
     if (document.hidden || !this.isLive) return;
     this.isLive = false;
     const names = [...this.visible].flatMap((chart) => chart.names);
-    if (names.length && await this.marks.loadThresholds(names)) this.redraw();
+    if (names.length && (await this.marks.loadThresholds(names))) this.redraw();
   }
 
   #reload() {

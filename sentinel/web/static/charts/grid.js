@@ -1,6 +1,17 @@
 // A grid of charts: groups that can be folded, those of open incidents first, pinned charts, and a
 // filter by name.
-import { button, container, element, emptyState, formatCount, recall, remember, setAttributes, setText } from "../dom.js";
+import {
+  button,
+  container,
+  element,
+  emptyState,
+  errorMessage,
+  formatCount,
+  recall,
+  remember,
+  setAttributes,
+  setText,
+} from "../dom.js";
 import { revealNode } from "../frame.js";
 import { Chart } from "./chart.js";
 
@@ -10,20 +21,32 @@ const GRID_URGENT = "In open incidents";
 const GRID_FOLD = 24;
 
 export class ChartGrid {
-  // `id` names the grid in what the browser remembers.
+  /**
+   * `id` names the grid in what the browser remembers.
+   * @param {ChartContext} context
+   * @param {string} id
+   */
   constructor(context, id) {
     this.context = context;
     this.key = `pinned-charts-${id}`;
+    /** @type {Map<string, Chart>} */
     this.charts = new Map();
+    /** @type {GridEntry[]} */
     this.order = [];
+    /** @type {Set<string>} */
     this.pinned = new Set(JSON.parse(recall(this.key) || "[]"));
+    /** @type {Map<string, Incident[]>} */
     this.urgent = new Map();
     this.filter = gridFilter("");
+    /** @type {Map<string, GridGroup>} */
     this.groups = new Map();
     this.element = element("div", "", "chart-groups");
     this.none = emptyState("No chart has this name.");
+    /** @type {string[]} */
     this.shownGroups = [];
+    this.shownCount = 0;
     // Called to clear the filter, where it hides the chart that is wanted.
+    /** @type {Set<() => void>} */
     this.listeners = new Set();
     this.shownFolded = context.view.folded.join("\n");
     // Another link, or the list of folded groups, was chosen.
@@ -34,12 +57,14 @@ export class ChartGrid {
     });
   }
 
-  // Show charts: [{ group, title, signals }], in their order.
+  /**
+   * Show charts: [{ group, title, signals }], in their order.
+   * @param {ChartEntry[]} entries
+   */
   setCharts(entries) {
-    const keys = new Set(entries.map(({ signals }) => signals[0].name));
     for (const [key, chart] of this.charts) {
       const entry = entries.find(({ signals }) => signals[0].name === key);
-      if (!keys.has(key) || entry.signals.map(({ name }) => name).join("\n") !== chart.names.join("\n")) {
+      if (!entry || entry.signals.map(({ name }) => name).join("\n") !== chart.names.join("\n")) {
         this.context.remove(chart);
         chart.element.remove();
         this.charts.delete(key);
@@ -47,19 +72,23 @@ export class ChartGrid {
     }
     this.order = entries.map(({ group, title, signals, limit }) => {
       const key = signals[0].name;
-      if (!this.charts.has(key)) {
-        const chart = new Chart(this.context, signals, { title, limit, onPin: () => this.#pin(key) });
+      let chart = this.charts.get(key);
+      if (!chart) {
+        chart = new Chart(this.context, signals, { title, limit, onPin: () => this.#pin(key) });
         chart.setPinned(this.pinned.has(key));
         this.charts.set(key, chart);
         this.context.add(chart);
       }
-      return { key, group, chart: this.charts.get(key) };
+      return { key, group, chart };
     });
     this.#markUrgent();
     this.arrange();
   }
 
-  // Mark the charts of open incidents: { detector, severity, signal }.
+  /**
+   * Mark the charts of open incidents: { detector, severity, signal }.
+   * @param {Incident[]} incidents
+   */
   setIncidents(incidents) {
     this.urgent = new Map();
     for (const incident of incidents) {
@@ -75,7 +104,10 @@ export class ChartGrid {
     }
   }
 
-  // Show the charts whose names match a text; returns what is wrong with it, or "".
+  /**
+   * Show the charts whose names match a text; returns what is wrong with it, or "".
+   * @param {string} text
+   */
   setFilter(text) {
     this.filter = gridFilter(text);
     this.arrange();
@@ -87,7 +119,10 @@ export class ChartGrid {
     return this.order.map(({ key, chart }) => ({ text: chart.title, kind: "chart", open: () => this.reveal(key) }));
   }
 
-  // Unfold the group of a chart, and bring it into view.
+  /**
+   * Unfold the group of a chart, and bring it into view.
+   * @param {string} key
+   */
   reveal(key) {
     const entry = this.order.find((each) => each.key === key);
     if (!entry) return;
@@ -108,24 +143,31 @@ export class ChartGrid {
     return this.shownGroups.some((name) => this.context.view.folded.includes(name));
   }
 
+  /** @param {string[]} folded */
   #setFolded(folded) {
     this.context.view.set({ folded });
   }
 
+  /** @param {string} key */
   #pin(key) {
     if (!this.pinned.delete(key)) this.pinned.add(key);
-    this.charts.get(key).setPinned(this.pinned.has(key));
+    this.charts.get(key)?.setPinned(this.pinned.has(key));
     remember(this.key, JSON.stringify([...this.pinned]));
     this.arrange();
   }
 
+  /** @param {GridEntry} entry */
   #groupOf({ key, group, chart }) {
     return this.pinned.has(key) ? GRID_PINNED : chart.names.some((name) => this.urgent.has(name)) ? GRID_URGENT : group;
   }
 
   // Put each chart into its group; elements that stay where they are keep their curves.
   arrange() {
-    const byGroup = new Map([[GRID_PINNED, []], [GRID_URGENT, []]]);
+    /** @type {Map<string, Chart[]>} */
+    const byGroup = new Map([
+      [GRID_PINNED, []],
+      [GRID_URGENT, []],
+    ]);
     for (const entry of this.order) {
       if (!this.filter.matches(entry.chart)) continue;
       const shown = this.#groupOf(entry);
@@ -138,45 +180,73 @@ export class ChartGrid {
       // What matches a filter is shown wherever it is.
       const isFolded = name !== "" && !this.filter.text && this.context.view.folded.includes(name);
       const visible = isFolded ? [] : group.isUnfolded ? charts : charts.slice(0, GRID_FOLD);
-      gridReplace(group.grid, visible.map((chart) => chart.element));
+      gridReplace(
+        group.grid,
+        visible.map((chart) => chart.element),
+      );
       setText(group.count, charts.length);
       setAttributes(group.toggle, { "aria-expanded": String(!isFolded) });
       group.grid.hidden = isFolded;
       group.more.hidden = isFolded || visible.length === charts.length;
       setText(group.more, `Show ${charts.length - visible.length} more`);
     }
-    const groups = shown.map(([name]) => this.groups.get(name).element);
+    const groups = shown.map(([name]) => this.#group(name).element);
     if (!groups.length && this.filter.text) groups.push(this.none);
     gridReplace(this.element, groups);
     this.shownCount = shown.reduce((sum, [, charts]) => sum + charts.length, 0);
   }
 
+  /** @param {string} name */
   #group(name) {
-    if (!this.groups.has(name)) {
-      const grid = element("div", "", "charts");
-      const count = element("span", "", "soft");
-      const toggle = button("", () => {
+    const known = this.groups.get(name);
+    if (known) return known;
+    const grid = element("div", "", "charts");
+    const count = element("span", "", "soft");
+    const toggle = button(
+      "",
+      () => {
         const { folded } = this.context.view;
         this.#setFolded(folded.includes(name) ? folded.filter((each) => each !== name) : [...folded, name]);
-      }, "quiet fold");
-      toggle.append(element("span", name), " ", count);
-      const heading = container("h3", "group", toggle);
-      heading.hidden = !name;
-      const more = button("", () => {
-        this.groups.get(name).isUnfolded = true;
+      },
+      "quiet fold",
+    );
+    toggle.append(element("span", name), " ", count);
+    const heading = container("h3", "group", toggle);
+    heading.hidden = !name;
+    const more = button(
+      "",
+      () => {
+        group.isUnfolded = true;
         this.arrange();
-      }, "small more");
-      this.groups.set(name, { element: container("section", "", heading, grid, more), grid, count, more, toggle, isUnfolded: false });
-    }
-    return this.groups.get(name);
+      },
+      "small more",
+    );
+    const group = {
+      element: container("section", "", heading, grid, more),
+      grid,
+      count,
+      more,
+      toggle,
+      isUnfolded: false,
+    };
+    this.groups.set(name, group);
+    return group;
   }
 }
 
-// A field that filters the charts of a grid, with how many there are, or why the text is no regular
-// expression.
+/**
+ * A field that filters the charts of a grid, with how many there are, or why the text is no regular
+ * expression.
+ * @param {ChartGrid} grid
+ * @param {string} id
+ */
 export function createChartFilter(grid, id) {
   const input = setAttributes(element("input", "", "input"), {
-    type: "search", id, placeholder: "Filter charts, such as rew|kl", "aria-label": "Filter charts by name", "aria-describedby": `${id}-result`,
+    type: "search",
+    id,
+    placeholder: "Filter charts, such as rew|kl",
+    "aria-label": "Filter charts by name",
+    "aria-describedby": `${id}-result`,
     title: "Words, or regular expressions such as ^rew",
   });
   const result = setAttributes(element("span", "", "soft"), { id: `${id}-result`, role: "status" });
@@ -197,28 +267,42 @@ export function createChartFilter(grid, id) {
 // A group that is repeated: with some texts, trying all its ways takes longer than a day.
 const GRID_REPEATED_GROUP = /\)[*+?{]/;
 
-// Whether a chart has each word of a text in its title or in the name of a signal: as a regular
-// expression, or as it is. `problem` states which word is no regular expression.
+/**
+ * Whether a chart has each word of a text in its title or in the name of a signal: as a regular
+ * expression, or as it is. `problem` states which word is no regular expression.
+ * @param {string} text
+ */
 function gridFilter(text) {
   const words = text.trim().split(/\s+/).filter(Boolean);
   let problem = "";
+  /** @type {((name: string) => boolean)[]} */
   const tests = words.map((word) => {
     const lower = word.toLowerCase();
     try {
-      if (GRID_REPEATED_GROUP.test(word) || (word.match(/[*+?{]/g) ?? []).length > 4) throw new Error(": too many repetitions");
+      if (GRID_REPEATED_GROUP.test(word) || (word.match(/[*+?{]/g) ?? []).length > 4)
+        throw new Error(": too many repetitions");
       const pattern = new RegExp(word, "i");
       return (name) => pattern.test(name) || name.toLowerCase().includes(lower);
     } catch (error) {
-      const reason = error.message.split(": ").at(-1).toLowerCase();
+      const reason = errorMessage(error).split(": ").pop()?.toLowerCase();
       problem ||= `“${word}” is not a regular expression (${reason}), and is searched as it is.`;
       return (name) => name.toLowerCase().includes(lower);
     }
   });
-  return { text: words.join(" "), problem, matches: ({ title, names }) => tests.every((test) => [title, ...names].some(test)) };
+  return {
+    text: words.join(" "),
+    problem,
+    matches: (/** @type {Chart} */ { title, names }) => tests.every((test) => [title, ...names].some(test)),
+  };
 }
 
-// Elements that are in place already keep their focus and their curves.
+/**
+ * Elements that are in place already keep their focus and their curves.
+ * @param {Element} parent
+ * @param {Element[]} children
+ */
 function gridReplace(parent, children) {
   const old = [...parent.children];
-  if (old.length !== children.length || old.some((each, index) => each !== children[index])) parent.replaceChildren(...children);
+  if (old.length !== children.length || old.some((each, index) => each !== children[index]))
+    parent.replaceChildren(...children);
 }

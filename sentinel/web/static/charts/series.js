@@ -1,6 +1,7 @@
 // The points of signals that charts show: an overview of the whole run, and detail of the shown range.
 import { axisSignal, joinByStep, stepsInRange } from "./horizontal_axis.js";
 
+/** @type {("x" | "mean" | "min" | "max" | "rank_min" | "rank_max" | "worst_rank" | "attempt")[]} */
 const SERIES_FIELDS = ["x", "mean", "min", "max", "rank_min", "rank_max", "worst_rank", "attempt"];
 // A chart has about a point for each pixel: spikes stay visible as the range of a point.
 const SERIES_POINTS = 320;
@@ -9,46 +10,83 @@ const SERIES_MAX_POINTS = 2 * SERIES_POINTS;
 const SERIES_MARGIN = 0.02;
 const SERIES_NAMES_PER_REQUEST = 40;
 
-// The points of a reply, all fields filled.
+/**
+ * The points of a reply, all fields filled.
+ * @param {SeriesAnswer} reply
+ * @returns {Points}
+ */
 export function seriesPoints(reply) {
-  const fill = (values, other) => values || reply.x.map(other);
+  const none = reply.x.map(() => null);
   return {
-    x: reply.x, mean: reply.mean, min: reply.min || reply.mean, max: reply.max || reply.mean,
-    rank_min: fill(reply.rank_min, () => null), rank_max: fill(reply.rank_max, () => null),
-    worst_rank: fill(reply.worst_rank, () => null), attempt: fill(reply.attempt, () => 0),
+    x: reply.x,
+    mean: reply.mean,
+    min: reply.min || reply.mean,
+    max: reply.max || reply.mean,
+    rank_min: reply.rank_min || [...none],
+    rank_max: reply.rank_max || [...none],
+    worst_rank: reply.worst_rank || [...none],
+    attempt: reply.attempt || reply.x.map(() => 0),
     weight: reply.x.map(() => Math.max(1, (reply.count || 0) / reply.x.length)),
-    bad: [...(reply.bad || [])], isRaw: Boolean(reply.is_raw), count: reply.count ?? reply.x.length,
+    bad: [...(reply.bad || [])],
+    isRaw: Boolean(reply.is_raw),
+    count: reply.count ?? reply.x.length,
     // The newest value itself: the last point may be the mean of several.
     last: seriesLast(reply),
   };
 }
 
-// Points merged into buckets of equal width, when live rows have made them too many.
+/**
+ * Points merged into buckets of equal width, when live rows have made them too many.
+ * @param {Points} points
+ * @returns {Points}
+ */
 function seriesThin(points) {
   const first = points.x[0];
   const width = (points.x[points.x.length - 1] - first) / SERIES_POINTS || 1;
-  const thin = { ...points, isRaw: false, weight: [] };
-  for (const field of SERIES_FIELDS) thin[field] = [];
+  /** @type {Points} */
+  const thin = {
+    ...points,
+    isRaw: false,
+    weight: [],
+    x: [],
+    mean: [],
+    min: [],
+    max: [],
+    rank_min: [],
+    rank_max: [],
+    worst_rank: [],
+    attempt: [],
+  };
+  /**
+   * @param {number | null} a
+   * @param {number | null} b
+   */
   const lower = (a, b) => (a === null ? b : b === null ? a : Math.min(a, b));
+  /**
+   * @param {number | null} a
+   * @param {number | null} b
+   */
   const higher = (a, b) => (a === null ? b : b === null ? a : Math.max(a, b));
   let bucket = null;
   for (let index = 0; index < points.x.length; index += 1) {
     const last = thin.x.length - 1;
     const own = `${points.attempt[index]}:${Math.floor((points.x[index] - first) / width)}`;
     if (own !== bucket) {
-      for (const field of SERIES_FIELDS) thin[field].push(points[field][index]);
+      for (const field of SERIES_FIELDS) /** @type {Values} */ (thin[field]).push(points[field][index]);
       thin.weight.push(points.weight[index]);
       bucket = own;
       continue;
     }
     const weight = thin.weight[last] + points.weight[index];
-    if (points.rank_max[index] !== null && higher(thin.rank_max[last], points.rank_max[index]) !== thin.rank_max[last]) {
+    if (
+      points.rank_max[index] !== null &&
+      higher(thin.rank_max[last], points.rank_max[index]) !== thin.rank_max[last]
+    ) {
       thin.worst_rank[last] = points.worst_rank[index];
     }
-    if (points.mean[index] !== null) {
-      thin.mean[last] = thin.mean[last] === null
-        ? points.mean[index] : thin.mean[last] + ((points.mean[index] - thin.mean[last]) * points.weight[index]) / weight;
-    }
+    const [mean, known] = [points.mean[index], thin.mean[last]];
+    if (mean !== null)
+      thin.mean[last] = known === null ? mean : known + ((mean - known) * points.weight[index]) / weight;
     thin.min[last] = lower(thin.min[last], points.min[index]);
     thin.max[last] = higher(thin.max[last], points.max[index]);
     thin.rank_min[last] = lower(thin.rank_min[last], points.rank_min[index]);
@@ -58,9 +96,15 @@ function seriesThin(points) {
   return thin;
 }
 
-// Exponential smoothing. The weight is that of a point in a chart of 320 points, whatever their
-// real number, so that a curve looks the same with more detail. Each attempt starts anew. Over the
-// values of another signal, the distance of points is that of their steps.
+/**
+ * Exponential smoothing. The weight is that of a point in a chart of 320 points, whatever their
+ * real number, so that a curve looks the same with more detail. Each attempt starts anew. Over the
+ * values of another signal, the distance of points is that of their steps.
+ * @param {Points} points
+ * @param {number} smoothing
+ * @param {number} span
+ * @param {Values} [values]
+ */
 export function seriesSmooth(points, smoothing, span, values = points.mean) {
   const x = points.step ?? points.x;
   let sum = 0;
@@ -76,42 +120,92 @@ export function seriesSmooth(points, smoothing, span, values = points.mean) {
   });
 }
 
-// The newest value of a reply, NaN if it is not finite.
+/**
+ * The newest value of a reply, NaN if it is not finite.
+ * @param {SeriesEnd} curve
+ * @returns {number}
+ */
 export function seriesLast({ x, mean, bad = [], last }) {
   if (last !== undefined) return last ?? NaN;
-  return seriesEndsBad({ x, bad }) ? NaN : mean.findLast((value) => value !== null) ?? NaN;
+  return seriesEndsBad({ x, bad }) ? NaN : (mean.findLast((value) => value !== null) ?? NaN);
 }
 
-// Whether the newest value is not finite.
+/**
+ * Whether the newest value is not finite.
+ * @param {{ x: number[], bad: number[] }} curve
+ */
 function seriesEndsBad({ x, bad }) {
   return bad.length > 0 && bad[bad.length - 1] >= x[x.length - 1];
 }
 
-// A function of an index: whether a later attempt did the same steps again.
+/**
+ * A function of an index: whether a later attempt did the same steps again.
+ * @param {Points} points
+ * @returns {(index: number) => boolean}
+ */
 export function seriesRepeated(points) {
   const last = points.x.length - 1;
   if (last < 0 || points.attempt[0] === points.attempt[last]) return () => false;
   const firstLater = new Array(points.x.length);
   let [later, own] = [Infinity, Infinity];
   for (let index = last; index >= 0; index -= 1) {
-    if (index < last && points.attempt[index] !== points.attempt[index + 1]) [later, own] = [Math.min(later, own), Infinity];
+    if (index < last && points.attempt[index] !== points.attempt[index + 1])
+      [later, own] = [Math.min(later, own), Infinity];
     firstLater[index] = later;
     own = Math.min(own, points.x[index]);
   }
   return (index) => points.x[index] >= firstLater[index];
 }
 
+/**
+ * Where rows are on an axis; undefined for one that they do not have.
+ * @param {Rows} rows
+ * @param {string} axis
+ * @returns {Values | undefined}
+ */
+function rowPositions(rows, axis) {
+  return axis === "step" ? rows.step : axis === "time" ? rows.time : axis === "tokens" ? rows.tokens : undefined;
+}
+
 export class SeriesStore {
-  // `onMissingAxis` is called if the run has no values for an axis, with the one that it has. A source
-  // with curves of several runs has axisCurve(signal, name): the curve of a signal in the run of a curve.
+  axis = "step";
+  /** @type {string | null} */
+  axisSignal = null;
+  storedAxis = "step";
+  /** @type {Set<string>} */
+  axisCurves = new Set();
+  /** @type {Map<string, Points>} */
+  overview = new Map();
+  /** @type {Map<string, { start: number, end: number, points: Points }>} */
+  detail = new Map();
+  /** @type {Map<string, { stored: Points, positions: Points, revision: number, points: Points }>} */
+  joined = new Map();
+  revision = 0;
+  /** @type {Map<string, Span>} */
+  storedRanges = new Map();
+  /** @type {Rows[]} */
+  lateRows = [];
+  /** @type {Span | null} */
+  domain = null;
+  trainings = [0];
+  generation = 0;
+
+  /**
+   * `onMissingAxis` is called if the run has no values for an axis, with the one that it has. A source
+   * with curves of several runs has axisCurve(signal, name): the curve of a signal in the run of a curve.
+   * @param {Source} source
+   * @param {(missing: string, axis: string) => void} onMissingAxis
+   */
   constructor(source, onMissingAxis) {
     this.source = source;
     this.onMissingAxis = onMissingAxis;
     this.fetchCount = 0;
-    this.clear("step");
   }
 
-  // Forget all points, and show others over this axis.
+  /**
+   * Forget all points, and show others over this axis.
+   * @param {string} axis
+   */
   clear(axis) {
     this.axis = axis;
     // Points are kept by step if the axis is a signal, and joined when they are shown.
@@ -126,47 +220,75 @@ export class SeriesStore {
     this.lateRows = [];
     this.domain = null;
     this.trainings = [0];
-    this.generation = (this.generation || 0) + 1;
+    this.generation += 1;
   }
 
-  // Whether the points of a signal for `range` are here. Points that are records need no detail.
+  /**
+   * Whether the points of a signal for `range` are here. Points that are records need no detail.
+   * @param {string} name
+   * @param {Span | null} range
+   */
   has(name, range) {
     return this.#needed([name]).every((each) => this.#hasStored(each, range && this.storedRange(range)));
   }
 
-  // The points of a signal for `range`, null for all of the run; undefined if they are not here.
+  /**
+   * The points of a signal for `range`, null for all of the run; undefined if they are not here.
+   * @param {string} name
+   * @param {Span | null} range
+   * @returns {Points | undefined}
+   */
   points(name, range) {
     const stored = this.#stored(name, range);
     if (this.axisSignal === null || !stored) return stored;
     const positions = this.#stored(this.axisCurve(name), range);
     if (!positions) return undefined;
     const known = this.joined.get(name);
-    if (known?.stored === stored && known.positions === positions && known.revision === this.revision) return known.points;
+    if (known?.stored === stored && known.positions === positions && known.revision === this.revision)
+      return known.points;
     const points = joinByStep(stored, positions);
     this.joined.set(name, { stored, positions, revision: this.revision, points });
     return points;
   }
 
-  // A range of the axis on that by which points are stored: the steps at which a signal is in it.
+  /**
+   * A range of the axis on that by which points are stored: the steps at which a signal is in it.
+   * @param {Span} range
+   * @returns {Span | null}
+   */
   storedRange(range) {
     if (this.axisSignal === null) return range;
     const key = range.join();
-    if (!this.storedRanges.has(key)) {
-      const found = [...this.axisCurves].map((name) => this.overview.get(name)).filter(Boolean)
-        .map((positions) => stepsInRange(positions, range)).filter(Boolean);
-      if (!found.length) return null;
-      this.storedRanges.set(key, [Math.min(...found.map(([start]) => start)), Math.max(...found.map(([, end]) => end))]);
-    }
-    return this.storedRanges.get(key);
+    const known = this.storedRanges.get(key);
+    if (known) return known;
+    const found = [...this.axisCurves]
+      .map((name) => this.overview.get(name))
+      .filter((positions) => positions !== undefined)
+      .map((positions) => stepsInRange(positions, range))
+      .filter((steps) => steps !== null);
+    if (!found.length) return null;
+    /** @type {Span} */
+    const stored = [Math.min(...found.map(([start]) => start)), Math.max(...found.map(([, end]) => end))];
+    this.storedRanges.set(key, stored);
+    return stored;
   }
 
-  // The curve whose values are the positions of another one.
+  /**
+   * The curve whose values are the positions of another one.
+   * @param {string} name
+   * @returns {string}
+   */
   axisCurve(name) {
-    return this.source.axisCurve?.(this.axisSignal, name) ?? this.axisSignal;
+    const signal = this.axisSignal;
+    return signal === null ? name : (this.source.axisCurve?.(signal, name) ?? signal);
   }
 
-  // Fetch what is missing of the signals; whether they are still wanted, unless the axis has changed
-  // meanwhile.
+  /**
+   * Fetch what is missing of the signals; whether they are still wanted, unless the axis has changed
+   * meanwhile.
+   * @param {string[]} names
+   * @param {Span | null} range
+   */
   async fetch(names, range) {
     const { generation } = this;
     this.fetchCount += 1;
@@ -186,7 +308,10 @@ export class SeriesStore {
     }
   }
 
-  // The signals without which these cannot be shown.
+  /**
+   * The signals without which these cannot be shown.
+   * @param {string[]} names
+   */
   #needed(names) {
     if (this.axisSignal === null) return names;
     const axes = names.map((name) => this.axisCurve(name));
@@ -194,37 +319,58 @@ export class SeriesStore {
     return [...new Set([...axes, ...names])];
   }
 
+  /**
+   * @param {string} name
+   * @param {Span | null} stored
+   */
   #hasStored(name, stored) {
     const overview = this.overview.get(name);
     if (!overview || !stored || overview.isRaw) return Boolean(overview);
     const detail = this.detail.get(name);
-    return Boolean(detail) && detail.start === stored[0] && detail.end === stored[1];
+    return detail !== undefined && detail.start === stored[0] && detail.end === stored[1];
   }
 
+  /**
+   * @param {string} name
+   * @param {Span | null} range
+   */
   #stored(name, range) {
     const detail = this.detail.get(name);
     const stored = range && detail && this.storedRange(range);
-    return stored && detail.start <= stored[0] && detail.end >= stored[1] ? detail.points : this.overview.get(name);
+    return detail && stored && detail.start <= stored[0] && detail.end >= stored[1]
+      ? detail.points
+      : this.overview.get(name);
   }
 
+  /**
+   * @param {string[]} names
+   * @param {Span | null} range
+   * @param {number} generation
+   */
   async #fetchAll(names, range, generation) {
     const axis = this.storedAxis;
     for (let first = 0; first < names.length; first += SERIES_NAMES_PER_REQUEST) {
       const some = names.slice(first, first + SERIES_NAMES_PER_REQUEST);
-      const query = new URLSearchParams([...some.map((name) => ["signals", name]), ["points", SERIES_POINTS], ["axis", axis]]);
+      const query = new URLSearchParams([
+        ...some.map((name) => ["signals", name]),
+        ["points", String(SERIES_POINTS)],
+        ["axis", axis],
+      ]);
       if (range) {
         const margin = (range[1] - range[0]) * SERIES_MARGIN;
-        query.set("from", range[0] - margin);
-        query.set("to", range[1] + margin);
+        query.set("from", String(range[0] - margin));
+        query.set("to", String(range[1] + margin));
       }
+      /** @type {SeriesAnswers} */
       const reply = await this.source.getJson(`api/series?${query}`);
       if (generation !== this.generation) return;
       if (reply.axis !== axis) {
         this.onMissingAxis(axis, reply.axis);
         return;
       }
-      if (!range && some.includes(this.axisSignal) && !reply.series[this.axisSignal]) {
-        this.onMissingAxis(this.axisSignal, axis);
+      const signal = this.axisSignal;
+      if (!range && signal !== null && some.includes(signal) && !reply.series[signal]) {
+        this.onMissingAxis(signal, axis);
         return;
       }
       this.trainings = reply.trainings || this.trainings;
@@ -237,6 +383,10 @@ export class SeriesStore {
     }
   }
 
+  /**
+   * @param {string} name
+   * @param {Points} points
+   */
   #addOverview(name, points) {
     this.overview.set(name, points);
     this.#extend(name, points.x, points.mean);
@@ -244,7 +394,12 @@ export class SeriesStore {
     for (const rows of this.lateRows) this.#appendTo(name, points, rows);
   }
 
-  // The range of the axis, with these points of a signal.
+  /**
+   * The range of the axis, with these points of a signal.
+   * @param {string} name
+   * @param {number[]} positions
+   * @param {Values} values
+   */
   #extend(name, positions, values) {
     if (this.axisSignal !== null && !this.axisCurves.has(name)) return;
     for (const x of this.axisSignal === null ? positions : values) {
@@ -255,16 +410,23 @@ export class SeriesStore {
     }
   }
 
-  // The training of an attempt, as "training 2 of 3"; empty if the run has only one.
+  /**
+   * The training of an attempt, as "training 2 of 3"; empty if the run has only one.
+   * @param {number} attempt
+   */
   trainingText(attempt) {
     const count = this.trainings.length;
     const number = this.trainings.filter((first) => first <= attempt).length;
     return count > 1 ? `training ${number} of ${count}` : "";
   }
 
-  // Append live rows; the names of signals that have new points.
+  /**
+   * Append live rows; the names of signals that have new points.
+   * @param {Rows} rows
+   */
   append(rows) {
-    if (!rows[this.storedAxis]) return [];
+    const positions = rowPositions(rows, this.storedAxis);
+    if (!positions) return [];
     if (this.fetchCount) this.lateRows.push(rows);
     this.trainings = rows.trainings || this.trainings;
     this.revision += 1;
@@ -272,17 +434,27 @@ export class SeriesStore {
       const points = this.overview.get(name);
       if (!points || !this.#appendTo(name, points, rows)) return false;
       const detail = this.detail.get(name);
-      if (detail && rows[this.storedAxis].at(-1) <= detail.end) this.#appendValues(detail.points, rows, name);
+      if (detail && (positions.at(-1) ?? Infinity) <= detail.end) this.#appendValues(detail.points, rows, name);
       if (points.x.length > SERIES_MAX_POINTS) this.overview.set(name, seriesThin(points));
       return true;
     });
   }
 
-  // Append the rows to the points of one signal; whether they have any of it.
+  /**
+   * Append the rows to the points of one signal; whether they have any of it.
+   * @param {string} name
+   * @param {Points} points
+   * @param {Rows} rows
+   */
   #appendTo(name, points, rows) {
     const values = rows.values[name];
     if (!values) return false;
-    const bad = (rows.bad?.[name] || []).map((place) => rows[this.storedAxis][place]).filter((x) => !points.bad.includes(x));
+    const positions = rowPositions(rows, this.storedAxis) ?? [];
+    const badPlaces = rows.bad?.[name] ?? [];
+    const bad = badPlaces
+      .map((place) => positions[place])
+      .filter((x) => x !== null)
+      .filter((x) => !points.bad.includes(x));
     points.bad.push(...bad);
     points.bad.splice(0, points.bad.length - SERIES_MAX_POINTS);
     const { length } = points.x;
@@ -290,21 +462,30 @@ export class SeriesStore {
     const isLonger = points.x.length > length;
     this.#extend(name, points.x.slice(length), points.mean.slice(length));
     const newest = values.findLastIndex((value) => value !== null);
-    const isBad = bad.length > 0 && rows.bad[name].at(-1) >= newest;
-    if (isBad || (isLonger && newest >= 0)) points.last = isBad ? NaN : values[newest];
+    const isBad = bad.length > 0 && badPlaces[badPlaces.length - 1] >= newest;
+    if (isBad || (isLonger && newest >= 0)) points.last = isBad ? NaN : (values[newest] ?? NaN);
     return isLonger || bad.length > 0;
   }
 
+  /**
+   * @param {Points} points
+   * @param {Rows} rows
+   * @param {string} name
+   */
   #appendValues(points, rows, name) {
-    const { attempt: attempts, ranks, [this.storedAxis]: positions } = rows;
+    const { attempt: attempts, ranks } = rows;
+    const positions = rowPositions(rows, this.storedAxis) ?? [];
     rows.values[name].forEach((value, index) => {
       const [x, attempt] = [positions[index], attempts ? attempts[index] : 0];
       const last = points.x.length - 1;
       if (value === null || x === null) return;
       // The first rows of a connection can be among the points that were fetched.
-      if (last >= 0 && (attempt < points.attempt[last] || (attempt === points.attempt[last] && x <= points.x[last]))) return;
-      for (const field of ["mean", "min", "max"]) points[field].push(value);
-      for (const field of ["rank_min", "rank_max", "worst_rank"]) points[field].push(ranks?.[name]?.[field][index] ?? null);
+      if (last >= 0 && (attempt < points.attempt[last] || (attempt === points.attempt[last] && x <= points.x[last])))
+        return;
+      for (const field of [points.mean, points.min, points.max]) field.push(value);
+      points.rank_min.push(ranks?.[name]?.rank_min[index] ?? null);
+      points.rank_max.push(ranks?.[name]?.rank_max[index] ?? null);
+      points.worst_rank.push(ranks?.[name]?.worst_rank[index] ?? null);
       points.x.push(x);
       points.attempt.push(attempt);
       points.weight.push(1);

@@ -1,46 +1,97 @@
 // Results of insight of several runs: surfaces side by side, and the paths of the weights in one plane.
-import { choice, container, element, emptyState, formatNumber, groupBy, isNumber, setAttributes, setText } from "../dom.js";
+import {
+  choice,
+  container,
+  element,
+  emptyState,
+  errorMessage,
+  formatNumber,
+  groupBy,
+  isNumber,
+  setAttributes,
+  setText,
+} from "../dom.js";
 import { chartContext } from "../charts/context.js";
 import { readSurface } from "../charts/surface.js";
 import { SurfaceChart, SurfaceControls, surfaceSummary, turnButtons } from "./loss_surface.js";
+import { insightName, insightOrder } from "./insight_items.js";
 import { PathCharts, readPaths } from "./trajectory.js";
 
-// `results` are the headers of the results of each run, `load(index, id)` returns one.
+/**
+ * `results` are the headers of the results of each run, `load(index, id)` returns one.
+ * @param {ComparisonPage} page
+ * @param {InsightItem[][]} results
+ * @param {LoadResult} load
+ */
 export function createComparedSurfaces(page, results, load) {
-  return new ComparedSurfaces(page, results.map((items) => items.filter(({ kind }) => kind === "loss_surface")), load).element;
+  return new ComparedSurfaces(
+    page,
+    results.map((items) => items.filter(({ kind }) => kind === "loss_surface")),
+    load,
+  ).element;
 }
 
 class ComparedSurfaces {
+  /**
+   * @param {ComparisonPage} page
+   * @param {InsightItem[][]} items
+   * @param {LoadResult} load
+   */
   constructor(page, items, load) {
     this.load = load;
     this.names = page.comparison.runs.map(({ name }) => name);
     this.items = items;
-    this.groups = groupBy(items.flat(), ({ name, title }) => name || title);
+    this.groups = groupBy(items.flat(), insightName);
     this.controls = new SurfaceControls(() => this.#draw());
-    this.select = choice("Surface", [...this.groups.keys()].map((name) => [name, name]), () => this.#chooseName());
+    this.select = choice(
+      "Surface",
+      [...this.groups.keys()].map((name) => [name, name]),
+      () => this.#chooseName(),
+    );
     this.slider = setAttributes(element("input"), { type: "range", min: 0, "aria-label": "Step of the surfaces" });
     this.slider.addEventListener("input", () => this.#show());
     this.text = element("output", "", "soft number");
     this.turns = turnButtons((steps) => this.charts.forEach((chart) => chart.turn(steps)));
-    this.charts = this.names.map((title) => new SurfaceChart(chartContext(page), {
-      title, onTurn: (camera) => this.charts.forEach((chart) => chart.camera === camera || chart.setCamera(camera)),
-    }));
+    this.charts = this.names.map(
+      (title) =>
+        new SurfaceChart(chartContext(page), {
+          title,
+          onTurn: (camera) => this.charts.forEach((chart) => chart.camera === camera || chart.setCamera(camera)),
+        }),
+    );
     this.notes = this.names.map(() => element("p", "", "soft"));
-    this.cards = this.charts.map((chart, index) => container("div", "compared-surface", chart.element, this.notes[index]));
+    this.cards = this.charts.map((chart, index) =>
+      container("div", "compared-surface", chart.element, this.notes[index]),
+    );
     const { buttons, missing } = this.controls;
-    this.element = container("div", "", container("div", "row insight-controls", this.select, this.slider, this.text, ...buttons, this.turns),
-      missing, container("div", "compared-surfaces", ...this.cards));
-    // The name that most runs have comes first.
-    const count = (name) => items.filter((each) => each.some((item) => (item.name || item.title) === name)).length;
+    this.element = container(
+      "div",
+      "",
+      container("div", "row insight-controls", this.select, this.slider, this.text, ...buttons, this.turns),
+      missing,
+      container("div", "compared-surfaces", ...this.cards),
+    );
+    /**
+     * The name that most runs have comes first.
+     * @param {string} name
+     */
+    const count = (name) => items.filter((each) => each.some((item) => insightName(item) === name)).length;
     this.select.value = [...this.groups.keys()].sort((a, b) => count(b) - count(a))[0];
     this.select.hidden = this.groups.size < 2;
+    /** @type {(number | null | undefined)[]} */
+    this.steps = [];
+    this.key = "";
+    /** @type {(Surface | string | null)[]} */
+    this.surfaces = [];
     this.#chooseName();
   }
 
   #chooseName() {
-    this.steps = [...new Set(this.groups.get(this.select.value).map(({ step }) => step))].sort((a, b) => (a ?? Infinity) - (b ?? Infinity));
+    this.steps = [...new Set((this.groups.get(this.select.value) ?? []).map(({ step }) => step))].sort(
+      (a, b) => (a ?? Infinity) - (b ?? Infinity),
+    );
     setAttributes(this.slider, { max: this.steps.length - 1 });
-    this.slider.value = this.steps.length - 1;
+    this.slider.value = String(this.steps.length - 1);
     this.slider.hidden = this.steps.length < 2;
     this.#show();
   }
@@ -52,17 +103,21 @@ class ComparedSurfaces {
     const key = `${this.select.value} ${step}`;
     this.key = key;
     const chosen = this.items.map((items) => {
-      const named = items.filter((item) => (item.name || item.title) === this.select.value).sort((a, b) => (a.step ?? Infinity) - (b.step ?? Infinity) || a.time - b.time);
-      return named.filter((item) => !isNumber(step) || (isNumber(item.step) && item.step <= step)).pop() ?? named[0] ?? null;
+      const named = items.filter((item) => insightName(item) === this.select.value).sort(insightOrder);
+      return (
+        named.filter((item) => !isNumber(step) || (isNumber(item.step) && item.step <= step)).pop() ?? named[0] ?? null
+      );
     });
-    const surfaces = await Promise.all(chosen.map(async (item, index) => {
-      if (!item) return null;
-      try {
-        return readSurface((await this.load(index, item.id)).data);
-      } catch (error) {
-        return error.message;
-      }
-    }));
+    const surfaces = await Promise.all(
+      chosen.map(async (item, index) => {
+        if (!item) return null;
+        try {
+          return readSurface((await this.load(index, item.id)).data);
+        } catch (error) {
+          return errorMessage(error);
+        }
+      }),
+    );
     if (key !== this.key) return;
     this.surfaces = surfaces;
     this.controls.show(surfaces.filter((surface) => surface !== null && typeof surface !== "string"));
@@ -71,17 +126,24 @@ class ComparedSurfaces {
 
   #draw() {
     this.turns.hidden = !this.controls.isSolid;
-    this.surfaces?.forEach((surface, index) => {
+    this.surfaces.forEach((surface, index) => {
       const isShown = surface !== null && typeof surface !== "string";
       this.charts[index].plot.hidden = !isShown;
-      this.charts[index].setTitle(this.names[index], isShown && isNumber(surface.step) ? `step ${formatNumber(surface.step)}` : "");
-      setText(this.notes[index], isShown ? surfaceSummary(surface) : surface ?? "This run has no such surface.");
+      this.charts[index].setTitle(
+        this.names[index],
+        isShown && isNumber(surface.step) ? `step ${formatNumber(surface.step)}` : "",
+      );
+      setText(this.notes[index], isShown ? surfaceSummary(surface) : (surface ?? "This run has no such surface."));
       if (isShown) this.charts[index].showSurface(surface, this.controls.options(surface));
     });
   }
 }
 
-// The paths in one plane, or why there is none.
+/**
+ * The paths in one plane, or why there is none.
+ * @param {ComparisonPage} page
+ * @param {ComparedInsight} insight
+ */
 export function createComparedPaths(page, { trajectory, problem }) {
   if (!trajectory) return emptyState(problem);
   try {
@@ -93,6 +155,6 @@ export function createComparedPaths(page, { trajectory, problem }) {
     charts.plane.setLegend(shown);
     return container("div", "", charts.element, ...plane.notes.map((note) => element("p", note, "soft")));
   } catch (error) {
-    return element("p", error.message, "bad");
+    return element("p", errorMessage(error), "bad");
   }
 }

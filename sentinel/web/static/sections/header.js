@@ -1,14 +1,32 @@
 // Health of the run: its state, the worst open case in one line, and how far and how fast it is.
 import {
-  capitalize, container, createChangeCheck, element, encodeName, formatCount, formatTime, formatDuration, formatNumber, formatRanks,
-  isActive, isNumber, setAttributes, setText, severityClass, textWithCode,
+  capitalize,
+  container,
+  createChangeCheck,
+  element,
+  encodeName,
+  formatCount,
+  formatTime,
+  formatDuration,
+  formatNumber,
+  formatRanks,
+  isActive,
+  isNumber,
+  setAttributes,
+  setText,
+  severityClass,
+  textWithCode,
 } from "../dom.js";
 import { createRunNote } from "../note.js";
 
+/** @type {Record<string, string>} */
 const STATE_CLASSES = { running: "ok", finished: "ok", starting: "info", stalled: "warning", unfinished: "warning" };
 const MAX_STEP_TIMES = 50;
 
-// Elements for the bar (`bar`) and below it (`element`).
+/**
+ * Elements for the bar (`bar`) and below it (`element`).
+ * @param {Page} page
+ */
 export function createHeader(page) {
   const name = element("h1", "sentinel");
   const state = setAttributes(element("span", "loading", "badge info"), { role: "status" });
@@ -28,13 +46,14 @@ export function createHeader(page) {
   root.setAttribute("aria-label", "Health of the run");
   const areProblemsNew = createChangeCheck();
   const pace = createPace();
+  /** @type {RunState | null} */
   let run = null;
   let isUnreachable = false;
 
-  const showState = () => {
+  const showState = (/** @type {RunState} */ run) => {
     const isOld = isUnreachable && isActive(run);
     setText(state, [run.state, run.tier !== "page" && run.tier, isOld && "no answer"].filter(Boolean).join(", "));
-    state.className = `badge ${isOld ? "warning" : STATE_CLASSES[run.state] ?? "critical"}`;
+    state.className = `badge ${isOld ? "warning" : (STATE_CLASSES[run.state] ?? "critical")}`;
   };
   const showConnection = () => {
     const text = connectionText(isUnreachable, run);
@@ -48,7 +67,7 @@ export function createHeader(page) {
     id: "health",
     bar,
     element: root,
-    update(newRun) {
+    update(/** @type {RunState} */ newRun) {
       run = newRun;
       pace.update(run);
       document.title = titleOf(run);
@@ -56,7 +75,7 @@ export function createHeader(page) {
       setText(name, run.name || run.run || "sentinel");
       setText(id, run.name ? run.run : "");
       name.title = run.run || "";
-      showState();
+      showState(run);
       showConnection();
       showVerdict(verdict, run, page.pastCases);
       showTiles();
@@ -66,66 +85,102 @@ export function createHeader(page) {
       banners.hidden = !problems.length;
       banners.replaceChildren(...problems.map(problemBanner));
     },
-    setConnection(status) {
+    setConnection(/** @type {string} */ status) {
       isUnreachable = status === "unreachable";
       showConnection();
-      if (run) showState();
+      if (run) showState(run);
     },
   };
 }
 
-// Without a state, what is missing is shown in place of the sections.
+/**
+ * Without a state, what is missing is shown in place of the sections.
+ * @param {boolean} isUnreachable
+ * @param {RunState | null} run
+ */
 function connectionText(isUnreachable, run) {
   if (!isUnreachable || !run) return "";
   const server = isActive(run) && run.is_live !== false && !run.log ? "agent" : "server";
   return `The ${server} does not answer. The page shows the last state that it got. It tries again every few seconds.`;
 }
 
+/** @param {RunState} run */
 function titleOf(run) {
   const [worst] = run.cases;
   const mark = worst ? (worst.severity === "critical" ? "‼ " : "! ") : "";
   return `${mark}${run.name || run.run || "sentinel"}: ${run.state}`;
 }
 
+/** @type {Record<string, string>} */
 const ICON_COLORS = { ok: "#1f9d55", info: "#76808c", warning: "#c98a00", critical: "#d5303e" };
 
-// The icon of the tab has the colour of the verdict: it is seen while the page is not.
+/**
+ * The icon of the tab has the colour of the verdict: it is seen while the page is not.
+ * @param {string} className
+ */
 function showIcon(className) {
   const icon = document.querySelector("link[rel='icon']");
-  const circle = `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 16 16"><circle cx="8" cy="8" r="7" fill="${ICON_COLORS[className]}"/></svg>`;
+  const circle =
+    `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 16 16">` +
+    `<circle cx="8" cy="8" r="7" fill="${ICON_COLORS[className]}"/></svg>`;
   icon?.setAttribute("href", `data:image/svg+xml,${encodeURIComponent(circle)}`);
 }
 
-// Open incidents that no case contains; those that are only information are no problem.
+/**
+ * Open incidents that no case contains; those that are only information are no problem.
+ * @param {RunState} run
+ */
 export function singleIncidents(run) {
   return run.incidents.filter((incident) => !incident.case && incident.severity !== "info");
 }
 
-// Cases that were there when the run, or their training, ended, however they were closed: what they are about was never over. The
-// one that the server names as the worst, as in the list of runs, comes first.
+/**
+ * Cases that were there when the run, or their training, ended, however they were closed: what they are
+ * about was never over. The one that the server names as the worst, as in the list of runs, comes first.
+ * @param {RunState} run
+ * @param {Case[]} pastCases
+ */
 export function lastingCases(run, pastCases) {
   if (isActive(run)) return [];
-  return pastCases.filter((each) => each.lasted_until)
-    .sort((a, b) => Number(b.name === run.worst_case) - Number(a.name === run.worst_case)
-      || Number(b.severity === "critical") - Number(a.severity === "critical") || a.onset_step - b.onset_step);
+  return pastCases
+    .filter((each) => each.lasted_until)
+    .sort(
+      (a, b) =>
+        Number(b.name === run.worst_case) - Number(a.name === run.worst_case) ||
+        Number(b.severity === "critical") - Number(a.severity === "critical") ||
+        a.onset_step - b.onset_step,
+    );
 }
 
-// The case that the line at the top is about, whose text is there; undefined without one.
+/**
+ * The case that the line at the top is about, whose text is there; undefined without one.
+ * @param {RunState} run
+ * @param {Case[]} pastCases
+ */
 export function leadingCase(run, pastCases) {
   const [lasting] = lastingCases(run, pastCases);
-  return lasting && lasting.name === run.worst_case ? lasting : run.cases[0] ?? lasting;
+  return lasting && lasting.name === run.worst_case ? lasting : (run.cases[0] ?? lasting);
 }
 
-// Whether a case was there when its training ended, one of several of the run, and not when the run did.
+/**
+ * Whether a case was there when its training ended, one of several of the run, and not when the run did.
+ * @param {Case} shown
+ */
 export function isOfTrainingEnd({ lasted_until: end }) {
   return end === "the training finished";
 }
 
+/** @param {string} name */
 export function caseAnchor(name) {
   return `case-${name}`;
 }
 
-// The state in one line: the worst open case, else the state of the run.
+/**
+ * The state in one line: the worst open case, else the state of the run.
+ * @param {HTMLElement} node
+ * @param {RunState} run
+ * @param {Case[]} pastCases
+ */
 function showVerdict(node, run, pastCases) {
   const open = run.cases;
   const lasting = lastingCases(run, pastCases);
@@ -134,9 +189,18 @@ function showVerdict(node, run, pastCases) {
   const target = leading ?? singleIncidents(run)[0];
   // When it was found, and how sure its cause is, are at the case.
   const [className, title, detail] = worst
-    ? [severityClass(worst), worst.message.subject,
-      [run.state === "finished" ? "It lasted until the run finished." : "", worst.now, isNumber(worst.onset_step) && `Since step ${formatNumber(worst.onset_step)}.`,
-        open.length > 1 ? `${formatCount(open.length - 1, "other case")} open.` : ""].filter(Boolean).join(" ")]
+    ? [
+        severityClass(worst),
+        worst.message.subject,
+        [
+          run.state === "finished" ? "It lasted until the run finished." : "",
+          worst.now,
+          isNumber(worst.onset_step) && `Since step ${formatNumber(worst.onset_step)}.`,
+          open.length > 1 ? `${formatCount(open.length - 1, "other case")} open.` : "",
+        ]
+          .filter(Boolean)
+          .join(" "),
+      ]
     : verdictWithoutCase(run, lasting);
   node.className = `verdict ${className}`;
   setAttributes(node, { href: target ? `#${encodeName(caseAnchor(target.name))}` : null });
@@ -144,12 +208,22 @@ function showVerdict(node, run, pastCases) {
   if (isNew) {
     node.dataset.title = `${className}${title}`;
     showIcon(className);
-    node.replaceChildren(...[target && element("span", target.severity, "pill"), element("strong", title),
-      element("span", "", "soft")].filter(Boolean));
+    node.replaceChildren(
+      ...[
+        target && element("span", target.severity, "pill"),
+        element("strong", title),
+        element("span", "", "soft"),
+      ].filter(Boolean),
+    );
   }
-  setText(node.lastElementChild, detail);
+  if (node.lastElementChild) setText(node.lastElementChild, detail);
 }
 
+/**
+ * @param {RunState} run
+ * @param {Case[]} lasting
+ * @returns {string[]}
+ */
 function verdictWithoutCase(run, lasting) {
   const { state, monitored = [] } = run;
   const single = singleIncidents(run);
@@ -164,19 +238,32 @@ function verdictWithoutCase(run, lasting) {
   }
   if (["failed", "died"].includes(state)) return ["critical", `The run ${state}.`, "No case explains it."];
   if (run.cluster?.role === "follower") return ["info", "Cases are shown by the head.", ""];
-  if (single.length) return [severityClass(single[0]), single[0].summary, `${single[0].detector}, since step ${single[0].onset_step}`];
+  if (single.length)
+    return [severityClass(single[0]), single[0].summary, `${single[0].detector}, since step ${single[0].onset_step}`];
   if (state === "finished") return ["ok", "The run finished and no case is open.", ""];
-  if (state === "unfinished") return ["warning", "The end of the run is not known.", run.log ? "" : "No agent answers; the page shows what is stored."];
+  if (state === "unfinished")
+    return [
+      "warning",
+      "The end of the run is not known.",
+      run.log ? "" : "No agent answers; the page shows what is stored.",
+    ];
   if (state === "starting") return ["info", "Waiting for the first step.", ""];
   if (run.step === null) return ["info", "No step yet.", ""];
-  const names = monitored.length ? `${formatCount(monitored.length, "outcome")} monitored: ${monitored.join(", ")}.` : "";
+  const names = monitored.length
+    ? `${formatCount(monitored.length, "outcome")} monitored: ${monitored.join(", ")}.`
+    : "";
   return run.coverage && !monitored.length
     ? ["warning", "No case is open, but no outcome of this run is monitored.", ""]
     : ["ok", "No case is open.", names];
 }
 
-// Sinks whose receivers do not accept notifications, a degraded storage, and the role of this agent.
+/**
+ * Sinks whose receivers do not accept notifications, a degraded storage, and the role of this agent.
+ * @param {RunState} run
+ * @returns {Problem[]}
+ */
 function problemsOf(run) {
+  /** @type {Problem[]} */
   const problems = (run.delivery_problems ?? []).map(({ text, remedy }) => ({ text, remedy, severity: "critical" }));
   if (run.storage?.text) problems.push({ text: run.storage.text, remedy: run.storage.remedy, severity: "critical" });
   problems.push(...(run.log?.notices ?? []));
@@ -184,21 +271,32 @@ function problemsOf(run) {
   const isOpen = run.cases.length > 0 || singleIncidents(run).length > 0;
   if (!run.log && run.is_live === false && (run.state === "unfinished" ? isOpen : isActive(run))) {
     const until = isNumber(run.last_step_time) ? ` Its last step was at ${formatTime(run.last_step_time)}.` : "";
-    problems.push({ severity: "warning", text: `No agent answers for this run: the page shows what is stored.${until}` });
+    problems.push({
+      severity: "warning",
+      text: `No agent answers for this run: the page shows what is stored.${until}`,
+    });
   }
   const role = roleText(run);
   if (role) problems.push(role);
   return problems;
 }
 
+/** @param {Problem} problem */
 function problemBanner({ text, remedy, severity }) {
-  return container("div", `banner ${severity}`,
-    container("p", "", element("strong", text), " ", remedy && textWithCode("span", remedy)));
+  return container(
+    "div",
+    `banner ${severity}`,
+    container("p", "", element("strong", text), " ", remedy && textWithCode("span", remedy)),
+  );
 }
 
+/**
+ * @param {RunState} run
+ * @returns {Problem | null}
+ */
 function roleText(run) {
   const { role, head, connected, error, silent_seconds: silent, spooled_bytes: waiting } = run.cluster ?? {};
-  const { world_size: ranks, local_world_size: localRanks } = run.metadata ?? {};
+  const { world_size: ranks = 0, local_world_size: localRanks = 0 } = run.metadata ?? {};
   if (role === "single" && localRanks > 0 && localRanks < ranks) {
     return { severity: "warning", text: "No head reached: this page covers the ranks of this node only." };
   }
@@ -215,7 +313,9 @@ function roleText(run) {
 }
 
 // Seconds a step takes: the mean over the last steps that the page saw, else the last measured.
+/** @returns {Pace} */
 function createPace() {
+  /** @type {{ step: number, time: number, attempt?: number }[]} */
   const seen = [];
   return {
     update({ step, last_step_time: time, attempt }) {
@@ -236,64 +336,114 @@ function createPace() {
   };
 }
 
+/**
+ * @param {RunState} run
+ * @param {Pace} pace
+ * @param {Source} source
+ * @returns {Tile[]}
+ */
 function tilesOf(run, pace, source) {
-  const { metadata = {}, signals = {} } = run;
+  const { metadata = {}, signals = {}, attempt = 0, training = 0 } = run;
   const seconds = pace.secondsPerStep(run);
   const total = isNumber(metadata.max_steps) && metadata.max_steps > 0 ? metadata.max_steps : null;
   const left = total && isNumber(run.step) ? Math.max(0, total - run.step) : null;
   const age = isNumber(run.last_step_time) ? Math.max(0, source.now() - run.last_step_time) : null;
   const tokens = signals.tokens_per_second?.value;
-  return [
+  /** @type {(Tile | false | null | undefined | "" | 0)[]} */
+  const tiles = [
     {
-      label: "Step", text: run.step === null || run.step === undefined ? (isActive(run) ? "none yet" : "none") : formatNumber(run.step),
-      note: total && isNumber(run.step) ? `of ${formatNumber(total)}` : "", share: total && isNumber(run.step) ? run.step / total : null,
+      label: "Step",
+      text:
+        run.step === null || run.step === undefined ? (isActive(run) ? "none yet" : "none") : formatNumber(run.step),
+      note: total && isNumber(run.step) ? `of ${formatNumber(total)}` : "",
+      share: total && isNumber(run.step) ? run.step / total : null,
     },
     // The last step of a run that is over says nothing of its speed.
-    isActive(run) && seconds !== null && {
-      label: "Speed", text: speedText(seconds),
-      note: isNumber(tokens) ? `${formatNumber(tokens)} tokens/s` : seconds <= 1 ? `${formatDuration(seconds)} a step` : "",
-    },
+    isActive(run) &&
+      seconds !== null && {
+        label: "Speed",
+        text: speedText(seconds),
+        note: isNumber(tokens)
+          ? `${formatNumber(tokens)} tokens/s`
+          : seconds <= 1
+            ? `${formatDuration(seconds)} a step`
+            : "",
+      },
     (isActive(run) || !isNumber(run.ended)) && {
-      label: "Last step", text: age === null ? "none yet" : ageText(age, source),
+      label: "Last step",
+      text: age === null ? "none yet" : ageText(age, source),
       note: isNumber(run.last_step_time) ? formatTime(run.last_step_time) : "",
     },
-    isActive(run) && left !== null && seconds !== null && {
-      label: "Time left", text: formatDuration(left * seconds), note: `until ${formatTime(source.now() + left * seconds)}`,
-    },
-    !isActive(run) && isNumber(run.started) && isNumber(run.ended) && {
-      label: "Duration", text: formatDuration(run.ended - run.started), note: `ended ${formatTime(run.ended)}`,
-    },
+    isActive(run) &&
+      left !== null &&
+      seconds !== null && {
+        label: "Time left",
+        text: formatDuration(left * seconds),
+        note: `until ${formatTime(source.now() + left * seconds)}`,
+      },
+    !isActive(run) &&
+      isNumber(run.started) &&
+      isNumber(run.ended) && {
+        label: "Duration",
+        text: formatDuration(run.ended - run.started),
+        note: `ended ${formatTime(run.ended)}`,
+      },
     ranksTile(run),
     isNumber(run.last_checkpoint_time) && {
-      label: "Last checkpoint", text: ageText(source.now() - run.last_checkpoint_time, source),
+      label: "Last checkpoint",
+      text: ageText(source.now() - run.last_checkpoint_time, source),
       // A stored state knows the last one only.
-      note: run.is_live ? `${formatCount(run.checkpoints, "checkpoint")} saved` : formatTime(run.last_checkpoint_time),
+      note: run.is_live
+        ? `${formatCount(run.checkpoints ?? 0, "checkpoint")} saved`
+        : formatTime(run.last_checkpoint_time),
     },
     (metadata.framework || metadata.algorithm) && {
-      label: "Framework", isText: true, isSecondary: true, text: [metadata.framework, metadata.framework_version].filter(Boolean).join(" ") || metadata.algorithm,
+      label: "Framework",
+      isText: true,
+      isSecondary: true,
+      text: [metadata.framework, metadata.framework_version].filter(Boolean).join(" ") || metadata.algorithm || "",
       note: [metadata.framework && metadata.algorithm, metadata.model].filter(Boolean).join(", "),
     },
     (run.host || metadata.host) && {
-      label: "Host", isText: true, isSecondary: true, text: run.host || metadata.host,
+      label: "Host",
+      isText: true,
+      isSecondary: true,
+      text: run.host || metadata.host || "",
       note: isNumber(run.started) ? `since ${formatTime(run.started)}` : "",
     },
-    run.attempt > 0 && { label: "Restarts", text: formatNumber(run.attempt), note: `attempt ${run.attempt + 1}` },
-    run.training > 1 && { label: "Training", text: formatNumber(run.training), note: "in this run" },
+    attempt > 0 && { label: "Restarts", text: formatNumber(attempt), note: `attempt ${attempt + 1}` },
+    training > 1 && { label: "Training", text: formatNumber(training), note: "in this run" },
     (run.project || run.tags?.length) && {
-      label: "Project", isText: true, isSecondary: true, text: run.project || "none", note: (run.tags ?? []).join(", "),
+      label: "Project",
+      isText: true,
+      isSecondary: true,
+      text: run.project || "none",
+      note: (run.tags ?? []).join(", "),
     },
-  ].filter(Boolean);
+  ];
+  return tiles.filter((tile) => typeof tile === "object" && tile !== null);
 }
 
+/** @param {number} seconds */
 function speedText(seconds) {
-  return seconds <= 1 ? `${formatNumber(Number((1 / seconds).toPrecision(3)))} steps/s` : `${formatNumber(Number(seconds.toPrecision(3)))} s/step`;
+  return seconds <= 1
+    ? `${formatNumber(Number((1 / seconds).toPrecision(3)))} steps/s`
+    : `${formatNumber(Number(seconds.toPrecision(3)))} s/step`;
 }
 
+/**
+ * @param {number} seconds
+ * @param {Source} source
+ */
 function ageText(seconds, source) {
   if (source.isReport) return formatDuration(seconds) + " ago";
   return seconds < 2 ? "just now" : `${formatDuration(Math.floor(seconds))} ago`;
 }
 
+/**
+ * @param {RunState} run
+ * @returns {Tile | null}
+ */
 function ranksTile(run) {
   const ranks = Object.entries(run.ranks ?? {});
   const world = run.metadata?.world_size;
@@ -302,14 +452,26 @@ function ranksTile(run) {
   const count = isNumber(world) ? world : ranks.length + (run.ranks_hidden ?? 0);
   const isOver = !isActive(run);
   const text = down.length && !isOver ? `${formatCount(down.length, "rank")} down` : formatCount(count, "rank");
-  const nodes = run.cluster?.nodes?.length;
-  const note = down.length && !isOver ? capitalize(`rank${down.length > 1 ? "s" : ""} ${formatRanks(down)}`)
-    : nodes > 1 ? `on ${nodes} nodes` : isOver ? "" : ranks.length ? "all up" : "";
+  const nodes = run.cluster?.nodes?.length ?? 0;
+  const note =
+    down.length && !isOver
+      ? capitalize(`rank${down.length > 1 ? "s" : ""} ${formatRanks(down)}`)
+      : nodes > 1
+        ? `on ${nodes} nodes`
+        : isOver
+          ? ""
+          : ranks.length
+            ? "all up"
+            : "";
   return { label: "Ranks", text, note, className: down.length && !isOver ? "bad" : "" };
 }
 
+/**
+ * @param {HTMLElement} list
+ * @param {Tile[]} tiles
+ */
 function fillTiles(list, tiles) {
-  while (list.children.length > tiles.length) list.lastElementChild.remove();
+  while (list.children.length > tiles.length) list.lastElementChild?.remove();
   tiles.forEach((tile, index) => {
     const node = list.children[index] ?? list.appendChild(tileElement());
     const [label, value, note] = [node.children[0], node.children[1].children[0], node.children[1].children[2]];
@@ -319,8 +481,10 @@ function fillTiles(list, tiles) {
     setText(value, tile.text);
     setText(note, tile.note || "");
     node.children[1].className = [tile.isText && "text", tile.className].filter(Boolean).join(" ");
-    bar.hidden = !isNumber(tile.share);
-    if (isNumber(tile.share)) bar.value = Math.min(1, tile.share);
+    if (bar instanceof HTMLProgressElement) {
+      bar.hidden = !isNumber(tile.share);
+      if (isNumber(tile.share)) bar.value = Math.min(1, tile.share);
+    }
   });
 }
 

@@ -1,20 +1,40 @@
 // Images and histograms of log files, by name, each with its steps.
-import { container, element, formatCount, formatNumber, groupBy, isActive, setAttributes, svgElement } from "../dom.js";
+import {
+  container,
+  element,
+  errorMessage,
+  formatCount,
+  formatNumber,
+  groupBy,
+  isActive,
+  setAttributes,
+  svgElement,
+} from "../dom.js";
 import { createLoader } from "../loading.js";
 
 const MEDIA_LIMIT = 500;
 const HISTOGRAM_BINS = 40;
 
+/**
+ * @param {Page} page
+ * @returns {Section<RunState>}
+ */
 export function createMedia(page) {
   const gallery = element("div", "", "gallery");
   let count = 0;
   let loadedAt = 0;
-  const loader = createLoader("the images and histograms", async () => {
-    const media = await page.source.getJson(`api/media?limit=${MEDIA_LIMIT}`);
-    if (media.length === count && count > 0) return;
-    count = media.length;
-    gallery.replaceChildren(...[...groupBy(media, ({ name }) => name)].map(([name, items]) => mediaFigure(page.source, name, items)));
-  }, () => page.frame.refresh("media"));
+  const loader = createLoader(
+    "the images and histograms",
+    async () => {
+      const media = await page.source.getJson(`api/media?limit=${MEDIA_LIMIT}`);
+      if (media.length === count && count > 0) return;
+      count = media.length;
+      gallery.replaceChildren(
+        ...[...groupBy(media, ({ name }) => name)].map(([name, items]) => mediaFigure(page.source, name, items)),
+      );
+    },
+    () => page.frame.refresh("media"),
+  );
   return {
     id: "media",
     title: "Images and histograms",
@@ -31,18 +51,28 @@ export function createMedia(page) {
   };
 }
 
-// The newest of a name, and a slider to the others.
+/**
+ * The newest of a name, and a slider to the others.
+ * @param {RunSource} source
+ * @param {string} name
+ * @param {MediaItem[]} items
+ */
 function mediaFigure(source, name, items) {
   const ordered = [...items].sort((a, b) => a.step - b.step);
   const picture = element("div");
   const caption = element("span");
+  /** @param {number} index */
   const show = (index) => {
     const item = ordered[index];
     caption.textContent = `${name}, step ${formatNumber(item.step)}`;
     showMedia(source, picture, item);
   };
   const slider = setAttributes(element("input"), {
-    type: "range", min: 0, max: ordered.length - 1, value: ordered.length - 1, "aria-label": `Step of ${name}`,
+    type: "range",
+    min: 0,
+    max: ordered.length - 1,
+    value: ordered.length - 1,
+    "aria-label": `Step of ${name}`,
   });
   slider.addEventListener("input", () => show(Number(slider.value)));
   slider.hidden = ordered.length < 2;
@@ -50,10 +80,19 @@ function mediaFigure(source, name, items) {
   return container("figure", "", picture, container("figcaption", "", caption, " ", slider));
 }
 
+/**
+ * @param {RunSource} source
+ * @param {HTMLElement} parent
+ * @param {MediaItem} item
+ */
 async function showMedia(source, parent, item) {
-  parent.dataset.item = item.id;
+  parent.dataset.item = String(item.id);
   if (item.kind === "image") {
-    const image = setAttributes(element("img"), { src: source.mediaUrl(item), alt: `${item.name} at step ${item.step}`, loading: "lazy" });
+    const image = setAttributes(element("img"), {
+      src: source.mediaUrl(item),
+      alt: `${item.name} at step ${item.step}`,
+      loading: "lazy",
+    });
     parent.replaceChildren(image);
     return;
   }
@@ -61,11 +100,14 @@ async function showMedia(source, parent, item) {
     const histogram = await source.getMediaJson(item);
     if (parent.dataset.item === String(item.id)) parent.replaceChildren(histogramElement(item.name, histogram));
   } catch (error) {
-    parent.replaceChildren(element("p", error.message, "soft"));
+    parent.replaceChildren(element("p", errorMessage(error), "soft"));
   }
 }
 
-// The counts of a histogram in bins of one width: those that are logged get wider away from zero.
+/**
+ * The counts of a histogram in bins of one width: those that are logged get wider away from zero.
+ * @param {MediaHistogram} histogram
+ */
 function evenCounts({ edges, counts }) {
   const [low, high] = [edges[0], edges[edges.length - 1]];
   const width = (high - low) / HISTOGRAM_BINS;
@@ -75,16 +117,23 @@ function evenCounts({ edges, counts }) {
     const [start, end] = [(edges[index] - low) / width, (edges[index + 1] - low) / width];
     if (end === start) even[Math.min(HISTOGRAM_BINS - 1, Math.floor(start))] += count;
     for (let bin = Math.floor(start); bin < Math.min(HISTOGRAM_BINS, end); bin++) {
-      even[bin] += count * Math.max(0, Math.min(bin + 1, end) - Math.max(bin, start)) / (end - start);
+      even[bin] += (count * Math.max(0, Math.min(bin + 1, end) - Math.max(bin, start))) / (end - start);
     }
   });
   return even;
 }
 
-// Bars of { edges, counts }: one edge more than counts.
+/**
+ * Bars of { edges, counts }: one edge more than counts.
+ * @param {string} name
+ * @param {MediaHistogram} histogram
+ */
 function histogramElement(name, { edges, counts }) {
   const svg = svgElement("svg", {
-    viewBox: "0 0 100 40", preserveAspectRatio: "none", class: "bars", role: "img",
+    viewBox: "0 0 100 40",
+    preserveAspectRatio: "none",
+    class: "bars",
+    role: "img",
     "aria-label": `Histogram of ${name} from ${formatNumber(edges[0])} to ${formatNumber(edges[edges.length - 1])}`,
   });
   const [low, high] = [edges[0], edges[edges.length - 1]];
@@ -94,6 +143,10 @@ function histogramElement(name, { edges, counts }) {
     const height = (40 * count) / top;
     svg.append(svgElement("rect", { x: index * width, width: 0.9 * width, y: 40 - height, height }));
   });
-  return container("div", "", svg, container("div", "row soft number", element("span", formatNumber(low)),
-    element("span", formatNumber(high), "end")));
+  return container(
+    "div",
+    "",
+    svg,
+    container("div", "row soft number", element("span", formatNumber(low)), element("span", formatNumber(high), "end")),
+  );
 }

@@ -1,34 +1,87 @@
 // First, last, best and extreme values of each metric, as the report was made.
-import { container, createTable, element, emptyState, formatCount, formatNumber, healthClass, isNumber, textWithCode } from "../dom.js";
+import {
+  container,
+  createTable,
+  element,
+  emptyState,
+  formatCount,
+  formatNumber,
+  healthClass,
+  isNumber,
+  textWithCode,
+} from "../dom.js";
 import { chartText } from "../charts/units.js";
 
+/**
+ * @param {ResultRow[]} results
+ * @returns {Section}
+ */
 export function createResults(results) {
+  /** @param {string} title */
   const right = (title) => ({ title, className: "right" });
-  const table = createTable("Metrics", [{ title: "Metric", className: "key" }, right("First"), right("Last"), right("Best"),
-    right("At step"), right("Lowest"), right("Highest"), right("NaN or infinite")]);
+  const table = createTable("Metrics", [
+    { title: "Metric", className: "key" },
+    right("First"),
+    right("Last"),
+    right("Best"),
+    right("At step"),
+    right("Lowest"),
+    right("Highest"),
+    right("NaN or infinite"),
+  ]);
   const known = results.filter(({ last }) => last !== null);
-  table.setRows(known.map((each) => {
-    // As JSON, a value that is not finite is a text.
-    const text = (value) => (isNumber(value) || value === null ? chartText(value, each.unit) : "NaN");
-    return [each.label, text(each.first), text(each.last), each.better ? text(each.best) : "", each.better ? formatNumber(each.best_x) : "",
-      text(each.min), text(each.max), each.bad_count ? formatCount(each.bad_count, "value") : ""];
-  }));
+  table.setRows(
+    known.map((each) => {
+      /**
+       * As JSON, a value that is not finite is a text.
+       * @param {JsonNumber} value
+       */
+      const text = (value) => (isNumber(value) || value === null ? chartText(value, each.unit) : "NaN");
+      return [
+        each.label,
+        text(each.first),
+        text(each.last),
+        each.better ? text(each.best) : "",
+        each.better ? formatNumber(each.best_x) : "",
+        text(each.min),
+        text(each.max),
+        each.bad_count ? formatCount(each.bad_count, "value") : "",
+      ];
+    }),
+  );
   table.element.hidden = !known.length;
   const none = emptyState("The run logged no metric.");
   none.hidden = known.length > 0;
   return {
-    id: "results", title: "Metrics", element: container("div", "", table.element, none), update: () => {},
-    note: () => formatCount(known.length, "metric"), urgency: () => 0,
+    id: "results",
+    title: "Metrics",
+    element: container("div", "", table.element, none),
+    update: () => {},
+    note: () => formatCount(known.length, "metric"),
+    urgency: () => 0,
   };
 }
 
-// The verdict in parts: what happened, when, why, and what to do.
+/**
+ * The verdict in parts: what happened, when, why, and what to do.
+ * @param {Verdict} verdict
+ */
 export function verdictElement(verdict) {
   const severity = healthClass(verdict.health);
+  /**
+   * @param {string} label
+   * @param {string | undefined} text
+   */
   const line = (label, text) => text && container("p", "", element("strong", `${label} `), textWithCode("span", text));
-  return container("section", `report-verdict ${severity}`,
+  return container(
+    "section",
+    `report-verdict ${severity}`,
     container("h2", "", element("span", verdict.title, `pill ${severity}`), " ", element("span", verdict.what)),
-    verdict.when && element("p", verdict.when), line("Evidence:", verdict.why), line("What to do:", verdict.remedy),
-    verdict.others && element("p", verdict.others), verdict.run && element("p", verdict.run),
-    verdict.coverage && element("p", verdict.coverage, "soft"));
+    verdict.when && element("p", verdict.when),
+    line("Evidence:", verdict.why),
+    line("What to do:", verdict.remedy),
+    verdict.others && element("p", verdict.others),
+    verdict.run && element("p", verdict.run),
+    verdict.coverage && element("p", verdict.coverage, "soft"),
+  );
 }

@@ -1,6 +1,17 @@
 // Texts that the model generated: by step, searched, sorted by reward, and compared between steps.
 import {
-  button, choice, container, element, emptyState, formatCount, formatNumber, formatPercent, isNumber, setAttributes, setText,
+  button,
+  choice,
+  container,
+  element,
+  emptyState,
+  formatCount,
+  formatNumber,
+  formatPercent,
+  groupBy,
+  isNumber,
+  setAttributes,
+  setText,
 } from "../dom.js";
 import { createLoader } from "../loading.js";
 import { diffElements, markRepetition, textElement } from "./texts.js";
@@ -12,12 +23,25 @@ const SEARCH_DELAY_MS = 250;
 const REFRESH_SECONDS = 5;
 const REPEATED_SHARE = 0.2;
 
-const SORTS = [["newest", "Newest first"], ["highest", "Highest reward"], ["lowest", "Lowest reward"], ["longest", "Longest"]];
+/** @type {Option[]} */
+const SORTS = [
+  ["newest", "Newest first"],
+  ["highest", "Highest reward"],
+  ["lowest", "Lowest reward"],
+  ["longest", "Longest"],
+];
 
+/**
+ * @param {Page} page
+ * @returns {Section<RunState>}
+ */
 export function createSamples(page) {
+  /** @type {[number, number][]} */
   let steps = [];
+  /** @type {Sample[]} */
   let samples = [];
   // What the list can show in its order, and how much of it is there.
+  /** @type {(() => HTMLElement)[]} */
   let entries = [];
   let shownCount = 0;
   let hasOlder = false;
@@ -25,9 +49,13 @@ export function createSamples(page) {
   let other = "";
   let loadedAt = 0;
   let loadNumber = 0;
-  let searchTimer = 0;
+  /** @type {Timer | undefined} */
+  let searchTimer;
 
-  const stepChoice = choice("Step", [], (value) => { chosen = value; load(); });
+  const stepChoice = choice("Step", [], (value) => {
+    chosen = value;
+    load();
+  });
   const older = button("‹", () => stepBy(1), "small");
   const newer = button("›", () => stepBy(-1), "small");
   setAttributes(older, { "aria-label": "Older step" });
@@ -39,8 +67,11 @@ export function createSamples(page) {
     load();
   });
   const sort = choice("Sort", SORTS, () => load());
-  const search = setAttributes(element("input", "", "input"),
-    { type: "search", placeholder: "Search prompts and completions", "aria-label": "Search samples" });
+  const search = setAttributes(element("input", "", "input"), {
+    type: "search",
+    placeholder: "Search prompts and completions",
+    "aria-label": "Search samples",
+  });
   search.addEventListener("input", () => {
     clearTimeout(searchTimer);
     searchTimer = setTimeout(load, SEARCH_DELAY_MS);
@@ -48,17 +79,31 @@ export function createSamples(page) {
   const list = element("div");
   const more = button("Show more", () => showMore(), "more");
   const status = element("p", "", "soft");
-  const controls = container("div", "row sample-controls", container("span", "row", older, stepChoice, newer), otherChoice, sort, search);
-  const empty = emptyState("No text yet. Integrations with TRL and verl record samples by themselves; elsewhere call "
-    + "`sentinel.log_samples(prompts=…, completions=…, rewards=…)`.");
+  const controls = container(
+    "div",
+    "row sample-controls",
+    container("span", "row", older, stepChoice, newer),
+    otherChoice,
+    sort,
+    search,
+  );
+  const empty = emptyState(
+    "No text yet. Integrations with TRL and verl record samples by themselves; elsewhere call " +
+      "`sentinel.log_samples(prompts=…, completions=…, rewards=…)`.",
+  );
 
+  /** @param {1 | -1} direction */
   const stepBy = (direction) => {
-    const index = Math.max(0, steps.findIndex(([step]) => String(step) === chosen));
+    const index = Math.max(
+      0,
+      steps.findIndex(([step]) => String(step) === chosen),
+    );
     chosen = String(steps[Math.max(0, Math.min(steps.length - 1, index + direction))]?.[0] ?? "");
     stepChoice.value = chosen;
     load();
   };
   const fillSteps = () => {
+    /** @type {Option[]} */
     const options = steps.map(([step, count]) => [String(step), `Step ${formatNumber(step)} (${count})`]);
     replaceOptions(stepChoice, [["", "All steps"], ...options], chosen);
     replaceOptions(otherChoice, [["", "Compare with …"], ...options], other);
@@ -67,30 +112,37 @@ export function createSamples(page) {
     older.disabled = index === steps.length - 1;
     newer.disabled = index <= 0;
   };
-  const loader = createLoader("the samples", async () => {
-    const number = ++loadNumber;
-    loadedAt = Date.now() / 1000;
-    const [isComparing, words] = [Boolean(chosen && other), search.value.trim()];
-    const limit = sort.value === "newest" ? PAGE_SIZE : SORTED_SAMPLES;
-    const [foundSteps, found] = await Promise.all([page.source.getJson("api/sample-steps"),
-      isComparing ? [] : page.source.getJson(samplesPath(chosen, words, null, limit))]);
-    const compared = isComparing ? await comparedEntries(page.source, Number(chosen), Number(other), words) : null;
-    if (number !== loadNumber) return;
-    steps = [...foundSteps].sort(([a], [b]) => b - a);
-    // The answer has the oldest first.
-    samples = [...found].reverse();
-    hasOlder = sort.value === "newest" && found.length >= PAGE_SIZE && samples.at(-1).id !== undefined;
-    const sorted = sortedSamples(samples, sort.value);
-    entries = compared ?? sorted.map((sample, index) => () => sampleElement(sample, sorted[index - 1]));
-    if (!entries.length && steps.length) entries = [() => element("p", "No sample contains these words.", "soft")];
-    shownCount = 0;
-    list.replaceChildren();
-    showMore();
-    loadedAt = Date.now() / 1000;
-    fillSteps();
-    controls.hidden = !steps.length;
-    empty.hidden = steps.length + samples.length > 0;
-  }, () => page.frame.refresh("samples"));
+  const loader = createLoader(
+    "the samples",
+    async () => {
+      const number = ++loadNumber;
+      loadedAt = Date.now() / 1000;
+      const [isComparing, words] = [Boolean(chosen && other), search.value.trim()];
+      const limit = sort.value === "newest" ? PAGE_SIZE : SORTED_SAMPLES;
+      /** @type {[[number, number][], Sample[]]} */
+      const [foundSteps, found] = await Promise.all([
+        page.source.getJson("api/sample-steps"),
+        isComparing ? [] : page.source.getJson(samplesPath(chosen, words, null, limit)),
+      ]);
+      const compared = isComparing ? await comparedEntries(page.source, Number(chosen), Number(other), words) : null;
+      if (number !== loadNumber) return;
+      steps = [...foundSteps].sort(([a], [b]) => b - a);
+      // The answer has the oldest first.
+      samples = [...found].reverse();
+      hasOlder = sort.value === "newest" && found.length >= PAGE_SIZE && samples.at(-1)?.id !== undefined;
+      const sorted = sortedSamples(samples, sort.value);
+      entries = compared ?? sorted.map((sample, index) => () => sampleElement(sample, sorted[index - 1]));
+      if (!entries.length && steps.length) entries = [() => element("p", "No sample contains these words.", "soft")];
+      shownCount = 0;
+      list.replaceChildren();
+      showMore();
+      loadedAt = Date.now() / 1000;
+      fillSteps();
+      controls.hidden = !steps.length;
+      empty.hidden = steps.length + samples.length > 0;
+    },
+    () => page.frame.refresh("samples"),
+  );
   const load = () => loader.request();
   controls.hidden = more.hidden = empty.hidden = true;
   const root = container("div", "", loader.element, controls, status, list, more, empty);
@@ -98,10 +150,15 @@ export function createSamples(page) {
   const showMore = async () => {
     const number = loadNumber;
     if (shownCount && shownCount === entries.length && hasOlder) {
-      const found = await page.source.getJson(samplesPath(chosen, search.value.trim(), samples.at(-1).id, PAGE_SIZE)).catch(() => []);
+      /** @type {Sample[]} */
+      const found = await page.source
+        .getJson(samplesPath(chosen, search.value.trim(), samples.at(-1)?.id, PAGE_SIZE))
+        .catch(() => []);
       if (number !== loadNumber) return;
       const next = [...found].reverse();
-      entries.push(...next.map((sample, index) => () => sampleElement(sample, index ? next[index - 1] : samples.at(-1))));
+      entries.push(
+        ...next.map((sample, index) => () => sampleElement(sample, index ? next[index - 1] : samples.at(-1))),
+      );
       hasOlder = found.length >= PAGE_SIZE;
       list.append(...entries.slice(shownCount).map((make) => make()));
       samples.push(...next);
@@ -111,12 +168,22 @@ export function createSamples(page) {
       shownCount = Math.min(entries.length, shownCount + PAGE_SIZE);
     }
     more.hidden = shownCount === entries.length && !hasOlder;
-    setText(status, sort.value !== "newest" && samples.length >= SORTED_SAMPLES ? `Sorted among the newest ${SORTED_SAMPLES}.` : "");
+    setText(
+      status,
+      sort.value !== "newest" && samples.length >= SORTED_SAMPLES ? `Sorted among the newest ${SORTED_SAMPLES}.` : "",
+    );
     status.hidden = !status.textContent;
   };
   // Whether the newest samples are shown and nobody reads them.
-  const isFollowing = () => !page.source.isReport && !chosen && !search.value && sort.value === "newest" && samples.length <= PAGE_SIZE
-    && Date.now() / 1000 - loadedAt > REFRESH_SECONDS && root.closest("details")?.open && !isBeingRead(list);
+  const isFollowing = () =>
+    !page.source.isReport &&
+    !chosen &&
+    !search.value &&
+    sort.value === "newest" &&
+    samples.length <= PAGE_SIZE &&
+    Date.now() / 1000 - loadedAt > REFRESH_SECONDS &&
+    root.closest("details")?.open &&
+    !isBeingRead(list);
   return {
     id: "samples",
     title: "Samples",
@@ -130,20 +197,38 @@ export function createSamples(page) {
   };
 }
 
+/**
+ * @param {string | number} step
+ * @param {string} search
+ * @param {number | null | undefined} before
+ * @param {number} limit
+ */
 function samplesPath(step, search, before, limit) {
-  const query = new URLSearchParams({ limit });
-  if (step) query.set("step", step);
+  const query = new URLSearchParams({ limit: String(limit) });
+  if (step) query.set("step", String(step));
   if (search) query.set("search", search);
-  if (isNumber(before)) query.set("before", before);
+  if (isNumber(before)) query.set("before", String(before));
   return `api/samples?${query}`;
 }
 
-// Whether new texts would take away what the user reads: something is selected, focused or expanded.
+/**
+ * Whether new texts would take away what the user reads: something is selected, focused or expanded.
+ * @param {HTMLElement} list
+ */
 function isBeingRead(list) {
-  return list.contains(document.activeElement) || list.querySelector("[aria-expanded='true']") !== null
-    || (!getSelection().isCollapsed && list.contains(getSelection().anchorNode));
+  const selection = getSelection();
+  return (
+    list.contains(document.activeElement) ||
+    list.querySelector("[aria-expanded='true']") !== null ||
+    (selection !== null && !selection.isCollapsed && list.contains(selection.anchorNode))
+  );
 }
 
+/**
+ * @param {HTMLSelectElement} select
+ * @param {Option[]} options
+ * @param {string} value
+ */
 function replaceOptions(select, options, value) {
   const texts = options.map(([, text]) => text).join("\n");
   if (select.dataset.texts !== texts) {
@@ -153,13 +238,19 @@ function replaceOptions(select, options, value) {
   select.value = value;
 }
 
+/** @param {Sample} sample */
 function totalReward({ rewards = {} }) {
   const values = Object.values(rewards).filter(isNumber);
   return isNumber(rewards[""]) ? rewards[""] : values.length ? values.reduce((sum, each) => sum + each, 0) : null;
 }
 
+/**
+ * @param {Sample[]} samples
+ * @param {string} order
+ */
 function sortedSamples(samples, order) {
   if (order === "newest") return samples;
+  /** @type {Record<string, (sample: Sample) => number>} */
   const keys = {
     highest: (sample) => -(totalReward(sample) ?? -Infinity),
     lowest: (sample) => totalReward(sample) ?? Infinity,
@@ -168,46 +259,90 @@ function sortedSamples(samples, order) {
   return [...samples].sort((a, b) => keys[order](a) - keys[order](b));
 }
 
+/**
+ * @param {Sample} sample
+ * @param {Sample | undefined} previous
+ */
 function sampleElement(sample, previous) {
   const isSamePrompt = previous && previous.prompt === sample.prompt;
-  return container("article", "sample", sampleFacts(sample),
+  return container(
+    "article",
+    "sample",
+    sampleFacts(sample),
     sample.prompt && (isSamePrompt ? element("p", "Same prompt.", "soft") : textElement(sample.prompt, "prompt", 240)),
-    textElement(sample.completion, ""));
+    textElement(sample.completion, ""),
+  );
 }
 
+/** @param {Sample} sample */
 function sampleFacts(sample) {
   const { share } = markRepetition(sample.completion);
-  return container("div", "row",
+  return container(
+    "div",
+    "row",
     element("strong", `Step ${formatNumber(sample.step)}`),
     element("span", `rank ${sample.rank}`, "soft"),
     ...Object.entries(sample.rewards ?? {}).map(([name, value]) =>
-      element("span", `${name || "reward"} ${formatNumber(value)}`, "chip number")),
+      element("span", `${name || "reward"} ${formatNumber(value)}`, "chip number"),
+    ),
     isNumber(sample.advantage) && element("span", `advantage ${formatNumber(sample.advantage)}`, "chip number"),
     element("span", formatCount(sample.length ?? sample.completion.length, "character"), "soft"),
     sample.finished === false && element("span", "cut off", "pill warning"),
-    share > REPEATED_SHARE && element("span", `${formatPercent(share)} repeated`, "pill warning"));
+    share > REPEATED_SHARE && element("span", `${formatPercent(share)} repeated`, "pill warning"),
+  );
 }
 
-// For each prompt that was sampled at both steps, what makes its completions side by side.
+/**
+ * For each prompt that was sampled at both steps, what makes its completions side by side.
+ * @param {Source} source
+ * @param {number} step
+ * @param {number} other
+ * @param {string} search
+ * @returns {Promise<(() => HTMLElement)[]>}
+ */
 async function comparedEntries(source, step, other, search) {
   const [before, after] = [Math.min(step, other), Math.max(step, other)];
   if (before === after) return [() => element("p", "Choose two different steps.", "soft")];
-  const [left, right] = await Promise.all([before, after].map((each) => source.getJson(samplesPath(each, search, null, COMPARED_SAMPLES))));
-  const byPrompt = new Map();
-  for (const sample of right) byPrompt.set(sample.prompt, [...(byPrompt.get(sample.prompt) ?? []), sample]);
+  /** @type {Sample[][]} */
+  const [left, right] = await Promise.all(
+    [before, after].map((each) => source.getJson(samplesPath(each, search, null, COMPARED_SAMPLES))),
+  );
+  const byPrompt = groupBy(right, ({ prompt }) => prompt);
   const pairs = left.flatMap((sample) => {
     const match = byPrompt.get(sample.prompt)?.shift();
-    return match ? [[sample, match]] : [];
+    return match ? [{ sample, match }] : [];
   });
   if (!pairs.length) {
-    return [() => emptyState(`No prompt was sampled at step ${formatNumber(before)} and at step ${formatNumber(after)}. `
-      + "Log samples of the same prompts, for example those of the evaluation, to compare them.")];
+    return [
+      () =>
+        emptyState(
+          `No prompt was sampled at step ${formatNumber(before)} and at step ${formatNumber(after)}. ` +
+            "Log samples of the same prompts, for example those of the evaluation, to compare them.",
+        ),
+    ];
   }
-  return pairs.map((pair) => () => comparedElement(...pair));
+  return pairs.map(
+    ({ sample, match }) =>
+      () =>
+        comparedElement(sample, match),
+  );
 }
 
+/**
+ * @param {Sample} first
+ * @param {Sample} second
+ */
 function comparedElement(first, second) {
   const [deleted, inserted] = diffElements(first.completion, second.completion);
-  return container("article", "sample", first.prompt && textElement(first.prompt, "prompt", 240),
-    container("div", "sides", container("div", "", sampleFacts(first), deleted), container("div", "", sampleFacts(second), inserted)));
+  return container(
+    "article",
+    "sample",
+    first.prompt && textElement(first.prompt, "prompt", 240),
+    container(
+      "div",
+      "sides",
+      container("div", "", sampleFacts(first), deleted),
+      container("div", "", sampleFacts(second), inserted),
+    ),
+  );
 }

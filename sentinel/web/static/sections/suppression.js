@@ -1,21 +1,39 @@
 // Dialogs that acknowledge a case or silence detectors.
-import { button, container, element, recall, remember, setAttributes, showToast } from "../dom.js";
+import { button, container, element, errorMessage, recall, remember, setAttributes, showToast } from "../dom.js";
 import { openDialog } from "../dialog.js";
 
-const SILENCE_CHOICES = [["30m", "30 minutes"], ["1h", "1 hour"], ["4h", "4 hours"], ["24h", "1 day"], ["7d", "7 days"]];
+/** @type {Option[]} */
+const SILENCE_CHOICES = [
+  ["30m", "30 minutes"],
+  ["1h", "1 hour"],
+  ["4h", "4 hours"],
+  ["24h", "1 day"],
+  ["7d", "7 days"],
+];
 
-// Send a request that changes the run; what went wrong is shown, too.
+/**
+ * Send a request that changes the run; what went wrong is shown, too.
+ * @param {RunSource} source
+ * @param {string} path
+ * @param {object} body
+ * @param {string} done
+ */
 export async function sendSuppression(source, path, body, done) {
   try {
     await source.post(path, body);
     showToast(done);
     return "";
   } catch (error) {
-    showToast(error.message);
-    return error.message;
+    showToast(errorMessage(error));
+    return errorMessage(error);
   }
 }
 
+/**
+ * @param {RunSource} source
+ * @param {string} subject
+ * @param {string} incident
+ */
 export function openAcknowledgeDialog(source, subject, incident) {
   const author = authorField();
   const comment = textField("Comment", "textarea");
@@ -24,15 +42,24 @@ export function openAcknowledgeDialog(source, subject, incident) {
     text: `${subject}. You are notified again only if it becomes more severe.`,
     fields: [author, comment],
     submitText: "Acknowledge",
-    submit: () => source.post("api/acknowledge", {
-      incident, author: rememberedAuthor(author), reason: comment.input.value.trim(),
-    }),
+    submit: () =>
+      source.post("api/acknowledge", {
+        incident,
+        author: rememberedAuthor(author),
+        reason: comment.input.value.trim(),
+      }),
     done: "The case is acknowledged.",
   });
 }
 
+/**
+ * @param {RunSource} source
+ * @param {string[]} detectors
+ */
 export function openSilenceDialog(source, detectors) {
-  const what = selectField("Notifications of", [...detectors.map((name) => [name, name]), ["", "all detectors"]]);
+  /** @type {Option[]} */
+  const choices = detectors.map((name) => [name, name]);
+  const what = selectField("Notifications of", [...choices, ["", "all detectors"]]);
   const duration = selectField("For", SILENCE_CHOICES);
   const author = authorField();
   const comment = textField("Comment", "textarea");
@@ -41,18 +68,37 @@ export function openSilenceDialog(source, detectors) {
     text: "Notifications are not sent for this time. What still fires at its end is sent then.",
     fields: [what, duration, author, comment],
     submitText: "Silence",
-    submit: () => source.post("api/silence", {
-      detector: what.input.value, for: duration.input.value, author: rememberedAuthor(author), reason: comment.input.value.trim(),
-    }),
+    submit: () =>
+      source.post("api/silence", {
+        detector: what.input.value,
+        for: duration.input.value,
+        author: rememberedAuthor(author),
+        reason: comment.input.value.trim(),
+      }),
     done: "The notifications are silenced.",
   });
 }
 
+/** @param {FormDialog} form */
 export function openFormDialog({ title, text, fields, submitText, submit, done }) {
   const error = setAttributes(element("p", "", "error"), { role: "alert" });
-  const send = setAttributes(button(submitText, () => {}, "primary"), { type: "submit" });
-  const form = container("form", "", element("p", text, "soft"), ...fields.map((field) => field.element), error,
-    container("div", "actions", button("Cancel", () => dialog.close()), send));
+  const send = setAttributes(
+    button(submitText, () => {}, "primary"),
+    { type: "submit" },
+  );
+  const form = container(
+    "form",
+    "",
+    element("p", text, "soft"),
+    ...fields.map((field) => field.element),
+    error,
+    container(
+      "div",
+      "actions",
+      button("Cancel", () => dialog.close()),
+      send,
+    ),
+  );
   const dialog = openDialog(title, form);
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
@@ -63,7 +109,7 @@ export function openFormDialog({ title, text, fields, submitText, submit, done }
       dialog.close();
       showToast(done);
     } catch (problem) {
-      error.textContent = problem.message;
+      error.textContent = errorMessage(problem);
     }
     send.disabled = false;
   });
@@ -71,16 +117,29 @@ export function openFormDialog({ title, text, fields, submitText, submit, done }
 
 let fieldCount = 0;
 
+/**
+ * @param {string} text
+ * @param {FormField["input"]} input
+ * @returns {FormField}
+ */
 function labelledField(text, input) {
   input.id = `field-${++fieldCount}`;
   const label = setAttributes(element("label", text), { for: input.id });
   return { element: container("div", "field", label, input), input };
 }
 
+/**
+ * @param {string} text
+ * @param {"input" | "textarea"} [tag]
+ */
 export function textField(text, tag = "input") {
   return labelledField(text, setAttributes(element(tag, "", "input"), { maxlength: tag === "input" ? 80 : 500 }));
 }
 
+/**
+ * @param {string} text
+ * @param {Option[]} options
+ */
 function selectField(text, options) {
   const input = element("select", "", "input");
   input.append(...options.map(([value, title]) => setAttributes(element("option", title), { value })));
@@ -94,6 +153,7 @@ export function authorField() {
   return field;
 }
 
+/** @param {FormField} field */
 export function rememberedAuthor(field) {
   const author = field.input.value.trim();
   remember("author", author || null);

@@ -1,15 +1,39 @@
 // The page with the importance of settings for the runs of its address: ?run=a&run=b, or ?filter=.
-import { button, choice, container, element, setAttributes, setText } from "./dom.js";
+import { button, choice, container, element, errorMessage, pageElement, setAttributes, setText } from "./dom.js";
 import { getJson, source } from "./source.js";
-import { createView } from "./view.js";
+import { createThemeChoice, createView } from "./view.js";
 import { ImportanceView } from "./sections/importance.js";
 
 const IMPORTANCE_POLL_MS = 500;
-const IMPORTANCE_OPTIONS = {
-  statistic: [["last", "last value"], ["best", "best value"], ["mean", "mean of the last tenth"]],
-  failed: [["drop", "leave out"], ["worst", "count as worst"]],
-  better: [["", "as known"], ["lower", "lower is better"], ["higher", "higher is better"]],
-};
+/** @type {[string, string, Option[]][]} */
+const IMPORTANCE_OPTIONS = [
+  [
+    "statistic",
+    "Value of the signal",
+    [
+      ["last", "last value"],
+      ["best", "best value"],
+      ["mean", "mean of the last tenth"],
+    ],
+  ],
+  [
+    "failed",
+    "Failed runs",
+    [
+      ["drop", "leave out"],
+      ["worst", "count as worst"],
+    ],
+  ],
+  [
+    "better",
+    "Better",
+    [
+      ["", "as known"],
+      ["lower", "lower is better"],
+      ["higher", "higher is better"],
+    ],
+  ],
+];
 
 class ImportancePage {
   constructor() {
@@ -23,29 +47,49 @@ class ImportancePage {
     this.status = setAttributes(element("p", "Reading the runs.", "soft"), { role: "status" });
     this.bar = setAttributes(element("progress"), { max: 1, "aria-label": "Progress" });
     this.asked = 0;
+    this.outcomes = setAttributes(element("datalist"), { id: "outcomes" });
+    this.outcome = setAttributes(element("input"), {
+      type: "text",
+      list: "outcomes",
+      "aria-label": "Outcome",
+      placeholder: "outcome",
+      autocomplete: "off",
+      spellcheck: "false",
+    });
+    this.outcome.value = this.query.get("outcome") ?? "";
+    this.outcome.addEventListener("change", () => this.#set("outcome", this.outcome.value.trim()));
     const list = setAttributes(element("a", "Runs", "crumb"), { href: "./" });
-    document.getElementById("topbar").append(container("div", "name", list, element("h1", "Importance of settings")), this.#controls());
-    document.getElementById("page").replaceChildren(container("div", "row", this.bar, this.status), this.shown);
+    pageElement("topbar").append(
+      container("div", "name", list, element("h1", "Importance of settings")),
+      this.#controls(),
+    );
+    pageElement("page").replaceChildren(container("div", "row", this.bar, this.status), this.shown);
     this.load();
   }
 
   #controls() {
-    this.outcomes = setAttributes(element("datalist"), { id: "outcomes" });
-    this.outcome = setAttributes(element("input"), { type: "text", list: "outcomes", "aria-label": "Outcome", placeholder: "outcome", autocomplete: "off", spellcheck: "false" });
-    this.outcome.value = this.query.get("outcome") ?? "";
-    this.outcome.addEventListener("change", () => this.#set("outcome", this.outcome.value.trim()));
-    const selects = Object.entries(IMPORTANCE_OPTIONS).map(([name, options]) => {
-      const title = { statistic: "Value of the signal", failed: "Failed runs", better: "Better" }[name];
+    const selects = IMPORTANCE_OPTIONS.map(([name, title, options]) => {
       const select = choice(title, options, (value) => this.#set(name, value));
       select.value = this.query.get(name) ?? options[0][0];
       return container("label", "", title, select);
     });
-    const theme = choice("Theme", [["auto", "Auto"], ["dark", "Dark"], ["light", "Light"]], (value) => this.page.view.set({ theme: value }));
-    theme.value = this.page.view.theme;
-    const bar = container("div", "toolbar shown", container("label", "", "Outcome", this.outcome), this.outcomes, ...selects, button("Read again", () => this.load(), "small"), theme);
+    const theme = createThemeChoice(this.page.view);
+    const bar = container(
+      "div",
+      "toolbar shown",
+      container("label", "", "Outcome", this.outcome),
+      this.outcomes,
+      ...selects,
+      button("Read again", () => this.load(), "small"),
+      theme,
+    );
     return setAttributes(bar, { role: "toolbar", "aria-label": "Options" });
   }
 
+  /**
+   * @param {string} name
+   * @param {string} value
+   */
   #set(name, value) {
     if (value) this.query.set(name, value);
     else this.query.delete(name);
@@ -78,27 +122,37 @@ class ImportancePage {
       this.bar.hidden = true;
       this.shown.hidden = true;
       this.status.className = "bad";
-      setText(this.status, error.message);
+      setText(this.status, errorMessage(error));
     }
   }
 
+  /** @param {{ state: string, progress?: number, text?: string }} answer */
   #wait({ state, progress, text }) {
     setAttributes(this.bar, { value: progress ?? 0 });
-    setText(this.status, state === "waiting" ? "Waiting for another page, whose importance is worked out now." : `${text ?? "Reading the runs"}.`);
+    setText(
+      this.status,
+      state === "waiting"
+        ? "Waiting for another page, whose importance is worked out now."
+        : `${text ?? "Reading the runs"}.`,
+    );
   }
 
+  /** @param {StoredJson} result */
   #show(result) {
     this.bar.hidden = true;
     this.status.hidden = true;
     this.shown.hidden = false;
     setText(this.heading, `What explains ${result.outcome}`);
     this.outcome.placeholder = result.outcome;
-    this.outcomes.replaceChildren(...(result.outcomes ?? []).map((name) => setAttributes(element("option"), { value: name })));
+    this.outcomes.replaceChildren(
+      ...(result.outcomes ?? []).map((/** @type {string} */ name) => setAttributes(element("option"), { value: name })),
+    );
     document.title = `What explains ${result.outcome}: sentinel`;
     this.view.show(result);
   }
 }
 
+/** @param {string} path */
 async function noData(path) {
   if (path.startsWith("api/timeline")) return { detectors: [], events: [] };
   if (path.startsWith("api/thresholds")) return {};
