@@ -38,10 +38,8 @@ def rows_by_kind(*, has_torch: bool) -> dict[str, Rows]:
         "1 float": [{"loss": 0.5}],
         "2 floats": [{"loss": 0.5, "kl": 0.1}],
         "100 floats": [{f"metric_{at}": 0.5 * at for at in range(100)}],
-        "10 floats, 10 ints": [
-            {name: at if at % 2 else 0.5 * at for at, name in enumerate(NAMES)}
-        ],
-        "20 floats, then ints, by turns": [floats[0], {name: 3 for name in NAMES}],
+        "10 floats, 10 ints": [{name: at if at % 2 else 0.5 * at for at, name in enumerate(NAMES)}],
+        "20 floats, then ints, by turns": [floats[0], dict.fromkeys(NAMES, 3)],
         "19 floats, 1 text": [{**floats[0], NAMES[7]: "text"}],
         "19 floats, 1 bool": [{**floats[0], NAMES[7]: True}],
         "a dict of 20 floats in a dict": [{"train": floats[0]}],
@@ -54,12 +52,12 @@ def rows_by_kind(*, has_torch: bool) -> dict[str, Rows]:
         ],
     }
     if find_spec("numpy"):
-        import numpy
+        import numpy as np
 
-        for scalar in (numpy.float64, numpy.float32):
+        for scalar in (np.float64, np.float32):
             row = {name: scalar(value) for name, value in floats[0].items()}
             kinds[f"20 numpy.{scalar.__name__}"] = [row]
-        kinds["19 floats, 1 numpy.float64"] = [{**floats[0], NAMES[7]: numpy.float64(0.5)}]
+        kinds["19 floats, 1 numpy.float64"] = [{**floats[0], NAMES[7]: np.float64(0.5)}]
     if has_torch:
         import torch
 
@@ -99,7 +97,7 @@ def count_instructions(calls: int, *, has_torch: bool) -> dict[str, float]:
             command, env=environ, capture_output=True, text=True, timeout=1800, check=False
         )
         parts = sorted(Path(folder).glob("out.*"), key=lambda path: int(path.suffix[1:]))
-        totals = [re.search(r"^totals: (\d+)", part.read_text(), re.M) for part in parts]
+        totals = [re.search(r"^totals: (\d+)", part.read_text(), re.MULTILINE) for part in parts]
     # The first part is the start of the process, and each kind has four.
     counts = [int(total[1]) for total in totals[1:] if total]
     kinds = list(rows_by_kind(has_torch=has_torch))

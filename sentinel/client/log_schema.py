@@ -10,16 +10,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf, isfinite
 from operator import itemgetter
-from struct import Struct
 from typing import Any
 
 from sentinel.client.capture.scalars import (
     PACKED_TYPES,
     is_valid_name,
+    number_or_reason,
     read_host_numbers,
-    split_by_device,
 )
-from sentinel.transport.record_codec import VALUES_HEADER_FORMAT, NameSchema, RecordEncoder
+from sentinel.transport.record_codec import NameSchema, RecordEncoder
 
 MAX_NAMES = 2048
 """Distinct names of one rank in one attempt."""
@@ -36,7 +35,6 @@ SchemaKey = tuple[tuple[str, ...], frozenset[str]]
 class LogSchema:
     """Captured names, logged names, and the record schema of both together.
 
-    `pack_own` packs a record up to the captured values, `pack_logged` the logged values behind it.
     The last value of a repeated name counts, so a logged value wins over a captured one.
     """
 
@@ -46,8 +44,6 @@ class LogSchema:
     """Positions in `own_names` of names that are also logged."""
     logged_count: int
     get_values: Callable[[Mapping[str, Any]], tuple[Any, ...]]
-    pack_own: Callable[..., bytes]
-    pack_logged: Callable[..., bytes]
     types: list[type]
     """The types of the last values that were packed as they are."""
     successor: LogSchema = field(init=False)
@@ -56,10 +52,9 @@ class LogSchema:
     def __post_init__(self) -> None:
         self.successor = self
 
-    def packable(
-        self, values: tuple[Any, ...], types: list[type]
-    ) -> Sequence[float] | None:
-        """The values of these types as the struct packs them; None if one is no host number."""
+    def packable(self, values: tuple[Any, ...]) -> tuple[float, ...] | None:
+        """The values as the struct packs them, or None if one is not a number on the host."""
+        types = [*map(type, values)]
         if PACKED_TYPES.issuperset(types):
             self.types = types
             return values
@@ -96,8 +91,6 @@ class LogSchemaCache:
             duplicate_positions=tuple(at for at, name in enumerate(own_names) if name in values),
             logged_count=len(names),
             get_values=_values_getter(names),
-            pack_own=Struct(f"{VALUES_HEADER_FORMAT}{len(own_names)}d").pack,
-            pack_logged=Struct(f"{len(names)}d").pack,
             types=[float] * len(names),
         )
         self.schemas[own_names, frozenset(values)] = schema
@@ -114,14 +107,21 @@ class LogSchemaCache:
         self, items: Iterable[tuple[Any, Any]]
     ) -> tuple[dict[str, float], dict[str, Any]]:
         """Numbers, and tensors still on a device; everything else is dropped and counted."""
-        known_names = self.known_names
-        # An object that is used as a name may run code when it is hashed.
-        accepted = (
-            item
-            for item in items
-            if (type(item[0]) is str and item[0] in known_names) or self._accept_name(item[0])
-        )
-        return split_by_device(accepted, self.count_drop)
+        numbers: dict[str, float] = {}
+        tensors: dict[str, Any] = {}
+        known_names, count_drop = self.known_names, self.count_drop
+        for name, value in items:
+            # An object that is used as a name may run code when it is hashed.
+            if (type(name) is not str or name not in known_names) and not self._accept_name(name):
+                continue
+            number = value if type(value) is float else number_or_reason(value)
+            if type(number) is float:
+                numbers[name] = number
+            elif type(number) is str:
+                count_drop(number)
+            else:
+                tensors[name] = number
+        return numbers, tensors
 
     def read_weight(self, value: Any) -> float:
         """The number of samples behind a log; 1 if `value` is not a positive number."""

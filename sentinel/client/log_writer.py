@@ -36,7 +36,8 @@ class LogWriter:
         self._device_copies = captured.device_copies
         self._last_schema: LogSchema | None = None
 
-    def write_fast(self, values: Any, step: Any, now: float) -> bool:
+    # In parts, it would cost as many more calls.
+    def write_fast(self, values: Any, step: Any, now: float) -> bool:  # noqa: C901
         """Write the log if its schema is known and its values are on the host; else False.
 
         A shortcut through `write` for the usual cases. It changes nothing before it is certain to
@@ -44,42 +45,37 @@ class LogWriter:
         """
         clock, captured, last_schema = self._clock, self._captured, self._last_schema
         if (
-            last_schema is None
-            or type(values) is not dict
+            type(values) is not dict
             or type(step) is not int
+            or last_schema is None
             or clock.in_progress
             or now > self._poller.next_poll_at
         ):
             return False
         # What `_stamp` and `CapturedValues.pop` do for such a step, inlined.
-        pending, step_index = captured.pending, clock.step_index
-        is_published = pending is not None or clock.optimizer_steps
+        pending, ring, step_index = captured.pending, self._ring, clock.step_index
         if pending is not None:
-            if pending.rows:
-                return False
             own_names, own_values = pending.names_with_step, (*pending.values, step)
-        elif is_published:
+        elif clock.optimizer_steps:
             own_names, own_values = _STEP_COUNT_NAMES, (clock.optimizer_steps, step)
         else:
             own_names, own_values = _STEP_NUMBER_NAMES, (step,)
             if step != clock.last_given_step:
-                step_index += clock.has_logged
-                step_index = step if step > step_index else step_index  # noqa: FURB136 - no call
-        schema, numbers = last_schema.successor, None
-        if len(values) == schema.logged_count and own_names == schema.own_names:
-            try:
-                numbers = schema.get_values(values)
-            except KeyError:
-                pass
+                step_index = step if step > step_index else step_index + 1
+        schema = last_schema.successor
+        try:
+            is_next = own_names == schema.own_names and len(values) == schema.logged_count
+            numbers = schema.get_values(values) if is_next else None
+        except KeyError:
+            numbers = None
         if numbers is None:
-            schema = self._schemas.find_cached(values, own_names)
-            if schema is None:
+            found = self._schemas.find_cached(values, own_names)
+            if found is None:
                 return False
+            schema = last_schema.successor = found
             numbers = schema.get_values(values)
-            last_schema.successor = schema
-        types = [*map(type, numbers)]
-        if types != schema.types:
-            numbers = schema.packable(numbers, types)
+        if [*map(type, numbers)] != schema.types:
+            numbers = schema.packable(numbers)
         encoder, name_schema = self._encoder, schema.name_schema
         if (
             numbers is None
@@ -88,18 +84,18 @@ class LogWriter:
         ):
             return False
         try:
-            payload = schema.pack_own(
-                VALUES_KIND, name_schema.number, step, step_index, now, *own_values
-            ) + schema.pack_logged(*numbers)
+            # Unpacked into one tuple, the values would go through a list.
+            payload = name_schema.pack(
+                *(VALUES_KIND, name_schema.number, step, step_index, now) + own_values + numbers  # noqa: RUF005
+            )
         except StructError:
             # An integer beyond the range of a float.
             return False
-        ring = self._ring
-        if not is_published:
+        if own_names is _STEP_NUMBER_NAMES:
             ring.step, ring.step_index, ring.time = step, step_index, now
         captured.pending, self._last_schema = None, schema
         clock.step = clock.last_given_step = step
-        clock.step_index, clock.has_logged = step_index, True
+        clock.step_index = step_index
         encoder.bytes_sent += len(payload)
         ring.write(payload)
         return True
@@ -133,7 +129,7 @@ class LogWriter:
     ) -> bool:
         """Write a log of host values with its cached schema; False if it does not fit that."""
         numbers = schema.get_values(values)
-        packable = schema.packable(numbers, [*map(type, numbers)])
+        packable = schema.packable(numbers)
         if packable is None or not schema.is_replaceable(own_values):
             return False
         try:
@@ -165,7 +161,9 @@ class LogWriter:
             for at in schema.duplicate_positions:
                 if not isfinite(own_values[at]):
                     numbers[own_names[at]] = own_values[at]
-        self._encoder.write_values(schema.name_schema, stamp, (*own_values, *numbers.values()))
+        self._encoder.write_values(
+            schema.name_schema, stamp, (*own_values, *schema.get_values(numbers))
+        )
 
     def _stamp(self, given: int | None, now: float) -> StepStamp:
         clock = self._clock

@@ -144,10 +144,13 @@ class RingWriter:
     def write(self, payload: bytes) -> None:
         """Append one frame, over the oldest; one above `max_payload_bytes` is dropped."""
         size = len(payload)
-        if size not in self._frame_packers and not self._add_frame_packer(size):
-            self.count_drop("too_large")
-            return
-        pack_frame, frame_size = self._frame_packers[size]
+        try:
+            pack_frame, frame_size = self._frame_packers[size]
+        except KeyError:
+            if size > self.max_payload_bytes:
+                self.count_drop("too_large")
+                return
+            pack_frame, frame_size = self._add_frame_packer(size)
         position, offset, sequence = self._position, self._offset, self._sequence + 1
         after = offset + frame_size
         if after > self._end:
@@ -165,15 +168,13 @@ class RingWriter:
             self.step, self.step_index, self.time, self.overhead_seconds, sequence, self._position
         )
 
-    def _add_frame_packer(self, size: int) -> bool:
-        """Prepare for payloads of that size; False if they are too large."""
-        if size > self.max_payload_bytes:
-            return False
+    def _add_frame_packer(self, size: int) -> tuple[Callable[..., None], int]:
+        """The packer of frames with payloads of that size, and their size."""
         if len(self._frame_packers) >= _MAX_FRAME_PACKERS:
             self._frame_packers.clear()
         frame = Struct(f"{FRAME_HEADER.format}{size}s")
-        self._frame_packers[size] = frame.pack_into, (frame.size + 7) & ~7
-        return True
+        packer = self._frame_packers[size] = frame.pack_into, (frame.size + 7) & ~7
+        return packer
 
     def publish_step(self, step: int, step_index: int, now: float) -> None:
         """Publish the newest step at once, whether or not a record follows."""

@@ -39,7 +39,7 @@ def read_number(value: object) -> Any:
     >>> read_number(3), read_number(float("inf"))
     (3.0, inf)
     """
-    number = _number_or_reason(value)
+    number = number_or_reason(value)
     if type(number) is str:
         raise RejectedValueError(number)
     return number
@@ -58,10 +58,7 @@ def split_by_device(
     numbers: dict[Any, float] = {}
     tensors: dict[Any, Any] = {}
     for name, value in items:
-        if type(value) is float:
-            numbers[name] = value
-            continue
-        number = _number_or_reason(value)
+        number = value if type(value) is float else number_or_reason(value)
         if type(number) is float:
             numbers[name] = number
         elif type(number) is not str:
@@ -71,30 +68,23 @@ def split_by_device(
     return numbers, tensors
 
 
-def read_host_numbers(values: Iterable[Any]) -> list[float] | None:
+def read_host_numbers(values: Iterable[Any]) -> tuple[float, ...] | None:
     """Packed types and strided CPU tensors of one element as numbers; None for anything else."""
     torch = sys.modules.get("torch")
     if torch is None or "cpu" in ASYNC_DEVICE_TYPES:
         return None
-    plain, strided = (torch.Tensor, torch.nn.Parameter), torch.strided
+    tensor_types, strided = (torch.Tensor, torch.nn.Parameter), torch.strided
     numbers: list[float] = []
-    for value in values:
-        kind = type(value)
-        if kind in plain:
-            if not value.is_cpu or value.layout is not strided:
+    try:
+        for value in values:
+            is_tensor = type(value) in tensor_types
+            if is_tensor and not (value.is_cpu and value.layout is strided):
                 return None
-            try:
-                number = value.item()
-            except RuntimeError:
-                return None
-            if type(number) not in PACKED_TYPES:
-                return None
-            numbers.append(number)
-        elif kind in PACKED_TYPES:
-            numbers.append(value)
-        else:
-            return None
-    return numbers
+            numbers.append(value.item() if is_tensor else value)
+    except RuntimeError:
+        # More than one element; or under a transform such as vmap, where it has no single value.
+        return None
+    return tuple(numbers) if PACKED_TYPES.issuperset(map(type, numbers)) else None
 
 
 def is_valid_name(name: object) -> bool:
@@ -102,7 +92,7 @@ def is_valid_name(name: object) -> bool:
     return type(name) is str and 0 < len(name) <= MAX_NAME_CHARS
 
 
-def _number_or_reason(value: Any) -> Any:
+def number_or_reason(value: Any) -> Any:
     """What `read_number` returns, or, as text, the reason why it rejects the value.
 
     An exception for each rejected value would cost more than the rest of a log.
@@ -151,22 +141,26 @@ def _from_torch(value: Any, kind: type, torch: Any) -> Any:
             return rejection.reason
         if type(value) not in (torch.Tensor, torch.nn.Parameter):
             return "type"
-    if value.layout != torch.strided:
+    if value.layout is not torch.strided:
         return "type"
     if value.numel() != 1:
         return "shape"
-    if value.dtype.is_complex or value.dtype is torch.bool:
-        return "type"
-    device = value.device.type
+    device = "cpu" if value.is_cpu else value.device.type
     if device in ASYNC_DEVICE_TYPES:
-        return value.detach()
-    if device != "cpu":
-        return "type"
+        is_real = not value.dtype.is_complex and value.dtype is not torch.bool
+        return value.detach() if is_real else "type"
+    return _from_host_tensor(value) if device == "cpu" else "type"
+
+
+def _from_host_tensor(value: Any) -> float | str:
     try:
-        return float(value.item())
+        number = value.item()
     except RuntimeError:
         # Under a transform such as vmap, a tensor has no single value.
         return "type"
+    if type(number) is float:
+        return number
+    return _float_from_int(number) if type(number) is int else "type"
 
 
 def local_replica(tensor: Any) -> Any:
