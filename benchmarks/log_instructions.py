@@ -12,16 +12,14 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
-import subprocess
-import sys
+import shutil
 import tempfile
 from importlib.util import find_spec
 from itertools import cycle
-from pathlib import Path
 from typing import Any
 
-FOLDER = Path(__file__).parent
+from instructions import count_between_markers
+
 WARM_UP_CALLS = 40
 NAMES = [f"train/metric_{number}" for number in range(20)]
 OTHER_NAMES = [f"eval/metric_{number}" for number in range(20)]
@@ -88,22 +86,12 @@ def log_all(calls: int, *, has_torch: bool) -> None:
 
 def count_instructions(calls: int, *, has_torch: bool) -> dict[str, float]:
     """Instructions of one call by kind, less those of the loop."""
-    with tempfile.TemporaryDirectory() as folder:
-        command = ["valgrind", "--tool=callgrind", "--dump-before=getppid"]
-        command += [f"--callgrind-out-file={folder}/out", sys.executable, __file__, "--child"]
-        command += ["--calls", str(calls), *([] if has_torch else ["--no-tensors"])]
-        environ = {**os.environ, "PYTHONHASHSEED": "0", "PYTHONPATH": str(FOLDER.parent)}
-        completed = subprocess.run(
-            command, env=environ, capture_output=True, text=True, timeout=1800, check=False
-        )
-        parts = sorted(Path(folder).glob("out.*"), key=lambda path: int(path.suffix[1:]))
-        totals = [re.search(r"^totals: (\d+)", part.read_text(), re.MULTILINE) for part in parts]
-    # The first part is the start of the process, and each kind has four.
-    counts = [int(total[1]) for total in totals[1:] if total]
-    kinds = list(rows_by_kind(has_torch=has_torch))
-    assert len(counts) >= 4 * len(kinds), completed.stderr[-2000:]
+    arguments = ["--child", "--calls", str(calls), *([] if has_torch else ["--no-tensors"])]
+    counts = count_between_markers(__file__, *arguments)
+    # Each kind has four parts: of the log and of the loop alone, a warm-up and the calls.
     return {
-        kind: (counts[4 * at + 1] - counts[4 * at + 3]) / calls for at, kind in enumerate(kinds)
+        kind: (counts[4 * at + 1] - counts[4 * at + 3]) / calls
+        for at, kind in enumerate(rows_by_kind(has_torch=has_torch))
     }
 
 
@@ -116,6 +104,9 @@ def main() -> None:
     has_torch = not args.no_tensors and find_spec("torch") is not None
     if args.child:
         log_all(args.calls, has_torch=has_torch)
+    if shutil.which("valgrind") is None:
+        print("valgrind is not installed: nothing was counted")
+        return
     counts = count_instructions(args.calls, has_torch=has_torch)
     print("| logged | instructions | against 20 floats |\n|---|---|---|")
     for kind, count in counts.items():
