@@ -105,7 +105,8 @@ def number_or_reason(value: Any) -> Any:
     if kind in _OTHER_BUILTINS:
         return "type"
     torch = sys.modules.get("torch")
-    if torch is not None and issubclass(kind, torch.Tensor):
+    # The metaclass of tensors makes `issubclass` slow.
+    if torch is not None and (kind is torch.Tensor or issubclass(kind, torch.Tensor)):
         return _from_torch(value, kind, torch)
     numpy = sys.modules.get("numpy")
     if numpy is not None and issubclass(kind, (numpy.generic, numpy.ndarray)):
