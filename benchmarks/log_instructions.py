@@ -1,6 +1,6 @@
 """Instructions of one `log()` on the training thread, by what is logged.
 
-    python benchmarks/log_instructions.py [--calls 200]
+    python benchmarks/log_instructions.py [--calls 200] [--no-tensors] [--dry]
 
 All kinds of logs run one after the other in one process under valgrind, which counts the user
 instructions between two markers. Counts do not depend on the load of the machine. The loop and the
@@ -67,7 +67,8 @@ def rows_by_kind(*, has_torch: bool) -> dict[str, Rows]:
 
 def log_all(calls: int, *, has_torch: bool) -> None:
     """Log every kind, with a marker before each part."""
-    os.environ |= {"SENTINEL_HOME": tempfile.mkdtemp(), "SENTINEL_RUNTIME_DIR": tempfile.mkdtemp()}
+    folder = tempfile.mkdtemp()
+    os.environ |= {"SENTINEL_HOME": folder, "SENTINEL_RUNTIME_DIR": folder}
     import sentinel
 
     with sentinel.monitor(agent=False):
@@ -80,13 +81,15 @@ def log_all(calls: int, *, has_torch: bool) -> None:
                     for _ in range(count):
                         step += 1
                         log(dict(next(turns)), step)
-    os.getppid()
+        os.getppid()
+    shutil.rmtree(folder, ignore_errors=True)
+    print(f"{step} logs", flush=True)
     os._exit(0)
 
 
 def count_instructions(calls: int, *, has_torch: bool) -> dict[str, float]:
     """Instructions of one call by kind, less those of the loop."""
-    arguments = ["--child", "--calls", str(calls), *([] if has_torch else ["--no-tensors"])]
+    arguments = ["--dry", "--calls", str(calls), *([] if has_torch else ["--no-tensors"])]
     counts = count_between_markers(__file__, *arguments)
     # Each kind has four parts: of the log and of the loop alone, a warm-up and the calls.
     return {
@@ -99,10 +102,10 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--calls", type=int, default=200)
     parser.add_argument("--no-tensors", action="store_true", help="do not import PyTorch")
-    parser.add_argument("--child", action="store_true")
+    parser.add_argument("--dry", action="store_true", help="log, and count nothing")
     args = parser.parse_args()
     has_torch = not args.no_tensors and find_spec("torch") is not None
-    if args.child:
+    if args.dry:
         log_all(args.calls, has_torch=has_torch)
     if shutil.which("valgrind") is None:
         print("valgrind is not installed: nothing was counted")

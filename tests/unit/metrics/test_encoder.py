@@ -88,7 +88,7 @@ def whole_run():
 
 @pytest.mark.parametrize("accept", ACCEPTED)
 def test_the_text_is_that_of_prometheus_client(accept):
-    for seed in range(20):
+    for seed in range(8):
         registry = registry_of(*odd_families(seed))
 
         assert MetricsEncoder().encode(accept, registry) == library_text(accept, registry)
@@ -98,7 +98,7 @@ def test_the_text_is_that_of_prometheus_client(accept):
 def test_a_second_scrape_shows_new_values_runs_and_labels(accept):
     """The cached text of a series is not that of another series or run."""
     encoding = MetricsEncoder()
-    for seed in range(20):
+    for seed in range(8):
         registry = registry_of(*odd_families(seed))
 
         assert encoding.encode(accept, registry) == library_text(accept, registry)
