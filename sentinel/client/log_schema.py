@@ -52,9 +52,8 @@ class LogSchema:
     def __post_init__(self) -> None:
         self.successor = self
 
-    def packable(self, values: tuple[Any, ...]) -> tuple[float, ...] | None:
-        """The values as the struct packs them, or None if one is not a number on the host."""
-        types = [*map(type, values)]
+    def packable(self, values: tuple[Any, ...], types: list[type]) -> tuple[float, ...] | None:
+        """The values, of these types, as the struct packs them; None if one is no host number."""
         if PACKED_TYPES.issuperset(types):
             self.types = types
             return values

@@ -74,8 +74,9 @@ class LogWriter:
                 return False
             schema = last_schema.successor = found
             numbers = schema.get_values(values)
-        if [*map(type, numbers)] != schema.types:
-            numbers = schema.packable(numbers)
+        types = [*map(type, numbers)]
+        if types != schema.types:
+            numbers = schema.packable(numbers, types)
         encoder, name_schema = self._encoder, schema.name_schema
         if (
             numbers is None
@@ -129,7 +130,7 @@ class LogWriter:
     ) -> bool:
         """Write a log of host values with its cached schema; False if it does not fit that."""
         numbers = schema.get_values(values)
-        packable = schema.packable(numbers)
+        packable = schema.packable(numbers, [*map(type, numbers)])
         if packable is None or not schema.is_replaceable(own_values):
             return False
         try:
