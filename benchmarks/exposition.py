@@ -9,19 +9,20 @@ import time
 from pathlib import Path
 
 import requests
-from prometheus_client import generate_latest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from support.results import make_result, make_spread, step_result
 from support.web_servers import make_site
 
+from sentinel.metrics.encoder import MetricsEncoder
 from sentinel.metrics.exposition import Exposition
 from sentinel.model.counters import Counters
 from sentinel.model.finding import Severity
 from sentinel.signals.catalogue import SIGNALS
 from sentinel.web.server import WebServer
 
+FORMATS = {"text": "", "OpenMetrics": "application/openmetrics-text;version=1.0.0"}
 DETECTORS = {f"detector_{i}": Severity.WARNING for i in range(12)}
 
 
@@ -37,16 +38,19 @@ def exposition(ranks: int) -> Exposition:
 
 
 def render_cost(ranks: int, times: int = 20) -> str:
-    """CPU time of one rendering."""
-    exposed = exposition(ranks)
-    page = generate_latest(exposed.registry)
-    series = sum(not line.startswith(b"#") for line in page.splitlines())
-    start = time.process_time()
-    for _ in range(times):
-        generate_latest(exposed.registry)
-    seconds = (time.process_time() - start) / times
-    cost = f"{seconds * 1e3:8.2f} ms {seconds / series * 1e6:6.1f} us/series"
-    return f"{ranks:5} ranks {series:6} series {cost}"
+    """CPU time of one scrape after the first one, in both formats."""
+    exposed, encoder, costs = exposition(ranks), MetricsEncoder(), []
+    for name, accept in FORMATS.items():
+        page, _ = encoder.encode(accept, exposed.registry)
+        series = sum(not line.startswith(b"#") for line in page.splitlines())
+        durations = []
+        for _ in range(times):
+            start = time.thread_time()
+            encoder.encode(accept, exposed.registry)
+            durations.append(time.thread_time() - start)
+        seconds = statistics.median(durations)
+        costs.append(f"{name} {seconds * 1e3:8.2f} ms {seconds / series * 1e6:6.2f} us/series")
+    return f"{ranks:5} ranks {series:6} series: {', '.join(costs)}"
 
 
 def update_cost(times: int = 20_000) -> str:
@@ -85,7 +89,7 @@ def load_test(clients: int = 10, scrapes_per_client: int = 50) -> str:
 
 
 if __name__ == "__main__":
-    for ranks in (8, 64, 512):
+    for ranks in (8, 64, 512, 6600):
         print(render_cost(ranks))
     print(update_cost())
     print(load_test())

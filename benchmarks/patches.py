@@ -1,13 +1,14 @@
 """Cost of the PyTorch patches per step: a training loop with and without the monitor.
 
-    python benchmarks/patches.py [--pairs 15] [--steps 300]
+    python benchmarks/patches.py [--pairs 15] [--steps 300] [--count-instructions]
 
 One step is a batch from a `DataLoader`, a forward and a backward pass of a tiny model, clipping and
 an optimizer step: there is little computation, so that any addition shows. Blocks of steps are
 timed alternately with and without `sentinel.monitor` (no agent), and compared in pairs: the median
 difference in microseconds per step, and the median ratio, each with its middle half. Times are CPU
-time of the training thread. `parts` is the same with one patch left out at a time. Prints Markdown
-and writes results/patches.json.
+time of the training thread. The same is done with the data loader's patch left out. Prints Markdown
+and writes results/patches.json. With `--count-instructions`, the user instructions of a step with
+and without the monitor are counted under valgrind instead: minutes, whatever the load.
 """
 
 from __future__ import annotations
@@ -25,12 +26,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from instructions import count_between_markers
 from torch.nn.utils import clip_grad_norm_
 
 import sentinel
 from sentinel.client import session
+from sentinel.client.session import CurrentSession
 
 FOLDER = Path(__file__).parent
+COUNTED_WARM_UP_STEPS = 100
 
 
 class Bench:
@@ -65,15 +69,17 @@ def monitored_run(excluded: str = "") -> Iterator[None]:
     """A run without agent, with all patches but one."""
     all_integrations = session.integration_names
 
-    def remaining_integrations() -> dict[str, Any]:
-        return {name: patch for name, patch in all_integrations().items() if name != excluded}
+    def remaining_integrations() -> list[str]:
+        return [name for name in all_integrations() if name != excluded]
 
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
         os.environ |= {"SENTINEL_HOME": folder, "SENTINEL_RUNTIME_DIR": folder}
         session.integration_names = remaining_integrations
         try:
-            with sentinel.monitor(agent=False):
+            with sentinel.monitor(agent=False, strict=True):
                 yield
+                counted = CurrentSession.recorder.clock.optimizer_steps
+            assert counted, "The patches recorded no step."
         finally:
             session.integration_names = all_integrations
 
@@ -96,6 +102,29 @@ def compare_blocks(bench: Bench, pairs: int, steps: int, excluded: str = "") -> 
     }
 
 
+def run_counted_steps(steps: int) -> None:
+    """Steps without and with the monitor, with a marker before and after those counted."""
+    bench = Bench()
+    for context in (nullcontext(), monitored_run()):
+        with context:
+            loader = iter(torch.utils.data.DataLoader(bench.data, batch_size=4))
+            for count in (COUNTED_WARM_UP_STEPS, steps):
+                os.getppid()
+                for _ in range(count):
+                    bench.step(loader)
+            os.getppid()
+    os._exit(0)
+
+
+def print_instructions(steps: int) -> None:
+    """User instructions of a step without and with the monitor."""
+    _, without, _, _, monitored, *_ = count_between_markers(
+        __file__, "--child", "--steps", str(steps)
+    )
+    added = (monitored - without) / steps
+    print(f"A step of {without / steps:,.0f} instructions; all patches add {added:,.0f}")
+
+
 def _middle_half(values: list[float]) -> list[float]:
     ordered, quarter = sorted(values), len(values) // 4
     return [ordered[quarter], ordered[-1 - quarter]]
@@ -105,7 +134,14 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--pairs", type=int, default=15)
     parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--count-instructions", action="store_true")
+    parser.add_argument("--child", action="store_true")
     args = parser.parse_args()
+    if args.child:
+        run_counted_steps(args.steps)
+    if args.count_instructions:
+        print_instructions(args.steps)
+        return
     torch.set_num_threads(1)
     bench = Bench()
     bench.time_block(args.steps)

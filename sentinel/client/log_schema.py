@@ -6,18 +6,20 @@ numbers then costs little more than copying them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import inf
+from math import inf, isfinite
 from operator import itemgetter
-from struct import Struct
 from typing import Any
 
-from sentinel.client.capture.scalars import is_valid_name, split_by_device
-from sentinel.transport.record_codec import VALUES_HEADER_FORMAT, NameSchema, RecordEncoder
+from sentinel.client.capture.scalars import (
+    PACKED_TYPES,
+    is_valid_name,
+    number_or_reason,
+    read_host_numbers,
+)
+from sentinel.transport.record_codec import NameSchema, RecordEncoder
 
-PLAIN_TYPES = frozenset({float, int})
-"""Types that the struct packs. Exactly these: a subclass could run its own code."""
 MAX_NAMES = 2048
 """Distinct names of one rank in one attempt."""
 _MAX_SCHEMAS = 256
@@ -25,34 +27,49 @@ _MAX_TEXT_CHARS = 1024
 MAX_STEP_NUMBER = 1 << 62
 """Exclusive limit of the absolute value of a step number."""
 
-SchemaKey = tuple[int | str, tuple[str, ...]]
-"""The number of logged names, or the only name; and the names captured with them."""
+SchemaKey = tuple[tuple[str, ...], frozenset[str]]
+"""The names captured with a log, and the logged names. Their order is that of the first log."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class LogSchema:
     """Captured names, logged names, and the record schema of both together.
 
-    `pack_own` packs a record up to the captured values, `pack_logged` the logged values behind it.
     The last value of a repeated name counts, so a logged value wins over a captured one.
     """
 
     own_names: tuple[str, ...]
-    logged_names: tuple[str, ...]
     name_schema: NameSchema
     duplicate_positions: tuple[int, ...]
     """Positions in `own_names` of names that are also logged."""
-    fast_path_size: int
-    """Number of logged names; -1 if this schema cannot take the fast path."""
-    float_types: list[type]
+    logged_count: int
     get_values: Callable[[Mapping[str, Any]], tuple[Any, ...]]
-    pack_own: Callable[..., bytes]
-    pack_logged: Callable[..., bytes]
+    types: list[type]
+    """The types of the last values that were packed as they are."""
+    successor: LogSchema = field(init=False)
+    """The schema of the log that followed the last one of this schema: logs come in turns."""
+
+    def __post_init__(self) -> None:
+        self.successor = self
+
+    def packable(self, values: tuple[Any, ...], types: list[type]) -> tuple[float, ...] | None:
+        """The values, of these types, as the struct packs them; None if one is no host number."""
+        if PACKED_TYPES.issuperset(types):
+            self.types = types
+            return values
+        return read_host_numbers(values)
+
+    def is_replaceable(self, own_values: Sequence[float]) -> bool:
+        """Whether logged values may replace the captured ones of the same names.
+
+        A framework may show a filtered value: a captured one that is not finite wins.
+        """
+        return all(isfinite(own_values[at]) for at in self.duplicate_positions)
 
 
 @dataclass
 class LogSchemaCache:
-    """The schemas of recent logs, by size. `count_drop` counts values that are rejected."""
+    """The schemas of recent logs, by names. `count_drop` counts values that are rejected."""
 
     encoder: RecordEncoder
     count_drop: Callable[[str], None]
@@ -60,40 +77,50 @@ class LogSchemaCache:
     known_names: set[str] = field(default_factory=set)
 
     def get_or_create(self, values: Mapping[str, Any], own_names: tuple[str, ...]) -> LogSchema:
-        """The schema for these names, cached for the next log of that size."""
-        names = tuple(values)
-        cached = self.schemas.get(_schema_key(names, own_names))
-        if cached is not None and cached.logged_names == names:
+        """The schema for these names, cached for the next log of them."""
+        cached = self.find_cached(values, own_names)
+        if cached is not None:
             return cached
         if len(self.schemas) >= _MAX_SCHEMAS:
             self.schemas.clear()
-        duplicates = tuple(at for at, name in enumerate(own_names) if name in values)
-        size = len(names) if len(names) > 1 and not duplicates else -1
+        names = tuple(values)
         schema = LogSchema(
             own_names=own_names,
-            logged_names=names,
             name_schema=self.encoder.schema_for((*own_names, *names)),
-            duplicate_positions=duplicates,
-            fast_path_size=size,
-            float_types=[float] * len(names),
-            get_values=itemgetter(*names) if size > 0 else tuple,
-            pack_own=Struct(f"{VALUES_HEADER_FORMAT}{len(own_names)}d").pack,
-            pack_logged=Struct(f"{len(names)}d").pack,
+            duplicate_positions=tuple(at for at, name in enumerate(own_names) if name in values),
+            logged_count=len(names),
+            get_values=_values_getter(names),
+            types=[float] * len(names),
         )
-        self.schemas[_schema_key(names, own_names)] = schema
+        self.schemas[own_names, frozenset(values)] = schema
         return schema
 
     def find_cached(
         self, values: Mapping[str, Any], own_names: tuple[str, ...]
     ) -> LogSchema | None:
-        """The schema last created for a log of that size, or of that one name."""
-        return self.schemas.get(_schema_key(values, own_names))
+        """The schema of these names, if it is cached."""
+        # Made of a dictionary, the set takes over the hashes and runs no code of the user's keys.
+        return self.schemas.get((own_names, frozenset(values)))
 
     def split_by_device(
         self, items: Iterable[tuple[Any, Any]]
     ) -> tuple[dict[str, float], dict[str, Any]]:
         """Numbers, and tensors still on a device; everything else is dropped and counted."""
-        return split_by_device(filter(self._accept_name, items), self.count_drop)
+        numbers: dict[str, float] = {}
+        tensors: dict[str, Any] = {}
+        known_names, count_drop = self.known_names, self.count_drop
+        for name, value in items:
+            # An object that is used as a name may run code when it is hashed.
+            if (type(name) is not str or name not in known_names) and not self._accept_name(name):
+                continue
+            number = value if type(value) is float else number_or_reason(value)
+            if type(number) is float:
+                numbers[name] = number
+            elif type(number) is str:
+                count_drop(number)
+            else:
+                tensors[name] = number
+        return numbers, tensors
 
     def read_weight(self, value: Any) -> float:
         """The number of samples behind a log; 1 if `value` is not a positive number."""
@@ -127,23 +154,23 @@ class LogSchemaCache:
         )
         return values, tensors, texts
 
-    def _accept_name(self, item: tuple[Any, Any]) -> bool:
-        name = item[0]
+    def _accept_name(self, name: Any) -> bool:
+        """Whether values of a name that is not known are recorded; a name dropped is counted."""
         if not is_valid_name(name):
             self.count_drop("key")
             return False
-        if name not in self.known_names:
-            if len(self.known_names) >= MAX_NAMES:
-                self.count_drop("too_many_names")
-                return False
-            self.known_names.add(name)
+        if len(self.known_names) >= MAX_NAMES:
+            self.count_drop("too_many_names")
+            return False
+        self.known_names.add(name)
         return True
 
 
-def _schema_key(names: Collection[str], own_names: tuple[str, ...]) -> SchemaKey:
-    """Logs of a single name, as TensorBoard writes them, alternate: each name has its schema."""
-    if len(names) == 1:
-        name = next(iter(names))
-        # An object used as a key may run code when it is hashed.
-        return (name if type(name) is str else 1), own_names
-    return len(names), own_names
+def _values_getter(names: tuple[str, ...]) -> Callable[[Mapping[str, Any]], tuple[Any, ...]]:
+    """A function that returns the values of these names, or raises KeyError."""
+    if len(names) > 1:
+        return itemgetter(*names)
+    if names:
+        (name,) = names
+        return lambda values: (values[name],)
+    return lambda _: ()

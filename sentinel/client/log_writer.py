@@ -12,12 +12,13 @@ from struct import error as StructError  # noqa: N812 - it is a class
 from typing import Any
 
 from sentinel.client.capture.captured_values import CapturedValues
-from sentinel.client.log_schema import MAX_STEP_NUMBER, PLAIN_TYPES, LogSchema, LogSchemaCache
+from sentinel.client.log_schema import MAX_STEP_NUMBER, LogSchema, LogSchemaCache
 from sentinel.client.step_poller import StepPoller
 from sentinel.transport.record_codec import VALUES_KIND, StepStamp
 from sentinel.transport.ring import RingWriter
 
 _STEP_NUMBER_NAMES = ("global_step",)
+_STEP_COUNT_NAMES = ("optimizer_steps", "global_step")
 
 
 class LogWriter:
@@ -35,53 +36,67 @@ class LogWriter:
         self._device_copies = captured.device_copies
         self._last_schema: LogSchema | None = None
 
-    def write_fast(self, values: Any, step: Any, now: float) -> bool:
-        """Write the log of a new step if only its numbers differ from the last log; else False.
+    # In parts, it would cost as many more calls.
+    def write_fast(self, values: Any, step: Any, now: float) -> bool:  # noqa: C901
+        """Write the log if its schema is known and its values are on the host; else False.
 
-        A shortcut through `write` for the usual case. It changes nothing before it is certain to
+        A shortcut through `write` for the usual cases. It changes nothing before it is certain to
         succeed, and runs no code of the user's objects.
         """
-        log_schema, clock, pending = self._last_schema, self._clock, self._captured.pending
+        clock, captured, last_schema = self._clock, self._captured, self._last_schema
         if (
-            log_schema is None
-            or type(values) is not dict
+            type(values) is not dict
             or type(step) is not int
+            or last_schema is None
             or clock.in_progress
-        ):
-            return False
-        if pending is not None:
-            own_names, own_values = pending.names_with_step, (*pending.values, step)
-        elif clock.optimizer_steps or step == clock.last_given_step:
-            return False
-        else:
-            own_names, own_values = _STEP_NUMBER_NAMES, (step,)
-        if (
-            len(values) != log_schema.fast_path_size
-            or own_names != log_schema.own_names
             or now > self._poller.next_poll_at
         ):
             return False
-        encoder, ring, schema = self._encoder, self._ring, log_schema.name_schema
+        # What `_stamp` and `CapturedValues.pop` do for such a step, inlined.
+        pending, ring, step_index = captured.pending, self._ring, clock.step_index
+        if pending is not None:
+            own_names, own_values = pending.names_with_step, (*pending.values, step)
+        elif clock.optimizer_steps:
+            own_names, own_values = _STEP_COUNT_NAMES, (clock.optimizer_steps, step)
+        else:
+            own_names, own_values = _STEP_NUMBER_NAMES, (step,)
+            if step != clock.last_given_step:
+                step_index = step if step > step_index else step_index + 1
+        schema = last_schema.successor
         try:
-            numbers = log_schema.get_values(values)
+            is_next = own_names == schema.own_names and len(values) == schema.logged_count
+            numbers = schema.get_values(values) if is_next else None
         except KeyError:
-            return False
+            numbers = None
+        if numbers is None:
+            found = self._schemas.find_cached(values, own_names)
+            if found is None:
+                return False
+            schema = last_schema.successor = found
+            numbers = schema.get_values(values)
+        types = [*map(type, numbers)]
+        if types != schema.types:
+            numbers = schema.packable(numbers, types)
+        encoder, name_schema = self._encoder, schema.name_schema
         if (
-            list(map(type, numbers)) != log_schema.float_types
-            or encoder.bytes_sent > schema.resend_at_bytes
+            numbers is None
+            or encoder.bytes_sent > name_schema.resend_at_bytes
+            or (schema.duplicate_positions and not schema.is_replaceable(own_values))
         ):
             return False
-        step_index = clock.step_index
-        if pending is None:
-            # `StepClock.next_step_index`, inlined.
-            step_index += clock.has_logged
-            step_index = step if step > step_index else step_index  # noqa: FURB136 - saves a call
+        try:
+            # Unpacked into one tuple, the values would go through a list.
+            payload = name_schema.pack(
+                *(VALUES_KIND, name_schema.number, step, step_index, now) + own_values + numbers  # noqa: RUF005
+            )
+        except StructError:
+            # An integer beyond the range of a float.
+            return False
+        if own_names is _STEP_NUMBER_NAMES:
             ring.step, ring.step_index, ring.time = step, step_index, now
-        head = log_schema.pack_own(VALUES_KIND, schema.number, step, step_index, now, *own_values)
-        payload = head + log_schema.pack_logged(*numbers)
-        self._captured.pending = None
+        captured.pending, self._last_schema = None, schema
         clock.step = clock.last_given_step = step
-        clock.step_index, clock.has_logged = step_index, True
+        clock.step_index = step_index
         encoder.bytes_sent += len(payload)
         ring.write(payload)
         return True
@@ -113,18 +128,18 @@ class LogWriter:
     def _write_plain(
         self, schema: LogSchema, values: Any, own_values: tuple[float, ...], stamp: StepStamp
     ) -> bool:
-        """Write a log of plain numbers with its cached schema; False if it does not fit that."""
-        if tuple(values) != schema.logged_names or not PLAIN_TYPES.issuperset(
-            map(type, values.values())
-        ):
-            return False
-        if not all(isfinite(own_values[at]) for at in schema.duplicate_positions):
+        """Write a log of host values with its cached schema; False if it does not fit that."""
+        numbers = schema.get_values(values)
+        packable = schema.packable(numbers, [*map(type, numbers)])
+        if packable is None or not schema.is_replaceable(own_values):
             return False
         try:
-            self._encoder.write_values(schema.name_schema, stamp, (*own_values, *values.values()))
+            self._encoder.write_values(schema.name_schema, stamp, (*own_values, *packable))
         except StructError:
             # An integer beyond the range of a float.
             return False
+        if self._last_schema is not None:
+            self._last_schema.successor = schema
         self._last_schema = schema
         return True
 
@@ -143,11 +158,13 @@ class LogWriter:
         else:
             self._ring.count_drop("type")
         schema = self._schemas.get_or_create(numbers, own_names)
-        for at in schema.duplicate_positions:
-            # A framework may show a filtered value: a captured one that is not finite wins.
-            if not isfinite(own_values[at]):
-                numbers[own_names[at]] = own_values[at]
-        self._encoder.write_values(schema.name_schema, stamp, (*own_values, *numbers.values()))
+        if not schema.is_replaceable(own_values):
+            for at in schema.duplicate_positions:
+                if not isfinite(own_values[at]):
+                    numbers[own_names[at]] = own_values[at]
+        self._encoder.write_values(
+            schema.name_schema, stamp, (*own_values, *schema.get_values(numbers))
+        )
 
     def _stamp(self, given: int | None, now: float) -> StepStamp:
         clock = self._clock

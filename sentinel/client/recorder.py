@@ -167,7 +167,8 @@ class Recorder:
         clock.advance()
         self.ring.publish_step(clock.step, clock.step_index, now)
         self._captured.store(values, tensors, now)
-        self._captured.flush_arrived()
+        if self.device_copies.queues:
+            self._captured.flush_arrived()
         self.poller.poll(now)
 
     def _close(self, attributes: Mapping[str, Any]) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from sentinel.client.capture.loop import in_backward_pass
-from sentinel.client.capture.patcher import Patcher, exclude_from_compile
+from sentinel.client.capture.patcher import Patcher, exclude_from_compile, exclude_with_calls
 from sentinel.client.capture.state_loads import StateLoads
 
 FRAMEWORK = "torch"
@@ -57,7 +57,7 @@ def attach(patcher: Patcher) -> None:
         (optim.register_optimizer_step_pre_hook, loop.before_step),
         (optim.register_optimizer_step_post_hook, loop.after_step),
     ):
-        hook = torch.compiler.disable(functools.partial(patcher.call_safely, body))
+        hook = exclude_with_calls(functools.partial(patcher.call_safely, body))
         patcher.add_cleanup(register(hook).remove)
 
 
@@ -98,8 +98,7 @@ def _patch_serialization(patcher: Patcher) -> None:
 
 def _wrap_backward(patcher: Patcher, gradient_argument: str) -> Callable[[Any], Any]:
     """A wrapper for `backward(roots, gradient, …)`; the second argument is `gradient_argument`."""
-    torch = sys.modules["torch"]
-    loop, safely = patcher.loop, torch.compiler.disable(patcher.call_safely)
+    loop, safely = patcher.loop, exclude_with_calls(patcher.call_safely)
 
     def make(original: Any) -> Any:
         @functools.wraps(original)
@@ -144,7 +143,8 @@ def _wrap_total_norm(patcher: Patcher) -> Callable[[Any], Any]:
             if torch.compiler.is_compiling():
                 return original(*args, **kwargs)
             args, kwargs, tensors = _materialize_tensors(args, kwargs, "tensors", "parameters")
-            patcher.call_safely(patcher.loop.before_clip, tensors)
+            if patcher.loop.gradient_flow is not None:
+                patcher.call_safely(patcher.loop.before_clip, tensors)
             norm = original(*args, **kwargs)
             norm_type = args[position] if len(args) > position else kwargs.get("norm_type", 2.0)
             patcher.call_safely(remember, original.__name__, tensors, norm_type, norm)
@@ -198,16 +198,17 @@ def _materialize_tensors(args: Any, kwargs: Any, *names: str) -> tuple[Any, Any,
     The first argument may be passed by keyword as one of `names`. An iterator is replaced by a
     list, since it can be consumed only once. Invalid arguments are left for PyTorch to reject.
     """
-    name = next((name for name in names if name in kwargs), None)
+    name = None if args else next((name for name in names if name in kwargs), None)
     if not args and name is None:
         return args, kwargs, []
     first = args[0] if args else kwargs[name]
     if isinstance(first, sys.modules["torch"].Tensor):
         return args, kwargs, [first]
-    if hasattr(first, "__torch_function__") or not isinstance(first, Iterable):
+    is_plain = type(first) in (list, tuple)
+    if not is_plain and (hasattr(first, "__torch_function__") or not isinstance(first, Iterable)):
         return args, kwargs, []
     tensors = list(first)
-    if isinstance(first, (list, tuple)):
+    if is_plain or isinstance(first, (list, tuple)):
         return args, kwargs, tensors
     if args:
         return (tensors, *args[1:]), kwargs, tensors

@@ -11,10 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
-from prometheus_client.core import InfoMetricFamily
-from prometheus_client.metrics_core import Metric
-
 from sentinel.metrics.alert_state import AlertState
+from sentinel.metrics.family import Family
 from sentinel.metrics.family_builders import FamilyBuilder
 from sentinel.metrics.label import sanitize_label
 from sentinel.model.finding import Severity
@@ -82,7 +80,7 @@ def exported_cases(alerts: AlertState, now: float) -> list[ExportedCase]:
 
 def case_families(
     build: FamilyBuilder, cases: Iterable[ExportedCase], ended_alerts: Iterable[CaseAlert]
-) -> Iterator[Metric]:
+) -> Iterator[Family]:
     """The families of `cases`; `ended_alerts` were exported before and do not fire any more."""
     cases = list(cases)
     messages = {case.name: build_message(case.notification, None) for case in cases}
@@ -159,7 +157,7 @@ def _exported_case(alerts: AlertState, notification: Notification, now: float) -
 
 def _firing_family(
     build: FamilyBuilder, cases: Iterable[ExportedCase], ended: Iterable[CaseAlert]
-) -> Metric:
+) -> Family:
     values = dict.fromkeys(ended, 0.0) | {case.alert: float(case.is_firing) for case in cases}
     return build.gauge(
         "sentinel_case_firing",
@@ -178,15 +176,13 @@ def _firing_family(
 
 def _info_family(
     build: FamilyBuilder, cases: Iterable[ExportedCase], messages: Mapping[str, Message]
-) -> Metric:
-    family = InfoMetricFamily(
-        "sentinel_case", "What an open case is about.", labels=("run", *_INFO_LABELS)
-    )
+) -> Family:
+    rows = []
     for case in cases:
         notification, message = case.notification, messages[case.name]
         lead = notification.incident
         rank = lead.finding.rank if lead.key.rank < 0 else lead.key.rank
-        labels = (
+        row = (
             case.name,
             _cause(notification),
             lead.severity.value,
@@ -195,13 +191,13 @@ def _info_family(
             sanitize_label(message.title, MAX_TEXT_BYTES),
             sanitize_label(message.place, MAX_TEXT_BYTES),
         )
-        family.add_metric((build.run, *labels), {})
-    return family
+        rows.append(row)
+    return build.info("sentinel_case", "What an open case is about.", rows, *_INFO_LABELS)
 
 
 def _text_family(
     build: FamilyBuilder, cases: Iterable[ExportedCase], messages: Mapping[str, Message]
-) -> Metric:
+) -> Family:
     written = {}
     for case in cases:
         notification, message = case.notification, messages[case.name]

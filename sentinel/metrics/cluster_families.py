@@ -10,9 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from prometheus_client.core import InfoMetricFamily
-from prometheus_client.metrics_core import Metric
-
+from sentinel.metrics.family import Family
 from sentinel.metrics.family_builders import FamilyBuilder
 from sentinel.metrics.label import sanitize_label
 from sentinel.model.finding import Severity
@@ -68,8 +66,8 @@ def detectors_run_here(
 
 
 def families_exported_here(
-    families: Iterable[Metric], cluster: Mapping[str, Any]
-) -> Iterator[Metric]:
+    families: Iterable[Family], cluster: Mapping[str, Any]
+) -> Iterator[Family]:
     """The families that this agent exports: on a follower, without those of the whole run."""
     excluded = _RUN_LEVEL_METRICS if is_follower(cluster) else frozenset()
     return (family for family in families if family.name not in excluded)
@@ -77,14 +75,14 @@ def families_exported_here(
 
 def cluster_families(
     cluster: Mapping[str, Any], run: str, *, active: bool = True, isolated: bool = False
-) -> Iterator[Metric]:
+) -> Iterator[Family]:
     """Families for `cluster`, as `AgentRole.status` returns it; none for a run on one node.
 
     `active` is whether this node's ranks are, or should be, training.
     """
     role, build = cluster.get("role"), FamilyBuilder(sanitize_label(run))
     if role in ("head", "follower") or isolated:
-        yield _role_family(cluster, build.run)
+        yield _role_family(build, cluster)
     if role == "head":
         states = [node.get("state") for node in cluster.get("nodes", ())]
         counts = {state: states.count(state) for state in NODE_STATES}
@@ -126,14 +124,13 @@ def rejected_messages_by_reason(counts: Mapping[tuple[str, str], float]) -> dict
     }
 
 
-def _role_family(cluster: Mapping[str, Any], run: str) -> Metric:
-    family = InfoMetricFamily(
+def _role_family(build: FamilyBuilder, cluster: Mapping[str, Any]) -> Family:
+    return build.info(
         "sentinel_cluster_role",
         "Role of this agent: it processes the run (head), sends its node's records to the head "
         "(follower), or processes its node only because it reached no head (single); and the "
         "head's address.",
-        labels=("run",),
+        [(str(cluster["role"]), sanitize_label(head_address(cluster)))],
+        "role",
+        "head",
     )
-    labels = {"role": str(cluster["role"]), "head": sanitize_label(head_address(cluster))}
-    family.add_metric((run,), labels)
-    return family

@@ -9,7 +9,6 @@ from threading import Lock
 from typing import Any
 
 from prometheus_client import CollectorRegistry
-from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from sentinel.metrics.case_families import CaseAlert, case_families, exported_cases
@@ -22,6 +21,7 @@ from sentinel.metrics.cluster_families import (
     rejected_messages_by_reason,
 )
 from sentinel.metrics.families import metric_families
+from sentinel.metrics.family import Family
 from sentinel.metrics.family_builders import FamilyBuilder
 from sentinel.metrics.label import sanitize_label
 from sentinel.metrics.machine_families import machine_families
@@ -135,7 +135,7 @@ class Exposition(Collector):
         now = self.clock()
         self._delivery_problems = tuple(each for each in problems if each.is_reported(now))
 
-    def collect(self) -> Iterator[Metric]:
+    def collect(self) -> Iterator[Family]:
         """All metric families; called by prometheus_client at a scrape."""
         run_state, cluster = self._copy_run_state(), self.cluster_status()
         detectors = detectors_run_here(self.detectors, cluster)
@@ -177,7 +177,7 @@ class Exposition(Collector):
         """What other nodes show of the run, see `run_report`; for the thread of `update`."""
         return run_report(self._run_state)
 
-    def _case_families(self, run_state: RunState) -> Iterator[Metric]:
+    def _case_families(self, run_state: RunState) -> Iterator[Family]:
         cases = exported_cases(run_state.alerts, self.clock())
         with self._lock:
             exported, shown = self._exported_alerts, []
@@ -197,7 +197,7 @@ class Exposition(Collector):
             ended = [alert for alert in exported.values() if alert not in firing]
         yield from case_families(FamilyBuilder(sanitize_label(run_state.run)), shown, ended)
 
-    def _delivery_family(self, run: str) -> Metric:
+    def _delivery_family(self, run: str) -> Family:
         counts = {(sink, state): 0 for sink in self.sinks for state in ("retrying", "dead")}
         for problem in self._delivery_problems:
             counts[problem.sink, "retrying"] = problem.waiting
@@ -211,7 +211,7 @@ class Exposition(Collector):
             "state",
         )
 
-    def _storage_family(self, run: str) -> Metric:
+    def _storage_family(self, run: str) -> Family:
         state = self.storage()
         return FamilyBuilder(sanitize_label(run)).gauge(
             "sentinel_storage_degraded",
@@ -220,7 +220,7 @@ class Exposition(Collector):
             "reason",
         )
 
-    def _loop_family(self, run: str) -> Metric:
+    def _loop_family(self, run: str) -> Family:
         return FamilyBuilder(sanitize_label(run)).gauge(
             "sentinel_agent_loop_seconds",
             "Seconds since the last turn of the agent's main loop, in which it evaluates records.",

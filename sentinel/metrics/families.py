@@ -7,10 +7,8 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from math import isnan
 
-from prometheus_client.core import InfoMetricFamily
-from prometheus_client.metrics_core import Metric
-
 from sentinel import __version__
+from sentinel.metrics.family import Family
 from sentinel.metrics.family_builders import FamilyBuilder
 from sentinel.metrics.label import sanitize_label
 from sentinel.metrics.reported_metadata import PATCH_STATES, patch_state
@@ -33,10 +31,12 @@ RUN_INFO_LABELS = ("framework", "framework_version", "algorithm", "model", "worl
 
 def metric_families(
     run_state: RunState, detectors: Mapping[str, Severity], counts: CounterValues
-) -> Iterator[Metric]:
+) -> Iterator[Family]:
     """All families of a run's state; before the run is known only sentinel's own counters."""
     build = FamilyBuilder(sanitize_label(run_state.run))
-    yield InfoMetricFamily("sentinel_build", "Version of sentinel.", {"version": __version__})
+    yield Family(
+        "sentinel_build", "Version of sentinel.", "info", None, ("version",), {__version__: 1.0}
+    )
     for count in COUNTER_FAMILIES:
         yield _own_counter_family(build, count, counts)
     if build.run:
@@ -47,15 +47,14 @@ def metric_families(
         yield from _alert_families(build, run_state, detectors)
 
 
-def _run_families(build: FamilyBuilder, run_state: RunState) -> Iterator[Metric]:
+def _run_families(build: FamilyBuilder, run_state: RunState) -> Iterator[Family]:
     reported = run_state.reported
     texts = {
         **{name: f"{value:.15g}" for name, value in reported.settings.items()},
         **reported.texts,
     }
-    info = {name: sanitize_label(texts.get(name, "")) for name in RUN_INFO_LABELS}
-    labels = {"run": build.run, **info}
-    yield InfoMetricFamily("sentinel_run", "What is trained, and how.", labels)
+    info = tuple(sanitize_label(texts.get(name, "")) for name in RUN_INFO_LABELS)
+    yield build.info("sentinel_run", "What is trained, and how.", [info], *RUN_INFO_LABELS)
     settings = {sanitize_label(name): value for name, value in reported.settings.items()}
     yield build.gauge(
         "sentinel_run_setting",
@@ -88,7 +87,7 @@ def _run_families(build: FamilyBuilder, run_state: RunState) -> Iterator[Metric]
         )
 
 
-def _patch_families(build: FamilyBuilder, run_state: RunState) -> Iterator[Metric]:
+def _patch_families(build: FamilyBuilder, run_state: RunState) -> Iterator[Family]:
     counts = Counter(
         (sanitize_label(name), patch_state(status))
         for (name, _), status in run_state.reported.patches.items()
@@ -109,7 +108,7 @@ def _patch_families(build: FamilyBuilder, run_state: RunState) -> Iterator[Metri
     )
 
 
-def _signal_families(build: FamilyBuilder, run_state: RunState) -> Iterator[Metric]:
+def _signal_families(build: FamilyBuilder, run_state: RunState) -> Iterator[Family]:
     for name, value in run_state.signals.items():
         # Measurements of the node have families of their own, even if the run logs such a key.
         if name == "global_step" or name in NODE_SIGNALS:
@@ -144,18 +143,22 @@ def _signal_families(build: FamilyBuilder, run_state: RunState) -> Iterator[Metr
     )
 
 
-def _kl_family(build: FamilyBuilder, kinds: Mapping[str, KlKind]) -> Metric:
-    labels = ("run", "signal", "pair", "estimator", "reduction")
-    family = InfoMetricFamily(
-        "sentinel_policy_kl", "Pair, estimator and reduction of each KL signal.", labels=labels
+def _kl_family(build: FamilyBuilder, kinds: Mapping[str, KlKind]) -> Family:
+    return build.info(
+        "sentinel_policy_kl",
+        "Pair, estimator and reduction of each KL signal.",
+        [
+            (name, kind.pair, sanitize_label(kind.estimator), kind.reduction)
+            for name, kind in kinds.items()
+        ],
+        "signal",
+        "pair",
+        "estimator",
+        "reduction",
     )
-    for name, kind in kinds.items():
-        values = (build.run, name, kind.pair, sanitize_label(kind.estimator), kind.reduction)
-        family.add_metric(values, {})
-    return family
 
 
-def _spread_families(build: FamilyBuilder, signal: Signal, spread: Spread) -> Iterator[Metric]:
+def _spread_families(build: FamilyBuilder, signal: Signal, spread: Spread) -> Iterator[Family]:
     lowest, highest, worst = signal.rank_metrics
     yield build.gauge(lowest, f"Lowest rank's value. {signal.help}", spread.min)
     yield build.gauge(highest, f"Highest rank's value. {signal.help}", spread.max)
@@ -168,7 +171,7 @@ def _spread_families(build: FamilyBuilder, signal: Signal, spread: Spread) -> It
     yield build.gauge(worst, "Rank whose value is not finite, else highest.", worst_rank(spread))
 
 
-def _rank_families(build: FamilyBuilder, run_state: RunState) -> Iterator[Metric]:
+def _rank_families(build: FamilyBuilder, run_state: RunState) -> Iterator[Family]:
     for name, help_ in LIVENESS_HELP.items():
         if name in run_state.liveness:
             yield build.gauge(f"sentinel_{name}", help_, run_state.liveness[name])
@@ -197,7 +200,7 @@ def _rank_families(build: FamilyBuilder, run_state: RunState) -> Iterator[Metric
 
 def _alert_families(
     build: FamilyBuilder, run_state: RunState, detectors: Mapping[str, Severity]
-) -> Iterator[Metric]:
+) -> Iterator[Family]:
     alerts, suppression = run_state.alerts, run_state.alerts.suppression
     # Alertmanager routes by this label, so the run's tier must apply to it too.
     firing = {
@@ -240,7 +243,7 @@ def _alert_families(
 
 def _own_counter_family(
     build: FamilyBuilder, count: CounterFamily, counts: CounterValues
-) -> Metric:
+) -> Family:
     # Different texts may be the same label value once they are cut.
     totals: dict[str, float] = {}
     for (family, value), n in counts.items():

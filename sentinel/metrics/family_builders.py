@@ -1,12 +1,12 @@
-"""Builders of Prometheus metric families with their samples."""
+"""Builders of Prometheus metric families."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-from prometheus_client.metrics_core import Metric
+from sentinel.metrics.family import Family
 
 Samples = (
     float
@@ -23,20 +23,20 @@ class FamilyBuilder:
 
     run: str
 
-    def gauge(self, name: str, help_: str, samples: Samples, *labels: str) -> Metric:
+    def gauge(self, name: str, help_: str, samples: Samples, *labels: str) -> Family:
         """A gauge whose samples have the label `run` and these labels."""
-        return self._with_samples(GaugeMetricFamily(name, help_, labels=("run", *labels)), samples)
+        return self._build(name, help_, "gauge", samples, labels)
 
-    def counter(self, name: str, help_: str, samples: Samples, *labels: str) -> Metric:
+    def counter(self, name: str, help_: str, samples: Samples, *labels: str) -> Family:
         """A counter with these samples; `name` is without `_total`."""
-        family = CounterMetricFamily(name, help_, labels=("run", *labels))
-        return self._with_samples(family, samples)
+        return self._build(name, help_, "counter", samples, labels)
 
-    def _with_samples(
-        self, family: GaugeMetricFamily | CounterMetricFamily, samples: Samples
-    ) -> Metric:
-        by_labels = samples if isinstance(samples, Mapping) else {(): samples}
-        for labels, value in by_labels.items():
-            values = (labels,) if isinstance(labels, str) else labels
-            family.add_metric((self.run, *values), value)
-        return family
+    def info(self, name: str, help_: str, rows: Iterable[tuple[str, ...]], *labels: str) -> Family:
+        """A sample of value 1 for each row of label values; `name` is without `_info`."""
+        return Family(name, help_, "info", self.run, labels, dict.fromkeys(rows, 1.0))
+
+    def _build(
+        self, name: str, help_: str, typ: str, samples: Any, labels: tuple[str, ...]
+    ) -> Family:
+        values = samples if isinstance(samples, Mapping) else {(): samples}
+        return Family(name, help_, typ, self.run, labels, values)

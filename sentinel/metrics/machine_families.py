@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from prometheus_client.core import InfoMetricFamily
-from prometheus_client.metrics_core import Metric
-
+from sentinel.metrics.family import Family
 from sentinel.metrics.family_builders import FamilyBuilder
 from sentinel.metrics.label import sanitize_label
 from sentinel.signals.catalogue import SIGNALS
 from sentinel.signals.hardware import GPU_SIGNALS, HOST_SIGNALS, NodeMeasurements
 
 
-def machine_families(machine: NodeMeasurements, run: str) -> Iterator[Metric]:
+def machine_families(machine: NodeMeasurements, run: str) -> Iterator[Family]:
     """Families of the newest measurements; a part that returned none has no samples."""
     build = FamilyBuilder(sanitize_label(run))
     yield build.gauge(
@@ -30,19 +28,21 @@ def machine_families(machine: NodeMeasurements, run: str) -> Iterator[Metric]:
     yield from _gpu_families(build, machine)
 
 
-def _gpu_families(build: FamilyBuilder, machine: NodeMeasurements) -> Iterator[Metric]:
-    info = InfoMetricFamily(
-        "sentinel_gpu", "Name and UUID of the GPU, and the ranks on it.", labels=("run", "gpu")
-    )
+def _gpu_families(build: FamilyBuilder, machine: NodeMeasurements) -> Iterator[Family]:
+    rows = []
     for gpu in machine.gpus:
         ranks = ",".join(map(str, machine.ranks_by_gpu.get(gpu.index, ())))
-        labels = {
-            "name": sanitize_label(gpu.name),
-            "uuid": sanitize_label(gpu.uuid),
-            "ranks": sanitize_label(ranks),
-        }
-        info.add_metric((build.run, str(gpu.index)), labels)
-    yield info
+        texts = map(sanitize_label, (gpu.name, gpu.uuid, ranks))
+        rows.append((str(gpu.index), *texts))
+    yield build.info(
+        "sentinel_gpu",
+        "Name and UUID of the GPU, and the ranks on it.",
+        rows,
+        "gpu",
+        "name",
+        "uuid",
+        "ranks",
+    )
     gpus = {str(gpu.index): gpu for gpu in machine.gpus}
     yield build.gauge(
         "sentinel_gpu_up",

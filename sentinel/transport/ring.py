@@ -10,9 +10,10 @@ from __future__ import annotations
 import mmap
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from struct import Struct
 from typing import Any
 from zlib import crc32
 
@@ -63,6 +64,7 @@ _PAGE_SIZE = 4096
 _MIN_OVERRUN_MARGIN_BYTES = 4096
 """How far ahead of the writer an overrun reader continues; more if it is overrun again."""
 _FRAME_HEADER_SIZE = FRAME_HEADER.size
+_MAX_FRAME_PACKERS = 64
 _PROGRESS_SLICE = slice(PROGRESS_OFFSET, PROGRESS_OFFSET + PROGRESS_STRUCT.size)
 _pack_progress = PROGRESS_STRUCT.pack
 
@@ -136,33 +138,45 @@ class RingWriter:
         self.overhead_seconds = 0.0
         """Time the client has cost the training thread; published with the next frame."""
         self._position = self._sequence = 0
+        self._offset, self._end = HEADER_SIZE, HEADER_SIZE + self.capacity
+        """Where the next frame starts in the file, and where the frames end."""
+        self._frame_packers: dict[int, tuple[Callable[..., None], int]] = {}
+        """How a frame is packed, and its size, by the size of the payload."""
 
     def write(self, payload: bytes) -> None:
         """Append one frame, over the oldest; one above `max_payload_bytes` is dropped."""
         size = len(payload)
-        if size > self.max_payload_bytes:
-            self.count_drop("too_large")
-            return
-        position = self._position
-        offset = position % self.capacity
-        frame_size = (_FRAME_HEADER_SIZE + size + 7) & ~7
-        if offset + frame_size > self.capacity:
-            if self.capacity - offset >= _FRAME_HEADER_SIZE:
-                FRAME_HEADER.pack_into(self._map, HEADER_SIZE + offset, 0, WRAP_MARKER, 0)
-            position += self.capacity - offset
-            offset = 0
-        sequence = self._sequence + 1
-        start = HEADER_SIZE + offset + _FRAME_HEADER_SIZE
-        self._map[start : start + size] = payload
-        crc = crc32(payload, sequence & 0xFFFFFFFF)
-        FRAME_HEADER.pack_into(self._map, start - _FRAME_HEADER_SIZE, crc, size, sequence)
+        try:
+            pack_frame, frame_size = self._frame_packers[size]
+        except KeyError:
+            if size > self.max_payload_bytes:
+                self.count_drop("too_large")
+                return
+            pack_frame, frame_size = self._add_frame_packer(size)
+        position, offset, sequence = self._position, self._offset, self._sequence + 1
+        after = offset + frame_size
+        if after > self._end:
+            if self._end - offset >= _FRAME_HEADER_SIZE:
+                FRAME_HEADER.pack_into(self._map, offset, 0, WRAP_MARKER, 0)
+            position += self._end - offset
+            offset, after = HEADER_SIZE, HEADER_SIZE + frame_size
+        # Of the seed, `crc32` takes the lower 32 bits.
+        pack_frame(self._map, offset, crc32(payload, sequence), size, sequence, payload)
         # Before the publication: an interrupt between the two must not reuse the number.
-        self._sequence, self._position = sequence, position + frame_size
+        self._sequence, self._position, self._offset = sequence, position + frame_size, after
         # Assigned as a slice: `pack_into` zeroes its target first, so a writer killed at that
         # instant would leave a ring that looks empty.
         self._map[_PROGRESS_SLICE] = _pack_progress(
             self.step, self.step_index, self.time, self.overhead_seconds, sequence, self._position
         )
+
+    def _add_frame_packer(self, size: int) -> tuple[Callable[..., None], int]:
+        """The packer of frames with payloads of that size, and their size."""
+        if len(self._frame_packers) >= _MAX_FRAME_PACKERS:
+            self._frame_packers.clear()
+        frame = Struct(f"{FRAME_HEADER.format}{size}s")
+        packer = self._frame_packers[size] = frame.pack_into, (frame.size + 7) & ~7
+        return packer
 
     def publish_step(self, step: int, step_index: int, now: float) -> None:
         """Publish the newest step at once, whether or not a record follows."""

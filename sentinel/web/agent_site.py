@@ -5,12 +5,12 @@ from __future__ import annotations
 from urllib.parse import quote
 
 from prometheus_client import CollectorRegistry
-from prometheus_client.exposition import choose_encoder
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
+from sentinel.metrics.encoder import MetricsEncoder
 from sentinel.web.run_routes import RunRoutes, RunView
 from sentinel.web.static_files import StaticFiles
 
@@ -20,6 +20,7 @@ class AgentSite:
 
     def __init__(self, registry: CollectorRegistry, view: RunView) -> None:
         self._registry, self._view = registry, view
+        self._metrics_encoder = MetricsEncoder()
         self._run_routes: RunRoutes | None = None
 
     def routes(self, write_token: str) -> list[BaseRoute]:
@@ -53,15 +54,6 @@ class AgentSite:
         return RedirectResponse(f"runs/{quote(self._view.run, safe='')}/", 307)
 
     def _answer_metrics(self, request: Request) -> Response:
-        body, content_type = _encode_metrics(request.headers.get("accept", ""), self._registry)
+        accept = request.headers.get("accept", "")
+        body, content_type = self._metrics_encoder.encode(accept, self._registry)
         return Response(body, headers={"content-type": content_type})
-
-
-def _encode_metrics(accept: str, registry: CollectorRegistry) -> tuple[bytes, str]:
-    try:
-        encode, content_type = choose_encoder(accept)
-        return encode(registry), content_type
-    except (TypeError, ValueError):
-        # A malformed Accept header must not fail the scrape.
-        encode, content_type = choose_encoder("")
-        return encode(registry), content_type

@@ -48,6 +48,7 @@ SMALLEST = {
     "importance": "--part truth --functions additive --sets 1 --sizes 20",
     "kills": "--trainers 1 --agents 1",
     "layer_detection": "--seeds 1 --kinds sharpness",
+    "log_instructions": "--dry --calls 5",
     "long_run": "--steps 500 --rows 1",
     "loss_surface": "--seeds 0 --minima 1 --network-fine 61",
     "overhead": "--loggers nothing sentinel --rounds 1 --steps 20 --kills 2 --times-only",

@@ -48,7 +48,7 @@ class CapturedValues:
         self.captured_names.update(values, tensors, ("step_time",))
         names = (*values, *_STEP_COUNT_NAMES)
         numbers = (*values.values(), float(self.clock.optimizer_steps))
-        rows = self.device_copies.start_copies(tensors)
+        rows = self.device_copies.start_copies(tensors) if tensors else []
         names_with_step = () if rows else (*names, "global_step")
         self.pending = PendingCapture(names, numbers, rows, now, names_with_step)
 

@@ -13,6 +13,7 @@ import sys
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from importlib import import_module
 from math import ceil
 from time import perf_counter
 from typing import Any
@@ -54,26 +55,29 @@ class GradNorm:
 
     def add_clip(self, gradients: list[Any], norm: Any) -> None:
         """Note that the trainer clips these gradients, and their L2 norm."""
-        from torch.utils.weak import TensorWeakRef  # noqa: PLC0415 - torch is loaded here
-
+        # An import statement at each step would cost more than the reference.
+        weak = sys.modules.get("torch.utils.weak") or import_module("torch.utils.weak")
         if gradients and not any(first() is gradients[0] for first, _ in self.clips):
             # A weak reference: the gradient may be large, and a step may never follow.
-            self.clips.append((TensorWeakRef(gradients[0]), norm))
+            self.clips.append((weak.TensorWeakRef(gradients[0]), norm))
 
     def pop_clipped_norm(self, optimizer: Any) -> dict[str, Any]:
         """Name and norm of the optimizer's clipped gradients; empty if none were clipped.
 
         Raises RejectedValueError if the rank's share of the norm is unknown.
         """
+        if not self.clips:
+            return {}
         clips = [(first(), norm) for first, norm in self.clips]
         self.clips.clear()
-        if not clips:
-            return {}
-        clipped_ids = {id(first) for first, _ in clips}
-        owned = {
-            id(p.grad) for p in parameters_with_gradient(optimizer) if id(p.grad) in clipped_ids
-        }
-        norms = [norm for first, norm in clips if id(first) in owned]
+        searched = {id(first) for first, _ in clips if first is not None}
+        found: set[int] = set()
+        for parameter in parameters_with_gradient(optimizer):
+            if id(parameter.grad) in searched:
+                found.add(id(parameter.grad))
+                if len(found) == len(searched):
+                    break
+        norms = [norm for first, norm in clips if id(first) in found]
         return combine_norms([(local_part(norm), norm_share(norm)) for norm in norms])
 
     def is_due(self, step_time: float) -> bool:

@@ -68,6 +68,8 @@ def combine_norms(norms_and_shares: list[tuple[Any, GradientShare | None]]) -> d
     """
     if not norms_and_shares:
         return {}
+    if len(norms_and_shares) == 1 and norms_and_shares[0][1] is None:
+        return {"grad_norm": norms_and_shares[0][0]}
     ranks = max((share.ranks for _, share in norms_and_shares if share), default=1)
     shares = [share or GradientShare(ranks, ranks) for _, share in norms_and_shares]
     norms = [norm for norm, _ in norms_and_shares]

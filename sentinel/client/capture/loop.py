@@ -118,12 +118,15 @@ class TrainingLoop:
         if self.gradient_flow is not None:
             self.gradient_flow.before_backward()
         # A backward pass inside a step belongs to a closure, which may run again: the last counts.
-        self.thread_state.stepping_optimizers = _still_stepping(
-            self.thread_state.stepping_optimizers
-        )
-        self.loss.finished = self.loss.finished or bool(self.thread_state.stepping_optimizers)
+        thread = self.thread_state
+        stepping = thread.stepping_optimizers
+        if stepping:
+            stepping = thread.stepping_optimizers = _still_stepping(stepping)
+            self.loss.finished = self.loss.finished or bool(stepping)
         self.loss_kind = _loss_kind(roots)
-        explicit, self.thread_state.explicit_loss = self.thread_state.explicit_loss, None
+        explicit = thread.explicit_loss
+        if explicit is not None:
+            thread.explicit_loss = None
         self.loss.add(roots if explicit is None else [explicit])
 
     def after_backward(self) -> None:
@@ -139,18 +142,22 @@ class TrainingLoop:
     def before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         """An optimizer step begins."""
         self.begun_steps += 1
-        if is_capturing_graph() or any(owned() is optimizer for owned in self.engine_optimizers):
+        if is_capturing_graph() or (
+            self.engine_optimizers and any(owned() is optimizer for owned in self.engine_optimizers)
+        ):
             return
         if not getattr(optimizer, "state", True) and _is_creating_state():
             return
         if in_backward_pass():
             self.fused_ref = weakref.ref(optimizer)
             return
-        enclosing = _enclosing_steps(
-            _still_stepping(self.thread_state.stepping_optimizers), id(optimizer)
-        )
-        self.thread_state.stepping_optimizers = (*enclosing, id(optimizer))
-        if len(self.thread_state.stepping_optimizers) == 1:
+        # Each access to the state of a thread looks up the thread.
+        thread = self.thread_state
+        stepping = thread.stepping_optimizers
+        if stepping:
+            stepping = _enclosing_steps(_still_stepping(stepping), id(optimizer))
+        thread.stepping_optimizers = (*stepping, id(optimizer))
+        if not stepping:
             if self.primary_ref() is optimizer:
                 self.weight_writes.before_step()
             else:
@@ -165,12 +172,12 @@ class TrainingLoop:
 
     def after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         """An optimizer step ended."""
-        if id(optimizer) not in self.thread_state.stepping_optimizers:
+        thread = self.thread_state
+        stepping = thread.stepping_optimizers
+        if id(optimizer) not in stepping:
             return
-        self.thread_state.stepping_optimizers = _enclosing_steps(
-            self.thread_state.stepping_optimizers, id(optimizer)
-        )
-        if self.thread_state.stepping_optimizers:
+        stepping = thread.stepping_optimizers = _enclosing_steps(stepping, id(optimizer))
+        if stepping:
             return
         if self.gradient_flow is not None and self.primary_ref() is optimizer:
             self.gradient_flow.after_step(optimizer)
@@ -342,7 +349,8 @@ class TrainingLoop:
         self.first_step_count = self.recorder.clock.optimizer_steps
 
     def _measure(self, optimizer: Any) -> None:
-        if self.primary_ref() not in {None, optimizer}:
+        primary = self.primary_ref()
+        if primary is not None and primary is not optimizer:
             return
         self.measured = {}
         try:
@@ -389,10 +397,15 @@ def _waited(values: Mapping[str, Any]) -> float:
 
 def _loss_kind(roots: Sequence[Any]) -> str:
     """The last operations by which the first root of a backward pass is computed."""
-    names, node = list[str](), getattr(roots[0], "grad_fn", None) if roots else None
-    while node is not None and len(names) < LOSS_KIND_NODES:
+    names: list[str] = []
+    node = getattr(roots[0], "grad_fn", None) if roots else None
+    while node is not None:
         names.append(type(node).__name__)
-        node = node.next_functions[0][0] if node.next_functions else None
+        if len(names) == LOSS_KIND_NODES:
+            break
+        # Each access makes new objects.
+        inputs = node.next_functions
+        node = inputs[0][0] if inputs else None
     return " ".join(names)
 
 
@@ -410,8 +423,6 @@ def _still_stepping(stepping: tuple[int, ...]) -> tuple[int, ...]:
     Only needed where a step is nested in another, or in a closure. PyTorch calls every `step` from
     a wrapper function whose first positional argument is the optimizer.
     """
-    if not stepping:
-        return stepping
     on_stack: set[int] = set()
     frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - as `inspect` does
     while frame is not None:

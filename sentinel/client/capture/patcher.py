@@ -136,3 +136,26 @@ def exclude_from_compile(function: Callable[..., Any]) -> Callable[..., Any]:
     torch = sys.modules["torch"]
     excluded: Callable[..., Any] = torch.compiler.disable(function, recursive=False)
     return excluded
+
+
+def exclude_with_calls(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Keep the function, and the functions it calls, out of graphs that torch.compile traces.
+
+    PyTorch's own wrapper costs thousands of instructions, so it is used only in compiled code.
+    """
+    torch = sys.modules["torch"]
+    excluded: Callable[..., Any] = torch.compiler.disable(function)
+    # `disable` loads these; not every version has both functions.
+    frames = sys.modules["torch._C._dynamo.eval_frame"]
+    get_compiler = getattr(frames, "get_eval_frame_callback", None)
+    skip_code = getattr(sys.modules["torch._dynamo.eval_frame"], "skip_code", None)
+    if get_compiler is None or skip_code is None:
+        return excluded
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        run = function if get_compiler() is None else excluded
+        return run(*args, **kwargs)
+
+    skip_code(call.__code__)
+    vars(call)["_torchdynamo_disable"] = True
+    return call

@@ -12,6 +12,12 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 _NUMPY_KINDS = frozenset("fiu")
+_MAX_PACKED_BYTES = 8
+"""Size of the largest NumPy scalars that a float holds as their `item` does."""
+PACKED_TYPES: set[type] = {float, int}
+"""Types of which `struct` packs what `read_number` returns, without running code of the user's
+objects: exactly these, and not their subclasses. NumPy's scalars are added as they are read."""
+_OTHER_BUILTINS = frozenset({bool, str, bytes, dict, list, tuple, complex, type(None)})
 ASYNC_DEVICE_TYPES = frozenset({"cuda", "xpu"})
 """Device types from which a number can be copied without waiting; others are rejected."""
 MAX_NAME_CHARS = 256
@@ -33,18 +39,10 @@ def read_number(value: object) -> Any:
     >>> read_number(3), read_number(float("inf"))
     (3.0, inf)
     """
-    kind = type(value)
-    if kind is float:
-        return value
-    if kind is int:
-        return _float_from_int(value)
-    numpy = sys.modules.get("numpy")
-    if numpy is not None and issubclass(kind, (numpy.generic, numpy.ndarray)):
-        return _from_numpy(value, numpy)
-    torch = sys.modules.get("torch")
-    if torch is not None and issubclass(kind, torch.Tensor):
-        return _from_torch(value, torch)
-    raise RejectedValueError("type")
+    number = number_or_reason(value)
+    if type(number) is str:
+        raise RejectedValueError(number)
+    return number
 
 
 def split_by_device(
@@ -60,14 +58,33 @@ def split_by_device(
     numbers: dict[Any, float] = {}
     tensors: dict[Any, Any] = {}
     for name, value in items:
-        try:
-            number = read_number(value)
-        except RejectedValueError as rejection:
-            if count_drop is not None:
-                count_drop(rejection.reason)
-            continue
-        (numbers if type(number) is float else tensors)[name] = number
+        number = value if type(value) is float else number_or_reason(value)
+        if type(number) is float:
+            numbers[name] = number
+        elif type(number) is not str:
+            tensors[name] = number
+        elif count_drop is not None:
+            count_drop(number)
     return numbers, tensors
+
+
+def read_host_numbers(values: Iterable[Any]) -> tuple[float, ...] | None:
+    """Packed types and strided CPU tensors of one element as numbers; None for anything else."""
+    torch = sys.modules.get("torch")
+    if torch is None or "cpu" in ASYNC_DEVICE_TYPES:
+        return None
+    tensor_types, strided = (torch.Tensor, torch.nn.Parameter), torch.strided
+    numbers: list[float] = []
+    try:
+        for value in values:
+            is_tensor = type(value) in tensor_types
+            if is_tensor and not (value.is_cpu and value.layout is strided):
+                return None
+            numbers.append(value.item() if is_tensor else value)
+    except RuntimeError:
+        # More than one element; or under a transform such as vmap, where it has no single value.
+        return None
+    return tuple(numbers) if PACKED_TYPES.issuperset(map(type, numbers)) else None
 
 
 def is_valid_name(name: object) -> bool:
@@ -75,41 +92,76 @@ def is_valid_name(name: object) -> bool:
     return type(name) is str and 0 < len(name) <= MAX_NAME_CHARS
 
 
-def _float_from_int(value: Any) -> float:
+def number_or_reason(value: Any) -> Any:
+    """What `read_number` returns, or, as text, the reason why it rejects the value.
+
+    An exception for each rejected value would cost more than the rest of a log.
+    """
+    kind = type(value)
+    if kind is int:
+        return _float_from_int(value)
+    if kind in PACKED_TYPES:
+        return float(value)
+    if kind in _OTHER_BUILTINS:
+        return "type"
+    torch = sys.modules.get("torch")
+    # The metaclass of tensors makes `issubclass` slow.
+    if torch is not None and (kind is torch.Tensor or issubclass(kind, torch.Tensor)):
+        return _from_torch(value, kind, torch)
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and issubclass(kind, (numpy.generic, numpy.ndarray)):
+        return _from_numpy(value, kind, numpy)
+    return "type"
+
+
+def _float_from_int(value: Any) -> float | str:
     try:
         return float(value)
     except OverflowError:
-        raise RejectedValueError("range") from None
+        return "range"
 
 
-def _from_numpy(value: Any, numpy: Any) -> float:
+def _from_numpy(value: Any, kind: type, numpy: Any) -> float | str:
     # A user's subclass may override `item`.
-    if type(value).__module__ != "numpy" or issubclass(type(value), numpy.bool_):
-        raise RejectedValueError("type")
+    if kind.__module__ != "numpy" or issubclass(kind, numpy.bool_):
+        return "type"
     if value.size != 1:
-        raise RejectedValueError("shape")
+        return "shape"
     if value.dtype.kind not in _NUMPY_KINDS:
-        raise RejectedValueError("type")
+        return "type"
+    if issubclass(kind, numpy.generic) and value.dtype.itemsize <= _MAX_PACKED_BYTES:
+        PACKED_TYPES.add(kind)
     return float(value.item())
 
 
-def _from_torch(value: Any, torch: Any) -> Any:
-    tensor = local_replica(value)
-    if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.layout != torch.strided:
-        raise RejectedValueError("type")
-    if tensor.numel() != 1:
-        raise RejectedValueError("shape")
-    if tensor.is_complex() or tensor.dtype == torch.bool:
-        raise RejectedValueError("type")
-    if tensor.device.type in ASYNC_DEVICE_TYPES:
-        return tensor.detach()
-    if tensor.device.type != "cpu":
-        raise RejectedValueError("type")
+def _from_torch(value: Any, kind: type, torch: Any) -> Any:
+    if kind is not torch.Tensor and kind is not torch.nn.Parameter:
+        try:
+            value = local_replica(value)
+        except RejectedValueError as rejection:
+            return rejection.reason
+        if type(value) not in (torch.Tensor, torch.nn.Parameter):
+            return "type"
+    if value.layout is not torch.strided:
+        return "type"
+    if value.numel() != 1:
+        return "shape"
+    device = "cpu" if value.is_cpu else value.device.type
+    if device in ASYNC_DEVICE_TYPES:
+        is_real = not value.dtype.is_complex and value.dtype is not torch.bool
+        return value.detach() if is_real else "type"
+    return _from_host_tensor(value) if device == "cpu" else "type"
+
+
+def _from_host_tensor(value: Any) -> float | str:
     try:
-        return float(tensor.item())
+        number = value.item()
     except RuntimeError:
         # Under a transform such as vmap, a tensor has no single value.
-        raise RejectedValueError("type") from None
+        return "type"
+    if type(number) is float:
+        return number
+    return _float_from_int(number) if type(number) is int else "type"
 
 
 def local_replica(tensor: Any) -> Any:
