@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from support.rank_processes import ranks, until
 
 from sentinel.transport.launch_environment import identify
@@ -39,12 +40,20 @@ def test_a_second_run_with_the_id_of_a_running_one_has_an_id_of_its_own(capsys):
     assert (again.run, again.attempt) == ("live", 1), "once it has ended, the next attempt"
 
 
-def test_a_command_without_a_training_leaves_no_agent():
+@pytest.mark.parametrize(
+    ("command", "has_agent"),
+    [(["true"], False), ([sys.executable, "-c", "import time; time.sleep(3)"], True)],
+)
+def test_a_command_without_a_training_leaves_no_agent(command, has_agent):
+    """A short one starts none."""
     environ = os.environ | {"SENTINEL_LINGER_SECONDS": "600"}
-    subprocess.run([sys.executable, "-m", "sentinel", "run", "--", "true"], env=environ, check=True)
+    subprocess.run(
+        [sys.executable, "-m", "sentinel", "run", "--", *command], env=environ, check=True
+    )
 
     def has_left():
-        stored = list((home_dir() / "runs").glob("true-*/sentinel.db"))
-        return stored and not list(Path(os.environ["SENTINEL_RUNTIME_DIR"]).iterdir())
+        stored = list((home_dir() / "runs").glob("*/sentinel.db"))
+        is_left = list(Path(os.environ["SENTINEL_RUNTIME_DIR"]).iterdir())
+        return bool(stored) == has_agent and not is_left
 
     until(has_left, 240.0, "the agent exits")
