@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
-from contextlib import closing
+import sqlite3
+from collections.abc import Iterable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from support.rank_processes import until
 from sentinel.model.notification import Notification
 from sentinel.model.record import Event, Record
 from sentinel.store import notification_codec
-from sentinel.store.database import connect
+from sentinel.store.database import connect_read_only
 from sentinel.store.history import History
 
 
@@ -28,23 +29,34 @@ class AgentResults:
         self.host = host
         self.run = run or host.run()
 
+    @contextmanager
+    def _reading(self) -> Iterator[sqlite3.Connection]:
+        """The database, which is in shared memory while the agent works; its copy afterwards."""
+        shared = self.host.folder / "shm" / self.run.name / "state" / "sentinel.db"
+        try:
+            connection = connect_read_only(shared)
+        except (OSError, sqlite3.OperationalError):
+            connection = connect_read_only(self.run / "sentinel.db")
+        with closing(connection):
+            yield connection
+
     def steps(self) -> list[Record]:
         """The record of the run for each step, in the order of evaluation."""
         return [r for r in self.records() if r.event is Event.STEP]
 
     def records(self) -> list[Record]:
         """All records in its history."""
-        with closing(connect(self.run / "sentinel.db")) as connection:
+        with self._reading() as connection:
             return [*History(connection).records(self.run.name)]
 
     def incidents(self) -> list[dict[str, Any]]:
         """The incidents, oldest first."""
-        with closing(connect(self.run / "sentinel.db")) as connection:
+        with self._reading() as connection:
             return History(connection).incidents()[::-1]
 
     def notifications(self) -> list[Notification]:
         """The messages in the outbox, in order; none without a sink."""
-        with closing(connect(self.run / "sentinel.db")) as connection:
+        with self._reading() as connection:
             query = "select notification from outbox where state != 'merged' order by rowid"
             rows = connection.execute(query).fetchall()
         return [notification_codec.decode(text) for (text,) in rows]
