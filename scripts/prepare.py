@@ -127,6 +127,8 @@ def prepare_page_checks(python: Path, folder: Path) -> None:
     # Its script npm would look for a Node on PATH.
     npm = node / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
     command = [str(node / "bin" / "node"), str(npm), "ci", "--ignore-scripts", "--no-audit"]
+    # Without a registry, each call of make would wait for minutes.
+    command += ["--fetch-retries=1", "--fetch-timeout=30000"]
     if subprocess.call([*command, "--no-fund", "--loglevel=error"], cwd=folder) != 0:
         lines = (
             f"npm could not install the packages of {folder}, so the JavaScript is not checked.",

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 IMPORT_DELAY_SECONDS = 1.0
 """How long a command runs before the guard imports what it needs to end it."""
 _PID_BYTES = 4
-_STDIN = 0
+_STDIN, _STDERR = 0, 2
 
 
 class CommandGuard:
@@ -65,7 +65,13 @@ def guard_command(run: str) -> None:
     """Read the pid of a command from standard input, and end it at the end of that."""
     # What `sentinel run` got from its parent is not kept open or busy.
     os.chdir("/")
-    os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+    for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 - only the numbers are needed
+        try:
+            if int(name) > _STDERR:
+                os.close(int(name))
+        except OSError:
+            # That of the listing itself.
+            continue
     pid = int.from_bytes(os.read(_STDIN, _PID_BYTES), "little")
     if not pid:
         return

@@ -235,5 +235,8 @@ def exec_command(command: list[str], environ: Mapping[str, str]) -> NoReturn:
 
 def print_message(message: str) -> None:
     """Print one line to stderr, beside the output of the command."""
-    sys.stderr.write(f"sentinel run: {message}\n")
-    sys.stderr.flush()
+    # The caller may have closed it, or its reader may be gone.
+    if sys.stderr is not None:
+        with suppress(OSError):
+            sys.stderr.write(f"sentinel run: {message}\n")
+            sys.stderr.flush()

@@ -23,7 +23,7 @@ from threading import Event as Flag
 from threading import Thread
 
 from sentinel.agent.registration import closing_lock
-from sentinel.agent.run_directory import move_to_home, remove_shared_files
+from sentinel.agent.run_directory import move_to_home, probe, remove_shared_files
 from sentinel.config.settings import Settings, build_sinks
 from sentinel.metrics.stored_state import stored_summary
 from sentinel.model.counters import Counters
@@ -253,11 +253,13 @@ def _move_home(entry: RunEntry) -> None:
     home = home_dir() / "runs" / entry.run
     if entry.directory == home:
         return
-    with (
-        closing_lock(entry.directory) as is_locked,
-        closing_lock(run_dir(entry.run)) as is_home_locked,
-    ):
-        if is_locked and is_home_locked:
+    # The home directory first: its disk may not respond, and an agent that starts waits for the
+    # lock in shared memory.
+    with closing_lock(run_dir(entry.run)) as is_home_locked:
+        probe(home)
+        with closing_lock(entry.directory) as is_locked:
+            if not (is_locked and is_home_locked):
+                return
             move_to_home(entry.directory, home)
             remove_shared_files(entry.run)
             entry.directory = home

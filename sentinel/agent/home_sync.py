@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import shutil
+import sqlite3
 import threading
 from collections.abc import Callable
 from contextlib import closing, suppress
@@ -20,11 +21,12 @@ from sentinel.store.database import connect
 from sentinel.store.history import History
 from sentinel.store.relocation import (
     BEGUN_HERE_NAME,
-    STAGED_NAME,
+    STAGED_PREFIX,
     copy_to_home,
     replace_with_nothing,
 )
 from sentinel.store.retention import HistoryRetention
+from sentinel.store.storage_monitor import classify
 from sentinel.transport.paths import AGENT_LOCK, DATABASE_NAME
 from sentinel.transport.replaced_file import replacing
 
@@ -49,7 +51,7 @@ _NOT_COPIED = (
     f"{DATABASE_NAME}-",
     BEGUN_HERE_NAME,
     SEED_NAME,
-    STAGED_NAME,
+    STAGED_PREFIX,
     AGENT_LOCK,
     REGISTRATION_NAME,
     ".",
@@ -79,6 +81,8 @@ class HomeSync(threading.Thread):
         self._wake, self._stopping = threading.Event(), threading.Event()
         self._began_at: float | None = None
         self._error: Exception | None = None
+        self._failed_since: float | None = None
+        self._is_usable = False
 
     def wake(self) -> None:
         """Copy as soon as `MAX_SYNC_SHARE` permits. Never waits."""
@@ -92,8 +96,18 @@ class HomeSync(threading.Thread):
 
     @property
     def error(self) -> Exception | None:
-        """Error of the last finished copy."""
-        return self._error
+        """Error of the last finished copy.
+
+        None for `HANG_SECONDS` if it only found the database locked, as by a command that reads it.
+        """
+        error, since = self._error, self._failed_since
+        is_locked = isinstance(error, sqlite3.OperationalError) and classify(error) is None
+        return None if is_locked and monotonic() - (since or 0.0) < HANG_SECONDS else error
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether the last finished copy was made, without a long wait for the disk."""
+        return self._is_usable
 
     def finish(self, timeout: float) -> bool:
         """Copy once more and end the thread; whether that was done within `timeout` seconds."""
@@ -110,18 +124,20 @@ class HomeSync(threading.Thread):
             self._began_at = began_at = monotonic()
             try:
                 self._copy(is_last=is_last)
-                self._error = None
+                self._error = self._failed_since = None
+                self._is_usable = monotonic() - began_at < HANG_SECONDS
             except Exception as error:
                 # Whatever it is: a thread that ended would count as a copy that was made.
                 if self._error is None:
                     log.warning("The run directory cannot be copied to the home: %s", error)
-                self._error = error
+                    self._failed_since = monotonic()
+                self._error, self._is_usable = error, False
             self._began_at = None
             if is_last:
                 return
             pause = min((monotonic() - began_at) / MAX_SYNC_SHARE, MAX_PAUSE_SECONDS)
-            if not self._stopping.wait(min(pause, SYNC_INTERVAL_SECONDS)):
-                self._wake.wait(max(pause, SYNC_INTERVAL_SECONDS))
+            if not self._stopping.wait(pause):
+                self._wake.wait(max(0.0, SYNC_INTERVAL_SECONDS - pause))
 
     def _copy(self, *, is_last: bool) -> None:
         home = self._open_home()

@@ -243,9 +243,7 @@ class Agent:
                 configured_head=settings.cluster.head,
                 token=settings.cluster.secret_token(),
                 all_interfaces=settings.cluster.all_interfaces,
-                max_spool_bytes=int(
-                    min(MAX_SPOOL_BYTES, self.run_directory.max_database_bytes / 2)
-                ),
+                max_spool_bytes=int(min(MAX_SPOOL_BYTES, self.run_directory.max_spool_bytes)),
                 clock=clock,
             )
         self.processor: RunProcessor = RunProcessor(

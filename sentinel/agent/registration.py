@@ -55,6 +55,9 @@ def closing_lock(directory: Path) -> Iterator[bool]:
         except BlockingIOError:
             yield False
             return
+        except OSError as error:
+            if error.errno not in _NO_LOCK_ERRORS:
+                raise
         if not os.fstat(descriptor).st_nlink:
             # The process that held it has removed the file, and another one may have a new one.
             yield False
@@ -112,7 +115,7 @@ class AgentRegistration:
         Callable from any thread. Raises AlreadyServedError, also once the registration is released,
         and OSError.
         """
-        if self._home == directory and self._is_home_locked():
+        if not self._is_released and self._home == directory and self._is_home_locked():
             return
         descriptor = self._lock_if_possible(directory)
         if self._is_released:

@@ -122,6 +122,7 @@ class RunDirectory:
         self._registration, self._storage, self._clock = registration, storage, clock
         self._retention, self._counters = retention, counters
         self._sync: HomeSync | None = None
+        self._problem = ""
         self._mount = find_mount(home_dir())
         self._opened: os.stat_result | None = None
         self._check_at = monotonic()
@@ -147,6 +148,10 @@ class RunDirectory:
         registration.set_directory(self.path)
         self._seed_shared(is_home_usable=error is None)
         storage.is_in_memory = True
+        stored = load_state(self.database_path, is_kept=True)
+        if stored.mode == MEMORY and not storage.state.is_degraded:
+            # Until the first copy, what an earlier agent reported is true.
+            storage.state = stored
         if error is not None:
             self._set_unusable(error)
 
@@ -162,8 +167,16 @@ class RunDirectory:
 
     @property
     def max_database_bytes(self) -> float:
-        """Bytes that the database may take there, half of them for the spool of a follower."""
+        """Bytes that the history may take there."""
         return inf if self.is_home else _max_shared_bytes(self.path)
+
+    @property
+    def max_spool_bytes(self) -> float:
+        """Bytes that records which the head has not acknowledged may take there."""
+        if self.is_home:
+            return inf
+        room = shared_memory_room(self.path) - MAX_DATABASE_BYTES
+        return max(room, self.max_database_bytes / 2)
 
     def publish_target(self) -> None:
         """Write the target for Prometheus, once the agent is registered."""
@@ -253,7 +266,7 @@ class RunDirectory:
         self._registration.set_directory(shared)
         write_owner_host(self.run, os.uname().nodename)
         _make_reserve(directory)
-        _probe(directory)
+        probe(directory)
         move_to_home(shared, directory, self._replace_home)
         return directory
 
@@ -266,9 +279,9 @@ class RunDirectory:
             leftover.unlink(missing_ok=True)
         try:
             if is_home_usable:
-                self._wait_for_home(lambda: self._seed(path, seed))
+                self._wait_for_home(lambda given_up: self._seed(path, seed, given_up))
             elif not path.exists():
-                self._wait_for_home(lambda: self._seed_unopened(seed))
+                self._wait_for_home(lambda given_up: self._seed_unopened(seed, given_up))
             if seed.exists():
                 restart_spool(seed)
                 remove_database(path)
@@ -284,11 +297,11 @@ class RunDirectory:
                 log.warning("The database of an earlier agent cannot be read: %s", error)
                 begin_in_shared_memory(path)
 
-    def _seed(self, path: Path, seed: Path) -> None:
+    def _seed(self, path: Path, seed: Path, given_up: threading.Event) -> None:
         """Copy the files of the run from the home directory, unless the newest are here already.
 
-        The database is copied to `seed`. Raises OSError, sqlite3.Error, NewerSchemaError and
-        AlreadyServedError.
+        The database is copied to `seed`. Once `given_up` is set, nothing more is done. Raises
+        OSError, sqlite3.Error, NewerSchemaError and AlreadyServedError.
         """
         home = run_dir(self.run)
         self._lock_home(home)
@@ -301,14 +314,18 @@ class RunDirectory:
         is_here = _has_content(path)
         if not is_known or (is_here and newest_time(stored) <= newest_time(path)):
             return
+        _raise_if(given_up)
         with closing(
             open_storage(stored, self._storage, self._counters, self._clock, None)
         ) as source:
             copy_to_shared_memory(source, seed, _max_shared_bytes(path.parent))
+        if given_up.is_set():
+            remove_database(seed)
+        _raise_if(given_up)
         _copy_files(home, path.parent)
         self._note_replaced(home)
 
-    def _seed_unopened(self, seed: Path) -> None:
+    def _seed_unopened(self, seed: Path, given_up: threading.Event) -> None:
         """Copy the files of the run from a home directory that cannot be written.
 
         Raises like `_seed`.
@@ -317,15 +334,22 @@ class RunDirectory:
         _copy_baselines(self.path)
         with closing(database.connect_read_only(home / DATABASE_NAME)) as source:
             copy_to_shared_memory(source, seed, _max_shared_bytes(seed.parent))
+        if given_up.is_set():
+            remove_database(seed)
+        _raise_if(given_up)
         _copy_files(home, seed.parent)
 
-    def _wait_for_home(self, work: Callable[[], None]) -> None:
-        """Do what uses the home directory, which may not respond. Raises what `work` raises."""
+    def _wait_for_home(self, work: Callable[[threading.Event], None]) -> None:
+        """Do what uses the home directory, which may not respond. Raises what `work` raises.
+
+        The event that `work` gets is set once that is no longer waited for.
+        """
         errors: list[Exception] = []
+        given_up = threading.Event()
 
         def run() -> None:
             try:
-                work()
+                work(given_up)
             except Exception as error:
                 errors.append(error)
 
@@ -338,6 +362,7 @@ class RunDirectory:
                 # For the process that closes the cases of the run.
                 began_at = monotonic()
         if thread.is_alive():
+            given_up.set()
             raise TimeoutError(errno.ETIMEDOUT, "it does not respond", str(home_dir()))
         if errors:
             raise errors[0]
@@ -379,22 +404,28 @@ class RunDirectory:
         self._sync.start()
 
     def _check_sync(self, sync: HomeSync) -> None:
+        error = sync.error
         if sync.is_hanging:
-            self._set_unusable(TimeoutError(errno.ETIMEDOUT, "it does not respond"))
-        elif sync.error is not None:
-            self._set_unusable(sync.error)
-        else:
+            error = TimeoutError(errno.ETIMEDOUT, "it does not respond")
+        if error is not None:
+            self._set_unusable(error)
+        elif sync.is_usable:
             self._set_usable()
 
     def _set_usable(self) -> None:
         state = self._storage.state
         if state.mode == MEMORY:
             log.info("%s can be used again", home_dir())
+            self._problem = ""
             self._storage.state = StorageState(number=state.number)
+            save_state(self.database_path, self._storage.state)
 
     def _set_unusable(self, error: Exception) -> None:
+        state, problem = self._storage.state, f"{type(error).__name__}: {error}"
+        if state.mode == MEMORY and problem == self._problem:
+            return
+        self._problem = problem
         reason, remedy = describe_problem(error, is_local=not find_mount(home_dir()).is_remote)
-        state = self._storage.state
         if state.mode == MEMORY and state.reason == reason:
             return
         is_new = state.mode != MEMORY
@@ -410,6 +441,11 @@ class RunDirectory:
             folder=str(shared_state_dir(self.run)),
         )
         save_state(self.database_path, self._storage.state)
+
+
+def _raise_if(given_up: threading.Event) -> None:
+    if given_up.is_set():
+        raise TimeoutError(errno.ETIMEDOUT, "it responded too late", str(home_dir()))
 
 
 def _has_content(path: Path) -> bool:
@@ -539,11 +575,21 @@ def move_to_home(
         return
     # One of an earlier version is migrated.
     database.connect(path).close()
-    if stored.exists() and newest_time(path) < newest_time(stored):
+    if stored.exists() and newest_time(path) < _newest_time(stored):
         shutil.copy(path, set_aside_path(stored))
     else:
         copy_run_directory(shared, home, replace)
     _remove_files(shared)
+
+
+def _newest_time(stored: Path) -> float:
+    """`newest_time`; 0 for a database that `copy_run_directory` replaces."""
+    try:
+        return newest_time(stored)
+    except (sqlite3.DatabaseError, database.NewerSchemaError) as error:
+        if isinstance(error, sqlite3.Error) and classify(error) is not FailureKind.DAMAGED:
+            raise
+        return 0.0
 
 
 def _copy_baselines(directory: Path) -> None:
@@ -576,7 +622,7 @@ def _make_reserve(directory: Path) -> None:
         os.close(descriptor)
 
 
-def _probe(directory: Path) -> None:
+def probe(directory: Path) -> None:
     """Write a file and remove it. Raises OSError."""
     path = directory / f".probe-{os.getpid()}"
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 EXIT_SEVERITY_REACHED = 3
 _BYTE_POSITIONS = frozenset({".jsonl", ".log", ".txt", ".wandb", ".out"})
+OBJECTS_PER_COLLECTION = 1_000_000
+"""New objects after which the garbage collector runs during a replay."""
 """Suffixes of logs whose position is a number of bytes."""
 
 
@@ -164,7 +166,7 @@ def _replay_log(
     memory = _LogBaselines((database or path).resolve(), replayed.engine) if use_baselines else None
     size = _bytes_to_read(path)
     has_incident = False
-    with ProgressBar(f"Replaying {path.name}") as bar, _garbage_collection_paused():
+    with ProgressBar(f"Replaying {path.name}") as bar, _rare_garbage_collection():
 
         def update(result: Result) -> None:
             nonlocal has_incident
@@ -195,15 +197,14 @@ def _first_incident_text(incident: Incident) -> str:
 
 
 @contextmanager
-def _garbage_collection_paused() -> Iterator[None]:
-    """No cycles of objects are created per record, and each collection would visit all objects."""
-    was_enabled = gc.isenabled()
-    gc.disable()
+def _rare_garbage_collection() -> Iterator[None]:
+    """Collections visit all objects, and only detectors of users may create cycles per record."""
+    former = gc.get_threshold()
+    gc.set_threshold(OBJECTS_PER_COLLECTION, *former[1:])
     try:
         yield
     finally:
-        if was_enabled:
-            gc.enable()
+        gc.set_threshold(*former)
 
 
 def _bytes_to_read(path: Path) -> int:

@@ -99,7 +99,7 @@ class LogSchemaCache:
         self, values: Mapping[str, Any], own_names: tuple[str, ...]
     ) -> LogSchema | None:
         """The schema of these names, if it is cached."""
-        # Made of a dictionary, the set takes over the hashes and runs no code of the user's keys.
+        # Made of a dictionary, the set takes over the hashes of the user's keys.
         return self.schemas.get((own_names, frozenset(values)))
 
     def split_by_device(

@@ -41,12 +41,13 @@ class LogWriter:
         """Write the log if its schema is known and its values are on the host; else False.
 
         A shortcut through `write` for the usual cases. It changes nothing before it is certain to
-        succeed, and runs no code of the user's objects.
+        succeed, and calls no method of the values.
         """
         clock, captured, last_schema = self._clock, self._captured, self._last_schema
         if (
             type(values) is not dict
             or type(step) is not int
+            or not -MAX_STEP_NUMBER < step < MAX_STEP_NUMBER
             or last_schema is None
             or clock.in_progress
             or now > self._poller.next_poll_at

@@ -139,11 +139,14 @@ def receives(detector: Detector | type[Detector], event: Event, names: AbstractS
     """Whether that detector receives the records of an event with values of these names."""
     if not detector.needs <= names:
         return False
-    events: frozenset[Event] | None = getattr(detector, "events", None)
-    if events is not None and event not in events:
+    # A detector may have a setting or a state of these names, which declares nothing.
+    kind = detector if isinstance(detector, type) else type(detector)
+    events, steps_with = getattr(kind, "events", None), getattr(kind, "steps_with", None)
+    if isinstance(events, frozenset) and event not in events:
         return False
-    steps_with: frozenset[str] | None = getattr(detector, "steps_with", None)
-    return steps_with is None or event is not Event.STEP or not steps_with.isdisjoint(names)
+    if isinstance(steps_with, frozenset) and event is Event.STEP:
+        return not steps_with.isdisjoint(names)
+    return True
 
 
 def wanted_baselines(detector: Detector | type[Detector]) -> frozenset[str]:

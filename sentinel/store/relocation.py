@@ -11,6 +11,7 @@ import sqlite3
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
+from secrets import token_hex
 from typing import Any
 
 from sentinel.store import database
@@ -28,8 +29,8 @@ COPIED_BY_NUMBER = ("layout", "step", "block", "thinning", *APPENDED_TABLES, SPO
 MAX_HISTORY_ROWS = 5000
 """Rows of a history table that are copied to shared memory if there is no room for all."""
 _COMPANION_SUFFIXES = ("-wal", "-shm", "-journal")
-STAGED_NAME = "copy.db"
-"""Name of the file in shared memory with what is being copied to the home directory."""
+STAGED_PREFIX = "copy-"
+"""Beginning of the names of files in shared memory with what is copied to the home directory."""
 BEGUN_HERE_NAME = "sentinel.db.begun-here"
 """Name of the empty file beside a database that does not continue the one in the home directory."""
 
@@ -139,8 +140,9 @@ def restart_spool(path: Path) -> None:
 def newest_time(path: Path) -> float:
     """Time of the newest record of a database (seconds since the epoch); 0 without any.
 
-    Raises sqlite3.Error.
+    What a killed process left unfinished is undone. Raises sqlite3.Error, NewerSchemaError.
     """
+    database.connect(path, None).close()
     with closing(sqlite3.connect(database.read_only_uri(path), uri=True)) as connection:
         query = "select time from step order by id desc limit 1"
         row = connection.execute(query).fetchone()
@@ -201,7 +203,8 @@ def _copy_changes(shared: Path, home: Path) -> bool:
     The disk of the home directory may not respond: meanwhile no lock and no snapshot of the
     database in shared memory is held, which is copied to a file beside it first.
     """
-    staged = shared.with_name(STAGED_NAME)
+    # Of its own name: a thread that still waits for the disk may have another one.
+    staged = shared.with_name(f"{STAGED_PREFIX}{token_hex(8)}.db")
     try:
         with closing(database.connect(home, "delete")) as connection:
             _stage(shared, staged, _newest(connection))

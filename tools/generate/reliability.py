@@ -51,7 +51,8 @@ _NOT_PROMISED = """\
   key.
 - While the home directory cannot be used, the history is thinned to what fits in shared memory.
   The end of a machine or container costs what was not copied to the home directory yet: records of
-  at most 5 seconds, longer while the home directory cannot be used. If an agent that starts cannot
+  5 seconds, of up to 30 where a copy takes long, and more while the home directory cannot be used.
+  If an agent that starts cannot
   read the database there (no response within 5 s; a disk that is full or read-only, and a database
   of an earlier version), it begins a new one. The earlier database is then set aside.
 - No alert is possible while the only node of a run is down, because its agent is down too. If a

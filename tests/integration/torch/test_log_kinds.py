@@ -114,11 +114,12 @@ def test_an_integer_beyond_the_range_of_a_float_is_no_error(tmp_path):
 def test_a_step_number_beyond_64_bits_is_no_error(tmp_path):
     """Of a log that takes the short way: its values are recorded without it."""
     rank = RecordedRank(tmp_path / "0-0.ring", strict=True)
-    for step in (1, 2, 3, 2**80, 4):
+    for step in (1, 2, 3, 2**80, 4, sys.maxsize, 5, -(2**63), 6):
         rank.recorder.log({"x": 1.0, "y": 2.0}, step)
 
-    assert [values.get("global_step") for values in rank.values()] == [1.0, 2.0, 3.0, None, 4.0]
-    assert rank.drops() == {"range": 1}
+    given = [values.get("global_step") for values in rank.values()]
+    assert given == [1.0, 2.0, 3.0, None, 4.0, None, 5.0, None, 6.0]
+    assert rank.drops() == {"range": 3}
 
 
 def rows_by_kind():

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
+
 import pytest
 from support.insight_results import surface
+from support.rank_processes import until
 
 from sentinel.agent.home_sync import HomeSync
+from sentinel.model.record import Record
 from sentinel.store import database
 from sentinel.store.artifact import list_artifacts, save_artifact
 from sentinel.store.history import History
@@ -50,3 +55,24 @@ def test_results_of_insight_are_copied(tmp_path):
 
     assert sync.finish(60.0)
     assert [each["id"] for each in list_artifacts(home)] == ["loss_surface-3"]
+
+
+def test_a_reader_of_the_copy_is_no_fault_of_the_disk(tmp_path, monkeypatch):
+    """A replay of the copy may take minutes."""
+    monkeypatch.setattr(database, "MAX_WAIT_SECONDS", 0.1)
+    source, home = tmp_path / "shm", tmp_path / "home"
+    source.mkdir()
+    home.mkdir()
+    database.connect(source / DATABASE_NAME).close()
+    sync = start_sync(source, home)
+    until(lambda: sync.is_usable, 60.0, "the first copy")
+    with closing(sqlite3.connect(home / DATABASE_NAME, isolation_level=None)) as reader:
+        reader.execute("begin")
+        reader.execute("select count(*) from step").fetchone()
+        with closing(database.connect(source / DATABASE_NAME)) as connection:
+            History(connection)._insert_record(Record("run", -1, 1, 1.0, values={"loss": 1.0}))
+        sync.wake()
+        until(lambda: not sync.is_usable, 60.0, "a copy that failed")
+        assert sync.error is None
+
+    assert sync.finish(60.0)

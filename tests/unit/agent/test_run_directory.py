@@ -5,10 +5,12 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import threading
 from contextlib import closing
 
 import pytest
 from support.insight_results import surface
+from support.rank_processes import until
 
 from sentinel.agent import run_directory
 from sentinel.agent.registration import AgentRegistration, AlreadyServedError
@@ -189,3 +191,65 @@ def test_a_set_aside_database_is_no_leftover_in_shared_memory():
     assert (run_dir("live") / "sentinel.db.corrupt-7").read_bytes() == b"damaged"
     remove_shared_files("live")
     assert not shared_run_dir("live").exists()
+
+
+def test_a_seed_that_responds_too_late_changes_nothing(monkeypatch):
+    """The disk answers after the agent has begun a new database."""
+    first = open_directory()
+    add_step(first.database_path, 1)
+    first.close(ended=False)
+    (run_dir("live") / "note.json").write_text("{}")
+    shutil.rmtree(shared_run_dir("live"))
+    answers, has_ended = threading.Event(), threading.Event()
+    original = RunDirectory._seed
+
+    def late(directory, *arguments):
+        assert answers.wait(60.0)
+        try:
+            original(directory, *arguments)
+        finally:
+            has_ended.set()
+
+    monkeypatch.setattr(RunDirectory, "_seed", late)
+    monkeypatch.setattr(run_directory, "SEED_TIMEOUT_SECONDS", 0.1)
+    second = open_directory()
+    answers.set()
+    assert has_ended.wait(60.0)
+
+    names = {path.name for path in second.path.iterdir()}
+    assert "note.json" not in names
+    assert not [name for name in names if name.startswith("seed")]
+    second.close(ended=True)
+
+
+def test_what_an_earlier_agent_reported_is_true_until_a_copy_is_made(monkeypatch):
+    first = open_directory()
+    first._set_unusable(full_disk())
+    number = first._storage.state.number
+    monkeypatch.setattr(RunDirectory, "_start_sync", lambda _: None)
+    first.close(ended=False)
+
+    storage = StorageMonitor()
+    second = open_directory(storage)
+    second.check()
+    assert (storage.state.mode, storage.state.number) == ("memory", number)
+    monkeypatch.undo()
+    second._start_sync()
+    until(lambda: second._sync.is_usable, 60.0, "a copy")
+    second._check_at = 0.0
+    second.check()
+    assert storage.state.mode == "ok"
+    second.close(ended=True)
+    assert open_directory()._storage.state.mode == "ok"
+
+
+@pytest.mark.parametrize("damage", [b"x" * 5000, b""])
+def test_what_is_in_shared_memory_is_moved_beside_a_damaged_home_database(damage):
+    directory = open_directory()
+    add_step(directory.database_path, 1)
+    directory.close(ended=False)
+    home = run_dir("live")
+    (home / "sentinel.db").write_bytes(damage)
+
+    run_directory.move_to_home(shared_state_dir("live"), home)
+    assert stored_steps(home / "sentinel.db") == [1]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import pytest
@@ -78,6 +78,17 @@ def test_a_detector_does_not_process_steps_without_a_signal_that_it_declares():
     engine.process(record(2.0, event=Event.EVAL))
     engine.process(replace(record(2.0), values={"x": 2.0, "y": 1.0}))
     assert engine.error_counts == {"above": 2}
+
+
+def test_a_setting_or_a_state_with_the_name_of_a_declaration_declares_nothing():
+    @dataclass
+    class Counting(Broken):
+        events: int = 3
+        steps_with: list[str] = field(default_factory=list)
+
+    engine = Engine({"above": Counting})
+    engine.process(record(2.0))
+    assert engine.error_counts == {"above": 1}
 
 
 def test_each_run_has_detectors_of_its_own():
