@@ -385,8 +385,9 @@ class ClusterServer:
             try:
                 body = self._verified_body(f"{key}/{self._instance_id}", message)
             except RefusedMessageError as refusal:
-                count_refused(self.counters, refusal.reason)
+                # A message that is written once the refusal is known must stay.
                 store.write({key: b""})
+                count_refused(self.counters, refusal.reason)
             else:
                 self._open_slots.discard(slot)
                 self._received.append((slot, body))
