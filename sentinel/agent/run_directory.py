@@ -318,11 +318,7 @@ class RunDirectory:
         with closing(
             open_storage(stored, self._storage, self._counters, self._clock, None)
         ) as source:
-            copy_to_shared_memory(source, seed, _max_shared_bytes(path.parent))
-        if given_up.is_set():
-            remove_database(seed)
-        _raise_if(given_up)
-        _copy_files(home, path.parent)
+            _copy_run(source, home, seed, given_up)
         self._note_replaced(home)
 
     def _seed_unopened(self, seed: Path, given_up: threading.Event) -> None:
@@ -333,11 +329,7 @@ class RunDirectory:
         home = home_dir() / "runs" / self.run
         _copy_baselines(self.path)
         with closing(database.connect_read_only(home / DATABASE_NAME)) as source:
-            copy_to_shared_memory(source, seed, _max_shared_bytes(seed.parent))
-        if given_up.is_set():
-            remove_database(seed)
-        _raise_if(given_up)
-        _copy_files(home, seed.parent)
+            _copy_run(source, home, seed, given_up)
 
     def _wait_for_home(self, work: Callable[[threading.Event], None]) -> None:
         """Do what uses the home directory, which may not respond. Raises what `work` raises.
@@ -441,6 +433,20 @@ class RunDirectory:
             folder=str(shared_state_dir(self.run)),
         )
         save_state(self.database_path, self._storage.state)
+
+
+def _copy_run(
+    source: sqlite3.Connection, home: Path, seed: Path, given_up: threading.Event
+) -> None:
+    """Copy the open database of `home` to `seed`, and the other files beside that.
+
+    Once `given_up` is set, nothing stays or is copied. Raises OSError, sqlite3.Error.
+    """
+    copy_to_shared_memory(source, seed, _max_shared_bytes(seed.parent))
+    if given_up.is_set():
+        remove_database(seed)
+    _raise_if(given_up)
+    _copy_files(home, seed.parent)
 
 
 def _raise_if(given_up: threading.Event) -> None:
