@@ -21,7 +21,7 @@ import {
 } from "./dom.js";
 import { createFrame } from "./frame.js";
 import { report } from "./source.js";
-import { createThemeChoice, createView } from "./view.js";
+import { createSmoothing, createThemeChoice, createView } from "./view.js";
 import { chartContext } from "./charts/context.js";
 import { insightDrawings, loadInsightDrawings } from "./sections/insight.js";
 import { ChartGrid, createChartFilter } from "./charts/grid.js";
@@ -107,20 +107,12 @@ function comparedBar(view, { metrics }) {
     ...metrics.map(({ signal, label }) => setAttributes(element("option", label), { value: axisOfSignal(signal) })),
   );
   axis.append(signals);
-  const smoothing = setAttributes(element("input"), {
-    type: "range",
-    min: 0,
-    max: 0.99,
-    step: 0.01,
-    "aria-label": "Smoothing",
-  });
-  smoothing.addEventListener("input", () => view.set({ smoothing: Number(smoothing.value) }));
+  const smoothing = createSmoothing(view);
   const log = button("Log", () => view.set({ isLog: !view.isLog }), "small");
   const theme = createThemeChoice(view);
   const whole = button("Whole runs", () => view.set({ range: null }), "small");
   const show = () => {
     axis.value = view.axis;
-    smoothing.value = String(view.smoothing);
     log.setAttribute("aria-pressed", String(view.isLog));
     whole.disabled = !view.range;
   };

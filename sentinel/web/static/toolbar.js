@@ -10,7 +10,7 @@ import {
   setText,
   isNumber,
 } from "./dom.js";
-import { createThemeChoice } from "./view.js";
+import { createSmoothing, createThemeChoice } from "./view.js";
 import { chartContext } from "./charts/context.js";
 import { axisOfSignal, axisSignal } from "./charts/horizontal_axis.js";
 
@@ -56,15 +56,8 @@ export function createToolbar(page, openHelp, openSearch) {
   });
   const custom = setAttributes(element("option"), { value: "custom", hidden: true });
   range.append(custom);
-  const smoothing = setAttributes(element("input"), {
-    type: "range",
-    min: 0,
-    max: 0.99,
-    step: 0.01,
-    "aria-label": "Smoothing",
-  });
+  const smoothing = createSmoothing(view);
   const amount = element("span", "0", "number");
-  smoothing.addEventListener("input", () => view.set({ smoothing: Number(smoothing.value) }));
   const log = button("Log", () => view.set({ isLog: !view.isLog }));
   log.title = "Logarithmic scale (l)";
   const theme = createThemeChoice(view);
@@ -125,7 +118,6 @@ export function createToolbar(page, openHelp, openSearch) {
     signal.classList.toggle("chosen", name !== null);
     // The end of a run is at no end of the values of a signal.
     for (const option of range.options) option.disabled = name !== null && Number(option.value) > 0;
-    smoothing.value = String(view.smoothing);
     setText(amount, view.smoothing.toFixed(2));
     log.setAttribute("aria-pressed", String(view.isLog));
     custom.hidden = !view.range || share > 0;

@@ -1,6 +1,6 @@
 // What the user chose for all charts. It is shared by the sections, and kept in the address, so that
 // a link shows the same. A zoom is an entry of the browser's history. The theme is kept in the browser.
-import { choice, isNumber, recall, remember } from "./dom.js";
+import { choice, element, isNumber, recall, remember, setAttributes } from "./dom.js";
 import { axisSignal } from "./charts/horizontal_axis.js";
 
 const AXES = ["step", "time", "tokens"];
@@ -73,6 +73,27 @@ export function createThemeChoice(view) {
   const node = choice("Theme", THEMES, (theme) => view.set({ theme }));
   const show = () => {
     node.value = view.theme;
+  };
+  view.subscribe(show);
+  show();
+  return node;
+}
+
+/**
+ * The slider of the smoothing, which follows the view.
+ * @param {View} view
+ */
+export function createSmoothing(view) {
+  const node = setAttributes(element("input"), {
+    type: "range",
+    min: 0,
+    max: 0.99,
+    step: 0.01,
+    "aria-label": "Smoothing",
+  });
+  node.addEventListener("input", () => view.set({ smoothing: Number(node.value) }));
+  const show = () => {
+    node.value = String(view.smoothing);
   };
   view.subscribe(show);
   show();
