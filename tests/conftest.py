@@ -5,7 +5,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -40,7 +40,24 @@ hypothesis_settings.load_profile("no_deadline")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+LOG_LINES = 30
+"""Lines of an agent's log that the report of a failed test shows."""
 _LAUNCHERS = ("RANK", "LOCAL_", "WORLD_SIZE", "MASTER_", "SLURM_", "OMPI_", "PMI_", "TORCHELASTIC")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Show the last lines of each agent's log with a failed test."""
+    report = yield
+    folder = getattr(item, "funcargs", {}).get("tmp_path")
+    if call.when == "call" and report.failed and folder is not None:
+        for path in sorted(folder.glob("**/agent.log")):
+            with suppress(OSError):
+                lines = path.read_text(errors="replace").splitlines()[-LOG_LINES:]
+                report.sections.append((str(path.relative_to(folder)), "\n".join(lines)))
+    return report
 
 
 @pytest.fixture(autouse=True)

@@ -18,6 +18,7 @@ from support.home_faults import (
 )
 from support.home_runs import database, home_run, is_served_from
 from support.rank_processes import until
+from support.the_only import the_only
 
 from sentinel.model.record import Event
 from sentinel.store.database import connect
@@ -89,7 +90,7 @@ def test_ranks_that_are_stopped_while_the_run_moves_are_all_named(tmp_path, dela
             rank.wait(240)
         assert run.agent.wait(240) == 0
         alerts = [each.json for each in run.receiver.accepted]
-        (found,) = [each for each in alerts if each["commonLabels"]["detector"] == "run_died"]
+        found = the_only(each for each in alerts if each["commonLabels"]["detector"] == "run_died")
 
     assert found["commonLabels"]["severity"] == "warning"
     assert found["commonAnnotations"]["summary"].startswith("Ranks 0-1 were ended by SIGTERM ")

@@ -10,6 +10,7 @@ import sys
 import psutil
 import pytest
 from support.rank_processes import until
+from support.the_only import the_only
 from support.webhook_receiver import Receiver
 
 TIMEOUT_SECONDS = 240.0
@@ -53,7 +54,7 @@ def test_a_training_that_is_killed_with_its_launcher_is_reported(tmp_path):
             kill_tree(psutil.Process(training.pid))
             assert training.wait() == -signal.SIGKILL
             assert agent.wait(TIMEOUT_SECONDS) == 0
-            (body,) = [request.json for request in receiver.accepted]
+            body = the_only(request.json for request in receiver.accepted)
             assert body["commonLabels"]["detector"] == "run_died"
         finally:
             kill_tree(psutil.Process(training.pid)) if training.poll() is None else None

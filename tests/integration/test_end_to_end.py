@@ -14,6 +14,7 @@ import pytest
 from support.fork_server import TORCH
 from support.forked_ranks import start_ranks
 from support.rank_processes import until
+from support.the_only import the_only
 from support.webhook_receiver import Receiver
 
 from sentinel.agent.main import POLL_INTERVAL_SECONDS
@@ -264,7 +265,9 @@ def test_killed_ranks_are_reported_within_five_seconds(train, receiver):
     for rank in (0, 1):
         os.kill(training.mark(rank)[0], signal.SIGKILL)
 
-    (alert,) = until(lambda: received_alerts(receiver), TIMEOUT_SECONDS, "the notification arrives")
+    alert = the_only(
+        until(lambda: received_alerts(receiver), TIMEOUT_SECONDS, "the notification arrives")
+    )
     assert alert[:2] == ("run_died", "firing")
     assert "killed by SIGKILL at step" in alert[2]
     outcome = training.outcome()
@@ -285,7 +288,7 @@ def test_an_exception_is_reported_with_its_message_and_location(train, receiver)
 
     until(lambda: received_alerts(receiver), TIMEOUT_SECONDS, "the notification arrives")
     assert training.outcome()["outcome"] == "exception"
-    ((detector, status, summary),) = received_alerts(receiver)
+    detector, status, summary = the_only(received_alerts(receiver))
     assert (detector, status) == ("run_failed", "firing")
     line = SCRIPT.splitlines().index(next(x for x in SCRIPT.splitlines() if "shard-7" in x)) + 1
     assert summary.startswith(
@@ -300,7 +303,9 @@ def test_messages_of_exceptions_are_not_stored_without_permission(train, receive
     training = train(30, "raise")
     assert training.wait() == {0, 1}
 
-    ((_, _, summary),) = until(lambda: received_alerts(receiver), TIMEOUT_SECONDS, "a notification")
+    _, _, summary = the_only(
+        until(lambda: received_alerts(receiver), TIMEOUT_SECONDS, "a notification")
+    )
     assert summary.startswith("Rank 1 raised ValueError at step 30 (train.py:")
     assert all(b"shard-7" not in request.body for request in receiver.requests)
     training.end()
@@ -315,7 +320,7 @@ def test_an_exit_code_is_stored_and_reported(train, receiver):
     until(lambda: received_alerts(receiver), TIMEOUT_SECONDS, "the notification arrives")
     outcome = training.outcome()
     assert (outcome["outcome"], outcome["code"]) == ("exit", "3")
-    ((detector, _, summary),) = received_alerts(receiver)
+    detector, _, summary = the_only(received_alerts(receiver))
     assert detector == "run_failed"
     assert "exited with code 3" in summary
 

@@ -57,6 +57,7 @@ def work(rank):
     (weight * 3).sum().backward()
     torch.optim.SGD([weight], lr=0.1).step()
     dist.barrier()
+    dist.destroy_process_group()
 if __name__ == "__main__":
     mp.spawn(work, nprocs=2)
 """)

@@ -15,6 +15,7 @@ import psutil
 import pytest
 from support.rank_processes import until
 from support.run_command import TIMEOUT_SECONDS, TRAIN, incidents, run_arguments, run_to_end
+from support.the_only import the_only
 
 from sentinel.agent.process_tree import GRACE_SECONDS
 from sentinel.transport.paths import home_dir
@@ -33,7 +34,7 @@ def test_an_exit_code_that_no_rank_recorded_is_reported(script):
     done = run_to_end(*script(TRAIN + "raise SystemExit(4)"))
 
     assert done.returncode == 4
-    (found,) = incidents()
+    found = the_only(incidents())
     assert found == ("run_failed", "The command exited with code 4 after every rank had ended.")
 
 
@@ -268,5 +269,5 @@ while True:
         command.kill()
         until(lambda: all_ended(processes), TIMEOUT_SECONDS, "its processes end")
 
-    ((detector, summary),) = incidents()
+    detector, summary = the_only(incidents())
     assert (detector, summary[:32]) == ("run_died", "Ranks 0-1 were ended by SIGTERM ")

@@ -16,6 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 from support.rank_processes import until
+from support.the_only import the_only
 from support.webhook_receiver import Receiver
 
 from sentinel.model.record import Event
@@ -145,7 +146,7 @@ class Run:
     def alert(self):
         """The only alert, once it is received: detector, severity, and summary without steps."""
         until(self.alerts, TIMEOUT_SECONDS, "a notification")
-        ((detector, severity, summary),) = self.alerts()
+        detector, severity, summary = the_only(self.alerts())
         return detector, severity, re.sub(r"step \d+", "step N", summary)
 
     def missing_steps(self):

@@ -10,6 +10,7 @@ import pytest
 from support.certificates import make_certificate, server_context
 from support.mail_receiver import MailReceiver
 from support.notifications import CONTEXT, make_notification, with_diagnosis
+from support.the_only import the_only
 from support.vendors import PAGERDUTY_KEY, SLACK_TOKEN, FakeDiscord, FakePagerduty, FakeSlack
 
 from sentinel.model.delivery import HttpRequest, Rejection
@@ -166,7 +167,7 @@ def test_pagerduty_gets_one_alert_that_is_triggered_and_resolved():
     with FakePagerduty() as fake:
         deliver(Pagerduty(routing_key=PAGERDUTY_KEY, url=fake.url), *LIFE)
 
-    (events,) = fake.alerts.values()
+    events = the_only(fake.alerts.values())
     assert [each["event_action"] for each in events] == ["trigger"] * 3 + ["resolve"]
     assert [each["payload"]["severity"] for each in events[:3]] == [
         *("warning", "warning", "critical"),

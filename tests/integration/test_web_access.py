@@ -12,6 +12,7 @@ import pytest
 import requests
 from support.certificates import make_certificate
 from support.rank_processes import ranks, until
+from support.the_only import the_only
 from support.vendors import PAGERDUTY_KEY, FakePagerduty
 from typer.testing import CliRunner
 
@@ -119,7 +120,7 @@ def test_processes_of_the_user_need_neither_password_nor_authority(agent, sentin
 def test_an_acknowledgement_of_the_page_is_shown_logged_and_sent(agent, sentinel):
     until(lambda: agent.pagerduty.alerts, TIMEOUT_SECONDS, "the notification")
     answer = agent.post("/api/acknowledge", reason="looking", author="another")
-    (events,) = agent.pagerduty.alerts.values()
+    events = the_only(agent.pagerduty.alerts.values())
 
     assert f"https://{socket.gethostname()}:{agent.port}" in json.dumps(events[0])
     assert answer.json()["acknowledged"][0]["author"] == "ana"

@@ -33,6 +33,7 @@ def train(plan, folder, rank):
     for step in range(1, plan["steps"] + 1):
         sentinel.log({"loss": loss(rank, step)}, step=step, weight=weight(rank, step))
         wait_at_barrier(plan, folder, rank, step)
+    dist.destroy_process_group()
 
 
 def monitored(plan, rank, without):

@@ -9,6 +9,7 @@ from hosts import TIMEOUT_SECONDS
 from jobs import Job
 from programs import free_port
 from support.rank_processes import until
+from support.the_only import the_only
 from tcp_proxy import TcpProxy
 
 NODE_LOST_SECONDS = 15.0
@@ -50,7 +51,7 @@ def test_a_dead_node_is_notified_once_and_the_run_continues(site, add_receiver, 
     killed = time.time()
     hosts[2].kill()
     until(head.notifications, TIMEOUT_SECONDS, head.log)
-    (notification,) = head.notifications()
+    notification = the_only(head.notifications())
     assert notification.incident.key.detector == "node_lost"
     # How soon that is, test_collective_fallback.py checks with a clock of its own.
     assert notification.incident.opened_time > killed
@@ -93,7 +94,7 @@ def test_a_dead_node_and_the_failures_it_causes_are_one_notification(
     if not until_abandoned:
         hosts[0].end_agents()
     head.wait_until_ended()
-    (notification,) = head.notifications()
+    notification = the_only(head.notifications())
     assert (notification.incident.key.detector, notification.diagnosis.cause) == (
         "node_lost",
         "node_down",
@@ -120,7 +121,7 @@ def test_the_deputy_notifies_a_dead_head_and_the_failures_it_causes(
     job.release(20)
     assert job.launchers[hosts[1]].wait(TIMEOUT_SECONDS) != 0
     until(lambda: receiver.accepted, TIMEOUT_SECONDS, deputy.log)
-    (notification,) = deputy.notifications()
+    notification = the_only(deputy.notifications())
     assert notification.incident.key.detector == "node_lost"
     assert "raised" in notification.incident.finding.evidence["first_failed_rank"]
     deputy.wait_until_ended()

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 from support.heads import HeadHarness, last_heartbeat
+from support.the_only import the_only
 
 from sentinel.cluster.membership import ABANDON_AFTER_SECONDS
 from sentinel.config.settings import Settings, build_causes, build_detectors
@@ -122,7 +123,7 @@ def test_a_dead_node_and_the_failures_it_causes_are_one_notification(
     harness.fail(cause, left=left, **attributes)
     harness.advance_idle(2 * ABANDON_AFTER_SECONDS)
 
-    ((time, notification),) = harness.notifications
+    time, notification = the_only(harness.notifications)
     assert notification.incident.key.detector == "node_lost"
     assert notification.diagnosis.cause == "node_down"
     assert notification.incident.severity.value == "critical"
@@ -151,7 +152,7 @@ def test_a_failure_is_notified_once_all_nodes_have_sent_a_heartbeat(harness, cau
     assert harness.notified_detectors == []
     harness.advance_idle(30.0, others=True)
 
-    ((time, notification),) = harness.notifications
+    time, notification = the_only(harness.notifications)
     assert notification.incident.key.detector == ("run_died" if cause == "died" else "run_failed")
     assert time - failed_at <= 4.0
 
