@@ -1,7 +1,7 @@
 // Pictures of the importance of settings: bars with intervals, partial dependence, and the runs as
 // lines over the axes of their settings.
 import { formatNumber, isNumber } from "../dom.js";
-import { PLOT_SCALE, plotExtent, plotFade, plotFont, plotHoverLabel, plotText } from "./plot.js";
+import { PLOT_SCALE, plotBase, plotExtent, plotFade, plotFont, plotText } from "./plot.js";
 import { chartNumber } from "./units.js";
 
 // Axes of settings that stand beside each other; more cannot be told apart.
@@ -71,21 +71,8 @@ export function settingText(value) {
  * @param {PlotSize} size
  * @param {PlotLayout} changes
  */
-function importanceLayout({ width, height, colors }, changes) {
-  return {
-    width,
-    height,
-    autosize: false,
-    showlegend: false,
-    hovermode: "closest",
-    font: plotFont(colors),
-    margin: { l: 52, r: 12, t: 8, b: 26, pad: 0 },
-    paper_bgcolor: "rgba(0,0,0,0)",
-    plot_bgcolor: "rgba(0,0,0,0)",
-    dragmode: false,
-    hoverlabel: plotHoverLabel(colors),
-    ...changes,
-  };
+function importanceLayout(size, changes) {
+  return { ...plotBase(size), margin: { l: 52, r: 12, t: 8, b: 26, pad: 0 }, ...changes };
 }
 
 /** @param {string} name */

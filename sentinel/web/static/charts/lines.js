@@ -1,6 +1,6 @@
 // Pictures of curves and bars with data of their own, for a PlotChart.
 import { withColorBar } from "./color_bar.js";
-import { PLOT_SCALE, plotExtent, plotFade, plotFont, plotHoverLabel, plotLayout, plotText } from "./plot.js";
+import { PLOT_SCALE, plotBase, plotExtent, plotFade, plotFont, plotLayout, plotText } from "./plot.js";
 import { chartNumber } from "./units.js";
 
 // Values below this share of the largest one are too small for a linear axis.
@@ -165,7 +165,6 @@ export function pathsPicture(paths, { title, axes, reference = null }) {
         hovertemplate: "the reference<extra></extra>",
       });
     }
-    const font = plotFont(colors);
     /** @param {string} text */
     const axis = (text) => ({
       title: linesTitle(text, colors),
@@ -178,17 +177,8 @@ export function pathsPicture(paths, { title, axes, reference = null }) {
       traces,
       label: title,
       layout: {
-        width,
-        height,
-        autosize: false,
-        showlegend: false,
-        hovermode: "closest",
-        font,
+        ...plotBase({ width, height, colors }),
         margin: PATH_MARGIN,
-        dragmode: false,
-        paper_bgcolor: "rgba(0,0,0,0)",
-        plot_bgcolor: "rgba(0,0,0,0)",
-        hoverlabel: plotHoverLabel(colors),
         // Distances are those of the weights.
         xaxis: axis(axes[0]),
         yaxis: { ...axis(axes[1]), scaleanchor: "x" },
@@ -209,7 +199,6 @@ export function exponentsPicture({ first, counts }, { title }) {
   return ({ width, height, colors }) => {
     const x = counts.map((_, index) => first + index);
     const total = counts.reduce((sum, count) => sum + count, 0) || 1;
-    const font = plotFont(colors);
     const most = first + counts.indexOf(Math.max(...counts));
     const size = Math.max(1, Math.ceil(counts.length / 6));
     const ticks = x.filter((_, index) => index % size === 0);
@@ -229,17 +218,8 @@ export function exponentsPicture({ first, counts }, { title }) {
         },
       ],
       layout: {
-        width,
-        height,
-        autosize: false,
-        showlegend: false,
-        hovermode: "closest",
-        font,
+        ...plotBase({ width, height, colors }),
         margin: { ...PATH_MARGIN, r: 8 },
-        dragmode: false,
-        paper_bgcolor: "rgba(0,0,0,0)",
-        plot_bgcolor: "rgba(0,0,0,0)",
-        hoverlabel: plotHoverLabel(colors),
         xaxis: {
           tickvals: ticks,
           ticktext: ticks.map((exponent) => chartNumber(Number((2 ** exponent).toPrecision(1)))),

@@ -73,16 +73,29 @@ export function plotFont(colors) {
 }
 
 /**
- * The look of the boxes that plotly.js shows at the pointer.
- * @param {PlotColors} colors
+ * What the layouts of all pictures have in common.
+ * @param {PlotSize} size
+ * @returns {PlotLayout}
  */
-export function plotHoverLabel(colors) {
+export function plotBase({ width, height, colors }) {
+  const font = plotFont(colors);
   return {
-    bgcolor: colors.surface,
-    bordercolor: colors.edge,
-    font: { ...plotFont(colors), color: colors.text },
-    align: "left",
-    namelength: -1,
+    width,
+    height,
+    autosize: false,
+    showlegend: false,
+    hovermode: "closest",
+    dragmode: false,
+    font,
+    hoverlabel: {
+      bgcolor: colors.surface,
+      bordercolor: colors.edge,
+      font: { ...font, color: colors.text },
+      align: "left",
+      namelength: -1,
+    },
+    paper_bgcolor: "rgba(0,0,0,0)",
+    plot_bgcolor: "rgba(0,0,0,0)",
   };
 }
 
@@ -201,22 +214,14 @@ function plotTicks([start, end], width, isFine) {
  * @returns {PlotLayout}
  */
 export function plotLayout({ width, height, axis, range, colors, yaxis, shapes = [] }) {
-  const font = plotFont(colors);
   const span = range[1] - range[0];
   const line = { gridcolor: colors.grid, zeroline: false, showline: false, ticks: "", automargin: false };
   const isFine = axis === "hours" || axisSignal(axis) !== null;
   return {
-    width,
-    height,
+    ...plotBase({ width, height, colors }),
     shapes,
-    font,
     margin: PLOT_MARGIN,
-    autosize: false,
-    showlegend: false,
-    paper_bgcolor: "rgba(0,0,0,0)",
-    plot_bgcolor: "rgba(0,0,0,0)",
     hovermode: "x unified",
-    hoverlabel: plotHoverLabel(colors),
     dragmode: matchMedia("(pointer: coarse)").matches ? false : "zoom",
     xaxis: {
       ...line,

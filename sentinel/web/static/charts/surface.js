@@ -1,7 +1,7 @@
 // Pictures of a loss surface: a contour, a surface in three dimensions, or a curve.
 import { formatNumber, isNumber } from "../dom.js";
 import { logarithmicTicks, withColorBar } from "./color_bar.js";
-import { PLOT_SCALE, plotFade, plotFont, plotHoverLabel, plotText } from "./plot.js";
+import { PLOT_SCALE, plotBase, plotFade, plotFont, plotText } from "./plot.js";
 import { chartNumber } from "./units.js";
 
 const SURFACE_MAX_SIDE = 401;
@@ -265,18 +265,11 @@ function scaled(options) {
 }
 
 /** @param {PlotSize} size */
-function baseLayout({ width, height, colors }) {
+function baseLayout(size) {
   return {
-    width,
-    height,
-    autosize: false,
-    showlegend: false,
-    hovermode: "closest",
-    font: plotFont(colors),
+    ...plotBase(size),
     margin: SURFACE_MARGIN,
-    paper_bgcolor: "rgba(0,0,0,0)",
-    plot_bgcolor: colors.grid,
-    hoverlabel: plotHoverLabel(colors),
+    plot_bgcolor: size.colors.grid,
     uirevision: "surface",
     dragmode: matchMedia("(pointer: coarse)").matches ? false : "zoom",
   };
