@@ -41,9 +41,10 @@ MAX_SYNC_SHARE = 0.02
 """Share of the time that copies may take; their interval is longer if they take long."""
 MAX_PAUSE_SECONDS = 30.0
 """Longest interval between copies, after one that waited for the disk."""
-HANG_SECONDS = 30.0
-"""A disk or file server that takes longer than this for one copy does not respond. A healthy disk
-may take 10 seconds while checkpoints are written to it."""
+HANG_SECONDS = 120.0
+"""A disk or file server that takes longer than this for one copy does not respond. Nothing but the
+copy waits for it, and a disk to which checkpoints are written may take tens of seconds. Linux warns
+of a process that waits for a disk after the same time (`kernel.hung_task_timeout_secs`)."""
 THINNING_SECONDS = 0.5
 """Longest time that one copy thins the history in the home directory; the last one longer."""
 MAX_FINISH_SECONDS = 2.0

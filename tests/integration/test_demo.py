@@ -125,7 +125,8 @@ def test_without_torch_the_demo_names_the_requirement(monkeypatch):
     assert "pip install torch" in sandbox.missing_requirement()
 
 
-def test_no_process_is_left_after_stop(tmp_path):
+def test_no_process_is_left_after_stop(tmp_path, monkeypatch):
+    monkeypatch.setattr(sandbox, "NUM_RANKS", 2)
     started = sandbox.Sandbox(tmp_path)
     started.configure("http://127.0.0.1:9", "a secret")
     started.start()

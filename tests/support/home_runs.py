@@ -45,7 +45,7 @@ from sentinel.transport import mounts
 plan = json.loads(sys.argv[1])
 run_directory.CHECK_INTERVAL_SECONDS = 0.1
 home_sync.SYNC_INTERVAL_SECONDS = 0.2
-home_sync.HANG_SECONDS = 1.0
+home_sync.HANG_SECONDS = home_sync.MAX_PAUSE_SECONDS = 1.0
 run_directory.SEED_TIMEOUT_SECONDS = run_directory.FINAL_COPY_SECONDS = 3.0
 if plan["remote"] == "stops":
     copy = home_sync.copy_run_directory
