@@ -329,10 +329,9 @@ def test_without_a_thread_nothing_is_sent_and_it_is_no_rejection(monkeypatch):
     def refuse(_):
         raise RuntimeError("can't start new thread")
 
-    with Receiver() as receiver:
-        monkeypatch.setattr(threading.Thread, "start", refuse)
+    with Receiver() as receiver, monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
         response = send(make_request(receiver.url), deadline=TIMEOUT_SECONDS)
-        monkeypatch.undo()
 
     assert (response.error, response.is_sent) == ("ThreadLimitError", False)
     assert receiver.requests == []

@@ -109,10 +109,10 @@ def test_a_newer_database_in_shared_memory_is_continued():
 
 def test_an_agent_with_another_shared_memory_is_excluded(tmp_path, monkeypatch):
     first = open_directory()
-    monkeypatch.setenv("SENTINEL_RUNTIME_DIR", str(tmp_path / "other"))
-    with pytest.raises(AlreadyServedError, match=f"served by process {os.getpid()}"):
-        open_directory()
-    monkeypatch.undo()
+    with monkeypatch.context() as patched:
+        patched.setenv("SENTINEL_RUNTIME_DIR", str(tmp_path / "other"))
+        with pytest.raises(AlreadyServedError, match=f"served by process {os.getpid()}"):
+            open_directory()
     first.close(ended=True)
 
 
@@ -226,14 +226,13 @@ def test_what_an_earlier_agent_reported_is_true_until_a_copy_is_made(monkeypatch
     first = open_directory()
     first._set_unusable(full_disk())
     number = first._storage.state.number
-    monkeypatch.setattr(RunDirectory, "_start_sync", lambda _: None)
-    first.close(ended=False)
-
-    storage = StorageMonitor()
-    second = open_directory(storage)
+    with monkeypatch.context() as patched:
+        patched.setattr(RunDirectory, "_start_sync", lambda _: None)
+        first.close(ended=False)
+        storage = StorageMonitor()
+        second = open_directory(storage)
     second.check()
     assert (storage.state.mode, storage.state.number) == ("memory", number)
-    monkeypatch.undo()
     second._start_sync()
     until(lambda: second._sync.is_usable, 60.0, "a copy")
     second._check_at = 0.0

@@ -235,14 +235,14 @@ class WatchedBar(ProgressBar):
 
 
 def test_the_first_incident_is_shown_when_it_is_found(log, monkeypatch):
-    monkeypatch.setattr("sentinel.cli._progress.ProgressBar", WatchedBar)
-    plain = run_replay(log(collapse_rows()), "--json").stdout
+    with monkeypatch.context() as patched:
+        patched.setattr("sentinel.cli._progress.ProgressBar", WatchedBar)
+        plain = run_replay(log(collapse_rows()), "--json").stdout
     text = WatchedBar.output.getvalue()
 
     assert text.count("First incident: ") == 1
     assert "First incident: kl_blowup" in text
     assert "step 330" in text[text.index("First incident: ") :]
-    monkeypatch.undo()
     assert run_replay(log(collapse_rows()), "--json").stdout == plain
 
 

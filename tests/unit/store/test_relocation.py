@@ -291,22 +291,23 @@ def test_a_copy_that_hangs_in_its_transaction_locks_nothing(home, shared, monkey
         assert answers.wait(60.0)
         return original(*arguments)
 
-    monkeypatch.setattr(relocation, at, hang)
-    copying = threading.Thread(target=copy_to_home, args=(shared, home))
-    copying.start()
-    assert reached.wait(60.0)
-    try:
-        with closing(sqlite3.connect(shared, timeout=0.0, isolation_level=None)) as connection:
-            connection.execute("begin immediate")
-            connection.execute("update silence set author = 'bo'")
-            connection.execute("commit")
-            (busy, *_) = connection.execute("pragma wal_checkpoint(truncate)").fetchone()
-    finally:
-        answers.set()
-        copying.join()
+    with monkeypatch.context() as patched:
+        patched.setattr(relocation, at, hang)
+        copying = threading.Thread(target=copy_to_home, args=(shared, home))
+        copying.start()
+        assert reached.wait(60.0)
+        try:
+            with closing(sqlite3.connect(shared, timeout=0.0, isolation_level=None)) as connection:
+                connection.execute("begin immediate")
+                connection.execute("update silence set author = 'bo'")
+                connection.execute("commit")
+                (busy, *_) = connection.execute("pragma wal_checkpoint(truncate)").fetchone()
+        finally:
+            answers.set()
+            copying.join()
 
-    assert busy == 0
+        assert busy == 0
+
     assert authors(home) == ["ana"]
-    monkeypatch.undo()
     copy_to_home(shared, home)
     assert authors(home) == ["bo"]
