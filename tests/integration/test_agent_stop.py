@@ -22,7 +22,7 @@ def stop_agent(tmp_path, monkeypatch):
     """Returns a function that stops an agent before its notification is sent."""
     monkeypatch.setenv("SENTINEL_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("SENTINEL_RUNTIME_DIR", str(tmp_path / "rings"))
-    database = tmp_path / "home" / "runs" / "live" / "sentinel.db"
+    database = tmp_path / "rings" / "live" / "state" / "sentinel.db"
 
     def queued():
         with (
