@@ -10,11 +10,13 @@ an error with SENTINEL_REQUIRE_STACK=1 only: without that, its tests are skipped
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -49,6 +51,8 @@ UPDATE_SECONDS, DOWNLOAD_SECONDS = 180.0, 900.0
 POLICY = Path("/usr/sbin/policy-rc.d")
 """Asked by Debian whether a package may start its services: 101 means no."""
 POLICY_MARK = "# of sentinel: scripts/system_programs.py"
+_signals: list[int] = []
+"""Signals that ask this process to end."""
 
 
 def main() -> None:
@@ -126,21 +130,33 @@ def services_stopped(prefix: tuple[str, ...]) -> Iterator[None]:
         yield
         return
     script = f"printf '#!/bin/sh\\n{POLICY_MARK}\\nexit 101\\n' >{POLICY} && chmod 755 {POLICY}"
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    # An exception in a handler may leave a lock of `subprocess` held, so `run` raises it.
+    signal.signal(signal.SIGTERM, lambda number, _: _signals.append(number))
     try:
         run(*prefix, "sh", "-c", script)
         yield
     finally:
+        _signals.clear()
         run(*prefix, "rm", "-f", str(POLICY))
 
 
 def run(*command: str, seconds: float | None = None) -> bool:
-    """Run a command without input; whether it succeeded within that time."""
+    """Run a command without input; whether it succeeded within that time.
+
+    SIGTERM to this process kills the command, and raises SystemExit.
+    """
     try:
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, check=False, timeout=seconds)
-    except (OSError, subprocess.TimeoutExpired):
+        child = subprocess.Popen(command, stdin=subprocess.DEVNULL)
+    except OSError:
         return False
-    return done.returncode == 0
+    end = math.inf if seconds is None else time.monotonic() + seconds
+    while child.poll() is None:
+        if _signals or time.monotonic() > end:
+            child.kill()
+        time.sleep(0.02)
+    if _signals:
+        sys.exit(128 + _signals[0])
+    return child.returncode == 0
 
 
 if __name__ == "__main__":
