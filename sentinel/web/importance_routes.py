@@ -106,7 +106,7 @@ class ImportanceJobs:
                     job.process.stdin.close()
                 for line in job.process.stdout:
                     job.answer = _state(parse_object(line))
-        except Exception as error:
+        except (OSError, ValueError) as error:
             log.warning("The importance of settings is not worked out: %s", error)
         if job.answer["state"] == "running":
             text = "The process ended without an answer: it took too long or too much memory."
