@@ -158,23 +158,11 @@ def _table(title: str, names: Sequence[str], rows: Iterator[Sequence[Any]]) -> T
 def _run_rows(runs: Sequence[dict[str, Any]]) -> Iterator[Sequence[Any]]:
     from rich.text import Text
 
-    from sentinel.model.quantity_text import format_duration
-    from sentinel.report.markdown import case_count_text
+    from sentinel.report.markdown import run_rows
 
-    def texts(values: Sequence[Any]) -> list[Text]:
-        return [Text(_clean(str(value)) if value not in {None, ""} else "-") for value in values]
-
-    yield ["Health", *(Text(run["health"], _STYLES.get(run["health"], "")) for run in runs)]
-    yield ["State", *texts([run["state"] for run in runs])]
-    yield ["Last step", *texts([run["step"] for run in runs])]
-    if any(run["seconds"] for run in runs):
-        times = [run["seconds"] for run in runs]
-        yield ["Duration", *texts([each and format_duration(each) for each in times])]
-    if any(run["cases"] for run in runs):
-        yield ["Cases", *texts([case_count_text(run) for run in runs])]
-    for name in ("host", "framework", "algorithm", "model", "note"):
-        if any(run[name] for run in runs):
-            yield [name.capitalize(), *texts([run[name] for run in runs])]
+    for name, texts in run_rows(runs):
+        styles = _STYLES if name == "Health" else {}
+        yield [name, *(Text(_clean(text), styles.get(text, "")) for text in texts)]
 
 
 def _metric_row(metric: dict[str, Any]) -> Sequence[Any]:
