@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from sentinel.insight.result import Result
 from sentinel.insight.run_collection import Statistic, collect_runs
+from sentinel.model.json_safe import JsonObject
 from sentinel.signals.catalogue import better_value
 from sentinel.store.run_settings import Setting, SettingTable, flat_settings, tabulate
 
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
     from sentinel.insight.bootstrap_forest import Array, ForestResult
 
 Failed = Literal["drop", "worst"]
-JsonObject = dict[str, Any]
-
 MIN_RUNS = 10
 """With fewer runs of different settings, no forest is fitted."""
 MIN_CORRELATED_RUNS = 5

@@ -5,13 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
+from sentinel.model.json_safe import JsonObject
 from sentinel.store.artifact import ArtifactError, list_artifacts, load_artifact, shown_data
 
 log = logging.getLogger(__name__)
-
-JsonObject = dict[str, Any]
 
 
 def compared_results(names: Sequence[str], directories: Sequence[Path | None]) -> JsonObject | None:

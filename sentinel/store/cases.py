@@ -13,13 +13,12 @@ from sentinel.model.diagnosis import Diagnosis
 from sentinel.model.evidence_text import label_of
 from sentinel.model.finding import Severity
 from sentinel.model.incident import Incident, Resolution
+from sentinel.model.json_safe import JsonObject
 from sentinel.model.message import MAX_FACTS, Message, build_message
 from sentinel.model.notification import Notification, NotificationReason
 from sentinel.model.record import WHOLE_RUN
 from sentinel.store import notification_codec
 from sentinel.store.storage_monitor import DamagedContentError
-
-JsonObject = dict[str, Any]
 
 _CASES_SQL = """
 select case_history.state, case_history.body, notification, detector, resolved_time

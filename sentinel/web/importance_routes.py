@@ -19,7 +19,7 @@ from starlette.responses import Response
 
 from sentinel.insight.importance_worker import start_worker
 from sentinel.insight.run_collection import STATISTICS
-from sentinel.model.json_safe import parse_object
+from sentinel.model.json_safe import JsonObject, parse_object
 from sentinel.web.responses import json_response
 from sentinel.web.suppression_api import RequestError
 
@@ -33,8 +33,6 @@ KEPT_SECONDS = 120.0
 UNWATCHED_SECONDS = 30.0
 """Nobody asked for so long: the process ends."""
 _MAX_TEXT_CHARS = 200
-
-JsonObject = dict[str, Any]
 
 
 @dataclass(eq=False)

@@ -25,6 +25,7 @@ from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 from starlette.types import Receive, Scope, Send
 
+from sentinel.model.json_safe import JsonObject
 from sentinel.notify.report_process import ReportError, build_report, report_file_name
 from sentinel.store.artifact import (
     ArtifactError,
@@ -63,7 +64,6 @@ LAYERS_CHECK_SECONDS = 5.0
 MAX_READS_PER_RUN = 3
 """Threads that read one run at a time: the first reading of a long one takes seconds."""
 
-JsonObject = dict[str, Any]
 Read = TypeVar("Read")
 
 
