@@ -123,7 +123,7 @@ def _tables(comparison: dict[str, Any]) -> Iterator[Table | str]:
 def _insight_lines(
     insight: dict[str, Any] | None, directories: Sequence[Path | None], names: Sequence[str]
 ) -> Iterator[str]:
-    """What the newest result of each kind says, a line for each run that has any."""
+    """The text of the newest result of each kind, a line for each run that has any."""
     from sentinel.store.artifact import ArtifactError, load_artifact
     from sentinel.store.result_text import result_text
 
@@ -137,8 +137,8 @@ def _insight_lines(
             except ArtifactError:
                 continue
             texts.append(result_text(kind, data))
-        if said := " ".join(filter(None, texts)):
-            yield _clean(f"{name}: {said}")
+        if text := " ".join(filter(None, texts)):
+            yield _clean(f"{name}: {text}")
 
 
 def _table(title: str, names: Sequence[str], rows: Iterator[Sequence[Any]]) -> Table:

@@ -2,8 +2,8 @@
 
 A random forest predicts the outcome from the settings. A setting matters as far as the forest
 errs more on held-out runs once the setting is permuted (Breiman 2001); intervals come from
-bootstrap samples of the runs, see `bootstrap_forest`. The rank correlation (Spearman) says in which
-direction. The engine is scikit-learn, of the extra `insight`.
+bootstrap samples of the runs, see `bootstrap_forest`. The rank correlation (Spearman) shows in
+which direction. The engine is scikit-learn, of the extra `insight`.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ CORRELATION_SAMPLES = 1000
 FEW_RUNS_PER_SETTING = 3
 CLIP_SPREADS, FAR_SPREADS = 1.5, 3.0
 """Interquartile ranges outside the quartiles (Tukey's fences): outcomes beyond the first count as
-if they were there, and the note tells of those beyond the second."""
+if they were there, and the note names those beyond the second."""
 TIED = 0.9
-"""Rank correlation from which two settings cannot be told apart reliably."""
+"""Rank correlation from which two settings cannot be distinguished reliably."""
 MAX_OUTCOME = 1e100
 """A larger outcome counts as infinite: its square would be."""
 _QUANTILES = (0.025, 0.975)
@@ -57,7 +57,7 @@ class Importance(Result):
     variance on held-out runs that the forest explains: r2, low, high. Importance, score and curves
     are None or empty with fewer than `MIN_RUNS` different runs. `constant` are settings that are
     equal in all runs. `table` has the columns (run, settings, outcome) and rows of the runs. `note`
-    says in sentences what limits the result.
+    states in sentences what limits the result.
     """
 
     outcome: str
@@ -241,7 +241,7 @@ def _fit(
     if count < MIN_RUNS:
         notes.insert(
             0,
-            f"{_count(count, 'run')} with different settings are too few to say which setting "
+            f"{_count(count, 'run')} with different settings are too few to show which setting "
             f"matters: at least {MIN_RUNS} are needed. Only rank correlations of "
             "settings with numbers are shown.",
         )

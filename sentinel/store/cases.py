@@ -151,8 +151,8 @@ def case_with_message(notification: Notification, now: float | None) -> JsonObje
     """A case as the page shows it: `case_to_dict`, its state and the text of its notification.
 
     Further keys: state (`firing` or `resolved`), resolved_time, detector (the first one), ranks
-    (those that it names), and message, see `build_message`, which gets `now`; its subject says of
-    which step its values are.
+    (those that it names), and message, see `build_message`, which gets `now`; its subject names the
+    step of which its values are.
     """
     is_resolved = notification.reason is NotificationReason.RESOLVED
     # As it opened, since "escalated" and "updated" describe a message and not the case; and who

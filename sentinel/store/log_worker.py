@@ -75,7 +75,7 @@ def main() -> None:
         resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
     mode, jobs = sys.argv[1:]
     if mode != "follow":
-        # Nobody waits for these.
+        # No process waits for these.
         os.nice(_NICENESS)
     settings = load_replay_settings()
     for job in (ImportJob(*fields) for fields in json.loads(jobs)):

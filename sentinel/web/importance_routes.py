@@ -31,7 +31,7 @@ MAX_KEPT = 8
 KEPT_SECONDS = 120.0
 """After that the runs are read again: they go on."""
 UNWATCHED_SECONDS = 30.0
-"""Nobody asked for so long: the process ends."""
+"""Seconds without a request after which the process ends."""
 _MAX_TEXT_CHARS = 200
 
 
@@ -83,7 +83,7 @@ class ImportanceJobs:
                 _end(job)
 
     def _drop(self, now: float) -> None:
-        """Forget old answers, and end what nobody waits for."""
+        """Forget old answers, and end processes whose answer is not requested any more."""
         for key, job in [*self._jobs.items()]:
             is_old = job.ended_at is not None and now - job.ended_at > KEPT_SECONDS
             if is_old or (job.ended_at is None and now - job.asked_at > UNWATCHED_SECONDS):

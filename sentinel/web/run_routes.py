@@ -68,7 +68,7 @@ Read = TypeVar("Read")
 
 
 def ignore(_: Exception) -> None:
-    """For a view whose errors concern nobody else."""
+    """For a view whose errors affect no other."""
 
 
 @dataclass(eq=False)
