@@ -106,10 +106,11 @@ class ImportanceJobs:
                     job.answer = _state(parse_object(line))
         except (OSError, ValueError) as error:
             log.warning("The importance of settings is not worked out: %s", error)
-        if job.answer["state"] == "running":
-            text = "The process ended without an answer: it took too long or too much memory."
-            job.answer = {"state": "failed", "error": text}
-        job.ended_at = self._clock()
+        finally:
+            if job.answer["state"] == "running":
+                text = "The process ended without an answer: it took too long or too much memory."
+                job.answer = {"state": "failed", "error": text}
+            job.ended_at = self._clock()
 
 
 def _state(message: JsonObject) -> JsonObject:
