@@ -15,7 +15,6 @@ from sentinel.aggregate.rank_membership import RankMembership
 from sentinel.aggregate.steps import (
     EVENTS_IN_ORDER,
     MAX_PENDING_STEPS,
-    ClosedSteps,
     StepKey,
     Steps,
     step_key,
@@ -83,11 +82,6 @@ class Aligner:
     def pending_steps(self) -> Mapping[StepKey, PendingStep]:
         """The steps that wait for ranks."""
         return self.steps.pending
-
-    @property
-    def closed_steps(self) -> ClosedSteps:
-        """The steps that are closed."""
-        return self.steps.closed
 
     @property
     def max_step_index(self) -> float:

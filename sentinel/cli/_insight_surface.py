@@ -202,7 +202,7 @@ def compute_surface(
     from sentinel.insight.saved_weights import CheckpointError, open_weights
     from sentinel.insight.surface_error import SurfaceError
 
-    # A folder of a model says how to build it; anything else names a function that does.
+    # A folder of a model states how to build it; anything else names a function that does.
     folder = Path(request.model) if request.model and Path(request.model).is_dir() else None
     build = import_function(request.model) if request.model and folder is None else None
     given = import_function(request.loss) if request.loss else None

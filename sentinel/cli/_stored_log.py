@@ -33,7 +33,7 @@ def find_database(argument: Path) -> Path | None:
 class StoredLog:
     """Iterates over the records in the database of a run; raises ValueError if it is unusable.
 
-    `notice` says if older steps are stored as means. It is known after the iteration.
+    `notice` states if older steps are stored as means. It is known after the iteration.
     """
 
     path: Path

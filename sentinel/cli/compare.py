@@ -123,7 +123,7 @@ def _tables(comparison: dict[str, Any]) -> Iterator[Table | str]:
 def _insight_lines(
     insight: dict[str, Any] | None, directories: Sequence[Path | None], names: Sequence[str]
 ) -> Iterator[str]:
-    """What the newest result of each kind says, a line for each run that has any."""
+    """The text of the newest result of each kind, a line for each run that has any."""
     from sentinel.store.artifact import ArtifactError, load_artifact
     from sentinel.store.result_text import result_text
 
@@ -137,8 +137,8 @@ def _insight_lines(
             except ArtifactError:
                 continue
             texts.append(result_text(kind, data))
-        if said := " ".join(filter(None, texts)):
-            yield _clean(f"{name}: {said}")
+        if text := " ".join(filter(None, texts)):
+            yield _clean(f"{name}: {text}")
 
 
 def _table(title: str, names: Sequence[str], rows: Iterator[Sequence[Any]]) -> Table:
@@ -158,23 +158,11 @@ def _table(title: str, names: Sequence[str], rows: Iterator[Sequence[Any]]) -> T
 def _run_rows(runs: Sequence[dict[str, Any]]) -> Iterator[Sequence[Any]]:
     from rich.text import Text
 
-    from sentinel.model.quantity_text import format_duration
-    from sentinel.report.markdown import case_count_text
+    from sentinel.report.markdown import run_rows
 
-    def texts(values: Sequence[Any]) -> list[Text]:
-        return [Text(_clean(str(value)) if value not in {None, ""} else "-") for value in values]
-
-    yield ["Health", *(Text(run["health"], _STYLES.get(run["health"], "")) for run in runs)]
-    yield ["State", *texts([run["state"] for run in runs])]
-    yield ["Last step", *texts([run["step"] for run in runs])]
-    if any(run["seconds"] for run in runs):
-        times = [run["seconds"] for run in runs]
-        yield ["Duration", *texts([each and format_duration(each) for each in times])]
-    if any(run["cases"] for run in runs):
-        yield ["Cases", *texts([case_count_text(run) for run in runs])]
-    for name in ("host", "framework", "algorithm", "model", "note"):
-        if any(run[name] for run in runs):
-            yield [name.capitalize(), *texts([run[name] for run in runs])]
+    for name, texts in run_rows(runs):
+        styles = _STYLES if name == "Health" else {}
+        yield [name, *(Text(_clean(text), styles.get(text, "")) for text in texts)]
 
 
 def _metric_row(metric: dict[str, Any]) -> Sequence[Any]:

@@ -75,7 +75,7 @@ def importance(  # noqa: PLR0913, PLR0917 - the options of the command
 ) -> None:
     """Show which settings explain an outcome over many runs.
 
-    A random forest predicts the outcome from the settings. Its importance says how much worse it
+    A random forest predicts the outcome from the settings. Its importance is how much worse it
     does on runs that it has not seen once the setting is shuffled, as a share of the variance of
     the outcome; the correlation is that of ranks.
 

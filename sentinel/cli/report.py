@@ -65,7 +65,7 @@ def report(  # noqa: PLR0913, PLR0917 - the options of the command
 ) -> None:
     """Write the report of a run as one HTML file that needs no server and no network.
 
-    It says whether the run was healthy, or what went wrong, when, why and what to do, and holds its
+    It states whether the run was healthy, or what went wrong, when, why and what to do, and has its
     timeline, cases, curves, samples and settings. Several runs are compared. The default file is
     report.html, or report.png; Markdown and JSON go to standard output. A figure is written as PDF,
     or as SVG or PNG by the suffix of the file.

@@ -264,8 +264,9 @@ def _format_run(run: dict[str, Any]) -> Iterator[str]:
 def _run_lines(run: dict[str, Any]) -> Iterator[str]:
     """The lines about a run, unescaped."""
     from sentinel.agent.config_alert import ignored_text
-    from sentinel.doctor.node_status import format_ranks, node_lines, report_lines
+    from sentinel.doctor.node_status import node_lines, report_lines
     from sentinel.doctor.nodes import problem_lines
+    from sentinel.model.number_ranges import ranges_text
 
     if run["state"] == UNREACHABLE:
         yield f"{run['run']}: {run['error']}; {run['remedy']}"
@@ -290,7 +291,7 @@ def _run_lines(run: dict[str, Any]) -> Iterator[str]:
     if run["coverage"]:
         yield f"  {run['coverage']}"
     for integration, patch_status, ranks in failed_patches(run["patches"]):
-        rank_text = f"rank{'s' if len(ranks) > 1 else ''} {format_ranks(ranks)}"
+        rank_text = f"rank{'s' if len(ranks) > 1 else ''} {ranges_text(ranks)}"
         yield f"  patch of {integration} is {patch_status} ({rank_text})"
 
 
@@ -351,9 +352,9 @@ def _case_lines(case: dict[str, Any], incidents: list[dict[str, Any]]) -> Iterat
     yield from (f"  Also: {text}" for text in message["also"])
     yield from (f"  {note}" for note in message["notes"])
     if case["ranks"]:
-        from sentinel.doctor.node_status import format_ranks
+        from sentinel.model.number_ranges import ranges_text
 
-        yield f"  Ranks: {format_ranks(case['ranks'])}"
+        yield f"  Ranks: {ranges_text(case['ranks'])}"
     members = [incident for incident in incidents if incident["case"] == case["name"]]
     detectors = (f"{each['detector']}{format_incident_notes(each)}" for each in members)
     count = len(case["incidents"]) - len(members)

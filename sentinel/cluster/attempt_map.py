@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from sentinel.stats.number_ranges import format_ranges, parse_ranges
+from sentinel.model.number_ranges import format_ranges, parse_ranges
 
 MAX_ATTEMPTS_KEPT = 32
 """Limit of stored attempts of the run, and of each node; the newest are kept."""

@@ -11,8 +11,8 @@ from sentinel.cluster.heartbeats import NodeHeartbeat, merge_heartbeats
 from sentinel.cluster.member import Member
 from sentinel.cluster.membership import ABANDON_AFTER_SECONDS, Membership
 from sentinel.cluster.node_hardware import NodeHardware
+from sentinel.model.number_ranges import format_ranges
 from sentinel.model.record import WHOLE_RUN, Event, Record
-from sentinel.stats.number_ranges import format_ranges
 
 
 @dataclass

@@ -59,11 +59,11 @@ MAX_PENDING_JOINS = 64
 """Slots that are taken and have no hello yet."""
 MAX_EMPTY_POLLS = 100
 """Polls of a slot without a hello, after which it is ignored."""
-STRANGER_CHECK_SECONDS = 5.0
-"""Interval at which keys and connections of strangers are counted. One that is there at two checks
+FOREIGN_CHECK_SECONDS = 5.0
+"""Interval at which foreign keys and connections are counted. One that is there at two checks
 counts, since an agent that connects has no session yet."""
 MAX_FOREIGN_KEYS = MAX_FOREIGN_CONNECTIONS = 1000
-"""Keys and connections of strangers above which the store is closed and opened again: torch neither
+"""Foreign keys and connections above which the store is closed and opened again: torch neither
 removes nor closes one of them."""
 MAX_STORE_BYTES, MAX_STORE_BYTES_PER_NODE = 96 << 20, 1 << 20
 """Memory of the store. Above half of it the store is closed and opened again; a connection whose
@@ -75,7 +75,7 @@ MAX_RECEIVED_BYTES = 64 << 20
 
 
 class StoreFloodedError(MessageStoreError):
-    """Strangers fill the store, and only closing it ends that."""
+    """Foreign data fill the store, and only closing it ends that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,15 +121,15 @@ class ClusterServer:
     """Slots of accepted nodes whose mailbox may be filled: the last message is acknowledged."""
     _pending_joins: dict[int, int] = field(default_factory=dict)
     _sessions: set[int] = field(default_factory=set)
-    """Slots of nodes that said hello and are not dropped."""
+    """Slots of nodes that sent a hello and are not dropped."""
     _first_slot: int = 0
     """The last slot before this store."""
     _taken_slots: int = 0
     """The last slot that a node has taken, whose hello may not be read yet."""
     _removed_slots: int = 0
-    _strangers: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """By reason, how many strangers there were at the last check, and how many are counted."""
-    _strangers_checked_at: float = 0.0
+    _foreign: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """By reason, how many foreign items there were at the last check, and how many are counted."""
+    _foreign_checked_at: float = 0.0
     _max_store_bytes: int = 0
     _flood: str = ""
     _flooded_at: float = -inf
@@ -187,7 +187,7 @@ class ClusterServer:
 
     @property
     def flood(self) -> str:
-        """How strangers fill the store, as a sentence; "" if none do, or have lately."""
+        """How foreign data fill the store, as a sentence; "" if none do, or have lately."""
         return self._flood if time.monotonic() - self._flooded_at < FLOOD_SECONDS else ""
 
     def _run(self) -> None:
@@ -227,11 +227,11 @@ class ClusterServer:
             self._sessions.clear()
             self._first_slot = self._taken_slots = self._last_slot
             self._removed_slots = 0
-            self._strangers, self._max_store_bytes = {}, 0
+            self._foreign, self._max_store_bytes = {}, 0
             self._limit_memory(store)
             while not self._stop.wait(POLL_INTERVAL_SECONDS):
                 self._poll_store(store)
-                self._count_strangers(store, port)
+                self._count_foreign(store, port)
                 self._check_size(store)
             self._send_acks(store)
             time.sleep(max(0.0, self._last_ack_at + FINAL_ACK_SECONDS - time.monotonic()))
@@ -324,27 +324,27 @@ class ClusterServer:
             self._sessions.add(slot)
             self._hellos.append(Hello(slot, node_info))
 
-    def _count_strangers(self, store: MessageStore, port: int) -> None:
+    def _count_foreign(self, store: MessageStore, port: int) -> None:
         """Count keys and connections that belong to no agent."""
         now = time.monotonic()
-        if now - self._strangers_checked_at < STRANGER_CHECK_SECONDS:
+        if now - self._foreign_checked_at < FOREIGN_CHECK_SECONDS:
             return
-        self._strangers_checked_at = now
+        self._foreign_checked_at = now
         # Our own connection is none of a node.
         connections = count_accepted_connections(port) - 1 - len(self._sessions)
-        self._count_refused_strangers("foreign_key", self._foreign_key_count(store))
-        before, _ = self._strangers.get("foreign_connection", (0, 0))
-        self._count_refused_strangers("foreign_connection", connections)
+        self._count_refused("foreign_key", self._foreign_key_count(store))
+        before, _ = self._foreign.get("foreign_connection", (0, 0))
+        self._count_refused("foreign_connection", connections)
         # Nodes of a large job that connect at once are none at the next check.
         if min(before, connections) > MAX_FOREIGN_CONNECTIONS:
             raise StoreFloodedError(f"It had {connections:,} connections of no agent.")
 
-    def _count_refused_strangers(self, reason: str, number: int) -> None:
-        previous, counted = self._strangers.get(reason, (0, 0))
+    def _count_refused(self, reason: str, number: int) -> None:
+        previous, counted = self._foreign.get(reason, (0, 0))
         new = max(0, min(previous, number) - counted)
         if new:
             count_refused(self.counters, reason, new)
-        self._strangers[reason] = number, counted + new
+        self._foreign[reason] = number, counted + new
 
     def _foreign_key_count(self, store: MessageStore) -> int:
         slots = self._taken_slots - self._first_slot - self._removed_slots
@@ -352,12 +352,12 @@ class ClusterServer:
         return store.count_keys() - 2 - len(slot_keys(0)) * max(0, slots)
 
     def _check_size(self, store: MessageStore) -> None:
-        """Raise StoreFloodedError if strangers fill the store."""
+        """Raise StoreFloodedError if foreign data fill the store."""
         self._limit_memory(store)
         count, size = self._foreign_key_count(store), store.memory_bytes
         if count <= MAX_FOREIGN_KEYS and size <= self._max_store_bytes // 2:
             return
-        _, counted = self._strangers.get("foreign_key", (0, 0))
+        _, counted = self._foreign.get("foreign_key", (0, 0))
         if count > counted:
             count_refused(self.counters, "foreign_key", count - counted)
         raise StoreFloodedError(f"It had {count:,} keys of no agent.")

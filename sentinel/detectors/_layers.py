@@ -142,3 +142,21 @@ def depth_correlation(values: Sequence[float]) -> float:
     squares = sum((value - mean) ** 2 for value in values)
     positions = count * (count * count - 1) / 12.0
     return products / sqrt(squares * positions) if squares > 0.0 else 0.0
+
+
+def high_by_depth(logs: Mapping[str, float], margin: float, least: float = -inf) -> dict[str, str]:
+    """Layers that are high by depth, each with the lowest of its kind.
+
+    In their kind the values fall with depth, by `margin` or more from the highest to the lowest.
+    High are those `margin` above the lowest, and not below `least`.
+    """
+    high: dict[str, str] = {}
+    for layers in by_kind(logs).values():
+        values = [logs[layer] for layer in layers]
+        lowest = min(values)
+        is_wide = len(values) >= MIN_LAYERS_OF_KIND and max(values) >= lowest + margin
+        if is_wide and depth_correlation(values) <= -MIN_CORRELATION:
+            end = layers[values.index(lowest)]
+            bound = max(lowest + margin, least)
+            high |= {layer: end for layer in layers if logs[layer] >= bound}
+    return high

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from sentinel.stats.number_ranges import format_ranges
+from sentinel.model.number_ranges import ranges_text
 
 CRASHES: Mapping[str, str] = {
     "SIGSEGV": "segmentation fault",
@@ -27,7 +27,7 @@ def format_ranks(ranks: list[int]) -> str:
     >>> format_ranks([3]), format_ranks([0, 1, 2, 5])
     ('Rank 3', 'Ranks 0-2, 5')
     """
-    return f"{'Rank' if len(ranks) == 1 else 'Ranks'} {', '.join(format_ranges(ranks))}"
+    return f"{'Rank' if len(ranks) == 1 else 'Ranks'} {ranges_text(ranks)}"
 
 
 def followers_text(attributes: Mapping[str, str], running: int) -> str:

@@ -40,7 +40,6 @@ DISK_NAMES = {
     "disk_free_state": "The disk of sentinel's state directory",
 }
 SAVES_TO_LEARN = 3
-GIB = 2.0**30
 
 
 @dataclass

@@ -101,15 +101,15 @@ class EntropyCollapse:
         self._low.update(record.step, holds=left < half_way)
         if not departure.is_off_course and left >= self.share:
             return self._cleared(baseline, fall)
-        return self._finding(left, fall, baselines.reward_gain)
+        return self._finding(left, baselines.reward_gain)
 
     def _cleared(self, baseline: Baseline, fall: Direction) -> Clear:
         if baseline.count % THRESHOLD_RENEWAL == 0 or self._threshold is None:
             least = self.share * self._departure.first_level
             self._threshold = max(baseline.threshold(fall, self.sure) or 0.0, least)
-        return Clear(fall.evidence, self._threshold)
+        return Clear(self._threshold)
 
-    def _finding(self, left: float, fall: Direction, gain: RewardGain) -> Finding:
+    def _finding(self, left: float, gain: RewardGain) -> Finding:
         departure = self._departure
         is_unrewarded, level = departure.is_unrewarded(gain), departure.current_level
         is_dead = is_unrewarded and level < self.nothing
@@ -129,6 +129,5 @@ class EntropyCollapse:
             severity=severity if is_unrewarded or is_deep else None,
             onset_step=onset if low is None or onset is None else min(onset, low),
             onset_range=onset_range,
-            evidence_nats=fall.evidence,
             threshold=self._threshold,
         )

@@ -187,7 +187,7 @@ class GradExplosion:
             return self._single_finding(norm, level, record)
         if level is None or norm == 0.0:
             return None
-        return Clear(threshold=self.single_ratio * level)
+        return Clear(self.single_ratio * level)
 
     def _update_early(self, norm: float, highest_loss: float, record: Record) -> None:
         """Compare one of the first norms, and its loss, with all before."""

@@ -160,7 +160,7 @@ class KlBlowup:
         if baseline.count % THRESHOLD_RENEWAL == 0 or self._threshold is None:
             predicted = baseline.threshold(rise, self.sure)
             self._threshold = None if predicted is None else min(predicted, self._bound)
-        return Clear(rise.evidence, self._threshold)
+        return Clear(self._threshold)
 
     def _finding(
         self, baseline: Baseline, rise: Direction, kind: KlKind, unit: float, gain: RewardGain
@@ -190,7 +190,6 @@ class KlBlowup:
             severity=Severity.CRITICAL if is_severe else severity,
             onset_step=rise.onset if self._is_shifted else self._over_limit.step,
             onset_range=rise.onset_range if self._is_shifted else None,
-            evidence_nats=rise.evidence,
             threshold=self._threshold,
         )
 

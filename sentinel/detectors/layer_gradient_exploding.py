@@ -37,11 +37,8 @@ from typing import ClassVar
 
 from sentinel.detectors._layers import (
     COUNT,
-    MIN_CORRELATION,
-    MIN_LAYERS_OF_KIND,
-    by_kind,
-    depth_correlation,
     extended_streaks,
+    high_by_depth,
     measured,
     same_holds_for,
 )
@@ -93,7 +90,8 @@ class LayerGradientExploding:
         logs = {layer: log(norm) for layer, norm in norms.items() if norm > 0.0}
         if len(logs) < MIN_LAYERS:
             return None
-        risen, deep = self._risen_layers(logs), _deep_layers(logs, log(self.depth_ratio))
+        least = max(logs.values()) - log(DOMINANCE)
+        risen, deep = self._risen_layers(logs), high_by_depth(logs, log(self.depth_ratio), least)
         high = [layer for layer in logs if layer in risen or layer in deep]
         self._high = extended_streaks(self._high, high, record.step)
         self._levels.add({layer: x for layer, x in logs.items() if layer not in self._high})
@@ -143,18 +141,3 @@ class LayerGradientExploding:
             },
             onset_step=onset,
         )
-
-
-def _deep_layers(logs: dict[str, float], margin: float) -> dict[str, str]:
-    """The layers that are high by depth, each with the lowest of its kind."""
-    deep: dict[str, str] = {}
-    least = max(logs.values()) - log(DOMINANCE)
-    for layers in by_kind(logs).values():
-        values = [logs[layer] for layer in layers]
-        lowest = min(values)
-        is_wide = len(values) >= MIN_LAYERS_OF_KIND and max(values) >= lowest + margin
-        if is_wide and depth_correlation(values) <= -MIN_CORRELATION:
-            end = layers[values.index(lowest)]
-            bound = max(lowest + margin, least)
-            deep |= {layer: end for layer in layers if logs[layer] >= bound}
-    return deep

@@ -33,11 +33,8 @@ from typing import ClassVar
 
 from sentinel.detectors._layers import (
     COUNT,
-    MIN_CORRELATION,
-    MIN_LAYERS_OF_KIND,
-    by_kind,
-    depth_correlation,
     extended_streaks,
+    high_by_depth,
     measured,
     same_holds_for,
 )
@@ -79,7 +76,8 @@ class LayerGradientVanishing:
         logs = {layer: log(norm) for layer, norm in norms.items() if norm > 0.0}
         if len(logs) < MIN_LAYERS:
             return None
-        fallen, deep = self._fallen_layers(logs), _deep_layers(logs, log(self.share))
+        fallen = self._fallen_layers(logs)
+        deep = high_by_depth({layer: -x for layer, x in logs.items()}, -log(self.share))
         low = [layer for layer in logs if layer in fallen or layer in deep]
         self._low = extended_streaks(self._low, low, record.step)
         self._levels.add({layer: x for layer, x in logs.items() if layer not in self._low})
@@ -121,16 +119,3 @@ class LayerGradientVanishing:
             },
             onset_step=onset,
         )
-
-
-def _deep_layers(logs: dict[str, float], margin: float) -> dict[str, str]:
-    """The layers that are low by depth, each with the highest of its kind."""
-    deep: dict[str, str] = {}
-    for layers in by_kind(logs).values():
-        values = [logs[layer] for layer in layers]
-        highest = max(values)
-        is_wide = len(values) >= MIN_LAYERS_OF_KIND and min(values) <= highest + margin
-        if is_wide and depth_correlation(values) >= MIN_CORRELATION:
-            top = layers[values.index(highest)]
-            deep |= {layer: top for layer in layers if logs[layer] <= highest + margin}
-    return deep

@@ -220,7 +220,7 @@ class LayerUpdateRatio:
 
 
 def _level(ratios: Mapping[str, float]) -> float:
-    """The ratio of half of the layers or more; 0 if there are too few to tell."""
+    """The ratio of half of the layers or more; 0 if there are too few."""
     if len(ratios) >= MIN_LAYERS:
         return median(ratios.values())
     lowest = min(ratios.values())

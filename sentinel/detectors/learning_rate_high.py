@@ -15,7 +15,7 @@ Formula
     Finding  = far, collapse, swinging or flat, in a run without a reward that has not learnt; it
                ends once the run has learnt, or the rate is lower and the level has fallen by a
                quarter since it was found
-    signed   = a loss that was negative has no lowest value, and shares of it say nothing. It is
+    signed   = a loss that was negative has no lowest value, and shares of it mean nothing. It is
                flat unless it has fallen by its spread, it has learnt once its level is four spreads
                below that of the first 16 losses, and it ends once its level is one spread lower
                than when it was found

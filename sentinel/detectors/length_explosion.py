@@ -137,7 +137,7 @@ class LengthExplosion:
             if threshold is not None:
                 threshold = max(threshold, self._bound(baseline.expected(rise) or 0.0))
             self._threshold = min(threshold or inf, self.factor * shift.first_level)
-        return Clear(rise.evidence, self._threshold)
+        return Clear(self._threshold)
 
     def _finding(
         self, record: Record, expected: float, rise: Direction, *, is_recent: bool
@@ -167,7 +167,6 @@ class LengthExplosion:
             severity=Severity.WARNING if is_unrewarded or is_runaway else None,
             onset_step=onset,
             onset_range=rise.onset_range if is_recent else None,
-            evidence_nats=rise.evidence,
             threshold=self._threshold,
         )
 

@@ -173,7 +173,7 @@ class LossSpike:
         if jump <= 0.0:
             band.add(size)
             self._jumps.append((step, 0.0, 0.0))
-            return Clear(threshold=self._threshold)
+            return Clear(self._threshold)
         sigma = max(band.sigma, MIN_LOSS_SIGMA)
         band.add(min(size, usual + CLIP_SIGMAS * sigma))
         self._jumps.append((step, jump if jump > self.sigmas * sigma else 0.0, loss))
@@ -181,7 +181,7 @@ class LossSpike:
         severity = None if is_joint or self._is_repeated_jump(log(self.loud)) else Severity.INFO
         is_large = jump > max(log(self.alone), self.alone_sigmas * sigma)
         if severity and not is_large and not self._is_repeated_jump(log(self.together)):
-            return Clear(threshold=self._threshold)
+            return Clear(self._threshold)
         evidence = {
             "loss": loss,
             "usual_loss": exp(usual),

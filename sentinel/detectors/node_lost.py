@@ -35,8 +35,8 @@ from typing import ClassVar
 
 from sentinel.detectors._rank_ends import CRASHES, death_text, ranks_in
 from sentinel.model.finding import CLEAR, DetectorOutput, Finding, Scope, Severity
+from sentinel.model.number_ranges import format_ranges
 from sentinel.model.record import Record
-from sentinel.stats.number_ranges import format_ranges
 
 MAX_LISTED = 4
 """Maximum number of hosts and of rank ranges in a summary."""

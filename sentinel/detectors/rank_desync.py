@@ -50,8 +50,8 @@ from typing import ClassVar
 
 from sentinel.model.evidence_text import in_words
 from sentinel.model.finding import CLEAR, DetectorOutput, Finding, Scope, Severity
+from sentinel.model.number_ranges import ranges_text
 from sentinel.model.record import Event, RankMismatch, Record, Spread, host_key
-from sentinel.stats.number_ranges import format_ranges
 
 NORM, SCALE = "grad_norm", "loss_scale"
 SETTINGS = ("learning_rate", "entropy_coef")
@@ -284,7 +284,7 @@ def _has_one_value(mismatch: RankMismatch) -> bool:
 
 
 def _format_ranks(mismatch: RankMismatch) -> str:
-    return ", ".join(format_ranges(rank for rank, _ in mismatch.differing_ranks))
+    return ranges_text(rank for rank, _ in mismatch.differing_ranks)
 
 
 def _format_hosts(ranks: Sequence[int], attributes: Mapping[str, str]) -> str:

@@ -99,7 +99,6 @@ class RewardHacking:
                 [direction.onset for direction in (far, long) if direction.evidence]
                 or [record.step]
             ),
-            evidence_nats=min(far.evidence, long.evidence),
         )
 
     def _has_reward_gain(self, gain: RewardGain) -> bool:

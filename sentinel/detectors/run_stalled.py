@@ -49,9 +49,11 @@ from dataclasses import dataclass
 from math import inf
 from typing import ClassVar
 
+from sentinel.detectors._rank_ends import ranks_in
 from sentinel.detectors._unreported_ranks import unreported_ranks_text
 from sentinel.model.finding import CLEAR, Clear, DetectorOutput, Finding, Scope, Severity
-from sentinel.model.rank_stack import RankStack, find_odd_ranks, format_ranks, parse_stacks
+from sentinel.model.number_ranges import ranges_text
+from sentinel.model.rank_stack import RankStack, find_odd_ranks, parse_stacks
 from sentinel.model.record import Event, Record
 
 STACK_WAIT_SECONDS = 2.5
@@ -208,7 +210,7 @@ class RunStalled:
         self, record: Record, stacks: list[RankStack], inactive: float, limit: float
     ) -> Finding:
         values, attributes = record.values, record.attributes
-        behind = _parse_ranks(attributes.get("straggler_ranks", ""))
+        behind = tuple(ranks_in(attributes, "straggler_ranks"))
         suspension = SUSPENSIONS.get(attributes.get("blocked_by", ""), "")
         all_behind = "all_behind" in attributes
         is_alone = self._world_size == 1
@@ -238,7 +240,7 @@ class RunStalled:
                 **({"ranks_without_data": attributes["unreported_ranks"]} if unreported else {}),
                 **{
                     f"stack_of_rank{'s' if len(stack.ranks) > 1 else ''}_"
-                    f"{format_ranks(stack.ranks).replace(', ', ',')}": stack.format_frames()
+                    f"{ranges_text(stack.ranks).replace(', ', ',')}": stack.format_frames()
                     for stack in _odd_first(stacks, named)[:MAX_DESCRIBED_PLACES]
                 },
             },
@@ -257,10 +259,6 @@ class RunStalled:
         )
 
 
-def _parse_ranks(text: str) -> tuple[int, ...]:
-    return tuple(int(rank) for rank in text.split(",") if rank)
-
-
 def _odd_first(stacks: Sequence[RankStack], named: tuple[int, ...]) -> list[RankStack]:
     """The stacks of the named ranks first, then the others by the number of their ranks."""
     return sorted(stacks, key=lambda stack: (set(named).isdisjoint(stack.ranks), -len(stack.ranks)))
@@ -271,7 +269,7 @@ def _where_text(
 ) -> str:
     """The end of the summary: the ranks that block the run and where ranks are, if known."""
     verb = "is" if len(named) == 1 else "are"
-    subject = f"rank{'' if verb == 'is' else 's'} {format_ranks(named)} {verb}"
+    subject = f"rank{'' if verb == 'is' else 's'} {ranges_text(named)} {verb}"
     if suspension:
         return f": {'the process is' if is_alone else subject} {suspension}"
     shown = _odd_first(stacks, named)[:MAX_DESCRIBED_PLACES]

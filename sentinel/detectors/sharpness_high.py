@@ -62,11 +62,11 @@ class SharpnessHigh:
         self._recent.append((record.step, ratio))
         ratios = [value for _, value in self._recent]
         if len(ratios) < self.in_a_row or min(ratios) <= self.limit:
-            return Clear(threshold=self.limit)
+            return Clear(self.limit)
         half = len(ratios) // 2
         is_falling = sum(ratios[-half:]) < 0.5 * sum(ratios[:half])
         if half and is_falling:
-            return Clear(threshold=self.limit)
+            return Clear(self.limit)
         evidence = {
             "sharpness_ratio": ratio,
             "limit": self.limit,

@@ -9,7 +9,7 @@ Units
 
 Source
     The store of torch.distributed accepts every connection and every key. Who reaches its port can
-    fill it, with a token too: the token protects only what the messages say.
+    fill it, with a token too: the token protects only the content of messages.
 
 Defaults
     No settings. The limits belong to the head agent.

@@ -6,26 +6,18 @@ key there is no text.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from sentinel.metrics.cluster_families import head_address, is_follower, is_isolated
-from sentinel.stats.number_ranges import format_ranges
+from sentinel.model.number_ranges import ranges_text
+from sentinel.model.quantity_text import format_bytes, format_duration
 
 CLOCK_SKEW_TOLERANCE_SECONDS = 5.0
 """Smaller differences between clocks are not reported."""
 
 MAX_HEALTHY_NODES_LISTED = 8
 """Number of nodes up to which the healthy ones are listed too."""
-
-
-def format_ranks(ranks: Iterable[int]) -> str:
-    """Ranks as ranges.
-
-    >>> format_ranks([0, 1, 2, 3, 6, 8, 9]), format_ranks([])
-    ('0-3, 6, 8-9', '')
-    """
-    return ", ".join(format_ranges(ranks))
 
 
 def describe_head(state: Mapping[str, Any]) -> str:
@@ -42,7 +34,7 @@ def describe_head(state: Mapping[str, Any]) -> str:
     head = head_address(cluster)
     if cluster.get("connected"):
         return f"processed by the head at {head}"
-    waiting = f"{format_bytes(cluster.get('spooled_bytes', 0))} waiting to be sent"
+    waiting = f"{format_bytes(cluster.get('spooled_bytes', 0), digits=2)} waiting to be sent"
     if not head:
         return f"head not reached yet, {waiting}"
     silent = format_duration(cluster.get("silent_seconds", 0.0))
@@ -110,38 +102,17 @@ def format_clock_skew(node: Mapping[str, Any]) -> str:
     return f"{format_duration(abs(skew))} {'behind' if skew > 0 else 'ahead'}"
 
 
-def format_duration(seconds: float) -> str:
-    """A duration in seconds, minutes or hours.
-
-    >>> format_duration(12.3), format_duration(600), format_duration(7300.0)
-    ('12 s', '10 min', '2 h')
-    """
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 3600 else f"{seconds / 3600:.0f} h"
-
-
-def format_bytes(byte_count: float) -> str:
-    """A size in MB, or in kB if it is small.
-
-    >>> format_bytes(2_500_000), format_bytes(800)
-    ('2.5 MB', '1 kB')
-    """
-    return f"{byte_count / 1e6:.1f} MB" if byte_count >= 1e5 else f"{-(-byte_count // 1000):.0f} kB"
-
-
 def _is_healthy(node: Mapping[str, Any]) -> bool:
     return node.get("state") in {"up", "ended"} and not format_clock_skew(node)
 
 
 def _node_line(node: Mapping[str, Any]) -> str:
     ranks = node.get("ranks", [])
-    rank_text = (
-        f"rank{'s' if len(ranks) > 1 else ''} {format_ranks(ranks)}" if ranks else "no ranks"
-    )
+    rank_text = f"rank{'s' if len(ranks) > 1 else ''} {ranges_text(ranks)}" if ranks else "no ranks"
     parts = [rank_text, str(node.get("state", ""))]
     if node.get("state") == "lost":
-        parts[-1] += f", no heartbeat for {format_duration(node.get('silent_seconds', 0.0))}"
+        silent = format_duration(node.get("silent_seconds", 0.0))
+        parts[-1] += f", no heartbeat for {silent}"
     if skew := format_clock_skew(node):
         parts.append(f"clock {skew}")
     return f"node {node.get('host', '')}: {', '.join(parts)}"

@@ -7,13 +7,12 @@ from typing import Any
 
 from sentinel.doctor.check_result import CheckResult, Grade, fail, ok, warn
 from sentinel.doctor.node_status import (
-    format_bytes,
     format_clock_skew,
-    format_duration,
-    format_ranks,
     missing_ranks,
 )
 from sentinel.metrics.cluster_families import head_address, is_follower, is_isolated
+from sentinel.model.number_ranges import ranges_text
+from sentinel.model.quantity_text import format_bytes, format_duration
 
 SET_HEAD_REMEDY = 'set the same [cluster] head = "host:port" (SENTINEL_CLUSTER__HEAD) on all nodes'
 REACH_HEAD_REMEDY = (
@@ -118,7 +117,7 @@ def _check_head(run: str, state: Mapping[str, Any]) -> Iterator[CheckResult]:
             yield _missing_token(run, str(cluster.get("listen_address", "")))
     missing = missing_ranks(state)
     if missing and state.get("active", True):
-        message = f"no data from {len(missing)} ranks ({format_ranks(missing)})"
+        message = f"no data from {len(missing)} ranks ({ranges_text(missing)})"
         yield fail(subject, message, "run sentinel doctor on their nodes to see why")
     if late := state.get("late_records"):
         message = f"{late:.0f} records arrived too late: their steps are evaluated without them"
@@ -140,7 +139,7 @@ def _check_node(run: str, node: Mapping[str, Any]) -> Iterator[CheckResult]:
     subject = f"run {run}, node {node.get('host', '')}"
     if node.get("state") == "lost":
         silent = format_duration(node.get("silent_seconds", 0.0))
-        message = f"no message for {silent} (ranks {format_ranks(node.get('ranks', []))})"
+        message = f"no message for {silent} (ranks {ranges_text(node.get('ranks', []))})"
         remedy = "check whether the node is up; if it still trains, run sentinel doctor there"
         yield fail(subject, message, remedy)
     if clock := format_clock_skew(node):
@@ -154,7 +153,7 @@ def _check_follower(run: str, cluster: Mapping[str, Any]) -> CheckResult:
         return ok(subject, f"follower of the head at {head}")
     error = str(cluster.get("error", ""))
     silent = format_duration(cluster.get("silent_seconds", 0.0))
-    buffered = f"{format_bytes(cluster.get('spooled_bytes', 0))} of records are buffered"
+    buffered = f"{format_bytes(cluster.get('spooled_bytes', 0), digits=2)} of records are buffered"
     location = f" at {head}" if head else ""
     message = f"the head{location} has been unreachable for {silent}: {error} {buffered}"
     return fail(subject, message, remedy_for(error))

@@ -252,8 +252,8 @@ class Evaluator:
     def _meet_before_collectives(self) -> None:
         """Let the ranks of an FSDP model enter each forward pass together.
 
-        A rank whose loss function failed tells the others there. Otherwise they would wait for it
-        in a collective, which would then be taken for one of the training.
+        A rank whose loss function failed reports that to the others there. Otherwise they would
+        wait for it in a collective, which would then be taken for one of the training.
         """
         from torch.distributed.fsdp import FSDPModule  # noqa: PLC0415 - slow to import
 
@@ -434,7 +434,7 @@ class Evaluator:
     def _is_plausible(self, vector: Vector, product: Vector) -> bool:
         """Check a product against differences of gradients, if the loss has custom functions.
 
-        Their backward pass may have no derivative without saying so, as that of some kernels of
+        Their backward pass may have no derivative without an error, as that of some kernels of
         attention: their part of the Hessian would be left out. Operations of PyTorch raise instead.
         """
         if not self._has_custom_functions or self.space.coarsest_dtype is not None:

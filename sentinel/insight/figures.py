@@ -2,8 +2,8 @@
 
 A figure of the same data is the same file, byte for byte: it holds no date, and no setting of the
 user's Matplotlib. Colours are those of Cividis and of Okabe and Ito (2008, "Color Universal
-Design"), which people with a colour vision deficiency tell apart; curves differ in their dashes
-too. It needs the extra `train-sentinel[figures]`.
+Design"), which people with a colour vision deficiency can distinguish; curves differ in their
+dashes too. It needs the extra `train-sentinel[figures]`.
 """
 
 from __future__ import annotations

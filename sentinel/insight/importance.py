@@ -2,8 +2,8 @@
 
 A random forest predicts the outcome from the settings. A setting matters as far as the forest
 errs more on held-out runs once the setting is permuted (Breiman 2001); intervals come from
-bootstrap samples of the runs, see `bootstrap_forest`. The rank correlation (Spearman) says in which
-direction. The engine is scikit-learn, of the extra `insight`.
+bootstrap samples of the runs, see `bootstrap_forest`. The rank correlation (Spearman) shows in
+which direction. The engine is scikit-learn, of the extra `insight`.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from sentinel.insight.result import Result
 from sentinel.insight.run_collection import Statistic, collect_runs
+from sentinel.model.json_safe import JsonObject
 from sentinel.signals.catalogue import better_value
 from sentinel.store.run_settings import Setting, SettingTable, flat_settings, tabulate
 
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
     from sentinel.insight.bootstrap_forest import Array, ForestResult
 
 Failed = Literal["drop", "worst"]
-JsonObject = dict[str, Any]
-
 MIN_RUNS = 10
 """With fewer runs of different settings, no forest is fitted."""
 MIN_CORRELATED_RUNS = 5
@@ -35,9 +34,9 @@ CORRELATION_SAMPLES = 1000
 FEW_RUNS_PER_SETTING = 3
 CLIP_SPREADS, FAR_SPREADS = 1.5, 3.0
 """Interquartile ranges outside the quartiles (Tukey's fences): outcomes beyond the first count as
-if they were there, and the note tells of those beyond the second."""
+if they were there, and the note names those beyond the second."""
 TIED = 0.9
-"""Rank correlation from which two settings cannot be told apart reliably."""
+"""Rank correlation from which two settings cannot be distinguished reliably."""
 MAX_OUTCOME = 1e100
 """A larger outcome counts as infinite: its square would be."""
 _QUANTILES = (0.025, 0.975)
@@ -58,7 +57,7 @@ class Importance(Result):
     variance on held-out runs that the forest explains: r2, low, high. Importance, score and curves
     are None or empty with fewer than `MIN_RUNS` different runs. `constant` are settings that are
     equal in all runs. `table` has the columns (run, settings, outcome) and rows of the runs. `note`
-    says in sentences what limits the result.
+    states in sentences what limits the result.
     """
 
     outcome: str
@@ -242,7 +241,7 @@ def _fit(
     if count < MIN_RUNS:
         notes.insert(
             0,
-            f"{_count(count, 'run')} with different settings are too few to say which setting "
+            f"{_count(count, 'run')} with different settings are too few to show which setting "
             f"matters: at least {MIN_RUNS} are needed. Only rank correlations of "
             "settings with numbers are shown.",
         )

@@ -18,10 +18,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from sentinel.insight.importance import importance
 from sentinel.insight.run_collection import collect_runs
+from sentinel.model.json_safe import JsonObject
 from sentinel.pipeline.onset_process import child_environment
 
 MAX_SECONDS = 600
@@ -30,8 +30,6 @@ MAX_MEMORY_BYTES = 4 << 30
 _NICENESS = 10
 _INTERVAL_SECONDS = 0.2
 _SCRIPT = "from sentinel.insight.importance_worker import main; main()"
-
-JsonObject = dict[str, Any]
 
 
 def start_worker() -> subprocess.Popen[str]:

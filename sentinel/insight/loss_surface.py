@@ -193,7 +193,7 @@ def loss_surface(  # noqa: PLR0913 - keyword arguments with defaults
     monitored in this process, if there is one, and a coarse picture while it is computed; `step` is
     that of the run by default. `density` makes sampling denser where it is larger. After
     `max_seconds` the surface is what was sampled until then, at least a few points, and what else
-    takes time is left out, which a note says.
+    takes time is left out, which a note states.
 
     Raises SurfaceError if the surface cannot be computed: the batch does not fit in memory, a rank
     is lost, the directions span no plane. Errors of `loss_fn` are raised as they are. ValueError

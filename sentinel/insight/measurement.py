@@ -24,9 +24,10 @@ def measuring(
 ) -> Iterator[tuple[WeightSpace, RankExchange]]:
     """A block that may change the chosen weights: their space, and the ranks that share the work.
 
-    At its end the model is restored, and the other ranks are told if this one failed. A monitored
-    run shows it as the phase `insight`. Raises SurfaceError for a model that cannot be measured,
-    and if a rank is lost; ValueError and TypeError for a selection that chooses no parameter.
+    At its end the model is restored, and the other ranks are notified if this one failed. A
+    monitored run shows it as the phase `insight`. Raises SurfaceError for a model that cannot be
+    measured, and if a rank is lost; ValueError and TypeError for a selection that chooses no
+    parameter.
     """
     chosen = select_parameters(model, parameters)
     exchange = RankExchange(_find_group(model, process_group), timeout)

@@ -102,8 +102,8 @@ class ModelState:
 def reshard(model: nn.Module, *, failed: bool = False) -> None:
     """Free the gathered parameters of FSDP2 modules, so that the shards are the parameters.
 
-    The root keeps them after a forward pass; they would hide a change of the shards. `failed` says
-    that a forward or backward pass may have ended in the middle.
+    The root keeps them after a forward pass; they would hide a change of the shards. `failed`
+    states that a forward or backward pass may have ended in the middle.
     """
     fsdp = sys.modules.get("torch.distributed.fsdp")
     sharded_type = getattr(fsdp, "FSDPModule", None)

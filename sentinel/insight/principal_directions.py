@@ -49,7 +49,7 @@ class PrincipalDirections:
     fewer than asked for if the checkpoints span fewer. `explained` is the share of the variance
     along each. `coordinates` has a row per checkpoint and a column per direction: its place
     relative to the center, in units of the weights. `steps` and `losses` are None where a
-    checkpoint does not tell them.
+    checkpoint does not contain them.
     """
 
     directions: list[dict[str, torch.Tensor]]

@@ -83,7 +83,7 @@ class RankExchange:
             )
 
     def fail(self, error: BaseException, *, is_collective: bool = False) -> str | None:
-        """Tell the other ranks that this one failed.
+        """Report to the other ranks that this one failed.
 
         With `is_collective` the error may be that of a collective that another rank left: returned
         is then which rank it was, if that is known.

@@ -285,7 +285,7 @@ def _is_table(path: Path) -> bool:
     try:
         row = next(_rows(path), {})
     except (OSError, ValueError, csv.Error):
-        # Whoever reads it says why.
+        # The reader of the run reports why.
         return suffix == ".json"
     is_named = any(isinstance(row.get(each), Mapping) for each in _SETTINGS_COLUMNS)
     return "log_history" not in row and (is_named or row_step(row) is None)

@@ -113,14 +113,16 @@ def _log_probabilities(model: nn.Module, batch: Batch) -> Any:
 
 def _read_tensors(path: Path) -> Batch:
     try:
-        from safetensors.torch import load_file  # noqa: PLC0415 - optional
-
-        tensors = load_file(str(path))
+        from safetensors import SafetensorError  # noqa: PLC0415 - optional
+        from safetensors.torch import load_file  # noqa: PLC0415
     except ImportError:
         raise CheckpointError(
             f"Reading {path} needs safetensors: pip install safetensors."
         ) from None
-    except Exception as error:
+    try:
+        tensors = load_file(str(path))
+    except (AttributeError, OSError, SafetensorError) as error:
+        # AttributeError: this torch lacks the type of a tensor.
         raise CheckpointError(f"Cannot read {path}: {error}.") from None
     if not tensors:
         raise CheckpointError(f"{path} has no tensors.")

@@ -54,7 +54,7 @@ def load_model(
         model = _load_pretrained(checkpoint)
     else:
         raise CheckpointError(
-            f"{checkpoint} has no config.json that says how its model is built: give "
+            f"{checkpoint} has no config.json that states how its model is built: give "
             "--model MODULE:FUNCTION, a function that returns the module, or the folder of a "
             "Transformers model."
         )

@@ -43,7 +43,7 @@ _STATE_KEYS = ("state_dict", "model_state_dict", "model", "module")
 """Where a file of `torch.save` holds the weights, if not at its top level."""
 _STEP_KEYS = ("global_step", "step", "iteration")
 _BUFFERS = re.compile(r"(^|\.)(running_mean|running_var|num_batches_tracked)$")
-"""Buffers of normalisation layers: they are no weights, and a file does not tell them apart."""
+"""Buffers of normalisation layers: they are no weights, and a file does not mark them."""
 _STEP = re.compile(r"(?:step|iter|checkpoint|ckpt)[^0-9a-z]{0,2}(\d+)", re.IGNORECASE)
 _NUMBER = re.compile(r"(\d+)")
 _SAFE_TORCH = (2, 6)
@@ -52,14 +52,14 @@ _MAX_PROBLEM_CHARS = 200
 
 
 class CheckpointError(ValueError):
-    """A checkpoint that cannot be read; the message names it and says what to do."""
+    """A checkpoint that cannot be read; the message names it and the remedy."""
 
 
 @dataclass(frozen=True)
 class SavedWeights:
     """The floating-point tensors of one checkpoint.
 
-    `step` and `loss` are None where the checkpoint does not tell them.
+    `step` and `loss` are None where the checkpoint does not contain them.
     """
 
     name: str

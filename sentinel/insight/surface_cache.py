@@ -32,7 +32,7 @@ _SAFE_KEY = re.compile(r"[0-9A-Za-z_-]{1,100}")
 class SurfaceCache:
     """The points of the surface `key`: a hash of the weights, the data and the directions.
 
-    Nothing here raises for the state of the disk. If points cannot be stored, `problem` says why,
+    Nothing here raises for the state of the disk. If points cannot be stored, `problem` states why,
     and the surface is sampled without the cache. `folder` is by default
     `$XDG_CACHE_HOME/sentinel/surfaces`.
     """

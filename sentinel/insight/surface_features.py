@@ -46,7 +46,7 @@ _ANGLES = 48
 _NEIGHBOURS = {1: 6, 2: 12}
 """Points to which a surface is fitted to estimate the noise, by dimensions."""
 _NEAREST = 4
-"""Points whose fits tell how rough a surface is at a place."""
+"""Points whose fits show how rough a surface is at a place."""
 
 
 def find_features(

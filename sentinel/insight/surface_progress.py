@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from sentinel.insight.sampling import SampledSurface
+from sentinel.model.quantity_text import format_duration
 
 DELAY_SECONDS = 2.0
 """What takes less shows nothing."""
@@ -61,7 +62,7 @@ class _Progress:
         self._call()
         if self._is_shown:
             text = f"Loss surface: up to {self._budget} evaluations on {self._places}, "
-            sys.stderr.write(f"{text}about {duration_text(self._estimate)}.\n")
+            sys.stderr.write(f"{text}about {format_duration(self._estimate)}.\n")
             self._bar = _make_bar(self._budget)
         return self
 
@@ -98,19 +99,6 @@ class _Progress:
         if self._done:
             left = seconds / self._done * max(self._budget - self._done, 0) + self._after
         self._function(SurfaceProgress(self._done, self._budget, seconds, left, self.surface))
-
-
-def duration_text(seconds: float) -> str:
-    """A duration in one unit.
-
-    >>> duration_text(50), duration_text(200), duration_text(9000)
-    ('50 s', '3 min', '2.5 h')
-    """
-    if seconds < 100:
-        return f"{max(seconds, 1):.0f} s"
-    if seconds < 6000:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.1f} h"
 
 
 def _make_bar(budget: int) -> tuple[Any, Any] | None:

@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sentinel.live.memory_cgroup import MemoryCgroup, format_bytes
+from sentinel.live.memory_cgroup import MemoryCgroup
 from sentinel.live.process_watch import ProcessEnd
+from sentinel.model.quantity_text import format_bytes
 from sentinel.model.redaction import redact_line
 from sentinel.transport.process import Process, read_environ
 
@@ -70,7 +71,7 @@ class EndEvidence:
         if self.memory.oom_kills() <= self.oom_kills_before:
             return {}
         limit = self.memory.limit_bytes()
-        size = {} if limit is None else {"memory_limit": format_bytes(limit)}
+        size = {} if limit is None else {"memory_limit": format_bytes(limit, digits=3)}
         return {"signal": "SIGKILL", "oom_kill": "yes", **size}
 
     def _recorded_exception(self) -> dict[str, str]:

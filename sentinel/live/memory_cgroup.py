@@ -24,17 +24,14 @@ class MemoryCgroup:
     @staticmethod
     def of_process(pid: int, root: Path = CGROUP_ROOT, proc: Path = Path("/proc")) -> MemoryCgroup:
         """The group of a process; one without directories if it is gone or has none."""
-        try:
-            lines = (proc / str(pid) / "cgroup").read_text().splitlines()
-        except (OSError, ValueError):
-            return MemoryCgroup(())
+        lines = read_kernel_text(proc / str(pid) / "cgroup").splitlines()
         return MemoryCgroup(tuple(_directories(lines, root)))
 
     def oom_kills(self) -> int:
         """Number of processes that the out-of-memory killer has ended; 0 if it is not known."""
         for directory in self.directories[:1]:
             for name in ("memory.events", "memory.oom_control"):
-                for line in _read_text(directory / name).splitlines():
+                for line in read_kernel_text(directory / name).splitlines():
                     key, _, count = line.partition(" ")
                     if key == "oom_kill" and count.strip().isdecimal():
                         return int(count)
@@ -43,7 +40,7 @@ class MemoryCgroup:
     def limit_bytes(self) -> int | None:
         """The least memory limit of the group and those above it; None without one."""
         texts = (
-            _read_text(directory / name).strip()
+            read_kernel_text(directory / name)
             for directory in self.directories
             for name in ("memory.max", "memory.limit_in_bytes")
         )
@@ -67,20 +64,9 @@ def _directories(lines: Iterable[str], root: Path) -> Iterator[Path]:
         directory = directory.parent
 
 
-def _read_text(path: Path) -> str:
+def read_kernel_text(path: Path) -> str:
+    """The text of a file below `/proc` or `/sys`; empty if it cannot be read."""
     try:
-        return path.read_text()
+        return path.read_text().rstrip("\n")
     except (OSError, ValueError):
         return ""
-
-
-def format_bytes(count: int) -> str:
-    """A size with its binary unit.
-
-    >>> format_bytes(64 << 30), format_bytes(1536 << 20)
-    ('64 GiB', '1.5 GiB')
-    """
-    size, units = float(count), ["B", "KiB", "MiB", "GiB", "TiB"]
-    while size >= 1024.0 and len(units) > 1:
-        size, units = size / 1024.0, units[1:]
-    return f"{size:.3g} {units[0]}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from sentinel.live.memory_cgroup import CGROUP_ROOT
+from sentinel.live.memory_cgroup import CGROUP_ROOT, read_kernel_text
 from sentinel.transport.process import Process
 
 _SUSPENDED_STATES = {"T": "signal", "t": "debugger"}
@@ -23,8 +23,8 @@ def suspended_by(process: Process, root: Path = CGROUP_ROOT, proc: Path = Path("
 
 
 def _is_frozen(groups: Path, root: Path) -> bool:
-    lines = _read_text(groups).splitlines()
-    texts = (_read_text(path) for line in lines for path in _state_files(line, root))
+    lines = read_kernel_text(groups).splitlines()
+    texts = (read_kernel_text(path) for line in lines for path in _state_files(line, root))
     return any(mark in text for text in texts for mark in _FROZEN_MARKS)
 
 
@@ -37,10 +37,3 @@ def _state_files(line: str, root: Path) -> Iterator[Path]:
         # Beside version 1, version 2 is mounted below.
         for mount in (root, root / "unified"):
             yield mount / path.lstrip("/") / "cgroup.events"
-
-
-def _read_text(path: Path) -> str:
-    try:
-        return path.read_text()
-    except (OSError, ValueError):
-        return ""

@@ -9,6 +9,7 @@ from typing import Any
 
 from sentinel.metrics.run_state import RunState, worst_rank
 from sentinel.model.evidence_text import UNITS, evidence_text, in_words
+from sentinel.model.json_safe import JsonObject
 from sentinel.model.notification import Notification
 from sentinel.model.rank_stack import parse_stacks
 from sentinel.signals.catalogue import SIGNALS
@@ -18,8 +19,6 @@ from sentinel.signals.run_metadata import NAME_KEY, PROJECT_KEY, TAGS_KEY, split
 from sentinel.store.cases import case_fields, case_with_message, urgency
 from sentinel.store.history import incident_to_dict
 from sentinel.store.silences import silence_to_dict
-
-JsonObject = dict[str, Any]
 
 MAX_CURRENT_VALUES = 3
 """Signals of a case whose newest values its text states."""

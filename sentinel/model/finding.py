@@ -47,8 +47,8 @@ class Finding:
     `severity` overrides the detector's own. `onset_step` is the step at which the problem began, as
     far as the detector knows; `onset_range` the earliest and the latest step at which it can have
     begun. `rank` is the rank that caused it, if one did. `signal` is the signal that shows it, if
-    that is not always the detector's. `evidence_nats` and `threshold` are as those of Clear.
-    `remedy` is in place of the detector's.
+    that is not always the detector's. `threshold` is as that of Clear. `remedy` is in place of the
+    detector's.
     """
 
     summary: str
@@ -57,7 +57,6 @@ class Finding:
     onset_step: int | None = None
     rank: int | None = None
     onset_range: tuple[int, int] | None = None
-    evidence_nats: float | None = None
     threshold: float | None = None
     signal: str = ""
     remedy: str | None = None
@@ -68,18 +67,17 @@ class Finding:
 class Clear:
     """The detector evaluated the record and found no problem.
 
-    `evidence_nats` is how strong the evidence for a problem is all the same, and `threshold` the
-    value of the detector's signal, in its unit, from which on it would find one; None if unknown.
+    `threshold` is the value of the detector's signal, in its unit, from which on it would find one;
+    None if unknown.
     `withdraws` is whether an earlier finding proved to be wrong, so that its incident ends at once.
     """
 
-    evidence_nats: float | None = field(default=None, compare=False)
     threshold: float | None = field(default=None, compare=False)
     withdraws: bool = field(default=False, compare=False)
 
 
 CLEAR = Clear()
-"""The Clear of a detector that knows neither evidence nor threshold; the cheapest output."""
+"""The Clear of a detector that knows no threshold; the cheapest output."""
 
 DetectorOutput = Finding | Clear | None
 """None is no evidence (warm-up, NaN, no data): it neither opens nor resolves an incident."""

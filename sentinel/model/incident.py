@@ -54,8 +54,8 @@ ENDS_OF_RUN = (
     Resolution.RUN_FINISHED, Resolution.RUN_STOPPED, Resolution.RUN_FAILED,
     Resolution.TRAINING_FINISHED, Resolution.STAGE_FINISHED,
 )  # fmt: skip
-"""Reasons that say nothing of the problem itself: it was there until the run, or that training or
-stage of it, ended."""
+"""Reasons that state nothing about the problem itself: it was there until the run, or that training
+or stage of it, ended."""
 
 
 class RunTier(Enum):

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from math import isfinite
 from typing import Any
 
+JsonObject = dict[str, Any]
+
 _MAX_DEPTH = 20
 
 

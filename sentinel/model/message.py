@@ -121,7 +121,7 @@ def build_message(
     """The message of a notification; `now` (epoch seconds) is when it is sent.
 
     Without `now` it does not state how long ago the problem was found. With `is_dated`, for a place
-    that shows it much later, the subject says of which step its values are.
+    that shows it much later, the subject names the step of which its values are.
     """
     is_resolved = notification.reason is NotificationReason.RESOLVED
     context = notification.context
@@ -181,7 +181,7 @@ def _subject(notification: Notification, *, is_dated: bool) -> str:
     """The cause if it is known, with its strongest evidence, else the start of the finding.
 
     It is the title alone if the problem is over. If the problem lasted to the end of the run, it
-    says so, since what the run has saved may be affected.
+    states that, since what the run has saved may be affected.
     """
     diagnosis, title = notification.diagnosis, _title(notification)
     if notification.reason in (NotificationReason.ENDED, NotificationReason.RESOLVED):
@@ -244,7 +244,7 @@ def _since(notification: Notification, now: float | None) -> str:
         found += f", {age} ago ({time})" if age else f" ({time})"
     if notification.diagnosis is not None:
         return f"{text}{found}. Confidence in the cause: {notification.diagnosis.confidence_text}."
-    # A finding whose sentence is that of its opening has no newer values to speak of.
+    # A finding whose sentence is that of its opening has no newer values.
     is_new = incident.finding.summary != incident.opened_summary and incident.finding.evidence
     step = notification.step if incident.finding_step is None else incident.finding_step
     is_later = step != incident.opened_step and is_new

@@ -11,6 +11,8 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 
+from sentinel.model.number_ranges import ranges_text
+
 MAX_FRAMES = 48
 """Frames of a stack that are stored, the innermost."""
 MAX_TEXT_BYTES = 32 << 10
@@ -99,7 +101,7 @@ class RankStack:
     def describe(self, *, is_alone: bool = False) -> str:
         """The ranks and where they are, as a clause; `is_alone` is whether there is one rank."""
         is_one = len(self.ranks) == 1
-        subject = f"rank{'' if is_one else 's'} {format_ranks(self.ranks)}"
+        subject = f"rank{'' if is_one else 's'} {ranges_text(self.ranks)}"
         subject = "the process" if is_alone else subject
         verb, waits = ("is", "waits") if is_one else ("are", "wait")
         place = self.place
@@ -190,21 +192,6 @@ def parse_stacks(text: str) -> list[RankStack]:
         ]
     except (ValueError, TypeError):
         return []
-
-
-def format_ranks(ranks: Iterable[int]) -> str:
-    """Ranks in short form.
-
-    >>> format_ranks([0, 2, 3, 4, 7])
-    '0, 2-4, 7'
-    """
-    spans: list[list[int]] = []
-    for rank in sorted(ranks):
-        if spans and rank == spans[-1][-1] + 1:
-            spans[-1].append(rank)
-        else:
-            spans.append([rank])
-    return ", ".join(f"{s[0]}-{s[-1]}" if len(s) > 1 else str(s[0]) for s in spans)
 
 
 def _plural(state: str) -> str:

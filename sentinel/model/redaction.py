@@ -62,7 +62,7 @@ def _patterns() -> tuple[tuple[re.Pattern[str], str], ...]:
     )
 
 
-def redact_line(text: str, max_characters: int = MAX_LINE_CHARACTERS) -> str:
+def redact_line(text: str) -> str:
     r"""The first line with text, cut, without control characters and what may be secret.
 
     Masked are the credentials and the query of URLs, values of names like `password` or `api_key`,
@@ -76,4 +76,4 @@ def redact_line(text: str, max_characters: int = MAX_LINE_CHARACTERS) -> str:
     line = "".join(letter if letter.isprintable() else " " for letter in line)
     for pattern, replacement in _patterns():
         line = pattern.sub(replacement, line)
-    return line if len(line) <= max_characters else f"{line[: max_characters - 1]}…"
+    return line if len(line) <= MAX_LINE_CHARACTERS else f"{line[: MAX_LINE_CHARACTERS - 1]}…"

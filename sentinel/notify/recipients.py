@@ -22,7 +22,7 @@ class Recipients:
     """The sinks by name with their routes, in the order of the settings.
 
     Those in `updatable` can change a message that they have sent, and the receivers of those in
-    `closable` keep an alert open until its case is over. Those in `recording` notify nobody.
+    `closable` keep an alert open until its case is over. Those in `recording` send no notification.
     `hold_seconds` is the time for which the first notification of a case waits for a cause and for
     the estimate of its onset. `team` is the team of the run.
     """

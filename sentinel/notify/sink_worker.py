@@ -366,7 +366,7 @@ class SinkWorker:
         return store_retry
 
     def _describe(self, response: Response) -> str:
-        """The outcome, and what it means if the status of a program says nothing by itself."""
+        """The outcome, and what it means if the status of a program means nothing by itself."""
         if not (is_record(self.sink) and isinstance(self.sink, ExplainingSink)):
             return str(response)
         return self.sink.explain(response).rstrip(".") or str(response)

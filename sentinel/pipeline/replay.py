@@ -155,7 +155,7 @@ class Replay:
         """Process one record, or those of several ranks."""
         self._result.records += len(entry_ranks(entry))
         self._steps.add(entry.step)
-        # A heartbeat of a log that is followed says when it was read.
+        # A heartbeat of a log that is followed has the time at which it was read.
         if isinstance(entry, RecordBatch) or entry.event is not Event.HEARTBEAT:
             self._last = entry
         self._evaluate(entry)

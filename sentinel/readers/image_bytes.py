@@ -1,4 +1,4 @@
-"""Type and size of an image, from its bytes only: what a log says of them is not trusted.
+"""Type and size of an image, from its bytes only: what a log states about them is not trusted.
 
 PNG, JPEG, GIF and WebP are recognised. SVG is not: it can hold scripts.
 """

@@ -44,7 +44,7 @@ _OUTPUT_FOLDERS = frozenset({"runs", "completions", "wandb"})
 _LOG_SUFFIXES = frozenset({".jsonl", ".ndjson", ".csv", ".tsv", ".wandb", ".db", ".json", ".log"})
 _COMPRESSED_SUFFIXES = frozenset({".gz", ".bz2", ".xz", ".zst", ".lz4", ".zip", ".z"})
 _TEXT_SUFFIXES = frozenset({"", ".txt", ".out"})
-"""Suffixes of files that may be logs, but of whose refusal nothing is said."""
+"""Suffixes of files that may be logs, but whose refusal is not reported."""
 _SAMPLE_FILE = re.compile(r"(completions_)?\d+\.jsonl(\.gz)?")
 _SAMPLE_KEYS = (b'"prompt"', b'"completion"', b'"messages"', b'"input_ids"')
 _INVALID_NAME_CHARACTERS = re.compile(r"[^A-Za-z0-9._-]+")

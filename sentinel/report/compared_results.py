@@ -5,13 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
+from sentinel.model.json_safe import JsonObject
 from sentinel.store.artifact import ArtifactError, list_artifacts, load_artifact, shown_data
 
 log = logging.getLogger(__name__)
-
-JsonObject = dict[str, Any]
 
 
 def compared_results(names: Sequence[str], directories: Sequence[Path | None]) -> JsonObject | None:
@@ -44,16 +42,16 @@ def _shared_plane(
                 log.debug("A trajectory is not compared: %s", error)
     if len(paths) < 2:
         return None, ""
-    try:
-        # numpy is loaded for runs with trajectories only.
-        from sentinel.insight.trajectory import Trajectory, trajectory  # noqa: PLC0415
+    # numpy is loaded for runs with trajectories only.
+    from sentinel.insight.trajectory import Trajectory, trajectory  # noqa: PLC0415
 
+    try:
         runs = {name: Trajectory.from_json(data) for name, data in paths.items()}
         joined = trajectory(runs, save=False).to_json()
     except ValueError as error:
         return None, str(error)
-    except Exception as error:
-        # A file may hold anything.
+    except (ArithmeticError, AttributeError, LookupError, TypeError) as error:
+        # A file may contain any JSON.
         log.warning("The trajectories of runs cannot be compared: %r", error)
         return None, "A stored trajectory is damaged."
     return shown_data(joined), ""

@@ -16,13 +16,13 @@ from typing import Any, Literal, Protocol, get_args
 
 from sentinel.model.evidence_text import label_of
 from sentinel.model.incident import Resolution
+from sentinel.model.json_safe import JsonObject
 from sentinel.signals.catalogue import better_value
 from sentinel.store.curve_results import curve_results
 from sentinel.store.run_settings import RUN_SPECIFIC
 
 Axis = Literal["step", "time", "tokens"]
 AXES: tuple[Axis, ...] = get_args(Axis)
-JsonObject = dict[str, Any]
 Window = tuple[float | None, float | None]
 """Start and end of a part of an axis; None is that of the run."""
 WHOLE: Window = (None, None)

@@ -44,7 +44,8 @@ def comparison_lines(comparison: JsonObject) -> Iterator[str]:
     names = [_code(run["name"]) for run in comparison["runs"]]
     yield "## Comparison"
     yield ""
-    yield from _table(["", *names], _run_rows(comparison["runs"]))
+    rows = ([name, *map(_text, texts)] for name, texts in run_rows(comparison["runs"]))
+    yield from _table(["", *names], rows)
     if comparison["metrics"]:
         yield ""
         yield from _table(["Metric", *names], map(_metric_row, comparison["metrics"]))
@@ -71,6 +72,21 @@ def value_text(value: float | str | None, unit: str = "") -> str:
     if not isinstance(value, int | float):
         return "-"
     return f"{format_number(value)} {unit}".strip()
+
+
+def run_rows(runs: Sequence[JsonObject]) -> Iterator[tuple[str, list[str]]]:
+    """What a comparison shows of its runs: a name, and a plain text per run."""
+    times = [run["seconds"] for run in runs]
+    yield "State", [run["state"] for run in runs]
+    yield "Health", [run["health"] for run in runs]
+    yield "Last step", [_step(run["step"]) for run in runs]
+    if any(times):
+        yield "Duration", ["-" if each is None else format_duration(each) for each in times]
+    if any(run["cases"] for run in runs):
+        yield "Cases", [case_count_text(run) for run in runs]
+    for name in ("host", "framework", "algorithm", "model", "note"):
+        if any(run[name] for run in runs):
+            yield name.capitalize(), [run[name] or "-" for run in runs]
 
 
 def case_count_text(run: JsonObject) -> str:
@@ -212,20 +228,6 @@ def _incident_row(incident: JsonObject) -> Sequence[Any]:
     steps = [_step(incident[key]) for key in ("onset_step", "opened_step", "resolved_step")]
     summary = _text(incident["summary"])
     return [incident["severity"], _code(incident["detector"]), *steps, summary]
-
-
-def _run_rows(runs: Sequence[JsonObject]) -> Iterator[Sequence[Any]]:
-    yield ["State", *(_text(run["state"]) for run in runs)]
-    yield ["Health", *(_text(run["health"]) for run in runs)]
-    yield ["Last step", *(_step(run["step"]) for run in runs)]
-    times = [run["seconds"] for run in runs]
-    if any(times):
-        yield ["Duration", *("-" if each is None else format_duration(each) for each in times)]
-    if any(run["cases"] for run in runs):
-        yield ["Cases", *(case_count_text(run) for run in runs)]
-    for name in ("host", "framework", "algorithm", "model", "note"):
-        if any(run[name] for run in runs):
-            yield [name.capitalize(), *(_text(run[name]) for run in runs)]
 
 
 def _metric_row(metric: JsonObject) -> Sequence[Any]:

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from sentinel.model.json_safe import json_safe
+from sentinel.model.json_safe import JsonObject, json_safe
 from sentinel.report.compared_results import compared_results
 from sentinel.report.comparison import (
     GROUPS,
@@ -27,8 +27,6 @@ from sentinel.report.verdict import judge
 from sentinel.signals.catalogue import better_value
 from sentinel.store.artifact import ArtifactError, list_artifacts, load_artifact, shown_data
 from sentinel.store.curve_results import curve_results
-
-JsonObject = dict[str, Any]
 
 MAX_DATA_BYTES = 4_700_000
 """Size of the data of all runs of a report as JSON."""

@@ -7,11 +7,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from sentinel.model.clean_text import clean
+from sentinel.model.json_safe import JsonObject
 from sentinel.model.quantity_text import format_duration, format_number
 from sentinel.report.comparison import capitalized, health_of, run_seconds
 from sentinel.store.cases import urgency
-
-JsonObject = dict[str, Any]
 
 _MAX_RESULTS = 3
 _MAX_CHARS = 1500

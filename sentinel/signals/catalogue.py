@@ -32,7 +32,7 @@ WEIGHT_KEY = "weight"
 """Reserved key of a record: the number of samples that its means cover."""
 
 POSITION_KEYS = frozenset({"step", "time", "timestamp", "_step", "_timestamp", "_runtime"})
-"""Values that say where or when a row is, as W&B and others log them with every row."""
+"""Values that state where or when a row is, as W&B and others log them with every row."""
 
 SIGNAL_GROUPS: dict[str, tuple[Signal, ...]] = {
     "Loss": training.LOSSES,
@@ -71,7 +71,7 @@ _BETTER_WORDS: tuple[tuple[Better, frozenset[str]], ...] = (
     ("lower", frozenset({"loss", "error", "perplexity", "ppl", "wer", "mae", "mse", "rmse"})),
     ("higher", frozenset({"accuracy", "acc", "f1", "bleu", "auc", "reward", "rewards", "score"})),
 )
-"""What words in the key of an unknown metric say about it; the first that matches counts."""
+"""What words in the key of an unknown metric mean; the first that matches counts."""
 _SPREAD_WORDS = frozenset({"std", "stddev", "var", "variance"})
 """Words of keys that are a spread: neither more nor less of it is better."""
 

@@ -207,7 +207,7 @@ def infer_signal(key: str) -> InferredSignal | None:
 
 @lru_cache(maxsize=4096)
 def is_training_loss(key: str) -> bool:
-    """Whether the words of a key say that it is a loss in training, or a part of one.
+    """Whether the words of a key mean that it is a loss in training, or a part of one.
 
     >>> [is_training_loss(key) for key in ("loss_data", "box_loss", "best_loss", "val/box_loss")]
     [True, True, False, False]

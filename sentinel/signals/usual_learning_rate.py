@@ -38,7 +38,7 @@ SOFT_PROMPT_TYPES = frozenset({
 SOFT_PROMPT_RATE = 0.3
 
 OPTIMIZER_SETTINGS = ("optimizers", "optimizer", "optim")
-"""Names of the optimizer: of what is used, and of what the settings say, which it may replace."""
+"""Names of the optimizer: of what is used, and of what the settings state, which it may replace."""
 
 UNEVEN_RATES = (
     "highest_group_learning_rate", "highest_group_weight_share", "main_group_learning_rate",
@@ -102,6 +102,6 @@ def _is_adam_like(metadata: Mapping[str, str | float]) -> bool:
 
 
 def has_adapters(metadata: Mapping[str, str | float]) -> bool:
-    """Whether adapters are trained, as the settings say."""
+    """Whether adapters are trained, as the settings state."""
     values = (metadata.get(name) for name in ADAPTER_SETTINGS)
     return any(value not in (None, "", 0.0, "false", "False") for value in values)

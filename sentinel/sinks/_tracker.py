@@ -19,8 +19,8 @@ from sentinel.sinks._case_id import case_id
 from sentinel.sinks._plain_text import plain_headline, plain_name, plain_text
 
 WORKER_MODULE = "sentinel.notify.trackers"
-REJECTED_STATUS, RETRY_STATUS = 65, 75
-"""`EX_DATAERR` and `EX_TEMPFAIL` of sysexits(3)."""
+REJECTED_STATUS = 65
+"""`EX_DATAERR` of sysexits(3)."""
 
 _MAX_TITLE_CHARS = 120
 _TIMEOUT_SECONDS = 55.0

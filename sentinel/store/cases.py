@@ -13,13 +13,12 @@ from sentinel.model.diagnosis import Diagnosis
 from sentinel.model.evidence_text import label_of
 from sentinel.model.finding import Severity
 from sentinel.model.incident import Incident, Resolution
+from sentinel.model.json_safe import JsonObject
 from sentinel.model.message import MAX_FACTS, Message, build_message
 from sentinel.model.notification import Notification, NotificationReason
 from sentinel.model.record import WHOLE_RUN
 from sentinel.store import notification_codec
 from sentinel.store.storage_monitor import DamagedContentError
-
-JsonObject = dict[str, Any]
 
 _CASES_SQL = """
 select case_history.state, case_history.body, notification, detector, resolved_time
@@ -152,8 +151,8 @@ def case_with_message(notification: Notification, now: float | None) -> JsonObje
     """A case as the page shows it: `case_to_dict`, its state and the text of its notification.
 
     Further keys: state (`firing` or `resolved`), resolved_time, detector (the first one), ranks
-    (those that it names), and message, see `build_message`, which gets `now`; its subject says of
-    which step its values are.
+    (those that it names), and message, see `build_message`, which gets `now`; its subject names the
+    step of which its values are.
     """
     is_resolved = notification.reason is NotificationReason.RESOLVED
     # As it opened, since "escalated" and "updated" describe a message and not the case; and who

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from math import inf, isnan, nan
 from typing import Any
 
-JsonObject = dict[str, Any]
+from sentinel.model.json_safe import JsonObject
 
 TAIL_SHARE = 0.1
 """Share of the axis over which the last values of a run are averaged: one of them is noise."""

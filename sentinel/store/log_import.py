@@ -43,27 +43,6 @@ MAX_KNOWN_MEDIA = 100_000
 _MAX_COUNTED_BYTES = 2**28
 
 
-def import_log(
-    path: Path,
-    settings: Settings,
-    database: Path,
-    *,
-    run: str = "",
-    on_commit: Callable[[int], None] = lambda _: None,
-) -> ReplayResult:
-    """Replay a log into the database, which must not exist yet; the same as `sentinel replay`.
-
-    `run` is the name of the run, by default the log's own. `on_commit` is called with the number of
-    records read so far whenever some were stored. Raises OSError and ValueError if the log cannot
-    be read or holds no record of a step.
-    """
-    with LogImport(path, settings, database, run) as importing:
-        result = importing.read(on_commit)
-    if not result.records:
-        raise ValueError("it holds no record of a step")
-    return result
-
-
 def is_settled(path: Path, now: float) -> bool:
     """Whether a log was not written for `SETTLED_SECONDS`, or cannot be followed."""
     if now - last_written(path) > SETTLED_SECONDS:
@@ -114,7 +93,8 @@ class LogImport:
     ) -> ReplayResult:
         """Read the log to its end, which is that of the run if it `is_ended`.
 
-        Raises OSError, ValueError.
+        `on_commit` is called with the number of records read so far whenever some were stored.
+        Raises OSError and ValueError if the log cannot be read or holds no record of a step.
         """
         reader = replace(open_log(self.path), keys=self._settings.keys, on_media=self._media.add)
         records = _with_times(reader, self.path)
@@ -123,7 +103,10 @@ class LogImport:
         self._read_samples()
         if is_ended:
             self.end()
-        return self._replay.result(reader)
+        result = self._replay.result(reader)
+        if not result.records:
+            raise ValueError("it holds no record of a step")
+        return result
 
     def follow(
         self,

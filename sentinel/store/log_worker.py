@@ -75,7 +75,7 @@ def main() -> None:
         resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
     mode, jobs = sys.argv[1:]
     if mode != "follow":
-        # Nobody waits for these.
+        # No process waits for these.
         os.nice(_NICENESS)
     settings = load_replay_settings()
     for job in (ImportJob(*fields) for fields in json.loads(jobs)):
@@ -109,8 +109,8 @@ def cached_import(
 ) -> Path:
     """The database of a log, which is imported now unless it is unchanged since the last time.
 
-    Waits for the import, which runs in this process; `on_commit` is that of `import_log`. Raises
-    OSError and ValueError if the log cannot be read.
+    Waits for the import, which runs in this process; `on_commit` is that of `LogImport.read`.
+    Raises OSError and ValueError if the log cannot be read.
     """
     cache = LogCache()
     entry = cache.entry(path, run, settings)
@@ -169,8 +169,6 @@ class LogImporter:
                     is_ended = importing.follow(wait, self._note_poll)
                 else:
                     result = importing.read(self._note_progress, is_ended=is_ended)
-                    if not result.records:
-                        raise ValueError("it holds no record of a step")  # noqa: TRY301
                     self._note_progress(result.records)
                     if not is_ended:
                         self._judge_end(importing)

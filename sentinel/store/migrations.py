@@ -10,12 +10,10 @@ import json
 import sqlite3
 import struct
 from collections.abc import Callable, Iterable
-from typing import Any
 
+from sentinel.model.json_safe import JsonObject
 from sentinel.model.record import WHOLE_RUN, Record
 from sentinel.store.record_rows import LayoutTable, RecordPacker, spread_from_json
-
-JsonObject = dict[str, Any]
 
 _RENAME_0_1_0_SQL = """
 alter table input rename to journal;

@@ -275,11 +275,6 @@ def decompressed(rest: bytes) -> dict[str, str]:
     return found
 
 
-def unpack_values(layout: RowLayout, blob: bytes) -> dict[str, float]:
-    """The values of a row, without the spreads."""
-    return dict(zip(layout.names, layout.unpack(blob), strict=False))
-
-
 def _spread_kind(spread: Spread, value: float | None, *, exact: bool) -> int:
     if value is not None and spread.count + len(spread.bad_ranks) == 1:
         # Beyond this, a rank's value is not the run's: a weighted mean may round.

@@ -16,7 +16,7 @@ _SAME = 1e-3
 
 
 def result_text(kind: str, data: Data) -> str:
-    """What a result says, in one or two sentences; empty if that is not known."""
+    """A result in words, in one or two sentences; empty if that is not known."""
     texts = {"loss_surface": _surface, "trajectory": _trajectory, "importance": _importance}
     try:
         return texts[kind](data) if kind in texts else ""
@@ -91,7 +91,7 @@ def _importance(data: Data) -> str:
     known = [each for each in data["settings"] if _is_number(each.get("importance"))]
     best = [f"{each['name']} ({format_number(each['importance'])})" for each in known[:_MAX_NAMES]]
     if not best:
-        return f"{data['runs']} runs are too few to say which settings explain {data['outcome']}."
+        return f"{data['runs']} runs are too few to show which settings explain {data['outcome']}."
     return f"Over {data['runs']} runs, {data['outcome']} depends most on {', '.join(best)}."
 
 

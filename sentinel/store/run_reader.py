@@ -188,7 +188,7 @@ class RunReader:
     def cases(self, *, has_ages: bool = True) -> list[dict[str, Any]]:
         """Every case, the newest first, see `case_with_message`.
 
-        Without `has_ages`, the texts do not say how long ago something was.
+        Without `has_ages`, the texts do not state how long ago something was.
         """
         with self._reading() as connection:
             now = self.clock() if has_ages else None

@@ -29,7 +29,7 @@ RUN_SPECIFIC = frozenset(
 MAX_VALUE_CHARS = 100
 MAX_DEPTH = 8
 MAX_LEVELS = 12
-"""Values of a choice that are told apart; the rarer ones count as one."""
+"""Values of a choice that are distinguished; the rarer ones count as one."""
 OTHER, NOT_SET = "other", "not set"
 LOG_RATIO = 50.0
 """Positive numbers are on a log scale only if the largest is so many times the smallest."""
@@ -78,7 +78,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class SettingTable:
-    """The settings of all runs, by what they can say about an outcome.
+    """The settings of all runs, by what they can explain of an outcome.
 
     `varying` are examined. `constant` are equal in all runs, `identifiers` are texts that differ in
     nearly each, `seeds` change nothing but chance. `group` numbers the runs: those with equal
@@ -203,7 +203,7 @@ def _codes(rows: Iterable[Any]) -> list[int]:
 
 
 def _merged(settings: Sequence[Setting]) -> list[Setting]:
-    """The settings, without those that cannot be told apart from an earlier one."""
+    """The settings, without those that cannot be distinguished from an earlier one."""
     places: dict[tuple[int, ...], int] = {}
     merged: list[Setting] = []
     for setting in settings:
@@ -219,7 +219,7 @@ def _merged(settings: Sequence[Setting]) -> list[Setting]:
 
 
 def _patterns(setting: Setting) -> Iterator[tuple[int, ...]]:
-    """What two settings share that no tree can tell apart: their order, or which runs are equal.
+    """What two settings share that no tree can distinguish: their order, or which runs are equal.
 
     Numbers that differ in nearly every run share the latter with any other such number.
     """

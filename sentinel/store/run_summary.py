@@ -19,7 +19,7 @@ from sys import intern
 from typing import TYPE_CHECKING, Any
 
 from sentinel.model.clean_text import clean
-from sentinel.model.json_safe import parse_object
+from sentinel.model.json_safe import JsonObject, parse_object
 from sentinel.store.cases import urgency
 from sentinel.store.notes import NOTE_NAME, Note, read_note
 from sentinel.transport.paths import (
@@ -53,8 +53,6 @@ _FAILED_STATES = frozenset({"failed", "died"})
 MAX_SHOWN_NOTE_CHARS = 200
 _MAX_TEXT_CHARS = 120
 _MAX_TAGS = 10
-
-JsonObject = dict[str, Any]
 
 
 def main_signal(names: Collection[str]) -> str:

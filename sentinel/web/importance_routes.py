@@ -19,7 +19,7 @@ from starlette.responses import Response
 
 from sentinel.insight.importance_worker import start_worker
 from sentinel.insight.run_collection import STATISTICS
-from sentinel.model.json_safe import parse_object
+from sentinel.model.json_safe import JsonObject, parse_object
 from sentinel.web.responses import json_response
 from sentinel.web.suppression_api import RequestError
 
@@ -31,10 +31,8 @@ MAX_KEPT = 8
 KEPT_SECONDS = 120.0
 """After that the runs are read again: they go on."""
 UNWATCHED_SECONDS = 30.0
-"""Nobody asked for so long: the process ends."""
+"""Seconds without a request after which the process ends."""
 _MAX_TEXT_CHARS = 200
-
-JsonObject = dict[str, Any]
 
 
 @dataclass(eq=False)
@@ -85,7 +83,7 @@ class ImportanceJobs:
                 _end(job)
 
     def _drop(self, now: float) -> None:
-        """Forget old answers, and end what nobody waits for."""
+        """Forget old answers, and end processes whose answer is not requested any more."""
         for key, job in [*self._jobs.items()]:
             is_old = job.ended_at is not None and now - job.ended_at > KEPT_SECONDS
             if is_old or (job.ended_at is None and now - job.asked_at > UNWATCHED_SECONDS):
@@ -106,12 +104,13 @@ class ImportanceJobs:
                     job.process.stdin.close()
                 for line in job.process.stdout:
                     job.answer = _state(parse_object(line))
-        except Exception as error:
+        except (OSError, ValueError) as error:
             log.warning("The importance of settings is not worked out: %s", error)
-        if job.answer["state"] == "running":
-            text = "The process ended without an answer: it took too long or too much memory."
-            job.answer = {"state": "failed", "error": text}
-        job.ended_at = self._clock()
+        finally:
+            if job.answer["state"] == "running":
+                text = "The process ended without an answer: it took too long or too much memory."
+                job.answer = {"state": "failed", "error": text}
+            job.ended_at = self._clock()
 
 
 def _state(message: JsonObject) -> JsonObject:

@@ -22,7 +22,7 @@ from typing import Any, cast
 
 from sentinel.config.settings import Settings
 from sentinel.metrics.stored_state import log_state, stored_state, stored_summary
-from sentinel.model.json_safe import parse_object
+from sentinel.model.json_safe import JsonObject, parse_object
 from sentinel.readers.last_step import read_last_step
 from sentinel.readers.log_folder import LogRun, find_logs
 from sentinel.store.log_cache import CacheEntry, ImportState, LogCache, log_signature
@@ -77,8 +77,6 @@ REIMPORT_SHARE = 20.0
 _IDLE_SECONDS = 0.2
 _UPDATE_SECONDS = 0.5
 _CLOSE_SECONDS = 5.0
-
-JsonObject = dict[str, Any]
 
 
 @dataclass(eq=False)

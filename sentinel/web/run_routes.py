@@ -25,6 +25,7 @@ from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 from starlette.types import Receive, Scope, Send
 
+from sentinel.model.json_safe import JsonObject
 from sentinel.notify.report_process import ReportError, build_report, report_file_name
 from sentinel.store.artifact import (
     ArtifactError,
@@ -63,12 +64,11 @@ LAYERS_CHECK_SECONDS = 5.0
 MAX_READS_PER_RUN = 3
 """Threads that read one run at a time: the first reading of a long one takes seconds."""
 
-JsonObject = dict[str, Any]
 Read = TypeVar("Read")
 
 
 def ignore(_: Exception) -> None:
-    """For a view whose errors concern nobody else."""
+    """For a view whose errors affect no other."""
 
 
 @dataclass(eq=False)

@@ -6,7 +6,7 @@ import asyncio
 import errno
 import logging
 import socket
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -62,10 +62,10 @@ class WebServer:
     The port is `former_port` if that is given and free, else the first free one of `port_tries`
     from `port` on; port 0 lets the system choose, and so does `any_port` if none of them is free.
     `web_config_file` has the TLS settings and users, and `public_url` is the address of the page
-    behind a proxy. `hosts` and `own_token` are those of `AuthMiddleware`. `loop_seconds` returns
-    the seconds since the last turn of the main loop of the process, for probes. Raises ConfigError
-    for an invalid web configuration, and ValueError if `host` is not a loopback address and clients
-    would not have to authenticate.
+    behind a proxy. `own_token` is that of `AuthMiddleware`. `loop_seconds` returns the seconds
+    since the last turn of the main loop of the process, for probes. Raises ConfigError for an
+    invalid web configuration, and ValueError if `host` is not a loopback address and clients would
+    not have to authenticate.
     """
 
     site: Site
@@ -78,7 +78,6 @@ class WebServer:
     own_token: str = field(default="", repr=False)
     web_config_file: Path | None = None
     public_url: str = ""
-    hosts: Collection[str] = ()
     loop_seconds: Callable[[], float] = lambda: 0.0
 
     def __post_init__(self) -> None:
@@ -185,7 +184,7 @@ def build_app(server: WebServer) -> ASGIApp:
     return AuthMiddleware(
         router,
         server.token,
-        [host for host in (server.host, public_url.hostname, *server.hosts) if host],
+        [host for host in (server.host, public_url.hostname) if host],
         own_token=server.own_token,
         write_token=write_token,
         origins=[_origin(public_url)] if public_url.hostname else [],

@@ -16,7 +16,7 @@ from torch.utils.tensorboard import SummaryWriter
 
 from sentinel.config.settings import load_replay_settings
 from sentinel.readers.log_folder import find_logs
-from sentinel.store.log_import import import_log
+from sentinel.store.log_import import LogImport
 from sentinel.store.run_reader import RunReader
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.filterwarnings("ignore")]
@@ -32,7 +32,8 @@ def imported(folder, count):
     settings, readers = load_replay_settings((), {}), {}
     for log in logs:
         database = folder.parent / f"{log.run}.db"
-        import_log(log.path, settings, database, run=log.run)
+        with LogImport(log.path, settings, database, log.run) as importing:
+            importing.read()
         readers[log.run] = RunReader(database)
     return readers
 

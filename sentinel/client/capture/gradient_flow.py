@@ -92,7 +92,7 @@ class GradientFlow:
     def before_clip(self, optimizer: Any, clipped: Sequence[Any] | None = None) -> None:
         """The gradients of the optimizer, if it is known, are complete and may be clipped now.
 
-        `clipped` are parameters or gradients, by default the optimizer's. Others say nothing: those
+        `clipped` are parameters or gradients, by default the optimizer's. Others are ignored: those
         of the optimizer may still be scaled.
         """
         if self.phase and optimizer is not None:

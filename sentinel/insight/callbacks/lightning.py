@@ -57,7 +57,7 @@ class _LossCallback(_lightning.Callback):  # type: ignore[misc]
         return self.__dict__ | {"_loss": None}
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """Say what is computed and when."""
+        """Print what is computed and when."""
         self._loss, self._last_step = None, trainer.global_step
         try:
             self._loss = ModuleLoss(trainer, pl_module, *self._options)

@@ -1,7 +1,7 @@
 """What is computed from the loss on kept batches while a model trains: surface and sharpness.
 
 A measurement never breaks the training: an error is written to stderr once, with its remedy, and
-the measurement is then off. It takes at most its share of the wall time, which it says before.
+the measurement is then off. It takes at most its share of the wall time, which it prints before.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ class LossMeasurement:
         if loss.is_reporting:
             share = self.budget.max_share
             limit = "without a time limit" if share is None else f"within {share:.0%} of its time"
-            say(f"{self.title} of this training {self.schedule}, {limit}.")
+            print_message(f"{self.title} of this training {self.schedule}, {limit}.")
 
     def end_step(self, step: int, loss: KeptLoss) -> None:
         """Compute what is due at the end of a step, or was put off."""
@@ -195,18 +195,18 @@ class LossMeasurement:
                 self.turn_off(error, f" at step {step:,}", is_reporting=loss.is_reporting)
 
     def _check_selection(self, loss: KeptLoss, parameters: Selection) -> None:
-        """Say at once what is wrong with a choice of parameters."""
+        """Report at once what is wrong with a choice of parameters."""
         try:
             select_parameters(loss.model, parameters)
         except Exception as error:
             self.turn_off(error, is_reporting=loss.is_reporting)
 
     def turn_off(self, error: Exception, where: str = "", *, is_reporting: bool = True) -> None:
-        """Say why there are no more results."""
+        """Report why there are no more results."""
         self.is_off = True
         guard.on_swallowed_error(error)
         if is_reporting:
-            say(
+            print_message(
                 f"no {self.title}{where}: {type(error).__name__}: {_sentence(error)} "
                 f"{remedy(error)}Training goes on as before, without further {self.title}."
             )
@@ -230,7 +230,7 @@ class LossMeasurement:
             self._retry_step = step + max(1, ceil(wait / seconds_per_step))
             if loss.is_reporting and (is_last or not self._has_said_late):
                 self._has_said_late = True
-                say(self._late_message(step, needed, available, is_last=is_last))
+                print_message(self._late_message(step, needed, available, is_last=is_last))
             return
         self._retry_step = 0
         try:
@@ -240,7 +240,7 @@ class LossMeasurement:
             # The estimate was wrong: the next attempt waits until there is twice the time.
             self._allow(2.0 * (available or needed))
             if loss.is_reporting:
-                say(
+                print_message(
                     f"no {self.title} at step {step:,}: it takes longer than the "
                     f"{duration_text(available or needed)} that were left of its share of the "
                     "training time. max_share=None sets no limit."
@@ -367,7 +367,8 @@ class SurfaceMeasurement(LossMeasurement):
             count = min(count, max(allowed - arrows - self._extra_cost, least))
         if loss.is_reporting:
             duration = duration_text((count + arrows + self._extra_cost) * each)
-            say(f"{self.title} at step {step:,}: up to {count:,} evaluations, about {duration}.")
+            limit = f"up to {count:,} evaluations, about {duration}"
+            print_message(f"{self.title} at step {step:,}: {limit}.")
         given = {}
         if self._snapshots is not None:
             given["trajectory"] = [*self._snapshots.weights.items()]
@@ -483,7 +484,7 @@ class SharpnessMeasurement(LossMeasurement):
     def _compute(self, step: int, loss: KeptLoss, seconds: float | None) -> Any:
         if loss.is_reporting and not self.results:
             duration = duration_text(self._needed_seconds(loss))
-            say(f"{self.title} at step {step:,}: about {duration}.")
+            print_message(f"{self.title} at step {step:,}: about {duration}.")
         result = sharpness(
             loss.model,
             loss,
@@ -582,7 +583,7 @@ def duration_text(seconds: float) -> str:
 
 
 def remedy(error: Exception) -> str:
-    """What to do about an error of a measurement; empty if its message says so itself."""
+    """What to do about an error of a measurement; empty if its message states that itself."""
     name, text = type(error).__name__, str(error).lower()
     if "outofmemory" in name.lower() or "out of memory" in text:
         return 'Choose fewer weights, such as parameters="*lora*", or a smaller batch. '
@@ -609,7 +610,7 @@ def _sentence(error: Exception) -> str:
     return text if text.endswith((".", "!", "?")) else f"{text}."
 
 
-def say(message: str) -> None:
+def print_message(message: str) -> None:
     try:
         sys.stderr.write(f"sentinel: {message}\n")
     except (OSError, ValueError):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sentinel.client import guard
-from sentinel.insight.callbacks.loss_measurement import MAX_RESULTS, check_settings, say
+from sentinel.insight.callbacks.loss_measurement import MAX_RESULTS, check_settings, print_message
 from sentinel.insight.callbacks.recorder_state import (
     FILE_NAME,
     read_recorder_state,
@@ -94,7 +94,7 @@ class Recording:
             if state:
                 self.recorder.load_state_dict(state)
         except (ValueError, OSError) as error:
-            say(f"a new trajectory begins at step {step:,}: {error}")
+            print_message(f"a new trajectory begins at step {step:,}: {error}")
         if step not in self.recorder.steps[-1:]:
             self.recorder.record(step)
 
@@ -116,4 +116,5 @@ class Recording:
         except Exception as error:
             self._is_on = False
             guard.on_swallowed_error(error)
-            say(f"no trajectory: {type(error).__name__}: {error} Training goes on as before.")
+            reason = f"{type(error).__name__}: {error}"
+            print_message(f"no trajectory: {reason} Training goes on as before.")

@@ -57,7 +57,7 @@ class _LossCallback(TrainerCallback):  # type: ignore[misc]
         return self.__dict__ | {"_loss": None}
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002 - names are those of Transformers
-        """Find the trainer, and say what is computed and when."""
+        """Find the trainer, and print what is computed and when."""
         self._loss = None
         try:
             self._loss = TrainerLoss(trainer_of(self), *self._options)

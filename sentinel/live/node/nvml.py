@@ -28,9 +28,6 @@ _THROTTLE_BITS = {
 }
 """Bits of NVML's clock event reasons that mean reduced performance."""
 
-THROTTLE_REASONS = tuple(_THROTTLE_BITS)
-"""Names of these reasons."""
-
 DRIVER_PATHS = (Path("/proc/driver/nvidia"), Path("/dev/nvidiactl"), Path("/dev/dxg"))
 """Any of these exists where there is a driver: in the kernel, in a container, under WSL."""
 

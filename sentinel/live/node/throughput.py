@@ -9,6 +9,8 @@ from pathlib import Path
 
 import psutil
 
+from sentinel.live.memory_cgroup import read_kernel_text
+
 SYS_ROOT = Path("/sys")
 
 LOOPBACK_NAMES = frozenset({"lo", "lo0"})
@@ -69,7 +71,7 @@ class ThroughputReader:
             name
             for name in interfaces.keys() - LOOPBACK_NAMES
             # IP over InfiniBand is part of what the port counts.
-            if not ports or _read_text(directory / name / "type") != INFINIBAND_LINK_TYPE
+            if not ports or read_kernel_text(directory / name / "type") != INFINIBAND_LINK_TYPE
         }
         for name in _physical(names, directory):
             ports["host_network_received", name] = interfaces[name].bytes_recv
@@ -82,7 +84,7 @@ class ThroughputReader:
                 ("host_network_received", "port_rcv_data"),
                 ("host_network_sent", "port_xmit_data"),
             ):
-                text = _read_text(port / name)
+                text = read_kernel_text(port / name)
                 if text.isdecimal():
                     yield (signal, str(port)), BYTES_PER_PORT_COUNT * int(text)
 
@@ -115,10 +117,3 @@ def _physical(names: Collection[str], directory: Path) -> Collection[str]:
         and not (directory / name / "master" / "device").exists()
     ]
     return physical or names
-
-
-def _read_text(path: Path) -> str:
-    try:
-        return path.read_text(errors="replace").strip()
-    except OSError:
-        return ""

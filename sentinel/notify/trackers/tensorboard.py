@@ -37,7 +37,7 @@ def record(call: dict[str, Any]) -> None:
     directory = call["directory"] or call["runs"].get("tensorboard_dir", "")
     if not directory:
         raise NotRecordedError("no_run")
-    # Not created: it would be a directory that nobody looks at, as on another machine.
+    # Not created: it would be a directory that is never read, as on another machine.
     if not Path(directory).is_dir():
         raise NotRecordedError("not_found")
     try:

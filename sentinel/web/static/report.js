@@ -13,7 +13,7 @@ const isRunChosen = new URLSearchParams(location.search).has("run");
 function startReport() {
   // A prelude keeps style elements of the chart library out of the page; it is loaded now.
   restoreAppendChild();
-  // Before the charts hear of it, which measure their columns.
+  // Before the event reaches the charts, which measure their columns.
   preparePrint();
   const { report } = openReport();
   const isComparison = report.comparison !== null && !isRunChosen;
@@ -80,7 +80,7 @@ function preparePrint() {
   });
 }
 
-// Tell who takes a picture how high the page is, once its charts are drawn.
+// Give the height of the page to the program that takes a picture, once its charts are drawn.
 function reportHeight() {
   const observer = new ResizeObserver(() => {
     document.documentElement.dataset.height = String(Math.ceil(document.documentElement.scrollHeight));

@@ -360,27 +360,27 @@ def test_a_stopped_server_closes_its_port(server):
     await_condition(lambda: bind_first_free_port((port,)).close() is None, "the port is free")
 
 
-def test_keys_and_connections_of_strangers_are_counted_once(server, outsider, monkeypatch):
+def test_foreign_keys_and_connections_are_counted_once(server, outsider, monkeypatch):
     """Those of nodes are not, and of strangers each once."""
-    monkeypatch.setattr("sentinel.cluster.server.STRANGER_CHECK_SECONDS", 0.0)
+    monkeypatch.setattr("sentinel.cluster.server.FOREIGN_CHECK_SECONDS", 0.0)
     join(server, outsider)
-    checked_at = server._strangers_checked_at
-    await_condition(lambda: server._strangers_checked_at > checked_at, "a check")
+    checked_at = server._foreign_checked_at
+    await_condition(lambda: server._foreign_checked_at > checked_at, "a check")
     assert refusal_counts(server.counters) == {}
 
     strangers = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(3)]
     outsider.write({f"junk/{number}": b"junk" for number in range(20)})
     await_refusal(server, "foreign_connection", 3.0)
     await_refusal(server, "foreign_key", 20.0)
-    checked_at = server._strangers_checked_at
-    await_condition(lambda: server._strangers_checked_at > checked_at, "another check")
+    checked_at = server._foreign_checked_at
+    await_condition(lambda: server._foreign_checked_at > checked_at, "another check")
     assert refusal_counts(server.counters) == {"foreign_connection": 3.0, "foreign_key": 20.0}
     for stranger in strangers:
         stranger.close()
 
 
 @pytest.mark.fault("X18")
-def test_a_store_that_strangers_fill_is_closed_and_opened_again(monkeypatch):
+def test_a_store_that_foreign_data_fill_is_closed_and_opened_again(monkeypatch):
     """At the same port; nodes connect again, and what was not acknowledged is sent again."""
     monkeypatch.setattr(module, "FLOOD_SECONDS", TIMEOUT_SECONDS)
     ports = free_ports()

@@ -78,7 +78,7 @@ def combined_one_by_one(aligner, entry):
 
     The first record of a batch may complete a step that still lacks the ranks after it.
     """
-    is_open = (entry.step_index, 0) > aligner.closed_steps.last_key or (
+    is_open = (entry.step_index, 0) > aligner.steps.closed.last_key or (
         entry.step_index,
         0,
     ) in aligner.pending_steps

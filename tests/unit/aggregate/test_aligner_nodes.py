@@ -275,7 +275,7 @@ def test_the_work_of_a_step_does_not_grow_with_the_square_of_the_ranks(order):
     for step_index in range(1, steps + 1):
         process(aligner, *lockstep(range(many)[::order], step_index), heartbeat(100.0 + step_index))
 
-    assert aligner.closed_steps.last_key == (steps, 0)
+    assert aligner.steps.closed.last_key == (steps, 0)
     assert CountingAligner.checks < 20 * many * steps
 
 

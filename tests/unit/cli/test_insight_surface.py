@@ -41,6 +41,8 @@ def checkpoints(tmp_path, monkeypatch):
     torch.save(nets[0], tmp_path / "pickle.pt")
     batch = {"x": torch.randn(16, 4), "y": torch.randn(16, 1)}
     save_file(batch, tmp_path / "batch.safetensors")
+    content = (tmp_path / "batch.safetensors").read_bytes()
+    (tmp_path / "damaged.safetensors").write_bytes(content[:-1])
     return nets, batch
 
 
@@ -109,6 +111,7 @@ def test_a_part_is_sampled_more_finely_with_the_points_of_the_cache(checkpoints,
     [
         (("pickle.pt", *USUAL), "more than tensors"),
         (("net-0.pt", "--data", "batch.safetensors"), "no config.json"),
+        (("net-0.pt", "--data", "damaged.safetensors", *USUAL[2:]), "Cannot read damaged"),
         (("net-9.pt", *USUAL), "There is no checkpoint net-9.pt"),
         (("net-0.pt", *USUAL, "--run", "nobody"), "no run nobody"),
         (("net-0.pt", *USUAL[:4], "--loss", "own_nets:failing"), "cannot be computed: KeyError"),

@@ -70,10 +70,10 @@ def test_a_disconnected_follower_shows_the_time_and_its_spool():
     no_head = follower(connected=False, head="", spooled_bytes=100)
 
     assert (
-        "head at gpu-0:14007 not reached for 10 min, 2.5 MB waiting to be sent"
+        "head at gpu-0:14007 not reached for 10 min, 2.4 MiB waiting to be sent"
         in lines(lost_head)[0]
     )
-    assert "head not reached yet, 1 kB waiting to be sent" in lines(no_head)[0]
+    assert "head not reached yet, 100 bytes waiting to be sent" in lines(no_head)[0]
 
 
 def test_an_isolated_node_shows_that_it_reached_no_head():

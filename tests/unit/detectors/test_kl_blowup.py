@@ -151,7 +151,6 @@ def test_there_is_no_output_before_a_trend_is_known():
 
     assert outputs == [None] * 12 + [Clear()] * 19
     assert 0.1 < outputs[-1].threshold <= 1.0
-    assert outputs[-1].evidence_nats == 0.0
 
 
 @pytest.mark.seeded
@@ -236,6 +235,5 @@ def test_little_evidence_is_noted_and_much_is_a_warning():
     found = [x for x in outputs if isinstance(x, Finding)]
 
     assert found[0].severity is Severity.INFO
-    assert detector.noted <= found[0].evidence_nats < detector.sure
-    assert any(x.severity is None and x.evidence_nats >= detector.sure for x in found)
+    assert any(x.severity is None for x in found)
     assert found[-1].onset_range[0] <= found[-1].onset_step <= found[-1].onset_range[1]

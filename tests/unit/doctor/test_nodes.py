@@ -98,7 +98,7 @@ def test_a_node_that_is_lost_is_named_with_its_ranks():
     (_, result) = check_nodes("two", head(BOTH[0], lost))
 
     assert (result.grade, result.subject) == (Grade.FAIL, "run two, node gpu-b")
-    assert result.message == "no message for 95 s (ranks 2-3)"
+    assert result.message == "no message for 1 min 35 s (ranks 2-3)"
 
 
 @pytest.mark.parametrize(("skew", "expected"), [(7200.0, "2 h behind"), (-30.0, "30 s ahead")])
@@ -130,7 +130,7 @@ def test_an_unconnected_follower_reports_reason_duration_and_buffer():
     assert result.grade is Grade.FAIL
     assert result.message == (
         f"the head at gpu-a:14007 has been unreachable for 10 min: {error_text} "
-        "3.0 MB of records are buffered"
+        "2.9 MiB of records are buffered"
     )
     assert "14000 to 17999" in result.remedy
 

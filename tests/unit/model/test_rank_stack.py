@@ -7,7 +7,6 @@ from sentinel.model.rank_stack import (
     Frame,
     RankStack,
     find_odd_ranks,
-    format_ranks,
     group_stacks,
     parse_stacks,
     serialize_stacks,
@@ -150,7 +149,3 @@ def test_long_stacks_are_cut():
 @pytest.mark.parametrize("text", ["", "[", "[[1]]", "null", "[[[0],[[1]],2]]", "7", "[[0,1,2]]"])
 def test_a_damaged_text_holds_no_stacks(text):
     assert parse_stacks(text) == []
-
-
-def test_ranks_in_short_form():
-    assert format_ranks([3, 1, 2]) == "1-3"

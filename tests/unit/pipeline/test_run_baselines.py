@@ -27,7 +27,7 @@ class Follower:
     def update(self, record, baselines):
         assert record.values["loss"] == 1.0
         self.count = baselines["kl_ref"].count
-        return Clear(evidence_nats=0.0, threshold=2.5)
+        return Clear(threshold=2.5)
 
 
 def test_two_detectors_share_one_baseline():

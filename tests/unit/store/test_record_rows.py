@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from sentinel.aggregate.combine import combine_ranks
 from sentinel.aggregate.rank_values import RankValues
-from sentinel.model.record import WHOLE_RUN, Event, Record
+from sentinel.model.record import Event, Record
 from sentinel.pipeline.engine import Result
 from sentinel.store.database import connect
 from sentinel.store.history import History
@@ -22,7 +22,6 @@ from sentinel.store.record_rows import (
     RowLayout,
     layout_from_json,
     unpack,
-    unpack_values,
 )
 
 SIGNALS = (
@@ -209,11 +208,3 @@ def test_unused_layouts_are_deleted(tmp_path):
         with pytest.raises(KeyError):
             layouts.get(unused)
         assert layouts.add(RowLayout(("b",)))
-
-
-def test_values_are_read_without_the_spreads():
-    record = combined({rank: {"loss": 1.0 + rank, "reward": 2.0} for rank in range(3)})
-    layout, blob = RecordPacker().pack(record)
-
-    assert unpack_values(layout, blob) == record.values
-    assert record.rank == WHOLE_RUN

@@ -123,7 +123,7 @@ export class Chart {
     const signal = this.signals[0];
     this.unitLabel = element("span", this.unit.name, "unit");
     this.latest = element("output", "", "latest");
-    // Of several runs, a range of their last values says nothing.
+    // Of several runs, a range of their last values has no meaning.
     this.latest.hidden = signal.color !== undefined;
     this.status = element("span", "", "status");
     const table = element("button", "Table", "button quiet small");

@@ -4,7 +4,7 @@ import { formatNumber, isNumber } from "../dom.js";
 import { PLOT_SCALE, plotBase, plotExtent, plotFade, plotFont, plotText } from "./plot.js";
 import { chartNumber } from "./units.js";
 
-// Axes of settings that stand beside each other; more cannot be told apart.
+// Axes of settings that stand beside each other; more cannot be distinguished.
 export const PARALLEL_SETTINGS = 8;
 // Colours of the lines of runs, by their outcome.
 const PARALLEL_COLORS = 12;

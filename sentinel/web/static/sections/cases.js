@@ -1,4 +1,4 @@
-// Open cases, as their notifications tell them, and those that are resolved.
+// Open cases, as in their notifications, and those that are resolved.
 import {
   button,
   capitalize,

@@ -36,7 +36,7 @@ const FLOW_DIVERGING = [
   [0.75, "#66aa9f"],
   [1, "#00574f"],
 ];
-// Title, what it says in a sentence, and its range if it is not logarithmic.
+// Title, its meaning in a sentence, and its range if it is not logarithmic.
 /** @type {Record<string, { title: string, noun: string, range?: Span }>} */
 const FLOW_STATISTICS = {
   layer_grad_norm: { title: "Gradient norm", noun: "gradient norm" },

@@ -267,7 +267,7 @@ function problemsOf(run) {
   const problems = (run.delivery_problems ?? []).map(({ text, remedy }) => ({ text, remedy, severity: "critical" }));
   if (run.storage?.text) problems.push({ text: run.storage.text, remedy: run.storage.remedy, severity: "critical" });
   problems.push(...(run.log?.notices ?? []));
-  // Without a case, the verdict says it.
+  // Without a case, the verdict states it.
   const isOpen = run.cases.length > 0 || singleIncidents(run).length > 0;
   if (!run.log && run.is_live === false && (run.state === "unfinished" ? isOpen : isActive(run))) {
     const until = isNumber(run.last_step_time) ? ` Its last step was at ${formatTime(run.last_step_time)}.` : "";
@@ -358,7 +358,7 @@ function tilesOf(run, pace, source) {
       note: total && isNumber(run.step) ? `of ${formatNumber(total)}` : "",
       share: total && isNumber(run.step) ? run.step / total : null,
     },
-    // The last step of a run that is over says nothing of its speed.
+    // The last step of a run that is over shows nothing about its speed.
     isActive(run) &&
       seconds !== null && {
         label: "Speed",

@@ -202,7 +202,7 @@ export class ImportanceView {
       /** @type {{ customdata: unknown }[]} */
       const points = event?.points ?? [];
       const found = new Set(points.map(({ customdata }) => customdata).filter(isNumber));
-      // Drawing the choice takes the box away, of which plotly.js tells as of an empty one.
+      // Drawing the choice takes the box away, which plotly.js reports as an empty one.
       if (found.size) this.#choose(found);
     });
   }
@@ -228,7 +228,7 @@ function estimate(row, value, low, high) {
 }
 
 /**
- * What the result says, in one or two sentences.
+ * The result in words, in one or two sentences.
  * @param {ImportanceResult} result
  */
 export function importanceSummary({ settings, score, outcome, runs }) {

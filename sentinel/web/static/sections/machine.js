@@ -27,7 +27,7 @@ export function createMachine(page) {
     { title: "Temperature", className: "right" },
     "Problems",
   ]);
-  const empty = emptyState("No GPU is measured. `sentinel doctor` says why, where one is expected.");
+  const empty = emptyState("No GPU is measured. `sentinel doctor` shows why, where one is expected.");
   return {
     id: "machine",
     title: "Machine",

@@ -174,7 +174,7 @@ export function createSamples(page) {
     );
     status.hidden = !status.textContent;
   };
-  // Whether the newest samples are shown and nobody reads them.
+  // Whether the newest samples are shown and none is selected.
   const isFollowing = () =>
     !page.source.isReport &&
     !chosen &&

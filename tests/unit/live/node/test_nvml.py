@@ -7,7 +7,7 @@ import sys
 import pytest
 from support.fake_nvml import Card, FakeNvml, NVMLError
 
-from sentinel.live.node.nvml import THROTTLE_REASONS, NvmlNotInstalledError, NvmlReader
+from sentinel.live.node.nvml import NvmlNotInstalledError, NvmlReader
 from sentinel.signals.hardware import GPU_SIGNALS
 
 
@@ -87,7 +87,10 @@ def test_the_driver_is_reopened_when_every_gpu_is_lost():
         (0x1, ()),  # idle
         (0x4, ("power_cap",)),
         (0x48, ("slowdown", "thermal_hardware")),
-        (0x1FF, THROTTLE_REASONS),
+        (
+            0x1FF,
+            ("power_cap", "slowdown", "thermal_software", "thermal_hardware", "power_brake"),
+        ),
     ],
 )
 def test_throttle_reasons_are_named(bits, reasons):

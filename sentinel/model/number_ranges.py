@@ -20,6 +20,15 @@ def format_ranges(numbers: Iterable[int]) -> list[str]:
     return ["-".join(map(str, ends)) for ends in ranges]
 
 
+def ranges_text(numbers: Iterable[int]) -> str:
+    """The ranges as a text for people.
+
+    >>> ranges_text([0, 2, 3, 4, 7])
+    '0, 2-4, 7'
+    """
+    return ", ".join(format_ranges(numbers))
+
+
 def parse_ranges(ranges: str) -> Iterator[int]:
     """The numbers of ranges separated by commas. Raises ValueError if the text is anything else.
 
