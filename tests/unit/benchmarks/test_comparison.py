@@ -3,12 +3,14 @@
 import sys
 from pathlib import Path
 
+import pytest
+
 sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
 
 import comparison
 from comparison import QUICK, Group, Row, markdown, measure
 
-ROW = Row("a task", "ms", {"sentinel": [2.0, 30.0, 4.0], "wandb": [4.0, 10.0, 8.0]})
+ROW = Row("a task", "ms", {"sentinel": [1.0, 10.0, 4.0], "wandb": [2.0, 5.0, 16.0]})
 
 
 def cells(row):
@@ -20,7 +22,7 @@ def cells(row):
 def test_a_ratio_is_the_median_of_the_ratios_within_a_round():
     found = cells(ROW)
 
-    assert (found["sentinel"], found["wandb"], found["of best peer"]) == ("**4**", "8", "0.5")
+    assert (found["sentinel"], found["wandb"], found["of best peer"]) == ("**4**", "5", "0.5")
 
 
 def test_the_ratio_to_the_floor_is_that_to_the_least_of_several():
@@ -42,6 +44,20 @@ def test_a_tool_that_is_missing_is_shown_and_not_measured(monkeypatch):
 
     assert cells(row)["wandb"] == "not installed"
     assert cells(row)["sentinel"] == "**2**"
+
+
+def test_a_tool_that_fails_is_shown_with_its_error_and_the_others_are_measured(capsys):
+    measures = {"sentinel": lambda _folder: [2.0], "wandb": lambda _folder: [1 / 0]}
+
+    (row,) = measure(Group(("a task",), "ms", measures), QUICK)
+
+    assert (cells(row)["wandb"], cells(row)["sentinel"]) == ("failed", "**2**")
+    assert "ZeroDivisionError" in capsys.readouterr().err
+
+
+def test_an_error_of_sentinel_itself_is_raised():
+    with pytest.raises(ChildProcessError, match="ZeroDivisionError"):
+        measure(Group(("a task",), "ms", {"sentinel": lambda _folder: [1 / 0]}), QUICK)
 
 
 def test_a_program_that_is_missing_is_shown(monkeypatch):
