@@ -5,7 +5,7 @@ PY := .venv/bin/python
 SOAK_MINUTES ?= 10
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check test test-nodes test-trl-0.12 chaos lint bench generate format pictures soak fuzz clean ready-demo ready-test
+.PHONY: help demo check test test-nodes test-trl-0.12 chaos lint bench bench-all generate format pictures soak fuzz clean ready-demo ready-test
 
 help: ## Show this
 	@awk -F ':.*## ' '/^[a-z0-9.-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -73,8 +73,12 @@ format: ready-test ## Lay out the Python and the JavaScript
 	@$(PY) -m ruff format .
 	@$(prettier) --write
 
-bench: ready-test ## Measure cost and detection beside other tools; no pass or fail
-	@for file in benchmarks/*.py; do echo "== $$file"; $(PY) "$$file" || exit 1; done
+bench: ready-test ## Cost beside other tools, as one table; JSON in benchmarks/results (12 minutes)
+	@$(PY) benchmarks/comparison.py --json benchmarks/results/comparison.json
+
+bench-all: bench ## Every other program of benchmarks/, and detection on more seeds (hours)
+	@for file in $$(grep -l '"__main__"' benchmarks/*.py | grep -vE '/(comparison|fleet_nodes)[.]py'); do \
+		echo "== $$file"; $(PY) "$$file" || exit 1; done
 	@SEEDED_RUNS=60 $(PY) -m pytest -q -m seeded tests/unit/detectors
 
 pictures: ready-test ## Take the pictures of the README and the docs: needs Chromium

@@ -1,12 +1,10 @@
-"""CPU time of the engine per step, by detector and in total, and of a complete replay.
+"""CPU time of the engine per step, by detector and in total.
 
-    python benchmarks/engine.py [--steps 3000] [--lines 100000]
+    python benchmarks/engine.py [--steps 3000]
 
 Healthy runs of 25 signals, one of reinforcement learning and one of supervised training, go through
 each detector alone and through all together; an engine without detectors is measured as well and
-subtracted from each detector's figure. The replayed log has 20 signals per line; `--lines 0` skips
-it. All figures are CPU time of this process; those per step are medians. Beside the replay stands
-the time in which `json` parses the same log, since a busy machine slows down both.
+subtracted from each detector's figure. All figures are CPU time of this thread: medians per step.
 """
 
 from __future__ import annotations
@@ -14,11 +12,8 @@ from __future__ import annotations
 import argparse
 import json
 import random
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import redirect_stdout
-from io import StringIO
 from math import cos, exp, pi
 from pathlib import Path
 from statistics import median
@@ -26,7 +21,6 @@ from statistics import median
 from rich.console import Console
 from rich.table import Table
 
-from sentinel.cli.replay import replay
 from sentinel.config.plugins import load_classes
 from sentinel.model.finding import Detector
 from sentinel.model.record import WHOLE_RUN, Record, Spread
@@ -149,47 +143,29 @@ def detector_costs(names: Sequence[str], steps: int) -> Iterator[tuple[str, floa
     yield "together", microseconds_per_record(factories, rows)
 
 
-def replay_seconds(lines: int) -> tuple[float, float]:
-    """CPU seconds of `sentinel replay --json` for a log of that many lines, and of `json`."""
+def write_log(path: Path, lines: int) -> None:
+    """A JSON log of a healthy run with 20 signals per line."""
     names = [
         name
         for name in (*POLICY_SIGNALS, *COMMON_SIGNALS)
         if name not in {"tokens", "optimizer_steps"}
     ]
     columns = healthy_series(pad_names(names, LOG_SIGNALS), lines, 2)
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "log.jsonl"
-        with path.open("w") as file:
-            for row in zip(*columns.values(), strict=True):
-                print(json.dumps(dict(zip(columns, row, strict=True))), file=file)
-        began = time.process_time()
-        with path.open() as file:
-            for line in file:
-                json.loads(line)
-        parsed = time.process_time()
-        with redirect_stdout(StringIO()):
-            replay(path, json=True)
-        return time.process_time() - parsed, parsed - began
+    with path.open("w") as file:
+        for row in zip(*columns.values(), strict=True):
+            print(json.dumps(dict(zip(columns, row, strict=True))), file=file)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--steps", type=int, default=3000)
-    parser.add_argument("--lines", type=int, default=100_000)
     args = parser.parse_args()
     runs = {"RL": (*POLICY_SIGNALS, *COMMON_SIGNALS), "SFT": COMMON_SIGNALS}
     figures = {kind: dict(detector_costs(names, args.steps)) for kind, names in runs.items()}
     table = Table("Detector", *(f"{kind}, µs per step" for kind in runs))
     for name in sorted(figures["RL"], key=lambda name: -max(figures[kind][name] for kind in runs)):
         table.add_row(name, *(f"{figures[kind][name]:.1f}" for kind in runs))
-    console = Console()
-    console.print(table)
-    if args.lines:
-        seconds, json_seconds = replay_seconds(args.lines)
-        console.print(
-            f"Replay of {args.lines} steps of {LOG_SIGNALS} signals: {seconds:.1f} s of CPU, "
-            f"{seconds / json_seconds:.1f} times the {json_seconds:.2f} s of json.loads"
-        )
+    Console().print(table)
 
 
 if __name__ == "__main__":

@@ -89,7 +89,7 @@ def load_test(clients: int = 10, scrapes_per_client: int = 50) -> str:
 
 
 if __name__ == "__main__":
-    for ranks in (8, 64, 512, 6600):
+    for ranks in (8, 64, 512):
         print(render_cost(ranks))
     print(update_cost())
     print(load_test())

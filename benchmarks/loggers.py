@@ -1,6 +1,6 @@
-"""Ways of logging twenty numbers per step, each behind the same two functions: log and close.
+"""Loggers of numbers, each behind the same two functions: log and close.
 
-Every factory takes a scratch directory. Numbers are plain floats; nothing is sent over a network.
+Every factory takes a scratch directory. Nothing is sent over a network.
 """
 
 from __future__ import annotations
@@ -18,16 +18,13 @@ LoggerFactory = Callable[[str], tuple[Log, Callable[[], None]]]
 NAMES = [f"train/metric_{number}" for number in range(20)]
 
 
-def no_op(_directory: str) -> tuple[Log, Callable[[], None]]:
-    return (lambda _step, _values: None), (lambda: None)
+def packed(_directory: str) -> tuple[Log, Callable[[], None]]:
+    """The lower bound: the numbers as float64 in memory that another process may read."""
+    memory = mmap.mmap(-1, 1 << 20)
+    layouts = {count: struct.Struct(f"{count}d") for count in range(len(NAMES) + 1)}
 
-
-def memory_copy(_directory: str) -> tuple[Log, Callable[[], None]]:
-    """The lower bound: as many bytes as a record has, copied into mapped memory."""
-    memory, record = mmap.mmap(-1, 1 << 20), struct.pack("27d", *range(27))
-
-    def log(_step: int, _values: dict[str, float]) -> None:
-        memory[0 : len(record)] = record
+    def log(_step: int, values: dict[str, float]) -> None:
+        layouts[len(values)].pack_into(memory, 0, *values.values())
 
     return log, memory.close
 
@@ -95,18 +92,29 @@ def wandb(directory: str) -> tuple[Log, Callable[[], None]]:
     return (lambda step, values: run.log(values, step=step)), run.finish
 
 
+def mlflow_environ(directory: str) -> dict[str, str]:
+    """Runs are stored in a folder below the directory, and nothing is reported to mlflow."""
+    # It creates its first experiment with the folder.
+    store = f"file://{directory}/mlruns"
+    own = {"MLFLOW_ALLOW_FILE_STORE": "true", "MLFLOW_DISABLE_TELEMETRY": "true"}
+    return own | {"MLFLOW_TRACKING_URI": store}
+
+
+def mlflow(directory: str) -> tuple[Log, Callable[[], None]]:
+    """Runs in files, the only store of mlflow-skinny without a server."""
+    os.environ |= mlflow_environ(directory)
+    import mlflow as theirs
+
+    theirs.start_run()
+    return (lambda step, values: theirs.log_metrics(values, step)), theirs.end_run
+
+
 LOGGERS: dict[str, LoggerFactory] = {
-    "nothing": no_op,
-    "copying 216 bytes": memory_copy,
     "sentinel": sentinel,
-    "prometheus_client": prometheus_client,
-    "tensorboard add_scalar": tensorboard,
+    "wandb": wandb,
     "trackio": trackio,
-    "wandb offline": wandb,
-}
-PACKAGES = {
-    "prometheus_client": "prometheus_client",
-    "tensorboard add_scalar": "tensorboard",
-    "trackio": "trackio",
-    "wandb offline": "wandb",
+    "TensorBoard": tensorboard,
+    "mlflow": mlflow,
+    "prometheus_client": prometheus_client,
+    "packed into memory": packed,
 }

@@ -25,10 +25,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import psutil
 import requests
-from playwright.sync_api import Browser, BrowserContext
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, BrowserContext
 
 FOLDER = Path(__file__).parent
 sys.path[:0] = [
@@ -162,6 +165,34 @@ TOOLS = (
         f"({IN_VIEW})('card-view').length",
     ),
 )
+
+
+def request_series(tool: Tool, url: str, names: list[str], steps: int) -> None:
+    """Request the curves of all charts as the page does, until they reach the last step."""
+    last = 0
+    while last < steps:
+        if tool.name == "sentinel":
+            query = [*(("signals", name) for name in names), ("points", "1000"), ("axis", "step")]
+            answer = requests.get(f"{url}/runs/{RUN}/api/series", query, timeout=TIMEOUT_SECONDS)
+            last = min(series["x"][-1] for series in answer.json()["series"].values())
+        elif tool.name == "trackio":
+            body = {"project": RUN, "runs": [{"run": RUN}], "max_points": 3000}
+            answer = requests.post(f"{url}/api/get_logs_batch", json=body, timeout=TIMEOUT_SECONDS)
+            last = answer.json()["data"][0]["logs"][-1]["step"]
+        else:
+            wanted = [{"plugin": "scalars", "tag": name} for name in names]
+            path = "experiment/defaultExperimentId/data/plugin/timeseries/timeSeries"
+            form = {"requests": json.dumps(wanted)}
+            answer = requests.post(f"{url}/{path}", form, timeout=TIMEOUT_SECONDS)
+            curves = [each["runToSeries"][RUN] for each in answer.json()]
+            last = min(curve[-1]["step"] for curve in curves)
+
+
+def cpu_seconds(process: psutil.Process) -> float:
+    """User and system seconds of a process and its children, those that ended included."""
+    family = [each.cpu_times() for each in (process, *process.children(recursive=True))]
+    ended = family[0].children_user + family[0].children_system
+    return ended + sum(each.user + each.system for each in family)
 
 
 @contextmanager

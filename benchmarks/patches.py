@@ -1,14 +1,13 @@
 """Cost of the PyTorch patches per step: a training loop with and without the monitor.
 
-    python benchmarks/patches.py [--pairs 15] [--steps 300] [--count-instructions]
+    python benchmarks/patches.py [--pairs 15] [--steps 300]
 
 One step is a batch from a `DataLoader`, a forward and a backward pass of a tiny model, clipping and
 an optimizer step: there is little computation, so that any addition shows. Blocks of steps are
 timed alternately with and without `sentinel.monitor` (no agent), and compared in pairs: the median
 difference in microseconds per step, and the median ratio, each with its middle half. Times are CPU
 time of the training thread. The same is done with the data loader's patch left out. Prints Markdown
-and writes results/patches.json. With `--count-instructions`, the user instructions of a step with
-and without the monitor are counted under valgrind instead: minutes, whatever the load.
+and writes results/patches.json. comparison.py counts the instructions of the same step.
 """
 
 from __future__ import annotations
@@ -116,13 +115,12 @@ def run_counted_steps(steps: int) -> None:
     os._exit(0)
 
 
-def print_instructions(steps: int) -> None:
+def step_instructions(steps: int) -> tuple[float, float]:
     """User instructions of a step without and with the monitor."""
     _, without, _, _, monitored, *_ = count_between_markers(
         __file__, "--child", "--steps", str(steps)
     )
-    added = (monitored - without) / steps
-    print(f"A step of {without / steps:,.0f} instructions; all patches add {added:,.0f}")
+    return without / steps, monitored / steps
 
 
 def _middle_half(values: list[float]) -> list[float]:
@@ -134,14 +132,10 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--pairs", type=int, default=15)
     parser.add_argument("--steps", type=int, default=300)
-    parser.add_argument("--count-instructions", action="store_true")
     parser.add_argument("--child", action="store_true")
     args = parser.parse_args()
     if args.child:
         run_counted_steps(args.steps)
-    if args.count_instructions:
-        print_instructions(args.steps)
-        return
     torch.set_num_threads(1)
     bench = Bench()
     bench.time_block(args.steps)

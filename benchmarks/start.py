@@ -27,6 +27,13 @@ LINES = 20
 PR_SET_CHILD_SUBREAPER = 36
 FLOOR = "nothing"
 SENTINEL = ("-P", "-m", "sentinel")
+AUTOSTART = ROOT / "sentinel" / "client" / "autostart"
+CHILD = f"""
+import sys
+sys.modules.pop("sitecustomize", None)
+sys.path.insert(0, {str(AUTOSTART)!r})
+import sitecustomize
+"""
 ONSET = "from sentinel.pipeline.onset_process import main; main()"
 COMMANDS = {
     FLOOR: ("-c", "pass"),
@@ -34,6 +41,7 @@ COMMANDS = {
     "trainer": ("-c", "import sentinel; sentinel.monitor, sentinel.log"),
     "version": (*SENTINEL, "--version"),
     "help": (*SENTINEL, "--help"),
+    "child": ("-c", CHILD),
     "run": (*SENTINEL, "run", "--", sys.executable, "-c", "pass"),
     "run-failed": (*SENTINEL, "run", "--", sys.executable, "-c", "raise SystemExit(1)"),
     "status": (*SENTINEL, "status"),
@@ -41,8 +49,9 @@ COMMANDS = {
     "agent": ("-c", "import sentinel.agent.main"),
     "onset": ("-c", ONSET),
 }
-"""Arguments of python. `agent` and `trainer` are only imported; `run-failed` has an agent, which
-reports the failure and ends; `onset` estimates one onset."""
+"""Arguments of python. `agent` and `trainer` are only imported; `child` is any Python that
+`sentinel run` starts; `run-failed` has an agent, which reports the failure and ends; `onset`
+estimates one onset."""
 
 
 def run_command(arguments: tuple[str, ...], *, count_modules: bool = False) -> float:
@@ -80,6 +89,12 @@ def onset_request() -> str:
     return json.dumps([[[(step, (step > 60) + 0.01 * (step % 7)) for step in range(100)], 62]])
 
 
+def become_subreaper() -> None:
+    """Make this process the parent of the processes that a command leaves behind."""
+    if ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
+        raise SystemExit("prctl failed: Linux is needed.")
+
+
 def reap_descendants() -> None:
     """Wait for the processes that a command left behind, whose parent is now this process."""
     while True:
@@ -100,15 +115,14 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--only", nargs="+", choices=list(COMMANDS), default=list(COMMANDS))
     args = parser.parse_args()
-    if ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
-        raise SystemExit("prctl failed: Linux is needed.")
+    become_subreaper()
     floor = (0.0, 0.0)
     print("| start of | processor time, ms | modules |\n|---|---|---|")
     for name in dict.fromkeys([FLOOR, *args.only]):
         # The first time, the sources are compiled.
         modules = run_command(COMMANDS[name], count_modules=True)
         seconds = min(run_command(COMMANDS[name]) for _ in range(args.repeats))
-        print(f"| {name} | {1e3 * (seconds - floor[0]):.0f} | {modules - floor[1]:.0f} |")
+        print(f"| {name} | {1e3 * (seconds - floor[0]):.1f} | {modules - floor[1]:.0f} |")
         if name == FLOOR:
             floor = (seconds, modules)
 

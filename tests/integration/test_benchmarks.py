@@ -30,6 +30,7 @@ SMALLEST = {
     "notifications": "--repeats 1 --only healthy",
     "scrapes": "--pairs 1 --rate 10",
     "fleet": "--ranks 16 --signals 4 --seconds 2 --lead 4 --warmup 1 --imports 1 --anew",
+    "comparison": "--quick --json comparison.json",
     "page_viewers": "--viewers 2 --seconds 1",
     "run_list": "50",
     "agent": "--ranks 1 --seconds 1",
@@ -38,7 +39,7 @@ SMALLEST = {
     "catching_up": "--ranks 1 --steps 200",
     "combining": "--ranks 8 --steps 1",
     "detection": "--runs 1 --only ours --kinds sft",
-    "engine": "--steps 640 --lines 100",
+    "engine": "--steps 640",
     "exits": "--exits 2",
     "exposition": "",
     "failing_runs": "logs --only vision-frozen",
@@ -46,12 +47,11 @@ SMALLEST = {
     "gradient_flow": "--pairs 1 --width 16",
     "hostile_calls": "--calls 200 --threads 2",
     "importance": "--part truth --functions additive --sets 1 --sizes 20",
-    "kills": "--trainers 1 --agents 1",
+    "kills": "--writers 2 --trainers 1 --agents 1",
     "layer_detection": "--seeds 1 --kinds sharpness",
     "log_instructions": "--dry --calls 5",
     "long_run": "--steps 500 --rows 1",
     "loss_surface": "--seeds 0 --minima 1 --network-fine 61",
-    "overhead": "--loggers nothing sentinel --rounds 1 --steps 20 --kills 2 --times-only",
     "page_insight": "--trials 1",
     "pages": "--steps 200 --metrics 2 --rounds 1 --tools sentinel",
     "patches": "--pairs 1 --steps 5",
@@ -121,3 +121,11 @@ def test_the_program_runs(runs, name):
 def test_the_head_of_a_fleet_stores_steps_of_simulated_nodes(runs):
     """On a busy machine some records may be late for their step."""
     assert re.search(r"^\| 16 \| 2 \|", runs["fleet"][1], re.MULTILINE), runs["fleet"][1]
+
+
+def test_every_tool_of_the_comparison_can_be_measured(runs):
+    """A tool that is missing is shown, and one whose interface has changed as well."""
+    output = runs["comparison"][1]
+
+    assert "| prometheus_client | floor |" in output
+    assert "| failed |" not in output, output[-3000:]

@@ -1,4 +1,4 @@
-"""Seeds of synthetic runs: 8 in tests, as many as the variable SEEDED_RUNS in `make bench`."""
+"""Seeds of synthetic runs: 8 in tests, as many as the variable SEEDED_RUNS in `make bench-all`."""
 
 import os
 
