@@ -132,3 +132,14 @@ def attributes(elements, name):
     return elements.evaluate_all(
         "(nodes, name) => nodes.map((each) => each.getAttribute(name))", name
     )
+
+
+def test_a_run_past_its_planned_end_has_no_time_left(show):
+    """The step counter may count twice, as in huggingface/trl#2124."""
+    start = make_result(Event.START, rank=0, values={"max_steps": 600.0})
+    exposition = make_exposition(start, step_result(step=634, step_time=2.0))
+    page = show(exposition.state())
+
+    tile = page.locator(".tile", has_text="Time left")
+    expect(tile.locator("span")).to_have_text("none")
+    expect(tile.locator("small")).to_have_text("34 steps past the planned end")

@@ -346,7 +346,7 @@ function tilesOf(run, pace, source) {
   const { metadata = {}, signals = {}, attempt = 0, training = 0 } = run;
   const seconds = pace.secondsPerStep(run);
   const total = isNumber(metadata.max_steps) && metadata.max_steps > 0 ? metadata.max_steps : null;
-  const left = total && isNumber(run.step) ? Math.max(0, total - run.step) : null;
+  const left = total && isNumber(run.step) ? total - run.step : null;
   const age = isNumber(run.last_step_time) ? Math.max(0, source.now() - run.last_step_time) : null;
   const tokens = signals.tokens_per_second?.value;
   /** @type {(Tile | false | null | undefined | "" | 0)[]} */
@@ -378,8 +378,11 @@ function tilesOf(run, pace, source) {
       left !== null &&
       seconds !== null && {
         label: "Time left",
-        text: formatDuration(left * seconds),
-        note: `until ${formatTime(source.now() + left * seconds)}`,
+        text: left < 0 ? "none" : formatDuration(left * seconds),
+        note:
+          left < 0
+            ? `${formatCount(-left, "step")} past the planned end`
+            : `until ${formatTime(source.now() + left * seconds)}`,
       },
     !isActive(run) &&
       isNumber(run.started) &&
