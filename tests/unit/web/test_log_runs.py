@@ -7,6 +7,7 @@ import os
 import time
 from contextlib import contextmanager
 from dataclasses import replace
+from math import isfinite
 
 import pytest
 from support.event_files import event, event_file
@@ -243,6 +244,8 @@ def test_a_log_is_followed_once_it_changes(folder, settings, cache, no_workers, 
         view = runs.view("log")
         state = view.read_state()
         assert (no_workers, state["log"]["notices"], state["state"]) == ([], [], "running")
+        # The background, which may import the log itself, looks at it once a minute.
+        wait_until(lambda: isfinite(runs._logs["log"].background_at))
         write(path, ROWS[:51])
         view.read_state()
         assert len(no_workers) == 1
