@@ -18,7 +18,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -131,31 +131,45 @@ def services_stopped(prefix: tuple[str, ...]) -> Iterator[None]:
         return
     script = f"printf '#!/bin/sh\\n{POLICY_MARK}\\nexit 101\\n' >{POLICY} && chmod 755 {POLICY}"
     # An exception in a handler may leave a lock of `subprocess` held, so `run` raises it.
-    signal.signal(signal.SIGTERM, lambda number, _: _signals.append(number))
+    former = signal.signal(signal.SIGTERM, lambda number, _: _signals.append(number))
     try:
         run(*prefix, "sh", "-c", script)
         yield
     finally:
-        _signals.clear()
-        run(*prefix, "rm", "-f", str(POLICY))
+        run(*prefix, "rm", "-f", str(POLICY), is_ended_by_signals=False)
+        signal.signal(signal.SIGTERM, former)
+    exit_if_asked()
 
 
-def run(*command: str, seconds: float | None = None) -> bool:
+def exit_if_asked() -> None:
+    """Raise SystemExit if SIGTERM has arrived while services are stopped."""
+    if _signals:
+        sys.exit(128 + _signals[0])
+
+
+def run(*command: str, seconds: float | None = None, is_ended_by_signals: bool = True) -> bool:
     """Run a command without input; whether it succeeded within that time.
 
-    SIGTERM to this process kills the command, and raises SystemExit.
+    SIGTERM to this process kills the command, and raises SystemExit, unless the command is not to
+    be `is_ended_by_signals`.
     """
     try:
         child = subprocess.Popen(command, stdin=subprocess.DEVNULL)
     except OSError:
         return False
     end = math.inf if seconds is None else time.monotonic() + seconds
-    while child.poll() is None:
-        if _signals or time.monotonic() > end:
+    try:
+        while child.poll() is None:
+            if (_signals and is_ended_by_signals) or time.monotonic() > end:
+                break
+            time.sleep(0.02)
+    finally:
+        # Also after Ctrl-C. A command of sudo cannot be killed by another user.
+        with suppress(PermissionError):
             child.kill()
-        time.sleep(0.02)
-    if _signals:
-        sys.exit(128 + _signals[0])
+        child.wait()
+    if is_ended_by_signals:
+        exit_if_asked()
     return child.returncode == 0
 
 

@@ -56,8 +56,9 @@ def pytest_runtest_makereport(
     report = yield
     folder = getattr(item, "funcargs", {}).get("tmp_path")
     if call.when == "call" and report.failed and folder is not None:
-        for path in sorted(folder.glob("**/agent.log")):
-            with suppress(OSError):
+        # Agents of the test may still write and remove files.
+        with suppress(OSError):
+            for path in sorted(folder.glob("**/agent.log")):
                 lines = path.read_text(errors="replace").splitlines()[-LOG_LINES:]
                 report.sections.append((str(path.relative_to(folder)), "\n".join(lines)))
     return report
@@ -67,7 +68,7 @@ def pytest_runtest_makereport(
 def tmp_path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory of the test. That of pytest also makes a symbolic link, which takes 3 ms."""
     name = re.sub(r"\W", "_", request.node.name)[:30]
-    path = tmp_path_factory.getbasetemp() / f"{name}{next(_PATH_NUMBERS)}"
+    path = tmp_path_factory.getbasetemp() / f"{name}-{next(_PATH_NUMBERS)}"
     path.mkdir(mode=0o700)
     return path
 

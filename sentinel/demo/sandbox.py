@@ -54,6 +54,7 @@ class Sandbox:
     run_metadata: dict[str, Any] = field(default_factory=dict, init=False)
     case_causes: dict[str, str] = field(default_factory=dict, init=False)
     """Last cause of each case by its name; "" is none."""
+    _agent: psutil.Process | None = field(default=None, init=False)
 
     def configure(self, receiver_url: str, secret: str) -> None:
         """Write the settings that send every notification to the receiver."""
@@ -102,9 +103,11 @@ class Sandbox:
     def is_watched(self) -> bool:
         """Whether an agent of the run is alive. Reads its registration into `agent_info`."""
         for path in self.folder.glob("home/runs/*/agent.json"):
-            with suppress(OSError, ValueError):
+            with suppress(OSError, ValueError, psutil.NoSuchProcess):
                 self.agent_info = json.loads(path.read_text())
-                return psutil.pid_exists(self.agent_info["pid"])
+                if self._agent is None or self._agent.pid != self.agent_info["pid"]:
+                    self._agent = psutil.Process(self.agent_info["pid"])
+                return self._agent.is_running()
         return False
 
     @property
@@ -140,9 +143,12 @@ class Sandbox:
             if self.trainer and self.trainer.poll() is None:
                 torchrun = psutil.Process(self.trainer.pid)
                 processes += [torchrun, *torchrun.children(recursive=True)]
-        with suppress(psutil.NoSuchProcess):
-            if self.is_watched:
-                processes.append(psutil.Process(self.agent_info["pid"]))
+        is_watched = self.is_watched
+        if self._agent is not None:
+            if not is_watched:
+                # It is about to end, and may still write.
+                psutil.wait_procs([self._agent], timeout=STOP_TIMEOUT_SECONDS)
+            processes.append(self._agent)
         terminate(processes)
         if self.trainer:
             self.trainer.wait()

@@ -121,8 +121,8 @@ def _read_tensors(path: Path) -> Batch:
         ) from None
     try:
         tensors = load_file(str(path))
-    except (AttributeError, OSError, SafetensorError) as error:
-        # AttributeError: this torch lacks the type of a tensor.
+    except (AttributeError, MemoryError, OSError, SafetensorError, TypeError, ValueError) as error:
+        # AttributeError: this torch lacks the type of a tensor. TypeError: its shape overflows.
         raise CheckpointError(f"Cannot read {path}: {error}.") from None
     if not tensors:
         raise CheckpointError(f"{path} has no tensors.")

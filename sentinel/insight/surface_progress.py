@@ -62,7 +62,7 @@ class _Progress:
         self._call()
         if self._is_shown:
             text = f"Loss surface: up to {self._budget} evaluations on {self._places}, "
-            sys.stderr.write(f"{text}about {format_duration(self._estimate)}.\n")
+            sys.stderr.write(f"{text}about {format_duration(self._estimate, parts=1)}.\n")
             self._bar = _make_bar(self._budget)
         return self
 

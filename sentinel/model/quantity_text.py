@@ -17,7 +17,8 @@ def format_number(value: float, digits: int = 4) -> str:
     """
     if not isfinite(value):
         return "NaN" if isnan(value) else ("infinity" if value > 0 else "-infinity")
-    if abs(value) < _MAX_PLAIN and (value == int(value) or abs(value) >= 10**digits):
+    # With 2 digits, 99.7 is rounded to 100.
+    if abs(value) < _MAX_PLAIN and (value == int(value) or abs(value) >= 10**digits - 0.5):
         return f"{round(value):,}"
     return f"{value:.{digits}g}"
 
@@ -46,8 +47,8 @@ def distinct_texts(*values: float, digits: int = 3, percent: bool = False) -> tu
 def format_bytes(count: float, digits: int = 4) -> str:
     """A number of bytes with its unit.
 
-    >>> format_bytes(3.5 * 2**30), format_bytes(1_000_000.0, digits=3), format_bytes(0.0)
-    ('3.5 GiB', '977 KiB', '0 bytes')
+    >>> [format_bytes(each, digits=3) for each in (3.5 * 2**30, 1_000_000.0, 999.7 * 2**20, 0.0)]
+    ['3.5 GiB', '977 KiB', '1,000 MiB', '0 bytes']
     """
     for unit, size in (("GiB", 2.0**30), ("MiB", 2.0**20), ("KiB", 2.0**10)):
         if abs(count) >= size:

@@ -50,7 +50,7 @@ def _shared_plane(
         joined = trajectory(runs, save=False).to_json()
     except ValueError as error:
         return None, str(error)
-    except (ArithmeticError, AttributeError, LookupError, TypeError) as error:
+    except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError) as error:
         # A file may contain any JSON.
         log.warning("The trajectories of runs cannot be compared: %r", error)
         return None, "A stored trajectory is damaged."

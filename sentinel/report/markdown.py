@@ -77,8 +77,8 @@ def value_text(value: float | str | None, unit: str = "") -> str:
 def run_rows(runs: Sequence[JsonObject]) -> Iterator[tuple[str, list[str]]]:
     """What a comparison shows of its runs: a name, and a plain text per run."""
     times = [run["seconds"] for run in runs]
-    yield "State", [run["state"] for run in runs]
-    yield "Health", [run["health"] for run in runs]
+    yield "State", [run["state"] or "-" for run in runs]
+    yield "Health", [run["health"] or "-" for run in runs]
     yield "Last step", [_step(run["step"]) for run in runs]
     if any(times):
         yield "Duration", ["-" if each is None else format_duration(each) for each in times]
@@ -86,7 +86,7 @@ def run_rows(runs: Sequence[JsonObject]) -> Iterator[tuple[str, list[str]]]:
         yield "Cases", [case_count_text(run) for run in runs]
     for name in ("host", "framework", "algorithm", "model", "note"):
         if any(run[name] for run in runs):
-            yield name.capitalize(), [run[name] or "-" for run in runs]
+            yield name.capitalize(), [str(run[name] or "-") for run in runs]
 
 
 def case_count_text(run: JsonObject) -> str:

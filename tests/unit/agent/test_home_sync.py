@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import sqlite3
+import threading
 from contextlib import closing
+from time import monotonic
 
 import pytest
 from support.insight_results import surface
 from support.rank_processes import until
 
+from sentinel.agent import home_sync
 from sentinel.agent.home_sync import HomeSync
 from sentinel.model.record import Record
 from sentinel.store import database
@@ -44,6 +47,26 @@ def test_a_copy_that_failed_is_no_last_copy(tmp_path, error):
     assert not sync.finish(60.0)
     assert sync.error is error
     assert not sync.is_hanging
+
+
+def test_a_copy_that_takes_two_minutes_hangs(tmp_path, monkeypatch):
+    reached, answers = threading.Event(), threading.Event()
+
+    def wait(*_):
+        reached.set()
+        assert answers.wait(60.0)
+
+    database.connect(tmp_path / DATABASE_NAME).close()
+    (tmp_path / "home").mkdir()
+    sync = start_sync(tmp_path, tmp_path / "home", wait)
+    assert reached.wait(60.0)
+    began_at = monotonic()
+    for seconds, is_hanging in ((118.0, False), (121.0, True)):
+        with monkeypatch.context() as patched:
+            patched.setattr(home_sync, "monotonic", lambda now=began_at + seconds: now)
+            assert sync.is_hanging is is_hanging
+    answers.set()
+    assert sync.finish(60.0)
 
 
 def test_results_of_insight_are_copied(tmp_path):

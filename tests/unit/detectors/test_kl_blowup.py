@@ -230,10 +230,23 @@ def test_the_settings_silence_every_path():
 def test_little_evidence_is_noted_and_much_is_a_warning():
     rng = Random(2)
     kl = [0.1 * exp(rng.gauss(0, 0.3) + max(0, t - 200) * log(2) / 20) for t in range(290)]
-    detector = KlBlowup()
-    outputs = [update_detector(detector, r) for r in with_decayed_learning_rate(kl)]
-    found = [x for x in outputs if isinstance(x, Finding)]
 
-    assert found[0].severity is Severity.INFO
-    assert any(x.severity is None for x in found)
-    assert found[-1].onset_range[0] <= found[-1].onset_step <= found[-1].onset_range[1]
+    def findings(**settings):
+        detector = KlBlowup(**settings)
+        outputs = [update_detector(detector, r) for r in with_decayed_learning_rate(kl)]
+        return {t: x for t, x in enumerate(outputs) if isinstance(x, Finding)}
+
+    def begins(found):
+        return min(found), min(t for t, x in found.items() if x.severity is None)
+
+    found = findings()
+    noted, sure = begins(found)
+    assert noted < sure
+    assert found[noted].severity is Severity.INFO
+    # Each setting moves its own step.
+    assert begins(findings(noted=7.0))[0] > noted
+    assert begins(findings(noted=7.0))[1] == sure
+    assert begins(findings(sure=14.0))[0] == noted
+    assert begins(findings(sure=14.0))[1] > sure
+    last = [*found.values()][-1]
+    assert last.onset_range[0] <= last.onset_step <= last.onset_range[1]
