@@ -1,6 +1,6 @@
 """Copies the run directory from shared memory to the home directory, from time to time.
 
-Any disk may stop to respond. The agent therefore works in shared memory, and only this thread,
+Any disk may stop responding. The agent therefore works in shared memory, and only this thread,
 which may wait for the disk, uses the home directory.
 """
 

@@ -1,6 +1,6 @@
 """The run directory of an agent: in shared memory, with a copy in the home directory.
 
-Any disk may be full or read-only, or stop to respond. The agent therefore works in shared memory,
+Any disk may be full or read-only, or stop responding. The agent therefore works in shared memory,
 and a thread copies what it stores to the home directory. If shared memory is too small, the agent
 works in the home directory.
 """

@@ -25,7 +25,7 @@ Defaults
     On 152 healthy trainings of 19 kinds (experts that get a token in few of the steps, layers that
     are dropped, adapters, zero init, rewards without a spread) and 18 of TRL there is no finding,
     at info either. A dead layer and a detached block are found in 8 of 8 trainings each, after 8
-    measurements, as `in_a_row` sets. `times` 4: of layers that pause at random, the longest pause
+    measurements (`in_a_row`). `times` 4: of layers that pause at random, the longest pause
     grows with the logarithm of their number only, so that one 4 times as long is no chance.
 """
 

@@ -43,7 +43,7 @@ _STATE_KEYS = ("state_dict", "model_state_dict", "model", "module")
 """Where a file of `torch.save` holds the weights, if not at its top level."""
 _STEP_KEYS = ("global_step", "step", "iteration")
 _BUFFERS = re.compile(r"(^|\.)(running_mean|running_var|num_batches_tracked)$")
-"""Buffers of normalisation layers: they are no weights, and a file does not mark them."""
+"""Buffers of normalisation layers: they are no weights, which a file does not distinguish."""
 _STEP = re.compile(r"(?:step|iter|checkpoint|ckpt)[^0-9a-z]{0,2}(\d+)", re.IGNORECASE)
 _NUMBER = re.compile(r"(\d+)")
 _SAFE_TORCH = (2, 6)

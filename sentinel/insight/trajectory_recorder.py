@@ -70,7 +70,7 @@ class TrajectoryRecorder:
 
     The initial weights are those of now, or of `initial` (checkpoint, state dict or module).
     Distances to them and to `reference` are exact where a copy is kept: by default up to 67
-    million parameters per rank, else as `exact` sets. The path begins at the initial weights.
+    million parameters per rank; `exact` overrides that. The path begins at the initial weights.
 
     With DDP, rank 0 records and the others do nothing. With FSDP2 (`fully_shard`) and other
     DTensors, each rank projects its part without a collective; call `all_reduce()` on every rank

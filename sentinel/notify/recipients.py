@@ -78,8 +78,8 @@ class Recipients:
     def substitutes(self, notification: Notification, sink: str, now: float) -> Substitutes:
         """The sinks that may get what `sink` rejected, from the one after it in the settings on.
 
-        Only what is critical may go to a sink whose route does not permit it. A sink that notifies
-        nobody neither has substitutes nor is one.
+        Only what is critical may go to a sink whose route does not permit it. A sink that only
+        records neither has substitutes nor is one.
         """
         is_recorded = sink in self.recording
         names = [

@@ -71,7 +71,7 @@ _BETTER_WORDS: tuple[tuple[Better, frozenset[str]], ...] = (
     ("lower", frozenset({"loss", "error", "perplexity", "ppl", "wer", "mae", "mse", "rmse"})),
     ("higher", frozenset({"accuracy", "acc", "f1", "bleu", "auc", "reward", "rewards", "score"})),
 )
-"""What words in the key of an unknown metric mean; the first that matches counts."""
+"""Words in the key of an unknown metric that state whether more is better; the first counts."""
 _SPREAD_WORDS = frozenset({"std", "stddev", "var", "variance"})
 """Words of keys that are a spread: neither more nor less of it is better."""
 

@@ -3,8 +3,8 @@
 The mutations are those of W&B's client: `notifyScriptableRunAlert`, which `run.alert` sends, and
 `upsertBucket` with nothing but the tags, as the web page sends when tags are edited. Neither
 touches the history, the summary or the configuration, which the training process owns; a summary
-that another process writes is overwritten by the training. An alert is sent by e-mail or Slack as
-the user's settings at W&B state.
+that another process writes is overwritten by the training. An alert is sent by e-mail or Slack
+according to the user's settings there.
 Source: wandb 0.31, docs.wandb.ai "Send an alert", github.com/wandb/wandb issue 4882, read in
 November 2026.
 """

@@ -1,7 +1,8 @@
 """What is computed from the loss on kept batches while a model trains: surface and sharpness.
 
 A measurement never breaks the training: an error is written to stderr once, with its remedy, and
-the measurement is then off. It takes at most its share of the wall time, which it prints before.
+the measurement is then off. It takes at most its share of the wall time, which it prints
+beforehand.
 """
 
 from __future__ import annotations
