@@ -43,8 +43,10 @@ _OUTPUT_FOLDERS = frozenset({"runs", "completions", "wandb"})
 """Folders in the output of transformers that repeat its history, or hold samples."""
 _LOG_SUFFIXES = frozenset({".jsonl", ".ndjson", ".csv", ".tsv", ".wandb", ".db", ".json", ".log"})
 _COMPRESSED_SUFFIXES = frozenset({".gz", ".bz2", ".xz", ".zst", ".lz4", ".zip", ".z"})
-_TEXT_SUFFIXES = frozenset({"", ".txt", ".out"})
+_TEXT_SUFFIXES = frozenset({"", ".txt", ".out", ".err"})
 """Suffixes of files that may be logs, but of whose refusal nothing is said."""
+_PROBED_FORMATS = frozenset({"JSONL", "JSON array", "CSV", "Console output"})
+"""Formats that data of other kinds have too."""
 _SAMPLE_FILE = re.compile(r"(completions_)?\d+\.jsonl(\.gz)?")
 _SAMPLE_KEYS = (b'"prompt"', b'"completion"', b'"messages"', b'"input_ids"')
 _INVALID_NAME_CHARACTERS = re.compile(r"[^A-Za-z0-9._-]+")
@@ -225,7 +227,7 @@ class _Search:
                 # Any other name is not part of a path.
                 if (path / name).parent == path and (path / name).name == name:
                     yield path / name, module.FORMAT_NAME, ""
-        elif is_named or module.FORMAT_NAME not in {"JSONL", "CSV"} or _holds_steps(path, head):
+        elif is_named or module.FORMAT_NAME not in _PROBED_FORMATS or _holds_steps(path, head):
             yield path, module.FORMAT_NAME, ""
 
 
