@@ -35,8 +35,8 @@ MIN_ROWS = 2
 MAX_KINDS = 1024
 MAX_TABLE_ROWS = 256
 
-LOG_SUFFIXES = frozenset({"", ".log", ".out", ".err", ".txt", ".stdout", ".stderr"})
-"""Suffixes of files that may become a log when they grow."""
+LOG_SUFFIXES = frozenset({".log", ".out", ".err", ".stdout", ".stderr"})
+"""Suffixes of files that are followed although they hold no line of metrics yet."""
 
 _JSON_START = re.compile(r"\{\s*[\"}]|\[\s*[\[{\"\]]")
 _HELD_OUT_PREFIX = "val/"

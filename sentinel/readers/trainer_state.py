@@ -305,6 +305,9 @@ def _config_values(state: Mapping[str, Any], checkpoint_steps: list[int]) -> dic
         values.pop("save_steps", None)
     elif 0 < values.get("save_steps", 0.0) < 1:
         values["save_steps"] *= values.get("max_steps", 0.0)
+    if not checkpoint_steps:
+        # Without the folders of checkpoints, none can be missing: the file may have been copied.
+        values.pop("save_steps", None)
     return values
 
 
