@@ -70,7 +70,7 @@ def may_become_log(path: Path, head: bytes) -> bool:
     return (
         uncompressed_name(path).suffix.lower() in LOG_SUFFIXES
         and b"\0" not in head
-        and b"\n" in head.strip(b" ")
+        and (b"\n" in head or b"\r" in head)
         and not _is_other_text(head)
     )
 
@@ -106,7 +106,7 @@ def _follow_rows(path: Path, reader: LogReader) -> Iterator[Row | None]:
     own = LogReader(iter, is_live=reader.is_live, clock=reader.clock)
     last_growth_at = reader.clock()
     for line in read_lines(path, own, splits_returns=True):
-        reader.line_number = own.line_number
+        reader.line_number, reader.line = own.line_number, own.line
         if line is None:
             is_idle = reader.clock() - last_growth_at >= MAX_ROW_GAP_SECONDS
             for row, position in parser.flush() if is_idle else ():
@@ -122,6 +122,8 @@ def _follow_rows(path: Path, reader: LogReader) -> Iterator[Row | None]:
         if parser.problem:
             reader.note_unread(line, parser.problem, is_skipped=parser.is_damaged)
     reader.skipped += own.skipped
+    reader.unread_counts.update(own.unread_counts)
+    reader.unread_lines += own.unread_lines
     reader.notice = own.notice
     for row, position in parser.flush():
         reader.position = max(reader.position, position)

@@ -87,6 +87,8 @@ def _read_rows(path: Path, reader: LogReader, skip: int) -> Iterator[Row | None]
             skip -= 1
         else:
             # A line with another number of cells may come from another writer.
+            if len(cells) != len(columns):
+                reader.problem = f"it has {len(cells)} cells, and the header {len(columns)}"
             yield _to_row(columns, cells) if len(cells) == len(columns) else {}
 
 

@@ -49,12 +49,12 @@ def read_lines(
             complete = line.endswith(b"\n")
             reader.line_number += complete
             if len(line) > MAX_LINE_BYTES and not complete:
-                reader.skipped += not in_long_line
+                _note_long_line(reader, line, is_begun=in_long_line)
                 offset, in_long_line = offset + len(line), True
             elif line and (complete or not reader.is_live):
                 offset += len(line)
                 if not in_long_line and line.strip():
-                    reader.position = offset
+                    reader.position, reader.line = offset, line
                     yield line
                 in_long_line = False
             elif reader.is_live:
@@ -64,6 +64,14 @@ def read_lines(
                 file.seek(offset)
             else:
                 return
+
+
+def _note_long_line(reader: LogReader, line: bytes, *, is_begun: bool) -> None:
+    """Count a line that is too long, at its first part; the line counter counts it at its end."""
+    if not is_begun:
+        reader.line_number += 1
+        reader.note_unread(line, f"it has more than {MAX_LINE_BYTES >> 20} MiB")
+        reader.line_number -= 1
 
 
 def _read_line(file: IO[bytes], size: int, reader: LogReader) -> bytes | None:

@@ -51,7 +51,8 @@ class LogReader:
     `on_media` is called with each image and histogram, before the record of their row is returned.
     `settings` is the configuration that was read so far, with nested settings as they are stored.
     `unread_lines` are examples of lines without a record, and `unread_counts` how many there are by
-    reason; a line of a text that is no line of metrics is in both, but not in `skipped`.
+    reason; a line of a text that is no line of metrics is in both, but not in `skipped`. `line`,
+    `line_number` and `problem` are the last line, its number, and why it gives an empty row.
     """
 
     iterate_records: Callable[[LogReader], Iterator[Record | None]]
@@ -64,7 +65,9 @@ class LogReader:
     keys: Mapping[str, str] = field(default_factory=dict)
     on_media: Callable[[LoggedMedia], None] = lambda _: None
     settings: dict[str, Any] = field(default_factory=dict)
+    line: bytes = b""
     line_number: int = 0
+    problem: str = ""
     unread_lines: list[UnreadLine] = field(default_factory=list)
     unread_counts: Counter[str] = field(default_factory=Counter)
 
@@ -144,7 +147,8 @@ def _convert_rows(
             converter.metadata.update_metadata(text_metadata(pending))
         record = converter.to_record(item) if converter else None
         if converter is None or record is None:
-            reader.note_unread(b"", "it holds no number that can be read")
+            reader.note_unread(reader.line, reader.problem or "it holds no number")
+            reader.problem = ""
             continue
         if not started and record.event is not Event.START:
             yield _start_record(record, converter.metadata.metadata)
