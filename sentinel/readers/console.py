@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,16 @@ def can_read(path: Path, head: bytes) -> bool:
     """Whether the text has rows of one kind at different steps, in its first `MAX_PROBED_BYTES`."""
     if path.is_dir() or b"\0" in head or _is_other_text(head):
         return False
+    try:
+        size = path.stat().st_size
+    except OSError:
+        return False
+    return _has_rows(path, head, min(size, MAX_PROBED_BYTES))
+
+
+# The files of a folder are looked at again and again while it is served.
+@lru_cache(maxsize=1024)
+def _has_rows(path: Path, head: bytes, size: int) -> bool:  # noqa: ARG001 - part of the cache key
     parser, reader, steps = ConsoleParser(), LogReader(iter), dict[Kind, set[Any]]()
     try:
         for line in read_lines(path, reader, splits_returns=True):

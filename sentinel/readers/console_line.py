@@ -29,18 +29,20 @@ _RANKS = tuple(
         r"(\d{1,6}): ",
     )
 )
-_PREFIXES = tuple(
-    re.compile(pattern)
-    for pattern in (
-        rf"[\[(]?{_DATE}[T ]{{1,2}}{_CLOCK}(?:Z|[+-]\d\d:?\d\d)?(?: [\w.]{{1,80}})?[\])]?:?\s*",
-        rf"[\[(]?{_CLOCK}[\])]?:?\s+",
-        rf"[IWEF]\d{{4,8}} {_CLOCK}\s+\d{{1,10}} [\w.]{{1,80}}:\d{{1,6}}\]\s*",
-        rf"[\[(<]?{_LEVEL}[\])>]?(?::[\w.]{{1,80}}:|:?\s)\s*",
-        r"\([A-Za-z_][\w.]{0,60} pid=\d{1,10}(?:, ip=[\d.]{1,40})?\)\s*",
-        r"\[[A-Za-z_][\w.]{0,80}(?:\.py)?(?::[\w<>]{1,60})?(?::\d{1,6})?\]:?\s*",
-        r"[\w./]{1,80}\.py:\d{1,6}\s*[:>\]-]{0,2}\s*",
-        r"(?:train|train_inner|root|__main__|trainer) \| ",
-        r"(?:-|>>>|=>|\*)\s+",
+_RANK_STARTS = frozenset("[rR0123456789")
+_PREFIX = re.compile(
+    "|".join(
+        (
+            rf"[\[(]?{_DATE}[T ]{{1,2}}{_CLOCK}(?:Z|[+-]\d\d:?\d\d)?(?: [\w.]{{1,80}})?[\])]?:?\s*",
+            rf"[\[(]?{_CLOCK}[\])]?:?\s+",
+            rf"[IWEF]\d{{4,8}} {_CLOCK}\s+\d{{1,10}} [\w.]{{1,80}}:\d{{1,6}}\]\s*",
+            rf"[\[(<]?{_LEVEL}[\])>]?(?::[\w.]{{1,80}}:|:?\s)\s*",
+            r"\([A-Za-z_][\w.]{0,60} pid=\d{1,10}(?:, ip=[\d.]{1,40})?\)\s*",
+            r"\[[A-Za-z_][\w.]{0,80}(?:\.py)?(?::[\w<>]{1,60})?(?::\d{1,6})?\]:?\s*",
+            r"[\w./]{1,80}\.py:\d{1,6}\s*[:>\]-]{0,2}\s*",
+            r"(?:train|train_inner|root|__main__|trainer) \| ",
+            r"(?:-|>>>|=>|\*)\s+",
+        )
     )
 )
 
@@ -154,12 +156,12 @@ def parse_console_line(text: str) -> ConsoleLine:
 
 def _remove_prefixes(text: str, line: ConsoleLine) -> str:
     for _ in range(MAX_PREFIXES):
-        if line.rank is None:
+        if line.rank is None and text[:1] in _RANK_STARTS:
             match = next((found for each in _RANKS if (found := each.match(text))), None)
             if match:
                 line.rank, text = int(match[1]), text[match.end() :]
                 continue
-        match = next((found for each in _PREFIXES if (found := each.match(text))), None)
+        match = _PREFIX.match(text)
         if not match or match.end() == len(text):
             break
         text = text[match.end() :]

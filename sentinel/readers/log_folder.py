@@ -19,7 +19,7 @@ from pathlib import Path
 from types import ModuleType
 
 from sentinel.model.record import Event, Record
-from sentinel.readers import tensorboard, trackio, trainer_state
+from sentinel.readers import console, tensorboard, trackio, trainer_state
 from sentinel.readers.format_detection import load_readers, open_log
 from sentinel.readers.log_config import CONFIG_FILE_NAMES
 from sentinel.readers.log_file import open_log_file
@@ -217,7 +217,9 @@ class _Search:
             if is_named or (is_log_name and suffix not in {".json", ".log", ".db"}):
                 yield path, "", read_error_text(error)
             return
-        module = next((m for m in self._readers.values() if m.can_read(path, head)), None)
+        is_text = is_named or suffix in console.LOG_SUFFIXES
+        readers = [m for m in self._readers.values() if m is not console or is_text]
+        module = next((m for m in readers if m.can_read(path, head)), None)
         if module is None:
             if is_named:
                 yield path, "", _refusal(path)

@@ -20,6 +20,7 @@ HEAD_BYTES = 4096
 MAX_UNREAD_LINES = 20
 """Lines without a record that are kept as examples; the first ones of each reason."""
 MAX_UNREAD_PER_REASON = 3
+MAX_REASONS = 32
 MAX_EXCERPT_CHARACTERS = 120
 
 Row = Mapping[str, Any]
@@ -74,6 +75,8 @@ class LogReader:
     def note_unread(self, line: bytes, reason: str, *, is_skipped: bool = True) -> None:
         """Count a line without a record, and keep it as an example if there are few of its kind."""
         self.skipped += is_skipped
+        if reason not in self.unread_counts and len(self.unread_counts) >= MAX_REASONS:
+            reason = "for other reasons"
         self.unread_counts[reason] += 1
         if (
             self.unread_counts[reason] <= MAX_UNREAD_PER_REASON
