@@ -110,13 +110,14 @@ class _Preview:
 
     def to_dict(self) -> dict[str, Any]:
         """What is shown of it."""
+        from sentinel.readers.rows import STEP_KEYS
         from sentinel.signals.catalogue import SIGNALS, eval_name
 
         known = {*SIGNALS, *map(eval_name, SIGNALS)}
         keys = {key: name if name in known else None for key, name in self.names.items()}
         return {
             "records": self.records,
-            "step_key": next((k for k, n in self.names.items() if n == "global_step"), None),
+            "step_key": next((key for key in STEP_KEYS if key in self.names), None),
             "segments": self.segments,
             "keys": keys,
             "monitored": self.coverage.monitored,
@@ -134,7 +135,8 @@ def _unread(reader: LogReader) -> dict[str, Any]:
 
 def _text_lines(shown: dict[str, Any]) -> Iterator[str]:
     steps = ", ".join(f"{first} to {last}" for first, last in shown["segments"]) or "none"
-    yield f"Format: {shown['format']}. Rows: {shown['records']}. Steps: {steps}."
+    axis = shown["step_key"] or "the number of the row"
+    yield f"Format: {shown['format']}. Rows: {shown['records']}. Steps: {steps}, by {axis}."
     yield "Keys:"
     for key, signal in shown["keys"].items():
         yield f"  {key}: {signal or '(no signal)'}"

@@ -260,7 +260,7 @@ class ConsoleParser:
         keys = [*numeric_keys(line.values)]
         if not keys:
             self._note_position(line)
-            self.problem = "it has no number with a key"
+            self.problem = "" if line.bar is not None else "it has no number with a key"
             return None
         if line.is_unfinished:
             self.problem = "it is the state of a bar that is not complete"
