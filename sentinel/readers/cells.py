@@ -7,7 +7,20 @@ import csv
 from sentinel.readers.rows import STEP_KEYS, parse_number
 
 SEPARATORS = (",", "\t", ";")
-STEP_COLUMNS = frozenset({*STEP_KEYS, "steps", "epoch"})
+COUNT_COLUMNS = (
+    "steps",
+    "total/steps",
+    "misc/total_timesteps",
+    "timesteps",
+    "totalenvinteracts",
+    "total/episodes",
+    "episode",
+    "episodes",
+    "total/epochs",
+    "epochs",
+)
+"""Columns that count the rows of a table where it has none of STEP_KEYS, best first."""
+STEP_COLUMNS = frozenset({*STEP_KEYS, *COUNT_COLUMNS, "epoch"})
 
 
 def split_cells(line: str) -> list[str]:

@@ -11,14 +11,16 @@ from pathlib import Path
 from typing import Any
 
 from sentinel.readers import deepspeed_csv
-from sentinel.readers.cells import column_names, split_cells
+from sentinel.readers.cells import COUNT_COLUMNS, column_names, split_cells
 from sentinel.readers.lines import read_lines
 from sentinel.readers.log_config import LoggedConfig, read_config_file
 from sentinel.readers.log_file import log_stem, uncompressed_name
 from sentinel.readers.log_reader import HEAD_BYTES, LogReader, LogRestartedError, Row, row_reader
-from sentinel.readers.rows import RowConverter
+from sentinel.readers.rows import STEP_KEYS, RowConverter
 
 FORMAT_NAME = "CSV"
+
+_STEP_KEY_SET = frozenset(STEP_KEYS)
 
 
 def can_read(path: Path, head: bytes) -> bool:
@@ -85,8 +87,15 @@ def _read_rows(path: Path, reader: LogReader, skip: int) -> Iterator[Row | None]
             skip -= 1
         else:
             # A line with another number of cells may come from another writer.
+            if len(cells) != len(columns):
+                reader.problem = f"it has {len(cells)} cells, and the header {len(columns)}"
             yield _to_row(columns, cells) if len(cells) == len(columns) else {}
 
 
 def _to_row(columns: list[str], cells: list[str]) -> Row:
-    return {name: cell for name, cell in zip(columns, cells, strict=True) if cell}
+    row = {name: cell for name, cell in zip(columns, cells, strict=True) if cell}
+    if not _STEP_KEY_SET.intersection(columns):
+        count = next((name for name in COUNT_COLUMNS if name in row), None)
+        if count is not None:
+            return {"step": row[count], **row}
+    return row

@@ -3,7 +3,8 @@
 A reader is a module of this package with three names: `FORMAT_NAME`, its name in messages;
 `can_read(path, head)`, whether it reads this file, whose first HEAD_BYTES bytes are `head`, or this
 directory; and `read(path)` or `read(path, run_name)`, which returns a LogReader. The first reader
-that can read a log is used, in alphabetical order of the modules.
+that can read a log is used, in alphabetical order of the modules; one with `IS_FALLBACK` is tried
+after all others.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from pathlib import Path
 from types import ModuleType
 
 from sentinel.config.plugins import load_module, module_names
+from sentinel.readers import console
 from sentinel.readers.log_file import open_binary_log, open_log_file
 from sentinel.readers.log_reader import HEAD_BYTES, LogReader
 
@@ -25,17 +27,28 @@ def load_readers() -> dict[str, ModuleType]:
 
 def _each_reader() -> Iterator[tuple[str, ModuleType]]:
     """Name and module of each reader, which is imported when it is reached."""
+    fallbacks = []
     for name in module_names("readers"):
         module = load_module("readers", name)
-        if hasattr(module, "FORMAT_NAME"):
+        if getattr(module, "IS_FALLBACK", False):
+            fallbacks.append((name, module))
+        elif hasattr(module, "FORMAT_NAME"):
             yield name, module
+    yield from fallbacks
 
 
 def open_log(path: Path, *, is_live: bool = False) -> LogReader:
-    """The reader of a file, or of the directory of a run.
+    """The reader of a file, or of the directory of a run; see `find_reader`."""
+    module, path, run_name = find_reader(path, is_live=is_live)
+    return _open_with(module, path, run_name)
 
-    `FILE/NAME` is one run of a file with several. `is_live` is whether it will be followed. Raises
-    OSError, and ValueError with the reason or the readable formats.
+
+def find_reader(path: Path, *, is_live: bool = False) -> tuple[ModuleType, Path, str]:
+    """The reader's module for a log, the path of its file or directory, and the name of the run.
+
+    `FILE/NAME` is one run of a file with several. `is_live` is whether it will be followed: then a
+    text without a line of metrics is one that may get some. Raises OSError, and ValueError with the
+    reason or the readable formats.
     """
     run_name = ""
     if path.parent.is_file():
@@ -46,7 +59,9 @@ def open_log(path: Path, *, is_live: bool = False) -> LogReader:
             head = file.peek()[:HEAD_BYTES]
     for _, module in _each_reader():
         if module.can_read(path, head):
-            return _open_with(module, path, run_name)
+            return module, path, run_name
+    if is_live and console.may_become_log(path, head):
+        return console, path, run_name
     if head:
         # Content in a binary format is not found in a compressed file.
         open_binary_log(path).close()

@@ -6,6 +6,7 @@ import codecs
 import json
 import re
 from collections.abc import Iterator
+from itertools import chain, islice
 from typing import Any, BinaryIO, NamedTuple
 
 CHUNK_BYTES = 1 << 20
@@ -29,14 +30,18 @@ class Member(NamedTuple):
 def iterate_members(file: BinaryIO, array_key: str) -> Iterator[Member]:
     """The members of the JSON object in a file in UTF-8; its array `array_key` by element.
 
+    A file that is an array, and not empty, is read as an object with only that member.
+
     What `json.loads` accepts is accepted, NaN and repeated keys included. Raises ValueError for
     anything else, and for a value of more than `MAX_VALUE_CHARACTERS`.
     """
     text = _Text(file)
     try:
-        text.expect("{")
-        if text.next_character() == "}":
-            text.expect("}")
+        if text.next_character() == "[":
+            members = [*islice(rows := _array_members(text, array_key), 2)]
+            if len(members) == 1:
+                raise ValueError("it is an empty list")
+            yield from chain(members, rows)
         else:
             yield from _object_members(text, array_key)
     except RecursionError:
@@ -46,21 +51,29 @@ def iterate_members(file: BinaryIO, array_key: str) -> Iterator[Member]:
 
 
 def _object_members(text: _Text, array_key: str) -> Iterator[Member]:
+    text.expect("{")
+    if text.next_character() == "}":
+        text.expect("}")
+        return
     while True:
         if text.next_character() != '"':
             raise ValueError("it has a key that is no string")
         key = text.read_value()
         text.expect(":")
         if key == array_key and text.next_character() == "[":
-            yield Member(key, [])
-            for element in _array_elements(text):
-                yield Member(key, element, is_element=True)
+            yield from _array_members(text, key)
         else:
             yield Member(key, text.read_value())
         if text.next_character() == "}":
             text.expect("}")
             return
         text.expect(",")
+
+
+def _array_members(text: _Text, key: str) -> Iterator[Member]:
+    yield Member(key, [])
+    for element in _array_elements(text):
+        yield Member(key, element, is_element=True)
 
 
 def _array_elements(text: _Text) -> Iterator[Any]:

@@ -52,7 +52,10 @@ def read(path: Path) -> LogReader:
         if (config := read_config_file(path)) is not None:
             yield config
         for line in read_lines(path, reader):
-            yield None if line is None else _parse_object(line) or {}
+            row = None if line is None else _parse_object(line)
+            if line is not None and row is None:
+                reader.problem = "it is no JSON object"
+            yield None if line is None else row or {}
 
     return row_reader(make_converter, rows)
 

@@ -9,10 +9,22 @@ import json
 import re
 import sqlite3
 from collections.abc import Callable, Iterator
+from math import isfinite
 from pathlib import Path
 
-from sentinel.readers import csv, jsonl, tensorboard, trackio, trainer_state, verl, wandb
+from sentinel.readers import (
+    console,
+    csv,
+    json_array,
+    jsonl,
+    tensorboard,
+    trackio,
+    trainer_state,
+    verl,
+    wandb,
+)
 from sentinel.readers.cells import column_names, split_cells
+from sentinel.readers.console_line import parse_console_line
 from sentinel.readers.event_file import EventFile
 from sentinel.readers.log_file import open_binary_log, open_log_file
 from sentinel.readers.log_reader import LogReader
@@ -65,6 +77,13 @@ def _cell_steps(path: Path, columns: list[str]) -> Iterator[int]:
             yield step
 
 
+def _console_steps(path: Path) -> Iterator[int]:
+    for line in _last_lines(path):
+        parsed = parse_console_line(line.decode(errors="replace"))
+        if parsed.step is not None and parsed.values and isfinite(parsed.step):
+            yield int(parsed.step)
+
+
 def _state_steps(path: Path) -> Iterator[int]:
     files = trainer_state.log_files(path)[:1] if path.is_dir() else [path]
     for file in files:
@@ -103,6 +122,8 @@ def _project_steps(path: Path) -> Iterator[int]:
 
 
 _FINDERS: dict[str, Callable[[Path], Iterator[int]]] = {
+    console.FORMAT_NAME: _console_steps,
+    json_array.FORMAT_NAME: _state_steps,
     csv.FORMAT_NAME: _table_steps,
     jsonl.FORMAT_NAME: _json_steps,
     verl.FORMAT_NAME: _json_steps,

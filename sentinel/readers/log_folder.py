@@ -19,7 +19,7 @@ from pathlib import Path
 from types import ModuleType
 
 from sentinel.model.record import Event, Record
-from sentinel.readers import tensorboard, trackio, trainer_state
+from sentinel.readers import console, tensorboard, trackio, trainer_state
 from sentinel.readers.format_detection import load_readers, open_log
 from sentinel.readers.log_config import CONFIG_FILE_NAMES
 from sentinel.readers.log_file import open_log_file
@@ -43,8 +43,10 @@ _OUTPUT_FOLDERS = frozenset({"runs", "completions", "wandb"})
 """Folders in the output of transformers that repeat its history, or hold samples."""
 _LOG_SUFFIXES = frozenset({".jsonl", ".ndjson", ".csv", ".tsv", ".wandb", ".db", ".json", ".log"})
 _COMPRESSED_SUFFIXES = frozenset({".gz", ".bz2", ".xz", ".zst", ".lz4", ".zip", ".z"})
-_TEXT_SUFFIXES = frozenset({"", ".txt", ".out"})
+_TEXT_SUFFIXES = frozenset({"", ".txt", ".out", ".err"})
 """Suffixes of files that may be logs, but whose refusal is not reported."""
+_PROBED_FORMATS = frozenset({"JSONL", "JSON array", "CSV", "Console output"})
+"""Formats that data of other kinds have too."""
 _SAMPLE_FILE = re.compile(r"(completions_)?\d+\.jsonl(\.gz)?")
 _SAMPLE_KEYS = (b'"prompt"', b'"completion"', b'"messages"', b'"input_ids"')
 _INVALID_NAME_CHARACTERS = re.compile(r"[^A-Za-z0-9._-]+")
@@ -215,7 +217,9 @@ class _Search:
             if is_named or (is_log_name and suffix not in {".json", ".log", ".db"}):
                 yield path, "", read_error_text(error)
             return
-        module = next((m for m in self._readers.values() if m.can_read(path, head)), None)
+        is_text = is_named or suffix in console.LOG_SUFFIXES
+        readers = [m for m in self._readers.values() if m is not console or is_text]
+        module = next((m for m in readers if m.can_read(path, head)), None)
         if module is None:
             if is_named:
                 yield path, "", _refusal(path)
@@ -225,7 +229,7 @@ class _Search:
                 # Any other name is not part of a path.
                 if (path / name).parent == path and (path / name).name == name:
                     yield path / name, module.FORMAT_NAME, ""
-        elif is_named or module.FORMAT_NAME not in {"JSONL", "CSV"} or _holds_steps(path, head):
+        elif is_named or module.FORMAT_NAME not in _PROBED_FORMATS or _holds_steps(path, head):
             yield path, module.FORMAT_NAME, ""
 
 

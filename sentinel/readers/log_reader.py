@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from sentinel.model.record import Event, Record
 from sentinel.readers.log_config import LoggedConfig, config_record, text_metadata
@@ -16,12 +17,26 @@ from sentinel.signals.framework_config import ConfigMetadata
 HEAD_BYTES = 4096
 """Size of the `head` that a reader's `can_read` gets: the first bytes of the file."""
 
+MAX_UNREAD_LINES = 20
+"""Lines without a record that are kept as examples; the first ones of each reason."""
+MAX_UNREAD_PER_REASON = 3
+MAX_REASONS = 32
+MAX_EXCERPT_CHARACTERS = 120
+
 Row = Mapping[str, Any]
 RowSource = Callable[["LogReader"], Iterator[Row | LoggedConfig | None]]
 
 
 class LogRestartedError(Exception):
     """The file is shorter than what was read of it, or was replaced by another one."""
+
+
+class UnreadLine(NamedTuple):
+    """A line that gave no record; `number` counts from 1, and is 0 where a log has no lines."""
+
+    number: int
+    reason: str
+    excerpt: str
 
 
 @dataclass
@@ -36,6 +51,9 @@ class LogReader:
     the epoch. `keys` are logged keys with the signals that they stand for, from the settings.
     `on_media` is called with each image and histogram, before the record of their row is returned.
     `settings` is the configuration that was read so far, with nested settings as they are stored.
+    `unread_lines` are examples of lines without a record, and `unread_counts` how many there are by
+    reason; a line of a text that is no line of metrics is in both, but not in `skipped`. `line`,
+    `line_number` and `problem` are the last line, its number, and why it gives an empty row.
     """
 
     iterate_records: Callable[[LogReader], Iterator[Record | None]]
@@ -48,6 +66,25 @@ class LogReader:
     keys: Mapping[str, str] = field(default_factory=dict)
     on_media: Callable[[LoggedMedia], None] = lambda _: None
     settings: dict[str, Any] = field(default_factory=dict)
+    line: bytes = b""
+    line_number: int = 0
+    problem: str = ""
+    unread_lines: list[UnreadLine] = field(default_factory=list)
+    unread_counts: Counter[str] = field(default_factory=Counter)
+
+    def note_unread(self, line: bytes, reason: str, *, is_skipped: bool = True) -> None:
+        """Count a line without a record, and keep it as an example if there are few of its kind."""
+        self.skipped += is_skipped
+        if reason not in self.unread_counts and len(self.unread_counts) >= MAX_REASONS:
+            reason = "for other reasons"
+        self.unread_counts[reason] += 1
+        if (
+            self.unread_counts[reason] <= MAX_UNREAD_PER_REASON
+            and len(self.unread_lines) < MAX_UNREAD_LINES
+        ):
+            text = line[: 4 * MAX_EXCERPT_CHARACTERS].decode("utf-8", "replace").strip()
+            excerpt = text[:MAX_EXCERPT_CHARACTERS]
+            self.unread_lines.append(UnreadLine(self.line_number, reason, excerpt))
 
     def __iter__(self) -> Iterator[Record]:
         self._reset(is_live=False)
@@ -63,7 +100,7 @@ class LogReader:
 
     def _reset(self, *, is_live: bool) -> None:
         self.skipped = self.position = self.pending_count = 0
-        self.settings = {}
+        self.settings, self.unread_lines, self.unread_counts = {}, [], Counter()
         self.is_live = is_live
 
 
@@ -113,7 +150,8 @@ def _convert_rows(
             converter.metadata.update_metadata(text_metadata(pending))
         record = converter.to_record(item) if converter else None
         if converter is None or record is None:
-            reader.skipped += 1
+            reader.note_unread(reader.line, reader.problem or "it holds no number")
+            reader.problem = ""
             continue
         if not started and record.event is not Event.START:
             yield _start_record(record, converter.metadata.metadata)

@@ -92,7 +92,7 @@ def _read_once(path: Path, reader: LogReader) -> Iterator[Record]:
     metadata.detect_framework(overview.row_keys)
     start = start_record(
         Record(run=run, rank=WHOLE_RUN, step=0, time=0.0),
-        {"framework": "transformers", **metadata.metadata},
+        _framework(overview) | metadata.metadata,
         _config_values(overview.state, checkpoints),
     )
     yield start
@@ -182,6 +182,11 @@ class _YieldedRecords:
 
 def _event_key(record: Record) -> EventKey:
     return record.event, record.step
+
+
+def _framework(overview: _Overview) -> dict[str, str]:
+    """The framework of a state; a bare list of rows may be of any."""
+    return {} if overview.state.keys() == {HISTORY_KEY} else {"framework": "transformers"}
 
 
 def _fingerprint(path: Path) -> tuple[str, int, int] | None:
@@ -300,6 +305,9 @@ def _config_values(state: Mapping[str, Any], checkpoint_steps: list[int]) -> dic
         values.pop("save_steps", None)
     elif 0 < values.get("save_steps", 0.0) < 1:
         values["save_steps"] *= values.get("max_steps", 0.0)
+    if not checkpoint_steps:
+        # Without the folders of checkpoints, none can be missing: the file may have been copied.
+        values.pop("save_steps", None)
     return values
 
 

@@ -32,7 +32,8 @@ def read(path: Path) -> LogReader:
         lines = replace(jsonl.read(path), keys=reader.keys)
         for record in lines.follow() if reader.is_live else lines:
             reader.skipped, reader.position = lines.skipped, lines.position
-            reader.settings = lines.settings
+            reader.settings, reader.unread_lines = lines.settings, lines.unread_lines
+            reader.unread_counts = lines.unread_counts
             yield record
             if record and record.event is Event.STEP and CHECKPOINT_KEY in record.values:
                 yield replace(record, event=Event.SAVE, values={})

@@ -93,6 +93,7 @@ def test_every_command_of_the_readme_is_tested_here():
         "sentinel run -- torchrun --nproc-per-node 8 train.py",
         "sentinel watch runs/my-run",
         "sentinel replay trainer_state.json",
+        "sentinel inspect nohup.out",
         "sentinel serve runs/",
         "sentinel report my-run -o report.html",
         "sentinel compare my-run older-run",
@@ -148,6 +149,14 @@ def test_replay_evaluates_a_log(line, folder):
 
     assert done.returncode == 0, done.stderr
     assert "No incident" in done.stdout
+
+
+def test_inspect_shows_how_console_output_is_understood(folder):
+    (folder / "nohup.out").write_text("step 1 loss 2.0\nstep 2 loss 1.9\n")
+    done = sentinel("sentinel inspect nohup.out")
+
+    assert done.returncode == 0, done.stderr
+    assert "Format: Console output" in done.stdout
 
 
 def test_report_and_compare_read_stored_runs(folder):

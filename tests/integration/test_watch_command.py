@@ -79,6 +79,24 @@ def test_the_next_follower_continues_where_the_last_one_stopped(path, clock):
     assert records[0].values["reward"] == 1.0
 
 
+def test_console_output_is_followed_from_its_first_lines_without_a_step(tmp_path, clock):
+    path = tmp_path / "nohup.out"
+    path.write_text("Loading 8 shards\n")
+    source = make_follower(path, clock)
+    assert source.poll() == []
+    with path.open("a") as file:
+        file.write("{'loss': 2.0, 'step': 1}\nsaved\n{'loss': 1.9, 'step': 2}\n{'loss'")
+    assert step_attempts(source.poll()) == [(1, 0), (2, 0)]
+    with path.open("a") as file:
+        file.write(": 1.8, 'step': 3}\n")
+    assert step_attempts(source.poll()) == [(3, 0)]
+
+    second = make_follower(path, clock, source.positions())
+    with path.open("a") as file:
+        file.write("{'loss': 1.7, 'step': 4}\n")
+    assert step_attempts(second.poll()) == [(4, 0)]
+
+
 @pytest.mark.parametrize("is_followed", [True, False])
 def test_a_log_that_starts_over_is_the_next_attempt(path, clock, is_followed):
     append_rows(path, *loss_rows(1, 9))

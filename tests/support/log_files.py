@@ -112,7 +112,31 @@ def _kept(row: Row) -> tuple[str, int, str]:
     return at.isoformat(), int(row["step"]), json.dumps(row)
 
 
+def json_array(folder: Path, rows: Sequence[Row]) -> Path:
+    path = folder / "history.json"
+    path.write_text(json.dumps([*rows]))
+    return path
+
+
+def console(folder: Path, rows: Sequence[Row]) -> Path:
+    path = folder / "nohup.out"
+    lines = (" ".join(f"{name}: {value!r}" for name, value in row.items()) for row in rows)
+    path.write_text("".join(f"INFO:trainer:{line}\n" for line in lines))
+    return path
+
+
 FORMATS: Mapping[str, Callable[[Path, Sequence[Row]], Path]] = {
     writer.__name__: writer
-    for writer in (jsonl, verl, trainer_state, table, deepspeed, tensorboard, wandb, trackio)
+    for writer in (
+        jsonl,
+        verl,
+        trainer_state,
+        json_array,
+        table,
+        deepspeed,
+        tensorboard,
+        wandb,
+        trackio,
+        console,
+    )
 }

@@ -257,3 +257,27 @@ def test_garbage_is_collected_rarely_during_a_replay(log, monkeypatch):
     # The first one is from before it begins.
     assert WatchedBar.thresholds <= {former[0], OBJECTS_PER_COLLECTION}
     assert OBJECTS_PER_COLLECTION in WatchedBar.thresholds
+
+
+@pytest.mark.parametrize("layout", ["pairs", "dict", "verl"])
+def test_console_output_gives_the_incidents_of_the_same_run_as_json(log, tmp_path, layout):
+    def line(row):
+        values = {name: value for name, value in row.items() if name != "step"}
+        if layout == "dict":
+            return f"INFO - {row}"
+        if layout == "verl":
+            return " - ".join(f"{name}:{value}" for name, value in row.items())
+        return f"[2024-01-01 12:00:00] step {row['step']} | " + ", ".join(
+            f"{name} = {value}" for name, value in values.items()
+        )
+
+    path = tmp_path / "nohup.out"
+    path.write_text("Loading 8 shards\n" + "".join(line(row) + "\n" for row in collapse_rows()))
+
+    def dates(incidents):
+        return [(each["detector"], each["onset_step"], each["opened_step"]) for each in incidents]
+
+    expected = dates(replay_incidents(log(collapse_rows()))[0])
+
+    assert "kl_blowup" in {name for name, _, _ in expected}
+    assert dates(replay_incidents(path)[0]) == expected

@@ -50,7 +50,7 @@ def folder(tmp_path):
 def test_the_configuration_precedes_the_history(file):
     (start, *result), skipped = records(file(state()))
 
-    assert start.values == {"max_steps": 100.0, "save_steps": 10.0, "num_train_epochs": 1.0}
+    assert start.values == {"max_steps": 100.0, "num_train_epochs": 1.0}
     assert start.attributes["framework"] == "transformers"
     assert [r.event for r in result] == [Event.STEP, Event.STEP, Event.EVAL]
     assert [r.values["loss"] for r in result[:2]] == [2.0, 1.0]
@@ -69,8 +69,8 @@ def test_an_invalid_row_is_counted(file):
     assert (len(result), skipped) == (3, 3)
 
 
-def test_a_fractional_save_steps_becomes_steps(file):
-    (start, *_), _ = records(file(state(save_steps=0.25)))
+def test_a_fractional_save_steps_becomes_steps(folder):
+    (start, *_), _ = records(folder(25, 60, save_steps=0.25))
 
     assert start.values["save_steps"] == 25.0
 
@@ -105,6 +105,16 @@ def test_a_file_has_the_saves_of_the_folders_beside_it(folder, tmp_path, place):
     result, _ = records(tmp_path / place / "trainer_state.json")
 
     assert [r.step for r in result if r.event is Event.SAVE] == [10, 20]
+
+
+@pytest.mark.parametrize("has_checkpoints", [False, True])
+def test_the_save_interval_counts_only_beside_checkpoints(folder, file, has_checkpoints):
+    """A file that was copied elsewhere has no checkpoints that could be overdue."""
+    path = folder(10, 20) if has_checkpoints else file(state())
+
+    (start, *_), _ = records(path)
+
+    assert ("save_steps" in start.values) is has_checkpoints
 
 
 def test_saving_by_epoch_drops_save_steps(folder):

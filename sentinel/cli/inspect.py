@@ -1,0 +1,152 @@
+"""`sentinel inspect`: how a log is understood, before it is replayed or watched."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from json import dumps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from sentinel.cli._options import error_exit, read_error_text, settings_environ
+
+if TYPE_CHECKING:
+    from sentinel.model.record import Record
+    from sentinel.readers.log_reader import LogReader
+    from sentinel.signals.coverage import Coverage
+
+SAMPLE_ROWS = 3
+"""First rows that are shown, and as many of the last ones."""
+MAX_KEYS = 200
+"""Keys that are listed; the first ones seen."""
+
+
+def inspect(
+    path: Path = typer.Argument(..., help="Log file, or folder of a run."),
+    config: Path | None = typer.Option(None, help="Settings file (sentinel.toml)."),
+    json: bool = typer.Option(False, "--json", help="Print one JSON object."),
+) -> None:
+    """Show how a log is understood: format, keys and their signals, steps, and unread lines.
+
+    Keys that stand for no signal, or for a wrong one, are mapped by [keys] in the settings.
+
+    Exit status: 0 if something of the log would be monitored; 2 if not, or if it cannot be read.
+    """
+    from sentinel.cli._terminal import escape_unprintable
+    from sentinel.config.settings import ConfigError, load_replay_settings
+    from sentinel.pipeline import pipeline
+    from sentinel.readers.format_detection import find_reader, open_log
+    from sentinel.signals.coverage import Coverage, coverage_text
+
+    try:
+        settings = load_replay_settings((), settings_environ(config))
+        preview = _Preview(Coverage(pipeline.build(settings).readable_signals))
+        module, _, _ = find_reader(path)
+        reader = replace(open_log(path), keys=settings.keys)
+        for record in reader:
+            preview.add(record)
+    except ConfigError as error:
+        raise error_exit("inspect", str(error)) from None
+    except (OSError, ValueError) as error:
+        raise error_exit("inspect", f"cannot read {path}: {read_error_text(error)}") from None
+    shown = {"format": module.FORMAT_NAME, **preview.to_dict(), **_unread(reader)}
+    if json:
+        print(dumps({"type": "log", **shown}, allow_nan=False))
+    else:
+        for line in _text_lines(shown):
+            print(escape_unprintable(line))
+    coverage = preview.coverage
+    text = coverage_text(coverage.is_blind, coverage.unmonitored)
+    if not coverage.monitored:
+        raise error_exit("inspect", f"{path}: {text or 'it holds no record of a step'}.")
+    if text and not json:
+        print(escape_unprintable(f"{text[:1].upper()}{text[1:]}."))
+
+
+@dataclass
+class _Preview:
+    """What was read of a log so far.
+
+    `names` holds the signal, or the name, of each key; `segments` first and last step of each part
+    whose steps increase.
+    """
+
+    coverage: Coverage
+    names: dict[str, str] = field(default_factory=dict)
+    segments: list[list[int]] = field(default_factory=list)
+    records: int = 0
+    attempt: int = 0
+    first: list[dict[str, Any]] = field(default_factory=list)
+    last: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=SAMPLE_ROWS))
+
+    def add(self, record: Record) -> None:
+        """Take note of a training step or an evaluation."""
+        from sentinel.model.json_safe import json_safe
+        from sentinel.model.record import Event
+
+        if record.event not in (Event.STEP, Event.EVAL):
+            return
+        self.records += 1
+        self.coverage.update(record.values)
+        for name in record.values:
+            if len(self.names) < MAX_KEYS:
+                self.names.setdefault(record.attributes.get(name, name), name)
+        if record.event is Event.STEP:
+            self._add_step(record.step)
+        row = {"event": record.event.value, "step": record.step, **json_safe(record.values)}
+        if len(self.first) < SAMPLE_ROWS:
+            self.first.append(row)
+        else:
+            self.last.append(row)
+
+    def _add_step(self, step: int) -> None:
+        if self.segments and step >= self.segments[-1][1]:
+            self.segments[-1][1] = step
+        elif len(self.segments) < MAX_KEYS:
+            self.segments.append([step, step])
+
+    def to_dict(self) -> dict[str, Any]:
+        """What is shown of it."""
+        from sentinel.readers.rows import STEP_KEYS
+        from sentinel.signals.catalogue import SIGNALS, eval_name
+
+        known = {*SIGNALS, *map(eval_name, SIGNALS)}
+        keys = {key: name if name in known else None for key, name in self.names.items()}
+        return {
+            "records": self.records,
+            "step_key": next((key for key in STEP_KEYS if key in self.names), None),
+            "segments": self.segments,
+            "keys": keys,
+            "monitored": self.coverage.monitored,
+            "rows": [*self.first, *self.last],
+        }
+
+
+def _unread(reader: LogReader) -> dict[str, Any]:
+    return {
+        "skipped": reader.skipped,
+        "unread": dict(reader.unread_counts),
+        "unread_lines": [each._asdict() for each in reader.unread_lines],
+    }
+
+
+def _text_lines(shown: dict[str, Any]) -> Iterator[str]:
+    steps = ", ".join(f"{first} to {last}" for first, last in shown["segments"]) or "none"
+    axis = shown["step_key"] or "the number of the row"
+    yield f"Format: {shown['format']}. Rows: {shown['records']}. Steps: {steps}, by {axis}."
+    yield "Keys:"
+    for key, signal in shown["keys"].items():
+        yield f"  {key}: {signal or '(no signal)'}"
+    yield "Rows:"
+    for row in shown["rows"]:
+        yield "  " + ", ".join(f"{name}={value}" for name, value in row.items())
+    if shown["unread"]:
+        yield "Lines that were not read:"
+        for reason, count in shown["unread"].items():
+            yield f"  {count}: {reason}"
+            for line in shown["unread_lines"]:
+                if line["reason"] == reason and line["excerpt"]:
+                    yield f"    line {line['number']}: {line['excerpt']}"

@@ -1,0 +1,371 @@
+"""Console output: text with the metrics of a step in a line, a progress bar or a table.
+
+Lines are dicts, as transformers prints them, or pairs of a key and a number. A timestamp, a level,
+a name, a rank, colours and the graphic of a bar are removed. A kind of line counts if it recurs
+with the same keys, and if it holds a step, or an epoch and a batch, or follows a line or bar with
+one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+from sentinel.readers.cells import column_names, split_cells
+from sentinel.readers.console_line import ConsoleLine, numeric_keys, parse_console_line
+from sentinel.readers.lines import read_lines
+from sentinel.readers.log_config import LoggedConfig, read_config_file
+from sentinel.readers.log_file import log_stem, uncompressed_name
+from sentinel.readers.log_reader import LogReader, Row, row_reader
+from sentinel.readers.rows import MAX_ROW_GAP_SECONDS, STEP_KEYS, RowConverter, parse_number
+
+FORMAT_NAME = "Console output"
+
+IS_FALLBACK = True
+"""This reader is tried after all others: a line of any other format may look like one of text."""
+
+MAX_PROBED_BYTES = 2**21
+"""How far into a file its first rows may be; warnings and the printed model come before them."""
+MIN_ROWS = 2
+"""Rows of one kind at different steps that show that a text is a log."""
+MAX_KINDS = 1024
+MAX_TABLE_ROWS = 256
+
+LOG_SUFFIXES = frozenset({".log", ".out", ".err", ".stdout", ".stderr"})
+"""Suffixes of files that are followed although they hold no line of metrics yet."""
+
+_JSON_START = re.compile(r"\{\s*[\"}]|\[\s*[\[{\"\]]")
+_HELD_OUT_PREFIX = "val/"
+_STEP_KEY_SET = frozenset(STEP_KEYS)
+
+Kind = frozenset[str]
+
+
+def can_read(path: Path, head: bytes) -> bool:
+    """Whether the text has rows of one kind at different steps, in its first `MAX_PROBED_BYTES`."""
+    if path.is_dir() or b"\0" in head or _is_other_text(head):
+        return False
+    try:
+        size = path.stat().st_size
+    except OSError:
+        return False
+    return _has_rows(path, head, min(size, MAX_PROBED_BYTES))
+
+
+# The files of a folder are looked at again and again while it is served.
+@lru_cache(maxsize=1024)
+def _has_rows(path: Path, head: bytes, size: int) -> bool:  # noqa: ARG001 - part of the cache key
+    parser, reader, steps = ConsoleParser(), LogReader(iter), dict[Kind, set[Any]]()
+    try:
+        for line in read_lines(path, reader, splits_returns=True):
+            for row, _ in parser.add(line or b"", reader.position):
+                kind = frozenset(row)
+                steps.setdefault(kind, set()).add(row.get("step", len(steps.get(kind, ()))))
+                if len(steps[kind]) >= MIN_ROWS:
+                    return True
+            if reader.position > MAX_PROBED_BYTES:
+                break
+    except (OSError, ValueError):
+        return False
+    last = [(frozenset(row), row.get("step")) for row, _ in parser.flush()]
+    return any(step not in steps.get(kind, {step}) for kind, step in last)
+
+
+def may_become_log(path: Path, head: bytes) -> bool:
+    """Whether a file that grows may hold rows later: it is a text, and of no other format."""
+    return (
+        uncompressed_name(path).suffix.lower() in LOG_SUFFIXES
+        and b"\0" not in head
+        and (b"\n" in head or b"\r" in head)
+        and not _is_other_text(head)
+    )
+
+
+def _is_other_text(head: bytes) -> bool:
+    """Whether a text is empty, JSON, or a table whose header names a step."""
+    start = head.decode("utf-8-sig", "replace").lstrip()
+    if not start or _JSON_START.match(start):
+        return True
+    return column_names(split_cells(start.partition("\n")[0])) is not None
+
+
+def read(path: Path) -> LogReader:
+    """Records of the file. Raises OSError, while iterating, if it cannot be opened."""
+
+    def make_converter(_: Mapping[str, Any]) -> RowConverter:
+        return RowConverter(run=log_stem(path))
+
+    def rows(reader: LogReader) -> Iterator[Row | LoggedConfig | None]:
+        if (config := read_config_file(path)) is not None:
+            yield config
+        yield from _follow_rows(path, reader)
+
+    return row_reader(make_converter, rows)
+
+
+def _follow_rows(path: Path, reader: LogReader) -> Iterator[Row | None]:
+    """The rows of the file; that of a bar when the bar moves on, or is not written to any more.
+
+    A row has the position of the line that begins it, so that it is the same in each reading.
+    """
+    parser = ConsoleParser()
+    own = LogReader(iter, is_live=reader.is_live, clock=reader.clock)
+    last_growth_at = reader.clock()
+    for line in read_lines(path, own, splits_returns=True):
+        reader.line_number, reader.line = own.line_number, own.line
+        if line is None:
+            is_idle = reader.clock() - last_growth_at >= MAX_ROW_GAP_SECONDS
+            for row, position in parser.flush() if is_idle else ():
+                reader.position = max(reader.position, position)
+                yield row
+            reader.pending_count = max(0, parser.pending_position - reader.position)
+            yield None
+            continue
+        last_growth_at = reader.clock()
+        for row, position in parser.add(line, own.position):
+            reader.position = max(reader.position, position)
+            yield row
+        if parser.problem:
+            reader.note_unread(line, parser.problem, is_skipped=parser.is_damaged)
+    reader.skipped += own.skipped
+    reader.unread_counts.update(own.unread_counts)
+    reader.unread_lines += own.unread_lines
+    reader.notice = own.notice
+    for row, position in parser.flush():
+        reader.position = max(reader.position, position)
+        yield row
+
+
+@dataclass
+class _Held:
+    """A row that is not returned yet, with the position where its first line ends."""
+
+    key: Any
+    row: dict[str, Any]
+    position: int
+
+
+@dataclass
+class ConsoleParser:
+    """Makes rows of the lines of one log, in order, in bounded memory.
+
+    `problem` is why the last line gave no row; `is_damaged` whether it should have given one.
+    """
+
+    problem: str = ""
+    is_damaged: bool = False
+    rank: int | None = None
+    epoch: float | None = None
+    step: float | None = None
+    last_step: int | None = None
+    first_epoch: float | None = None
+    bar: tuple[int, int] | None = None
+    is_bar_used: bool = True
+    dict_steps: dict[Kind, int] = field(default_factory=dict)
+    dict_interval: int = 1
+    restarts: int = 0
+    last_counter: tuple[int, int] = (0, 0)
+    kinds: dict[Kind, int] = field(default_factory=dict)
+    held: _Held | None = None
+    first_of_kind: _Held | None = None
+    returned_bar: Any = None
+    table: dict[str, str] = field(default_factory=dict)
+    table_group: str = ""
+
+    @property
+    def pending_position(self) -> int:
+        """The position of the row that is held back; 0 if there is none."""
+        return self.held.position if self.held else 0
+
+    def add(self, line: bytes, position: int) -> list[tuple[Row, int]]:
+        """The rows that are complete with this line, which ends at `position`."""
+        self.problem, self.is_damaged = "", False
+        parsed = parse_console_line(line.decode("utf-8", "replace"))
+        if parsed.cell is not None:
+            return self._add_cell(*parsed.cell, position)
+        rows = self._close_table(position) if self.table else []
+        if parsed.problem:
+            self.problem, self.is_damaged = parsed.problem, True
+            return rows
+        if self.rank is not None and parsed.rank not in (None, self.rank):
+            self.problem = f"it is of rank {parsed.rank}; the lines of rank {self.rank} are read"
+            return rows
+        row = self._to_row(parsed)
+        if row is None:
+            return rows
+        if self.rank is None:
+            self.rank = parsed.rank
+        if parsed.bar is None:
+            rows += self.flush()
+            return rows + self._accept(row, position, parsed)
+        return rows + self._add_bar(row, position, parsed)
+
+    def flush(self) -> list[tuple[Row, int]]:
+        """The row that is held back, if any."""
+        held, self.held = self.held, None
+        if held is None:
+            return []
+        self.returned_bar = held.key
+        return [(held.row, held.position)]
+
+    def _add_bar(
+        self, row: dict[str, Any], position: int, line: ConsoleLine
+    ) -> list[tuple[Row, int]]:
+        """Hold the state of a bar back until the bar moves on."""
+        key = (line.bar, line.counter, row.get("step"))
+        if key == self.returned_bar:
+            return []
+        if self.held is not None and self.held.key == key:
+            self.held.row.update(row)
+            return []
+        rows = self.flush()
+        for accepted, at in self._accept(row, position, line):
+            if accepted is row:
+                self.held = _Held(key, row, at)
+            else:
+                rows.append((accepted, at))
+        return rows
+
+    def _accept(
+        self, row: dict[str, Any], position: int, line: ConsoleLine
+    ) -> list[tuple[Row, int]]:
+        """The row, if its kind counts: dicts at once, others when their keys recur.
+
+        The first row of a kind is returned with the second one if no other row was in between.
+        """
+        kind = frozenset(row)
+        count = self.kinds.get(kind, 0)
+        first, self.first_of_kind = self.first_of_kind, None
+        if count or len(self.kinds) < MAX_KINDS:
+            self.kinds[kind] = count + 1
+        if count == 0 and not line.is_dict:
+            self.problem = "no other line has the same keys"
+            self.first_of_kind = _Held(kind, row, position)
+            return []
+        rows: list[tuple[Row, int]] = []
+        is_next = (
+            first is not None and first.key == kind and first.row.get("step") != row.get("step")
+        )
+        if count == 1 and first is not None and is_next:
+            rows.append((first.row, position))
+        return [*rows, (row, position)]
+
+    def _to_row(self, line: ConsoleLine) -> dict[str, Any] | None:
+        """The metrics of the line with their step; None if it has none, or none that is known."""
+        keys = [*numeric_keys(line.values)]
+        if not keys:
+            self._note_position(line)
+            self.problem = "" if line.bar is not None else "it has no number with a key"
+            return None
+        if line.is_unfinished:
+            self.problem = "it is the state of a bar that is not complete"
+            return None
+        row = dict(line.values)
+        is_held_out = line.held_out and not line.is_dict
+        if is_held_out:
+            row = {f"{_HELD_OUT_PREFIX}{key}": value for key, value in row.items()}
+        step = self._step(line)
+        if step is None and not line.is_dict:
+            self.problem = "neither it nor a line before it has a step"
+            return None
+        if step is not None and not is_held_out:
+            self.last_step = step
+        if step is not None and not _STEP_KEY_SET.intersection(row):
+            row = {"step": step, **row}
+        if line.epoch is not None and not line.is_dict and isfinite(line.epoch):
+            row["epoch"] = line.epoch
+        return row
+
+    def _note_position(self, line: ConsoleLine) -> None:
+        """Remember where a line without metrics is: the metrics may follow in lines of their own.
+
+        Of the bars without a description, the one with the most steps is that of the training.
+        """
+        if line.bar is None:
+            self.epoch = self.epoch if line.epoch is None else line.epoch
+            self.step = self.step if line.step is None else line.step
+        elif not line.bar and line.counter and line.counter[1] >= (self.bar or (0, 0))[1]:
+            self.bar = line.counter
+
+    def _step(self, line: ConsoleLine) -> int | None:
+        """The step of the line, which may be the one of a line before it; None if none is known."""
+        if line.step is not None:
+            return int(line.step) if isfinite(line.step) else None
+        if line.is_dict and line.counter is None and line.epoch is None:
+            return self._bar_step(frozenset(line.values))
+        if line.held_out and self.last_step is not None:
+            # A counter of evaluated batches is no step of the training.
+            return self.last_step
+        epoch = self.epoch if line.epoch is None else line.epoch
+        if line.counter is None:
+            context = self.step if line.epoch is None and self.step is not None else epoch
+            return None if context is None else int(context)
+        batch, batches = line.counter
+        if epoch is None:
+            last_batch, last_batches = self.last_counter
+            self.restarts += batch < last_batch and batches == last_batches
+        else:
+            if self.first_epoch is None:
+                self.first_epoch = epoch
+            self.restarts = int(epoch - self.first_epoch)
+        self.last_counter = line.counter
+        return self.restarts * batches + batch
+
+    def _bar_step(self, kind: Kind) -> int | None:
+        """The counter of the bar above a dict with that kind of keys; None if it is no step.
+
+        A bar is written at once, and dicts may be buffered: they then follow the complete bar.
+        """
+        if self.bar is None or not self.is_bar_used:
+            return None
+        step, last = self.bar[0], self.dict_steps.get(kind)
+        if last is None:
+            if not self.dict_steps and self.bar[0] == self.bar[1]:
+                self.is_bar_used = False
+                return None
+            last, self.dict_interval = 0, 1
+        elif step > last:
+            self.dict_interval = step - last
+        else:
+            # Several dicts were written at once.
+            step = last + self.dict_interval
+        if kind in self.dict_steps or len(self.dict_steps) < MAX_KINDS:
+            self.dict_steps[kind] = step
+        return step
+
+    def _add_cell(self, key: str, value: str, position: int) -> list[tuple[Row, int]]:
+        if not key:
+            return self._close_table(position) if self.table else []
+        if key.endswith("/") and not value:
+            self.table_group = key
+        elif parse_number(value.replace(",", "")) is not None and len(self.table) < MAX_TABLE_ROWS:
+            name = key if "/" in key else f"{self.table_group}{key}"
+            self.table[name] = value.replace(",", "")
+        return []
+
+    def _close_table(self, position: int) -> list[tuple[Row, int]]:
+        table, self.table, self.table_group = self.table, {}, ""
+        row: dict[str, Any] = dict(table)
+        if not _STEP_KEY_SET.intersection(row):
+            steps = {key.lower().split("/")[-1]: key for key in reversed(row)}
+            step = next((steps[name] for name in _TABLE_STEPS if name in steps), None)
+            if step is None:
+                self.problem = "the table has no step"
+                return []
+            row = {"step": row[step], **row}
+        return [*self.flush(), *self._accept(row, position, ConsoleLine(is_dict=True))]
+
+
+_TABLE_STEPS = (
+    "total_timesteps",
+    "iterations",
+    "learning iteration",
+    "epoch",
+    "episodes",
+    "episode",
+)

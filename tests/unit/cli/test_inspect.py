@@ -1,0 +1,67 @@
+"""`sentinel inspect`: what it shows of a log, and its exit status."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from support.console_logs import CONSOLE_LOGS
+from typer.testing import CliRunner
+
+from sentinel.cli.main import app
+
+
+def run_inspect(*arguments):
+    return CliRunner().invoke(app, ["inspect", *map(str, arguments)])
+
+
+def test_it_shows_format_keys_steps_rows_and_unread_lines(tmp_path):
+    path = tmp_path / "slurm-1.out"
+    path.write_text(CONSOLE_LOGS["nanogpt"].text + "{'loss': 2.1, 'lr':\n")
+    shown = json.loads(run_inspect(path, "--json").stdout)
+    text = run_inspect(path)
+
+    assert shown["format"] == "Console output"
+    assert shown["keys"]["loss"] == "loss"
+    assert shown["step_key"] == "step"
+    assert shown["segments"] == [[10, 50]]
+    assert shown["rows"][0]["loss"] == 2.4
+    assert shown["unread"]["the dict in it is cut off"] == 1
+    assert shown["unread_lines"][-1]["number"] == 9
+    assert text.exit_code == 0
+    assert "loss: loss" in text.stdout
+    assert "line 9: {'loss': 2.1, 'lr':" in text.stdout
+
+
+def test_a_key_is_mapped_by_the_settings(tmp_path, monkeypatch):
+    path = tmp_path / "run.log"
+    path.write_text("".join(f"step {n} zz {n / 10}\n" for n in range(1, 40)))
+    before = run_inspect(path, "--json")
+    (tmp_path / "sentinel.toml").write_text('[keys]\n"zz" = "reward"\n')
+    after = run_inspect(path, "--json", "--config", tmp_path / "sentinel.toml")
+
+    assert before.exit_code == 2
+    assert '[keys] "zz"' in before.stderr
+    assert after.exit_code == 0
+    assert json.loads(after.stdout)["keys"]["zz"] == "reward"
+
+
+@pytest.mark.parametrize("text", ["a text with 3 numbers\n", "step 1: done\nstep 2: done\n"])
+def test_a_text_that_is_no_log_is_an_error_with_the_reason(tmp_path, text):
+    path = tmp_path / "notes.txt"
+    path.write_text(text)
+    result = run_inspect(path)
+
+    assert result.exit_code == 2
+    assert "its format is not known" in result.stderr
+
+
+def test_bad_lines_of_json_are_named(tmp_path):
+    path = tmp_path / "log.jsonl"
+    path.write_text('{"step": 1, "loss": 2}\n{"step": 2, "lo\n{"step": 3, "loss": 1}\n')
+    shown = json.loads(run_inspect(path, "--json").stdout)
+
+    assert shown["skipped"] == 1
+    assert shown["unread_lines"] == [
+        {"number": 2, "reason": "it is no JSON object", "excerpt": '{"step": 2, "lo'}
+    ]

@@ -1,0 +1,166 @@
+"""Console output: what is read of the lines of well-known trainers, and what is not."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.console_logs import CONSOLE_LOGS
+
+from sentinel.model.record import Event
+from sentinel.readers.console import MAX_KINDS, MAX_TABLE_ROWS, ConsoleParser
+from sentinel.readers.console_line import parse_console_line
+from sentinel.readers.format_detection import find_reader, open_log
+
+
+def rows(text):
+    """The rows of a text, with the position of each."""
+    parser, position, found = ConsoleParser(), 0, []
+    for line in text.encode().splitlines(keepends=True):
+        position += len(line)
+        if line.strip():
+            found += parser.add(line, position)
+    return [row for row, _ in [*found, *parser.flush()]]
+
+
+@pytest.mark.parametrize("name", CONSOLE_LOGS)
+def test_the_lines_of_a_trainer_are_read(tmp_path, name):
+    log = CONSOLE_LOGS[name]
+    path = tmp_path / "nohup.out"
+    path.write_bytes(log.text.encode())
+    attributes, steps, values = {}, [], []
+    for record in open_log(path):
+        attributes = attributes | record.attributes
+        signal = next((n for n, key in record.attributes.items() if key == log.key), log.key)
+        if record.event is Event.STEP and signal in record.values:
+            steps.append(record.step)
+            values.append(record.values[signal])
+
+    assert find_reader(path)[0].FORMAT_NAME == "Console output"
+    assert steps == log.steps
+    assert (values[0], values[-1]) == pytest.approx((log.first, log.last))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "We trained 3 models in 20 minutes.\nThen 5 models in 30 minutes.\n",
+        "epochs: 10\nlr: 0.1\nbatch_size: 32\n",
+        "torch 2.1.0\nnumpy 1.26.4\nrequests 2.31.0\n",
+        "def step(n):\n    return n + 1\n",
+        '{\n  "lr": 0.1,\n  "steps": 10\n}\n',
+        "127.0.0.1 - - [01/Jan/2024:12:00:00] 200 512\n" * 9,
+    ],
+)
+def test_other_text_is_no_log(tmp_path, text):
+    path = tmp_path / "notes.txt"
+    path.write_text(text)
+
+    with pytest.raises(ValueError, match="its format is not known"):
+        open_log(path)
+
+
+def test_an_evaluation_is_a_series_of_its_own():
+    found = rows(CONSOLE_LOGS["mnist"].text + CONSOLE_LOGS["mnist"].text)
+
+    assert found[-1] == {"step": 3200, "val/Average loss": 0.0532, "val/Accuracy": 0.9823}
+
+
+def test_the_lines_of_one_rank_are_read():
+    parser = ConsoleParser()
+    for rank in (1, 0, 1, 0):
+        parser.add(f"[rank{rank}]: step {rank} loss 0.5".encode(), 1)
+
+    assert parser.problem == "it is of rank 0; the lines of rank 1 are read"
+
+
+@pytest.mark.parametrize(
+    ("value", "number"),
+    [
+        ("20ms", 20.0),
+        ("3%", 3.0),
+        ("1.2E+00", 1.2),
+        ("1,234.5", 1234.5),
+        ("12.5 (13.1)", 12.5),
+        ("-.5", -0.5),
+        ("inf", float("inf")),
+        ("2M", 2e6),
+        ("3/4", 0.75),
+    ],
+)
+def test_numbers_with_units_and_means(value, number):
+    assert parse_console_line(f"step 1 | x: {value} | y: 1").values == {"x": number, "y": 1.0}
+
+
+ATOMS = [
+    "a", " ", "1", ",", ".", "(", ")", "[", "]", "{", "}", "'a': 1", ":", "=", "|", "/", "%|", "-",
+    "e", "nan", "step ", "epoch ", "loss: ", "INFO ", "\x1b[", "│", "━", "tensor(", "\t", "\0",
+]  # fmt: skip
+"""Parts of lines that the patterns of the parser match."""
+
+
+@given(
+    pieces=st.lists(st.tuples(st.sampled_from(ATOMS), st.sampled_from([1, 2, 4000])), max_size=12)
+)
+def test_no_line_raises_or_hangs(pieces):
+    """A pattern that backtracks over 4,000 repetitions twice would take hours."""
+    line = parse_console_line("".join(atom * count for atom, count in pieces)[:16_384])
+
+    assert isinstance(line.problem, str)
+
+
+@given(data=st.binary(max_size=2000))
+def test_the_parser_takes_any_bytes(data):
+    parser = ConsoleParser()
+    for line in data.splitlines():
+        parser.add(line, 1)
+    parser.flush()
+
+
+def test_memory_is_bounded_by_the_kinds_of_lines():
+    parser = ConsoleParser()
+    for number in range(3 * MAX_KINDS):
+        parser.add(f"step {number} key{number}a 1".encode(), number)
+        parser.add(b"| key%d | 1 |" % number, number)
+
+    assert len(parser.kinds) <= MAX_KINDS
+    assert len(parser.table) <= MAX_TABLE_ROWS
+
+
+def test_a_bar_without_newlines_is_read_as_it_grows(tmp_path):
+    path, now = tmp_path / "nohup.out", [0.0]
+    path.write_text("\rTrain: 10%|█| 1/10 [00:01<00:09, 1.0s/it, loss=9.0]")
+    reader = replace(open_log(path, is_live=True), clock=lambda: now[0])
+    followed = reader.follow()
+    found = []
+    for step in range(2, 6):
+        with path.open("a") as file:
+            file.write(f"\rTrain: 10%|█| {step}/10 [00:01<00:09, 1.0s/it, loss={step}.0]")
+        while (record := next(followed)) is not None:
+            found.append(record)
+    now[0] = 60.0
+    found += [record for record in [next(followed), next(followed)] if record]
+
+    assert [(r.step, r.values["loss"]) for r in found if r.event is Event.STEP] == [
+        (1, 9.0), (2, 2.0), (3, 3.0), (4, 4.0),
+    ]  # fmt: skip
+
+
+def test_a_csv_that_counts_episodes_has_their_steps(tmp_path):
+    for column in ("Episode", "total/episodes", "total/steps"):
+        path = tmp_path / "progress.csv"
+        path.write_text(f"{column},reward\n10,1.5\n20,2.5\n")
+
+        assert [r.step for r in open_log(path) if r.event is Event.STEP] == [10, 20]
+
+
+def test_a_bare_history_is_read(tmp_path):
+    path = tmp_path / "log_history.json"
+    path.write_text(json.dumps([{"step": 10, "loss": 2.0}, None, {"step": 20, "loss": 1.0}]))
+    reader = open_log(path)
+
+    assert [r.step for r in reader if r.event is Event.STEP] == [10, 20]
+    assert reader.skipped == 1
