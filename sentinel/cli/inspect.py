@@ -96,7 +96,8 @@ class _Preview:
                 self.names.setdefault(record.attributes.get(name, name), name)
         if record.event is Event.STEP:
             self._add_step(record.step)
-        row = {"event": record.event.value, "step": record.step, **json_safe(record.values)}
+        values = {name: value for name, value in record.values.items() if name != "step"}
+        row = {"event": record.event.value, "step": record.step, **json_safe(values)}
         if len(self.first) < SAMPLE_ROWS:
             self.first.append(row)
         else:
@@ -133,6 +134,10 @@ def _unread(reader: LogReader) -> dict[str, Any]:
     }
 
 
+def _text(value: float | str | None) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
 def _text_lines(shown: dict[str, Any]) -> Iterator[str]:
     steps = ", ".join(f"{first} to {last}" for first, last in shown["segments"]) or "none"
     axis = shown["step_key"] or "the number of the row"
@@ -142,7 +147,7 @@ def _text_lines(shown: dict[str, Any]) -> Iterator[str]:
         yield f"  {key}: {signal or '(no signal)'}"
     yield "Rows:"
     for row in shown["rows"]:
-        yield "  " + ", ".join(f"{name}={value}" for name, value in row.items())
+        yield "  " + ", ".join(f"{name}={_text(value)}" for name, value in row.items())
     if shown["unread"]:
         yield "Lines that were not read:"
         for reason, count in shown["unread"].items():
