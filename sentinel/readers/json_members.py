@@ -30,7 +30,7 @@ class Member(NamedTuple):
 def iterate_members(file: BinaryIO, array_key: str) -> Iterator[Member]:
     """The members of the JSON object in a file in UTF-8; its array `array_key` by element.
 
-    A file that is an array, and not empty, is read as an object with only that member.
+    A file that is an array of objects is read as an object with only that member.
 
     What `json.loads` accepts is accepted, NaN and repeated keys included. Raises ValueError for
     anything else, and for a value of more than `MAX_VALUE_CHARACTERS`.
@@ -41,6 +41,8 @@ def iterate_members(file: BinaryIO, array_key: str) -> Iterator[Member]:
             members = [*islice(rows := _array_members(text, array_key), 2)]
             if len(members) == 1:
                 raise ValueError("it is an empty list")
+            if not isinstance(members[1].value, dict):
+                raise ValueError("it is a list of something other than objects")
             yield from chain(members, rows)
         else:
             yield from _object_members(text, array_key)
