@@ -58,7 +58,8 @@ def main() -> None:
     parser.add_argument("--interval", type=float, default=1.0)
     parser.add_argument("--seconds", type=float, default=30.0)
     args = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
+    # An agent that ends may still write.
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         stop, home = Path(folder, "stop"), Path(folder, "home")
         runtime = Path(folder, "runtime")
         runtime.mkdir()
@@ -105,6 +106,8 @@ def measure(agent: dict[str, str], args: argparse.Namespace) -> None:
         print(f"each viewer: {per_second:,.0f} bytes/s, {events:.2f} events with rows per second")
     finally:
         process.send_signal(signal.SIGTERM)
+        with suppress(psutil.TimeoutExpired):
+            process.wait(30.0)
 
 
 def load_page(host: str, port: int) -> None:

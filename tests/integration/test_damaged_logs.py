@@ -21,6 +21,8 @@ from sentinel.readers.format_detection import open_log
 
 DETECTORS = load_classes("detectors")
 SEED = 4
+STATES = {"trainer_state", "json_array"}
+"""Formats that are read as a whole, to which a record is added."""
 
 
 def replay(path):
@@ -144,7 +146,7 @@ DAMAGES = [
 def test_a_healthy_run_raises_no_incident_in_any_format(tmp_path, kind):
     result = replay(FORMATS[kind](tmp_path, healthy_rows(SEED)))
     assert notified(result) == set()
-    assert (result.steps, result.skipped) == (400 + (kind == "trainer_state"), 0)
+    assert (result.steps, result.skipped) == (400 + (kind in STATES), 0)
 
 
 @pytest.mark.fault("I11")
@@ -182,8 +184,14 @@ def test_nan_values_raise_nan_or_inf_only(tmp_path, name):
 @pytest.mark.parametrize("kind", FORMATS)
 @pytest.mark.parametrize("length", [1, 2, 3])
 def test_a_run_of_three_steps_raises_no_incident(tmp_path, kind, length):
-    result = replay(FORMATS[kind](tmp_path, healthy_rows(SEED)[:length]))
-    assert (notified(result), result.steps) == (set(), length + (kind == "trainer_state"))
+    path = FORMATS[kind](tmp_path, healthy_rows(SEED)[:length])
+    if (kind, length) == ("console", 1):
+        # One line may be prose with numbers.
+        with pytest.raises(ValueError, match="its format is not known"):
+            replay(path)
+        return
+    result = replay(path)
+    assert (notified(result), result.steps) == (set(), length + (kind in STATES))
 
 
 @pytest.mark.parametrize("kind", FORMATS)
@@ -224,7 +232,7 @@ def test_a_truncated_file_is_read_up_to_the_last_whole_row(tmp_path, kind):
             result = replay(path)
         except ValueError:
             # These cannot be read in part.
-            assert kind in {"trainer_state", "trackio"}
+            assert kind in STATES | {"trackio"}
             continue
         assert notified(result) == set()
         assert result.skipped <= 1
