@@ -7,7 +7,7 @@ order, so that other load of the machine affects all of them. A figure is the me
 a ratio is the median of the ratios of each round. Times are processor time, user and system. A
 *floor* is the least that the task takes; its cell names it. Prints Markdown; `--json` also writes
 the figures of all rounds. `--quick` is a trial of this program in 10 s, not a measurement: it has
-the smallest sizes, and the cells of what takes long are `not in --quick`.
+the smallest sizes, and the cells of slow measurements are `not in --quick`.
 
 Counts of instructions need valgrind, those of system calls strace. The other tools are test
 dependencies of this repository; one that is missing is shown as `not installed`.

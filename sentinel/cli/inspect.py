@@ -38,14 +38,14 @@ def inspect(
     from sentinel.cli._terminal import escape_unprintable
     from sentinel.config.settings import ConfigError, load_replay_settings
     from sentinel.pipeline import pipeline
-    from sentinel.readers.format_detection import find_reader, open_log
+    from sentinel.readers.format_detection import find_reader, open_with
     from sentinel.signals.coverage import Coverage, coverage_text
 
     try:
         settings = load_replay_settings((), settings_environ(config))
         preview = _Preview(Coverage(pipeline.build(settings).readable_signals))
-        module, _, _ = find_reader(path)
-        reader = replace(open_log(path), keys=settings.keys)
+        module, file, run_name = find_reader(path)
+        reader = replace(open_with(module, file, run_name), keys=settings.keys)
         for record in reader:
             preview.add(record)
     except ConfigError as error:

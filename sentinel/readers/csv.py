@@ -20,8 +20,6 @@ from sentinel.readers.rows import STEP_KEYS, RowConverter
 
 FORMAT_NAME = "CSV"
 
-_STEP_KEY_SET = frozenset(STEP_KEYS)
-
 
 def can_read(path: Path, head: bytes) -> bool:
     """Whether the first line names columns, one of them a step, or it is DeepSpeed's directory."""
@@ -77,25 +75,25 @@ def _follow_table(path: Path, reader: LogReader) -> Iterator[Row | None]:
 def _read_rows(path: Path, reader: LogReader, skip: int) -> Iterator[Row | None]:
     """The rows after the first `skip`, by the column names above them."""
     columns: list[str] = []
+    counts: tuple[str, ...] = ()
     for line in read_lines(path, reader):
         cells = [] if line is None else split_cells(line.decode("utf-8-sig", "replace"))
         if line is None:
             yield None
         elif (names := column_names(cells)) is not None:
             columns = names
+            counts = () if set(STEP_KEYS) & {*names} else COUNT_COLUMNS
         elif skip:
             skip -= 1
         else:
             # A line with another number of cells may come from another writer.
             if len(cells) != len(columns):
                 reader.problem = f"it has {len(cells)} cells, and the header {len(columns)}"
-            yield _to_row(columns, cells) if len(cells) == len(columns) else {}
+            yield _to_row(columns, counts, cells) if len(cells) == len(columns) else {}
 
 
-def _to_row(columns: list[str], cells: list[str]) -> Row:
+def _to_row(columns: list[str], counts: tuple[str, ...], cells: list[str]) -> Row:
+    """The cells that are not empty; the first of `counts` that is there is the step."""
     row = {name: cell for name, cell in zip(columns, cells, strict=True) if cell}
-    if not _STEP_KEY_SET.intersection(columns):
-        count = next((name for name in COUNT_COLUMNS if name in row), None)
-        if count is not None:
-            return {"step": row[count], **row}
-    return row
+    count = next((name for name in counts if name in row), None)
+    return row if count is None else {"step": row[count], **row}

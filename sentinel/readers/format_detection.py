@@ -40,7 +40,7 @@ def _each_reader() -> Iterator[tuple[str, ModuleType]]:
 def open_log(path: Path, *, is_live: bool = False) -> LogReader:
     """The reader of a file, or of the directory of a run; see `find_reader`."""
     module, path, run_name = find_reader(path, is_live=is_live)
-    return _open_with(module, path, run_name)
+    return open_with(module, path, run_name)
 
 
 def find_reader(path: Path, *, is_live: bool = False) -> tuple[ModuleType, Path, str]:
@@ -70,7 +70,8 @@ def find_reader(path: Path, *, is_live: bool = False) -> tuple[ModuleType, Path,
     raise ValueError(f"{problem}; readable formats: {formats}")
 
 
-def _open_with(module: ModuleType, path: Path, run_name: str) -> LogReader:
+def open_with(module: ModuleType, path: Path, run_name: str) -> LogReader:
+    """The reader of what `find_reader` found. Raises ValueError if the log holds no such run."""
     if run_name and "run_name" not in signature(module.read).parameters:
         raise ValueError(f"{path.name} is a log of one run: it holds no run {run_name!r}")
     reader: LogReader = module.read(path, run_name) if run_name else module.read(path)

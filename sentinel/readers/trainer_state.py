@@ -300,14 +300,12 @@ def _config_values(state: Mapping[str, Any], checkpoint_steps: list[int]) -> dic
         and not isinstance(state[key], bool)
         and abs(state[key]) < MAX_NUMBER
     }
-    if _saves_by_epoch(state, checkpoint_steps):
+    if not checkpoint_steps or _saves_by_epoch(state, checkpoint_steps):
+        # Without the folders of checkpoints, none can be missing: the file may have been copied.
         # The state holds the default save_steps even if checkpoints are saved by epochs.
         values.pop("save_steps", None)
     elif 0 < values.get("save_steps", 0.0) < 1:
         values["save_steps"] *= values.get("max_steps", 0.0)
-    if not checkpoint_steps:
-        # Without the folders of checkpoints, none can be missing: the file may have been copied.
-        values.pop("save_steps", None)
     return values
 
 

@@ -38,7 +38,7 @@ SOFT_PROMPT_TYPES = frozenset({
 SOFT_PROMPT_RATE = 0.3
 
 OPTIMIZER_SETTINGS = ("optimizers", "optimizer", "optim")
-"""Names of the optimizer: of what is used, and of what the settings state, which it may replace."""
+"""Names of the optimizer in use, and of the one in the settings, which it may replace."""
 
 UNEVEN_RATES = (
     "highest_group_learning_rate", "highest_group_weight_share", "main_group_learning_rate",
