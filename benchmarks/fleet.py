@@ -76,15 +76,15 @@ class HeadRanks:
         ]
         self.encoders = [RecordEncoder(ring.write) for ring in self.rings]
 
-    def train(self, plan: Plan) -> None:
-        """Write steps from `begins` to `ends`."""
-        time.sleep(max(0.0, plan.begins - START_LEAD_SECONDS - time.time()))
+    def train(self, plan: Plan, begins: float) -> None:
+        """Write the steps of the plan, the first at `begins`."""
+        time.sleep(max(0.0, begins - START_LEAD_SECONDS - time.time()))
         sizes = {"world_size": float(plan.world), "local_world_size": float(plan.local)}
         for encoder in self.encoders:
             encoder.write_event(Event.START, StepStamp(0, 0, time.time()), sizes)
-        course = Course(plan.signals, int((plan.ends - plan.begins) / plan.pace) + 2)
+        course = Course(plan.signals, int(plan.seconds / plan.pace) + 2)
         step = 0
-        while (due := plan.begins + step * plan.pace) < plan.ends:
+        while (due := begins + step * plan.pace) < begins + plan.seconds:
             time.sleep(max(0.0, due - time.time()))
             step, now = step + 1, time.time()
             rows = course.rank_values(step, len(self.rings)).tolist()
@@ -151,22 +151,22 @@ def observe(
     world, local = size
     mb_before_torch = resident_mb(pid)
     head_ranks = HeadRanks(world, local)
-    begins = time.time() + args.lead + world / local / 20
-    ends = begins + args.warmup + args.seconds + 2.0
+    seconds = args.warmup + args.seconds + 2.0
     first_nodes = np.linspace(1, world // local, SIMULATOR_COUNT + 1).astype(int).tolist()
     plans = [
-        Plan(first, last, world, local, args.signals, args.pace, begins, ends, PORT, TOKEN, JOB)
+        Plan(first, last, world, local, args.signals, args.pace, seconds, PORT, TOKEN, JOB)
         for first, last in pairwise(first_nodes)
     ]
     until_listening(PORT)
     simulators = [
         subprocess.Popen(
             [*LOW_PRIORITY_COMMAND, sys.executable, str(SIMULATOR_SCRIPT), plan.text()],
-            stdout=subprocess.PIPE, text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )
         for plan in plans if plan.first < plan.last
     ]  # fmt: skip
-    training = Thread(target=head_ranks.train, args=(plans[0],))
+    begins = start_simulators(simulators, args.lead)
+    training = Thread(target=head_ranks.train, args=(plans[0], begins))
     training.start()
     observer, warmup_ends = HeadObserver(database), begins + args.warmup
     while time.time() < warmup_ends:
@@ -210,10 +210,24 @@ def observe(
             sum(report["bytes"] for report in reports)
             / max(1, (world - local) * reports[0]["steps"])
         ),
-        "batches_per_node_and_second": round(batches / (world / local - 1) / (ends - begins), 2),
+        "batches_per_node_and_second": round(batches / (world / local - 1) / seconds, 2),
         "simulators_late_s": round(max(report["late"] for report in reports), 2),
         "load": round(load, 1),
     }
+
+
+def start_simulators(simulators: list[subprocess.Popen[str]], lead: float) -> float:
+    """Wait until all nodes are connected; the time of the first step, `lead` seconds from then."""
+    for simulator in simulators:
+        assert simulator.stdout
+        if simulator.stdout.readline() != "connected\n":
+            raise SystemExit("The simulated nodes could not connect to the head.")
+    begins = time.time() + lead
+    for simulator in simulators:
+        assert simulator.stdin
+        simulator.stdin.write(f"{begins!r}\n")
+        simulator.stdin.flush()
+    return begins
 
 
 def until_listening(port: int) -> None:

@@ -5,6 +5,9 @@ head's store by the code of a real agent, at its pace, and the next one is sent 
 acknowledgement of the last.
 
     python benchmarks/fleet_nodes.py PLAN     (JSON, see `Plan`; started by fleet.py)
+
+It prints "connected" once all its nodes are, and then reads the time of the first step, in seconds
+since the epoch, from its input.
 """
 
 from __future__ import annotations
@@ -38,7 +41,7 @@ from sentinel.transport.batch_codec import BatchEncoder
 NOISE = 0.02
 GRACE_SECONDS = 15.0
 """Seconds after the end in which a head that is behind may still process batches."""
-CONNECT_SECONDS = 60.0
+CONNECT_SECONDS = 240.0
 Rows = NDArray[np.float64]
 
 
@@ -46,7 +49,7 @@ Rows = NDArray[np.float64]
 class Plan:
     """What one process simulates: the agents of nodes `first` to `last - 1`, `local` ranks each.
 
-    `begins` and `ends` are in seconds since the epoch; steps are `pace` seconds apart.
+    Steps are `pace` seconds apart, for `seconds`.
     """
 
     first: int
@@ -55,8 +58,7 @@ class Plan:
     local: int
     signals: int
     pace: float
-    begins: float
-    ends: float
+    seconds: float
     port: int
     token: str
     job: str
@@ -185,7 +187,7 @@ class Node:
 
 
 def connect(port: int) -> TorchStore:
-    """A connection to the head, which may be busy; raises MessageStoreError after a minute."""
+    """A connection to the head, which may be busy; raises MessageStoreError after 4 minutes."""
     deadline = time.monotonic() + CONNECT_SECONDS
     while True:
         try:
@@ -199,22 +201,24 @@ def simulate(plan: Plan) -> dict[str, float]:
     """Run the plan; return bytes and batches sent, and the longest wait of a step."""
     authenticator = MessageAuthenticator.for_job(plan.token, plan.job)
     nodes = [Node(number, plan, authenticator) for number in range(plan.first, plan.last)]
-    course = Course(plan.signals, int((plan.ends - plan.begins) / plan.pace) + 2)
+    course = Course(plan.signals, int(plan.seconds / plan.pace) + 2)
+    print("connected", flush=True)
+    begins = float(sys.stdin.readline())
+    ends = begins + plan.seconds
     for node in nodes:
         node.start(time.time())
     step, schedule, max_delay = 0, [(node.offset, node) for node in nodes], 0.0
-    print("ready", flush=True)
     ended = False
     while not (ended and all(not node.waiting for node in nodes)):
         now = time.time()
-        if now > plan.ends + GRACE_SECONDS:
+        if now > ends + GRACE_SECONDS:
             break
-        if not ended and now >= plan.ends:
+        if not ended and now >= ends:
             ended = True
             for node in nodes:
                 node.end(now)
-        if not ended and now >= plan.begins + step * plan.pace:
-            max_delay = max(max_delay, now - plan.begins - step * plan.pace)
+        if not ended and now >= begins + step * plan.pace:
+            max_delay = max(max_delay, now - begins - step * plan.pace)
             step += 1
             rows = course.rank_values(step, plan.local * len(nodes)).tolist()
             for index, node in enumerate(nodes):
