@@ -92,7 +92,7 @@ class CommandRunner:
 
     def run(self) -> int:
         """Exit status of the command as a shell returns it: 128 + n after signal n."""
-        environ = os.environ
+        environ: Mapping[str, str] = os.environ
         # Within another `sentinel run`, or if sentinel is off, the command replaces this process.
         if environ.get(LAUNCHER_PID_VARIABLE) or environ.get("SENTINEL_OFF", "0") not in {"", "0"}:
             exec_command(self.command, environ)
@@ -104,6 +104,8 @@ class CommandRunner:
             exec_command(self.command, environ)
         supervisor = AgentSupervisor(launch.run, self.config)
         supervisor.start_in(AGENT_DELAY_SECONDS)
+        # A rank may be the first to start the agent.
+        environ = {**environ, **supervisor.linger_environment}
         pid = start_command(self.command, command_environment(environ, launch, self.config), guard)
         received: list[LaunchStatus] = [launch]
 

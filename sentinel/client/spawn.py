@@ -1,10 +1,13 @@
-"""Starts the agent of this node and restarts it when it exits, without ever waiting for it.
+"""Starts the agent of this node and restarts it when it exits, without waiting for it.
 
-Only shared memory is used: an access to the home directory could block the trainer.
+The one exception is the exit of a process with which its container ends: the agent has to send what
+is left before that. Only shared memory is used: an access to the home directory could block the
+trainer.
 """
 
 from __future__ import annotations
 
+import atexit
 import os
 import sys
 from collections.abc import Mapping
@@ -12,7 +15,9 @@ from contextlib import suppress
 from pathlib import Path
 from time import monotonic, sleep
 
+from sentinel.transport.launch_status import LAUNCHER_PID_VARIABLE
 from sentinel.transport.paths import START_LOG_NAME, describe_error, is_agent_running, ring_dir
+from sentinel.transport.process import ends_container
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,6 +34,8 @@ WARNING_SECONDS = 30.0
 """How long after its start an agent may write it."""
 EXIT_BAD_SETTINGS = 2
 """Exit status of an agent with invalid settings. It is not restarted."""
+CONTAINER_END_SECONDS = 20.0
+"""How long a process that ends its container waits for the agent. Kubernetes kills it after 30."""
 _RELEASE_POLL_SECONDS = 0.02
 _SOURCE_ROOT = Path(__file__).resolve().parents[2]
 
@@ -42,6 +49,10 @@ class AgentSupervisor:
         self.restart_delay = self.next_poll_at = self.started_at = 0.0
         self.next_start_at: float | None = None
         self.warned = self.has_shown_warning = False
+        # Below `sentinel run`, that waits: the agent ends only after the command.
+        self.ends_container = LAUNCHER_PID_VARIABLE not in os.environ and ends_container()
+        if self.ends_container:
+            atexit.register(self._await_agent, os.getpid())
 
     def start(self) -> None:
         """Start the agent, unless one runs; writes one warning to stderr if that fails."""
@@ -62,7 +73,7 @@ class AgentSupervisor:
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
-                    env=agent_environment(os.environ, self.config),
+                    env={**agent_environment(os.environ, self.config), **self.linger_environment},
                     start_new_session=True,
                 )
             self.started_at = monotonic()
@@ -91,6 +102,11 @@ class AgentSupervisor:
         if self.next_start_at is not None and now >= self.next_start_at:
             self.start()
 
+    @property
+    def linger_environment(self) -> dict[str, str]:
+        """With this the agent ends as soon as all is sent; empty where it can stay longer."""
+        return {"SENTINEL_LINGER_SECONDS": "0"} if self.ends_container else {}
+
     def release(self, wait_seconds: float = 0.0) -> None:
         """Stop supervising at the end of the run. The agent continues, to send what is left.
 
@@ -103,9 +119,20 @@ class AgentSupervisor:
         if self.next_start_at is not None:
             self.next_start_at = 0.0
         self.poll()
-        if self.child is not None and self.child.returncode is None:
+        if self.child is not None and self.child.returncode is None and not self.ends_container:
             # Popen warns about a child that is never waited for.
             self.child.returncode = 0
+
+    def _await_agent(self, pid: int) -> None:
+        """Wait until the agent has ended, at the exit of the process `pid`, not of its forks."""
+        deadline = monotonic() + CONTAINER_END_SECONDS
+        while os.getpid() == pid and self._is_agent_alive() and monotonic() < deadline:
+            sleep(_RELEASE_POLL_SECONDS)
+
+    def _is_agent_alive(self) -> bool:
+        if self.child is not None:
+            return self.child.poll() is None
+        return is_agent_running(ring_dir(self.run))
 
     def _on_exit(self, status: int, now: float) -> None:
         self.child = None

@@ -17,6 +17,9 @@ _PF_EXITING = 0x4
 _CPU_TICKS_FIELDS = slice(11, 13)
 """Positions of the CPU time in user and in kernel mode (fields 14 and 15)."""
 
+_HOST_PID_NAMESPACE = "pid:[4026531836]"
+"""The namespace of the host, whose number is constant: PROC_PID_INIT_INO of the kernel."""
+
 MAX_STAT_BYTES = 4096
 """Read limit for that file, which holds 52 numbers and is at most a quarter of this size."""
 
@@ -98,6 +101,20 @@ class Process(NamedTuple):
         is_zombie = fields[_STATE_FIELD] in ("Z", "X")
         is_exiting = bool(int(fields[_FLAGS_FIELD]) & _PF_EXITING)
         return status if is_zombie or (is_exiting and status) else None
+
+
+def ends_container() -> bool:
+    """Whether the end of this process is also that of its container, and of all processes there.
+
+    That is its first process, or a child of the first one without a terminal: the first process
+    is then a script or an init process such as tini, which ends soon after.
+    """
+    try:
+        namespace = str(Path("/proc/self/ns/pid").readlink())
+    except OSError:
+        return False
+    is_child = os.getppid() <= 1 and not os.isatty(0)
+    return namespace != _HOST_PID_NAMESPACE and (os.getpid() == 1 or is_child)
 
 
 def read_environ(pid: int) -> dict[str, str]:
