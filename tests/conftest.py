@@ -16,14 +16,14 @@ import pytest
 from hypothesis import HealthCheck
 from hypothesis import settings as hypothesis_settings
 from support.fork_server import ForkServer
+from support.recorded_rings import open_rings, read_rings
 
 from sentinel.agent import processor
 from sentinel.client import guard, session
 from sentinel.model.record import Event, Record
 from sentinel.pipeline import pipeline
 from sentinel.transport import paths
-from sentinel.transport.record_codec import RecordDecoder
-from sentinel.transport.ring import RingCursor, RingHeader, RingReader
+from sentinel.transport.ring import RingHeader
 
 # One thread for each process of the tests: the threads of several would compete. Read at import.
 ONE_THREAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS")
@@ -179,29 +179,7 @@ def reported_metadata() -> Callable[[], dict[int, dict[str, str | float]]]:
 @pytest.fixture
 def headers() -> Callable[[], dict[int, RingHeader]]:
     """Returns a function: the headers of all rings by rank."""
-    return lambda: {header.identity.rank: header for header, _ in _open_rings()}
-
-
-def read_rings() -> dict[int, list[Record]]:
-    """Records of every ring under `$SENTINEL_RUNTIME_DIR`, by rank, attempts joined."""
-    found: dict[int, list[Record]] = {}
-    for header, reader in _open_rings():
-        identity = header.identity
-        decoder = RecordDecoder(identity.run, identity.attempt, identity.rank)
-        batch = reader.read(RingCursor())
-        assert (batch.lost_frames, batch.corrupt_frames) == (0, 0)
-        records = [decoder.decode(payload) for payload in batch.payloads]
-        found.setdefault(identity.rank, []).extend(r for r in records if r is not None)
-    return found
-
-
-def _open_rings() -> Iterator[tuple[RingHeader, RingReader]]:
-    root = Path(os.environ["SENTINEL_RUNTIME_DIR"])
-    for run in sorted(root.iterdir()) if root.is_dir() else []:
-        for path in paths.list_rings(run.name):
-            reader = RingReader(path)
-            yield reader.read_header(), reader
-            reader.close()
+    return lambda: {header.identity.rank: header for header, _ in open_rings()}
 
 
 def _raise(error: Exception) -> None:

@@ -41,7 +41,7 @@ def train():
         sentinel.log({"x": 1.0}, step=step)
 
 train()
-from conftest import read_rings
+from support.recorded_rings import read_rings
 print(*(r.values["averaging_updates"] for r in read_rings()[0] if "averaging_updates" in r.values))
 """
 

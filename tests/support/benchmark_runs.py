@@ -7,6 +7,7 @@ Prints {name: [exit code, output, seconds]} in JSON. A fork has already what mos
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import runpy
@@ -77,6 +78,8 @@ def main() -> None:
 
     import sentinel.agent.main  # noqa: F401 - for the forks
 
+    # Else each fork examines the imported objects again and again, and copies their pages.
+    gc.freeze()
     print(json.dumps(dict(run_all(folder, json.load(sys.stdin)))))
 
 

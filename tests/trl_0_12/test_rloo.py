@@ -9,9 +9,8 @@ import sentinel
 os.environ.update({"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"})
 
 import tiny_models
+from support.recorded_rings import read_rings
 from support.rloo_0_12 import SAVE_STEPS, UPDATES, check_notifications, metadata_of, write_records
-
-from conftest import read_rings
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

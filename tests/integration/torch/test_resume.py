@@ -4,11 +4,11 @@ import copy
 
 import pytest
 import torch
+from support.recorded_rings import read_rings
 from support.training_loops import batch, column, loss_of, model, monitored
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
 import sentinel
-from conftest import read_rings
 from sentinel.client.capture.state_loads import MAX_LOADS
 from sentinel.config.settings import Settings
 from sentinel.model.record import STATE_LOADED_KEY, Event

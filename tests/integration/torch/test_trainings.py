@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 
 import pytest
 import torch
+from support.recorded_rings import read_rings
 from support.training_loops import monitored
 
 import sentinel
-from conftest import read_rings
 from sentinel.client.capture import grad_norm
 from sentinel.client.capture.loop import OTHER_STEPS_MARGIN
 from sentinel.config.settings import Settings
