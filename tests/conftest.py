@@ -192,7 +192,8 @@ def script(tmp_path: Path) -> Callable[[str], list[str]]:
 
     def write(text: str) -> list[str]:
         path = tmp_path / "train.py"
-        path.write_text(text)
+        # Else the interpreter examines all objects of torch at its exit, which takes a second.
+        path.write_text(f"{text}\nimport gc\ngc.freeze()\n")
         return [sys.executable, str(path)]
 
     return write

@@ -3,6 +3,7 @@
 Its argument is the path of a plan, as `jobs.Job` writes it.
 """
 
+import gc
 import json
 import os
 import sys
@@ -47,3 +48,5 @@ if __name__ == "__main__":
     monitor = sentinel.monitor(run=plan["name"], aggregate=aggregate)
     monitored = monitor(train) if plan["decorated"] else train
     monitored(plan, path.parent)
+    # Else the interpreter examines all objects of torch at its exit, which takes a second.
+    gc.freeze()
