@@ -1,8 +1,8 @@
 """Starts the agent of this node and restarts it when it exits, without waiting for it.
 
-The one exception is the exit of a process with which its container ends: the agent has to send what
-is left before that. Only shared memory is used: an access to the home directory could block the
-trainer.
+The one exception is the exit of a process with which its container or job ends: the agent has to
+send what is left before that. Only shared memory is used: an access to the home directory could
+block the trainer.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from time import monotonic, sleep
 
 from sentinel.transport.launch_status import LAUNCHER_PID_VARIABLE
 from sentinel.transport.paths import START_LOG_NAME, describe_error, is_agent_running, ring_dir
-from sentinel.transport.process import ends_container
+from sentinel.transport.process import ends_job
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -34,8 +34,8 @@ WARNING_SECONDS = 30.0
 """How long after its start an agent may write it."""
 EXIT_BAD_SETTINGS = 2
 """Exit status of an agent with invalid settings. It is not restarted."""
-CONTAINER_END_SECONDS = 20.0
-"""How long a process that ends its container waits for the agent. Kubernetes kills it after 30."""
+JOB_END_SECONDS = 20.0
+"""How long a process that ends its job waits for the agent. Kubernetes and Slurm kill after 30."""
 _RELEASE_POLL_SECONDS = 0.02
 _SOURCE_ROOT = Path(__file__).resolve().parents[2]
 
@@ -50,8 +50,8 @@ class AgentSupervisor:
         self.next_start_at: float | None = None
         self.warned = self.has_shown_warning = False
         # Below `sentinel run`, that waits: the agent ends only after the command.
-        self.ends_container = LAUNCHER_PID_VARIABLE not in os.environ and ends_container()
-        if self.ends_container:
+        self.ends_job = LAUNCHER_PID_VARIABLE not in os.environ and ends_job()
+        if self.ends_job:
             atexit.register(self._await_agent, os.getpid())
 
     def start(self) -> None:
@@ -105,7 +105,7 @@ class AgentSupervisor:
     @property
     def linger_environment(self) -> dict[str, str]:
         """With this the agent ends as soon as all is sent; empty where it can stay longer."""
-        return {"SENTINEL_LINGER_SECONDS": "0"} if self.ends_container else {}
+        return {"SENTINEL_LINGER_SECONDS": "0"} if self.ends_job else {}
 
     def release(self, wait_seconds: float = 0.0) -> None:
         """Stop supervising at the end of the run. The agent continues, to send what is left.
@@ -119,15 +119,16 @@ class AgentSupervisor:
         if self.next_start_at is not None:
             self.next_start_at = 0.0
         self.poll()
-        if self.child is not None and self.child.returncode is None and not self.ends_container:
+        if self.child is not None and self.child.returncode is None and not self.ends_job:
             # Popen warns about a child that is never waited for.
             self.child.returncode = 0
 
     def _await_agent(self, pid: int) -> None:
         """Wait until the agent has ended, at the exit of the process `pid`, not of its forks."""
-        deadline = monotonic() + CONTAINER_END_SECONDS
-        while os.getpid() == pid and self._is_agent_alive() and monotonic() < deadline:
-            sleep(_RELEASE_POLL_SECONDS)
+        deadline = monotonic() + JOB_END_SECONDS
+        with suppress(KeyboardInterrupt):
+            while os.getpid() == pid and self._is_agent_alive() and monotonic() < deadline:
+                sleep(_RELEASE_POLL_SECONDS)
 
     def _is_agent_alive(self) -> bool:
         if self.child is not None:

@@ -20,6 +20,9 @@ _CPU_TICKS_FIELDS = slice(11, 13)
 _HOST_PID_NAMESPACE = "pid:[4026531836]"
 """The namespace of the host, whose number is constant: PROC_PID_INIT_INO of the kernel."""
 
+_SCHEDULER_VARIABLES = frozenset({"SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "_CONDOR_SLOT"})
+"""Each is set in the jobs of a scheduler that kills what is left at the end of a job."""
+
 MAX_STAT_BYTES = 4096
 """Read limit for that file, which holds 52 numbers and is at most a quarter of this size."""
 
@@ -103,18 +106,26 @@ class Process(NamedTuple):
         return status if is_zombie or (is_exiting and status) else None
 
 
-def ends_container() -> bool:
-    """Whether the end of this process is also that of its container, and of all processes there.
+def ends_job() -> bool:
+    """Whether no process of this job outlives this one by long: something kills them then.
 
-    That is its first process, or a child of the first one without a terminal: the first process
-    is then a script or an init process such as tini, which ends soon after.
+    That is the kernel, if this is the first process of a container, or its child: the first process
+    is then a script or an init process such as tini, which ends soon after. Or it is the scheduler
+    of a cluster. A child of a shell with a terminal is no job.
     """
+    is_first = os.getpid() == 1
+    if os.isatty(0) and not is_first:
+        return False
+    is_scheduled = not _SCHEDULER_VARIABLES.isdisjoint(os.environ)
+    return is_scheduled or ((is_first or os.getppid() <= 1) and _is_contained())
+
+
+def _is_contained() -> bool:
+    """Whether the process ids of this process are not those of the host."""
     try:
-        namespace = str(Path("/proc/self/ns/pid").readlink())
+        return str(Path("/proc/self/ns/pid").readlink()) != _HOST_PID_NAMESPACE
     except OSError:
         return False
-    is_child = os.getppid() <= 1 and not os.isatty(0)
-    return namespace != _HOST_PID_NAMESPACE and (os.getpid() == 1 or is_child)
 
 
 def read_environ(pid: int) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""The first process of a container fails: its end is that of all others, the agent among them."""
+"""A training fails whose end is that of all processes of its job, the agent among them."""
 
 import os
 import subprocess
@@ -23,21 +23,28 @@ def train():
 
 train()
 """
-IN_SHELL = ("sh", "-c", '"$@" < /dev/null; exit $?', "sh")
+IN_SHELL = ("sh", "-c", '"$@"; exit $?', "sh")
 
 
 @pytest.mark.parametrize(
-    "first",
-    [(), RUN, (*IN_SHELL, *RUN)],
-    ids=["trainer", "sentinel run", "shell"],
+    ("prefix", "environ"),
+    [
+        (CONTAINER, {}),
+        ((*CONTAINER, *RUN), {}),
+        ((*CONTAINER, *IN_SHELL, *RUN), {}),
+        ((), {"SLURM_JOB_ID": "7"}),
+        (RUN, {"SLURM_JOB_ID": "7"}),
+    ],
+    ids=["container", "container-run", "container-shell-run", "slurm", "slurm-run"],
 )
-def test_the_failure_is_delivered_before_the_container_ends(script, tmp_path, first):
+def test_the_failure_is_delivered_before_the_end(script, tmp_path, prefix, environ):
     with Receiver() as receiver:
         own = {"SENTINEL_SINKS__WEBHOOK__URL": receiver.url, "SENTINEL_LINGER_SECONDS": "600"}
         done = subprocess.run(
-            [*CONTAINER, *first, *script(TRAIN)],
-            env=os.environ | own,
+            [*prefix, *script(TRAIN)],
+            env=os.environ | own | environ,
             timeout=TIMEOUT_SECONDS,
+            stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
             check=False,
