@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from sentinel.model.clean_text import clean
+from sentinel.model.diagnosis import describe_possible_causes
 from sentinel.model.evidence_text import evidence_text, label_of, split_unit
 from sentinel.model.finding import Severity
 from sentinel.model.incident import Incident, Resolution
@@ -286,6 +287,7 @@ def _facts(notification: Notification) -> list[str]:
             for each in diagnosis.evidence
         ]
     recurred = [f"It recurred {_times(incident.flaps)}."] if incident.flaps else []
+    recurred += describe_possible_causes(notification.possible_causes)
     if notification.reason is NotificationReason.RESOLVED:
         first = incident.opened_summary
         return [*([f"At step {incident.opened_step}: {first}"] if first else []), *recurred]

@@ -4,11 +4,23 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from math import inf, prod
 
 from sentinel.model.checkpoint_clause import fit_last_checkpoint
-from sentinel.model.diagnosis import MIN_CONFIDENCE, CaseContext, Cause, Diagnosis, Evidence
+from sentinel.model.diagnosis import (
+    MAX_POSSIBLE_CAUSES,
+    MIN_CONFIDENCE,
+    MIN_POSSIBLE_CONFIDENCE,
+    CaseContext,
+    Cause,
+    Diagnosis,
+    Evidence,
+    PossibleCause,
+    contradictions_of,
+    sign_of,
+)
 from sentinel.model.finding import Severity
 from sentinel.model.incident import Incident
 from sentinel.pipeline.incidents import last_checkpoint_before
@@ -28,26 +40,48 @@ MAX_TEXT_CHARS = 1000
 """Characters after which a text of a cause is cut; a plug-in may return any length."""
 
 
-def diagnose(
+@dataclass(frozen=True, slots=True)
+class Assessment:
+    """What is known of the cause of a case.
+
+    `possible_causes` are empty if there is a `diagnosis`. `contradicted` are the names of the
+    causes that an observation excludes.
+    """
+
+    diagnosis: Diagnosis | None = None
+    possible_causes: tuple[PossibleCause, ...] = ()
+    contradicted: frozenset[str] = frozenset()
+
+
+def assess(
     context: CaseContext, causes: Mapping[str, Cause], lead: Incident | None = None
-) -> Diagnosis | None:
-    """The diagnosis of the highest confidence; None if no cause is confident enough.
+) -> Assessment:
+    """The diagnosis of the highest confidence, or the possible causes if it is too low.
 
     A cause that raises is logged and skipped, and so is one that cannot be behind the `lead` of the
     case: it does not explain its detector, and begins after the lead was found.
     """
-    best: Diagnosis | None = None
+    contradicted, found = set[str](), list[Diagnosis]()
     for name, cause in causes.items():
         try:
+            if next(iter(contradictions_of(cause, context)), None) is not None:
+                contradicted.add(name)
+                continue
             diagnosis = _evaluate_cause(name, cause, context)
         except Exception:
             log.exception("Cause %s failed", name)
             continue
-        if diagnosis is None or (lead is not None and _is_after(lead, cause, diagnosis)):
-            continue
-        if best is None or diagnosis.confidence > best.confidence:
-            best = diagnosis
-    return best
+        if diagnosis is not None and (lead is None or not _is_after(lead, cause, diagnosis)):
+            found.append(diagnosis)
+    ranked = sorted(found, key=lambda each: -each.confidence)
+    if ranked and ranked[0].confidence >= MIN_CONFIDENCE:
+        return Assessment(ranked[0], contradicted=frozenset(contradicted))
+    possible_causes = tuple(
+        PossibleCause(each.cause, each.title, each.confidence, sign_of(causes[each.cause]))
+        for each in ranked[:MAX_POSSIBLE_CAUSES]
+        if each.confidence >= MIN_POSSIBLE_CONFIDENCE
+    )
+    return Assessment(None, possible_causes, frozenset(contradicted))
 
 
 def _is_after(lead: Incident, cause: Cause, diagnosis: Diagnosis) -> bool:
@@ -60,7 +94,7 @@ def _evaluate_cause(name: str, cause: Cause, context: CaseContext) -> Diagnosis 
     pieces = map(_validate_evidence, islice(cause.evidence(context), MAX_EVIDENCE_PER_CAUSE))
     evidence = sorted(pieces, key=lambda piece: inf if piece.step is None else piece.step)
     confidence = min(MAX_CONFIDENCE, 1.0 - prod(1.0 - piece.weight for piece in evidence))
-    if confidence < MIN_CONFIDENCE:
+    if not evidence:
         return None
     onset_step, last_good_step, onset_incident = _dates(cause, evidence, context)
     title, remedy = str(cause.title)[:MAX_TEXT_CHARS], str(cause.remedy(context))[:MAX_TEXT_CHARS]

@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from support.diagnoses import diagnose_run, make_context
+from support.diagnoses import diagnose, diagnose_run, make_context
 from support.tiny_trainings import GOOD_LEARNING_RATE, Training
 
 from sentinel.causes.bad_batch import BadBatch
 from sentinel.model.notification import NotificationReason
-from sentinel.pipeline.diagnose import diagnose
 
 METADATA = {"framework": "lightning", "learning_rate": GOOD_LEARNING_RATE}
 CAUSE = {"it": BadBatch()}

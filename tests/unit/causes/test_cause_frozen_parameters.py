@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from support.diagnoses import diagnose_run, make_context
+from support.diagnoses import diagnose, diagnose_run, make_context
 from support.layer_trainings import make
 from support.tiny_trainings import GOOD_LEARNING_RATE, Training
 
 from sentinel.causes.frozen_parameters import FrozenParameters
 from sentinel.model.diagnosis import CaseContext, Symptom
 from sentinel.model.finding import Severity
-from sentinel.pipeline.diagnose import diagnose
 from sentinel.testing import steps
 
 METADATA = {"framework": "trl", "algorithm": "sft", "learning_rate": GOOD_LEARNING_RATE}

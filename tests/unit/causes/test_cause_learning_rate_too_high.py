@@ -8,14 +8,13 @@ import numpy as np
 import pytest
 import torch
 from scipy.sparse.linalg import LinearOperator, eigsh
-from support.diagnoses import diagnose_run, make_context
+from support.diagnoses import diagnose, diagnose_run, make_context
 from support.layer_trainings import make, make_examples, perceptron
 from support.tiny_trainings import GOOD_LEARNING_RATE, Training
 
 from sentinel.causes.learning_rate_too_high import LearningRateTooHigh
 from sentinel.config.settings import build_causes
 from sentinel.model.record import Event
-from sentinel.pipeline.diagnose import diagnose
 from sentinel.testing import event, steps
 
 FAST = 100 * GOOD_LEARNING_RATE

@@ -7,14 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from support.diagnoses import diagnose_run
+from support.diagnoses import diagnose, diagnose_run
 
 from sentinel.causes.policy_collapse import PolicyCollapse
 from sentinel.model.diagnosis import CaseContext, Symptom
 from sentinel.model.finding import Severity
 from sentinel.model.notification import NotificationReason
 from sentinel.model.record import Event
-from sentinel.pipeline.diagnose import diagnose
 from sentinel.testing import event, steps
 
 GRPO = {"framework": "trl", "algorithm": "grpo", "beta": 0.001, "learning_rate": 5e-6}

@@ -5,13 +5,12 @@ from __future__ import annotations
 from itertools import chain
 
 import pytest
-from support.diagnoses import decaying_loss, diagnose_run, make_context
+from support.diagnoses import decaying_loss, diagnose, diagnose_run, make_context
 from support.tiny_trainings import GOOD_LEARNING_RATE, Training
 
 from sentinel.causes.resume_lost_state import ResumeLostState
 from sentinel.model.diagnosis import RESUMED_STEP_KEY
 from sentinel.model.record import Event
-from sentinel.pipeline.diagnose import diagnose
 from sentinel.testing import event, steps
 
 METADATA = {"framework": "transformers"}

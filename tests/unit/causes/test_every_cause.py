@@ -8,11 +8,11 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from support.diagnoses import diagnose
 
 from sentinel.config.plugins import load_classes
 from sentinel.model.diagnosis import MIN_CONFIDENCE, CaseContext, Symptom
 from sentinel.model.finding import Severity
-from sentinel.pipeline.diagnose import diagnose
 
 CAUSES = load_classes("causes")
 DETECTORS = load_classes("detectors")
