@@ -34,9 +34,6 @@ BROKEN_LAYER_DETECTORS = (
 )  # fmt: skip
 """Detectors of layers that hardly learn, whatever the data."""
 
-RISE_DETECTORS = ("loss_divergence", "loss_spike")
-"""Detectors of a loss that rises, which data with nothing to learn does not explain."""
-
 CHANCE_LOSS, CHANCE_TOLERANCE = log(2.0), 0.02
 
 
@@ -46,6 +43,7 @@ class DataNotLearnable:
     title: ClassVar[str] = "data with nothing to learn"
     explains: ClassVar[frozenset[str]] = frozenset({"loss_never_moved", "loss_plateau"})
     severity: ClassVar[Severity | None] = None
+    excluded_by: ClassVar[frozenset[str]] = frozenset({"loss_divergence", "loss_spike"})
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
         """The loss, gradient norm and learning rate; nothing if there are no gradients."""
@@ -55,12 +53,10 @@ class DataNotLearnable:
         )
         rate = context.values.get("learning_rate", context.number("learning_rate") or 0.0)
         excluding = context.earliest("grad_vanishing", "nan_or_inf", "learning_rate_anomaly")
-        rises = [context.symptoms.get(name) for name in RISE_DETECTORS]
         layers = context.earliest_in_run(*BROKEN_LAYER_DETECTORS)
         if (
             never_moved is None
             or excluding is not None
-            or any(each is not None and each.severity is not Severity.INFO for each in rises)
             or (layers is not None and layers.severity is not Severity.INFO)
             or norm < MIN_GRAD_NORM
             or any(low_learning_rate_evidence(context))

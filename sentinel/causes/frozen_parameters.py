@@ -36,13 +36,34 @@ class FrozenParameters:
     title: ClassVar[str] = "frozen parameters"
     explains: ClassVar[frozenset[str]] = frozenset({
         "grad_vanishing", "layer_gradient_dead", "layer_update_ratio", "learning_rate_anomaly",
-        "loss_never_moved", "loss_plateau", "reward_stalled",
+        "loss_never_moved", "loss_plateau", "reward_stalled", "loss_zero",
     })  # fmt: skip
     severity: ClassVar[Severity | None] = None
 
+    def contradictions(self, context: CaseContext) -> Iterable[str]:
+        """A gradient or a changed policy in some of the records, unless single layers are cut off.
+
+        A logger that rounds shows a small learning rate as 0.
+        """
+        clipped, norm = context.ranges.get("clip_fraction"), context.ranges.get("grad_norm")
+        if _no_rate(context) is not None and clipped is not None and clipped.highest > 0.0:
+            yield "Tokens are clipped, so the policy changes: the rate is too small for the log."
+        is_by_norm = _no_rate(context) is None and not any(_frozen_layers(context))
+        if is_by_norm and norm is not None and norm.highest > NEGLIGIBLE_GRAD_NORM:
+            yield f"The gradient norm was {norm.highest:.3g} before."
+
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
         """No gradient or learning rate since the start, and a loss or reward that never moved."""
-        if context.earliest("reward_zero_variance", "loss_zero", "nan_or_inf") is not None:
+        zero = context.symptoms.get("loss_zero")
+        if context.earliest("reward_zero_variance", "nan_or_inf") is not None:
+            return
+        if zero is not None:
+            # Without a gradient norm, a loss that was 0 from the start shows too little.
+            if (
+                zero.evidence.get("last_nonzero_loss") == "none"
+                and "grad_norm" not in context.values
+            ):
+                yield from symptom_evidence(zero, 0.4)
             return
         no_gradient = _zero_from_start(context.symptoms.get("grad_vanishing"), "grad_norm_before")
         no_rate = _no_rate(context)

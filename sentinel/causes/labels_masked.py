@@ -47,6 +47,14 @@ class LabelsMasked:
         if context.text("algorithm") == "sft":
             yield Evidence(0.2, "In supervised fine-tuning a template selects the labels.")
 
+    def contradictions(self, context: CaseContext) -> Iterable[str]:
+        """A loss that was above 0 for long, and rewards: those need no labels."""
+        losses = context.ranges.get("loss")
+        if losses is not None and 0 < losses.zeros < losses.count / 2:
+            yield f"The loss is 0 in {losses.zeros} of {losses.count} logged values only."
+        if "reward" in context.values:
+            yield "The run is trained by reward, without labels."
+
     def remedy(self, context: CaseContext) -> str:
         """Count the labels that are not masked."""
         return (

@@ -42,6 +42,12 @@ FAR_TOO_HIGH, FAR_TOO_HIGH_FOR_LOSS = 10.0, 50.0
 """Factor on the highest usual rate that no sweep contains, and that explains a loss that stays, or
 a NaN, whatever the data."""
 
+DECAYED_SHARE = 0.1
+"""Share of the highest learning rate below which the rate is not what makes a loss unstable: the
+largest stable rate changes less than that in a training."""
+
+_UNSTABLE = ("loss_divergence", "oscillation", "loss_spike")
+
 NORM_BEFORE_KEY = "layer_gradient_norm_before"
 """Key of evidence: the gradient norm of a layer before it died or vanished."""
 
@@ -79,8 +85,14 @@ class LearningRateTooHigh:
         yield from layers
         if not (is_gradual or oscillation is not None or has_recurred or (is_jump and high_rate)):
             yield from high_rate if layers else ()
+            # A loss that never fell is that of a wrong rate as well, unless the rate is usual.
+            if high_rate or usual_learning_rate(context.metadata) is None:
+                yield from symptom_evidence(context.symptoms.get("loss_never_moved"), 0.3)
             return
-        yield from symptom_evidence(divergence, 0.45)
+        # At a usual rate, and of values that end in NaN, there are other reasons as well.
+        is_usual = usual_learning_rate(context.metadata) is not None and not high_rate
+        is_open = is_usual or not is_gradual or "nan_or_inf" in context.symptoms
+        yield from symptom_evidence(divergence, 0.45 if is_open else 0.65)
         yield from symptom_evidence(oscillation, 0.45)
         yield from symptom_evidence(spike, 0.4 if has_recurred else 0.2)
         yield from symptom_evidence(context.symptoms.get("grad_explosion"), 0.4)
@@ -89,6 +101,14 @@ class LearningRateTooHigh:
         began = context.earliest("loss_divergence", "oscillation", "loss_spike")
         if began is not None and began.onset_step <= EARLY_STEPS and _has_no_warmup(context):
             yield Evidence(0.2, "The run has no warm-up.")
+
+    def contradictions(self, context: CaseContext) -> Iterable[str]:
+        """A rate that is far below the one at which the run was stable."""
+        rates, began = context.ranges.get("learning_rate"), context.earliest(*_UNSTABLE)
+        points = context.history.get("learning_rate", ())
+        before = [rate for step, rate in points if began and step < began.onset_step]
+        if before and rates is not None and before[-1] < DECAYED_SHARE * rates.highest:
+            yield f"The learning rate was {before[-1]:.3g} by then, after {rates.highest:.3g}."
 
     def remedy(self, context: CaseContext) -> str:
         """Smaller updates, from before the onset."""

@@ -24,7 +24,7 @@ from collections.abc import Iterable
 from math import isfinite
 from typing import ClassVar
 
-from sentinel.causes._evidence import symptom_evidence
+from sentinel.causes._evidence import is_reported, symptom_evidence
 from sentinel.model.diagnosis import MAX_EFFECT_DELAY_POINTS, CaseContext, Evidence, Symptom
 from sentinel.model.finding import Severity
 from sentinel.signals.precision import is_float16
@@ -33,6 +33,9 @@ from sentinel.signals.setting_names import describe_setting
 EXHAUSTED_LOSS_SCALE = 1.0
 """Loss scale that no longer prevents underflow; it starts at about 65536 and is halved at each
 overflow."""
+
+LEARNED_SHARE = 0.1
+"""Share of the highest loss below which a loss can have been learned to 0."""
 
 MIN_FROZEN_VALUES = 5
 """Logged values of a learning rate that show whether it follows its schedule."""
@@ -43,7 +46,7 @@ class NumericalBreakdown:
 
     title: ClassVar[str] = "numerical breakdown"
     explains: ClassVar[frozenset[str]] = frozenset({
-        "nan_or_inf", "grad_explosion", "loss_spike", "loss_divergence",
+        "nan_or_inf", "grad_explosion", "loss_spike", "loss_divergence", "loss_zero",
     })  # fmt: skip
     effects: ClassVar[frozenset[str]] = frozenset({
         "reward_collapse", "reward_stalled", "reward_zero_variance", "length_explosion",
@@ -54,13 +57,15 @@ class NumericalBreakdown:
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
         """The lost values with what preceded and followed; nothing for a single overflow."""
-        lost = context.symptoms.get("nan_or_inf")
+        lost = context.symptoms.get("nan_or_inf") or _zeroed_loss(context)
         if lost is None:
             return
         effects = list(self._effects(context, lost))
         if lost.severity is Severity.INFO and not effects:
             return
-        yield from symptom_evidence(lost, 0.9 if effects else 0.5)
+        # On a single rank, its data or its GPU can be the reason as well.
+        alone = 0.65 if lost.rank is None else 0.5
+        yield from symptom_evidence(lost, 0.9 if effects else alone)
         for effect in effects:
             yield from symptom_evidence(effect, 0.4)
         for grown in (
@@ -100,6 +105,16 @@ class NumericalBreakdown:
             f"{describe_setting('learning rate', context.metadata)}. If it recurs at the same "
             "step, inspect the batch of that step."
         )
+
+
+def _zeroed_loss(context: CaseContext) -> Symptom | None:
+    """The symptom of a loss that is exactly 0 at once, which is how trainers log one of NaN."""
+    zero = context.symptoms.get("loss_zero")
+    before = None if zero is None else zero.evidence.get("last_nonzero_loss")
+    losses = context.ranges.get("loss")
+    if not isinstance(before, float) or losses is None or not is_reported(zero):
+        return None
+    return zero if abs(before) > LEARNED_SHARE * losses.highest else None
 
 
 def _stays_lost(context: CaseContext, lost: Symptom) -> bool:

@@ -50,6 +50,9 @@ FAR_FROM_REFERENCE, FAR_WITH_ADAPTERS = 0.5, 5.0
 """Distance of the weights from those of the reference, relative to the initial norm. That of
 adapters, whose second matrix begins at 0, is small: they travel 3.3 times it in a healthy run."""
 
+POLICY_SIGNALS = ("kl_ref", "entropy", "completion_length")
+"""Signals of which one leaves its range before a policy collapses."""
+
 INFO_ORDER = Severity.INFO.order
 
 SUDDEN_VALUES = 2
@@ -103,6 +106,9 @@ class PolicyCollapse:
         is_far_without_kl = bool(distance) and "kl_ref" not in context.values
         is_led = drift and (has_both or _is_led(fall, drift, context.steps_per_point))
         if not is_far_without_kl and not is_led:
+            if not any(name in context.values for name in POLICY_SIGNALS):
+                # Nothing that could have led it is logged.
+                yield from symptom_evidence(reward, 0.4)
             return
         yield from symptom_evidence(fall, 0.5)
         if has_both:
@@ -112,6 +118,12 @@ class PolicyCollapse:
         yield from distance
         yield from symptom_evidence(context.earliest("reward_zero_variance"), 0.2)
         yield from weak_kl_control_evidence(context)
+
+    def contradictions(self, context: CaseContext) -> Iterable[str]:
+        """A reward that is back."""
+        fall = context.symptoms.get("reward_collapse")
+        if fall is not None and fall.is_over and "repetition" not in context.symptoms:
+            yield "The reward is as before again."
 
     def remedy(self, context: CaseContext) -> str:
         """Resume from before the onset with a stronger KL term."""

@@ -62,6 +62,15 @@ class ResumeLostState:
             yield from effects
             yield Evidence(0.4, f"The run was resumed at step {restart}.", restart)
 
+    def contradictions(self, context: CaseContext) -> Iterable[str]:
+        """Several runs in one log: they begin where the first one did, or again and again."""
+        back, restart = context.symptoms.get("step_regression"), _restart_step(context)
+        first = min((each.first_step for each in context.ranges.values()), default=None)
+        if back is not None and back.occurrences > 1:
+            yield f"The step went back {back.occurrences} times, as where a log has several runs."
+        if first is not None and restart is not None and restart <= first:
+            yield f"Step {restart} is the first of the log, as where it has several runs."
+
     def remedy(self, context: CaseContext) -> str:
         """Resume again from the same checkpoint with its whole state."""
         return (

@@ -17,6 +17,7 @@ Source
 from __future__ import annotations
 
 from collections.abc import Iterable
+from statistics import median
 from typing import ClassVar
 
 from sentinel.causes._evidence import (
@@ -27,6 +28,9 @@ from sentinel.causes._evidence import (
 from sentinel.model.diagnosis import CaseContext, Evidence
 from sentinel.model.finding import Severity
 from sentinel.signals.setting_names import describe_setting
+
+LEVEL_VALUES = 8
+"""Logged rewards whose median is a level."""
 
 
 class RewardHacked:
@@ -42,8 +46,7 @@ class RewardHacked:
         """The joint rise and further incidents; nothing if the reward fell."""
         hacking, truncation = context.earliest("reward_hacking"), context.earliest("truncation")
         is_unfinished = is_rewarded_though_cut_off(truncation)
-        fall = context.earliest("reward_collapse")
-        if fall is not None or (hacking is None and not is_unfinished):
+        if hacking is None and not is_unfinished:
             return
         yield from symptom_evidence(hacking, 0.6)
         yield from symptom_evidence(context.earliest("kl_blowup", "kl_drift"), 0.4)
@@ -53,6 +56,17 @@ class RewardHacked:
         else:
             yield from symptom_evidence(context.earliest("length_explosion", "truncation"), 0.4)
         yield from symptom_evidence(context.earliest("repetition"), 0.4)
+
+    def contradictions(self, context: CaseContext) -> Iterable[str]:
+        """A reward that fell, or is not above what it was."""
+        if fall := context.symptoms.get("reward_collapse"):
+            yield fall.summary
+        began = context.earliest("reward_hacking", "truncation")
+        points = context.history.get("reward", ())
+        before = [reward for step, reward in points if began and step < began.onset_step]
+        level = [reward for _, reward in points][-LEVEL_VALUES:]
+        if len(before) >= LEVEL_VALUES and median(level) <= median(before):
+            yield "The reward has not risen."
 
     def remedy(self, context: CaseContext) -> str:
         """Read samples, use the best checkpoint, and fix the reward."""

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import ClassVar
 
-from sentinel.causes._evidence import certainly_first, possibly_first, symptom_evidence
+from sentinel.causes._evidence import certainly_first, is_reported, possibly_first, symptom_evidence
 from sentinel.model.diagnosis import CaseContext, Evidence, Symptom
 from sentinel.model.finding import Severity
 from sentinel.signals.setting_names import describe_setting
@@ -59,7 +59,11 @@ class RolloutEngineDiffers:
             if symptom is not None and symptom.severity is not Severity.INFO
         ]
         # The KL rises so slowly that its onset is known to many values only.
-        if not certainly_first(mismatch, *effects) or not possibly_first(mismatch, drift):
+        if not possibly_first(mismatch, drift, *effects):
+            return
+        if not certainly_first(mismatch, *effects):
+            if is_reported(mismatch):
+                yield from symptom_evidence(mismatch, 0.45)
             return
         followed = effects if drift is None else [*effects, drift]
         soon = MAX_POINTS_AFTER_MISMATCH * context.steps_per_point

@@ -55,7 +55,12 @@ class TooManyUpdates:
             context.earliest("grad_explosion"),
         ]
         passes, updates = _passes_per_batch(context), _updates_per_batch(context)
-        if clipped is None or (updates is not None and updates <= 1):
+        if updates is not None and updates <= 1:
+            return
+        if clipped is None:
+            if "clip_fraction" not in context.values and followed[1:] == [None] * 3:
+                # Whether tokens are clipped is not logged.
+                yield from symptom_evidence(followed[0], 0.3)
             return
         # The KL rises so slowly that its onset is known to many values only.
         is_first = possibly_first(clipped, followed[0]) and certainly_first(clipped, *followed[1:])

@@ -74,8 +74,8 @@ ONSET_MARGIN_POINTS = 8
 On labelled runs, detectors report most onsets 0 to 8 values late."""
 
 REASSESS_AFTER_STEPS = (5, 10, 20, 40, 80, 160)
-"""Logged steps after the newest incident of a case at which it is diagnosed again if it has no
-cause, or one that is contradicted now: some observations need values after the onset."""
+"""Logged steps after the newest incident of a case at which it is diagnosed again: some
+observations need values after the onset."""
 
 _OPTIONAL_NAMES = frozenset(OPTIONAL_METADATA)
 _METADATA_EVENTS = (Event.START, Event.METADATA)
@@ -451,7 +451,7 @@ class CaseBook:
             # After its changes: what ended with it is no evidence for what follows.
             run.start_anew()
         if not changes:
-            return self._reassess_unexplained(run, record)
+            return self._reassess_later(run, record)
         ended = {
             change.incident.name
             for change in changes
@@ -481,15 +481,18 @@ class CaseBook:
             if reason is not None
         )
 
-    def _reassess_unexplained(self, run: RunCases, record: Record) -> tuple[Notification, ...]:
-        """Diagnose cases without a cause that holds again, some steps after their last incident."""
+    def _reassess_later(self, run: RunCases, record: Record) -> tuple[Notification, ...]:
+        """Diagnose cases again, some steps after their last incident.
+
+        A case with a cause is if that is contradicted now, or has more evidence.
+        """
         if record.event is not Event.STEP or not run.open_cases:
             return ()
         due = [
             case
             for case in run.open_cases
             if run.step_count - case.last_join.step_count in REASSESS_AFTER_STEPS
-            and (case.diagnosis is None or self._is_contradicted(run, case))
+            and (case.diagnosis is None or self._has_changed(run, case, case.diagnosis))
         ]
         reasons = [(case, self._reassess(run, case, has_new_incident=False)) for case in due]
         return tuple(
@@ -498,11 +501,16 @@ class CaseBook:
             if reason is not None
         )
 
-    def _is_contradicted(self, run: RunCases, case: Case) -> bool:
-        """Whether an observation excludes the cause that the case has."""
-        named = "" if case.diagnosis is None else case.diagnosis.cause
-        causes = {name: cause for name, cause in self.causes.items() if name == named}
-        return bool(causes) and bool(assess(run.context_for(case), causes).contradicted)
+    def _has_changed(self, run: RunCases, case: Case, diagnosis: Diagnosis) -> bool:
+        """Whether the cause of the case has more evidence now, or is contradicted."""
+        now = self._assess_again(run, case, diagnosis)
+        has_more = now.diagnosis is not None and now.diagnosis.confidence > diagnosis.confidence
+        return has_more or bool(now.contradicted)
+
+    def _assess_again(self, run: RunCases, case: Case, diagnosis: Diagnosis) -> Assessment:
+        """The assessment of the cause that the case has, alone."""
+        names = self.causes.keys() & {diagnosis.cause}
+        return assess(run.context_for(case), {name: self.causes[name] for name in names}, case.lead)
 
     def set_onset(
         self, record: Record, name: str, onset: Onset | None, undated: Collection[str]
@@ -595,7 +603,8 @@ class CaseBook:
     ) -> NotificationReason | None:
         """Update the diagnosis of a case; returns the reason for a notification, if any."""
         if case.is_over:
-            if self._is_contradicted(run, case):
+            known = case.diagnosis
+            if known is not None and self._assess_again(run, case, known).contradicted:
                 case.diagnosis = None
             return NotificationReason.RESOLVED
         before = case.diagnosis, case.notified_rank, [each.cause for each in case.possible_causes]
