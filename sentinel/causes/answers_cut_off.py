@@ -46,6 +46,7 @@ class AnswersCutOff:
         "truncation", "length_explosion", "reward_stalled", "reward_collapse",
     })  # fmt: skip
     severity: ClassVar[Severity | None] = None
+    sign: ClassVar[str] = "the ends of truncated completions still make progress"
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
         """Truncation and its reason; nothing if the policy has another fault."""

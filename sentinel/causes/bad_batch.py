@@ -33,9 +33,13 @@ class BadBatch:
     title: ClassVar[str] = "bad batch"
     explains: ClassVar[frozenset[str]] = frozenset({"loss_spike", "grad_explosion"})
     severity: ClassVar[Severity | None] = None
+    sign: ClassVar[str] = (
+        "the gradient norm and the loss are as before within a few steps, and the batches of "
+        "that step hold repeated text, broken files or other units"
+    )
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
-        """Both jumps; nothing if there were more, or the loss did not recover."""
+        """The jumps and the recovery; nothing if there were more jumps."""
         spike, explosion = (
             context.symptoms.get("loss_spike"),
             context.symptoms.get("grad_explosion"),
@@ -45,8 +49,8 @@ class BadBatch:
         apart = 0 if spike is None else abs(spike.onset_step - explosion.onset_step)
         if apart > MAX_POINTS_APART * context.steps_per_point:
             return
-        yield from symptom_evidence(spike, 0.4)
-        yield from symptom_evidence(explosion, 0.4)
+        yield from symptom_evidence(spike, 0.35)
+        yield from symptom_evidence(explosion, 0.35)
         if is_back(context, "grad_norm", explosion, MAX_FACTOR_BACK):
             yield Evidence(0.4, "The gradient norm is as before again.")
 

@@ -43,6 +43,10 @@ class DataNotLearnable:
     title: ClassVar[str] = "data with nothing to learn"
     explains: ClassVar[frozenset[str]] = frozenset({"loss_never_moved", "loss_plateau"})
     severity: ClassVar[Severity | None] = None
+    sign: ClassVar[str] = (
+        "16 examples alone are learned, while the gradient norm (log `grad_norm`) is above 0 "
+        "in the run"
+    )
     excluded_by: ClassVar[frozenset[str]] = frozenset({"loss_divergence", "loss_spike"})
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:

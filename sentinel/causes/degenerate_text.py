@@ -31,6 +31,7 @@ class DegenerateText:
         "repetition", "length_explosion", "truncation", "entropy_collapse", "entropy_explosion",
     })  # fmt: skip
     severity: ClassVar[Severity | None] = None
+    sign: ClassVar[str] = "the completions repeat phrases (log samples, and `entropy`)"
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
         """Repetition and length, or length and entropy; nothing for repetitive data."""

@@ -43,6 +43,9 @@ class ExplorationLost:
         "reward_collapse",
     })  # fmt: skip
     severity: ClassVar[Severity | None] = None
+    sign: ClassVar[str] = (
+        "several completions of one prompt are the same (log `entropy`), and stay so"
+    )
     excluded_by: ClassVar[frozenset[str]] = frozenset({"length_explosion", "truncation"})
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:

@@ -39,6 +39,9 @@ class FrozenParameters:
         "loss_never_moved", "loss_plateau", "reward_stalled", "loss_zero",
     })  # fmt: skip
     severity: ClassVar[Severity | None] = None
+    sign: ClassVar[str] = (
+        "the gradient norm (log `grad_norm`) is 0 in every record, or no weight changes in a step"
+    )
 
     def contradictions(self, context: CaseContext) -> Iterable[str]:
         """A gradient or a changed policy in some of the records, unless single layers are cut off.

@@ -31,6 +31,7 @@ class LabelsMasked:
     title: ClassVar[str] = "masked labels"
     explains: ClassVar[frozenset[str]] = frozenset({"loss_zero", "nan_or_inf", "grad_vanishing"})
     severity: ClassVar[Severity | None] = None
+    sign: ClassVar[str] = "a batch has no label other than -100"
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
         """No loss and no gradient; nothing for a loss that was learned to 0."""

@@ -66,6 +66,9 @@ class LearningRateTooHigh:
         "layer_update_ratio", "sharpness_high",
     })  # fmt: skip
     severity: ClassVar[Severity | None] = None
+    sign: ClassVar[str] = (
+        "the loss behaves with a tenth of the rate (log `learning_rate` and `grad_norm`)"
+    )
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
         """An unstable loss and its reason; nothing for a single jump at a usual rate."""

@@ -47,6 +47,10 @@ class NoContrast:
         "reward_zero_variance", "reward_stalled", "grad_vanishing",
     })  # fmt: skip
     severity: ClassVar[Severity | None] = None
+    sign: ClassVar[str] = (
+        "the completions of a prompt differ as texts (log `entropy`), and have the same "
+        "reward (log `reward_std`)"
+    )
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
         """The groups and their reason; nothing if another incident explains them."""

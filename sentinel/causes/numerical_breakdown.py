@@ -54,6 +54,10 @@ class NumericalBreakdown:
         "kl_blowup", "kl_drift", "kl_negative", "clip_saturation", "rollout_mismatch", "value_fit",
     })  # fmt: skip
     severity: ClassVar[Severity | None] = None
+    sign: ClassVar[str] = (
+        "the first value that is not finite follows large ones (log `grad_norm`), and a wider "
+        "number format avoids it"
+    )
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
         """The lost values with what preceded and followed; nothing for a single overflow."""
@@ -63,17 +67,21 @@ class NumericalBreakdown:
         effects = list(self._effects(context, lost))
         if lost.severity is Severity.INFO and not effects:
             return
-        # On a single rank, its data or its GPU can be the reason as well.
-        alone = 0.65 if lost.rank is None else 0.5
+        grown = [
+            each
+            for each in (
+                context.symptoms.get("grad_explosion"),
+                context.earliest("loss_spike", "loss_divergence"),
+            )
+            if each is not None and each.onset_step <= lost.onset_step
+        ]
+        # What made values grow first, or the data or the GPU of one rank, can be the reason.
+        alone = 0.65 if lost.rank is None and not grown else 0.5
         yield from symptom_evidence(lost, 0.9 if effects else alone)
         for effect in effects:
             yield from symptom_evidence(effect, 0.4)
-        for grown in (
-            context.symptoms.get("grad_explosion"),
-            context.earliest("loss_spike", "loss_divergence"),
-        ):
-            if grown is not None and grown.onset_step <= lost.onset_step:
-                yield from symptom_evidence(grown, 0.4)
+        for each in grown:
+            yield from symptom_evidence(each, 0.4)
         if is_float16(context.metadata, {}):
             yield Evidence(0.3, "The run trains in float16, whose largest value is 65504.")
         scale = context.values.get("loss_scale")

@@ -32,6 +32,9 @@ class Overfit:
         "overfitting", "loss_zero", "grad_vanishing", "loss_plateau",
     })  # fmt: skip
     severity: ClassVar[Severity | None] = None
+    sign: ClassVar[str] = (
+        "the loss on held-out data rises while the training loss falls (log an evaluation)"
+    )
     excluded_by: ClassVar[frozenset[str]] = frozenset({"loss_divergence"})
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:

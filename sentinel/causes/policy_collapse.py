@@ -71,6 +71,10 @@ class PolicyCollapse:
         "value_fit", "rollout_mismatch",
     })  # fmt: skip
     severity: ClassVar[Severity | None] = Severity.CRITICAL
+    sign: ClassVar[str] = (
+        "the KL to the reference, the entropy or the length changed before the reward fell "
+        "(log `kl`, `entropy` and the completion length), and does not return"
+    )
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
         """The fall and earlier incidents; nothing without either."""

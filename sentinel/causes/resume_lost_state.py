@@ -38,6 +38,7 @@ class ResumeLostState:
         "step_regression",
     })  # fmt: skip
     severity: ClassVar[Severity | None] = None
+    sign: ClassVar[str] = "the checkpoint lacks the state of the optimizer or the scheduler"
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
         """Incidents soon after a restart; nothing without one."""

@@ -41,6 +41,9 @@ class RewardHacked:
         "reward_hacking", "kl_blowup", "kl_drift", "length_explosion", "truncation", "repetition",
     })  # fmt: skip
     severity: ClassVar[Severity | None] = None
+    sign: ClassVar[str] = (
+        "the completions with the highest reward are not better than earlier ones when read"
+    )
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
         """The joint rise and further incidents; nothing if the reward fell."""

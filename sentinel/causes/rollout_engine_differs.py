@@ -40,6 +40,10 @@ class RolloutEngineDiffers:
         "entropy_collapse", "entropy_explosion", "clip_saturation", "loss_spike",
     })  # fmt: skip
     severity: ClassVar[Severity | None] = None
+    sign: ClassVar[str] = (
+        "trainer and sampling engine give different log-probabilities to one completion, "
+        "before anything else changed"
+    )
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
         """The mismatch and its effects; nothing if another incident may have come first."""

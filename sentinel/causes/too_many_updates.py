@@ -44,6 +44,10 @@ class TooManyUpdates:
         "entropy_explosion", "grad_explosion",
     })  # fmt: skip
     severity: ClassVar[Severity | None] = None
+    sign: ClassVar[str] = (
+        "the share of clipped tokens (log the clip ratio) rises before the KL, and one update "
+        "per batch prevents it"
+    )
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
         """Clipping and its effects; nothing if another incident came first."""

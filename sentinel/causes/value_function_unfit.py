@@ -35,6 +35,9 @@ class ValueFunctionUnfit:
         "value_fit", "reward_stalled", "reward_collapse",
     })  # fmt: skip
     severity: ClassVar[Severity | None] = None
+    sign: ClassVar[str] = (
+        "the explained variance (log `explained_variance`) was below 0 before the reward fell"
+    )
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
         """The fit and its effects; nothing if the policy changed first."""

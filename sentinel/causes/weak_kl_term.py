@@ -30,6 +30,10 @@ class WeakKlTerm:
     title: ClassVar[str] = "weak KL term"
     explains: ClassVar[frozenset[str]] = frozenset({"kl_blowup", "kl_drift"})
     severity: ClassVar[Severity | None] = None
+    sign: ClassVar[str] = (
+        "the KL to the reference rises steadily while the reward does not fall, and a higher "
+        "KL coefficient prevents it"
+    )
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
         """The KL and its reason; nothing if the reward has fallen, or texts repeat."""

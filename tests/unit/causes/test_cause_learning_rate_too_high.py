@@ -14,6 +14,7 @@ from support.tiny_trainings import GOOD_LEARNING_RATE, Training
 
 from sentinel.causes.learning_rate_too_high import LearningRateTooHigh
 from sentinel.config.settings import build_causes
+from sentinel.model.diagnosis import SignalRange
 from sentinel.model.record import Event
 from sentinel.testing import event, steps
 
@@ -182,3 +183,14 @@ def largest_eigenvalue(loss, parameters):
     first = np.ones(len(gradient), dtype=np.float32)
     (value,) = eigsh(operator, 1, which="LA", v0=first, tol=0.01, return_eigenvectors=False)
     return float(value)
+
+
+def test_a_rate_that_had_decayed_before_contradicts_it():
+    context = make_context(None, {}, loss_divergence=80)
+    constant = [(step, 1e-3) for step in range(100)]
+    decayed = [(step, 1e-3 * 0.95**step) for step in range(100)]
+    ranges = {"learning_rate": SignalRange(0, 100, 0, 0.0, 1e-3)}
+    context = replace(context, ranges=ranges)
+
+    assert is_diagnosed(replace(context, history={"learning_rate": constant}))
+    assert not is_diagnosed(replace(context, history={"learning_rate": decayed}))

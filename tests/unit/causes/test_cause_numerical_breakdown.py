@@ -146,3 +146,11 @@ def test_a_nan_at_the_end_of_a_collapse_is_a_case_of_its_own():
 
     assert replay.causes == ["policy_collapse", "numerical_breakdown"]
     assert [each.incident.key.detector for each in replay.cases.values()][1] == "nan_or_inf"
+
+
+@pytest.mark.parametrize(("before", "expected"), [(1.4, "numerical_breakdown"), (0.01, "")])
+def test_a_loss_of_0_at_once_is_one_of_nan_and_a_learned_one_is_not(before, expected):
+    """Trainers log a loss that is NaN as 0."""
+    losses = [3.0 * 0.9**n + before for n in range(60)] + [0.0] * 60
+
+    assert diagnose_run(steps(loss=losses), {"algorithm": "sft"}).causes == [expected]
