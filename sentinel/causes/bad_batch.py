@@ -34,8 +34,8 @@ class BadBatch:
     explains: ClassVar[frozenset[str]] = frozenset({"loss_spike", "grad_explosion"})
     severity: ClassVar[Severity | None] = None
     sign: ClassVar[str] = (
-        "the gradient norm and the loss are as before within a few steps, and the batches of "
-        "that step hold repeated text, broken files or other units"
+        "the gradient norm is as before within a few steps, and the batches of that step hold "
+        "broken or repeated text"
     )
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:

@@ -76,7 +76,8 @@ class NumericalBreakdown:
             if each is not None and each.onset_step <= lost.onset_step
         ]
         # What made values grow first, or the data or the GPU of one rank, can be the reason.
-        alone = 0.65 if lost.rank is None and not grown else 0.5
+        differing = context.earliest("rank_desync", "rank_outlier")
+        alone = 0.65 if lost.rank is None and differing is None and not grown else 0.5
         yield from symptom_evidence(lost, 0.9 if effects else alone)
         for effect in effects:
             yield from symptom_evidence(effect, 0.4)

@@ -287,10 +287,10 @@ def _facts(notification: Notification) -> list[str]:
             for each in diagnosis.evidence
         ]
     recurred = [f"It recurred {_times(incident.flaps)}."] if incident.flaps else []
-    recurred += describe_possible_causes(notification.possible_causes)
     if notification.reason is NotificationReason.RESOLVED:
         first = incident.opened_summary
         return [*([f"At step {incident.opened_step}: {first}"] if first else []), *recurred]
+    recurred += describe_possible_causes(notification.possible_causes)
     summary = incident.finding.summary
     evidence = incident.finding.evidence
     values = (evidence_text(*pair) for pair in evidence.items() if not _is_in(summary, *pair))
