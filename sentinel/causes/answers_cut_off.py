@@ -16,7 +16,7 @@ Source
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import ClassVar
 
 from sentinel.causes._evidence import (
@@ -46,6 +46,7 @@ class AnswersCutOff:
         "truncation", "length_explosion", "reward_stalled", "reward_collapse",
     })  # fmt: skip
     severity: ClassVar[Severity | None] = None
+    suggested_by: ClassVar[Mapping[str, float]] = {"length_explosion": 0.3}
     sign: ClassVar[str] = "the ends of truncated completions still make progress"
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:

@@ -12,7 +12,7 @@ Source
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import ClassVar
 
 from sentinel.causes._evidence import is_back, is_reported, symptom_evidence
@@ -33,6 +33,7 @@ class BadBatch:
     title: ClassVar[str] = "bad batch"
     explains: ClassVar[frozenset[str]] = frozenset({"loss_spike", "grad_explosion"})
     severity: ClassVar[Severity | None] = None
+    suggested_by: ClassVar[Mapping[str, float]] = {"loss_spike": 0.35, "grad_explosion": 0.35}
     sign: ClassVar[str] = (
         "the gradient norm is as before within a few steps, and the batches of that step hold "
         "broken or repeated text"

@@ -16,7 +16,7 @@ Source
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from math import inf, log
 from typing import ClassVar
 
@@ -43,6 +43,11 @@ class DataNotLearnable:
     title: ClassVar[str] = "data with nothing to learn"
     explains: ClassVar[frozenset[str]] = frozenset({"loss_never_moved", "loss_plateau"})
     severity: ClassVar[Severity | None] = None
+    suggested_by: ClassVar[Mapping[str, float]] = {
+        "loss_never_moved": 0.4,
+        "loss_plateau": 0.35,
+        "reward_stalled": 0.25,
+    }
     sign: ClassVar[str] = (
         "16 examples alone are learned, while the gradient norm (log `grad_norm`) is above 0 "
         "in the run"

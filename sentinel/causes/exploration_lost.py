@@ -15,7 +15,7 @@ Source
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import ClassVar
 
 from sentinel.causes._evidence import is_back, possibly_first, symptom_evidence
@@ -43,6 +43,7 @@ class ExplorationLost:
         "reward_collapse",
     })  # fmt: skip
     severity: ClassVar[Severity | None] = None
+    suggested_by: ClassVar[Mapping[str, float]] = {"entropy_collapse": 0.4}
     sign: ClassVar[str] = (
         "several completions of one prompt are the same (log `entropy`), and stay so"
     )

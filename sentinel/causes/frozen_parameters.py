@@ -18,7 +18,7 @@ Source
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import ClassVar
 
 from sentinel.causes._evidence import symptom_evidence
@@ -39,6 +39,11 @@ class FrozenParameters:
         "loss_never_moved", "loss_plateau", "reward_stalled", "loss_zero",
     })  # fmt: skip
     severity: ClassVar[Severity | None] = None
+    suggested_by: ClassVar[Mapping[str, float]] = {
+        "loss_never_moved": 0.3,
+        "reward_stalled": 0.3,
+        "loss_zero": 0.4,
+    }
     sign: ClassVar[str] = (
         "the gradient norm (log `grad_norm`) is 0 in every record, or no weight changes in a step"
     )
@@ -48,6 +53,9 @@ class FrozenParameters:
 
         A logger that rounds shows a small learning rate as 0.
         """
+        zero = context.symptoms.get("loss_zero")
+        if zero is not None and zero.evidence.get("last_nonzero_loss") != "none":
+            yield "The loss was above 0 before."
         clipped, norm = context.ranges.get("clip_fraction"), context.ranges.get("grad_norm")
         if _no_rate(context) is not None and clipped is not None and clipped.highest > 0.0:
             yield "Tokens are clipped, so the policy changes: the rate is too small for the log."
@@ -57,16 +65,7 @@ class FrozenParameters:
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
         """No gradient or learning rate since the start, and a loss or reward that never moved."""
-        zero = context.symptoms.get("loss_zero")
-        if context.earliest("reward_zero_variance", "nan_or_inf") is not None:
-            return
-        if zero is not None:
-            # Without a gradient norm, a loss that was 0 from the start shows too little.
-            if (
-                zero.evidence.get("last_nonzero_loss") == "none"
-                and "grad_norm" not in context.values
-            ):
-                yield from symptom_evidence(zero, 0.4)
+        if context.earliest("reward_zero_variance", "loss_zero", "nan_or_inf") is not None:
             return
         no_gradient = _zero_from_start(context.symptoms.get("grad_vanishing"), "grad_norm_before")
         no_rate = _no_rate(context)

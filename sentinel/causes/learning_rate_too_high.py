@@ -22,7 +22,7 @@ Source
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import ClassVar
 
 from sentinel.causes._evidence import possibly_first, symptom_evidence
@@ -66,6 +66,14 @@ class LearningRateTooHigh:
         "layer_update_ratio", "sharpness_high",
     })  # fmt: skip
     severity: ClassVar[Severity | None] = None
+    suggested_by: ClassVar[Mapping[str, float]] = {
+        "reward_collapse": 0.25,
+        "grad_explosion": 0.3,
+        "loss_spike": 0.3,
+        "loss_never_moved": 0.35,
+        "loss_plateau": 0.3,
+        "kl_blowup": 0.3,
+    }
     sign: ClassVar[str] = (
         "the loss behaves with a tenth of the rate (log `learning_rate` and `grad_norm`)"
     )
@@ -88,9 +96,6 @@ class LearningRateTooHigh:
         yield from layers
         if not (is_gradual or oscillation is not None or has_recurred or (is_jump and high_rate)):
             yield from high_rate if layers else ()
-            # A loss that never fell is that of a wrong rate as well, unless the rate is usual.
-            if high_rate or usual_learning_rate(context.metadata) is None:
-                yield from symptom_evidence(context.symptoms.get("loss_never_moved"), 0.3)
             return
         # At a usual rate, and of values that end in NaN, there are other reasons as well.
         is_usual = usual_learning_rate(context.metadata) is not None and not high_rate

@@ -16,7 +16,7 @@ Source
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from statistics import fmean
 from typing import ClassVar
@@ -47,6 +47,7 @@ class NoContrast:
         "reward_zero_variance", "reward_stalled", "grad_vanishing",
     })  # fmt: skip
     severity: ClassVar[Severity | None] = None
+    suggested_by: ClassVar[Mapping[str, float]] = {"reward_stalled": 0.4}
     sign: ClassVar[str] = (
         "the completions of a prompt differ as texts (log `entropy`), and have the same "
         "reward (log `reward_std`)"

@@ -22,7 +22,7 @@ Source
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import ClassVar
 
 from sentinel.causes._evidence import (
@@ -50,9 +50,6 @@ FAR_FROM_REFERENCE, FAR_WITH_ADAPTERS = 0.5, 5.0
 """Distance of the weights from those of the reference, relative to the initial norm. That of
 adapters, whose second matrix begins at 0, is small: they travel 3.3 times it in a healthy run."""
 
-POLICY_SIGNALS = ("kl_ref", "entropy", "completion_length")
-"""Signals of which one leaves its range before a policy collapses."""
-
 INFO_ORDER = Severity.INFO.order
 
 SUDDEN_VALUES = 2
@@ -71,6 +68,7 @@ class PolicyCollapse:
         "value_fit", "rollout_mismatch",
     })  # fmt: skip
     severity: ClassVar[Severity | None] = Severity.CRITICAL
+    suggested_by: ClassVar[Mapping[str, float]] = {"reward_collapse": 0.4, "length_collapse": 0.3}
     sign: ClassVar[str] = (
         "the KL to the reference, the entropy or the length changed before the reward fell "
         "(log `kl`, `entropy` and the completion length), and does not return"
@@ -110,9 +108,6 @@ class PolicyCollapse:
         is_far_without_kl = bool(distance) and "kl_ref" not in context.values
         is_led = drift and (has_both or _is_led(fall, drift, context.steps_per_point))
         if not is_far_without_kl and not is_led:
-            if not any(name in context.values for name in POLICY_SIGNALS):
-                # Nothing that could have led it is logged.
-                yield from symptom_evidence(reward, 0.4)
             return
         yield from symptom_evidence(fall, 0.5)
         if has_both:

@@ -14,7 +14,7 @@ Source
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import ClassVar
 
 from sentinel.causes._evidence import symptom_evidence
@@ -38,6 +38,7 @@ class ResumeLostState:
         "step_regression",
     })  # fmt: skip
     severity: ClassVar[Severity | None] = None
+    suggested_by: ClassVar[Mapping[str, float]] = {"step_regression": 0.3}
     sign: ClassVar[str] = "the checkpoint lacks the state of the optimizer or the scheduler"
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:

@@ -16,7 +16,7 @@ Source
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from statistics import median
 from typing import ClassVar
 
@@ -41,6 +41,7 @@ class RewardHacked:
         "reward_hacking", "kl_blowup", "kl_drift", "length_explosion", "truncation", "repetition",
     })  # fmt: skip
     severity: ClassVar[Severity | None] = None
+    suggested_by: ClassVar[Mapping[str, float]] = {"length_explosion": 0.25, "length_collapse": 0.3}
     sign: ClassVar[str] = (
         "the completions with the highest reward are not better than earlier ones when read"
     )

@@ -15,10 +15,10 @@ Source
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import ClassVar
 
-from sentinel.causes._evidence import certainly_first, is_reported, possibly_first, symptom_evidence
+from sentinel.causes._evidence import certainly_first, possibly_first, symptom_evidence
 from sentinel.model.diagnosis import CaseContext, Evidence, Symptom
 from sentinel.model.finding import Severity
 from sentinel.signals.setting_names import describe_setting
@@ -40,6 +40,7 @@ class RolloutEngineDiffers:
         "entropy_collapse", "entropy_explosion", "clip_saturation", "loss_spike",
     })  # fmt: skip
     severity: ClassVar[Severity | None] = None
+    suggested_by: ClassVar[Mapping[str, float]] = {"rollout_mismatch": 0.45}
     sign: ClassVar[str] = (
         "trainer and sampling engine give different log-probabilities to one completion, "
         "before anything else changed"
@@ -63,11 +64,7 @@ class RolloutEngineDiffers:
             if symptom is not None and symptom.severity is not Severity.INFO
         ]
         # The KL rises so slowly that its onset is known to many values only.
-        if not possibly_first(mismatch, drift, *effects):
-            return
-        if not certainly_first(mismatch, *effects):
-            if is_reported(mismatch):
-                yield from symptom_evidence(mismatch, 0.45)
+        if not certainly_first(mismatch, *effects) or not possibly_first(mismatch, drift):
             return
         followed = effects if drift is None else [*effects, drift]
         soon = MAX_POINTS_AFTER_MISMATCH * context.steps_per_point

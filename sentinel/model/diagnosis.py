@@ -33,6 +33,8 @@ RESUMED_STEP_KEY = "resumed_at"
 MAX_EFFECT_DELAY_POINTS = 8
 """Logged values after an incident by which its effects begin."""
 
+_INFO = Severity.INFO.order
+
 _CONFIDENCE_WORDS = ((0.9, "very likely"), (0.75, "likely"), (MIN_CONFIDENCE, "probably"))
 
 
@@ -223,7 +225,7 @@ class Cause(Protocol):
     `title` is a short noun phrase. `explains` are the detectors whose incidents it can explain: two
     such incidents of one run, close in time, are one case. `severity` is the lowest severity of a
     case with this cause; None leaves it to the incidents. Optional parts are those that
-    `effects_of`, `sign_of` and `contradictions_of` read.
+    `effects_of`, `sign_of`, `suggestion_for` and `contradictions_of` read.
     """
 
     title: ClassVar[str]
@@ -249,9 +251,28 @@ def effects_of(cause: Cause) -> frozenset[str]:
     return effects
 
 
+def detectors_of(cause: Cause) -> frozenset[str]:
+    """The detectors whose incidents the cause explains, directly or as effects."""
+    return cause.explains | effects_of(cause)
+
+
 def sign_of(cause: Cause) -> str:
     """The optional class attribute `sign`: what confirms the cause, as a clause after "if"."""
     return str(getattr(cause, "sign", ""))
+
+
+def suggestion_for(cause: Cause, context: CaseContext) -> float:
+    """The confidence in the cause from what suggests it, below `MIN_CONFIDENCE`; 0 if nothing does.
+
+    The optional class attribute `suggested_by` has a confidence for each detector whose incident
+    above severity info makes the cause possible without its evidence.
+    """
+    suggested_by: Mapping[str, float] = getattr(cause, "suggested_by", {})
+    found = (context.symptoms.get(name) for name in suggested_by)
+    return max(
+        (suggested_by[each.detector] for each in found if each and each.severity.order < _INFO),
+        default=0.0,
+    )
 
 
 def contradictions_of(cause: Cause, context: CaseContext) -> Iterator[str]:

@@ -610,12 +610,7 @@ class CaseBook:
         before = case.diagnosis, case.notified_rank, [each.cause for each in case.possible_causes]
         detectors = {incident.key.detector for incident in case.incidents.values()}
         # Stored incidents are evidence only for causes that explain an incident of the case.
-        candidates = {
-            name: each
-            for name, each in self.causes.items()
-            if detectors & (each.explains | effects_of(each))
-        }
-        assessment = assess(run.context_for(case), candidates, case.lead)
+        assessment = assess(run.context_for(case), self.causes, case.lead, detectors)
         has_new_culprit = case.notified_rank is None is not case.lead.finding.rank
         case.set_diagnosis(assessment, withdraw=has_new_incident or has_new_culprit)
         is_escalated, case.notified_rank = case.escalate(), case.lead.finding.rank

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from math import inf, prod
@@ -19,7 +19,9 @@ from sentinel.model.diagnosis import (
     Evidence,
     PossibleCause,
     contradictions_of,
+    detectors_of,
     sign_of,
+    suggestion_for,
 )
 from sentinel.model.finding import Severity
 from sentinel.model.incident import Incident
@@ -54,34 +56,41 @@ class Assessment:
 
 
 def assess(
-    context: CaseContext, causes: Mapping[str, Cause], lead: Incident | None = None
+    context: CaseContext,
+    causes: Mapping[str, Cause],
+    lead: Incident | None = None,
+    detectors: Collection[str] | None = None,
 ) -> Assessment:
     """The diagnosis of the highest confidence, or the possible causes if it is too low.
 
-    A cause that raises is logged and skipped, and so is one that cannot be behind the `lead` of the
+    A cause that explains none of the `detectors` of the case, if they are given, is possible only.
+    One that raises is logged and skipped, and so is one that cannot be behind the `lead` of the
     case: it does not explain its detector, and begins after the lead was found.
     """
-    contradicted, found = set[str](), list[Diagnosis]()
+    contradicted, found, possible = set[str](), list[Diagnosis](), list[PossibleCause]()
     for name, cause in causes.items():
         try:
             if next(iter(contradictions_of(cause, context)), None) is not None:
                 contradicted.add(name)
                 continue
             diagnosis = _evaluate_cause(name, cause, context)
+            confidence = suggestion_for(cause, context)
         except Exception:
             log.exception("Cause %s failed", name)
             continue
-        if diagnosis is not None and (lead is None or not _is_after(lead, cause, diagnosis)):
+        is_candidate = detectors is None or not detectors_of(cause).isdisjoint(detectors)
+        is_after = diagnosis is not None and lead is not None and _is_after(lead, cause, diagnosis)
+        if diagnosis is not None and is_candidate and not is_after:
             found.append(diagnosis)
-    ranked = sorted(found, key=lambda each: -each.confidence)
-    if ranked and ranked[0].confidence >= MIN_CONFIDENCE:
-        return Assessment(ranked[0], contradicted=frozenset(contradicted))
-    possible_causes = tuple(
-        PossibleCause(each.cause, each.title, each.confidence, sign_of(causes[each.cause]))
-        for each in ranked[:MAX_POSSIBLE_CAUSES]
-        if each.confidence >= MIN_POSSIBLE_CONFIDENCE
-    )
-    return Assessment(None, possible_causes, frozenset(contradicted))
+            confidence = max(confidence, diagnosis.confidence)
+        if confidence >= MIN_POSSIBLE_CONFIDENCE:
+            title = str(cause.title)[:MAX_TEXT_CHARS]
+            possible.append(PossibleCause(name, title, confidence, sign_of(cause)))
+    best = max(found, key=lambda each: each.confidence, default=None)
+    if best is not None and best.confidence >= MIN_CONFIDENCE:
+        return Assessment(best, (), frozenset(contradicted))
+    possible.sort(key=lambda each: -each.confidence)
+    return Assessment(None, (*possible[:MAX_POSSIBLE_CAUSES],), frozenset(contradicted))
 
 
 def _is_after(lead: Incident, cause: Cause, diagnosis: Diagnosis) -> bool:
@@ -93,9 +102,9 @@ def _is_after(lead: Incident, cause: Cause, diagnosis: Diagnosis) -> bool:
 def _evaluate_cause(name: str, cause: Cause, context: CaseContext) -> Diagnosis | None:
     pieces = map(_validate_evidence, islice(cause.evidence(context), MAX_EVIDENCE_PER_CAUSE))
     evidence = sorted(pieces, key=lambda piece: inf if piece.step is None else piece.step)
-    confidence = min(MAX_CONFIDENCE, 1.0 - prod(1.0 - piece.weight for piece in evidence))
     if not evidence:
         return None
+    confidence = min(MAX_CONFIDENCE, 1.0 - prod(1.0 - piece.weight for piece in evidence))
     onset_step, last_good_step, onset_incident = _dates(cause, evidence, context)
     title, remedy = str(cause.title)[:MAX_TEXT_CHARS], str(cause.remedy(context))[:MAX_TEXT_CHARS]
     remedy = fit_last_checkpoint(remedy, has_checkpoint=bool(context.checkpoint_steps))
