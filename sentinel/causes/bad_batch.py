@@ -27,6 +27,10 @@ MAX_POINTS_APART = 3
 """Logged values between the onsets of two jumps of the same batch."""
 
 
+_LASTING = ("loss_divergence", "reward_collapse", "entropy_collapse", "entropy_explosion")
+"""Detectors of what a batch can cause for a while only."""
+
+
 class BadBatch:
     """Diagnoses by a jump of loss and gradient norm at one step without consequences."""
 
@@ -57,12 +61,13 @@ class BadBatch:
 
     def contradictions(self, context: CaseContext) -> Iterable[str]:
         """A loss that stays high or swings, and what a batch does not change for long."""
-        for name in ("loss_divergence", "oscillation", "nan_or_inf", "rank_outlier"):
+        for name in ("oscillation", "nan_or_inf", "rank_outlier"):
             if name in context.symptoms:
                 yield context.symptoms[name].summary
-        fall = context.earliest("reward_collapse", "entropy_collapse", "entropy_explosion")
-        if fall is not None and is_reported(fall) and not fall.is_over:
-            yield fall.summary
+        for name in _LASTING:
+            lasting = context.symptoms.get(name)
+            if lasting is not None and is_reported(lasting) and not lasting.is_over:
+                yield lasting.summary
 
     def remedy(self, context: CaseContext) -> str:
         """Wait first, since most recover."""
