@@ -1,12 +1,14 @@
 """Causes of labelled real logs: the share that is right, coverage, and whether confidences hold.
 
     python benchmarks/causes.py CORPUS... [--labels FILE] [--cases FILE] [--list]
+    python benchmarks/causes.py --made
 
 CORPUS is a folder of logs with an index.jsonl, whose lines have the `id` and `file` of a run. Each
 log is replayed as in `sentinel replay`, and each case is compared with the labels of its incident.
 A line of the labels (benchmarks/causes.jsonl by default) has `set` (the name of the folder), `run`,
 `step`, `types` of the incident, and the causes that two readers of the log find `right`,
 `plausible` and `wrong`. With --cases the cases are written to FILE, and read from it the next time.
+--made uses three short logs of its own, to try the program.
 """
 
 from __future__ import annotations
@@ -16,7 +18,9 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
+from math import nan
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from detection_intervals import format_share
@@ -54,19 +58,61 @@ VERDICTS = ("right", "plausible", "wrong", "unlabelled")
 def main() -> None:
     """Replay, compare and print."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("corpus", type=Path, nargs="+")
+    parser.add_argument("corpus", type=Path, nargs="*")
     parser.add_argument("--labels", type=Path, default=LABELS)
     parser.add_argument("--cases", type=Path)
     parser.add_argument("--list", action="store_true", help="each case with its verdict")
+    parser.add_argument("--made", action="store_true")
     args = parser.parse_args()
+    if args.made:
+        with TemporaryDirectory() as folder:
+            args.corpus, args.labels = [Path(folder)], make_corpus(Path(folder))
+            _compare(args)
+        return
+    if not args.corpus:
+        parser.error("give the folders of the corpus, or --made")
     if missing := [str(path) for path in args.corpus if not (path / "index.jsonl").is_file()]:
         parser.error(f"{', '.join(missing)}: no index.jsonl; give folders of logs that have one")
+    _compare(args)
+
+
+def make_corpus(folder: Path) -> Path:
+    """Write three logs with their index into the folder; returns the file of their labels.
+
+    A NaN loss, a loss on held-out data that rises, and a loss that falls.
+    """
+    falling = [3.0 * 0.98**n + 0.5 + 0.01 * (n % 5) for n in range(120)]
+    lost = [*falling[:60], *[nan] * 20]
+    held_out = [(n, {"eval_loss": 2.0 + 0.05 * abs(n - 40)}) for n in range(0, 120, 10)]
+    logs = {
+        "nan": [{"step": n, "loss": loss} for n, loss in enumerate(lost)],
+        "overfit": [
+            *({"step": n, "loss": loss} for n, loss in enumerate(falling)),
+            *({"step": n, **values} for n, values in held_out),
+        ],
+        "well": [{"step": n, "loss": loss} for n, loss in enumerate(falling)],
+    }
+    labels = [
+        {"run": "nan", "step": 60, "types": ["nan_or_inf"], "right": ["numerical_breakdown"]},
+        {"run": "overfit", "step": 40, "types": ["overfitting"], "right": ["overfit"]},
+    ]
+    for name, log in logs.items():
+        log.sort(key=lambda row: row["step"])
+        _write_rows(folder / f"{name}.jsonl", log)
+    _write_rows(folder / "index.jsonl", [{"id": name, "file": f"{name}.jsonl"} for name in logs])
+    whole = {"set": folder.resolve().name, "plausible": [], "wrong": []}
+    _write_rows(folder / "labels.jsonl", [whole | label for label in labels])
+    return folder / "labels.jsonl"
+
+
+def _compare(args: argparse.Namespace) -> None:
+    """Replay the logs, or read what a replay wrote, and print the verdicts."""
     if args.cases and args.cases.is_file():
         cases = _read_rows(args.cases)
     else:
         cases = [case for corpus in args.corpus for case in replay_corpus(corpus)]
         if args.cases:
-            args.cases.write_text("".join(f"{json.dumps(case)}\n" for case in cases))
+            _write_rows(args.cases, cases)
     sets = {path.resolve().name for path in args.corpus}
     labels = [label for label in _read_rows(args.labels) if label["set"] in sets]
     judged = [judge(case, labels) for case in cases if case["set"] in sets]
@@ -97,7 +143,7 @@ def replay_corpus(corpus: Path) -> Iterator[Row]:
                 "early": EARLY_POINTS * max(1.0, (grid[-1] - grid[0]) / max(1, len(grid) - 1)),
                 "cause": "" if diagnosis is None else diagnosis.cause,
                 "confidence": 0.0 if diagnosis is None else diagnosis.confidence,
-                "possible": [each.cause for each in getattr(case, "possible_causes", ())],
+                "possible": [each.cause for each in case.possible_causes],
             }
 
 
@@ -161,6 +207,11 @@ def _reliability(named: list[Row]) -> str:
         share = format_share(right, len(inside))
         body.append([f"{low:.1f} to {min(high, 1.0):.1f}", str(len(inside)), share])
     return rows(["confidence", "labelled", "right"], body)
+
+
+def _write_rows(path: Path, objects: Iterable[Row]) -> None:
+    """Write the objects, one a line."""
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in objects))
 
 
 def _read_rows(path: Path) -> list[Row]:

@@ -6,8 +6,8 @@ trained against long reasoning, and the reward stagnates or falls.
 Evidence
     Many truncated completions are the main evidence; completions that grow towards the limit are
     the reason, and a reward that stagnates or falls is the effect. Samples without repetition show
-    that the texts make progress. If texts loop, or KL or entropy have left their range, length is a
-    symptom.
+    that the texts make progress. If texts loop, KL or entropy have left their range, or no
+    completion has a reward any more, length is a symptom.
 
 Source
     DAPO (arXiv:2503.14476), section 3.4, on the effect of truncated completions on the reward;

@@ -6,7 +6,8 @@ is tried.
 Evidence
     An entropy that collapsed is the cause itself. Groups with one reward and a reward that
     stagnates are its effects; a low sampling temperature contributes. If the KL rose or tokens were
-    clipped before, the reward fell before or far, or texts loop, it is a symptom.
+    clipped before, the reward fell before or far, completions grow or texts loop, it is a symptom.
+    An entropy that is back excludes it.
 
 Source
     Cui et al. 2025 (arXiv:2505.22617): reward is gained at the cost of entropy, and the gain ends
@@ -23,7 +24,10 @@ from sentinel.model.diagnosis import CaseContext, Evidence
 from sentinel.model.finding import Severity
 from sentinel.signals.setting_names import describe_setting
 
-SAMPLING_SIGNALS = ("completion_length", "frac_zero_std", "reward_std", "reward")
+COMPLETION_SIGNALS = ("completion_length", "frac_zero_std", "reward_std")
+"""Signals of runs that sample completions of prompts."""
+
+SAMPLING_SIGNALS = (*COMPLETION_SIGNALS, "reward")
 """Signals of runs that are trained by reward; others do not explore."""
 
 MAX_FACTOR_BACK = 2.0
@@ -56,8 +60,8 @@ class ExplorationLost:
             return
         if not any(name in context.values for name in SAMPLING_SIGNALS):
             return
-        earlier = (context.earliest("kl_blowup"), context.earliest("clip_saturation"))
-        earlier = [each for each in earlier if each is not None and not each.is_over]
+        drifts = (context.earliest("kl_blowup"), context.earliest("clip_saturation"))
+        earlier = [each for each in drifts if each is not None and not each.is_over]
         if not possibly_first(certain, fall, *earlier):
             return
         yield from symptom_evidence(certain, 0.65)
@@ -81,11 +85,12 @@ class ExplorationLost:
 
     def remedy(self, context: CaseContext) -> str:
         """Resume from before the onset with more exploration."""
-        metadata = context.metadata
+        metadata, prompts = context.metadata, ""
+        if any(name in context.values for name in COMPLETION_SIGNALS):
+            prompts = " Leave out prompts whose completions are always the same."
         return (
             "Resume from the last checkpoint before the onset with more exploration: "
             f"{describe_setting('upper clip range', metadata)} at 0.28, "
             f"{describe_setting('entropy bonus', metadata)} at 0.001, "
-            f"{describe_setting('sampling temperature', metadata)} at 1. Leave out prompts whose "
-            "completions are always the same."
+            f"{describe_setting('sampling temperature', metadata)} at 1.{prompts}"
         )

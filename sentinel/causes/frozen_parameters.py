@@ -8,7 +8,8 @@ Evidence
     A gradient of exactly 0 since the first step, or a learning rate that was never above 0, is
     sufficient; so are layers that never had a gradient, or whose weights do not change, while
     others do. A loss or a reward that never moved is the effect. Groups with one reward, masked
-    labels and NaN losses leave no gradient either, and are other causes.
+    labels and NaN losses leave no gradient either, and are other causes. A gradient in some of the
+    records excludes it, and so does a policy that changes at a rate that the log rounds to 0.
 
 Source
     locuslab/open-unlearning issue 178 and huggingface/peft issue 137: adapters without a gradient

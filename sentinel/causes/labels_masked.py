@@ -6,7 +6,7 @@ masks all labels: every label is -100, and the mean over nothing is 0 or NaN.
 Evidence
     A loss of exactly 0 without a gradient, or a loss that is NaN since the first step; in
     supervised fine-tuning this is likelier than elsewhere, where a term of the loss may be missing.
-    A loss that was normal for some steps has another cause.
+    A loss that was normal in most steps has another cause, and so has a run with a reward.
 
 Source
     The cross-entropy of PyTorch, which is 0/0 if every target is its `ignore_index`; trainers that

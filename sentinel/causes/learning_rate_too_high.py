@@ -13,7 +13,8 @@ Evidence
     that has vanished, and one fifty times above it a loss that has stopped falling or never fell,
     and a NaN that it ends in. Where layers are measured, a step that changes half of them by more
     than half of their weights is evidence by itself, and so is a sharpness far beyond what the rate
-    is stable at. Layers whose units die, or that saturate, after they had a gradient, support it.
+    is stable at. Layers whose units die, or that saturate, after they had a gradient, support it. A
+    rate that had decayed to a tenth of its highest before excludes it.
 
 Source
     Cohen et al. 2021 (arXiv:2103.00065) on the edge of stability; Wortsman et al. 2023

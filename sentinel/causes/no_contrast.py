@@ -75,6 +75,12 @@ class NoContrast:
         if count is not None and count <= FEW_GENERATIONS:
             yield Evidence(0.2, f"There are only {count:g} completions per prompt.")
 
+    def contradictions(self, context: CaseContext) -> Iterable[str]:
+        """Groups that differ again."""
+        uniform = context.earliest("reward_zero_variance")
+        if uniform is not None and uniform.is_over:
+            yield "The completions of a prompt have different rewards again."
+
     def remedy(self, context: CaseContext) -> str:
         """Depends on whether the prompts are solved or too hard."""
         metadata, uniform = context.metadata, context.earliest("reward_zero_variance")

@@ -10,7 +10,8 @@ Evidence
     the first step, show that every step of the optimizer is skipped. A policy whose weights are NaN
     writes one token until the limit, such as "!!!!", and earns nothing: an end of its length,
     reward or entropy that begins with the lost value, or a few steps later, is its effect if the
-    value stays lost, or 0, which some trainers log for NaN. One lost value is enough then.
+    value stays lost, or 0, which some trainers log for NaN. One lost value is enough then. A loss
+    that is exactly 0 at once is one of NaN that the trainer logs as 0.
 
 Source
     Micikevicius et al. 2018 (arXiv:1710.03740) on half precision and loss scaling; a tiny training

@@ -10,8 +10,8 @@ Evidence
     either, and so are, where no KL is logged, weights that are half of their initial norm or more
     away from those of the reference, or 5 times in adapters; with a KL they support it. A small KL
     coefficient or a high learning rate is the reason. If the reward became constant at once, the
-    sampling engine differed first, or only the entropy collapsed, the cause is
-    another one.
+    sampling engine differed first, or only the entropy collapsed, the cause is another one. A
+    reward that is back excludes it.
 
 Source
     Ouyang et al. 2022 (arXiv:2203.02155) on the purpose of the KL term; the collapses of the

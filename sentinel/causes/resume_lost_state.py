@@ -5,7 +5,8 @@ starts again, with a warm-up or at its peak.
 
 Evidence
     A learning rate that differs from the one at that step before the restart is almost sufficient.
-    A loss or gradient norm that leaves its level within 32 steps of a restart is strong evidence.
+    A loss or gradient norm that leaves its level within 32 steps of a restart is strong evidence. A
+    step that goes back more than once, or to the first of the log, is that of several runs.
 
 Source
     ultralytics/yolov5 issue 292 and many similar ones, of schedules reset on resume; a tiny

@@ -6,8 +6,8 @@ texts: the reward pays for length, for certain phrases, or for texts unknown to 
 Evidence
     Reward, KL and length that rise together are the main evidence, and so is a reward that rises
     while most completions are cut off: they have no end that could earn it. A KL or a length that
-    fires its own detector, and repeated phrases, confirm it. A reward that has fallen has another
-    cause.
+    fires its own detector, and repeated phrases, confirm it. A reward that has fallen, or is not
+    above its level before, excludes it.
 
 Source
     Gao et al. 2023 (arXiv:2210.10760): the true reward falls with distance while the proxy rises;

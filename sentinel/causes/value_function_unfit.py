@@ -35,16 +35,18 @@ class ValueFunctionUnfit:
         "value_fit", "reward_stalled", "reward_collapse",
     })  # fmt: skip
     severity: ClassVar[Severity | None] = None
+    excluded_by: ClassVar[frozenset[str]] = frozenset({
+        "kl_blowup", "entropy_collapse", "entropy_explosion",
+    })  # fmt: skip
     suggested_by: ClassVar[Mapping[str, float]] = {"reward_collapse": 0.3}
     sign: ClassVar[str] = (
         "the explained variance (log `explained_variance`) was below 0 before the reward fell"
     )
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
-        """The fit and its effects; nothing if the policy changed first."""
+        """The fit and its effects; nothing if the reward fell first."""
         unfit, fall = context.earliest("value_fit"), context.earliest("reward_collapse")
-        policy_change = context.earliest("kl_blowup", "entropy_collapse", "entropy_explosion")
-        if unfit is None or policy_change is not None or not certainly_first(unfit, fall):
+        if unfit is None or not certainly_first(unfit, fall):
             return
         yield from symptom_evidence(unfit, 0.5)
         yield from symptom_evidence(fall or context.earliest("reward_stalled"), 0.4)
