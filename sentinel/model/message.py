@@ -192,6 +192,8 @@ def _subject(notification: Notification, *, is_dated: bool) -> str:
         return (
             f"The cause is now {clean(diagnosis.title)}, not {clean(notification.replaced_cause)}"
         )
+    if notification.reason is NotificationReason.CORRECTED:
+        return f"The cause is not {clean(notification.replaced_cause)}: {_title(notification)}"
     if diagnosis is None:
         found = _clauses(notification.incident.finding.summary)[0].rstrip(".")
         step = notification.incident.finding_step

@@ -103,6 +103,7 @@ class Case:
 
     `last_join` is the position of the run when the last incident joined. `is_opened` is whether it
     was notified, with `notified_severity` and `notified_rank`; `update_count` counts its updates.
+    `refutation` is why a cause that it had was withdrawn.
     """
 
     incidents: dict[str, Incident]
@@ -111,6 +112,7 @@ class Case:
     resolved_names: set[str] = field(default_factory=set)
     diagnosis: Diagnosis | None = None
     possible_causes: tuple[PossibleCause, ...] = ()
+    refutation: str = ""
     is_opened: bool = False
     notified_rank: int | None = None
     update_count: int = 0
@@ -135,14 +137,11 @@ class Case:
         if diagnosis is None:
             # Evidence expires with time, which does not refute a cause; a further incident can, and
             # a rank that turns out to be the culprit.
-            if (
-                self.diagnosis is None
-                or withdraw
-                or self.diagnosis.cause in assessment.contradicted
-            ):
+            self.refute(assessment)
+            if withdraw or self.diagnosis is None:
                 self.diagnosis, self.possible_causes = None, assessment.possible_causes
             return
-        self.possible_causes = ()
+        self.possible_causes, self.refutation = (), ""
         onset_step, last_good_step = case_dates(self.lead, self.diagnosis)
         is_same_cause = self.diagnosis is not None and self.diagnosis.cause == diagnosis.cause
         if (
@@ -163,6 +162,13 @@ class Case:
                 onset_incident=onset_incident,
             )
         self.diagnosis = diagnosis
+
+    def refute(self, assessment: Assessment) -> None:
+        """Withdraw the diagnosis if an observation contradicts its cause."""
+        if self.diagnosis is not None and self.diagnosis.cause in assessment.contradicted:
+            observation = assessment.contradicted[self.diagnosis.cause]
+            self.refutation = f"The cause is not {self.diagnosis.title}. {observation}"
+            self.diagnosis = None
 
     def set_onset(self, name: str, onset: Onset) -> None:
         """Replace the dates of an incident of the case, in the diagnosis too."""
@@ -204,6 +210,7 @@ class Case:
             diagnosis=diagnosis,
             others=tuple(others),
             number=self.update_count,
+            notes=(self.refutation,) if self.refutation else (),
             possible_causes=self.possible_causes,
         )
 
@@ -603,9 +610,8 @@ class CaseBook:
     ) -> NotificationReason | None:
         """Update the diagnosis of a case; returns the reason for a notification, if any."""
         if case.is_over:
-            known = case.diagnosis
-            if known is not None and self._assess_again(run, case, known).contradicted:
-                case.diagnosis = None
+            if case.diagnosis is not None:
+                case.refute(self._assess_again(run, case, case.diagnosis))
             return NotificationReason.RESOLVED
         before = case.diagnosis, case.notified_rank, [each.cause for each in case.possible_causes]
         detectors = {incident.key.detector for incident in case.incidents.values()}

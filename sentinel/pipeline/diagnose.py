@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from math import inf, prod
 
@@ -46,13 +46,13 @@ MAX_TEXT_CHARS = 1000
 class Assessment:
     """What is known of the cause of a case.
 
-    `possible_causes` are empty if there is a `diagnosis`. `contradicted` are the names of the
-    causes that an observation excludes.
+    `possible_causes` are empty if there is a `diagnosis`. `contradicted` are the observations that
+    exclude causes, one by the name of each.
     """
 
     diagnosis: Diagnosis | None = None
     possible_causes: tuple[PossibleCause, ...] = ()
-    contradicted: frozenset[str] = frozenset()
+    contradicted: Mapping[str, str] = field(default_factory=dict)
 
 
 def assess(
@@ -67,11 +67,11 @@ def assess(
     One that raises is logged and skipped, and so is one that cannot be behind the `lead` of the
     case: it does not explain its detector, and begins after the lead was found.
     """
-    contradicted, found, possible = set[str](), list[Diagnosis](), list[PossibleCause]()
+    contradicted, found, possible = dict[str, str](), list[Diagnosis](), list[PossibleCause]()
     for name, cause in causes.items():
         try:
-            if next(iter(contradictions_of(cause, context)), None) is not None:
-                contradicted.add(name)
+            if contradiction := next(contradictions_of(cause, context), ""):
+                contradicted[name] = str(contradiction)[:MAX_TEXT_CHARS]
                 continue
             diagnosis = _evaluate_cause(name, cause, context)
             confidence = suggestion_for(cause, context)
@@ -88,9 +88,9 @@ def assess(
             possible.append(PossibleCause(name, title, confidence, sign_of(cause)))
     best = max(found, key=lambda each: each.confidence, default=None)
     if best is not None and best.confidence >= MIN_CONFIDENCE:
-        return Assessment(best, (), frozenset(contradicted))
+        return Assessment(best, (), contradicted)
     possible.sort(key=lambda each: -each.confidence)
-    return Assessment(None, (*possible[:MAX_POSSIBLE_CAUSES],), frozenset(contradicted))
+    return Assessment(None, (*possible[:MAX_POSSIBLE_CAUSES],), contradicted)
 
 
 def _is_after(lead: Incident, cause: Cause, diagnosis: Diagnosis) -> bool:

@@ -98,7 +98,7 @@ def test_an_incident_above_info_excludes_a_cause(severity, is_excluded):
     }
     found = assess(CaseContext(symptoms), {"open_window": OpenWindow()})
 
-    assert found.contradicted == ({"open_window"} if is_excluded else set())
+    assert found.contradicted == ({"open_window": "It blows."} if is_excluded else {})
     assert [each.cause for each in found.possible_causes] == (
         [] if is_excluded else ["open_window"]
     )
@@ -162,3 +162,14 @@ def test_the_range_of_all_values_is_known_after_a_restart(driver):
     (case,) = run.open_cases
     found = run.context_for(case).ranges["grad_norm"]
     assert (found.count, found.zeros, found.lowest, found.highest) == (302, 300, 0.0, 2.0)
+
+
+def test_the_update_states_which_observation_contradicts_the_cause(driver):
+    driver.update(opened("wind"), values={"hours": 9.0})
+    driver.update(values={"pressure": 880.0}, steps=5)
+    message = build_message(driver.current_notification(), None)
+
+    assert message.notes == ("The cause is not open window. The pressure is low.",)
+    driver.update(opened("rain"))
+    assert driver.current_notification().diagnosis.cause == "storm"
+    assert driver.current_notification().notes == ()
