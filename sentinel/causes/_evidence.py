@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from statistics import median
 
 from sentinel.model.diagnosis import CaseContext, Evidence, Symptom
+from sentinel.model.finding import Severity
 from sentinel.signals.setting_names import describe_setting
 from sentinel.signals.usual_learning_rate import ADAPTER_FACTOR, has_adapters
 
@@ -14,6 +16,10 @@ WEAK_KL_COEFFICIENT = 0.01
 FAST_LEARNING_RATE = 1e-5
 """Learning rate above which full fine-tuning by reward is fast."""
 
+
+MIN_VALUES_BACK = 4
+"""Logged values after a finding that show whether a signal is back: their median has two of them on
+each side, so that no single value decides."""
 
 _KL_COEFFICIENT_KEYS = ("beta", "kl_coef", "kl_loss_coef")
 
@@ -27,6 +33,22 @@ def symptom_evidence(symptom: Symptom | None, weight: float) -> Iterable[Evidenc
     if symptom is None:
         return ()
     return (Evidence(weight, symptom.summary, symptom.onset_step, symptom.incident),)
+
+
+def is_reported(symptom: Symptom | None) -> bool:
+    """Whether it is there, above severity info."""
+    return symptom is not None and symptom.severity is not Severity.INFO
+
+
+def is_back(context: CaseContext, signal: str, symptom: Symptom, factor: float) -> bool:
+    """Whether the newest values are within that factor of those before the symptom, either way."""
+    points = context.history.get(signal, ())
+    before = [abs(value) for step, value in points if step < symptom.onset_step]
+    after = [abs(value) for step, value in points if step > symptom.opened_step][-MIN_VALUES_BACK:]
+    if not before or len(after) < MIN_VALUES_BACK:
+        return False
+    usual, now = median(before), median(after)
+    return usual <= factor * now and now <= factor * usual
 
 
 def slowdown_evidence(context: CaseContext, weight: float) -> Iterable[Evidence]:

@@ -6,8 +6,8 @@ trained against long reasoning, and the reward stagnates or falls.
 Evidence
     Many truncated completions are the main evidence; completions that grow towards the limit are
     the reason, and a reward that stagnates or falls is the effect. Samples without repetition show
-    that the texts make progress. If texts loop, or KL or entropy have left their range, length is a
-    symptom.
+    that the texts make progress. If texts loop, KL or entropy have left their range, or no
+    completion has a reward any more, length is a symptom.
 
 Source
     DAPO (arXiv:2503.14476), section 3.4, on the effect of truncated completions on the reward;
@@ -16,10 +16,11 @@ Source
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import ClassVar
 
 from sentinel.causes._evidence import (
+    is_reported,
     is_rewarded_though_cut_off,
     possibly_first,
     symptom_evidence,
@@ -45,12 +46,14 @@ class AnswersCutOff:
         "truncation", "length_explosion", "reward_stalled", "reward_collapse",
     })  # fmt: skip
     severity: ClassVar[Severity | None] = None
+    suggested_by: ClassVar[Mapping[str, float]] = {"length_explosion": 0.3}
+    sign: ClassVar[str] = "the ends of truncated completions still make progress"
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
         """Truncation and its reason; nothing if the policy has another fault."""
         truncation, growth = context.earliest("truncation"), context.earliest("length_explosion")
         fall = context.earliest("reward_collapse")
-        if truncation is None or context.earliest(*EXCLUDING_DETECTORS) is not None:
+        if truncation is None:
             return
         if is_rewarded_though_cut_off(truncation):
             return
@@ -60,8 +63,8 @@ class AnswersCutOff:
         ):
             # Many healthy runs truncate a third of their completions without a loss of reward.
             return
-        yield from symptom_evidence(truncation, 0.5 if is_mild else 0.6)
-        yield from symptom_evidence(growth, 0.5)
+        yield from symptom_evidence(truncation, 0.4 if is_mild else 0.6)
+        yield from symptom_evidence(growth, 0.3)
         yield from symptom_evidence(fall or context.earliest("reward_stalled"), 0.4)
         length, limit = (
             context.values.get("completion_length"),
@@ -76,6 +79,15 @@ class AnswersCutOff:
             yield Evidence(
                 0.2, f"Texts do not loop: {repetition:.0%} of their phrases are repeated."
             )
+
+    def contradictions(self, context: CaseContext) -> Iterable[str]:
+        """A policy that changed otherwise, or of which no completion has a reward any more."""
+        for name in EXCLUDING_DETECTORS:
+            if name in context.symptoms:
+                yield context.symptoms[name].summary
+        uniform = context.symptoms.get("reward_zero_variance")
+        if is_reported(uniform) and is_reported(context.symptoms.get("reward_collapse")):
+            yield "Completions that were cut off last have no reward either."
 
     def remedy(self, context: CaseContext) -> str:
         """A higher limit, or a reward for brevity."""

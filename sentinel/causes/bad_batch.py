@@ -1,8 +1,9 @@
 """Bad batch: a few examples caused a single jump of the loss, and training recovered.
 
 Evidence
-    One jump of the loss, and of the gradient norm at the same step. A loss that stays high,
-    oscillates or jumps repeatedly has another cause.
+    One jump of the loss, and of the gradient norm at the same step, or one of the norm alone, after
+    which it is as before. A loss that stays high, oscillates or jumps repeatedly has another cause,
+    and so has a reward or an entropy that stays off its level.
 
 Source
     Chowdhery et al. 2022 (arXiv:2204.02311), section 5.1: jumps of the loss did not occur when the
@@ -11,16 +12,23 @@ Source
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import ClassVar
 
-from sentinel.causes._evidence import symptom_evidence
+from sentinel.causes._evidence import is_back, is_reported, symptom_evidence
 from sentinel.model.diagnosis import CaseContext, Evidence
 from sentinel.model.finding import Severity
 from sentinel.signals.setting_names import describe_setting
 
+MAX_FACTOR_BACK = 3.0
+"""Factor on its level before by which a gradient norm that is back can differ."""
+
 MAX_POINTS_APART = 3
 """Logged values between the onsets of two jumps of the same batch."""
+
+
+_LASTING = ("loss_divergence", "reward_collapse", "entropy_collapse", "entropy_explosion")
+"""Detectors of what a batch can cause for a while only."""
 
 
 class BadBatch:
@@ -29,20 +37,37 @@ class BadBatch:
     title: ClassVar[str] = "bad batch"
     explains: ClassVar[frozenset[str]] = frozenset({"loss_spike", "grad_explosion"})
     severity: ClassVar[Severity | None] = None
+    suggested_by: ClassVar[Mapping[str, float]] = {"loss_spike": 0.35, "grad_explosion": 0.35}
+    sign: ClassVar[str] = (
+        "the gradient norm is as before within a few steps, and the batches of that step hold "
+        "broken or repeated text"
+    )
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
-        """Both jumps; nothing if there were more, or the loss did not recover."""
+        """The jumps and the recovery; nothing if there were more jumps."""
         spike, explosion = (
             context.symptoms.get("loss_spike"),
             context.symptoms.get("grad_explosion"),
         )
-        excluding = context.earliest("loss_divergence", "oscillation", "nan_or_inf", "rank_outlier")
-        if spike is None or explosion is None or excluding is not None or spike.occurrences > 1:
+        if explosion is None or (spike is not None and spike.occurrences > 1):
             return
-        apart = abs(spike.onset_step - explosion.onset_step)
-        if apart <= MAX_POINTS_APART * context.steps_per_point:
-            yield from symptom_evidence(spike, 0.4)
-            yield from symptom_evidence(explosion, 0.4)
+        apart = 0 if spike is None else abs(spike.onset_step - explosion.onset_step)
+        if apart > MAX_POINTS_APART * context.steps_per_point:
+            return
+        yield from symptom_evidence(spike, 0.35)
+        yield from symptom_evidence(explosion, 0.35)
+        if is_back(context, "grad_norm", explosion, MAX_FACTOR_BACK):
+            yield Evidence(0.4, "The gradient norm is as before again.")
+
+    def contradictions(self, context: CaseContext) -> Iterable[str]:
+        """A loss that stays high or swings, and what a batch does not change for long."""
+        for name in ("oscillation", "nan_or_inf", "rank_outlier"):
+            if name in context.symptoms:
+                yield context.symptoms[name].summary
+        for name in _LASTING:
+            lasting = context.symptoms.get(name)
+            if lasting is not None and is_reported(lasting) and not lasting.is_over:
+                yield lasting.summary
 
     def remedy(self, context: CaseContext) -> str:
         """Wait first, since most recover."""

@@ -16,7 +16,7 @@ Source
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from math import inf, log
 from typing import ClassVar
 
@@ -34,9 +34,6 @@ BROKEN_LAYER_DETECTORS = (
 )  # fmt: skip
 """Detectors of layers that hardly learn, whatever the data."""
 
-RISE_DETECTORS = ("loss_divergence", "loss_spike")
-"""Detectors of a loss that rises, which data with nothing to learn does not explain."""
-
 CHANCE_LOSS, CHANCE_TOLERANCE = log(2.0), 0.02
 
 
@@ -46,6 +43,16 @@ class DataNotLearnable:
     title: ClassVar[str] = "data with nothing to learn"
     explains: ClassVar[frozenset[str]] = frozenset({"loss_never_moved", "loss_plateau"})
     severity: ClassVar[Severity | None] = None
+    suggested_by: ClassVar[Mapping[str, float]] = {
+        "loss_never_moved": 0.4,
+        "loss_plateau": 0.35,
+        "reward_stalled": 0.25,
+    }
+    sign: ClassVar[str] = (
+        "16 examples alone are learned, while the gradient norm (log `grad_norm`) is above 0 "
+        "in the run"
+    )
+    excluded_by: ClassVar[frozenset[str]] = frozenset({"loss_divergence", "loss_spike"})
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
         """The loss, gradient norm and learning rate; nothing if there are no gradients."""
@@ -55,12 +62,10 @@ class DataNotLearnable:
         )
         rate = context.values.get("learning_rate", context.number("learning_rate") or 0.0)
         excluding = context.earliest("grad_vanishing", "nan_or_inf", "learning_rate_anomaly")
-        rises = [context.symptoms.get(name) for name in RISE_DETECTORS]
         layers = context.earliest_in_run(*BROKEN_LAYER_DETECTORS)
         if (
             never_moved is None
             or excluding is not None
-            or any(each is not None and each.severity is not Severity.INFO for each in rises)
             or (layers is not None and layers.severity is not Severity.INFO)
             or norm < MIN_GRAD_NORM
             or any(low_learning_rate_evidence(context))

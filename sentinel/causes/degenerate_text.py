@@ -5,8 +5,8 @@ itself.
 
 Evidence
     Repeated phrases, more than at the start, are the main evidence; completions that grow or are
-    truncated are the visible effect. With a KL or an entropy that left its range before, or a
-    falling reward, it is a policy collapse.
+    truncated are the visible effect. Without samples, completions that grow while the entropy
+    leaves its range show it as well. With a falling reward, it is a policy collapse.
 
 Source
     Welleck et al. 2020 (arXiv:1908.04319) and Holtzman et al. 2020 (arXiv:1904.09751) on repeated
@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import ClassVar
 
-from sentinel.causes._evidence import stronger_kl_advice, symptom_evidence
+from sentinel.causes._evidence import is_reported, stronger_kl_advice, symptom_evidence
 from sentinel.model.diagnosis import CaseContext, Evidence
 from sentinel.model.finding import Severity
 
@@ -28,23 +28,39 @@ class DegenerateText:
 
     title: ClassVar[str] = "policy that repeats itself"
     explains: ClassVar[frozenset[str]] = frozenset({
-        "repetition", "length_explosion", "truncation",
+        "repetition", "length_explosion", "truncation", "entropy_collapse", "entropy_explosion",
     })  # fmt: skip
     severity: ClassVar[Severity | None] = None
+    sign: ClassVar[str] = "the completions repeat phrases (log samples, and `entropy`)"
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
-        """Repetition and length; nothing for repetitive data, or if the reward fell."""
+        """Repetition and length, or length and entropy; nothing for repetitive data."""
         repetition = context.earliest("repetition")
-        if repetition is None or repetition.severity is Severity.INFO:
-            return
         growth, truncation = context.earliest("length_explosion"), context.earliest("truncation")
-        if context.earliest("reward_collapse") is not None or (
-            growth is None and truncation is None
-        ):
+        if growth is None and truncation is None:
             return
-        yield from symptom_evidence(repetition, 0.7)
-        yield from symptom_evidence(growth, 0.6)
-        yield from symptom_evidence(truncation, 0.5)
+        if repetition is not None:
+            if is_reported(repetition):
+                yield from symptom_evidence(repetition, 0.7)
+                yield from symptom_evidence(growth, 0.6)
+                yield from symptom_evidence(truncation, 0.5)
+            return
+        if not is_reported(growth):
+            return
+        # Without samples, an entropy that left its range shows that the texts have changed.
+        yield from symptom_evidence(growth, 0.35)
+        yield from symptom_evidence(truncation, 0.3)
+        entropy = context.earliest("entropy_collapse", "entropy_explosion")
+        if is_reported(entropy):
+            yield from symptom_evidence(entropy, 0.45)
+
+    def contradictions(self, context: CaseContext) -> Iterable[str]:
+        """Samples that do not loop; with a reward that fell, it is a policy collapse."""
+        if fall := context.symptoms.get("reward_collapse"):
+            yield fall.summary
+        repetition = context.values.get("sample_repetition")
+        if repetition is not None and "repetition" not in context.symptoms:
+            yield f"Texts do not loop: {repetition:.0%} of their phrases are repeated."
 
     def remedy(self, context: CaseContext) -> str:
         """Resume from before the onset."""

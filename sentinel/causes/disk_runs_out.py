@@ -28,6 +28,8 @@ class DiskRunsOut:
     title: ClassVar[str] = "disk space running out"
     explains: ClassVar[frozenset[str]] = frozenset({"disk_filling", "checkpoint_cadence"})
     severity: ClassVar[Severity | None] = None
+    sign: ClassVar[str] = "checkpoints take most of the space that is used (`du`)"
+    excluded_by: ClassVar[frozenset[str]] = frozenset({"step_stride"})
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
         """The free space, and what uses it."""

@@ -6,7 +6,8 @@ is tried.
 Evidence
     An entropy that collapsed is the cause itself. Groups with one reward and a reward that
     stagnates are its effects; a low sampling temperature contributes. If the KL rose or tokens were
-    clipped before, the reward fell before or far, or texts loop, it is a symptom.
+    clipped before, the reward fell before or far, completions grow or texts loop, it is a symptom.
+    An entropy that is back excludes it.
 
 Source
     Cui et al. 2025 (arXiv:2505.22617): reward is gained at the cost of entropy, and the gain ends
@@ -15,16 +16,23 @@ Source
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import ClassVar
 
-from sentinel.causes._evidence import possibly_first, symptom_evidence
+from sentinel.causes._evidence import is_back, possibly_first, symptom_evidence
 from sentinel.model.diagnosis import CaseContext, Evidence
 from sentinel.model.finding import Severity
 from sentinel.signals.setting_names import describe_setting
 
-SAMPLING_SIGNALS = ("completion_length", "frac_zero_std", "reward_std")
-"""Signals that are logged by runs that sample completions; others do not explore."""
+COMPLETION_SIGNALS = ("completion_length", "frac_zero_std", "reward_std")
+"""Signals of runs that sample completions of prompts."""
+
+SAMPLING_SIGNALS = (*COMPLETION_SIGNALS, "reward")
+"""Signals of runs that are trained by reward; others do not explore."""
+
+MAX_FACTOR_BACK = 2.0
+"""Factor on its level before by which an entropy that is back can differ: a collapse is to less
+than a sixth of it."""
 
 LOW_TEMPERATURE = 0.7
 """Sampling temperature below which samples hardly vary."""
@@ -39,6 +47,11 @@ class ExplorationLost:
         "reward_collapse",
     })  # fmt: skip
     severity: ClassVar[Severity | None] = None
+    suggested_by: ClassVar[Mapping[str, float]] = {"entropy_collapse": 0.4}
+    sign: ClassVar[str] = (
+        "several completions of one prompt are the same (log `entropy`), and stay so"
+    )
+    excluded_by: ClassVar[frozenset[str]] = frozenset({"length_explosion", "truncation"})
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
         """Entropy and effects; nothing if KL or reward changed first."""
@@ -47,15 +60,11 @@ class ExplorationLost:
             return
         if not any(name in context.values for name in SAMPLING_SIGNALS):
             return
-        if context.earliest("repetition") is not None or not possibly_first(certain, fall):
+        drifts = (context.earliest("kl_blowup"), context.earliest("clip_saturation"))
+        earlier = [each for each in drifts if each is not None and not each.is_over]
+        if not possibly_first(certain, fall, *earlier):
             return
-        if fall is not None and fall.severity is Severity.CRITICAL:
-            return
-        if not possibly_first(
-            certain, context.earliest("kl_blowup"), context.earliest("clip_saturation")
-        ):
-            return
-        yield from symptom_evidence(certain, 0.5)
+        yield from symptom_evidence(certain, 0.65)
         yield from symptom_evidence(context.earliest("reward_zero_variance"), 0.4)
         yield from symptom_evidence(fall or context.earliest("reward_stalled"), 0.3)
         yield from symptom_evidence(context.earliest("grad_vanishing"), 0.2)
@@ -63,13 +72,25 @@ class ExplorationLost:
         if temperature is not None and 0 < temperature < LOW_TEMPERATURE:
             yield Evidence(0.2, f"The sampling temperature is {temperature:g}.")
 
+    def contradictions(self, context: CaseContext) -> Iterable[str]:
+        """An entropy that is back, and texts or rewards that show more than certainty."""
+        certain, fall = context.earliest("entropy_collapse"), context.earliest("reward_collapse")
+        is_again = certain is not None and is_back(context, "entropy", certain, MAX_FACTOR_BACK)
+        if certain is not None and (certain.is_over or is_again):
+            yield "The entropy is as before again."
+        if "repetition" in context.symptoms:
+            yield context.symptoms["repetition"].summary
+        if fall is not None and fall.severity is Severity.CRITICAL:
+            yield fall.summary
+
     def remedy(self, context: CaseContext) -> str:
         """Resume from before the onset with more exploration."""
-        metadata = context.metadata
+        metadata, prompts = context.metadata, ""
+        if any(name in context.values for name in COMPLETION_SIGNALS):
+            prompts = " Leave out prompts whose completions are always the same."
         return (
             "Resume from the last checkpoint before the onset with more exploration: "
             f"{describe_setting('upper clip range', metadata)} at 0.28, "
             f"{describe_setting('entropy bonus', metadata)} at 0.001, "
-            f"{describe_setting('sampling temperature', metadata)} at 1. Leave out prompts whose "
-            "completions are always the same."
+            f"{describe_setting('sampling temperature', metadata)} at 1.{prompts}"
         )

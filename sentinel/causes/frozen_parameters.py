@@ -8,7 +8,8 @@ Evidence
     A gradient of exactly 0 since the first step, or a learning rate that was never above 0, is
     sufficient; so are layers that never had a gradient, or whose weights do not change, while
     others do. A loss or a reward that never moved is the effect. Groups with one reward, masked
-    labels and NaN losses leave no gradient either, and are other causes.
+    labels and NaN losses leave no gradient either, and are other causes. A gradient in some of the
+    records excludes it, and so does a policy that changes at a rate that the log rounds to 0.
 
 Source
     locuslab/open-unlearning issue 178 and huggingface/peft issue 137: adapters without a gradient
@@ -18,7 +19,7 @@ Source
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import ClassVar
 
 from sentinel.causes._evidence import symptom_evidence
@@ -36,9 +37,32 @@ class FrozenParameters:
     title: ClassVar[str] = "frozen parameters"
     explains: ClassVar[frozenset[str]] = frozenset({
         "grad_vanishing", "layer_gradient_dead", "layer_update_ratio", "learning_rate_anomaly",
-        "loss_never_moved", "loss_plateau", "reward_stalled",
+        "loss_never_moved", "loss_plateau", "reward_stalled", "loss_zero",
     })  # fmt: skip
     severity: ClassVar[Severity | None] = None
+    suggested_by: ClassVar[Mapping[str, float]] = {
+        "loss_never_moved": 0.3,
+        "reward_stalled": 0.3,
+        "loss_zero": 0.4,
+    }
+    sign: ClassVar[str] = (
+        "the gradient norm (log `grad_norm`) is 0 in every record, or no weight changes in a step"
+    )
+
+    def contradictions(self, context: CaseContext) -> Iterable[str]:
+        """A gradient or a changed policy in some of the records, unless single layers are cut off.
+
+        A logger that rounds shows a small learning rate as 0.
+        """
+        zero = context.symptoms.get("loss_zero")
+        if zero is not None and zero.evidence.get("last_nonzero_loss") != "none":
+            yield "The loss was above 0 before."
+        clipped, norm = context.ranges.get("clip_fraction"), context.ranges.get("grad_norm")
+        if _no_rate(context) is not None and clipped is not None and clipped.highest > 0.0:
+            yield "Tokens are clipped, so the policy changes: the rate is too small for the log."
+        is_by_norm = _no_rate(context) is None and not any(_frozen_layers(context))
+        if is_by_norm and norm is not None and norm.highest > NEGLIGIBLE_GRAD_NORM:
+            yield f"The gradient norm was {norm.highest:.3g} before."
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
         """No gradient or learning rate since the start, and a loss or reward that never moved."""

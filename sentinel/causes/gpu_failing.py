@@ -31,6 +31,7 @@ class GpuFailing:
         "gpu_fault", "rank_desync", "rank_outlier", "nan_or_inf",
     })  # fmt: skip
     severity: ClassVar[Severity | None] = None
+    sign: ClassVar[str] = "the kernel log has an Xid, or `dcgmi diag -r 3` fails"
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
         """The errors and the affected ranks; nothing for errors of a program."""

@@ -6,7 +6,7 @@ masks all labels: every label is -100, and the mean over nothing is 0 or NaN.
 Evidence
     A loss of exactly 0 without a gradient, or a loss that is NaN since the first step; in
     supervised fine-tuning this is likelier than elsewhere, where a term of the loss may be missing.
-    A loss that was normal for some steps has another cause.
+    A loss that was normal in most steps has another cause, and so has a run with a reward.
 
 Source
     The cross-entropy of PyTorch, which is 0/0 if every target is its `ignore_index`; trainers that
@@ -31,6 +31,7 @@ class LabelsMasked:
     title: ClassVar[str] = "masked labels"
     explains: ClassVar[frozenset[str]] = frozenset({"loss_zero", "nan_or_inf", "grad_vanishing"})
     severity: ClassVar[Severity | None] = None
+    sign: ClassVar[str] = "a batch has no label other than -100"
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
         """No loss and no gradient; nothing for a loss that was learned to 0."""
@@ -46,6 +47,14 @@ class LabelsMasked:
             yield Evidence(0.3, "The gradient norm is 0.")
         if context.text("algorithm") == "sft":
             yield Evidence(0.2, "In supervised fine-tuning a template selects the labels.")
+
+    def contradictions(self, context: CaseContext) -> Iterable[str]:
+        """A loss that was above 0 for long, and rewards: those need no labels."""
+        losses = context.ranges.get("loss")
+        if losses is not None and 0 < losses.zeros < losses.count / 2:
+            yield f"The loss is 0 in {losses.zeros} of {losses.count} logged values only."
+        if "reward" in context.values:
+            yield "The run is trained by reward, without labels."
 
     def remedy(self, context: CaseContext) -> str:
         """Count the labels that are not masked."""

@@ -13,7 +13,8 @@ Evidence
     that has vanished, and one fifty times above it a loss that has stopped falling or never fell,
     and a NaN that it ends in. Where layers are measured, a step that changes half of them by more
     than half of their weights is evidence by itself, and so is a sharpness far beyond what the rate
-    is stable at. Layers whose units die, or that saturate, after they had a gradient, support it.
+    is stable at. Layers whose units die, or that saturate, after they had a gradient, support it. A
+    rate that had decayed to a tenth of its highest before excludes it.
 
 Source
     Cohen et al. 2021 (arXiv:2103.00065) on the edge of stability; Wortsman et al. 2023
@@ -22,7 +23,7 @@ Source
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import ClassVar
 
 from sentinel.causes._evidence import possibly_first, symptom_evidence
@@ -42,6 +43,12 @@ FAR_TOO_HIGH, FAR_TOO_HIGH_FOR_LOSS = 10.0, 50.0
 """Factor on the highest usual rate that no sweep contains, and that explains a loss that stays, or
 a NaN, whatever the data."""
 
+DECAYED_SHARE = 0.1
+"""Share of the highest learning rate below which the rate is not what makes a loss unstable: the
+largest stable rate changes less than that in a training."""
+
+_UNSTABLE = ("loss_divergence", "oscillation", "loss_spike")
+
 NORM_BEFORE_KEY = "layer_gradient_norm_before"
 """Key of evidence: the gradient norm of a layer before it died or vanished."""
 
@@ -60,6 +67,17 @@ class LearningRateTooHigh:
         "layer_update_ratio", "sharpness_high",
     })  # fmt: skip
     severity: ClassVar[Severity | None] = None
+    suggested_by: ClassVar[Mapping[str, float]] = {
+        "reward_collapse": 0.25,
+        "grad_explosion": 0.3,
+        "loss_spike": 0.3,
+        "loss_never_moved": 0.35,
+        "loss_plateau": 0.3,
+        "kl_blowup": 0.3,
+    }
+    sign: ClassVar[str] = (
+        "the loss behaves with a tenth of the rate (log `learning_rate` and `grad_norm`)"
+    )
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
         """An unstable loss and its reason; nothing for a single jump at a usual rate."""
@@ -80,7 +98,10 @@ class LearningRateTooHigh:
         if not (is_gradual or oscillation is not None or has_recurred or (is_jump and high_rate)):
             yield from high_rate if layers else ()
             return
-        yield from symptom_evidence(divergence, 0.45)
+        # At a usual rate, and of values that end in NaN, there are other reasons as well.
+        is_usual = usual_learning_rate(context.metadata) is not None and not high_rate
+        is_open = is_usual or not is_gradual or "nan_or_inf" in context.symptoms
+        yield from symptom_evidence(divergence, 0.45 if is_open else 0.65)
         yield from symptom_evidence(oscillation, 0.45)
         yield from symptom_evidence(spike, 0.4 if has_recurred else 0.2)
         yield from symptom_evidence(context.symptoms.get("grad_explosion"), 0.4)
@@ -89,6 +110,14 @@ class LearningRateTooHigh:
         began = context.earliest("loss_divergence", "oscillation", "loss_spike")
         if began is not None and began.onset_step <= EARLY_STEPS and _has_no_warmup(context):
             yield Evidence(0.2, "The run has no warm-up.")
+
+    def contradictions(self, context: CaseContext) -> Iterable[str]:
+        """A rate that is far below the one at which the run was stable."""
+        rates, began = context.ranges.get("learning_rate"), context.earliest(*_UNSTABLE)
+        points = context.history.get("learning_rate", ())
+        before = [rate for step, rate in points if began and step < began.onset_step]
+        if before and rates is not None and before[-1] < DECAYED_SHARE * rates.highest:
+            yield f"The learning rate was {before[-1]:.3g} by then, after {rates.highest:.3g}."
 
     def remedy(self, context: CaseContext) -> str:
         """Smaller updates, from before the onset."""

@@ -27,6 +27,7 @@ class MemoryRunsOut:
     title: ClassVar[str] = "memory running out"
     explains: ClassVar[frozenset[str]] = frozenset({"memory_creep", "throughput_drop"})
     severity: ClassVar[Severity | None] = None
+    sign: ClassVar[str] = "memory use still grows at the same step time"
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
         """The forecast, and a slowdown after it."""

@@ -16,7 +16,7 @@ Source
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from statistics import fmean
 from typing import ClassVar
@@ -47,6 +47,11 @@ class NoContrast:
         "reward_zero_variance", "reward_stalled", "grad_vanishing",
     })  # fmt: skip
     severity: ClassVar[Severity | None] = None
+    suggested_by: ClassVar[Mapping[str, float]] = {"reward_stalled": 0.4}
+    sign: ClassVar[str] = (
+        "the completions of a prompt differ as texts (log `entropy`), and have the same "
+        "reward (log `reward_std`)"
+    )
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
         """The groups and their reason; nothing if another incident explains them."""
@@ -69,6 +74,12 @@ class NoContrast:
         count = context.number("num_generations")
         if count is not None and count <= FEW_GENERATIONS:
             yield Evidence(0.2, f"There are only {count:g} completions per prompt.")
+
+    def contradictions(self, context: CaseContext) -> Iterable[str]:
+        """Groups that differ again."""
+        uniform = context.earliest("reward_zero_variance")
+        if uniform is not None and uniform.is_over:
+            yield "The completions of a prompt have different rewards again."
 
     def remedy(self, context: CaseContext) -> str:
         """Depends on whether the prompts are solved or too hard."""

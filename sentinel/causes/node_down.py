@@ -41,6 +41,7 @@ class NodeDown:
         "node_lost", "gpu_fault", "straggler", "data_stall", "throughput_drop",
     })  # fmt: skip
     severity: ClassVar[Severity | None] = None
+    sign: ClassVar[str] = "the node does not answer, or was restarted"
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
         """The lost node and earlier incidents; nothing if ranks continue, or one was killed."""

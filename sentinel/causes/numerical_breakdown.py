@@ -10,7 +10,8 @@ Evidence
     the first step, show that every step of the optimizer is skipped. A policy whose weights are NaN
     writes one token until the limit, such as "!!!!", and earns nothing: an end of its length,
     reward or entropy that begins with the lost value, or a few steps later, is its effect if the
-    value stays lost, or 0, which some trainers log for NaN. One lost value is enough then.
+    value stays lost, or 0, which some trainers log for NaN. One lost value is enough then. A loss
+    that is exactly 0 at once is one of NaN that the trainer logs as 0.
 
 Source
     Micikevicius et al. 2018 (arXiv:1710.03740) on half precision and loss scaling; a tiny training
@@ -24,7 +25,7 @@ from collections.abc import Iterable
 from math import isfinite
 from typing import ClassVar
 
-from sentinel.causes._evidence import symptom_evidence
+from sentinel.causes._evidence import is_reported, symptom_evidence
 from sentinel.model.diagnosis import MAX_EFFECT_DELAY_POINTS, CaseContext, Evidence, Symptom
 from sentinel.model.finding import Severity
 from sentinel.signals.precision import is_float16
@@ -33,6 +34,9 @@ from sentinel.signals.setting_names import describe_setting
 EXHAUSTED_LOSS_SCALE = 1.0
 """Loss scale that no longer prevents underflow; it starts at about 65536 and is halved at each
 overflow."""
+
+LEARNED_SHARE = 0.1
+"""Share of the highest loss below which a loss can have been learned to 0."""
 
 MIN_FROZEN_VALUES = 5
 """Logged values of a learning rate that show whether it follows its schedule."""
@@ -43,7 +47,7 @@ class NumericalBreakdown:
 
     title: ClassVar[str] = "numerical breakdown"
     explains: ClassVar[frozenset[str]] = frozenset({
-        "nan_or_inf", "grad_explosion", "loss_spike", "loss_divergence",
+        "nan_or_inf", "grad_explosion", "loss_spike", "loss_divergence", "loss_zero",
     })  # fmt: skip
     effects: ClassVar[frozenset[str]] = frozenset({
         "reward_collapse", "reward_stalled", "reward_zero_variance", "length_explosion",
@@ -51,24 +55,35 @@ class NumericalBreakdown:
         "kl_blowup", "kl_drift", "kl_negative", "clip_saturation", "rollout_mismatch", "value_fit",
     })  # fmt: skip
     severity: ClassVar[Severity | None] = None
+    sign: ClassVar[str] = (
+        "the first value that is not finite follows large ones (log `grad_norm`), and a wider "
+        "number format avoids it"
+    )
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
         """The lost values with what preceded and followed; nothing for a single overflow."""
-        lost = context.symptoms.get("nan_or_inf")
+        lost = context.symptoms.get("nan_or_inf") or _zeroed_loss(context)
         if lost is None:
             return
         effects = list(self._effects(context, lost))
         if lost.severity is Severity.INFO and not effects:
             return
-        yield from symptom_evidence(lost, 0.9 if effects else 0.5)
+        grown = [
+            each
+            for each in (
+                context.symptoms.get("grad_explosion"),
+                context.earliest("loss_spike", "loss_divergence"),
+            )
+            if each is not None and each.onset_step <= lost.onset_step
+        ]
+        # What made values grow first, or the data or the GPU of one rank, can be the reason.
+        differing = context.earliest("rank_desync", "rank_outlier")
+        alone = 0.65 if lost.rank is None and differing is None and not grown else 0.5
+        yield from symptom_evidence(lost, 0.9 if effects else alone)
         for effect in effects:
             yield from symptom_evidence(effect, 0.4)
-        for grown in (
-            context.symptoms.get("grad_explosion"),
-            context.earliest("loss_spike", "loss_divergence"),
-        ):
-            if grown is not None and grown.onset_step <= lost.onset_step:
-                yield from symptom_evidence(grown, 0.4)
+        for each in grown:
+            yield from symptom_evidence(each, 0.4)
         if is_float16(context.metadata, {}):
             yield Evidence(0.3, "The run trains in float16, whose largest value is 65504.")
         scale = context.values.get("loss_scale")
@@ -100,6 +115,16 @@ class NumericalBreakdown:
             f"{describe_setting('learning rate', context.metadata)}. If it recurs at the same "
             "step, inspect the batch of that step."
         )
+
+
+def _zeroed_loss(context: CaseContext) -> Symptom | None:
+    """The symptom of a loss that is exactly 0 at once, which is how trainers log one of NaN."""
+    zero = context.symptoms.get("loss_zero")
+    before = None if zero is None else zero.evidence.get("last_nonzero_loss")
+    losses = context.ranges.get("loss")
+    if not isinstance(before, float) or losses is None or not is_reported(zero):
+        return None
+    return zero if abs(before) > LEARNED_SHARE * losses.highest else None
 
 
 def _stays_lost(context: CaseContext, lost: Symptom) -> bool:

@@ -32,11 +32,15 @@ class Overfit:
         "overfitting", "loss_zero", "grad_vanishing", "loss_plateau",
     })  # fmt: skip
     severity: ClassVar[Severity | None] = None
+    sign: ClassVar[str] = (
+        "the loss on held-out data rises while the training loss falls (log an evaluation)"
+    )
+    excluded_by: ClassVar[frozenset[str]] = frozenset({"loss_divergence"})
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
         """The held-out loss and its reason; nothing if the training loss diverges."""
         rising = context.symptoms.get("overfitting")
-        if rising is None or context.symptoms.get("loss_divergence") is not None:
+        if rising is None:
             return
         yield from symptom_evidence(rising, 0.7)
         yield from symptom_evidence(

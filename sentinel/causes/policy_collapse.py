@@ -10,8 +10,8 @@ Evidence
     either, and so are, where no KL is logged, weights that are half of their initial norm or more
     away from those of the reference, or 5 times in adapters; with a KL they support it. A small KL
     coefficient or a high learning rate is the reason. If the reward became constant at once, the
-    sampling engine differed first, or only the entropy collapsed, the cause is
-    another one.
+    sampling engine differed first, or only the entropy collapsed, the cause is another one. A
+    reward that is back excludes it.
 
 Source
     Ouyang et al. 2022 (arXiv:2203.02155) on the purpose of the KL term; the collapses of the
@@ -22,7 +22,7 @@ Source
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import ClassVar
 
 from sentinel.causes._evidence import (
@@ -68,6 +68,11 @@ class PolicyCollapse:
         "value_fit", "rollout_mismatch",
     })  # fmt: skip
     severity: ClassVar[Severity | None] = Severity.CRITICAL
+    suggested_by: ClassVar[Mapping[str, float]] = {"reward_collapse": 0.4, "length_collapse": 0.3}
+    sign: ClassVar[str] = (
+        "the KL to the reference, the entropy or the length changed before the reward fell "
+        "(log `kl`, `entropy` and the completion length), and does not return"
+    )
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
         """The fall and earlier incidents; nothing without either."""
@@ -112,6 +117,12 @@ class PolicyCollapse:
         yield from distance
         yield from symptom_evidence(context.earliest("reward_zero_variance"), 0.2)
         yield from weak_kl_control_evidence(context)
+
+    def contradictions(self, context: CaseContext) -> Iterable[str]:
+        """A reward that is back."""
+        fall = context.symptoms.get("reward_collapse")
+        if fall is not None and fall.is_over and "repetition" not in context.symptoms:
+            yield "The reward is as before again."
 
     def remedy(self, context: CaseContext) -> str:
         """Resume from before the onset with a stronger KL term."""

@@ -29,6 +29,7 @@ class RanksOutOfStep:
         "rank_desync", "rank_outlier", "metric_integrity",
     })  # fmt: skip
     severity: ClassVar[Severity | None] = None
+    sign: ClassVar[str] = "the weights of two ranks differ"
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
         """The difference and its effects."""

@@ -5,7 +5,8 @@ starts again, with a warm-up or at its peak.
 
 Evidence
     A learning rate that differs from the one at that step before the restart is almost sufficient.
-    A loss or gradient norm that leaves its level within 32 steps of a restart is strong evidence.
+    A loss or gradient norm that leaves its level within 32 steps of a restart is strong evidence. A
+    step that goes back more than once, or to the first of the log, is that of several runs.
 
 Source
     ultralytics/yolov5 issue 292 and many similar ones, of schedules reset on resume; a tiny
@@ -14,7 +15,7 @@ Source
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import ClassVar
 
 from sentinel.causes._evidence import symptom_evidence
@@ -38,6 +39,8 @@ class ResumeLostState:
         "step_regression",
     })  # fmt: skip
     severity: ClassVar[Severity | None] = None
+    suggested_by: ClassVar[Mapping[str, float]] = {"step_regression": 0.3}
+    sign: ClassVar[str] = "the checkpoint lacks the state of the optimizer or the scheduler"
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
         """Incidents soon after a restart; nothing without one."""
@@ -61,6 +64,15 @@ class ResumeLostState:
         if effects:
             yield from effects
             yield Evidence(0.4, f"The run was resumed at step {restart}.", restart)
+
+    def contradictions(self, context: CaseContext) -> Iterable[str]:
+        """Several runs in one log: they begin where the first one did, or again and again."""
+        back, restart = context.symptoms.get("step_regression"), _restart_step(context)
+        first = min((each.first_step for each in context.ranges.values()), default=None)
+        if back is not None and back.occurrences > 1:
+            yield f"The step went back {back.occurrences} times, as where a log has several runs."
+        if first is not None and restart is not None and restart <= first:
+            yield f"Step {restart} is the first of the log, as where it has several runs."
 
     def remedy(self, context: CaseContext) -> str:
         """Resume again from the same checkpoint with its whole state."""

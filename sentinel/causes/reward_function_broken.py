@@ -67,6 +67,7 @@ class RewardFunctionBroken:
         "reward_collapse", "reward_zero_variance", "grad_vanishing", "reward_stalled",
     })  # fmt: skip
     severity: ClassVar[Severity | None] = Severity.CRITICAL
+    sign: ClassVar[str] = "a completion that had a reward before has none now, scored manually"
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
         """The fall and the constant; nothing if the policy changed, or is unknown."""

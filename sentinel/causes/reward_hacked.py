@@ -6,8 +6,8 @@ texts: the reward pays for length, for certain phrases, or for texts unknown to 
 Evidence
     Reward, KL and length that rise together are the main evidence, and so is a reward that rises
     while most completions are cut off: they have no end that could earn it. A KL or a length that
-    fires its own detector, and repeated phrases, confirm it. A reward that has fallen has another
-    cause.
+    fires its own detector, and repeated phrases, confirm it. A reward that has fallen, or is not
+    above its level before, excludes it.
 
 Source
     Gao et al. 2023 (arXiv:2210.10760): the true reward falls with distance while the proxy rises;
@@ -16,7 +16,8 @@ Source
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from statistics import median
 from typing import ClassVar
 
 from sentinel.causes._evidence import (
@@ -28,6 +29,9 @@ from sentinel.model.diagnosis import CaseContext, Evidence
 from sentinel.model.finding import Severity
 from sentinel.signals.setting_names import describe_setting
 
+LEVEL_VALUES = 8
+"""Logged rewards whose median is a level."""
+
 
 class RewardHacked:
     """Diagnoses by a reward that rises with KL and length."""
@@ -37,13 +41,16 @@ class RewardHacked:
         "reward_hacking", "kl_blowup", "kl_drift", "length_explosion", "truncation", "repetition",
     })  # fmt: skip
     severity: ClassVar[Severity | None] = None
+    suggested_by: ClassVar[Mapping[str, float]] = {"length_explosion": 0.25, "length_collapse": 0.3}
+    sign: ClassVar[str] = (
+        "the completions with the highest reward are not better than earlier ones when read"
+    )
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
         """The joint rise and further incidents; nothing if the reward fell."""
         hacking, truncation = context.earliest("reward_hacking"), context.earliest("truncation")
         is_unfinished = is_rewarded_though_cut_off(truncation)
-        fall = context.earliest("reward_collapse")
-        if fall is not None or (hacking is None and not is_unfinished):
+        if hacking is None and not is_unfinished:
             return
         yield from symptom_evidence(hacking, 0.6)
         yield from symptom_evidence(context.earliest("kl_blowup", "kl_drift"), 0.4)
@@ -53,6 +60,17 @@ class RewardHacked:
         else:
             yield from symptom_evidence(context.earliest("length_explosion", "truncation"), 0.4)
         yield from symptom_evidence(context.earliest("repetition"), 0.4)
+
+    def contradictions(self, context: CaseContext) -> Iterable[str]:
+        """A reward that fell, or is not above what it was."""
+        if fall := context.symptoms.get("reward_collapse"):
+            yield fall.summary
+        began = context.earliest("reward_hacking", "truncation")
+        points = context.history.get("reward", ())
+        before = [reward for step, reward in points if began and step < began.onset_step]
+        level = [reward for _, reward in points][-LEVEL_VALUES:]
+        if len(before) >= LEVEL_VALUES and median(level) <= median(before):
+            yield "The reward has not risen."
 
     def remedy(self, context: CaseContext) -> str:
         """Read samples, use the best checkpoint, and fix the reward."""

@@ -15,7 +15,7 @@ Source
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import ClassVar
 
 from sentinel.causes._evidence import certainly_first, possibly_first, symptom_evidence
@@ -40,6 +40,11 @@ class RolloutEngineDiffers:
         "entropy_collapse", "entropy_explosion", "clip_saturation", "loss_spike",
     })  # fmt: skip
     severity: ClassVar[Severity | None] = None
+    suggested_by: ClassVar[Mapping[str, float]] = {"rollout_mismatch": 0.45}
+    sign: ClassVar[str] = (
+        "trainer and sampling engine give different log-probabilities to one completion, "
+        "before anything else changed"
+    )
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
         """The mismatch and its effects; nothing if another incident may have come first."""

@@ -32,6 +32,7 @@ class ScheduleSpent:
         "learning_rate_anomaly", "loss_plateau", "loss_never_moved", "reward_stalled",
     })  # fmt: skip
     severity: ClassVar[Severity | None] = None
+    sign: ClassVar[str] = "the learning rate (log `learning_rate`) is near 0 while steps remain"
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
         """The rate and its effects; nothing for a rate that changed at a restart."""

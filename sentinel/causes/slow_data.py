@@ -28,6 +28,7 @@ class SlowData:
         "data_stall", "throughput_drop", "gpu_underuse",
     })  # fmt: skip
     severity: ClassVar[Severity | None] = None
+    sign: ClassVar[str] = "steps are fast with one batch that is kept in memory"
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
         """The wait and its effects; nothing if a single rank waits."""

@@ -29,6 +29,7 @@ class SlowRank:
         "straggler", "data_stall", "throughput_drop", "gpu_underuse", "gpu_fault",
     })  # fmt: skip
     severity: ClassVar[Severity | None] = None
+    sign: ClassVar[str] = "the same rank, on another node, is not slow"
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
         """The rank and the effects; nothing if a GPU fails, or all ranks wait."""

@@ -35,6 +35,7 @@ class StepCountedTwice:
         "step_stride", "checkpoint_cadence", "step_regression", "learning_rate_anomaly",
     })  # fmt: skip
     severity: ClassVar[Severity | None] = None
+    sign: ClassVar[str] = "the counter advances by 2 at a single call of the optimizer"
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
         """The stride and its effects; nothing for frequent saves alone."""

@@ -15,7 +15,7 @@ Source
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import ClassVar
 
 from sentinel.causes._evidence import certainly_first, possibly_first, symptom_evidence
@@ -44,6 +44,11 @@ class TooManyUpdates:
         "entropy_explosion", "grad_explosion",
     })  # fmt: skip
     severity: ClassVar[Severity | None] = None
+    suggested_by: ClassVar[Mapping[str, float]] = {"kl_blowup": 0.35, "reward_collapse": 0.2}
+    sign: ClassVar[str] = (
+        "the share of clipped tokens (log the clip ratio) rises before the KL, and one update "
+        "per batch prevents it"
+    )
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
         """Clipping and its effects; nothing if another incident came first."""
@@ -54,8 +59,8 @@ class TooManyUpdates:
             context.earliest("entropy_collapse", "entropy_explosion"),
             context.earliest("grad_explosion"),
         ]
-        passes, updates = _passes_per_batch(context), _updates_per_batch(context)
-        if clipped is None or (updates is not None and updates <= 1):
+        passes = _passes_per_batch(context)
+        if clipped is None:
             return
         # The KL rises so slowly that its onset is known to many values only.
         is_first = possibly_first(clipped, followed[0]) and certainly_first(clipped, *followed[1:])
@@ -71,6 +76,14 @@ class TooManyUpdates:
         if passes is not None and passes > 1:
             weight = 0.3 if passes > MAX_HARMLESS_PASSES else 0.1
             yield Evidence(weight, f"Each batch is used for {passes:g} epochs.")
+
+    def contradictions(self, context: CaseContext) -> Iterable[str]:
+        """A single update per batch, or a policy of which no token is clipped."""
+        updates, clipped = _updates_per_batch(context), context.ranges.get("clip_fraction")
+        if updates is not None and updates <= 1:
+            yield "Each batch is used for a single update."
+        if clipped is not None and clipped.highest == 0.0:
+            yield "No token was clipped."
 
     def remedy(self, context: CaseContext) -> str:
         """Fewer epochs per batch."""

@@ -15,7 +15,7 @@ Source
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import ClassVar
 
 from sentinel.causes._evidence import certainly_first, symptom_evidence
@@ -35,18 +35,30 @@ class ValueFunctionUnfit:
         "value_fit", "reward_stalled", "reward_collapse",
     })  # fmt: skip
     severity: ClassVar[Severity | None] = None
+    excluded_by: ClassVar[frozenset[str]] = frozenset({
+        "kl_blowup", "entropy_collapse", "entropy_explosion",
+    })  # fmt: skip
+    suggested_by: ClassVar[Mapping[str, float]] = {"reward_collapse": 0.3}
+    sign: ClassVar[str] = (
+        "the explained variance (log `explained_variance`) was below 0 before the reward fell"
+    )
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
-        """The fit and its effects; nothing if the policy changed first."""
+        """The fit and its effects; nothing if the reward fell first."""
         unfit, fall = context.earliest("value_fit"), context.earliest("reward_collapse")
-        policy_change = context.earliest("kl_blowup", "entropy_collapse", "entropy_explosion")
-        if unfit is None or policy_change is not None or not certainly_first(unfit, fall):
+        if unfit is None or not certainly_first(unfit, fall):
             return
         yield from symptom_evidence(unfit, 0.5)
         yield from symptom_evidence(fall or context.earliest("reward_stalled"), 0.4)
         clipped = context.values.get("value_clip_fraction")
         if clipped is not None and clipped > HIGH_CLIP_FRACTION:
             yield Evidence(0.2, f"{clipped:.0%} of the value predictions are clipped.")
+
+    def contradictions(self, context: CaseContext) -> Iterable[str]:
+        """Rewards that are compared within groups of completions, as GRPO and RLOO do."""
+        is_grouped = any(name in context.values for name in ("frac_zero_std", "reward_std"))
+        if is_grouped and "explained_variance" not in context.values:
+            yield "The advantages are those within groups, without a value model."
 
     def remedy(self, context: CaseContext) -> str:
         """Train the value model first, and faster."""

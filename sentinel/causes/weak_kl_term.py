@@ -30,11 +30,16 @@ class WeakKlTerm:
     title: ClassVar[str] = "weak KL term"
     explains: ClassVar[frozenset[str]] = frozenset({"kl_blowup", "kl_drift"})
     severity: ClassVar[Severity | None] = None
+    excluded_by: ClassVar[frozenset[str]] = frozenset({"reward_collapse", "repetition"})
+    sign: ClassVar[str] = (
+        "the KL to the reference rises steadily while the reward does not fall, and a higher "
+        "KL coefficient prevents it"
+    )
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
-        """The KL and its reason; nothing if the reward has fallen, or texts repeat."""
+        """The KL and its reason."""
         kl_rise = context.earliest("kl_blowup", "kl_drift")
-        if kl_rise is None or context.earliest("reward_collapse", "repetition") is not None:
+        if kl_rise is None:
             return
         yield from symptom_evidence(kl_rise, 0.5)
         yield from weak_kl_control_evidence(context)

@@ -37,7 +37,7 @@ class Curves:
 
 
 def print_json(result: ReplayResult, run: str = "") -> None:
-    """One line per incident, one per diagnosed case, and a summary.
+    """One line per incident, one per case with a cause or possible causes, and a summary.
 
     If several runs are replayed, each line has the name of its `run`.
     """
@@ -47,6 +47,11 @@ def print_json(result: ReplayResult, run: str = "") -> None:
     for case in result.diagnosed_cases:
         if case.diagnosis is not None:
             body = _diagnosis_json(result, case, case.diagnosis)
+            print(dumps(body | name, allow_nan=False))
+    for case in result.cases:
+        if case.possible_causes:
+            causes = [asdict(each) for each in case.possible_causes]
+            body = {"type": "possible_causes", "case": case.incident.name, "causes": causes}
             print(dumps(body | name, allow_nan=False))
     counts = {
         "records": result.records,

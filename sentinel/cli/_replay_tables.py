@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from sentinel.cli._sparkline import Curve, sparkline
-from sentinel.model.diagnosis import Diagnosis
+from sentinel.model.diagnosis import Diagnosis, describe_possible_causes
 from sentinel.model.finding import Severity
 from sentinel.model.incident import Incident
 from sentinel.model.notification import Notification
@@ -39,6 +39,9 @@ def print_incidents(result: ReplayResult, curves: Mapping[str, Curve]) -> None:
         if case.diagnosis is not None:
             console.print(_case_panel(result, case, case.diagnosis))
     console.print(_incident_table(result, curves))
+    for case in result.cases:
+        for sentence in describe_possible_causes(case.possible_causes):
+            console.print(f"[bold]{case.incident.key.detector}[/bold]: {escape(sentence)}")
     for name, remedy in _remedies(result):
         console.print(f"[bold]{name}[/bold]: {escape(remedy)}")
 

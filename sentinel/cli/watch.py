@@ -9,6 +9,7 @@ import re
 import signal
 import sqlite3
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -186,6 +187,7 @@ def _is_new(printed_subject: str | None, notification: Notification) -> bool:
 def _format(notification: Notification) -> str:
     """A case in one line; with evidence and remedy on further lines if its cause is known."""
     from sentinel.cli._terminal import escape_unprintable
+    from sentinel.model.diagnosis import describe_possible_causes
     from sentinel.model.notification import NotificationReason
 
     incident, diagnosis = notification.incident, notification.diagnosis
@@ -198,6 +200,7 @@ def _format(notification: Notification) -> str:
         lines.append(f"what to do: {diagnosis.remedy}")
         if notification.last_good_step is not None:
             lines.append(f"last good checkpoint: step {notification.last_good_step}")
+    lines += describe_possible_causes(notification.possible_causes)
     return "\n  ".join(map(escape_unprintable, lines))
 
 
@@ -218,6 +221,7 @@ def _format_json(notification: Notification) -> str:
             "cause": None if diagnosis is None else diagnosis.cause,
             "confidence": None if diagnosis is None else diagnosis.confidence,
             "evidence": [] if diagnosis is None else [e.text_with_step for e in diagnosis.evidence],
+            "possible_causes": [asdict(each) for each in notification.possible_causes],
             "remedy": notification.remedy,
         }
     )

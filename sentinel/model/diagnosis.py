@@ -3,15 +3,16 @@
 A cause receives the context of a case (its symptoms, the metadata of the run, the newest values of
 its signals) and returns the evidence for itself, or none. The weight of a piece of evidence is the
 probability of the cause given only that piece. Pieces are assumed independent, so the confidence is
-a noisy-or, 1 - (1 - w1)(1 - w2)... The cause of the highest confidence is reported if it reaches
-`MIN_CONFIDENCE`.
+a noisy-or, 1 - (1 - w1)(1 - w2)... A cause that an observation contradicts has none. The cause of
+the highest confidence is reported if it reaches `MIN_CONFIDENCE`; otherwise the
+`MAX_POSSIBLE_CAUSES` of the highest confidence are possible causes.
 
 Source: Pearl, "Probabilistic Reasoning in Intelligent Systems", 1988, section 4.3.2 (noisy-or).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
 from typing import ClassVar, Protocol
@@ -21,6 +22,9 @@ from sentinel.model.finding import Severity
 MIN_CONFIDENCE = 0.6
 """Lowest confidence at which a cause is reported."""
 
+MIN_POSSIBLE_CONFIDENCE, MAX_POSSIBLE_CAUSES = 0.2, 2
+"""Lowest confidence of a possible cause, and how many a case without a reported cause has."""
+
 
 RESUMED_STEP_KEY = "resumed_at"
 """Metadata key: the first step of the run after its last restart."""
@@ -28,6 +32,8 @@ RESUMED_STEP_KEY = "resumed_at"
 
 MAX_EFFECT_DELAY_POINTS = 8
 """Logged values after an incident by which its effects begin."""
+
+_INFO = Severity.INFO.order
 
 _CONFIDENCE_WORDS = ((0.9, "very likely"), (0.75, "likely"), (MIN_CONFIDENCE, "probably"))
 
@@ -37,7 +43,8 @@ class Symptom:
     """The incidents of one detector, as a cause sees them; steps are those of the first.
 
     `onset_range` are the earliest and the latest step at which the first can have begun; None is
-    anywhere from its onset to its opening. `incident` is the name of the first.
+    anywhere from its onset to its opening. `incident` is the name of the first. `is_over` is
+    whether all of them have cleared.
     """
 
     detector: str
@@ -51,6 +58,7 @@ class Symptom:
     occurrences: int = 1
     onset_range: tuple[int, int] | None = None
     incident: str = ""
+    is_over: bool = False
 
     @property
     def earliest_onset(self) -> int:
@@ -75,6 +83,17 @@ class Symptom:
 
 
 @dataclass(frozen=True, slots=True)
+class SignalRange:
+    """All finite values of a signal in the present training: their number and extremes."""
+
+    first_step: int
+    count: int
+    zeros: int
+    lowest: float
+    highest: float
+
+
+@dataclass(frozen=True, slots=True)
 class CaseContext:
     """What a cause can use to explain a case.
 
@@ -82,7 +101,7 @@ class CaseContext:
     are the settings of the run by name. `values` are the newest value of each signal, `history` the
     newest finite values of some signals with their steps, `steps_per_point` the usual number of
     steps from one logged value to the next, and `checkpoint_steps` the steps of the checkpoints
-    that are known, in the order of their creation.
+    that are known, in the order of their creation. `ranges` are of the same signals as `history`.
     """
 
     symptoms: Mapping[str, Symptom] = field(default_factory=dict)
@@ -92,6 +111,7 @@ class CaseContext:
     history: Mapping[str, Sequence[tuple[int, float]]] = field(default_factory=dict)
     steps_per_point: float = 1.0
     checkpoint_steps: Sequence[int] = ()
+    ranges: Mapping[str, SignalRange] = field(default_factory=dict)
 
     def earliest(self, *detectors: str) -> Symptom | None:
         """The symptom with the earliest onset among those of these detectors."""
@@ -174,12 +194,38 @@ class Diagnosis:
         return f"{words}, {100 * self.confidence:.0f} %"
 
 
+@dataclass(frozen=True, slots=True)
+class PossibleCause:
+    """A cause that fits, with too little evidence; `sign` is the clause that would confirm it."""
+
+    cause: str
+    title: str
+    confidence: float
+    sign: str = ""
+
+
+def describe_possible_causes(causes: Sequence[PossibleCause]) -> list[str]:
+    """Which causes fit, and what would tell them apart; empty without causes.
+
+    >>> storm = PossibleCause("storm", "storm", 0.45, "the windows shake")
+    >>> describe_possible_causes([storm, PossibleCause("war", "war", 0.3, "there is smoke")])
+    ['Possible causes: storm (45 %) or war (30 %).', 'It is storm if the windows shake.', \
+'It is war if there is smoke.']
+    """
+    if not causes:
+        return []
+    names = " or ".join(f"{each.title} ({100 * each.confidence:.0f} %)" for each in causes)
+    signs = [f"It is {each.title} if {each.sign}." for each in causes if each.sign]
+    return [f"Possible cause{'s' if len(causes) > 1 else ''}: {names}.", *signs]
+
+
 class Cause(Protocol):
     """A possible common cause of incidents. Implementations hold no state.
 
     `title` is a short noun phrase. `explains` are the detectors whose incidents it can explain: two
     such incidents of one run, close in time, are one case. `severity` is the lowest severity of a
-    case with this cause; None leaves it to the incidents. See `effects_of` for an optional part.
+    case with this cause; None leaves it to the incidents. Optional parts are those that
+    `effects_of`, `sign_of`, `suggestion_for` and `contradictions_of` read.
     """
 
     title: ClassVar[str]
@@ -187,7 +233,7 @@ class Cause(Protocol):
     severity: ClassVar[Severity | None]
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
-        """The evidence for this cause; empty if it does not apply."""
+        """The evidence for this cause; empty if an observation that it needs is missing."""
         ...
 
     def remedy(self, context: CaseContext) -> str:
@@ -203,3 +249,42 @@ def effects_of(cause: Cause) -> frozenset[str]:
     """
     effects: frozenset[str] = getattr(cause, "effects", frozenset())
     return effects
+
+
+def detectors_of(cause: Cause) -> frozenset[str]:
+    """The detectors whose incidents the cause explains, directly or as effects."""
+    return cause.explains | effects_of(cause)
+
+
+def sign_of(cause: Cause) -> str:
+    """The optional class attribute `sign`: what confirms the cause, as a clause after "if"."""
+    return str(getattr(cause, "sign", ""))
+
+
+def suggestion_for(cause: Cause, context: CaseContext) -> float:
+    """The confidence in the cause from what suggests it, below `MIN_CONFIDENCE`; 0 if nothing does.
+
+    The optional class attribute `suggested_by` has a confidence for each detector whose incident
+    above severity info makes the cause possible without its evidence.
+    """
+    suggested_by: Mapping[str, float] = getattr(cause, "suggested_by", {})
+    found = (context.symptoms.get(name) for name in suggested_by)
+    return max(
+        (suggested_by[each.detector] for each in found if each and each.severity.order < _INFO),
+        default=0.0,
+    )
+
+
+def contradictions_of(cause: Cause, context: CaseContext) -> Iterator[str]:
+    """The observations that exclude the cause, however much evidence it has, as sentences.
+
+    They are the incidents above severity info of the detectors in the optional class attribute
+    `excluded_by`, and what the optional method `contradictions(context)` yields.
+    """
+    for name in sorted(getattr(cause, "excluded_by", ())):
+        symptom = context.symptoms.get(name)
+        if symptom is not None and symptom.severity is not Severity.INFO:
+            yield symptom.summary
+    find = getattr(cause, "contradictions", None)
+    if find is not None:
+        yield from find(context)

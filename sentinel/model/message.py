@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from sentinel.model.clean_text import clean
+from sentinel.model.diagnosis import describe_possible_causes
 from sentinel.model.evidence_text import evidence_text, label_of, split_unit
 from sentinel.model.finding import Severity
 from sentinel.model.incident import Incident, Resolution
@@ -191,6 +192,8 @@ def _subject(notification: Notification, *, is_dated: bool) -> str:
         return (
             f"The cause is now {clean(diagnosis.title)}, not {clean(notification.replaced_cause)}"
         )
+    if notification.reason is NotificationReason.CORRECTED:
+        return f"The cause is not {clean(notification.replaced_cause)}: {_title(notification)}"
     if diagnosis is None:
         found = _clauses(notification.incident.finding.summary)[0].rstrip(".")
         step = notification.incident.finding_step
@@ -289,6 +292,7 @@ def _facts(notification: Notification) -> list[str]:
     if notification.reason is NotificationReason.RESOLVED:
         first = incident.opened_summary
         return [*([f"At step {incident.opened_step}: {first}"] if first else []), *recurred]
+    recurred += describe_possible_causes(notification.possible_causes)
     summary = incident.finding.summary
     evidence = incident.finding.evidence
     values = (evidence_text(*pair) for pair in evidence.items() if not _is_in(summary, *pair))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from math import inf
 
-from sentinel.model.diagnosis import Diagnosis
+from sentinel.model.diagnosis import Diagnosis, PossibleCause
 from sentinel.model.incident import Incident, Onset
 
 
@@ -71,7 +71,8 @@ class Notification:
     if one is known. `notes` are sentences about the notification itself: who acknowledged the
     incident, why it is delayed. `number` counts the updates of the case. `context` is filled in
     when the notification is queued, and so are `is_acknowledged` and `replaced_cause`, the title of
-    the cause that its receiver got before, if that is another one.
+    the cause that its receiver got before, if that is another one. `possible_causes` are those that
+    fit if no `diagnosis` is confident enough.
     """
 
     reason: NotificationReason
@@ -85,6 +86,7 @@ class Notification:
     context: RunContext = RunContext()
     is_acknowledged: bool = False
     replaced_cause: str = ""
+    possible_causes: tuple[PossibleCause, ...] = ()
 
     @property
     def name(self) -> str:

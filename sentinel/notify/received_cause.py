@@ -38,21 +38,21 @@ def with_received_cause(
 ) -> Notification:
     """The notification for the receiver of a sink, which may have got another cause of the case.
 
-    An update with another cause becomes a correction, up to `MAX_CORRECTIONS` of a case. The end of
-    a case gets the cause that was received, and a note on one that was not. `unsent_alert` is the
-    key of the notification that is sent before it.
+    An update with another cause, or none any more, becomes a correction, up to `MAX_CORRECTIONS` of
+    a case. The end of a case gets the cause that was received, and a note on one that was not.
+    `unsent_alert` is the key of the notification that is sent before it.
     """
     incident, cause = notification.incident.name, notification.diagnosis
     row = connection.execute(_RECEIVED_SQL, (incident, sink, unsent_alert)).fetchone()
-    if row is None or cause is None:
+    if row is None:
         return notification
     try:
         before = notification_codec.decode(row[0]).diagnosis
     except notification_codec.UnreadableNotificationError:
         return notification
     if notification.reason is NotificationReason.RESOLVED:
-        return _with_late_cause(notification, before, cause)
-    if before is None or before.cause == cause.cause:
+        return notification if cause is None else _with_late_cause(notification, before, cause)
+    if before is None or (cause is not None and before.cause == cause.cause):
         return notification
     notification = replace(notification, replaced_cause=before.title)
     if notification.reason is NotificationReason.UPDATED:

@@ -23,11 +23,12 @@ from sentinel.model.diagnosis import (
     CaseContext,
     Cause,
     Diagnosis,
+    PossibleCause,
     Symptom,
     effects_of,
 )
 from sentinel.model.finding import Severity
-from sentinel.model.incident import Incident, IncidentState, Onset
+from sentinel.model.incident import Incident, IncidentState, Onset, Resolution
 from sentinel.model.notification import (
     Notification,
     NotificationReason,
@@ -36,7 +37,7 @@ from sentinel.model.notification import (
     redate_diagnosis,
 )
 from sentinel.model.record import WHOLE_RUN, YEAR_2001, Event, Record
-from sentinel.pipeline.diagnose import diagnose
+from sentinel.pipeline.diagnose import Assessment, assess
 from sentinel.pipeline.recent_points import RecentPoints
 from sentinel.signals.catalogue import SIGNALS
 from sentinel.signals.usual_learning_rate import OPTIONAL_METADATA
@@ -72,9 +73,9 @@ ONSET_MARGIN_POINTS = 8
 """Logged values by which an incident can have begun before the onset that its detector reported.
 On labelled runs, detectors report most onsets 0 to 8 values late."""
 
-REASSESS_AFTER_STEPS = (5, 10, 20, 40)
-"""Logged steps after the newest incident of a case at which a case without cause is diagnosed
-again: some evidence needs a few values after the onset."""
+REASSESS_AFTER_STEPS = (5, 10, 20, 40, 80, 160)
+"""Logged steps after the newest incident of a case at which it is diagnosed again: some
+observations need values after the onset."""
 
 _OPTIONAL_NAMES = frozenset(OPTIONAL_METADATA)
 _METADATA_EVENTS = (Event.START, Event.METADATA)
@@ -102,6 +103,7 @@ class Case:
 
     `last_join` is the position of the run when the last incident joined. `is_opened` is whether it
     was notified, with `notified_severity` and `notified_rank`; `update_count` counts its updates.
+    `refutation` is why a cause that it had was withdrawn.
     """
 
     incidents: dict[str, Incident]
@@ -109,6 +111,8 @@ class Case:
     notified_severity: Severity
     resolved_names: set[str] = field(default_factory=set)
     diagnosis: Diagnosis | None = None
+    possible_causes: tuple[PossibleCause, ...] = ()
+    refutation: str = ""
     is_opened: bool = False
     notified_rank: int | None = None
     update_count: int = 0
@@ -123,17 +127,21 @@ class Case:
         """Whether all of its incidents ended."""
         return self.resolved_names.issuperset(self.incidents)
 
-    def set_diagnosis(self, diagnosis: Diagnosis | None, *, withdraw: bool) -> None:
+    def set_diagnosis(self, assessment: Assessment, *, withdraw: bool) -> None:
         """Replace the diagnosis; without a new one, the present one stays unless `withdraw`.
 
-        Dates that were notified stay if the new ones have no checkpoint, or, for the same cause, a
-        later one, which may be damaged.
+        One that is contradicted never stays. Dates that were notified stay if the new ones have no
+        checkpoint, or, for the same cause, a later one, which may be damaged.
         """
+        diagnosis = assessment.diagnosis
         if diagnosis is None:
             # Evidence expires with time, which does not refute a cause; a further incident can, and
             # a rank that turns out to be the culprit.
-            self.diagnosis = None if withdraw else self.diagnosis
+            self.refute(assessment)
+            if withdraw or self.diagnosis is None:
+                self.diagnosis, self.possible_causes = None, assessment.possible_causes
             return
+        self.possible_causes, self.refutation = (), ""
         onset_step, last_good_step = case_dates(self.lead, self.diagnosis)
         is_same_cause = self.diagnosis is not None and self.diagnosis.cause == diagnosis.cause
         if (
@@ -154,6 +162,13 @@ class Case:
                 onset_incident=onset_incident,
             )
         self.diagnosis = diagnosis
+
+    def refute(self, assessment: Assessment) -> None:
+        """Withdraw the diagnosis if an observation contradicts its cause."""
+        if self.diagnosis is not None and self.diagnosis.cause in assessment.contradicted:
+            observation = assessment.contradicted[self.diagnosis.cause]
+            self.refutation = f"The cause is not {self.diagnosis.title}. {observation}"
+            self.diagnosis = None
 
     def set_onset(self, name: str, onset: Onset) -> None:
         """Replace the dates of an incident of the case, in the diagnosis too."""
@@ -195,6 +210,8 @@ class Case:
             diagnosis=diagnosis,
             others=tuple(others),
             number=self.update_count,
+            notes=(self.refutation,) if self.refutation else (),
+            possible_causes=self.possible_causes,
         )
 
     def add(self, incident: Incident, position: RunPosition) -> None:
@@ -357,6 +374,7 @@ class RunCases:
             history,
             self.steps_per_point,
             tuple(self.checkpoint_steps),
+            dict(self.history.ranges()),
         )
 
     def symptom_from(self, incident: Incident) -> Symptom:
@@ -440,7 +458,7 @@ class CaseBook:
             # After its changes: what ended with it is no evidence for what follows.
             run.start_anew()
         if not changes:
-            return self._reassess_unexplained(run, record)
+            return self._reassess_later(run, record)
         ended = {
             change.incident.name
             for change in changes
@@ -470,15 +488,18 @@ class CaseBook:
             if reason is not None
         )
 
-    def _reassess_unexplained(self, run: RunCases, record: Record) -> tuple[Notification, ...]:
-        """Diagnose cases without cause again, some steps after their last incident."""
+    def _reassess_later(self, run: RunCases, record: Record) -> tuple[Notification, ...]:
+        """Diagnose cases again, some steps after their last incident.
+
+        A case with a cause is if that is contradicted now, or has more evidence.
+        """
         if record.event is not Event.STEP or not run.open_cases:
             return ()
         due = [
             case
             for case in run.open_cases
-            if case.diagnosis is None
-            and run.step_count - case.last_join.step_count in REASSESS_AFTER_STEPS
+            if run.step_count - case.last_join.step_count in REASSESS_AFTER_STEPS
+            and (case.diagnosis is None or self._has_changed(run, case, case.diagnosis))
         ]
         reasons = [(case, self._reassess(run, case, has_new_incident=False)) for case in due]
         return tuple(
@@ -486,6 +507,17 @@ class CaseBook:
             for case, reason in reasons
             if reason is not None
         )
+
+    def _has_changed(self, run: RunCases, case: Case, diagnosis: Diagnosis) -> bool:
+        """Whether the cause of the case has more evidence now, or is contradicted."""
+        now = self._assess_again(run, case, diagnosis)
+        has_more = now.diagnosis is not None and now.diagnosis.confidence > diagnosis.confidence
+        return has_more or bool(now.contradicted)
+
+    def _assess_again(self, run: RunCases, case: Case, diagnosis: Diagnosis) -> Assessment:
+        """The assessment of the cause that the case has, alone."""
+        names = self.causes.keys() & {diagnosis.cause}
+        return assess(run.context_for(case), {name: self.causes[name] for name in names}, case.lead)
 
     def set_onset(
         self, record: Record, name: str, onset: Onset | None, undated: Collection[str]
@@ -578,25 +610,23 @@ class CaseBook:
     ) -> NotificationReason | None:
         """Update the diagnosis of a case; returns the reason for a notification, if any."""
         if case.is_over:
+            if case.diagnosis is not None:
+                case.refute(self._assess_again(run, case, case.diagnosis))
             return NotificationReason.RESOLVED
-        before = case.diagnosis, case.notified_rank
+        before = case.diagnosis, case.notified_rank, [each.cause for each in case.possible_causes]
         detectors = {incident.key.detector for incident in case.incidents.values()}
         # Stored incidents are evidence only for causes that explain an incident of the case.
-        candidates = {
-            name: each
-            for name, each in self.causes.items()
-            if detectors & (each.explains | effects_of(each))
-        }
-        diagnosis = diagnose(run.context_for(case), candidates, case.lead)
+        assessment = assess(run.context_for(case), self.causes, case.lead, detectors)
         has_new_culprit = case.notified_rank is None is not case.lead.finding.rank
-        case.set_diagnosis(diagnosis, withdraw=has_new_incident or has_new_culprit)
+        case.set_diagnosis(assessment, withdraw=has_new_incident or has_new_culprit)
         is_escalated, case.notified_rank = case.escalate(), case.lead.finding.rank
         if not case.is_opened:
             case.is_opened = True
             return NotificationReason.OPENED
         if is_escalated:
             return NotificationReason.ESCALATED
-        if has_new_incident or (case.diagnosis, case.notified_rank) != before:
+        possible = [each.cause for each in case.possible_causes]
+        if has_new_incident or (case.diagnosis, case.notified_rank, possible) != before:
             case.update_count += 1
             return NotificationReason.UPDATED
         return None
@@ -618,7 +648,11 @@ def _is_effect(cause: Cause, run: RunCases, incident: Incident, other: Incident)
 def _merge_symptoms(symptom: Symptom, other: Symptom) -> Symptom:
     """The symptom of two incidents of one detector: the earlier one, with all occurrences."""
     first = other if other.onset_step < symptom.onset_step else symptom
-    return replace(first, occurrences=symptom.occurrences + other.occurrences)
+    return replace(
+        first,
+        occurrences=symptom.occurrences + other.occurrences,
+        is_over=symptom.is_over and other.is_over,
+    )
 
 
 def _symptom_from(incident: Incident, margin: int) -> Symptom:
@@ -637,4 +671,5 @@ def _symptom_from(incident: Incident, margin: int) -> Symptom:
         incident.flaps + 1,
         incident.onset_range or (onset - margin, max(onset, incident.opened_step)),
         incident.name,
+        incident.state is IncidentState.RESOLVED and incident.resolution is Resolution.CLEARED,
     )

@@ -3,12 +3,26 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import islice
 from math import inf, prod
 
 from sentinel.model.checkpoint_clause import fit_last_checkpoint
-from sentinel.model.diagnosis import MIN_CONFIDENCE, CaseContext, Cause, Diagnosis, Evidence
+from sentinel.model.diagnosis import (
+    MAX_POSSIBLE_CAUSES,
+    MIN_CONFIDENCE,
+    MIN_POSSIBLE_CONFIDENCE,
+    CaseContext,
+    Cause,
+    Diagnosis,
+    Evidence,
+    PossibleCause,
+    contradictions_of,
+    detectors_of,
+    sign_of,
+    suggestion_for,
+)
 from sentinel.model.finding import Severity
 from sentinel.model.incident import Incident
 from sentinel.pipeline.incidents import last_checkpoint_before
@@ -28,26 +42,55 @@ MAX_TEXT_CHARS = 1000
 """Characters after which a text of a cause is cut; a plug-in may return any length."""
 
 
-def diagnose(
-    context: CaseContext, causes: Mapping[str, Cause], lead: Incident | None = None
-) -> Diagnosis | None:
-    """The diagnosis of the highest confidence; None if no cause is confident enough.
+@dataclass(frozen=True, slots=True)
+class Assessment:
+    """What is known of the cause of a case.
 
-    A cause that raises is logged and skipped, and so is one that cannot be behind the `lead` of the
+    `possible_causes` are empty if there is a `diagnosis`. `contradicted` are the observations that
+    exclude causes, one by the name of each.
+    """
+
+    diagnosis: Diagnosis | None = None
+    possible_causes: tuple[PossibleCause, ...] = ()
+    contradicted: Mapping[str, str] = field(default_factory=dict)
+
+
+def assess(
+    context: CaseContext,
+    causes: Mapping[str, Cause],
+    lead: Incident | None = None,
+    detectors: Collection[str] | None = None,
+) -> Assessment:
+    """The diagnosis of the highest confidence, or the possible causes if it is too low.
+
+    A cause that explains none of the `detectors` of the case, if they are given, is possible only.
+    One that raises is logged and skipped, and so is one that cannot be behind the `lead` of the
     case: it does not explain its detector, and begins after the lead was found.
     """
-    best: Diagnosis | None = None
+    contradicted, found, possible = dict[str, str](), list[Diagnosis](), list[PossibleCause]()
     for name, cause in causes.items():
         try:
+            if contradiction := next(contradictions_of(cause, context), ""):
+                contradicted[name] = str(contradiction)[:MAX_TEXT_CHARS]
+                continue
             diagnosis = _evaluate_cause(name, cause, context)
+            confidence = suggestion_for(cause, context)
         except Exception:
             log.exception("Cause %s failed", name)
             continue
-        if diagnosis is None or (lead is not None and _is_after(lead, cause, diagnosis)):
-            continue
-        if best is None or diagnosis.confidence > best.confidence:
-            best = diagnosis
-    return best
+        is_candidate = detectors is None or not detectors_of(cause).isdisjoint(detectors)
+        is_after = diagnosis is not None and lead is not None and _is_after(lead, cause, diagnosis)
+        if diagnosis is not None and is_candidate and not is_after:
+            found.append(diagnosis)
+            confidence = max(confidence, diagnosis.confidence)
+        if confidence >= MIN_POSSIBLE_CONFIDENCE:
+            title = str(cause.title)[:MAX_TEXT_CHARS]
+            possible.append(PossibleCause(name, title, confidence, sign_of(cause)))
+    best = max(found, key=lambda each: each.confidence, default=None)
+    if best is not None and best.confidence >= MIN_CONFIDENCE:
+        return Assessment(best, (), contradicted)
+    possible.sort(key=lambda each: -each.confidence)
+    return Assessment(None, (*possible[:MAX_POSSIBLE_CAUSES],), contradicted)
 
 
 def _is_after(lead: Incident, cause: Cause, diagnosis: Diagnosis) -> bool:
@@ -59,9 +102,9 @@ def _is_after(lead: Incident, cause: Cause, diagnosis: Diagnosis) -> bool:
 def _evaluate_cause(name: str, cause: Cause, context: CaseContext) -> Diagnosis | None:
     pieces = map(_validate_evidence, islice(cause.evidence(context), MAX_EVIDENCE_PER_CAUSE))
     evidence = sorted(pieces, key=lambda piece: inf if piece.step is None else piece.step)
-    confidence = min(MAX_CONFIDENCE, 1.0 - prod(1.0 - piece.weight for piece in evidence))
-    if confidence < MIN_CONFIDENCE:
+    if not evidence:
         return None
+    confidence = min(MAX_CONFIDENCE, 1.0 - prod(1.0 - piece.weight for piece in evidence))
     onset_step, last_good_step, onset_incident = _dates(cause, evidence, context)
     title, remedy = str(cause.title)[:MAX_TEXT_CHARS], str(cause.remedy(context))[:MAX_TEXT_CHARS]
     remedy = fit_last_checkpoint(remedy, has_checkpoint=bool(context.checkpoint_steps))

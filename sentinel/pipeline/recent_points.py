@@ -8,13 +8,15 @@ from dataclasses import dataclass, field
 from math import isfinite
 from operator import itemgetter
 
+from sentinel.model.diagnosis import SignalRange
+
 MAX_UNREAD_ROWS = 64
 """Rows that are kept before they are split. Splitting many at once takes far less time."""
 
 
 @dataclass(slots=True)
 class RecentPoints:
-    """Steps and values of the newest `size` points of each signal.
+    """Steps and values of the newest `size` points of each signal, and the range of all points.
 
     >>> points = RecentPoints(2)
     >>> for step in range(3):
@@ -27,6 +29,7 @@ class RecentPoints:
     is_finite: bool = False
     """Whether values that are not finite are left out."""
     _by_signal: dict[str, deque[tuple[int, float]]] = field(default_factory=dict)
+    _ranges: dict[str, SignalRange] = field(default_factory=dict)
     _names: tuple[str, ...] = ()
     _steps: list[int] = field(default_factory=list)
     _rows: list[Mapping[str, float]] = field(default_factory=list)
@@ -51,14 +54,37 @@ class RecentPoints:
                 if self.is_finite and not all(map(isfinite, values)):
                     pairs = zip(steps, values, strict=True)
                     points.extend(each for each in pairs if isfinite(each[1]))
+                    values = [value for value in values if isfinite(value)]
                 else:
                     points.extend(zip(steps, values, strict=True))
+                if self.is_finite and values:
+                    self._ranges[name] = _extend(self._ranges.get(name), steps[0], values)
             steps.clear()
             rows.clear()
         return by_signal
 
+    def ranges(self) -> Mapping[str, SignalRange]:
+        """The range of all points by signal, if they are finite."""
+        self.read()
+        return self._ranges
+
     def clear(self) -> None:
         """Forget all points."""
         self._by_signal.clear()
+        self._ranges.clear()
         self._steps.clear()
         self._rows.clear()
+
+
+def _extend(known: SignalRange | None, step: int, values: list[float]) -> SignalRange:
+    """The range of the known values and of further ones, the first of them at `step`."""
+    count, zeros, lowest, highest = len(values), values.count(0.0), min(values), max(values)
+    if known is None:
+        return SignalRange(step, count, zeros, lowest, highest)
+    return SignalRange(
+        known.first_step,
+        known.count + count,
+        known.zeros + zeros,
+        min(known.lowest, lowest),
+        max(known.highest, highest),
+    )

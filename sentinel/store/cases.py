@@ -135,6 +135,7 @@ def case_to_dict(notification: Notification) -> JsonObject:
         "diagnosis": None
         if notification.diagnosis is None
         else diagnosis_to_dict(notification.diagnosis),
+        "possible_causes": [asdict(each) for each in notification.possible_causes],
     }
 
 

@@ -37,6 +37,7 @@ SMALLEST = {
     "agent_steps": "--ranks 1 --steps 20 --aligned 8 --aligned-steps 4",
     "baseline_memory": "--families 1 --siblings 1",
     "catching_up": "--ranks 1 --steps 200",
+    "causes": "--made",
     "combining": "--ranks 8 --steps 1",
     "detection": "--runs 1 --only ours --kinds sft",
     "engine": "--steps 640",

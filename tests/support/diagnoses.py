@@ -9,11 +9,12 @@ import numpy as np
 
 from sentinel.config.plugins import load_classes
 from sentinel.config.settings import build_causes
-from sentinel.model.diagnosis import CaseContext, Symptom
+from sentinel.model.diagnosis import CaseContext, Cause, Diagnosis, Symptom
 from sentinel.model.finding import Severity
 from sentinel.model.notification import Notification, NotificationReason
 from sentinel.model.record import WHOLE_RUN, Event, Record
 from sentinel.pipeline.cases import CaseBook
+from sentinel.pipeline.diagnose import assess
 from sentinel.pipeline.engine import Engine
 
 RUN = "run"
@@ -30,6 +31,11 @@ def make_context(
         for name, onset in onsets.items()
     }
     return CaseContext(symptoms, metadata or {}, values or {})
+
+
+def diagnose(context: CaseContext, causes: Mapping[str, Cause]) -> Diagnosis | None:
+    """The diagnosis of a case with that context."""
+    return assess(context, causes).diagnosis
 
 
 def decaying_loss(seed: int, count: int) -> np.ndarray:

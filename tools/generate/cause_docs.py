@@ -8,7 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from sentinel.config.plugins import load_classes, load_modules
-from sentinel.model.diagnosis import MIN_CONFIDENCE, CaseContext
+from sentinel.model.diagnosis import (
+    MAX_POSSIBLE_CAUSES,
+    MIN_CONFIDENCE,
+    CaseContext,
+    sign_of,
+)
+from sentinel.pipeline.cases import REASSESS_AFTER_STEPS
 from sentinel.pipeline.diagnose import MAX_CONFIDENCE
 from tools.generate.detector_docs import parse_paragraphs
 
@@ -28,11 +34,24 @@ compares onsets as intervals of steps. A piece of evidence has a weight w: the c
 cause if nothing else were known. Evidence counts as independent, so several pieces combine to 1 -
 (1 - w1)(1 - w2)... (a noisy-or: Pearl, "Probabilistic Reasoning in Intelligent Systems", 1988).
 No confidence exceeds {MAX_CONFIDENCE:g}. The cause with the highest confidence is named if that
-is at least {MIN_CONFIDENCE:g}. Otherwise the notification contains the incidents, each with the
-remedy of its detector.
+is at least {MIN_CONFIDENCE:g}.
 
-A confidence ranks the causes and shows how much evidence supports one. It is not a measured
-frequency.
+**What excludes a cause.** Before a cause is named, sentinel looks for observations that contradict
+it, in the whole case and in all values of the training: a gradient norm that is 0 in some of the
+records is not that of frozen parameters, and a reward that has not risen is not hacked. A cause
+with such an observation has no confidence. It is looked for again up to
+{REASSESS_AFTER_STEPS[-1]} logged steps after the last incident, and when the case ends: a cause
+that is contradicted then is withdrawn.
+
+**Without a cause.** Below that confidence, the notification has the incidents, the remedy of the
+detector, and up to {MAX_POSSIBLE_CAUSES} possible causes, each with its confidence and the
+observation that would confirm it, or the key to log. Some incidents suggest a cause without other
+evidence, with less than the confidence of a named one. In JSON these are `possible_causes`, with
+`cause`, `title`, `confidence` and `sign`.
+
+**What a confidence means.** It ranks the causes and shows how much evidence supports one. On 342
+[labelled logs](detection.md#causes-on-labelled-logs), named causes were right more often than
+their confidence states.
 
 **Where it is shown.** In notifications to Slack and webhooks, on the agent's web page, in
 `sentinel status` and `sentinel replay`, in `/api/run` and `/api/incidents`, in the alert
@@ -40,7 +59,9 @@ frequency.
 the case is open.
 
 **Your own causes.** A cause is one file in `sentinel/causes`, or an entry point of a plug-in in the
-group `sentinel.causes`.
+group `sentinel.causes`. Optional parts are `sign` (what confirms it), `excluded_by` (detectors) and
+`contradictions(context)` (sentences) for what excludes it, and `suggested_by`, the confidence that
+an incident of a detector gives to it as a possible cause.
 """
 
 
@@ -127,6 +148,7 @@ def cause_page(doc: CauseDoc) -> Iterator[str]:
     )
     for name, text in doc.paragraphs.items():
         yield from (f"## {name}", "", text, "")
+    yield from ("## What confirms it", "", f"It is this cause if {sign_of(doc.cause)}.", "")
     yield from ("## Incidents that it explains", "")
     yield from (f"- [`{name}`]({name}.md)" for name in sorted(doc.cause.explains))
     yield ""
@@ -145,6 +167,7 @@ def _section(doc: CauseDoc) -> Iterator[str]:
         yield from (doc.description, "")
     for name, text in doc.paragraphs.items():
         yield from (f"**{name}.** {text}", "")
+    yield from (f"**Confirmed.** It is this cause if {sign_of(doc.cause)}.", "")
     links = (f"[{name}](runbooks/{name}.md)" for name in sorted(doc.cause.explains))
     yield from (f"**Explains.** {', '.join(links)}", "")
 

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from support.diagnoses import diagnose_run
+from support.diagnoses import diagnose, diagnose_run, make_context
 from support.grpo_runs import COUNT, ONSET, TRL, doubling, grpo_run, records, since
+
+from sentinel.config.settings import build_causes
 
 LIMIT = 512.0
 SHORT = TRL | {"max_completion_length": LIMIT, "beta": 0.001}
@@ -57,3 +59,10 @@ def test_answers_below_the_limit_have_no_cause():
     run["completion_length"] *= doubling(10, 8)
 
     assert diagnose_run(records(run), SHORT | {"max_completion_length": 8192.0}).causes == [""]
+
+
+def test_cut_off_completions_that_all_lost_their_reward_are_a_collapse():
+    context = make_context(
+        None, {}, length_explosion=20, truncation=22, reward_collapse=24, reward_zero_variance=26
+    )
+    assert diagnose(context, build_causes()).cause == "policy_collapse"

@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from support.diagnoses import diagnose_run, make_context
+from support.diagnoses import diagnose, diagnose_run, make_context
 from support.tiny_trainings import GOOD_LEARNING_RATE, Training
 
 from sentinel.causes.bad_batch import BadBatch
 from sentinel.model.notification import NotificationReason
-from sentinel.pipeline.diagnose import diagnose
 
 METADATA = {"framework": "lightning", "learning_rate": GOOD_LEARNING_RATE}
 CAUSE = {"it": BadBatch()}
@@ -52,10 +51,23 @@ def test_jumps_at_different_steps_or_repeated_jumps_have_another_cause():
         make_context(loss_spike=90, grad_explosion=99),
     )
     again = replace(together.symptoms["loss_spike"], occurrences=2)
+    back = [(step, 50.0 if 90 <= step < 97 else 1.0) for step in range(80, 105)]
+    together, apart = (replace(each, history={"grad_norm": back}) for each in (together, apart))
 
     assert diagnose(together, CAUSE) is not None
+    assert diagnose(replace(together, history={"grad_norm": back[:17]}), CAUSE) is None
     assert diagnose(apart, CAUSE) is None
     assert (
         diagnose(replace(together, symptoms={**together.symptoms, "loss_spike": again}), CAUSE)
         is None
     )
+
+
+def test_a_norm_that_jumped_once_is_diagnosed_when_it_is_back_and_the_policy_is_unchanged():
+    back = [(step, 50.0 if step == 90 else 1.0) for step in range(80, 105)]
+    context = replace(make_context(grad_explosion=90), history={"grad_norm": back})
+    fall = make_context(reward_collapse=92).symptoms
+
+    assert diagnose(context, CAUSE) is not None
+    assert diagnose(replace(context, history={"grad_norm": back[:12]}), CAUSE) is None
+    assert diagnose(replace(context, symptoms={**context.symptoms, **fall}), CAUSE) is None

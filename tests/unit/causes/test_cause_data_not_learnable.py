@@ -6,12 +6,11 @@ from dataclasses import replace
 from random import Random
 
 import pytest
-from support.diagnoses import diagnose_run, make_context
+from support.diagnoses import diagnose, diagnose_run, make_context
 from support.tiny_trainings import GOOD_LEARNING_RATE, Training
 
 from sentinel.causes.data_not_learnable import DataNotLearnable
 from sentinel.model.finding import Severity
-from sentinel.pipeline.diagnose import diagnose
 from sentinel.testing import steps
 
 METADATA = {"framework": "trl", "algorithm": "sft", "learning_rate": GOOD_LEARNING_RATE}

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from support.diagnoses import diagnose_run, make_context
+from support.diagnoses import diagnose, diagnose_run, make_context
 
 from sentinel.causes.disk_runs_out import DiskRunsOut
 from sentinel.causes.step_counted_twice import StepCountedTwice
 from sentinel.model.record import Event
-from sentinel.pipeline.diagnose import diagnose
 from sentinel.testing import event
 
 GIB = 2.0**30

@@ -6,10 +6,15 @@ where the entropy stays high.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
-from support.diagnoses import diagnose_run
+from support.diagnoses import diagnose, diagnose_run, make_context
 from support.grpo_runs import ONSET, TRL, grpo_run, records, since
+
+from sentinel.causes.exploration_lost import ExplorationLost
+from sentinel.config.settings import build_causes
 
 
 def losing_entropy(seed, equal_after=30):
@@ -48,3 +53,23 @@ def test_with_a_falling_reward_it_is_a_policy_collapse(seed):
     run["reward"] -= 0.6 * np.clip(since(ONSET + 50) / 8, 0, 1)
 
     assert diagnose_run(records(run), TRL).causes == ["policy_collapse"]
+
+
+def test_an_entropy_that_is_back_contradicts_it():
+    context = make_context(None, {"reward": 0.5}, entropy_collapse=20)
+    low = [(step, 1.0 if step < 20 else 0.05) for step in range(40)]
+    back = [(step, 0.05 if 20 <= step < 30 else 1.0) for step in range(40)]
+    cause = {"it": ExplorationLost()}
+
+    assert diagnose(replace(context, history={"entropy": low}), cause)
+    assert not diagnose(replace(context, history={"entropy": back}), cause)
+    over = replace(context.symptoms["entropy_collapse"], is_over=True)
+    assert not diagnose(replace(context, symptoms={"entropy_collapse": over}), cause)
+
+
+def test_completions_that_grow_with_it_are_degenerate_text():
+    context = make_context(
+        None, {"reward": 0.5}, entropy_collapse=20, length_explosion=22, truncation=24
+    )
+
+    assert diagnose(context, build_causes()).cause == "degenerate_text"

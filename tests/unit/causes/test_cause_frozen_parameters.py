@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
-from support.diagnoses import diagnose_run, make_context
+from support.diagnoses import diagnose, diagnose_run, make_context
 from support.layer_trainings import make
 from support.tiny_trainings import GOOD_LEARNING_RATE, Training
 
 from sentinel.causes.frozen_parameters import FrozenParameters
-from sentinel.model.diagnosis import CaseContext, Symptom
+from sentinel.model.diagnosis import CaseContext, SignalRange, Symptom
 from sentinel.model.finding import Severity
-from sentinel.pipeline.diagnose import diagnose
 from sentinel.testing import steps
 
 METADATA = {"framework": "trl", "algorithm": "sft", "learning_rate": GOOD_LEARNING_RATE}
@@ -113,3 +114,23 @@ def test_a_rate_of_0_has_the_schedule_in_its_remedy():
     assert "The learning rate has been 0" in case.diagnosis.evidence[0].text
     assert "(`lr_scheduler_type`), the warm-up (`warmup_steps`) that does" in case.diagnosis.remedy
     assert "is not 0" not in case.diagnosis.remedy
+
+
+def test_a_gradient_norm_that_is_0_in_some_of_the_records_is_contradicted():
+    symptom = Symptom(
+        "grad_vanishing", Severity.WARNING, 1, 32, "It is 0.", {"grad_norm_before": 0.0}
+    )
+    context = CaseContext({"grad_vanishing": symptom})
+    some, all_zero = SignalRange(1, 64, 32, 0.0, 0.4), SignalRange(1, 64, 64, 0.0, 0.0)
+
+    assert diagnose(replace(context, ranges={"grad_norm": all_zero}), {"it": FrozenParameters()})
+    assert not diagnose(replace(context, ranges={"grad_norm": some}), {"it": FrozenParameters()})
+
+
+def test_a_rate_that_the_log_rounds_to_0_is_contradicted_by_a_policy_that_changes():
+    count = 200
+    run = {"learning_rate": [0.0] * count, "reward": [0.9 + 0.01 * (n % 7) for n in range(count)]}
+
+    assert "frozen_parameters" in diagnose_run(steps(**run)).causes
+    changing = steps(**run, clip_fraction=[0.002 * (n % 3) for n in range(count)])
+    assert "frozen_parameters" not in diagnose_run(changing).causes

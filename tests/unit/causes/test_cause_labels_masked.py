@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import nan
 
 import pytest
 import torch
-from support.diagnoses import decaying_loss, diagnose_run
+from support.diagnoses import decaying_loss, diagnose, diagnose_run, make_context
 from support.tiny_trainings import Training
 
+from sentinel.causes.labels_masked import LabelsMasked
+from sentinel.model.diagnosis import SignalRange
 from sentinel.testing import steps
 
 SFT = {"framework": "trl", "algorithm": "sft", "logging_steps": 1.0}
@@ -51,3 +54,12 @@ def test_a_loss_that_becomes_nan_later_has_another_cause():
     loss = decaying_loss(0, 60).tolist() + [nan] * 20
 
     assert "labels_masked" not in diagnose_run(steps(loss=loss), SFT).causes
+
+
+def test_a_loss_that_was_above_0_in_most_records_and_a_reward_contradict_masked_labels():
+    zero = make_context({"algorithm": "sft"}, {"grad_norm": 0.0}, loss_zero=10)
+    few, most = SignalRange(1, 100, 20, 0.0, 2.0), SignalRange(1, 100, 90, 0.0, 2.0)
+
+    assert diagnose(replace(zero, ranges={"loss": most}), {"it": LabelsMasked()})
+    assert not diagnose(replace(zero, ranges={"loss": few}), {"it": LabelsMasked()})
+    assert not diagnose(replace(zero, values={"reward": 0.1}), {"it": LabelsMasked()})

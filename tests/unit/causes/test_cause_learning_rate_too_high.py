@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 import torch
 from scipy.sparse.linalg import LinearOperator, eigsh
-from support.diagnoses import diagnose_run, make_context
+from support.diagnoses import diagnose, diagnose_run, make_context
 from support.layer_trainings import make, make_examples, perceptron
 from support.tiny_trainings import GOOD_LEARNING_RATE, Training
 
 from sentinel.causes.learning_rate_too_high import LearningRateTooHigh
 from sentinel.config.settings import build_causes
+from sentinel.model.diagnosis import SignalRange
 from sentinel.model.record import Event
-from sentinel.pipeline.diagnose import diagnose
 from sentinel.testing import event, steps
 
 FAST = 100 * GOOD_LEARNING_RATE
@@ -94,7 +94,9 @@ def test_repeated_jumps_are_diagnosed_and_a_single_one_is_not():
     ],
 )
 def test_the_highest_usual_rate_depends_on_the_training(metadata, expected):
-    assert is_diagnosed(make_context(metadata, loss_divergence=500)) is expected
+    evidence = LearningRateTooHigh().evidence(make_context(metadata, loss_divergence=500))
+
+    assert any("high for" in each.text for each in evidence) is expected
 
 
 @pytest.mark.parametrize("detector", ["loss_plateau", "loss_never_moved", "grad_vanishing"])
@@ -181,3 +183,14 @@ def largest_eigenvalue(loss, parameters):
     first = np.ones(len(gradient), dtype=np.float32)
     (value,) = eigsh(operator, 1, which="LA", v0=first, tol=0.01, return_eigenvectors=False)
     return float(value)
+
+
+def test_a_rate_that_had_decayed_before_contradicts_it():
+    context = make_context(None, {}, loss_divergence=80)
+    constant = [(step, 1e-3) for step in range(100)]
+    decayed = [(step, 1e-3 * 0.95**step) for step in range(100)]
+    ranges = {"learning_rate": SignalRange(0, 100, 0, 0.0, 1e-3)}
+    context = replace(context, ranges=ranges)
+
+    assert is_diagnosed(replace(context, history={"learning_rate": constant}))
+    assert not is_diagnosed(replace(context, history={"learning_rate": decayed}))

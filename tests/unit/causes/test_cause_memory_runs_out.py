@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from support.diagnoses import diagnose_run, make_context
+from support.diagnoses import diagnose, diagnose_run, make_context
 
 from sentinel.causes.memory_runs_out import MemoryRunsOut
 from sentinel.model.record import Event
-from sentinel.pipeline.diagnose import diagnose
 from sentinel.testing import event
 
 GIB = 2.0**30

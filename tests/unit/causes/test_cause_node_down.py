@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import pytest
 from support.aligned_steps import combine_step
-from support.diagnoses import diagnose_run, make_context
+from support.diagnoses import diagnose, diagnose_run, make_context
 
 from sentinel.causes.node_down import NodeDown
 from sentinel.model.diagnosis import CaseContext, Symptom
 from sentinel.model.finding import Severity
 from sentinel.model.notification import NotificationReason
 from sentinel.model.record import WHOLE_RUN, Event, Record
-from sentinel.pipeline.diagnose import diagnose
 
 METADATA = {"framework": "transformers"}
 

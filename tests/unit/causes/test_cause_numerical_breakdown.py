@@ -128,7 +128,7 @@ def test_a_policy_that_writes_one_token_after_a_nan_is_one_case(run):
 def test_completions_that_grow_without_a_nan_have_another_cause():
     run = exclaiming({})
 
-    assert diagnose_run(records(run), TRL).causes == ["answers_cut_off"]
+    assert diagnose_run(records(run), TRL).causes == ["policy_collapse"]
 
 
 @pytest.mark.parametrize("before", [3, 100])
@@ -136,7 +136,7 @@ def test_a_single_nan_that_training_survived_does_not_take_a_later_case(before):
     run = exclaiming({})
     run["grad_norm"][ONSET - before] = nan
 
-    assert diagnose_run(records(run), TRL).causes == ["answers_cut_off"]
+    assert diagnose_run(records(run), TRL).causes == ["policy_collapse"]
 
 
 def test_a_nan_at_the_end_of_a_collapse_is_a_case_of_its_own():
@@ -144,5 +144,13 @@ def test_a_nan_at_the_end_of_a_collapse_is_a_case_of_its_own():
     run["grad_norm"][ONSET + 60 :] = run["loss"][ONSET + 60 :] = nan
     replay = diagnose_run(records(run), TRL)
 
-    assert replay.causes == ["policy_collapse", ""]
+    assert replay.causes == ["policy_collapse", "numerical_breakdown"]
     assert [each.incident.key.detector for each in replay.cases.values()][1] == "nan_or_inf"
+
+
+@pytest.mark.parametrize(("before", "expected"), [(1.4, "numerical_breakdown"), (0.01, "")])
+def test_a_loss_of_0_at_once_is_one_of_nan_and_a_learned_one_is_not(before, expected):
+    """Trainers log a loss that is NaN as 0."""
+    losses = [3.0 * 0.9**n + before for n in range(60)] + [0.0] * 60
+
+    assert diagnose_run(steps(loss=losses), {"algorithm": "sft"}).causes == [expected]

@@ -7,14 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from support.diagnoses import diagnose_run
+from support.diagnoses import diagnose, diagnose_run, make_context
 
 from sentinel.causes.policy_collapse import PolicyCollapse
 from sentinel.model.diagnosis import CaseContext, Symptom
 from sentinel.model.finding import Severity
 from sentinel.model.notification import NotificationReason
 from sentinel.model.record import Event
-from sentinel.pipeline.diagnose import diagnose
 from sentinel.testing import event, steps
 
 GRPO = {"framework": "trl", "algorithm": "grpo", "beta": 0.001, "learning_rate": 5e-6}
@@ -152,3 +151,12 @@ def policy_training(count=220):
             "distance_to_reference": ((weights - first).norm() / first.norm()).item(),
         }
         yield event(Event.STEP, step, time=float(step), **values)
+
+
+def test_a_reward_that_is_back_contradicts_it():
+    context = make_context(None, {}, kl_blowup=10, reward_collapse=20)
+    over = replace(context.symptoms["reward_collapse"], is_over=True)
+    symptoms = {**context.symptoms, "reward_collapse": over}
+
+    assert diagnose(context, {"it": PolicyCollapse()})
+    assert not diagnose(replace(context, symptoms=symptoms), {"it": PolicyCollapse()})

@@ -6,11 +6,10 @@ from random import Random
 
 import pytest
 from support.aligned_steps import combine_step
-from support.diagnoses import diagnose_run, make_context
+from support.diagnoses import diagnose, diagnose_run, make_context
 
 from sentinel.causes.ranks_out_of_step import RanksOutOfStep
 from sentinel.model.finding import Severity
-from sentinel.pipeline.diagnose import diagnose
 
 
 def replicas(seed, *, norm=1.0, loss=1.0, rate=1.0, count=200, onset=100):

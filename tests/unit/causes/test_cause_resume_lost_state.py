@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import chain
 
 import pytest
-from support.diagnoses import decaying_loss, diagnose_run, make_context
+from support.diagnoses import decaying_loss, diagnose, diagnose_run, make_context
 from support.tiny_trainings import GOOD_LEARNING_RATE, Training
 
 from sentinel.causes.resume_lost_state import ResumeLostState
-from sentinel.model.diagnosis import RESUMED_STEP_KEY
+from sentinel.model.diagnosis import RESUMED_STEP_KEY, SignalRange
 from sentinel.model.record import Event
-from sentinel.pipeline.diagnose import diagnose
 from sentinel.testing import event, steps
 
 METADATA = {"framework": "transformers"}
@@ -70,3 +70,16 @@ def test_a_healthy_restart_has_no_case():
         diagnose_run(chain(Training(count=100).records(), [event(Event.START, 0)]), METADATA).causes
         == []
     )
+
+
+def test_several_runs_in_one_log_contradict_it():
+    """Their steps begin where the first ones did, or go back more than once."""
+    context = make_context({}, loss_divergence=102, step_regression=100)
+    once, again = SignalRange(1, 300, 0, 0.5, 3.0), SignalRange(100, 300, 0, 0.5, 3.0)
+    cause = {"it": ResumeLostState()}
+
+    assert diagnose(replace(context, ranges={"loss": once}), cause)
+    assert not diagnose(replace(context, ranges={"loss": again}), cause)
+    twice = replace(context.symptoms["step_regression"], occurrences=2)
+    symptoms = {**context.symptoms, "step_regression": twice}
+    assert not diagnose(replace(context, symptoms=symptoms), cause)

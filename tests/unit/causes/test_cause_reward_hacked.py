@@ -6,10 +6,14 @@ collapse, where the reward falls.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
-from support.diagnoses import diagnose_run
+from support.diagnoses import diagnose, diagnose_run, make_context
 from support.grpo_runs import ONSET, TRL, doubling, grpo_run, records, since
+
+from sentinel.causes.reward_hacked import RewardHacked
 
 LOOSE = TRL | {"beta": 0.001}
 
@@ -59,3 +63,12 @@ def test_a_reward_that_rises_while_all_answers_are_cut_off_is_hacked():
     assert replay.causes == ["reward_hacked"]
     (case,) = replay.cases.values()
     assert "they are cut off, and have no end" in case.diagnosis.remedy
+
+
+def test_a_reward_that_does_not_rise_contradicts_it():
+    context = make_context(None, {}, reward_hacking=20, kl_blowup=20, length_explosion=20)
+    rising = [(step, 0.5 if step < 20 else 0.8) for step in range(40)]
+    flat = [(step, 0.5) for step in range(40)]
+
+    assert diagnose(replace(context, history={"reward": rising}), {"it": RewardHacked()})
+    assert not diagnose(replace(context, history={"reward": flat}), {"it": RewardHacked()})

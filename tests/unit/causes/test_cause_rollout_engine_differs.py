@@ -9,12 +9,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from support.diagnoses import diagnose_run, make_context
+from support.diagnoses import diagnose, diagnose_run, make_context
 from support.grpo_runs import COUNT, ONSET, TRL, doubling, grpo_run, records, since
 
 from sentinel.causes.rollout_engine_differs import RolloutEngineDiffers
 from sentinel.model.finding import Severity
-from sentinel.pipeline.diagnose import diagnose
 
 VLLM = TRL | {"use_vllm": "true", "vllm_mode": "server", "beta": 0.001}
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from support.diagnoses import diagnose_run, make_context
+from support.diagnoses import diagnose, diagnose_run, make_context
 from support.tiny_trainings import GOOD_LEARNING_RATE, Training
 
 from sentinel.causes.schedule_spent import ScheduleSpent
-from sentinel.pipeline.diagnose import diagnose
 
 METADATA = {"framework": "transformers", "learning_rate": GOOD_LEARNING_RATE, "max_steps": 500.0}
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from random import Random
 
 import pytest
-from support.diagnoses import diagnose_run, make_context
+from support.diagnoses import diagnose, diagnose_run, make_context
 
 from sentinel.causes.slow_data import SlowData
-from sentinel.pipeline.diagnose import diagnose
 from sentinel.testing import steps
 
 METADATA = {"framework": "trl", "algorithm": "sft"}

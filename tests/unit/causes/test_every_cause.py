@@ -8,11 +8,18 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from support.diagnoses import diagnose
 
 from sentinel.config.plugins import load_classes
-from sentinel.model.diagnosis import MIN_CONFIDENCE, CaseContext, Symptom
+from sentinel.model.diagnosis import (
+    MIN_CONFIDENCE,
+    CaseContext,
+    SignalRange,
+    Symptom,
+    contradictions_of,
+    sign_of,
+)
 from sentinel.model.finding import Severity
-from sentinel.pipeline.diagnose import diagnose
 
 CAUSES = load_classes("causes")
 DETECTORS = load_classes("detectors")
@@ -29,8 +36,10 @@ VALUES = ({}, HEALTHY, ODD)
 BROKEN = {
     "reward": [(step, 0.5 + 0.01 * (step % 5) if step < 11 else 0.0) for step in range(-30, 20)],
     "kl_ref": [(step, 0.05) for step in range(-30, 20)],
+    "grad_norm": [(step, 50.0 if 10 <= step <= 15 else 0.5) for step in range(-30, 20)],
 }
-"""A reward that becomes constant where the symptoms begin."""
+"""A reward that becomes constant where the symptoms begin, and a norm that jumps and is back."""
+RANGES = {name: SignalRange(1, 80, 7, 0.0, 2.0) for name in (*HEALTHY, "learning_rate")}
 
 
 def symptom(detector, onset=10):
@@ -45,6 +54,7 @@ def contexts():
     for selection in selections:
         symptoms = {name: symptom(name, rng.randint(1, 100)) for name in selection}
         yield CaseContext(symptoms, rng.choice(METADATA), rng.choice(VALUES))
+        yield CaseContext(symptoms, {}, HEALTHY, history=BROKEN, ranges=RANGES)
 
 
 @pytest.mark.parametrize("name", CAUSES)
@@ -61,7 +71,18 @@ def test_every_cause_has_a_docstring_with_its_paragraphs(name):
     assert not cause.title.endswith(".")
     assert cause.explains
     assert cause.explains <= DETECTORS.keys()
+    assert getattr(cause, "excluded_by", frozenset()) <= DETECTORS.keys() - cause.explains
     assert cause.severity is None or isinstance(cause.severity, Severity)
+
+
+@pytest.mark.parametrize("name", CAUSES)
+def test_every_cause_has_a_sign_that_tells_it_from_others(name):
+    """A clause of plain words, which follows "It is ... if"."""
+    sign = sign_of(CAUSES[name]())
+
+    assert 20 < len(sign) < 200
+    assert not sign.endswith(".")
+    assert not re.search(r"\b[a-z]+_[a-z_]+\b", re.sub("`[^`]*`", "", sign))
 
 
 @pytest.mark.parametrize("name", CAUSES)
@@ -77,7 +98,7 @@ def test_a_cause_accepts_any_context(name):
         assert all(0.0 < item.weight < 1.0 and item.text.endswith(".") for item in items)
         if any(item.step is not None for item in items):
             assert cause.explains & context.symptoms.keys()
-        texts = [item.text for item in items]
+        texts = [item.text for item in items] + [*contradictions_of(cause, context)]
         assert cause.remedy(context).endswith(".")
         assert len(re.split(r"(?<=[.!?])\s+(?=[A-Z])", cause.remedy(context))) <= 3
         for text in (cause.title, cause.remedy(context), *texts):

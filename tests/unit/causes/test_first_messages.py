@@ -176,7 +176,7 @@ FAULTS = {
         is_at_once=False,
     ),
     "NaN, then one token": Fault(
-        exclaiming, "numerical_breakdown", "NaN or infinite: gradient norm", TRL, is_at_once=False
+        exclaiming, "numerical_breakdown", "NaN or infinite: gradient norm", TRL
     ),
     "resume without state": Fault(
         resumed, "resume_lost_state", "Loss jumped", {"framework": "transformers"},

@@ -102,6 +102,28 @@ def test_the_tables_show_the_cause_first_and_its_remedy_only(log, storm):
     assert "checkpoint before the onset" not in output, "the remedy of the detector"
 
 
+def test_a_case_without_a_cause_has_those_that_fit(log, monkeypatch):
+    class Calm(Storm):
+        title, sign = "calm", "the air does not move"
+
+        def evidence(self, context):
+            yield from symptom_evidence(context.earliest("kl_blowup"), 0.4)
+
+    monkeypatch.setattr("sentinel.pipeline.pipeline.build_causes", lambda: {"calm": Calm()})
+    *_, possible, _ = replay_lines(log(collapse_rows()))
+    output = " ".join(run_replay(log(collapse_rows())).stdout.split())
+
+    assert possible == {
+        "type": "possible_causes",
+        "case": "run/kl_blowup#1",
+        "causes": [
+            {"cause": "calm", "title": "calm", "confidence": 0.4, "sign": "the air does not move"}
+        ],
+    }
+    assert "kl_blowup: Possible cause: calm (40 %)." in output
+    assert "It is calm if the air does not move." in output
+
+
 def test_the_settings_in_a_log_are_evidence(tmp_path, storm):
     path = tmp_path / "trainer_state.json"
     path.write_text(

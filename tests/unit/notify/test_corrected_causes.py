@@ -84,6 +84,15 @@ def test_a_first_cause_is_a_change_and_no_message(fixture):
     assert len(fixture.receiver.accepted) == 1
 
 
+def test_a_cause_that_is_withdrawn_is_one_message(fixture):
+    send(fixture, make(cause="slow_data"))
+    send(fixture, update("", 1))
+    send(fixture, update("", 2))
+
+    assert len(fixture.receiver.accepted) == 2
+    assert headlines(fixture)[1].startswith("Update, warning: The cause is not slow data loading: ")
+
+
 def test_a_cause_that_returns_at_once_is_no_message(fixture):
     send(fixture, make(cause="slow_data"))
     fixture.enqueue(update("slow_rank", 1), update("slow_data", 2))
