@@ -10,6 +10,7 @@ from typing import Any
 from sentinel.cli._sparkline import Curve
 from sentinel.model.checkpoint_clause import fit_checkpoint_clause
 from sentinel.model.diagnosis import Diagnosis
+from sentinel.model.evidence_text import capitalized
 from sentinel.model.json_safe import json_safe
 from sentinel.model.notification import Notification
 from sentinel.model.record import WHOLE_RUN, Event
@@ -126,7 +127,7 @@ def print_tables(result: ReplayResult, curves: Mapping[str, Curve], run: str = "
         limit = " in what is monitored" if coverage_sentence(result) else ""
         print(f"No incident{limit} in {result.steps} steps.")
     if text := coverage_sentence(result):
-        print(f"{text[:1].upper()}{text[1:]}.")
+        print(f"{capitalized(text)}.")
     if result.skipped:
         subject = "1 line" if result.skipped == 1 else f"{result.skipped} lines"
         was = "was" if result.skipped == 1 else "were"

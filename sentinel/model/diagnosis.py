@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from math import isfinite
 from typing import ClassVar, Protocol
 
+from sentinel.model.evidence_text import capitalized
 from sentinel.model.finding import Severity
 
 MIN_CONFIDENCE = 0.6
@@ -209,13 +210,15 @@ def describe_possible_causes(causes: Sequence[PossibleCause]) -> list[str]:
 
     >>> storm = PossibleCause("storm", "storm", 0.45, "the windows shake")
     >>> describe_possible_causes([storm, PossibleCause("war", "war", 0.3, "there is smoke")])
-    ['Possible causes: storm (45 %) or war (30 %).', 'It is storm if the windows shake.', \
-'It is war if there is smoke.']
+    ['Possible causes: storm (45 %) or war (30 %).', 'Storm is confirmed if the windows shake.', \
+'War is confirmed if there is smoke.']
     """
     if not causes:
         return []
     names = " or ".join(f"{each.title} ({100 * each.confidence:.0f} %)" for each in causes)
-    signs = [f"It is {each.title} if {each.sign}." for each in causes if each.sign]
+    signs = [
+        f"{capitalized(each.title)} is confirmed if {each.sign}." for each in causes if each.sign
+    ]
     return [f"Possible cause{'s' if len(causes) > 1 else ''}: {names}.", *signs]
 
 

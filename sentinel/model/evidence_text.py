@@ -132,7 +132,11 @@ def label_of(name: str) -> str:
     >>> label_of("kl_blowup"), label_of("grad_norm")
     ('KL blowup', 'Gradient norm')
     """
-    text = in_words(name)
+    return capitalized(in_words(name))
+
+
+def capitalized(text: str) -> str:
+    """The text with a capital letter at its start."""
     return text[:1].upper() + text[1:]
 
 

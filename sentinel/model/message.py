@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from sentinel.model.clean_text import clean
 from sentinel.model.diagnosis import describe_possible_causes
-from sentinel.model.evidence_text import evidence_text, label_of, split_unit
+from sentinel.model.evidence_text import capitalized, evidence_text, label_of, split_unit
 from sentinel.model.finding import Severity
 from sentinel.model.incident import Incident, Resolution
 from sentinel.model.notification import Notification, NotificationReason, RunContext
@@ -155,7 +155,7 @@ def _title(notification: Notification) -> str:
     """The title of the cause, or of the incident if no cause is known."""
     diagnosis = notification.diagnosis
     title = incident_title(notification.incident) if diagnosis is None else diagnosis.title
-    return _capitalized(clean(title))
+    return capitalized(clean(title))
 
 
 def _label(notification: Notification) -> str:
@@ -328,11 +328,7 @@ def _clauses(text: str) -> list[str]:
 
 
 def _as_sentence(clause: str) -> str:
-    return f"{_capitalized(clause.rstrip('.'))}."
-
-
-def _capitalized(text: str) -> str:
-    return text[:1].upper() + text[1:]
+    return f"{capitalized(clause.rstrip('.'))}."
 
 
 def _checkpoint(notification: Notification) -> str:

@@ -14,7 +14,7 @@ from math import inf, isfinite, nan
 from pathlib import Path
 from typing import Any, Literal, Protocol, get_args
 
-from sentinel.model.evidence_text import label_of
+from sentinel.model.evidence_text import capitalized, label_of
 from sentinel.model.incident import Resolution
 from sentinel.model.json_safe import JsonObject
 from sentinel.signals.catalogue import better_value
@@ -309,11 +309,6 @@ def _problems(cases: Sequence[Sequence[JsonObject]]) -> list[JsonObject]:
                 }
             )
     return sorted(kinds.values(), key=_urgency)
-
-
-def capitalized(text: str) -> str:
-    """The text with a capital letter at its start."""
-    return text[:1].upper() + text[1:]
 
 
 def _urgency(problem: JsonObject) -> tuple[bool, int]:

@@ -7,9 +7,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from sentinel.model.clean_text import clean
+from sentinel.model.evidence_text import capitalized
 from sentinel.model.json_safe import JsonObject
 from sentinel.model.quantity_text import format_duration, format_number
-from sentinel.report.comparison import capitalized, health_of, run_seconds
+from sentinel.report.comparison import health_of, run_seconds
 from sentinel.store.cases import urgency
 
 _MAX_RESULTS = 3

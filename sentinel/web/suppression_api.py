@@ -14,6 +14,7 @@ from typing import Any
 
 from sentinel.config.plugins import unknown_detector_text
 from sentinel.model.clean_text import clean
+from sentinel.model.evidence_text import capitalized
 from sentinel.store import silences
 from sentinel.store.database import NewerSchemaError, connect
 from sentinel.store.storage_monitor import reading_storage
@@ -150,7 +151,7 @@ def parse_request(body: bytes, keys: Mapping[str, type]) -> dict[str, Any]:
             kind = "true or false" if keys[key] is bool else "a string"
             raise RequestError(400, f'"{key}" must be {kind}.')
     if (detector := request.get("detector")) and (text := unknown_detector_text(detector)):
-        raise RequestError(400, clean(text[:1].upper() + text[1:]))
+        raise RequestError(400, clean(capitalized(text)))
     return request
 
 

@@ -121,7 +121,7 @@ def test_a_case_without_a_cause_has_those_that_fit(log, monkeypatch):
         ],
     }
     assert "kl_blowup: Possible cause: calm (40 %)." in output
-    assert "It is calm if the air does not move." in output
+    assert "Calm is confirmed if the air does not move." in output
 
 
 def test_the_settings_in_a_log_are_evidence(tmp_path, storm):

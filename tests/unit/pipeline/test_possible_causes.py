@@ -74,7 +74,7 @@ def test_below_the_confidence_of_a_cause_a_case_has_the_two_that_fit_best(driver
     assert possible(notification) == {"storm": 0.5, "open_window": 0.4}
     facts = build_message(notification, None).facts
     assert "Possible causes: storm (50 %) or open window (40 %)." in facts
-    assert "It is open window if the air is still outside." in facts
+    assert "Open window is confirmed if the air is still outside." in facts
     assert notification_codec.decode(notification_codec.encode(notification)) == notification
     (storm, window) = json.loads(json.dumps(case_to_dict(notification)))["possible_causes"]
     assert storm == {"cause": "storm", "title": "storm", "confidence": 0.5, "sign": ""}
