@@ -143,6 +143,10 @@ Of a rank it counts the trainings of the attempt, of the whole run those of the 
 """
 
 
+STEPS_STARTED_OVER_KEY = "steps_started_over"
+"""Value of TRAINING: 1 if the training was recognised in a log by its steps, which started over."""
+
+
 STAGE_KEY = "stage_number"
 """Value of STAGE: how many stages were declared in the attempt."""
 

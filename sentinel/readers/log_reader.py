@@ -150,7 +150,8 @@ def _convert_rows(
             converter.metadata.update_metadata(text_metadata(pending))
         record = converter.to_record(item) if converter else None
         if converter is None or record is None:
-            reader.note_unread(reader.line, reader.problem or "it holds no number")
+            problem = reader.problem or (converter.problem if converter else "")
+            reader.note_unread(reader.line, problem or "it holds no number")
             reader.problem = ""
             continue
         if not started and record.event is not Event.START:

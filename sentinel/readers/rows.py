@@ -65,6 +65,8 @@ MAX_ROW_GAP_SECONDS = 5.0
 _FLOAT = {float}
 MAX_LAYOUTS = 1024
 MAX_KEY_SETS = 256
+MAX_REMEMBERED_ROWS = 8192
+"""Newest rows of a run that a row is compared with."""
 
 
 def start_record(
@@ -175,6 +177,30 @@ class RepeatedRows:
 
 
 @dataclass
+class RowMemory:
+    """Recognises rows that a log holds twice: printed again, copied, or written by each rank.
+
+    `hashes` are those of the newest rows, oldest first.
+    """
+
+    hashes: dict[int, None] = field(default_factory=dict)
+
+    def is_repeated(self, step: int, values: Mapping[str, float], time_keys: Iterable[str]) -> bool:
+        """Add a row; whether one had this step, and the same values under the same keys but times.
+
+        NaN equals nothing, so that it is never taken for the NaN of an earlier row.
+        """
+        content = {**values, **dict.fromkeys(time_keys, 0.0)} if time_keys else values
+        key = hash((step, *content, *content.values()))
+        if key in self.hashes:
+            return True
+        self.hashes[key] = None
+        if len(self.hashes) > MAX_REMEMBERED_ROWS:
+            del self.hashes[next(iter(self.hashes))]
+        return False
+
+
+@dataclass
 class EpochSteps:
     """Adds up steps that a writer counts from the start of each epoch.
 
@@ -229,7 +255,7 @@ class RowConverter:
     the kind of every KL. `null_is_nan` is whether the writer encodes NaN as null. `metadata` is
     what is known of the run, such as its framework; keys may add to it. `assigned` are the keys
     that stand for signals by the settings or their words. `record_count` counts records;
-    `last_step` is the step of the newest one.
+    `last_step` is the step of the newest one. `problem` is why the newest row gave no record.
     """
 
     run: str
@@ -240,14 +266,17 @@ class RowConverter:
     attributes: dict[str, str] = field(default_factory=dict)
     step_filter: StepFilter = field(default_factory=StepFilter)
     epoch_steps: EpochSteps = field(default_factory=EpochSteps)
+    rows: RowMemory = field(default_factory=RowMemory)
     nan_restorer: NanRestorer = field(default_factory=NanRestorer)
     layouts: dict[tuple[str, ...], RowLayout] = field(default_factory=dict)
     assigned: dict[str, KeyMapping] = field(default_factory=dict)
     record_count: int = 0
     last_step: int | None = None
+    problem: str = ""
 
     def to_record(self, row: Mapping[str, Any]) -> Record | None:
-        """The row's record; None if it has no number and no event."""
+        """The row's record; None if it has no number and no event, or repeats an earlier row."""
+        self.problem = ""
         values = self._known_numbers(row)
         is_known = values is not None
         if values is None:
@@ -266,6 +295,10 @@ class RowConverter:
         layout = self._layout(keys)
         step = _row_step(values, layout.step_keys)
         if step is not None:
+            if "event" not in row and self.rows.is_repeated(step, values, layout.time_keys):
+                self.record_count -= 1
+                self.problem = "it repeats an earlier row"
+                return None
             step = self.epoch_steps.add_up(keys, values.get("epoch"), step)
             self.last_step = step
         event = _row_event(row, layout)
