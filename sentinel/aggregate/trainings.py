@@ -62,7 +62,8 @@ class TrainingTracker:
     `number` is that of the training, 0 before the first; `first_step` is its first step number.
     `is_attempt_new` is whether an attempt has not taken a step yet, and `is_resumed` whether it has
     loaded a state. `last_reported` are attempt and number of the last TRAINING of the ranks.
-    `logged_steps` are those of a log, which has no counts of the client.
+    `logged_steps` are those of a log, which has no counts of the client; `loss_key` is the key that
+    stands for the loss in it.
     """
 
     number: int = 0
@@ -71,6 +72,7 @@ class TrainingTracker:
     is_resumed: bool = False
     last_reported: tuple[int, float] = (-1, 0.0)
     logged_steps: LoggedSteps = field(default_factory=LoggedSteps)
+    loss_key: str = ""
 
     def process(self, record: Record) -> Iterator[Record]:
         """Add a record; yield what precedes it, then the record."""
@@ -84,8 +86,8 @@ class TrainingTracker:
             self.is_resumed |= not RESUME_KEYS.isdisjoint(record.values)
         elif record.event in (Event.STEP, Event.EVAL):
             yield from self._begin_attempt(record)
-            if self._starts_over(record):
-                yield self._begin(record, {STEPS_STARTED_OVER_KEY: 1.0})
+            if record.event is Event.STEP and "optimizer_steps" not in record.values:
+                yield from self._begin_logged(record)
         elif record.event is Event.TRAINING:
             if STEPS_STARTED_OVER_KEY in record.values:
                 return  # of a stored run; the step after it shows it again
@@ -109,14 +111,18 @@ class TrainingTracker:
         elif not self.is_resumed and record.step <= self.first_step:
             yield self._begin(record)
 
-    def _starts_over(self, record: Record) -> bool:
+    def _begin_logged(self, record: Record) -> Iterator[Record]:
+        """What begins with this step of a log: a training, or levels of another loss.
+
+        A part of the loss stands for it until the log has the loss itself.
+        """
         step = record.values.get("global_step")
-        return (
-            step is not None
-            and record.event is Event.STEP
-            and "optimizer_steps" not in record.values
-            and self.logged_steps.starts_over(step)
-        )
+        if step is not None and self.logged_steps.starts_over(step):
+            yield self._begin(record, {STEPS_STARTED_OVER_KEY: 1.0})
+        if "loss" in record.values:
+            last, self.loss_key = self.loss_key, record.attributes.get("loss", "loss")
+            if last not in ("", self.loss_key):
+                yield replace(record, event=Event.STAGE, values={}, attributes={}, spread={})
 
     def _begin(self, record: Record, values: Mapping[str, float] = MappingProxyType({})) -> Record:
         self.number += 1

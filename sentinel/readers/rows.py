@@ -14,6 +14,7 @@ from typing import Any
 
 from sentinel.model.record import WHOLE_RUN, YEAR_2001, Event, Record
 from sentinel.readers.log_config import text_metadata
+from sentinel.readers.row_kinds import EpochMeans, RowKind, stated_kind
 from sentinel.signals.catalogue import SIGNALS, canonical_name, eval_name, normalize_key
 from sentinel.signals.framework_config import parse_framework_config
 from sentinel.signals.key_map import KeyMap, KeyMapping, displaced_mapping
@@ -53,6 +54,8 @@ HELD_OUT_PREFIX = re.compile(r"(eval|val|valid|validation|test)[/_ -]", re.IGNOR
 NEUTRAL_KEYS = frozenset({"epoch", "training/epoch", *STEP_KEYS, *MAX_STEPS_KEYS, *TIME_KEYS})
 TRAINING_OUTCOMES = frozenset({"loss", "reward"})
 """Signals whose rows are steps, even if the key names an evaluation."""
+EPOCH_PREFIX = "epoch_mean/"
+"""Prefix of the names of signals that a row has as means over an epoch."""
 EVENT_NAMES = frozenset(event.value for event in Event)
 CONFIG_EVENTS = (Event.START.value, Event.METADATA.value)
 """Events whose rows may hold configuration, including texts."""
@@ -233,7 +236,7 @@ class RowLayout:
 
     `is_unscaled` is whether no value needs a unit conversion. `step_keys` and `time_keys` are the
     keys of the step and of the time among them, best first, and `series` are the names of the
-    signals of a step, without its number.
+    signals of a step, without its number. `has_outcome` is whether they have a loss or a reward.
     """
 
     key_mappings: list[KeyMapping]
@@ -243,6 +246,7 @@ class RowLayout:
     step_keys: tuple[str, ...]
     time_keys: tuple[str, ...]
     series: frozenset[str]
+    has_outcome: bool
 
 
 @dataclass
@@ -267,6 +271,7 @@ class RowConverter:
     step_filter: StepFilter = field(default_factory=StepFilter)
     epoch_steps: EpochSteps = field(default_factory=EpochSteps)
     rows: RowMemory = field(default_factory=RowMemory)
+    epoch_means: EpochMeans = field(default_factory=EpochMeans)
     nan_restorer: NanRestorer = field(default_factory=NanRestorer)
     layouts: dict[tuple[str, ...], RowLayout] = field(default_factory=dict)
     assigned: dict[str, KeyMapping] = field(default_factory=dict)
@@ -301,10 +306,15 @@ class RowConverter:
                 return None
             step = self.epoch_steps.add_up(keys, values.get("epoch"), step)
             self.last_step = step
-        event = _row_event(row, layout)
+        kind = RowKind.STEP if is_known else stated_kind(row)
+        event = _row_event(row, layout, kind)
         signals = self._signal_values(layout, values)
         if event is Event.EVAL:
             signals = {eval_name(name): value for name, value in signals.items()}
+        elif kind is RowKind.EPOCH or (
+            layout.has_outcome and self._is_epoch_mean(layout, keys, values)
+        ):
+            signals = {_epoch_name(name): value for name, value in signals.items()}
         else:
             signals = self.nan_restorer.restore(signals)
         if event is Event.STEP and step is not None:
@@ -321,6 +331,13 @@ class RowConverter:
             values=signals,
             attributes={**self.attributes, **config} if config else self.attributes,
         )
+
+    def _is_epoch_mean(
+        self, layout: RowLayout, keys: tuple[str, ...], values: Mapping[str, float]
+    ) -> bool:
+        has_evaluation = any(name.startswith("eval_") for name in layout.signal_names)
+        step = _row_step(values, layout.step_keys)
+        return self.epoch_means.is_mean(keys, step, has_evaluation=has_evaluation)
 
     def _known_numbers(self, row: Mapping[str, Any]) -> Mapping[str, float] | None:
         """The row, if it has only floats under keys that are known and cannot change the mapping.
@@ -452,11 +469,18 @@ def _row_time(values: Mapping[str, float], time_keys: Iterable[str], record_coun
     return float(record_count)
 
 
-def _row_event(row: Mapping[str, Any], layout: RowLayout) -> Event:
+def _row_event(row: Mapping[str, Any], layout: RowLayout, kind: RowKind) -> Event:
     name = row.get("event")
     if isinstance(name, str) and name in EVENT_NAMES:
         return Event(name)
-    return Event.EVAL if layout.is_held_out else Event.STEP
+    is_held_out = layout.is_held_out or kind is RowKind.EVALUATION
+    return Event.EVAL if is_held_out else Event.STEP
+
+
+def _epoch_name(name: str) -> str:
+    """The name of a signal in a row of means over an epoch; progress and rates have no mean."""
+    is_measured = name in SIGNALS and eval_name(name) != name and name != "learning_rate"
+    return f"{EPOCH_PREFIX}{name}" if is_measured else name
 
 
 def _build_layout(keys: tuple[str, ...], key_mappings: list[KeyMapping]) -> RowLayout:
@@ -475,6 +499,7 @@ def _build_layout(keys: tuple[str, ...], key_mappings: list[KeyMapping]) -> RowL
         tuple(key for key in STEP_KEYS if key in name_by_key),
         tuple(key for key in TIME_KEYS if key in name_by_key),
         frozenset(name_by_key.values()) - {"global_step"},
+        not TRAINING_OUTCOMES.isdisjoint(name_by_key.values()),
     )
 
 

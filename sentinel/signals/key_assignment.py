@@ -166,7 +166,9 @@ class KeyAssignment:
                 candidates[name] = kept
 
     def _choose(self, named: list[_Candidate]) -> _Candidate:
-        """The best of the keys that name one signal."""
+        """The best of the keys that name one signal; a part of the loss only if no other does."""
+        totals = [each for each in named if each[0].rank < COMPONENT]
+        named = totals or named
         if self.record_count >= SETTLING_RECORDS:
             kept = [each for each in named if each[1] in self.assigned]
             if kept and self.counts[kept[0][1]] * 2 >= max(self.counts[key] for _, key in named):
