@@ -49,8 +49,8 @@ MIN_RECORDS_APART = 100
 class StepRegression:
     """Evaluates `global_step` as logged by the trainer.
 
-    A START in between excuses a jump; so do a training that the ranks report, `restarted_after_step`
-    with its first step, and a state loaded at the previous step or later. A training that was
+    A START in between excuses a jump; so do a training that the ranks report, its first step with
+    `restarted_after_step`, and a state loaded at the previous step or later. A training that was
     recognised in a log by its steps is no excuse.
     """
 
@@ -89,14 +89,7 @@ class StepRegression:
 
     def update(self, record: Record) -> DetectorOutput:
         """Evaluate one step number."""
-        is_reported_training = (
-            record.event is Event.TRAINING and STEPS_STARTED_OVER_KEY not in record.values
-        )
-        if (
-            record.event is Event.START
-            or is_reported_training
-            or "restarted_after_step" in record.values
-        ):
+        if _is_declared_start(record):
             self._reset()
         if record.event is Event.METADATA:
             self._loaded_at = record.values.get(STATE_LOADED_KEY, self._loaded_at)
@@ -107,15 +100,7 @@ class StepRegression:
         if self._is_resume(step):
             self._reset()
         last, self._last_step = self._last_step, step
-        self._records_since_regression += self._onset_step is None
-        if last is not None and step < last:
-            if self._beyond_count:
-                self._end_regression()
-            self._onset_step, self._has_optimizer_steps = record.step, count is not None
-            self._highest_step = max(self._highest_step, last)
-            self._regressed_to = step
-        elif last is not None and step > last and self._onset_step is None:
-            self._stride = min(self._stride or step - last, step - last)
+        self._add_step(last, step, record)
         waited = self._steps_since_advance(last, step, count)
         if self._onset_step is not None and step <= self._highest_step:
             self._behind_count += 1
@@ -132,6 +117,20 @@ class StepRegression:
         if waited > allowed:
             return self._stall_finding(step, waited, allowed)
         return CLEAR
+
+    def _add_step(self, last: float | None, step: float, record: Record) -> None:
+        """Begin a regression, or count what follows the last one."""
+        if last is not None and step < last:
+            if self._beyond_count:
+                self._end_regression()
+            self._onset_step = record.step
+            self._has_optimizer_steps = "optimizer_steps" in record.values
+            self._highest_step = max(self._highest_step, last)
+            self._regressed_to = step
+        elif self._onset_step is None:
+            self._records_since_regression += 1
+            if last is not None and step > last:
+                self._stride = min(self._stride or step - last, step - last)
 
     def _is_resume(self, step: float) -> bool:
         """Whether the number goes back because the training loaded an earlier state."""
@@ -221,3 +220,10 @@ class StepRegression:
                 "allowed_optimizer_steps": allowed,
             },
         )
+
+
+def _is_declared_start(record: Record) -> bool:
+    """Whether the step number may go back, since an attempt or another training begins."""
+    if record.event is Event.TRAINING:
+        return STEPS_STARTED_OVER_KEY not in record.values
+    return record.event is Event.START or "restarted_after_step" in record.values

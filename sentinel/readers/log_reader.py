@@ -54,6 +54,8 @@ class LogReader:
     `unread_lines` are examples of lines without a record, and `unread_counts` how many there are by
     reason; a line of a text that is no line of metrics is in both, but not in `skipped`. `line`,
     `line_number` and `problem` are the last line, its number, and why it gives an empty row.
+    `writer` is the name of the one whose rows are read of a log that several write in turns, empty
+    for the first; `other_trainings` are the names of the others, once they are known.
     """
 
     iterate_records: Callable[[LogReader], Iterator[Record | None]]
@@ -71,6 +73,8 @@ class LogReader:
     problem: str = ""
     unread_lines: list[UnreadLine] = field(default_factory=list)
     unread_counts: Counter[str] = field(default_factory=Counter)
+    writer: str = ""
+    other_trainings: list[str] = field(default_factory=list)
 
     def note_unread(self, line: bytes, reason: str, *, is_skipped: bool = True) -> None:
         """Count a line without a record, and keep it as an example if there are few of its kind."""
@@ -101,6 +105,7 @@ class LogReader:
     def _reset(self, *, is_live: bool) -> None:
         self.skipped = self.position = self.pending_count = 0
         self.settings, self.unread_lines, self.unread_counts = {}, [], Counter()
+        self.other_trainings = []
         self.is_live = is_live
 
 
@@ -146,13 +151,12 @@ def _convert_rows(
         if converter is None and item:
             converter = make_converter(item)
             converter.metadata.configure_keys(reader.keys)
+            converter.writers.selected = reader.writer
         if converter is not None and pending:
             converter.metadata.update_metadata(text_metadata(pending))
         record = converter.to_record(item) if converter else None
         if converter is None or record is None:
-            problem = reader.problem or (converter.problem if converter else "")
-            reader.note_unread(reader.line, problem or "it holds no number")
-            reader.problem = ""
+            _note_row_without_record(converter, reader)
             continue
         if not started and record.event is not Event.START:
             yield _start_record(record, converter.metadata.metadata)
@@ -161,6 +165,19 @@ def _convert_rows(
             yield config_record(pending, record)
             pending = ConfigMetadata()
         yield record
+
+
+def _note_row_without_record(converter: RowConverter | None, reader: LogReader) -> None:
+    problem = reader.problem or (converter.problem if converter else "")
+    reader.note_unread(reader.line, problem or "it holds no number")
+    reader.problem = ""
+    if converter is not None:
+        reader.other_trainings = converter.writers.separate_trainings
+    if reader.is_live and reader.other_trainings:
+        reader.notice = (
+            "several trainings are written to it in turns, and only the first one is evaluated; "
+            "`sentinel replay` evaluates each"
+        )
 
 
 def _start_record(first: Record, metadata: Mapping[str, str]) -> Record:

@@ -1,4 +1,4 @@
-"""Rows of a log that are not the values of one training step: means over an epoch, evaluations.
+"""Rows of a log that are not those of the next training step: of an epoch, an evaluation, a writer.
 
 They have the keys of the rows of steps, and mixed with these a series would jump.
 """
@@ -72,9 +72,11 @@ class EpochMeans:
         follows_steps = (
             keys != usual and self.last_keys == usual and self.counts[usual] >= MIN_STEP_ROWS
         )
+        # Without any step, only held-out values show that an epoch ended.
+        is_shared = self.last_step is not None or has_evaluation
         is_mean = follows_steps and (
             ("epoch" in keys and "epoch" not in usual)
-            or (has_evaluation if step is None is self.last_step else step in (None, self.last_step))
+            or (step in (None, self.last_step) and is_shared)
         )
         if keys in self.counts or len(self.counts) < MAX_KEY_SETS:
             self.counts[keys] += 1
@@ -82,3 +84,61 @@ class EpochMeans:
         if step is not None:
             self.last_step = step
         return is_mean
+
+
+RANK_KEYS = ("rank", "global_rank", "local_rank", "process_index")
+"""Keys of the number of a process of one training."""
+WRITER_KEYS = (
+    "run_id", "run_name", "run", "exp_name", "experiment", "trial_id", "trial", "seed", "host",
+    "pid", *RANK_KEYS,
+)  # fmt: skip
+"""Keys whose value names the process or the training that wrote a row."""
+
+MAX_WRITERS = 64
+"""Writers of one log; with more names than that, such as a seed of each step, there is but one."""
+
+
+@dataclass
+class Writers:
+    """Separates the rows of several processes that write to one log in turns.
+
+    The rows of `selected` are read, or of the first writer if that is empty. `names` are the
+    writers in the order of their first rows, `last` is that of the newest row. A name that another
+    one replaces for good is another training in the log, and both are read; `is_interleaved` is
+    whether a name recurred.
+    """
+
+    selected: str = ""
+    names: list[str] = field(default_factory=list)
+    last: str = ""
+    is_interleaved: bool = False
+
+    def is_other(self, row: Mapping[str, Any]) -> bool:
+        """Add a row; whether a writer wrote it that is not read."""
+        name = writer_name(row)
+        if not name or len(self.names) > MAX_WRITERS:
+            return False
+        if name not in self.names:
+            self.names.append(name)
+        elif name != self.last and len(self.names) <= MAX_WRITERS:
+            self.is_interleaved = True
+        self.last = name
+        if self.selected:
+            return name != self.selected
+        return self.is_interleaved and name != self.names[0]
+
+    @property
+    def separate_trainings(self) -> list[str]:
+        """The writers other than the one that is read, if each is a training; ranks are none."""
+        are_read = self.selected or not self.is_interleaved
+        names = [] if are_read or len(self.names) > MAX_WRITERS else self.names[1:]
+        return [name for name in names if name.partition("=")[0] not in RANK_KEYS]
+
+
+def writer_name(row: Mapping[str, Any]) -> str:
+    """The writer that a row names, such as "seed=3"; empty if it names none."""
+    for key in WRITER_KEYS:
+        value = row.get(key)
+        if isinstance(value, str | int | float):
+            return f"{key}={value:g}" if isinstance(value, float) else f"{key}={value}"
+    return ""

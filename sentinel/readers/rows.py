@@ -14,7 +14,7 @@ from typing import Any
 
 from sentinel.model.record import WHOLE_RUN, YEAR_2001, Event, Record
 from sentinel.readers.log_config import text_metadata
-from sentinel.readers.row_kinds import EpochMeans, RowKind, stated_kind
+from sentinel.readers.row_kinds import EpochMeans, RowKind, Writers, stated_kind, writer_name
 from sentinel.signals.catalogue import SIGNALS, canonical_name, eval_name, normalize_key
 from sentinel.signals.framework_config import parse_framework_config
 from sentinel.signals.key_map import KeyMap, KeyMapping, displaced_mapping
@@ -188,11 +188,15 @@ class RowMemory:
 
     hashes: dict[int, None] = field(default_factory=dict)
 
-    def is_repeated(self, step: int, values: Mapping[str, float], time_keys: Iterable[str]) -> bool:
+    def is_repeated(
+        self, step: int | None, values: Mapping[str, float], time_keys: Iterable[str]
+    ) -> bool:
         """Add a row; whether one had this step, and the same values under the same keys but times.
 
-        NaN equals nothing, so that it is never taken for the NaN of an earlier row.
+        NaN equals nothing, and so does a row without a step.
         """
+        if step is None:
+            return False
         content = {**values, **dict.fromkeys(time_keys, 0.0)} if time_keys else values
         key = hash((step, *content, *content.values()))
         if key in self.hashes:
@@ -270,6 +274,7 @@ class RowConverter:
     attributes: dict[str, str] = field(default_factory=dict)
     step_filter: StepFilter = field(default_factory=StepFilter)
     epoch_steps: EpochSteps = field(default_factory=EpochSteps)
+    writers: Writers = field(default_factory=Writers)
     rows: RowMemory = field(default_factory=RowMemory)
     epoch_means: EpochMeans = field(default_factory=EpochMeans)
     nan_restorer: NanRestorer = field(default_factory=NanRestorer)
@@ -280,15 +285,20 @@ class RowConverter:
     problem: str = ""
 
     def to_record(self, row: Mapping[str, Any]) -> Record | None:
-        """The row's record; None if it has no number and no event, or repeats an earlier row."""
+        """The row's record.
+
+        None if it has no number and no event, repeats an earlier row, or is of another writer.
+        """
         self.problem = ""
+        if self.writers.is_other(row):
+            self.problem = f"it is of another writer ({writer_name(row)})"
+            return None
         values = self._known_numbers(row)
         is_known = values is not None
         if values is None:
             values = dict(_flatten_numbers(row, self.null_is_nan))
             if not values and not row.get("event"):
                 return None
-        self.record_count += 1
         keys = tuple(values)
         config = (
             text_metadata(parse_framework_config(row)) if row.get("event") in CONFIG_EVENTS else {}
@@ -299,24 +309,16 @@ class RowConverter:
             self._drop_changed_keys()
         layout = self._layout(keys)
         step = _row_step(values, layout.step_keys)
+        if "event" not in row and self.rows.is_repeated(step, values, layout.time_keys):
+            self.problem = "it repeats an earlier row"
+            return None
+        self.record_count += 1
         if step is not None:
-            if "event" not in row and self.rows.is_repeated(step, values, layout.time_keys):
-                self.record_count -= 1
-                self.problem = "it repeats an earlier row"
-                return None
             step = self.epoch_steps.add_up(keys, values.get("epoch"), step)
             self.last_step = step
         kind = RowKind.STEP if is_known else stated_kind(row)
         event = _row_event(row, layout, kind)
-        signals = self._signal_values(layout, values)
-        if event is Event.EVAL:
-            signals = {eval_name(name): value for name, value in signals.items()}
-        elif kind is RowKind.EPOCH or (
-            layout.has_outcome and self._is_epoch_mean(layout, keys, values)
-        ):
-            signals = {_epoch_name(name): value for name, value in signals.items()}
-        else:
-            signals = self.nan_restorer.restore(signals)
+        signals = self._named_values(layout, values, event, kind)
         if event is Event.STEP and step is not None:
             global_step = signals.pop("global_step", float(step))
             series = layout.series if layout.is_unscaled else frozenset(signals)
@@ -332,12 +334,22 @@ class RowConverter:
             attributes={**self.attributes, **config} if config else self.attributes,
         )
 
-    def _is_epoch_mean(
-        self, layout: RowLayout, keys: tuple[str, ...], values: Mapping[str, float]
-    ) -> bool:
+    def _named_values(
+        self, layout: RowLayout, values: Mapping[str, float], event: Event, kind: RowKind
+    ) -> dict[str, float]:
+        """The values by signals: those of training, of an evaluation, or means over an epoch."""
+        signals = self._signal_values(layout, values)
+        if event is Event.EVAL:
+            return {eval_name(name): value for name, value in signals.items()}
+        is_mean = layout.has_outcome and self._is_epoch_mean(layout, values)
+        if is_mean or kind is RowKind.EPOCH:
+            return {_epoch_name(name): value for name, value in signals.items()}
+        return self.nan_restorer.restore(signals)
+
+    def _is_epoch_mean(self, layout: RowLayout, values: Mapping[str, float]) -> bool:
         has_evaluation = any(name.startswith("eval_") for name in layout.signal_names)
         step = _row_step(values, layout.step_keys)
-        return self.epoch_means.is_mean(keys, step, has_evaluation=has_evaluation)
+        return self.epoch_means.is_mean(tuple(values), step, has_evaluation=has_evaluation)
 
     def _known_numbers(self, row: Mapping[str, Any]) -> Mapping[str, float] | None:
         """The row, if it has only floats under keys that are known and cannot change the mapping.

@@ -232,6 +232,15 @@ def nearest_signal(key: str) -> str:
 _HELD_OUT_NAMES = {"loss": "eval_loss", "accuracy": "eval_accuracy", "reward": "eval_reward"}
 
 
+def split_words(key: str) -> list[str]:
+    """The words of a key, in lower case.
+
+    >>> split_words("rollout/ep_rew_mean")
+    ['rollout', 'ep', 'rew', 'mean']
+    """
+    return [word for part in _split_key(key) for word in part]
+
+
 def _split_key(key: str) -> list[list[str]]:
     """The words of each part of the key; RLlib's part "default_policy" is ignored."""
     parts = [_split_words(part) for part in re.split(r"[/:]", key)]

@@ -24,7 +24,9 @@ def test_it_shows_format_keys_steps_rows_and_unread_lines(tmp_path):
     assert shown["format"] == "Console output"
     assert shown["keys"]["loss"] == "loss"
     assert shown["step_key"] == "step"
-    assert shown["segments"] == [[10, 50]]
+    assert shown["segments"] == [
+        {"row": 1, "line": 0, "first_step": 10, "last_step": 50, "reason": "start of the log"}
+    ]
     assert shown["rows"][0]["loss"] == 2.4
     assert shown["unread"]["the dict in it is cut off"] == 1
     assert shown["unread_lines"][-1]["number"] == 9
