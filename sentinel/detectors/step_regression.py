@@ -36,7 +36,13 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from sentinel.model.finding import CLEAR, DetectorOutput, Finding, Scope, Severity
-from sentinel.model.record import STATE_LOADED_KEY, STEPS_STARTED_OVER_KEY, Event, Record
+from sentinel.model.record import (
+    SEVERAL_WRITERS_KEY,
+    STATE_LOADED_KEY,
+    STEPS_STARTED_OVER_KEY,
+    Event,
+    Record,
+)
 
 MAX_JUMPS = 2
 """Jumps from behind the maximum to above it that a log of one process can have by late rows."""
@@ -106,7 +112,7 @@ class StepRegression:
             self._behind_count += 1
             return self._regression_finding(step) if self._is_reported() else None
         if self._onset_step is not None and last is not None:
-            finding = self._advance_beyond(step, last)
+            finding = self._advance_beyond(step, last, record)
             if finding is not None or self._onset_step is not None:
                 return finding
         allowed = (
@@ -148,7 +154,7 @@ class StepRegression:
             and (self._stride is None or distance >= self.strides * self._stride)
         )
 
-    def _advance_beyond(self, step: float, last: float) -> Finding | None:
+    def _advance_beyond(self, step: float, last: float, record: Record) -> Finding | None:
         """End the regression, unless it is short and the number has to advance further."""
         self._beyond_count += 1
         if self._beyond_count == 1:
@@ -159,7 +165,7 @@ class StepRegression:
             if is_reported or is_late:
                 self._end_regression(is_reported=is_reported)
                 return None
-        if step == last:
+        if step == last or SEVERAL_WRITERS_KEY in record.attributes:
             # Two writers that are even log each step twice.
             self._end_regression()
         if self._beyond_count <= self.strides:

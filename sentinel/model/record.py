@@ -136,6 +136,10 @@ If the step number goes back then, the training was resumed.
 """
 
 
+SEVERAL_WRITERS_KEY = "several_writers"
+"""Attribute of the records of a log from which rows of other writers were left out."""
+
+
 TRAINING_KEY = "training_number"
 """Value of TRAINING: the number of the training that begins.
 

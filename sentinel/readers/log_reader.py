@@ -43,8 +43,8 @@ class UnreadLine(NamedTuple):
 class LogReader:
     """Iterates over the records of a log, in the order of the file.
 
-    `skipped` counts lines or rows without a record: not JSON, too long, or without a number; it is
-    complete after the iteration. `position` is how far into the log the last record reaches; it
+    `skipped` counts lines or rows that cannot be read: not JSON, too long, or without a number; it
+    is complete after the iteration. `position` is how far into the log the last record reaches; it
     only grows, and is the same each time that log is read. `pending_count` is by how much
     `position` grows once the rows that were read but may be incomplete are returned. `notice` is a
     message for the user about a choice made in reading, mostly "". `clock` returns seconds since
@@ -52,7 +52,8 @@ class LogReader:
     `on_media` is called with each image and histogram, before the record of their row is returned.
     `settings` is the configuration that was read so far, with nested settings as they are stored.
     `unread_lines` are examples of lines without a record, and `unread_counts` how many there are by
-    reason; a line of a text that is no line of metrics is in both, but not in `skipped`. `line`,
+    reason; a line of a text that is no line of metrics is in both, but not in `skipped`, and so is
+    a row that is left out, since it repeats another one or is of another writer. `line`,
     `line_number` and `problem` are the last line, its number, and why it gives an empty row.
     `writer` is the name of the one whose rows are read of a log that several write in turns, empty
     for the first; `other_trainings` are the names of the others, once they are known.
@@ -169,7 +170,8 @@ def _convert_rows(
 
 def _note_row_without_record(converter: RowConverter | None, reader: LogReader) -> None:
     problem = reader.problem or (converter.problem if converter else "")
-    reader.note_unread(reader.line, problem or "it holds no number")
+    is_skipped = converter is None or not converter.problem
+    reader.note_unread(reader.line, problem or "it holds no number", is_skipped=is_skipped)
     reader.problem = ""
     if converter is not None:
         reader.other_trainings = converter.writers.separate_trainings

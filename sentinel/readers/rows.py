@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from math import inf, isfinite, nan
 from typing import Any
 
-from sentinel.model.record import WHOLE_RUN, YEAR_2001, Event, Record
+from sentinel.model.record import SEVERAL_WRITERS_KEY, WHOLE_RUN, YEAR_2001, Event, Record
 from sentinel.readers.log_config import text_metadata
 from sentinel.readers.row_kinds import EpochMeans, RowKind, Writers, stated_kind, writer_name
 from sentinel.signals.catalogue import SIGNALS, canonical_name, eval_name, normalize_key
@@ -123,22 +123,26 @@ class StepFilter:
     Rows with the same set of keys come from one writer. A step below the last one is the run's own
     only if it is also below the last step of its own set of keys. Two ranks that write the same
     keys to one file look like a run that begins again; once the step goes back a second time, to
-    where the repeated rows had ended, they are two writers.
+    where the repeated rows had ended, they are two writers. `is_other_writer` is whether that shows
+    for the newest row.
     """
 
     last_step: float | None = None
+    is_other_writer: bool = False
     last_step_by_keys: dict[frozenset[str], float] = field(default_factory=dict)
     repeats_by_keys: dict[frozenset[str], RepeatedRows] = field(default_factory=dict)
 
     def accepts(self, keys: frozenset[str], step: float) -> bool:
         """Whether the step is the run's; False if it is another writer's count."""
+        self.is_other_writer = False
         own = self.last_step_by_keys.get(keys)
         if own is not None or len(self.last_step_by_keys) < MAX_KEY_SETS:
             self.last_step_by_keys[keys] = step
             repeats = self.repeats_by_keys.get(keys)
             if repeats is None:
                 repeats = self.repeats_by_keys[keys] = RepeatedRows(step, step)
-            if repeats.is_other_writer(step):
+            self.is_other_writer = repeats.is_other_writer(step)
+            if self.is_other_writer:
                 return False
         if self.last_step is not None and step < self.last_step and (own is None or step >= own):
             return False
@@ -176,7 +180,7 @@ class RepeatedRows:
             self.has_two_writers = self.end < step <= self.end + self.interval
         if self.end is not None and step > self.end:
             self.end = step
-        return self.has_two_writers and step < self.highest
+        return self.has_two_writers
 
 
 @dataclass
@@ -300,11 +304,7 @@ class RowConverter:
             if not values and not row.get("event"):
                 return None
         keys = tuple(values)
-        config = (
-            text_metadata(parse_framework_config(row)) if row.get("event") in CONFIG_EVENTS else {}
-        )
-        if config:
-            self.metadata.update_metadata(config)
+        config = self._read_config(row)
         if not is_known and self.metadata.observe_keys(values.keys()):
             self._drop_changed_keys()
         layout = self._layout(keys)
@@ -324,6 +324,10 @@ class RowConverter:
             series = layout.series if layout.is_unscaled else frozenset(signals)
             if self.step_filter.accepts(series, global_step):
                 signals["global_step"] = global_step
+            elif self.step_filter.is_other_writer:
+                self.problem = "another writer repeats the steps of the first one"
+                self.attributes = {**self.attributes, SEVERAL_WRITERS_KEY: "1"}
+                return None
         return Record(
             run=self.run,
             rank=WHOLE_RUN,
@@ -333,6 +337,14 @@ class RowConverter:
             values=signals,
             attributes={**self.attributes, **config} if config else self.attributes,
         )
+
+    def _read_config(self, row: Mapping[str, Any]) -> dict[str, str]:
+        if row.get("event") not in CONFIG_EVENTS:
+            return {}
+        config = text_metadata(parse_framework_config(row))
+        if config:
+            self.metadata.update_metadata(config)
+        return config
 
     def _named_values(
         self, layout: RowLayout, values: Mapping[str, float], event: Event, kind: RowKind
