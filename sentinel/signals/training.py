@@ -79,6 +79,8 @@ OPTIMISATION = (
             "global_grad_norm",
             "grad_norm/total",
             "total_grad_norm",
+            "opt/grad_norm",
+            "ppo_actor/update/grad_norm",
         ),
     ),
     Signal(
@@ -118,6 +120,7 @@ OPTIMISATION = (
             "lr-adam/pg1",
             "lr-sgd",
             "lr-sgd/pg1",
+            "ppo_actor/update/lr",
         ),
     ),
     Signal(
