@@ -58,7 +58,8 @@ _REWARD_NOUNS = {"reward": 0, "rewards": 0, "rew": 0, "return": 1, "returns": 1,
                  "score": 2, "scores": 2}  # fmt: skip
 _TOTAL = frozenset({"total", "overall", "sum", "combined", "all", "full", "joint"})
 _POLICY = frozenset({
-    "policy", "pg", "pi", "actor", "act", "surrogate", "surr", "gradient", "action", "ppo", "a2c", "a",
+    "policy", "pg", "pi", "actor", "act", "surrogate", "surr", "gradient", "action", "ppo", "a2c",
+    "a",
     "clipped",
 })  # fmt: skip
 _VALUE = frozenset({
