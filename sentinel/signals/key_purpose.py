@@ -63,8 +63,8 @@ _PURPOSES: tuple[tuple[str, re.Pattern[str], frozenset[str]], ...] = tuple(
                 r"(^|[/_ ])lr([/_ (\d]|$)|learning[_ ]rate|clip[_ ]?range|batch[_ ]?size"
                 r"|max[_ ]?steps"
                 r"|explor|(^|[/_ ])(target|tgt)[/_ ]"
-                r"|(^|[/_ ])(coeff?(icient)?s?|beta|alpha|gamma|tau|lambda|lam|weights?|temperature|eps|epsilon"
-                r"|seed|thresh(old)?|target|difficulty|decay|momentum|width|height|interval|limit"
+                r"|(^|[/_ ])(coeff?(icient)?s?|beta|alpha|gamma|tau|lambda|lam|weights?|temperature"
+                r"|eps|epsilon|seed|thresh(old)?|target|difficulty|decay|momentum|width|height|interval|limit"
                 r"|seqlen|param(eter)?s|scale)$"
             ),
             "coef coeff coefs coeffs bsz",
