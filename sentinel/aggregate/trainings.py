@@ -30,6 +30,10 @@ first row need not be at the same step, and a resume so early has lost nearly al
 """
 
 
+MAX_LOSS_KEYS = 8
+"""Keys of one log that are recognised as another loss."""
+
+
 @dataclass
 class LoggedSteps:
     """The step numbers of one training in a log; `first` is None before the first."""
@@ -62,8 +66,8 @@ class TrainingTracker:
     `number` is that of the training, 0 before the first; `first_step` is its first step number.
     `is_attempt_new` is whether an attempt has not taken a step yet, and `is_resumed` whether it has
     loaded a state. `last_reported` are attempt and number of the last TRAINING of the ranks.
-    `logged_steps` are those of a log, which has no counts of the client; `loss_key` is the key that
-    stands for the loss in it.
+    `logged_steps` are those of a log, which has no counts of the client; `loss_keys` are those that
+    have stood for the loss in it.
     """
 
     number: int = 0
@@ -72,7 +76,7 @@ class TrainingTracker:
     is_resumed: bool = False
     last_reported: tuple[int, float] = (-1, 0.0)
     logged_steps: LoggedSteps = field(default_factory=LoggedSteps)
-    loss_key: str = ""
+    loss_keys: list[str] = field(default_factory=list)
 
     def process(self, record: Record) -> Iterator[Record]:
         """Add a record; yield what precedes it, then the record."""
@@ -120,9 +124,11 @@ class TrainingTracker:
         if step is not None and self.logged_steps.starts_over(step):
             yield self._begin(record, {STEPS_STARTED_OVER_KEY: 1.0})
         if "loss" in record.values:
-            last, self.loss_key = self.loss_key, record.attributes.get("loss", "loss")
-            if last not in ("", self.loss_key):
-                yield replace(record, event=Event.STAGE, values={}, attributes={}, spread={})
+            key = record.attributes.get("loss", "loss")
+            if key not in self.loss_keys and len(self.loss_keys) < MAX_LOSS_KEYS:
+                if self.loss_keys:
+                    yield replace(record, event=Event.STAGE, values={}, attributes={}, spread={})
+                self.loss_keys.append(key)
 
     def _begin(self, record: Record, values: Mapping[str, float] = MappingProxyType({})) -> Record:
         self.number += 1

@@ -10,7 +10,8 @@ KEYS = {
     "position in the run": ["step", "_timestamp", "training_iteration", "time/total_timesteps"],
     "counter": [
         "num_episodes", "train/n_updates", "total_flos", "n_groups",
-        "num_env_steps_sampled_lifetime", "replay_bank_size", "env/all/total_turns", "consumed samples",
+        "num_env_steps_sampled_lifetime", "replay_bank_size", "env/all/total_turns",
+        "consumed samples",
         "roi_head/num_fg_samples",
     ],
     "timing": [
