@@ -152,7 +152,7 @@ def _convert_rows(
         if converter is None and item:
             converter = make_converter(item)
             converter.metadata.configure_keys(reader.keys)
-            converter.writers.selected = reader.writer
+            converter.select_writer(reader.writer)
         if converter is not None and pending:
             converter.metadata.update_metadata(text_metadata(pending))
         record = converter.to_record(item) if converter else None
@@ -174,7 +174,7 @@ def _note_row_without_record(converter: RowConverter | None, reader: LogReader) 
     reader.note_unread(reader.line, problem or "it holds no number", is_skipped=is_skipped)
     reader.problem = ""
     if converter is not None:
-        reader.other_trainings = converter.writers.separate_trainings
+        reader.other_trainings = converter.other_trainings
     if reader.is_live and reader.other_trainings:
         reader.notice = (
             "several trainings are written to it in turns, and only the first one is evaluated; "

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from math import nan
 from typing import Any
 
 KIND_KEYS = ("split", "phase", "mode", "subset", "stage", "type", "event_type", "kind", "level")
@@ -142,3 +143,54 @@ def writer_name(row: Mapping[str, Any]) -> str:
         if isinstance(value, str | int | float):
             return f"{key}={value:g}" if isinstance(value, float) else f"{key}={value}"
     return ""
+
+
+SECOND_WRITER = "second writer"
+"""Name of the writer of the second row of each step, if rows name none."""
+
+MIN_PAIRS = 24
+"""Steps in a row whose second loss is on one side of the first: by chance, once in 8 million."""
+
+
+@dataclass
+class LockstepWriters:
+    """Separates two trainings that log the same steps under the same keys, and name no writer.
+
+    Each step has two rows, and the loss of the second one is always above, or always below, that of
+    the first: micro-batches and ranks of one training change sides. From then on, a row is of the
+    training whose last loss is closer, and each step has one row of each. `selected` is the one
+    that is read, 0 or 1. `row` and `label` are the number of the newest row at its step, and the
+    training that it is of; `losses` are the last ones of both. `side_count` counts the pairs on one
+    side, negative if the second is below.
+    """
+
+    selected: int = 0
+    is_known: bool = False
+    position: tuple[frozenset[str], int] | None = None
+    row: int = 0
+    label: int = 0
+    losses: list[float] = field(default_factory=lambda: [nan, nan])
+    side_count: int = 0
+
+    def is_other(self, keys: frozenset[str], step: int, loss: float) -> bool:
+        """Add a row; whether it is of the training that is not read."""
+        is_repeated = self.position == (keys, step)
+        if not is_repeated and self.row != 1:
+            self.side_count = 0
+        self.row = self.row + 1 if is_repeated else 0
+        if self.is_known:
+            label = int(abs(loss - self.losses[1]) < abs(loss - self.losses[0]))
+            label = 1 - self.label if is_repeated else label
+        else:
+            label = min(self.row, 1)
+            self._compare(loss)
+        self.position, self.label, self.losses[label] = (keys, step), label, loss
+        return label != self.selected and (self.is_known or self.selected == 1)
+
+    def _compare(self, loss: float) -> None:
+        """Count a pair, if this is the loss of the second row of a step."""
+        if self.row == 1:
+            side = (loss > self.losses[0]) - (loss < self.losses[0])
+            self.side_count = self.side_count + side if self.side_count * side >= 0 else side
+            self.side_count *= abs(side)
+            self.is_known = abs(self.side_count) >= MIN_PAIRS

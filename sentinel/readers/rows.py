@@ -14,7 +14,15 @@ from typing import Any
 
 from sentinel.model.record import SEVERAL_WRITERS_KEY, WHOLE_RUN, YEAR_2001, Event, Record
 from sentinel.readers.log_config import text_metadata
-from sentinel.readers.row_kinds import EpochMeans, RowKind, Writers, stated_kind, writer_name
+from sentinel.readers.row_kinds import (
+    SECOND_WRITER,
+    EpochMeans,
+    LockstepWriters,
+    RowKind,
+    Writers,
+    stated_kind,
+    writer_name,
+)
 from sentinel.signals.catalogue import SIGNALS, canonical_name, eval_name, normalize_key
 from sentinel.signals.framework_config import parse_framework_config
 from sentinel.signals.key_map import KeyMap, KeyMapping, displaced_mapping
@@ -279,6 +287,7 @@ class RowConverter:
     step_filter: StepFilter = field(default_factory=StepFilter)
     epoch_steps: EpochSteps = field(default_factory=EpochSteps)
     writers: Writers = field(default_factory=Writers)
+    lockstep: LockstepWriters = field(default_factory=LockstepWriters)
     rows: RowMemory = field(default_factory=RowMemory)
     epoch_means: EpochMeans = field(default_factory=EpochMeans)
     nan_restorer: NanRestorer = field(default_factory=NanRestorer)
@@ -287,6 +296,17 @@ class RowConverter:
     record_count: int = 0
     last_step: int | None = None
     problem: str = ""
+
+    def select_writer(self, name: str) -> None:
+        """Read the rows of that writer only; of the first one if the name is empty."""
+        self.lockstep.selected = int(name == SECOND_WRITER)
+        self.writers.selected = "" if self.lockstep.selected else name
+
+    @property
+    def other_trainings(self) -> list[str]:
+        """The names of the other writers of the log, if each is a training."""
+        is_second_left_out = self.lockstep.is_known and not self.lockstep.selected
+        return [*self.writers.separate_trainings, *[SECOND_WRITER] * is_second_left_out]
 
     def to_record(self, row: Mapping[str, Any]) -> Record | None:
         """The row's record.
@@ -322,12 +342,13 @@ class RowConverter:
         if event is Event.STEP and step is not None:
             global_step = signals.pop("global_step", float(step))
             series = layout.series if layout.is_unscaled else frozenset(signals)
-            if self.step_filter.accepts(series, global_step):
-                signals["global_step"] = global_step
-            elif self.step_filter.is_other_writer:
+            is_accepted = self.step_filter.accepts(series, global_step)
+            if self._is_second_writer(series, step, signals):
                 self.problem = "another writer repeats the steps of the first one"
                 self.attributes = {**self.attributes, SEVERAL_WRITERS_KEY: "1"}
                 return None
+            if is_accepted:
+                signals["global_step"] = global_step
         return Record(
             run=self.run,
             rank=WHOLE_RUN,
@@ -336,6 +357,14 @@ class RowConverter:
             event=event,
             values=signals,
             attributes={**self.attributes, **config} if config else self.attributes,
+        )
+
+    def _is_second_writer(
+        self, series: frozenset[str], step: int, signals: Mapping[str, float]
+    ) -> bool:
+        loss = signals.get("loss")
+        return self.step_filter.is_other_writer or (
+            loss is not None and self.lockstep.is_other(series, step, loss)
         )
 
     def _read_config(self, row: Mapping[str, Any]) -> dict[str, str]:

@@ -13,6 +13,7 @@ from sentinel.model.finding import Severity
 from sentinel.pipeline.pipeline import build
 from sentinel.pipeline.replay import replay_records
 from sentinel.readers.format_detection import open_log
+from sentinel.readers.row_kinds import SECOND_WRITER
 
 EVERY = 10
 
@@ -127,6 +128,27 @@ def test_rows_of_a_second_writer_are_left_out(tmp_path):
 
     assert log.unread_counts == {"another writer repeats the steps of the first one": 200 - 8}
     assert max(losses[-100:]) < 4.0
+
+
+def test_trainings_that_log_the_same_steps_are_separated_by_their_losses(tmp_path):
+    second = training(end=5.0, seed=1)
+    log = open_log(write(tmp_path, in_turns(training(), second), second[180:]))
+
+    assert found(replay(log)) == []
+    assert log.other_trainings == [SECOND_WRITER]
+    log.writer = SECOND_WRITER
+    losses = [record.values["loss"] for record in log if "loss" in record.values]
+    assert losses == [row["loss"] for row in second]
+    assert found(replay(log)) == []
+
+
+def test_micro_batches_of_one_step_are_one_training(tmp_path):
+    rows = training(400)
+    micro_batches = [{**row, "step": row["step"] // 20} for row in rows]
+    log = open_log(write(tmp_path, micro_batches))
+
+    assert sum("loss" in record.values for record in log) == 400
+    assert log.other_trainings == []
 
 
 @pytest.mark.parametrize("key", ["trial", "run_id"])
