@@ -64,7 +64,7 @@ class EpochMeans:
     last_keys: Keys = ()
     last_step: int | None = None
 
-    def is_mean(self, keys: Keys, step: int | None, *, has_evaluation: bool) -> bool:
+    def find_kind(self, keys: Keys, step: int | None, *, has_evaluation: bool) -> RowKind:
         """Add a row with a loss or reward; `has_evaluation` is whether it has held-out values too.
 
         `step` is the row's own, None if it has none.
@@ -84,7 +84,7 @@ class EpochMeans:
         self.last_keys = keys
         if step is not None:
             self.last_step = step
-        return is_mean
+        return RowKind.EPOCH if is_mean else RowKind.STEP
 
 
 RANK_KEYS = ("rank", "global_rank", "local_rank", "process_index")
@@ -183,14 +183,14 @@ class LockstepWriters:
             label = 1 - self.label if is_repeated else label
         else:
             label = min(self.row, 1)
-            self._compare(loss)
+            if self.row == 1:
+                self._compare(loss)
         self.position, self.label, self.losses[label] = (keys, step), label, loss
         return label != self.selected and (self.is_known or self.selected == 1)
 
     def _compare(self, loss: float) -> None:
-        """Count a pair, if this is the loss of the second row of a step."""
-        if self.row == 1:
-            side = (loss > self.losses[0]) - (loss < self.losses[0])
-            self.side_count = self.side_count + side if self.side_count * side >= 0 else side
-            self.side_count *= abs(side)
-            self.is_known = abs(self.side_count) >= MIN_PAIRS
+        """Count a pair, of which this is the loss of the second row."""
+        side = (loss > self.losses[0]) - (loss < self.losses[0])
+        is_same = self.side_count * side >= 0
+        self.side_count = abs(side) * (self.side_count * is_same + side)
+        self.is_known = abs(self.side_count) >= MIN_PAIRS

@@ -16,6 +16,7 @@ from sentinel.model.record import SEVERAL_WRITERS_KEY, WHOLE_RUN, YEAR_2001, Eve
 from sentinel.readers.log_config import text_metadata
 from sentinel.readers.row_kinds import (
     SECOND_WRITER,
+    WRITER_KEYS,
     EpochMeans,
     LockstepWriters,
     RowKind,
@@ -74,6 +75,7 @@ MAX_ROW_GAP_SECONDS = 5.0
 """A row is complete once nothing was added to it for this long."""
 
 _FLOAT = {float}
+_WRITER_KEYS = frozenset(WRITER_KEYS)
 MAX_LAYOUTS = 1024
 MAX_KEY_SETS = 256
 MAX_REMEMBERED_ROWS = 8192
@@ -248,21 +250,23 @@ class EpochSteps:
 
 @dataclass(slots=True)
 class RowLayout:
-    """What all rows with the same keys share: their signals, and whether they are an evaluation.
+    """What all rows with the same keys share: their signals, and what they are of.
 
     `is_unscaled` is whether no value needs a unit conversion. `step_keys` and `time_keys` are the
     keys of the step and of the time among them, best first, and `series` are the names of the
-    signals of a step, without its number. `has_outcome` is whether they have a loss or a reward.
+    signals of a step, without its number. `has_outcome` is whether they have a loss or a reward,
+    and `has_evaluation` whether a value is of an evaluation.
     """
 
     key_mappings: list[KeyMapping]
     signal_names: list[str]
     is_unscaled: bool
-    is_held_out: bool
+    kind: RowKind
     step_keys: tuple[str, ...]
     time_keys: tuple[str, ...]
     series: frozenset[str]
     has_outcome: bool
+    has_evaluation: bool
 
 
 @dataclass
@@ -314,36 +318,52 @@ class RowConverter:
         None if it has no number and no event, repeats an earlier row, or is of another writer.
         """
         self.problem = ""
-        if self.writers.is_other(row):
+        if not _WRITER_KEYS.isdisjoint(row) and self.writers.is_other(row):
             self.problem = f"it is of another writer ({writer_name(row)})"
             return None
         values = self._known_numbers(row)
         is_known = values is not None
         if values is None:
             values = dict(_flatten_numbers(row, self.null_is_nan))
-            if not values and not row.get("event"):
-                return None
+        if not values and not row.get("event"):
+            return None
+        return self._convert(row, values, is_known=is_known)
+
+    def _convert(
+        self, row: Mapping[str, Any], values: Mapping[str, float], *, is_known: bool
+    ) -> Record | None:
+        """The record of these numbers of a row; `is_known` is whether that is all of it."""
         keys = tuple(values)
-        config = self._read_config(row)
+        config = {} if is_known else self._read_config(row)
         if not is_known and self.metadata.observe_keys(values.keys()):
             self._drop_changed_keys()
-        layout = self._layout(keys)
-        step = _row_step(values, layout.step_keys)
-        if "event" not in row and self.rows.is_repeated(step, values, layout.time_keys):
+        layout = self.layouts.get(keys) or self._layout(keys)
+        own_step = step = _row_step(values, layout.step_keys)
+        if self.rows.is_repeated(step, values, layout.time_keys) and "event" not in row:
             self.problem = "it repeats an earlier row"
             return None
         self.record_count += 1
         if step is not None:
             step = self.epoch_steps.add_up(keys, values.get("epoch"), step)
             self.last_step = step
-        kind = RowKind.STEP if is_known else stated_kind(row)
-        event = _row_event(row, layout, kind)
-        signals = self._named_values(layout, values, event, kind)
+        kind = layout.kind if is_known else _row_kind(row, layout)
+        event = Event.EVAL if kind is RowKind.EVALUATION else Event.STEP
+        event = event if is_known else _row_event(row, event)
+        signals = self._signal_values(layout, values)
+        if layout.has_outcome and kind is RowKind.STEP:
+            kind = self.epoch_means.find_kind(keys, own_step, has_evaluation=layout.has_evaluation)
+        if kind is RowKind.STEP:
+            signals = self.nan_restorer.restore(signals)
+        else:
+            rename = eval_name if kind is RowKind.EVALUATION else _epoch_name
+            signals = {rename(name): value for name, value in signals.items()}
         if event is Event.STEP and step is not None:
             global_step = signals.pop("global_step", float(step))
             series = layout.series if layout.is_unscaled else frozenset(signals)
             is_accepted = self.step_filter.accepts(series, global_step)
-            if self._is_second_writer(series, step, signals):
+            if self.step_filter.is_other_writer or (
+                "loss" in signals and self.lockstep.is_other(series, step, signals["loss"])
+            ):
                 self.problem = "another writer repeats the steps of the first one"
                 self.attributes = {**self.attributes, SEVERAL_WRITERS_KEY: "1"}
                 return None
@@ -353,18 +373,14 @@ class RowConverter:
             run=self.run,
             rank=WHOLE_RUN,
             step=self.record_count if self.last_step is None else self.last_step,
-            time=_row_time(values, layout.time_keys, self.record_count),
+            time=(
+                _row_time(values, layout.time_keys, self.record_count)
+                if layout.time_keys
+                else float(self.record_count)
+            ),
             event=event,
             values=signals,
             attributes={**self.attributes, **config} if config else self.attributes,
-        )
-
-    def _is_second_writer(
-        self, series: frozenset[str], step: int, signals: Mapping[str, float]
-    ) -> bool:
-        loss = signals.get("loss")
-        return self.step_filter.is_other_writer or (
-            loss is not None and self.lockstep.is_other(series, step, loss)
         )
 
     def _read_config(self, row: Mapping[str, Any]) -> dict[str, str]:
@@ -374,23 +390,6 @@ class RowConverter:
         if config:
             self.metadata.update_metadata(config)
         return config
-
-    def _named_values(
-        self, layout: RowLayout, values: Mapping[str, float], event: Event, kind: RowKind
-    ) -> dict[str, float]:
-        """The values by signals: those of training, of an evaluation, or means over an epoch."""
-        signals = self._signal_values(layout, values)
-        if event is Event.EVAL:
-            return {eval_name(name): value for name, value in signals.items()}
-        is_mean = layout.has_outcome and self._is_epoch_mean(layout, values)
-        if is_mean or kind is RowKind.EPOCH:
-            return {_epoch_name(name): value for name, value in signals.items()}
-        return self.nan_restorer.restore(signals)
-
-    def _is_epoch_mean(self, layout: RowLayout, values: Mapping[str, float]) -> bool:
-        has_evaluation = any(name.startswith("eval_") for name in layout.signal_names)
-        step = _row_step(values, layout.step_keys)
-        return self.epoch_means.is_mean(tuple(values), step, has_evaluation=has_evaluation)
 
     def _known_numbers(self, row: Mapping[str, Any]) -> Mapping[str, float] | None:
         """The row, if it has only floats under keys that are known and cannot change the mapping.
@@ -522,12 +521,21 @@ def _row_time(values: Mapping[str, float], time_keys: Iterable[str], record_coun
     return float(record_count)
 
 
-def _row_event(row: Mapping[str, Any], layout: RowLayout, kind: RowKind) -> Event:
+def _row_kind(row: Mapping[str, Any], layout: RowLayout) -> RowKind:
+    """What the row is of: by a text in it, else by its keys."""
+    if _is_event(row):
+        return RowKind.EVALUATION if row["event"] == Event.EVAL.value else RowKind.STEP
+    kind = stated_kind(row)
+    return layout.kind if kind is RowKind.STEP else kind
+
+
+def _row_event(row: Mapping[str, Any], by_kind: Event) -> Event:
+    return Event(row["event"]) if _is_event(row) else by_kind
+
+
+def _is_event(row: Mapping[str, Any]) -> bool:
     name = row.get("event")
-    if isinstance(name, str) and name in EVENT_NAMES:
-        return Event(name)
-    is_held_out = layout.is_held_out or kind is RowKind.EVALUATION
-    return Event.EVAL if is_held_out else Event.STEP
+    return isinstance(name, str) and name in EVENT_NAMES
 
 
 def _epoch_name(name: str) -> str:
@@ -548,11 +556,12 @@ def _build_layout(keys: tuple[str, ...], key_mappings: list[KeyMapping]) -> RowL
         key_mappings,
         [mapping.name for mapping in key_mappings],
         all(mapping.factor == 1.0 and not mapping.zero_is_missing for mapping in key_mappings),
-        bool(metric_keys) and all(is_held_out),
+        RowKind.EVALUATION if metric_keys and all(is_held_out) else RowKind.STEP,
         tuple(key for key in STEP_KEYS if key in name_by_key),
         tuple(key for key in TIME_KEYS if key in name_by_key),
         frozenset(name_by_key.values()) - {"global_step"},
         not TRAINING_OUTCOMES.isdisjoint(name_by_key.values()),
+        any(name.startswith("eval_") for name in name_by_key.values()),
     )
 
 
