@@ -2,8 +2,9 @@
 
 Formula
     back     = `global_step` is below the previous one in a run that was not resumed in between; it
-               lasts until the number exceeds its previous maximum. A state that the training
-               loaded since the previous step, or `sentinel.mark("resume")`, is a resume
+               lasts until the number exceeds its previous maximum, or for `strides` records of
+               another training in a log. A state that the training loaded since the previous
+               step, or `sentinel.mark("resume")`, is a resume
     short    = back in a log by less than `strides` times its usual interval, and for two records or
                more; known once the number passed its maximum without a gap, and advanced
                `strides` records further
@@ -85,6 +86,7 @@ class StepRegression:
         self._regressed_to = 0.0
         self._onset_step: int | None = None
         self._behind_count = 0
+        self._is_new_training = False
         self._stride: float | None = None
         self._records_since_regression = MIN_RECORDS_APART
         self._beyond_count = 0
@@ -97,6 +99,7 @@ class StepRegression:
         """Evaluate one step number."""
         if _is_declared_start(record):
             self._reset()
+        self._is_new_training |= record.event is Event.TRAINING
         if record.event is Event.METADATA:
             self._loaded_at = record.values.get(STATE_LOADED_KEY, self._loaded_at)
         step = record.values.get("global_step")
@@ -108,11 +111,11 @@ class StepRegression:
         last, self._last_step = self._last_step, step
         self._add_step(last, step, record)
         waited = self._steps_since_advance(last, step, count)
-        if self._onset_step is not None and step <= self._highest_step:
-            self._behind_count += 1
-            return self._regression_finding(step) if self._is_reported() else None
         if self._onset_step is not None and last is not None:
-            finding = self._advance_beyond(step, last, record)
+            is_behind = step <= self._highest_step
+            finding = (
+                self._stay_behind(step) if is_behind else self._advance_beyond(step, last, record)
+            )
             if finding is not None or self._onset_step is not None:
                 return finding
         allowed = (
@@ -154,6 +157,17 @@ class StepRegression:
             and (self._stride is None or distance >= self.strides * self._stride)
         )
 
+    def _stay_behind(self, step: float) -> Finding | None:
+        """The finding of a regression; end it if another training is under way."""
+        self._behind_count += 1
+        if not self._is_reported():
+            return None
+        if self._is_new_training and self._behind_count > self.strides:
+            self._end_regression(is_reported=True)
+            self._highest_step = step
+            return None
+        return self._regression_finding(step)
+
     def _advance_beyond(self, step: float, last: float, record: Record) -> Finding | None:
         """End the regression, unless it is short and the number has to advance further."""
         self._beyond_count += 1
@@ -176,6 +190,7 @@ class StepRegression:
 
     def _end_regression(self, *, is_reported: bool = False) -> None:
         self._onset_step, self._behind_count, self._beyond_count = None, 0, 0
+        self._is_new_training = False
         if is_reported:
             self._records_since_regression = 0
 
