@@ -64,11 +64,17 @@ class EpochMeans:
     last_keys: Keys = ()
     last_step: int | None = None
 
-    def find_kind(self, keys: Keys, step: int | None, *, has_evaluation: bool) -> RowKind:
-        """Add a row with a loss or reward; `has_evaluation` is whether it has held-out values too.
+    def find_kind(
+        self, keys: Keys, step: int | None, stated: RowKind, *, has_evaluation: bool
+    ) -> RowKind:
+        """Add a row with a loss or reward, and find whether it is of a step or of an epoch.
 
-        `step` is the row's own, None if it has none.
+        `step` is the row's own, None if it has none. A row that is `stated` to be of an epoch is
+        one of a step in a log that has no others. `has_evaluation` is whether the row has held-out
+        values too.
         """
+        if stated is RowKind.EPOCH:
+            keys = (*keys, "epoch")
         usual = max(self.counts, key=self.counts.__getitem__, default=keys)
         follows_steps = (
             keys != usual and self.last_keys == usual and self.counts[usual] >= MIN_STEP_ROWS

@@ -350,8 +350,9 @@ class RowConverter:
         event = Event.EVAL if kind is RowKind.EVALUATION else Event.STEP
         event = event if is_known else _row_event(row, event)
         signals = self._signal_values(layout, values)
-        if layout.has_outcome and kind is RowKind.STEP:
-            kind = self.epoch_means.find_kind(keys, own_step, has_evaluation=layout.has_evaluation)
+        if layout.has_outcome and kind is not RowKind.EVALUATION:
+            has_evaluation = layout.has_evaluation
+            kind = self.epoch_means.find_kind(keys, own_step, kind, has_evaluation=has_evaluation)
         if kind is RowKind.STEP:
             signals = self.nan_restorer.restore(signals)
         else:
@@ -526,7 +527,8 @@ def _row_kind(row: Mapping[str, Any], layout: RowLayout) -> RowKind:
     if _is_event(row):
         return RowKind.EVALUATION if row["event"] == Event.EVAL.value else RowKind.STEP
     kind = stated_kind(row)
-    return layout.kind if kind is RowKind.STEP else kind
+    is_stated = kind is RowKind.EVALUATION or (kind is RowKind.EPOCH and layout.has_outcome)
+    return kind if is_stated else layout.kind
 
 
 def _row_event(row: Mapping[str, Any], by_kind: Event) -> Event:

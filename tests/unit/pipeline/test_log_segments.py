@@ -269,6 +269,12 @@ def test_means_over_an_epoch_are_not_the_loss_of_a_step(tmp_path, kind):
     assert found(replay(log)) == []
 
 
+def test_rows_that_state_their_epoch_are_the_steps_of_a_log_without_others(tmp_path):
+    rows = [{"type": "epoch", "epoch": at, "loss": 1.0 / (at + 1)} for at in range(40)]
+
+    assert sum("loss" in each.values for each in open_log(write(tmp_path, rows))) == 40
+
+
 def test_other_keys_now_and_then_do_not_make_a_mean(tmp_path):
     """A step with a validation, and rows that have a gradient norm from some step on."""
     rows = [
