@@ -53,7 +53,7 @@ Keys = tuple[str, ...]
 
 @dataclass
 class EpochMeans:
-    """Recognises rows that repeat the loss or reward of steps as a mean over an epoch.
+    """Recognises rows that repeat the loss, or the reward, of steps as a mean over an epoch.
 
     They follow rows of steps, which most rows are, and have other keys: they have no step although
     those have one, or the step that the row before has, or only they have the number of an epoch.
@@ -67,7 +67,7 @@ class EpochMeans:
     def find_kind(
         self, keys: Keys, step: int | None, stated: RowKind, *, has_evaluation: bool
     ) -> RowKind:
-        """Add a row with a loss or reward, and find whether it is of a step or of an epoch.
+        """Add a row with that signal, and find whether it is of a step or of an epoch.
 
         `step` is the row's own, None if it has none. A row that is `stated` to be of an epoch is
         one of a step in a log that has no others. `has_evaluation` is whether the row has held-out

@@ -61,7 +61,7 @@ WRAPPER_KEYS = frozenset({"data", "metrics", "values", "scalars", "logs"})
 
 HELD_OUT_PREFIX = re.compile(r"(eval|val|valid|validation|test)[/_ -]", re.IGNORECASE)
 NEUTRAL_KEYS = frozenset({"epoch", "training/epoch", *STEP_KEYS, *MAX_STEPS_KEYS, *TIME_KEYS})
-TRAINING_OUTCOMES = frozenset({"loss", "reward"})
+TRAINING_OUTCOMES = ("loss", "reward")
 """Signals whose rows are steps, even if the key names an evaluation."""
 EPOCH_PREFIX = "epoch_mean/"
 """Prefix of the names of signals that a row has as means over an epoch."""
@@ -254,8 +254,8 @@ class RowLayout:
 
     `is_unscaled` is whether no value needs a unit conversion. `step_keys` and `time_keys` are the
     keys of the step and of the time among them, best first, and `series` are the names of the
-    signals of a step, without its number. `has_outcome` is whether they have a loss or a reward,
-    and `has_evaluation` whether a value is of an evaluation.
+    signals of a step, without its number. `outcome` is the loss, else the reward, empty if there is
+    neither, and `has_evaluation` is whether a value is of an evaluation.
     """
 
     key_mappings: list[KeyMapping]
@@ -265,7 +265,7 @@ class RowLayout:
     step_keys: tuple[str, ...]
     time_keys: tuple[str, ...]
     series: frozenset[str]
-    has_outcome: bool
+    outcome: str
     has_evaluation: bool
 
 
@@ -293,7 +293,9 @@ class RowConverter:
     writers: Writers = field(default_factory=Writers)
     lockstep: LockstepWriters = field(default_factory=LockstepWriters)
     rows: RowMemory = field(default_factory=RowMemory)
-    epoch_means: EpochMeans = field(default_factory=EpochMeans)
+    epoch_means: dict[str, EpochMeans] = field(
+        default_factory=lambda: {name: EpochMeans() for name in TRAINING_OUTCOMES}
+    )
     nan_restorer: NanRestorer = field(default_factory=NanRestorer)
     layouts: dict[tuple[str, ...], RowLayout] = field(default_factory=dict)
     assigned: dict[str, KeyMapping] = field(default_factory=dict)
@@ -350,9 +352,9 @@ class RowConverter:
         event = Event.EVAL if kind is RowKind.EVALUATION else Event.STEP
         event = event if is_known else _row_event(row, event)
         signals = self._signal_values(layout, values)
-        if layout.has_outcome and kind is not RowKind.EVALUATION:
-            has_evaluation = layout.has_evaluation
-            kind = self.epoch_means.find_kind(keys, own_step, kind, has_evaluation=has_evaluation)
+        if layout.outcome and kind is not RowKind.EVALUATION:
+            has_evaluation, means = layout.has_evaluation, self.epoch_means[layout.outcome]
+            kind = means.find_kind(keys, own_step, kind, has_evaluation=has_evaluation)
         if kind is RowKind.STEP:
             signals = self.nan_restorer.restore(signals)
         else:
@@ -527,7 +529,7 @@ def _row_kind(row: Mapping[str, Any], layout: RowLayout) -> RowKind:
     if _is_event(row):
         return RowKind.EVALUATION if row["event"] == Event.EVAL.value else RowKind.STEP
     kind = stated_kind(row)
-    is_stated = kind is RowKind.EVALUATION or (kind is RowKind.EPOCH and layout.has_outcome)
+    is_stated = kind is RowKind.EVALUATION or (kind is RowKind.EPOCH and layout.outcome != "")
     return kind if is_stated else layout.kind
 
 
@@ -562,7 +564,7 @@ def _build_layout(keys: tuple[str, ...], key_mappings: list[KeyMapping]) -> RowL
         tuple(key for key in STEP_KEYS if key in name_by_key),
         tuple(key for key in TIME_KEYS if key in name_by_key),
         frozenset(name_by_key.values()) - {"global_step"},
-        not TRAINING_OUTCOMES.isdisjoint(name_by_key.values()),
+        next((name for name in TRAINING_OUTCOMES if name in name_by_key.values()), ""),
         any(name.startswith("eval_") for name in name_by_key.values()),
     )
 

@@ -285,6 +285,13 @@ def test_other_keys_now_and_then_do_not_make_a_mean(tmp_path):
     assert sum("loss" in each.values for each in open_log(write(tmp_path, rows))) == 100
 
 
+def test_the_loss_of_a_step_whose_reward_is_in_a_row_before_is_no_mean(tmp_path):
+    rows = [{"step": at, name: 1.0} for at in range(40) for name in ("reward", "loss")]
+    values = [each.values for each in open_log(write(tmp_path, rows))]
+
+    assert sum("loss" in each for each in values) == sum("reward" in each for each in values) == 40
+
+
 def test_rows_that_state_their_split_are_evaluations(tmp_path):
     rng = Random(4)
     rows = [
