@@ -6,7 +6,6 @@ They have the keys of the rows of steps, and mixed with these a series would jum
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -57,10 +56,11 @@ class EpochMeans:
 
     They follow rows of steps, which most rows are, and have other keys: they have no step although
     those have one, or the step that the row before has, or only they have the number of an epoch.
-    `counts` are rows by their keys.
+    `counts` are rows by their keys, and `usual` the keys of most rows.
     """
 
-    counts: Counter[Keys] = field(default_factory=Counter)
+    counts: dict[Keys, int] = field(default_factory=dict)
+    usual: Keys = ()
     last_keys: Keys = ()
     last_step: int | None = None
 
@@ -75,9 +75,9 @@ class EpochMeans:
         """
         if stated is RowKind.EPOCH:
             keys = (*keys, "epoch")
-        usual = max(self.counts, key=self.counts.__getitem__, default=keys)
+        usual, counts = self.usual or keys, self.counts
         follows_steps = (
-            keys != usual and self.last_keys == usual and self.counts[usual] >= MIN_STEP_ROWS
+            keys != usual and self.last_keys == usual and counts.get(usual, 0) >= MIN_STEP_ROWS
         )
         # Without any step, only held-out values show that an epoch ended.
         is_shared = self.last_step is not None or has_evaluation
@@ -85,8 +85,11 @@ class EpochMeans:
             ("epoch" in keys and "epoch" not in usual)
             or (step in (None, self.last_step) and is_shared)
         )
-        if keys in self.counts or len(self.counts) < MAX_KEY_SETS:
-            self.counts[keys] += 1
+        count = counts.get(keys, 0) + 1
+        if count > 1 or len(counts) < MAX_KEY_SETS:
+            counts[keys] = count
+            if count > counts.get(usual, 0) or not self.usual:
+                self.usual = keys
         self.last_keys = keys
         if step is not None:
             self.last_step = step

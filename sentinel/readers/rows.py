@@ -7,6 +7,7 @@ other values are ignored: TRL writes null for a reward function that applied to 
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from math import inf, isfinite, nan
@@ -197,10 +198,11 @@ class RepeatedRows:
 class RowMemory:
     """Recognises rows that a log holds twice: printed again, copied, or written by each rank.
 
-    `hashes` are those of the newest rows, oldest first.
+    `newest` are the hashes of the newest rows, oldest first, and `known` the same ones.
     """
 
-    hashes: dict[int, None] = field(default_factory=dict)
+    newest: deque[int] = field(default_factory=lambda: deque(maxlen=MAX_REMEMBERED_ROWS))
+    known: set[int] = field(default_factory=set)
 
     def is_repeated(
         self, step: int | None, values: Mapping[str, float], time_keys: Iterable[str]
@@ -212,12 +214,13 @@ class RowMemory:
         if step is None:
             return False
         content = {**values, **dict.fromkeys(time_keys, 0.0)} if time_keys else values
-        key = hash((step, *content, *content.values()))
-        if key in self.hashes:
+        key = hash((step, tuple(content), *content.values()))
+        if key in self.known:
             return True
-        self.hashes[key] = None
-        if len(self.hashes) > MAX_REMEMBERED_ROWS:
-            del self.hashes[next(iter(self.hashes))]
+        if len(self.newest) == MAX_REMEMBERED_ROWS:
+            self.known.remove(self.newest[0])
+        self.newest.append(key)
+        self.known.add(key)
         return False
 
 
