@@ -10,7 +10,7 @@ import re
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from math import inf, isfinite, nan
+from math import inf, isfinite, isnan, nan
 from typing import Any
 
 from sentinel.model.record import SEVERAL_WRITERS_KEY, WHOLE_RUN, YEAR_2001, Event, Record
@@ -209,9 +209,9 @@ class RowMemory:
     ) -> bool:
         """Add a row; whether one had this step, and the same values under the same keys but times.
 
-        NaN equals nothing, and so does a row without a step.
+        A row without a step repeats none, nor does one with a NaN, which equals nothing.
         """
-        if step is None:
+        if step is None or isnan(sum(values.values())):
             return False
         content = {**values, **dict.fromkeys(time_keys, 0.0)} if time_keys else values
         key = hash((step, tuple(content), *content.values()))
