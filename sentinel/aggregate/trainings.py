@@ -2,18 +2,61 @@
 
 A training is what one primary optimizer over one set of parameters does from its first step. The
 ranks report one that begins within an attempt. One that begins with an attempt is recognized here:
-its step number starts again where the first one of the run did, and no state was loaded before.
+its step number starts again where the first one of the run did, and no state was loaded before. So
+is one in a log, which others were written to before: its step number goes back to the first ones.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
-from sentinel.model.record import STATE_LOADED_KEY, TRAINING_KEY, WHOLE_RUN, Event, Record
+from sentinel.model.record import (
+    STATE_LOADED_KEY,
+    STEPS_STARTED_OVER_KEY,
+    TRAINING_KEY,
+    WHOLE_RUN,
+    Event,
+    Record,
+)
 
 RESUME_KEYS = frozenset({STATE_LOADED_KEY, "resumed_from"})
 """Values of METADATA, before the first step of an attempt, that show a resume."""
+
+FIRST_INTERVALS = 4
+"""Logging intervals from the first step of a log, up to which a training that goes back is new: its
+first row need not be at the same step, and a resume so early has lost nearly all of the training.
+"""
+
+
+MAX_LOSS_KEYS = 8
+"""Keys of one log that are recognised as another loss."""
+
+
+@dataclass
+class LoggedSteps:
+    """The step numbers of one training in a log; `first` is None before the first."""
+
+    first: float | None = None
+    last: float = 0.0
+    highest: float = 0.0
+    advances: int = 0
+
+    def starts_over(self, step: float) -> bool:
+        """Add a step; whether it goes back to the first ones, and so begins another training."""
+        if self.first is None:
+            self.first = self.last = self.highest = step
+            return False
+        last, self.last = self.last, step
+        if step < last:
+            interval = (self.highest - self.first) / max(1, self.advances)
+            if step <= self.first + FIRST_INTERVALS * interval:
+                self.first, self.highest, self.advances = step, step, 0
+                return True
+        elif step > self.highest:
+            self.highest, self.advances = step, self.advances + 1
+        return False
 
 
 @dataclass
@@ -23,6 +66,8 @@ class TrainingTracker:
     `number` is that of the training, 0 before the first; `first_step` is its first step number.
     `is_attempt_new` is whether an attempt has not taken a step yet, and `is_resumed` whether it has
     loaded a state. `last_reported` are attempt and number of the last TRAINING of the ranks.
+    `logged_steps` are those of a log, which has no counts of the client; `loss_keys` are those that
+    have stood for the loss in it.
     """
 
     number: int = 0
@@ -30,6 +75,8 @@ class TrainingTracker:
     is_attempt_new: bool = True
     is_resumed: bool = False
     last_reported: tuple[int, float] = (-1, 0.0)
+    logged_steps: LoggedSteps = field(default_factory=LoggedSteps)
+    loss_keys: list[str] = field(default_factory=list)
 
     def process(self, record: Record) -> Iterator[Record]:
         """Add a record; yield what precedes it, then the record."""
@@ -38,11 +85,16 @@ class TrainingTracker:
             return
         if record.event is Event.START:
             self.is_attempt_new, self.is_resumed = True, False
+            self.logged_steps = LoggedSteps()
         elif record.event is Event.METADATA:
             self.is_resumed |= not RESUME_KEYS.isdisjoint(record.values)
         elif record.event in (Event.STEP, Event.EVAL):
             yield from self._begin_attempt(record)
+            if record.event is Event.STEP and "optimizer_steps" not in record.values:
+                yield from self._begin_logged(record)
         elif record.event is Event.TRAINING:
+            if STEPS_STARTED_OVER_KEY in record.values:
+                return  # of a stored run; the step after it shows it again
             reported = record.attempt, record.values.get(TRAINING_KEY, 0.0)
             # Ranks can differ by a step in when it begins.
             if reported > self.last_reported:
@@ -63,12 +115,27 @@ class TrainingTracker:
         elif not self.is_resumed and record.step <= self.first_step:
             yield self._begin(record)
 
-    def _begin(self, record: Record) -> Record:
+    def _begin_logged(self, record: Record) -> Iterator[Record]:
+        """What begins with this step of a log: a training, or levels of another loss.
+
+        A part of the loss stands for it until the log has the loss itself.
+        """
+        step = record.values.get("global_step")
+        if step is not None and self.logged_steps.starts_over(step):
+            yield self._begin(record, {STEPS_STARTED_OVER_KEY: 1.0})
+        if "loss" in record.values:
+            key = record.attributes.get("loss", "loss")
+            if key not in self.loss_keys and len(self.loss_keys) < MAX_LOSS_KEYS:
+                if self.loss_keys:
+                    yield replace(record, event=Event.STAGE, values={}, attributes={}, spread={})
+                self.loss_keys.append(key)
+
+    def _begin(self, record: Record, values: Mapping[str, float] = MappingProxyType({})) -> Record:
         self.number += 1
         return replace(
             record,
             event=Event.TRAINING,
-            values={TRAINING_KEY: float(self.number)},
+            values={TRAINING_KEY: float(self.number), **values},
             attributes={},
             spread={},
         )

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from json import dumps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
+from sentinel.aggregate.trainings import LoggedSteps
 from sentinel.cli._options import error_exit, read_error_text, settings_environ
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ def inspect(
     config: Path | None = typer.Option(None, help="Settings file (sentinel.toml)."),
     json: bool = typer.Option(False, "--json", help="Print one JSON object."),
 ) -> None:
-    """Show how a log is understood: format, keys and their signals, steps, and unread lines.
+    """Show how a log is understood: format, steps, trainings in it, keys, and unread lines.
 
     Keys that stand for no signal, or for a wrong one, are mapped by [keys] in the settings.
 
@@ -38,14 +39,16 @@ def inspect(
     from sentinel.cli._terminal import escape_unprintable
     from sentinel.config.settings import ConfigError, load_replay_settings
     from sentinel.pipeline import pipeline
+    from sentinel.readers import console
     from sentinel.readers.format_detection import find_reader, open_with
     from sentinel.signals.coverage import Coverage, coverage_text
 
     try:
         settings = load_replay_settings((), settings_environ(config))
-        preview = _Preview(Coverage(pipeline.build(settings).readable_signals))
         module, file, run_name = find_reader(path)
         reader = replace(open_with(module, file, run_name), keys=settings.keys)
+        coverage = Coverage(pipeline.build(settings).readable_signals)
+        preview = _Preview(coverage, reader, module.FORMAT_NAME == console.FORMAT_NAME)
         for record in reader:
             preview.add(record)
     except ConfigError as error:
@@ -58,7 +61,6 @@ def inspect(
     else:
         for line in _text_lines(shown):
             print(escape_unprintable(line))
-    coverage = preview.coverage
     text = coverage_text(coverage.is_blind, coverage.unmonitored)
     if not coverage.monitored:
         raise error_exit("inspect", f"{path}: {text or 'it holds no record of a step'}.")
@@ -67,16 +69,35 @@ def inspect(
 
 
 @dataclass
+class _Segment:
+    """A part of a log whose steps increase.
+
+    `row` is the number of its first record, from 1; `line` that of its line, 0 if that is not
+    known. `reason` is why it begins there.
+    """
+
+    row: int
+    line: int
+    first_step: int
+    last_step: int
+    reason: str
+
+
+@dataclass
 class _Preview:
     """What was read of a log so far.
 
-    `names` holds the signal, or the name, of each key; `segments` first and last step of each part
-    whose steps increase.
+    `names` holds the signal, or the name, of each key; `segments` are the parts whose steps
+    increase. `reader` has the number of the line that was read last; it is not that of the newest
+    record if `is_read_ahead`.
     """
 
     coverage: Coverage
+    reader: LogReader
+    is_read_ahead: bool = False
     names: dict[str, str] = field(default_factory=dict)
-    segments: list[list[int]] = field(default_factory=list)
+    segments: list[_Segment] = field(default_factory=list)
+    steps: LoggedSteps = field(default_factory=LoggedSteps)
     records: int = 0
     attempt: int = 0
     first: list[dict[str, Any]] = field(default_factory=list)
@@ -95,7 +116,7 @@ class _Preview:
             if len(self.names) < MAX_KEYS:
                 self.names.setdefault(record.attributes.get(name, name), name)
         if record.event is Event.STEP:
-            self._add_step(record.step)
+            self._add_step(record)
         values = {name: value for name, value in record.values.items() if name != "step"}
         row = {"event": record.event.value, "step": record.step, **json_safe(values)}
         if len(self.first) < SAMPLE_ROWS:
@@ -103,24 +124,42 @@ class _Preview:
         else:
             self.last.append(row)
 
-    def _add_step(self, step: int) -> None:
-        if self.segments and step >= self.segments[-1][1]:
-            self.segments[-1][1] = step
-        elif len(self.segments) < MAX_KEYS:
-            self.segments.append([step, step])
+    def _add_step(self, record: Record) -> None:
+        """Add a step to the last part, or begin a part with it."""
+        # Rows of another count have no step of the run.
+        if self.steps.first is not None and "global_step" not in record.values:
+            return
+        step = int(record.values.get("global_step", record.step))
+        starts_over = "global_step" in record.values and self.steps.starts_over(step)
+        if record.attempt > self.attempt:
+            reason, self.attempt = "the log was started over", record.attempt
+        elif not self.segments:
+            reason = "start of the log"
+        elif starts_over:
+            reason = "another training: the steps start over"
+        elif step < self.segments[-1].last_step:
+            reason = "the step goes back: a resume, or rows of another process"
+        else:
+            self.segments[-1].last_step = step
+            return
+        if len(self.segments) < MAX_KEYS:
+            line = 0 if self.is_read_ahead else self.reader.line_number
+            self.segments.append(_Segment(self.records, line, step, step, reason))
 
     def to_dict(self) -> dict[str, Any]:
         """What is shown of it."""
         from sentinel.readers.rows import STEP_KEYS
         from sentinel.signals.catalogue import SIGNALS, eval_name
+        from sentinel.signals.key_purpose import key_purpose
 
         known = {*SIGNALS, *map(eval_name, SIGNALS)}
         keys = {key: name if name in known else None for key, name in self.names.items()}
         return {
             "records": self.records,
             "step_key": next((key for key in STEP_KEYS if key in self.names), None),
-            "segments": self.segments,
+            "segments": [asdict(each) for each in self.segments],
             "keys": keys,
+            "purposes": {key: key_purpose(key) for key, name in keys.items() if name is None},
             "monitored": self.coverage.monitored,
             "rows": [*self.first, *self.last],
         }
@@ -131,6 +170,7 @@ def _unread(reader: LogReader) -> dict[str, Any]:
         "skipped": reader.skipped,
         "unread": dict(reader.unread_counts),
         "unread_lines": [each._asdict() for each in reader.unread_lines],
+        "other_trainings": reader.other_trainings,
     }
 
 
@@ -139,12 +179,20 @@ def _text(value: float | str | None) -> str:
 
 
 def _text_lines(shown: dict[str, Any]) -> Iterator[str]:
-    steps = ", ".join(f"{first} to {last}" for first, last in shown["segments"]) or "none"
+    segments = shown["segments"]
+    steps = ", ".join(f"{each['first_step']} to {each['last_step']}" for each in segments) or "none"
     axis = shown["step_key"] or "the number of the row"
     yield f"Format: {shown['format']}. Rows: {shown['records']}. Steps: {steps}, by {axis}."
+    if len(segments) > 1:
+        yield "Segments:"
+        for each in segments:
+            at = f"line {each['line']}" if each["line"] else f"row {each['row']}"
+            yield f"  {at}: steps {each['first_step']} to {each['last_step']} ({each['reason']})"
+    if shown["other_trainings"]:
+        yield f"Other trainings in the log: {', '.join(shown['other_trainings'])}."
     yield "Keys:"
     for key, signal in shown["keys"].items():
-        yield f"  {key}: {signal or '(no signal)'}"
+        yield f"  {key}: {signal or '(' + shown['purposes'][key] + ')'}"
     yield "Rows:"
     for row in shown["rows"]:
         yield "  " + ", ".join(f"{name}={_text(value)}" for name, value in row.items())

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
@@ -94,7 +94,9 @@ def replay(  # noqa: PLR0913, PLR0917 - each is an option
             if log.problem:
                 raise ValueError(log.problem)  # noqa: TRY301 - as other logs that are not readable
             results.append(
-                _replay_and_print(log.path, settings, log.run, json=json, use_baselines=baselines)
+                _replay_and_print(
+                    _Part(log.path, log.run), settings, json=json, use_baselines=baselines
+                )
             )
         except (OSError, ValueError) as error:
             _print_notice(f"cannot read {log.path}: {read_error_text(error)}")
@@ -102,7 +104,12 @@ def replay(  # noqa: PLR0913, PLR0917 - each is an option
         raise error_exit("replay", f"none of the {len(runs)} logs below {path} can be read.")
     if not runs:
         try:
-            results = [_replay_and_print(path, settings, json=json, use_baselines=baselines)]
+            results = [_replay_and_print(_Part(path), settings, json=json, use_baselines=baselines)]
+            # Of a log that several processes write in turns, each is replayed by itself.
+            results += [
+                _replay_and_print(each, settings, json=json, use_baselines=baselines)
+                for each in (_Part(path, name, name) for name in results[0].other_trainings)
+            ]
         except (OSError, ValueError) as error:
             similar = "" if path.exists() else similar_runs_text(str(path))
             text = f"cannot read {path}: {read_error_text(error)}"
@@ -112,15 +119,27 @@ def replay(  # noqa: PLR0913, PLR0917 - each is an option
         raise typer.Exit(EXIT_SEVERITY_REACHED)
 
 
+class _Part(NamedTuple):
+    """What is replayed of a log: the rows of `writer`, or of the first one if that is empty.
+
+    `run` is the name that is printed, empty if there is only one.
+    """
+
+    path: Path
+    run: str = ""
+    writer: str = ""
+
+
 def _replay_and_print(
-    path: Path, settings: Settings, run: str = "", *, json: bool, use_baselines: bool
+    part: _Part, settings: Settings, *, json: bool, use_baselines: bool
 ) -> ReplayResult:
     """Replay a log and print what was found; with the name of the run if there are several."""
     from sentinel.cli._replay_report import Curves, coverage_sentence, print_json, print_tables
 
+    path, run, writer = part
     curves = Curves()
     observers: list[Callable[[Result], None]] = [] if json else [curves.update]
-    result = _replay_log(path, settings, observers, use_baselines=use_baselines)
+    result = _replay_log(path, settings, observers, use_baselines=use_baselines, writer=writer)
     if result.notice:
         _print_notice(f"{path}: {result.notice}")
     if json:
@@ -147,6 +166,7 @@ def _replay_log(
     observers: list[Callable[[Result], None]],
     *,
     use_baselines: bool = False,
+    writer: str = "",
 ) -> ReplayResult:
     """Replay the log with a progress bar; `observers` get each result.
 
@@ -160,7 +180,9 @@ def _replay_log(
 
     database = find_database(path)
     source: LogReader | StoredLog = (
-        replace(open_log(path), keys=settings.keys) if database is None else StoredLog(database)
+        replace(open_log(path), keys=settings.keys, writer=writer)
+        if database is None
+        else StoredLog(database)
     )
     replayed = pipeline.build(settings)
     memory = _LogBaselines((database or path).resolve(), replayed.engine) if use_baselines else None

@@ -2,16 +2,20 @@
 
 Formula
     back     = `global_step` is below the previous one in a run that was not resumed in between; it
-               lasts until the number exceeds its previous maximum. A state that the training
-               loaded since the previous step, or `sentinel.mark("resume")`, is a resume
+               lasts until the number exceeds its previous maximum, or for `strides` records of
+               another training in a log. A state that the training loaded since the previous
+               step, or `sentinel.mark("resume")`, is a resume
+    short    = back in a log by less than `strides` times its usual interval, and for two records or
+               more; known once the number passed its maximum without a gap, and advanced
+               `strides` records further
     stalled  = `global_step` is constant for more than max(`still`, 4 * usual) optimizer steps, with
                usual the most that one advance has taken so far
     critical = back, and the client continued to count optimizer steps: nothing was restarted
     warning  = back for two consecutive records of a log, by at least `strides` times its usual
-               interval; or stalled. In a log a resume leaves no other trace
-    info     = back in a log once more: several processes write it, or the run restarts often.
-               Nothing is reported once the number has twice jumped from behind its maximum to
-               above it: then two processes write the log in turns
+               interval; or short; or stalled. In a log a resume leaves no other trace
+    info     = back in a log again within `MIN_RECORDS_APART` records: several processes write it,
+               or the run restarts often. Nothing is reported once the number has twice jumped from
+               behind its maximum to above it: then two processes write the log in turns
 
 Units
     `strides`: intervals of the log. `still`, `unknown`: optimizer steps. Before the first advance
@@ -23,7 +27,8 @@ Source
 
 Defaults
     `still` 3 is the least that two records of the same step cannot reach. `strides` 4 ignores rows
-    of several ranks that are written a little late.
+    of several ranks that are written a little late: of two writers that are fewer intervals apart,
+    neither advances so far before the number goes back again.
 """
 
 from __future__ import annotations
@@ -32,18 +37,28 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from sentinel.model.finding import CLEAR, DetectorOutput, Finding, Scope, Severity
-from sentinel.model.record import STATE_LOADED_KEY, Event, Record
+from sentinel.model.record import (
+    SEVERAL_WRITERS_KEY,
+    STATE_LOADED_KEY,
+    STEPS_STARTED_OVER_KEY,
+    Event,
+    Record,
+)
 
 MAX_JUMPS = 2
 """Jumps from behind the maximum to above it that a log of one process can have by late rows."""
+
+MIN_RECORDS_APART = 100
+"""Records between two restarts of a log that are each worth a warning."""
 
 
 @dataclass
 class StepRegression:
     """Evaluates `global_step` as logged by the trainer.
 
-    A START in between excuses a jump; so does `restarted_after_step`, which the first step of
-    another training in the same run reports, and a state loaded at the previous step or later.
+    A START in between excuses a jump; so do a training that the ranks report, its first step with
+    `restarted_after_step`, and a state loaded at the previous step or later. A training that was
+    recognised in a log by its steps is no excuse.
     """
 
     still: int = 3
@@ -53,7 +68,7 @@ class StepRegression:
     needs: ClassVar[frozenset[str]] = frozenset()
     signal: ClassVar[str] = "global_step"
     severity: ClassVar[Severity] = Severity.WARNING
-    scope: ClassVar[Scope] = Scope.TRAINING
+    scope: ClassVar[Scope] = Scope.PROCESS
     remedy: ClassVar[str] = (
         'If the run was resumed on purpose, declare it: call `sentinel.mark("resume")` before the '
         "first step after it, and check that no newer checkpoint is overwritten. Otherwise find "
@@ -71,8 +86,10 @@ class StepRegression:
         self._regressed_to = 0.0
         self._onset_step: int | None = None
         self._behind_count = 0
+        self._is_new_training = False
         self._stride: float | None = None
-        self._regression_count = 0
+        self._records_since_regression = MIN_RECORDS_APART
+        self._beyond_count = 0
         self._jump_count = 0
         self._has_optimizer_steps = False
         self._optimizer_steps_at_advance: float | None = None
@@ -80,8 +97,9 @@ class StepRegression:
 
     def update(self, record: Record) -> DetectorOutput:
         """Evaluate one step number."""
-        if record.event is Event.START or "restarted_after_step" in record.values:
+        if _is_declared_start(record):
             self._reset()
+        self._is_new_training |= record.event is Event.TRAINING
         if record.event is Event.METADATA:
             self._loaded_at = record.values.get(STATE_LOADED_KEY, self._loaded_at)
         step = record.values.get("global_step")
@@ -91,20 +109,15 @@ class StepRegression:
         if self._is_resume(step):
             self._reset()
         last, self._last_step = self._last_step, step
-        if last is not None and step < last:
-            self._onset_step, self._has_optimizer_steps = record.step, count is not None
-            self._highest_step = max(self._highest_step, last)
-            self._regressed_to = step
-        elif last is not None and step > last and self._onset_step is None:
-            self._stride = min(self._stride or step - last, step - last)
+        self._add_step(last, step, record)
         waited = self._steps_since_advance(last, step, count)
-        if self._onset_step is not None and step <= self._highest_step:
-            self._behind_count += 1
-            return self._regression_finding(step) if self._is_reported() else None
         if self._onset_step is not None and last is not None:
-            self._regression_count += self._is_reported()
-            self._jump_count += last + (self._stride or 0.0) < self._highest_step
-        self._onset_step, self._behind_count = None, 0
+            is_behind = step <= self._highest_step
+            finding = (
+                self._stay_behind(step) if is_behind else self._advance_beyond(step, last, record)
+            )
+            if finding is not None or self._onset_step is not None:
+                return finding
         allowed = (
             self.unknown
             if self._usual_interval is None
@@ -113,6 +126,20 @@ class StepRegression:
         if waited > allowed:
             return self._stall_finding(step, waited, allowed)
         return CLEAR
+
+    def _add_step(self, last: float | None, step: float, record: Record) -> None:
+        """Begin a regression, or count what follows the last one."""
+        if last is not None and step < last:
+            if self._beyond_count:
+                self._end_regression()
+            self._onset_step = record.step
+            self._has_optimizer_steps = "optimizer_steps" in record.values
+            self._highest_step = max(self._highest_step, last)
+            self._regressed_to = step
+        elif self._onset_step is None:
+            self._records_since_regression += 1
+            if last is not None and step > last:
+                self._stride = min(self._stride or step - last, step - last)
 
     def _is_resume(self, step: float) -> bool:
         """Whether the number goes back because the training loaded an earlier state."""
@@ -129,6 +156,43 @@ class StepRegression:
             and self._jump_count < MAX_JUMPS
             and (self._stride is None or distance >= self.strides * self._stride)
         )
+
+    def _stay_behind(self, step: float) -> Finding | None:
+        """The finding of a regression; end it if another training is under way."""
+        self._behind_count += 1
+        if not self._is_reported():
+            return None
+        if self._is_new_training and self._behind_count > self.strides:
+            self._end_regression(is_reported=True)
+            self._highest_step = step
+            return None
+        return self._regression_finding(step)
+
+    def _advance_beyond(self, step: float, last: float, record: Record) -> Finding | None:
+        """End the regression, unless it is short and the number has to advance further."""
+        self._beyond_count += 1
+        if self._beyond_count == 1:
+            is_jump = last + (self._stride or 0.0) < self._highest_step
+            self._jump_count += is_jump
+            is_reported = self._is_reported()
+            is_late = self._behind_count < 2 or is_jump or self._jump_count >= MAX_JUMPS
+            if is_reported or is_late:
+                self._end_regression(is_reported=is_reported)
+                return None
+        if step == last or SEVERAL_WRITERS_KEY in record.attributes:
+            # Two writers that are even log each step twice.
+            self._end_regression()
+        if self._beyond_count <= self.strides:
+            return None
+        finding = self._regression_finding(step)
+        self._end_regression(is_reported=True)
+        return finding
+
+    def _end_regression(self, *, is_reported: bool = False) -> None:
+        self._onset_step, self._behind_count, self._beyond_count = None, 0, 0
+        self._is_new_training = False
+        if is_reported:
+            self._records_since_regression = 0
 
     def _steps_since_advance(
         self, last: float | None, step: float, optimizer_steps: float | None
@@ -150,7 +214,8 @@ class StepRegression:
         if self._has_optimizer_steps:
             severity, restart = Severity.CRITICAL, "without a restart"
         else:
-            severity = Severity.INFO if self._regression_count else Severity.WARNING
+            is_repeated = self._records_since_regression < MIN_RECORDS_APART
+            severity = Severity.INFO if is_repeated else Severity.WARNING
             restart = "without a recorded restart"
         return Finding(
             summary=f"The trainer's step counter went back from {self._highest_step:.0f} to "
@@ -162,6 +227,8 @@ class StepRegression:
             },
             severity=None if severity is self.severity else severity,
             onset_step=self._onset_step,
+            # The onset is exact: there is nothing to estimate from the values of the signal.
+            signal=self.signal,
         )
 
     def _stall_finding(self, step: float, waited: float, allowed: float) -> Finding:
@@ -174,3 +241,10 @@ class StepRegression:
                 "allowed_optimizer_steps": allowed,
             },
         )
+
+
+def _is_declared_start(record: Record) -> bool:
+    """Whether the step number may go back, since an attempt or another training begins."""
+    if record.event is Event.TRAINING:
+        return STEPS_STARTED_OVER_KEY not in record.values
+    return record.event is Event.START or "restarted_after_step" in record.values

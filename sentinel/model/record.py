@@ -136,11 +136,19 @@ If the step number goes back then, the training was resumed.
 """
 
 
+SEVERAL_WRITERS_KEY = "several_writers"
+"""Attribute of the records of a log from which rows of other writers were left out."""
+
+
 TRAINING_KEY = "training_number"
 """Value of TRAINING: the number of the training that begins.
 
 Of a rank it counts the trainings of the attempt, of the whole run those of the run, both from 1.
 """
+
+
+STEPS_STARTED_OVER_KEY = "steps_started_over"
+"""Value of TRAINING: 1 if the training was recognised in a log by its steps, which started over."""
 
 
 STAGE_KEY = "stage_number"

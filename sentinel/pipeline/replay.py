@@ -90,6 +90,7 @@ class ReplayResult:
     `skipped` counts lines without a record, `dropped` records that could not be processed.
     `notice` is a sentence about the choice of what to read; mostly empty. The findings of
     `failed_detectors`, which raised, are incomplete. `coverage` is what was monitored.
+    `other_trainings` are names of writers of the same log whose rows were left out.
     """
 
     incidents: list[ReplayedIncident] = field(default_factory=list)
@@ -101,6 +102,7 @@ class ReplayResult:
     steps: int = 0
     failed_detectors: list[str] = field(default_factory=list)
     coverage: Coverage = field(default_factory=Coverage)
+    other_trainings: list[str] = field(default_factory=list)
 
     @property
     def worst_severity_order(self) -> int:
@@ -187,6 +189,7 @@ class Replay:
         key = ("sentinel_dropped_records_total", "processing_failed")
         result.dropped = round(self._pipeline.counters.values.get(key, 0.0))
         result.notice = getattr(source, "notice", "")
+        result.other_trainings = getattr(source, "other_trainings", [])
         result.failed_detectors = sorted(engine.error_counts)
         return result
 

@@ -43,8 +43,8 @@ class UnreadLine(NamedTuple):
 class LogReader:
     """Iterates over the records of a log, in the order of the file.
 
-    `skipped` counts lines or rows without a record: not JSON, too long, or without a number; it is
-    complete after the iteration. `position` is how far into the log the last record reaches; it
+    `skipped` counts lines or rows that cannot be read: not JSON, too long, or without a number; it
+    is complete after the iteration. `position` is how far into the log the last record reaches; it
     only grows, and is the same each time that log is read. `pending_count` is by how much
     `position` grows once the rows that were read but may be incomplete are returned. `notice` is a
     message for the user about a choice made in reading, mostly "". `clock` returns seconds since
@@ -52,8 +52,11 @@ class LogReader:
     `on_media` is called with each image and histogram, before the record of their row is returned.
     `settings` is the configuration that was read so far, with nested settings as they are stored.
     `unread_lines` are examples of lines without a record, and `unread_counts` how many there are by
-    reason; a line of a text that is no line of metrics is in both, but not in `skipped`. `line`,
+    reason; a line of a text that is no line of metrics is in both, but not in `skipped`, and so is
+    a row that is left out, since it repeats another one or is of another writer. `line`,
     `line_number` and `problem` are the last line, its number, and why it gives an empty row.
+    `writer` is the name of the one whose rows are read of a log that several write in turns, empty
+    for the first; `other_trainings` are the names of the others, once they are known.
     """
 
     iterate_records: Callable[[LogReader], Iterator[Record | None]]
@@ -71,6 +74,8 @@ class LogReader:
     problem: str = ""
     unread_lines: list[UnreadLine] = field(default_factory=list)
     unread_counts: Counter[str] = field(default_factory=Counter)
+    writer: str = ""
+    other_trainings: list[str] = field(default_factory=list)
 
     def note_unread(self, line: bytes, reason: str, *, is_skipped: bool = True) -> None:
         """Count a line without a record, and keep it as an example if there are few of its kind."""
@@ -101,6 +106,7 @@ class LogReader:
     def _reset(self, *, is_live: bool) -> None:
         self.skipped = self.position = self.pending_count = 0
         self.settings, self.unread_lines, self.unread_counts = {}, [], Counter()
+        self.other_trainings = []
         self.is_live = is_live
 
 
@@ -146,12 +152,12 @@ def _convert_rows(
         if converter is None and item:
             converter = make_converter(item)
             converter.metadata.configure_keys(reader.keys)
+            converter.select_writer(reader.writer)
         if converter is not None and pending:
             converter.metadata.update_metadata(text_metadata(pending))
         record = converter.to_record(item) if converter else None
         if converter is None or record is None:
-            reader.note_unread(reader.line, reader.problem or "it holds no number")
-            reader.problem = ""
+            _note_row_without_record(converter, reader)
             continue
         if not started and record.event is not Event.START:
             yield _start_record(record, converter.metadata.metadata)
@@ -160,6 +166,20 @@ def _convert_rows(
             yield config_record(pending, record)
             pending = ConfigMetadata()
         yield record
+
+
+def _note_row_without_record(converter: RowConverter | None, reader: LogReader) -> None:
+    problem = reader.problem or (converter.problem if converter else "")
+    is_skipped = converter is None or not converter.problem
+    reader.note_unread(reader.line, problem or "it holds no number", is_skipped=is_skipped)
+    reader.problem = ""
+    if converter is not None:
+        reader.other_trainings = converter.other_trainings
+    if reader.is_live and reader.other_trainings:
+        reader.notice = (
+            "several trainings are written to it in turns, and only the first one is evaluated; "
+            "`sentinel replay` evaluates each"
+        )
 
 
 def _start_record(first: Record, metadata: Mapping[str, str]) -> Record:

@@ -7,13 +7,24 @@ other values are ignored: TRL writes null for a reward function that applied to 
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from math import inf, isfinite, nan
+from math import inf, isfinite, isnan, nan
 from typing import Any
 
-from sentinel.model.record import WHOLE_RUN, YEAR_2001, Event, Record
+from sentinel.model.record import SEVERAL_WRITERS_KEY, WHOLE_RUN, YEAR_2001, Event, Record
 from sentinel.readers.log_config import text_metadata
+from sentinel.readers.row_kinds import (
+    SECOND_WRITER,
+    WRITER_KEYS,
+    EpochMeans,
+    LockstepWriters,
+    RowKind,
+    Writers,
+    stated_kind,
+    writer_name,
+)
 from sentinel.signals.catalogue import SIGNALS, canonical_name, eval_name, normalize_key
 from sentinel.signals.framework_config import parse_framework_config
 from sentinel.signals.key_map import KeyMap, KeyMapping, displaced_mapping
@@ -51,8 +62,10 @@ WRAPPER_KEYS = frozenset({"data", "metrics", "values", "scalars", "logs"})
 
 HELD_OUT_PREFIX = re.compile(r"(eval|val|valid|validation|test)[/_ -]", re.IGNORECASE)
 NEUTRAL_KEYS = frozenset({"epoch", "training/epoch", *STEP_KEYS, *MAX_STEPS_KEYS, *TIME_KEYS})
-TRAINING_OUTCOMES = frozenset({"loss", "reward"})
+TRAINING_OUTCOMES = ("loss", "reward")
 """Signals whose rows are steps, even if the key names an evaluation."""
+EPOCH_PREFIX = "epoch_mean/"
+"""Prefix of the names of signals that a row has as means over an epoch."""
 EVENT_NAMES = frozenset(event.value for event in Event)
 CONFIG_EVENTS = (Event.START.value, Event.METADATA.value)
 """Events whose rows may hold configuration, including texts."""
@@ -63,8 +76,11 @@ MAX_ROW_GAP_SECONDS = 5.0
 """A row is complete once nothing was added to it for this long."""
 
 _FLOAT = {float}
+_WRITER_KEYS = frozenset(WRITER_KEYS)
 MAX_LAYOUTS = 1024
 MAX_KEY_SETS = 256
+MAX_REMEMBERED_ROWS = 8192
+"""Newest rows of a run that a row is compared with."""
 
 
 def start_record(
@@ -118,22 +134,26 @@ class StepFilter:
     Rows with the same set of keys come from one writer. A step below the last one is the run's own
     only if it is also below the last step of its own set of keys. Two ranks that write the same
     keys to one file look like a run that begins again; once the step goes back a second time, to
-    where the repeated rows had ended, they are two writers.
+    where the repeated rows had ended, they are two writers. `is_other_writer` is whether that shows
+    for the newest row.
     """
 
     last_step: float | None = None
+    is_other_writer: bool = False
     last_step_by_keys: dict[frozenset[str], float] = field(default_factory=dict)
     repeats_by_keys: dict[frozenset[str], RepeatedRows] = field(default_factory=dict)
 
     def accepts(self, keys: frozenset[str], step: float) -> bool:
         """Whether the step is the run's; False if it is another writer's count."""
+        self.is_other_writer = False
         own = self.last_step_by_keys.get(keys)
         if own is not None or len(self.last_step_by_keys) < MAX_KEY_SETS:
             self.last_step_by_keys[keys] = step
             repeats = self.repeats_by_keys.get(keys)
             if repeats is None:
                 repeats = self.repeats_by_keys[keys] = RepeatedRows(step, step)
-            if repeats.is_other_writer(step):
+            self.is_other_writer = repeats.is_other_writer(step)
+            if self.is_other_writer:
                 return False
         if self.last_step is not None and step < self.last_step and (own is None or step >= own):
             return False
@@ -171,7 +191,37 @@ class RepeatedRows:
             self.has_two_writers = self.end < step <= self.end + self.interval
         if self.end is not None and step > self.end:
             self.end = step
-        return self.has_two_writers and step < self.highest
+        return self.has_two_writers
+
+
+@dataclass
+class RowMemory:
+    """Recognises rows that a log holds twice: printed again, copied, or written by each rank.
+
+    `newest` are the hashes of the newest rows, oldest first, and `known` the same ones.
+    """
+
+    newest: deque[int] = field(default_factory=lambda: deque(maxlen=MAX_REMEMBERED_ROWS))
+    known: set[int] = field(default_factory=set)
+
+    def is_repeated(
+        self, step: int | None, values: Mapping[str, float], time_keys: Iterable[str]
+    ) -> bool:
+        """Add a row; whether one had this step, and the same values under the same keys but times.
+
+        A row without a step repeats none, nor does one with a NaN, which equals nothing.
+        """
+        if step is None or isnan(sum(values.values())):
+            return False
+        content = {**values, **dict.fromkeys(time_keys, 0.0)} if time_keys else values
+        key = hash((step, tuple(content), *content.values()))
+        if key in self.known:
+            return True
+        if len(self.newest) == MAX_REMEMBERED_ROWS:
+            self.known.remove(self.newest[0])
+        self.newest.append(key)
+        self.known.add(key)
+        return False
 
 
 @dataclass
@@ -203,20 +253,23 @@ class EpochSteps:
 
 @dataclass(slots=True)
 class RowLayout:
-    """What all rows with the same keys share: their signals, and whether they are an evaluation.
+    """What all rows with the same keys share: their signals, and what they are of.
 
     `is_unscaled` is whether no value needs a unit conversion. `step_keys` and `time_keys` are the
     keys of the step and of the time among them, best first, and `series` are the names of the
-    signals of a step, without its number.
+    signals of a step, without its number. `outcome` is the loss, else the reward, empty if there is
+    neither, and `has_evaluation` is whether a value is of an evaluation.
     """
 
     key_mappings: list[KeyMapping]
     signal_names: list[str]
     is_unscaled: bool
-    is_held_out: bool
+    kind: RowKind
     step_keys: tuple[str, ...]
     time_keys: tuple[str, ...]
     series: frozenset[str]
+    outcome: str
+    has_evaluation: bool
 
 
 @dataclass
@@ -229,7 +282,7 @@ class RowConverter:
     the kind of every KL. `null_is_nan` is whether the writer encodes NaN as null. `metadata` is
     what is known of the run, such as its framework; keys may add to it. `assigned` are the keys
     that stand for signals by the settings or their words. `record_count` counts records;
-    `last_step` is the step of the newest one.
+    `last_step` is the step of the newest one. `problem` is why the newest row gave no record.
     """
 
     run: str
@@ -240,54 +293,109 @@ class RowConverter:
     attributes: dict[str, str] = field(default_factory=dict)
     step_filter: StepFilter = field(default_factory=StepFilter)
     epoch_steps: EpochSteps = field(default_factory=EpochSteps)
+    writers: Writers = field(default_factory=Writers)
+    lockstep: LockstepWriters = field(default_factory=LockstepWriters)
+    rows: RowMemory = field(default_factory=RowMemory)
+    epoch_means: dict[str, EpochMeans] = field(
+        default_factory=lambda: {name: EpochMeans() for name in TRAINING_OUTCOMES}
+    )
     nan_restorer: NanRestorer = field(default_factory=NanRestorer)
     layouts: dict[tuple[str, ...], RowLayout] = field(default_factory=dict)
     assigned: dict[str, KeyMapping] = field(default_factory=dict)
     record_count: int = 0
     last_step: int | None = None
+    problem: str = ""
+
+    def select_writer(self, name: str) -> None:
+        """Read the rows of that writer only; of the first one if the name is empty."""
+        self.lockstep.selected = int(name == SECOND_WRITER)
+        self.writers.selected = "" if self.lockstep.selected else name
+
+    @property
+    def other_trainings(self) -> list[str]:
+        """The names of the other writers of the log, if each is a training."""
+        is_second_left_out = self.lockstep.is_known and not self.lockstep.selected
+        return [*self.writers.separate_trainings, *[SECOND_WRITER] * is_second_left_out]
 
     def to_record(self, row: Mapping[str, Any]) -> Record | None:
-        """The row's record; None if it has no number and no event."""
+        """The row's record.
+
+        None if it has no number and no event, repeats an earlier row, or is of another writer.
+        """
+        self.problem = ""
+        if not _WRITER_KEYS.isdisjoint(row) and self.writers.is_other(row):
+            self.problem = f"it is of another writer ({writer_name(row)})"
+            return None
         values = self._known_numbers(row)
         is_known = values is not None
         if values is None:
             values = dict(_flatten_numbers(row, self.null_is_nan))
-            if not values and not row.get("event"):
-                return None
-        self.record_count += 1
+        if not values and not row.get("event"):
+            return None
+        return self._convert(row, values, is_known=is_known)
+
+    def _convert(
+        self, row: Mapping[str, Any], values: Mapping[str, float], *, is_known: bool
+    ) -> Record | None:
+        """The record of these numbers of a row; `is_known` is whether that is all of it."""
         keys = tuple(values)
-        config = (
-            text_metadata(parse_framework_config(row)) if row.get("event") in CONFIG_EVENTS else {}
-        )
-        if config:
-            self.metadata.update_metadata(config)
+        config = {} if is_known else self._read_config(row)
         if not is_known and self.metadata.observe_keys(values.keys()):
             self._drop_changed_keys()
-        layout = self._layout(keys)
-        step = _row_step(values, layout.step_keys)
+        layout = self.layouts.get(keys) or self._layout(keys)
+        own_step = step = _row_step(values, layout.step_keys)
+        if self.rows.is_repeated(step, values, layout.time_keys) and "event" not in row:
+            self.problem = "it repeats an earlier row"
+            return None
+        self.record_count += 1
         if step is not None:
             step = self.epoch_steps.add_up(keys, values.get("epoch"), step)
             self.last_step = step
-        event = _row_event(row, layout)
+        kind = layout.kind if is_known else _row_kind(row, layout)
+        event = Event.EVAL if kind is RowKind.EVALUATION else Event.STEP
+        event = event if is_known else _row_event(row, event)
         signals = self._signal_values(layout, values)
-        if event is Event.EVAL:
-            signals = {eval_name(name): value for name, value in signals.items()}
-        else:
+        if layout.outcome and kind is not RowKind.EVALUATION:
+            has_evaluation, means = layout.has_evaluation, self.epoch_means[layout.outcome]
+            kind = means.find_kind(keys, own_step, kind, has_evaluation=has_evaluation)
+        if kind is RowKind.STEP:
             signals = self.nan_restorer.restore(signals)
+        else:
+            rename = eval_name if kind is RowKind.EVALUATION else _epoch_name
+            signals = {rename(name): value for name, value in signals.items()}
         if event is Event.STEP and step is not None:
             global_step = signals.pop("global_step", float(step))
             series = layout.series if layout.is_unscaled else frozenset(signals)
-            if self.step_filter.accepts(series, global_step):
+            is_accepted = self.step_filter.accepts(series, global_step)
+            if self.step_filter.is_other_writer or (
+                "loss" in signals and self.lockstep.is_other(series, step, signals["loss"])
+            ):
+                self.problem = "another writer repeats the steps of the first one"
+                self.attributes = {**self.attributes, SEVERAL_WRITERS_KEY: "1"}
+                return None
+            if is_accepted:
                 signals["global_step"] = global_step
         return Record(
             run=self.run,
             rank=WHOLE_RUN,
             step=self.record_count if self.last_step is None else self.last_step,
-            time=_row_time(values, layout.time_keys, self.record_count),
+            time=(
+                _row_time(values, layout.time_keys, self.record_count)
+                if layout.time_keys
+                else float(self.record_count)
+            ),
             event=event,
             values=signals,
             attributes={**self.attributes, **config} if config else self.attributes,
         )
+
+    def _read_config(self, row: Mapping[str, Any]) -> dict[str, str]:
+        if row.get("event") not in CONFIG_EVENTS:
+            return {}
+        config = text_metadata(parse_framework_config(row))
+        if config:
+            self.metadata.update_metadata(config)
+        return config
 
     def _known_numbers(self, row: Mapping[str, Any]) -> Mapping[str, float] | None:
         """The row, if it has only floats under keys that are known and cannot change the mapping.
@@ -419,11 +527,28 @@ def _row_time(values: Mapping[str, float], time_keys: Iterable[str], record_coun
     return float(record_count)
 
 
-def _row_event(row: Mapping[str, Any], layout: RowLayout) -> Event:
+def _row_kind(row: Mapping[str, Any], layout: RowLayout) -> RowKind:
+    """What the row is of: by a text in it, else by its keys."""
+    if _is_event(row):
+        return RowKind.EVALUATION if row["event"] == Event.EVAL.value else RowKind.STEP
+    kind = stated_kind(row)
+    is_stated = kind is RowKind.EVALUATION or (kind is RowKind.EPOCH and layout.outcome != "")
+    return kind if is_stated else layout.kind
+
+
+def _row_event(row: Mapping[str, Any], by_kind: Event) -> Event:
+    return Event(row["event"]) if _is_event(row) else by_kind
+
+
+def _is_event(row: Mapping[str, Any]) -> bool:
     name = row.get("event")
-    if isinstance(name, str) and name in EVENT_NAMES:
-        return Event(name)
-    return Event.EVAL if layout.is_held_out else Event.STEP
+    return isinstance(name, str) and name in EVENT_NAMES
+
+
+def _epoch_name(name: str) -> str:
+    """The name of a signal in a row of means over an epoch; progress and rates have no mean."""
+    is_measured = name in SIGNALS and eval_name(name) != name and name != "learning_rate"
+    return f"{EPOCH_PREFIX}{name}" if is_measured else name
 
 
 def _build_layout(keys: tuple[str, ...], key_mappings: list[KeyMapping]) -> RowLayout:
@@ -438,10 +563,12 @@ def _build_layout(keys: tuple[str, ...], key_mappings: list[KeyMapping]) -> RowL
         key_mappings,
         [mapping.name for mapping in key_mappings],
         all(mapping.factor == 1.0 and not mapping.zero_is_missing for mapping in key_mappings),
-        bool(metric_keys) and all(is_held_out),
+        RowKind.EVALUATION if metric_keys and all(is_held_out) else RowKind.STEP,
         tuple(key for key in STEP_KEYS if key in name_by_key),
         tuple(key for key in TIME_KEYS if key in name_by_key),
         frozenset(name_by_key.values()) - {"global_step"},
+        next((name for name in TRAINING_OUTCOMES if name in name_by_key.values()), ""),
+        any(name.startswith("eval_") for name in name_by_key.values()),
     )
 
 

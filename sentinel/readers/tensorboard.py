@@ -25,7 +25,13 @@ from sentinel.readers.event_file import HEADER_BYTES, EventFile
 from sentinel.readers.log_config import config_record, read_config_file, text_metadata
 from sentinel.readers.log_reader import LogReader
 from sentinel.readers.media_event import decode_media
-from sentinel.readers.rows import MAX_ROW_GAP_SECONDS, RowConverter, StepFilter, start_record
+from sentinel.readers.rows import (
+    MAX_ROW_GAP_SECONDS,
+    RowConverter,
+    RowMemory,
+    StepFilter,
+    start_record,
+)
 from sentinel.readers.scalar_event import ScalarDecoder
 from sentinel.signals.framework_config import ConfigMetadata
 
@@ -306,6 +312,7 @@ class TensorBoardRun:
         )
         if is_restart:
             self.attempt, self.converter.step_filter = self.attempt + 1, StepFilter()
+            self.converter.rows = RowMemory()
         log.seen_tags.update(row)
         config = self._pop_config()
         record = self.converter.to_record(row)

@@ -44,8 +44,13 @@ _TEXT_SIGNALS = frozenset({
 
 _EPISODE_PATTERN = re.compile(r"episod|epsilon|(^|[^a-z])ep([^a-z]|$)", re.IGNORECASE)
 _REFERENCE_PATTERN = re.compile(r"ref", re.IGNORECASE)
-_DETECTION_PATTERN = re.compile(r"(.*[/_ ])?(box|obj|cls|dfl|iou|total)", re.IGNORECASE)
+_DETECTION_PATTERN = re.compile(r"(.*[/_ ])?(box|obj|cls|dfl|iou)", re.IGNORECASE)
+_DETECTION_TOTAL_PATTERN = re.compile(r"(.*[/_ ])?total", re.IGNORECASE)
 _AUTOENCODER_PATTERN = re.compile(r"recon|elbo|(^|[^a-z])(vae|kld)([^a-z]|$)", re.IGNORECASE)
+_WORLD_MODEL_PATTERN = re.compile(
+    r"rssm|(^|[^a-z])((image|dyn|cont)_loss|prior_ent)", re.IGNORECASE
+)
+"""Keys of the training of a world model, whose KL is one of a posterior to a prior."""
 _SCORE_RANK = 4
 """Rank from which a reward is called a score, which is any metric outside of games."""
 
@@ -93,7 +98,8 @@ class KeyAssignment:
         signals = exact | candidates.keys()
         is_policy = not signals.isdisjoint(_POLICY_SIGNALS)
         is_text = not signals.isdisjoint(_TEXT_SIGNALS)
-        if not is_policy and any(map(_AUTOENCODER_PATTERN.search, self.counts)):
+        is_autoencoder = not is_policy and any(map(_AUTOENCODER_PATTERN.search, self.counts))
+        if is_autoencoder or any(map(_WORLD_MODEL_PATTERN.search, self.counts)):
             assigned |= self._kl_to_prior()
         for named in candidates.values():
             inferred, key = self._choose(named)
@@ -135,6 +141,8 @@ class KeyAssignment:
         exact: set[str] = set()
         candidates: dict[str, list[_Candidate]] = {}
         detection = {key for key in self.counts if _DETECTION_PATTERN.fullmatch(key)}
+        if detection:
+            detection |= {key for key in self.counts if _DETECTION_TOTAL_PATTERN.fullmatch(key)}
         for key in self.counts:
             name = self.configured.get(normalize_key(key), "")
             if name:
@@ -166,7 +174,9 @@ class KeyAssignment:
                 candidates[name] = kept
 
     def _choose(self, named: list[_Candidate]) -> _Candidate:
-        """The best of the keys that name one signal."""
+        """The best of the keys that name one signal; a part of the loss only if no other does."""
+        totals = [each for each in named if each[0].rank < COMPONENT]
+        named = totals or named
         if self.record_count >= SETTLING_RECORDS:
             kept = [each for each in named if each[1] in self.assigned]
             if kept and self.counts[kept[0][1]] * 2 >= max(self.counts[key] for _, key in named):

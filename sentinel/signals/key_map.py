@@ -129,6 +129,7 @@ FRAMEWORK_KEYS: Mapping[tuple[str, str], Mapping[str, KeyMapping]] = {
     # Losses are minimised, so the entropy is logged with the opposite sign.
     ("stable-baselines3", ""): {"entropy_loss": KeyMapping("entropy", -1.0)},
     ("nanogpt", ""): {"mfu": KeyMapping("mfu", 0.01)},
+    ("nemo-rl", ""): {"kl_penalty": KeyMapping("kl_ref")},
 }
 """Keys by framework, and by algorithm where the meaning is that algorithm's own; in lower case."""
 
@@ -166,7 +167,7 @@ _FRAMEWORK_SIGNATURES: tuple[tuple[frozenset[str], str, str], ...] = tuple(
     (frozenset(keys.split()), framework, algorithm)
     for keys, framework, algorithm in (
         ("rollout/reward_mean", "openrlhf", "ppo"),
-        ("actor_grad_norm", "openrlhf", "ppo"),
+        ("actor_grad_norm response_length", "openrlhf", "ppo"),
         ("vllm_kl", "openrlhf", "ppo"),
         ("chosen_reward reject_reward", "openrlhf", "dpo"),
         ("gpt_loss loss_mean", "openrlhf", "sft"),
@@ -177,6 +178,7 @@ _FRAMEWORK_SIGNATURES: tuple[tuple[frozenset[str], str, str], ...] = tuple(
         ("objective/kl", "trl", ""),
         ("mean_reward accuracy margin", "trl", "reward"),
         ("rewards/chosen kl", "trl", "kto"),
+        ("rewards/chosen log_odds_ratio", "trl", "orpo"),
         ("rewards/chosen rewards/margins", "trl", "dpo"),
         ("policy_gradient_loss entropy_loss", "stable-baselines3", ""),
         ("rollout/ep_rew_mean", "stable-baselines3", ""),
@@ -184,6 +186,7 @@ _FRAMEWORK_SIGNATURES: tuple[tuple[frozenset[str], str, str], ...] = tuple(
         ("losses/policy_loss", "cleanrl", ""),
         ("losses/approx_kl", "cleanrl", ""),
         ("iter lr mfu", "nanogpt", ""),
+        ("token_mult_prob_error", "nemo-rl", ""),
         ("samples/lr", "deepspeed", ""),
     )
 )

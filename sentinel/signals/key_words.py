@@ -58,7 +58,8 @@ _REWARD_NOUNS = {"reward": 0, "rewards": 0, "rew": 0, "return": 1, "returns": 1,
                  "score": 2, "scores": 2}  # fmt: skip
 _TOTAL = frozenset({"total", "overall", "sum", "combined", "all", "full", "joint"})
 _POLICY = frozenset({
-    "policy", "pg", "pi", "actor", "surrogate", "surr", "gradient", "action", "ppo", "a2c", "a",
+    "policy", "pg", "pi", "actor", "act", "surrogate", "surr", "gradient", "action", "ppo", "a2c",
+    "a",
     "clipped",
 })  # fmt: skip
 _VALUE = frozenset({
@@ -86,6 +87,12 @@ _MINOR_LOSSES = frozenset({
 
 _DETECTION_WORDS = frozenset({"box", "bbox", "rpn", "roi", "coord", "rcnn", "cls", "obj", "dfl"})
 """Words of a detector's losses, where "reg" is a regression and not a regularisation."""
+
+_HEADED_QUANTITIES = frozenset({
+    "value", "values", "advantage", "advantages", "reward", "rewards", "return", "returns",
+    "accuracy", "acc", "logprob", "logprobs", "logits",
+})  # fmt: skip
+"""Words of other quantities that are logged under a heading "loss"."""
 
 _ADVERSARIES = frozenset({
     "g", "d", "gen", "generator", "disc", "discriminator", "adv", "adversarial", "gan", "real",
@@ -232,6 +239,15 @@ def nearest_signal(key: str) -> str:
 _HELD_OUT_NAMES = {"loss": "eval_loss", "accuracy": "eval_accuracy", "reward": "eval_reward"}
 
 
+def split_words(key: str) -> list[str]:
+    """The words of a key, in lower case.
+
+    >>> split_words("rollout/ep_rew_mean")
+    ['rollout', 'ep', 'rew', 'mean']
+    """
+    return [word for part in _split_key(key) for word in part]
+
+
 def _split_key(key: str) -> list[list[str]]:
     """The words of each part of the key; RLlib's part "default_policy" is ignored."""
     parts = [_split_words(part) for part in re.split(r"[/:]", key)]
@@ -338,8 +354,9 @@ def _loss(content: set[str], segments: list[list[str]]) -> _Found:
         return None
     if rest <= _OBJECTIVES | _TOTAL | {"entropy", "rl", "ppo"}:
         return "loss", _objective_rank(rest)
-    # Under a heading "losses" may be anything, such as "losses/q_values".
-    is_named = len(segments) <= 2 or not _LOSS_NOUNS.isdisjoint(segments[-1])
+    # Under a heading "losses" may be anything, such as "losses/qf1_values".
+    is_other = not _HEADED_QUANTITIES.isdisjoint(segments[-1])
+    is_named = not _LOSS_NOUNS.isdisjoint(segments[-1]) or (len(segments) <= 2 and not is_other)
     return ("loss", COMPONENT) if is_named else None
 
 

@@ -16,9 +16,9 @@ LOSSES = (
             "train_loss",
             "training_loss",
             "loss/train",
+            "total_loss",
             "actor/loss",
             "gpt_loss",
-            "total_loss",
             "train_loss_local",
             "samples/train_loss",
             "trl",
@@ -79,6 +79,8 @@ OPTIMISATION = (
             "global_grad_norm",
             "grad_norm/total",
             "total_grad_norm",
+            "opt/grad_norm",
+            "ppo_actor/update/grad_norm",
         ),
     ),
     Signal(
@@ -118,6 +120,7 @@ OPTIMISATION = (
             "lr-adam/pg1",
             "lr-sgd",
             "lr-sgd/pg1",
+            "ppo_actor/update/lr",
         ),
     ),
     Signal(

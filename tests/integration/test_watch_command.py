@@ -271,6 +271,17 @@ def test_the_choice_of_one_of_several_runs_is_printed_once(tmp_path, capsys):
     watch.serve()
 
 
+def test_trainings_of_one_log_that_are_not_evaluated_are_printed_once(path, capsys):
+    append_rows(path, *({"step": n, "loss": 1.0, "trial": k} for n in range(1, 9) for k in (1, 2)))
+    watch = make_agent(path)
+    watch.run_once()
+    watch.run_once()
+    watch.stop_requested.set()
+    watch.serve()
+
+    assert capsys.readouterr().err.count("only the first one is evaluated") == 1
+
+
 def test_what_is_not_monitored_is_printed_once_and_shown(path, capsys):
     append_rows(path, *({"step": step, "vl": 1.0, "tl": 2.0} for step in range(1, 60)))
     watch = make_agent(path)

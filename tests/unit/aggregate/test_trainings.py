@@ -200,3 +200,53 @@ def test_a_stored_run_has_the_numbers_of_the_live_one():
         for each in live
         if each.event in (Event.STEP, Event.TRAINING)
     ]
+
+
+def logged(*global_steps, **more):
+    return [
+        run_record(Event.STEP, step, global_step=float(step), loss=1.0, **more)
+        for step in global_steps
+    ]
+
+
+def test_steps_of_a_log_that_go_back_to_the_first_ones_begin_a_training():
+    found = numbers(logged(10, 20, 30, 10, 20, 30, 40, 20))
+
+    assert [step for kind, step, _ in found if kind == "new_training"] == [10, 20]
+
+
+def test_the_first_step_of_an_appended_training_may_differ():
+    found = numbers(logged(*range(84, 5000, 60), 151, 211))
+
+    assert [step for kind, step, _ in found if kind == "new_training"] == [151]
+
+
+def test_steps_of_a_log_that_go_back_less_far_are_a_resume():
+    assert {kind for kind, *_ in numbers(logged(*range(10, 1000, 10), *range(500, 800, 10)))} == {
+        "step"
+    }
+
+
+def test_the_client_reports_its_trainings_itself():
+    records = logged(10, 20, 30, 10, 20, optimizer_steps=1.0)
+
+    assert {kind for kind, *_ in numbers(records)} == {"step"}
+
+
+def test_a_stored_log_has_the_same_trainings_once():
+    tracker, again = TrainingTracker(), TrainingTracker()
+    records = [out for each in logged(1, 2, 3, 1, 2) for out in tracker.process(each)]
+    replayed = [out for each in records for out in again.process(each)]
+
+    assert replayed == records
+
+
+def test_levels_start_anew_once_when_another_key_stands_for_the_loss():
+    tracker = TrainingTracker()
+    records = [
+        replace(each, attributes={"loss": key})
+        for each, key in zip(logged(1, 2, 3, 4, 5), ("a", "a", "b", "a", "b"), strict=True)
+    ]
+    events = [out.event.value for each in records for out in tracker.process(each)]
+
+    assert events == ["step", "step", "stage", "step", "step", "step"]

@@ -24,7 +24,9 @@ def test_it_shows_format_keys_steps_rows_and_unread_lines(tmp_path):
     assert shown["format"] == "Console output"
     assert shown["keys"]["loss"] == "loss"
     assert shown["step_key"] == "step"
-    assert shown["segments"] == [[10, 50]]
+    assert shown["segments"] == [
+        {"row": 1, "line": 0, "first_step": 10, "last_step": 50, "reason": "start of the log"}
+    ]
     assert shown["rows"][0]["loss"] == 2.4
     assert shown["unread"]["the dict in it is cut off"] == 1
     assert shown["unread_lines"][-1]["number"] == 9
@@ -65,3 +67,49 @@ def test_bad_lines_of_json_are_named(tmp_path):
     assert shown["unread_lines"] == [
         {"number": 2, "reason": "it is no JSON object", "excerpt": '{"step": 2, "lo'}
     ]
+
+
+def write_rows(path, *parts):
+    rows = [{"step": step, **more} for steps, more in parts for step in steps]
+    lines = [json.dumps({**row, "loss": 2.0 + at / 100}) for at, row in enumerate(rows)]
+    path.write_text("\n".join(lines) + "\n")
+
+
+def test_segments_are_shown_with_line_steps_and_reason(tmp_path):
+    path = tmp_path / "log.jsonl"
+    write_rows(path, (range(1, 51), {}), (range(41, 81), {}), (range(1, 31), {}))
+    shown = json.loads(run_inspect(path, "--json").stdout)["segments"]
+    text = run_inspect(path).stdout
+
+    assert [(each["line"], each["first_step"], each["last_step"]) for each in shown] == [
+        (1, 1, 50), (51, 41, 80), (91, 1, 30)
+    ]  # fmt: skip
+    assert [each["reason"].split(":")[0] for each in shown] == [
+        "start of the log", "the step goes back", "another training"
+    ]  # fmt: skip
+    assert "line 91: steps 1 to 30 (another training: the steps start over)" in text
+
+
+def test_other_trainings_and_left_out_rows_are_shown(tmp_path):
+    path = tmp_path / "log.jsonl"
+    write_rows(path, *(([step], {"run_id": name}) for step in range(9) for name in "ab"))
+    shown = json.loads(run_inspect(path, "--json").stdout)
+
+    assert shown["other_trainings"] == ["run_id=b"]
+    assert shown["unread"] == {"it is of another writer (run_id=b)": 8}
+    assert shown["skipped"] == 0
+    assert "Other trainings in the log: run_id=b." in run_inspect(path).stdout
+
+
+def test_a_key_without_a_signal_is_shown_with_its_purpose(tmp_path):
+    path = tmp_path / "log.jsonl"
+    write_rows(path, (range(1, 5), {"num_games": 1, "clip_range": 0.2, "elo": 1200}))
+    shown = json.loads(run_inspect(path, "--json").stdout)
+
+    assert shown["purposes"] == {
+        "step": "position in the run",
+        "num_games": "counter",
+        "clip_range": "configuration",
+        "elo": "watched for NaN and infinity only",
+    }
+    assert "num_games: (counter)" in run_inspect(path).stdout

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from support.replays import replay_incidents, run_replay
 from support.stored_homes import write_run
@@ -45,3 +47,23 @@ def test_a_mistyped_run_is_suggested():
 
     assert result.exit_code == 2
     assert f"Did you mean '{RUN}'?" in result.stderr
+
+
+def test_each_training_of_one_log_is_replayed_under_its_name(tmp_path):
+    path = tmp_path / "log.jsonl"
+    rows = [
+        {
+            "step": step,
+            "run_id": name,
+            "loss": "NaN" if f"{name}{step}" == "b40" else 1.0 + step / 99,
+        }
+        for step in range(1, 50)
+        for name in "ab"
+    ]
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    lines = [json.loads(line) for line in run_replay(path, "--json").stdout.splitlines()]
+
+    found = [(line.get("run"), line["detector"]) for line in lines if line["type"] == "incident"]
+    assert ("run_id=b", "nan_or_inf") in found
+    assert None not in [run for run, _ in found]
+    assert [line.get("run") for line in lines if line["type"] == "summary"] == [None, "run_id=b"]

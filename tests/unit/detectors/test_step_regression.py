@@ -172,3 +172,30 @@ def test_a_log_that_repeats_steps_again_is_info():
     assert {finding.severity for _, finding in found} == {None, Severity.INFO}
     assert found[0][1].severity is None
     assert found[-1][1].severity is Severity.INFO
+
+
+def test_a_short_restart_is_found_once_the_number_advanced_beyond_its_maximum():
+    rows = [*range(1, 21), *range(19, 40)]
+    record, finding = first_finding(StepRegression(), steps(global_step=[float(r) for r in rows]))
+
+    assert record.values["global_step"] == 25.0
+    assert (finding.onset_step, finding.severity) == (21, None)
+    assert finding.evidence["highest_global_step"] == 20.0
+
+
+@pytest.mark.parametrize("late", [[18, 19, 22], [20, 22], [19, 20, 21, 21, 22, 22, 23, 23, 24, 24]])
+def test_rows_that_are_written_late_are_no_short_restart(late):
+    """With a gap, only one, and each step twice from then on."""
+    rows = [*range(1, 21), 21, *late, *range(25, 40)]
+
+    assert findings(steps(global_step=[float(row) for row in rows])) == []
+
+
+def test_a_training_that_a_log_shows_by_its_steps_is_no_excuse():
+    before, after = steps(global_step=[100.0, 101.0, 102.0]), steps(global_step=[1.0, 2.0, 3.0])
+    begins = event(Event.TRAINING, 1, training_number=2.0)
+    by_steps = event(Event.TRAINING, 1, training_number=2.0, steps_started_over=1.0)
+
+    before, after = [*before], [*after]
+    assert findings([*before, by_steps, *after])
+    assert findings([*before, begins, *after]) == []

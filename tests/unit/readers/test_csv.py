@@ -93,7 +93,7 @@ def test_the_files_of_deepspeed_are_joined_by_step(tmp_path):
         for begin in (1, 3):
             writer = Monitor(Settings())
             for step in range(begin, begin + 4):
-                writer.write_events([("Train/Samples/train_loss", 1.0 / step, 8 * step)])
+                writer.write_events([("Train/Samples/train_loss", 1.0 / step**begin, 8 * step)])
                 writer.write_events([("Train/Samples/lr", 0.001, 8 * step)])
     finally:
         dist.get_rank = rank

@@ -33,9 +33,9 @@ def test_a_resume_is_detected_even_if_it_starts_with_new_keys():
 
 
 def run_steps(rows):
-    """The steps of records of rows with an epoch and a step."""
+    """The steps of records of rows with an epoch and a step; no two have the same loss."""
     converter = RowConverter("run")
-    records = [converter.to_record({"loss": 1.0, **row}) for row in rows]
+    records = [converter.to_record({"loss": 1.0 + n, **row}) for n, row in enumerate(rows)]
     return [(record.step, record.values.get("global_step")) for record in records]
 
 

@@ -188,3 +188,57 @@ def test_a_configured_kl_of_an_autoencoder_keeps_its_meaning():
     rows = [{"loss": 1.0, "recon_loss": 0.5, "kl": 0.1}] * 3
 
     assert convert(rows, {"kl": "kl_ref"})[-1]["kl_ref"] == 0.1
+
+
+def test_a_total_is_one_of_the_loss_only_in_object_detection():
+    assert signals_of("env/reward/total", "time/total") == {"env/reward/total": "reward"}
+    assert signals_of("box", "obj", "total")["total"] == "loss"
+
+
+def test_the_kl_of_a_world_model_is_no_distance_to_a_reference():
+    keys = ("model_loss", "image_loss", "kl", "actor_loss", "train_return")
+
+    assert "kl_ref" not in signals_of(*keys).values()
+
+
+@pytest.mark.parametrize(
+    ("keys", "signals"),
+    [
+        (
+            ("train/loss", "train/pg_loss", "train/pg_clipfrac", "rollout/raw_reward",
+             "rollout/response_lengths", "rollout/truncated"),
+            ("loss", "policy_loss", "clip_fraction", "reward", "completion_length",
+             "truncated_fraction"),
+        ),
+        (
+            ("train/token_mult_prob_error", "train/kl_penalty", "train/approx_entropy",
+             "train/gen_kl_error"),
+            ("kl_ref", "entropy", "kl_mismatch"),
+        ),
+        (
+            ("ppo_actor/task_reward/avg", "ppo_actor/update/grad_norm", "ppo_actor/update/lr",
+             "ppo_actor/update/entropy/avg"),
+            ("reward", "grad_norm", "learning_rate", "entropy"),
+        ),
+        (
+            ("mismatch_kl/mean", "is_truncated/mean", "optim/lr", "reward/mean"),
+            ("kl_mismatch", "truncated_fraction", "learning_rate", "reward"),
+        ),
+        (
+            ("policy/policy_loss", "policy/ppo_clip_ratio", "generate/avg_num_tokens",
+             "reward/avg_raw_reward", "loss/avg_raw_advantages"),
+            ("policy_loss", "clip_fraction", "completion_length", "reward"),
+        ),
+        (
+            ("Reward / Total reward (mean)", "Loss / Policy loss", "Loss / Value loss"),
+            ("reward", "policy_loss", "value_loss"),
+        ),
+        (
+            ("rewards", "clipfrac", "approx_policy_kls", "response_lengths"),
+            ("reward", "clip_fraction", "kl_old", "completion_length"),
+        ),
+    ],
+)  # fmt: skip
+def test_keys_of_trainers(keys, signals):
+    """slime, NeMo-RL, AReaL, prime-rl, SkyRL, skrl, torchtune."""
+    assert sorted(signals_of(*keys).values()) == sorted(signals)

@@ -50,6 +50,19 @@ def test_a_gradient_norm_of_zero_is_missing_for_some_frameworks():
     assert isnan(mapping_of("actor_grad_norm").convert(nan))
 
 
+def test_a_norm_of_the_actor_alone_names_no_framework():
+    assert detect_framework(["actor_grad_norm", "model_loss"]) == {}
+    found = detect_framework(["actor_grad_norm", "response_length"])
+    assert found == {"framework": "openrlhf", "algorithm": "ppo"}
+
+
+def test_orpo_differs_from_dpo_by_its_odds_ratio():
+    keys = ["rewards/chosen", "rewards/margins"]
+
+    assert detect_framework(keys)["algorithm"] == "dpo"
+    assert detect_framework([*keys, "log_odds_ratio"])["algorithm"] == "orpo"
+
+
 def test_values_are_converted_to_the_unit_of_the_signal():
     assert mapping_of("lr(1e-3)").convert(0.5) == 5e-4
     assert mapping_of("train/total_tokens(B)").convert(2.0) == 2e9

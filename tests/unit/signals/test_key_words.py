@@ -18,7 +18,9 @@ NAMED = {
         "average_val_loss", "lm loss validation", "valid_nll_loss", "loss_val", "valLoss",
         "valid_ppl", "test_loss",
     ],
-    "policy_loss": ["policy/loss", "loss/policy_gradient_loss", "Loss/surrogate", "LossPi"],
+    "policy_loss": [
+        "act_loss", "policy/loss", "loss/policy_gradient_loss", "Loss/surrogate", "LossPi",
+    ],
     "value_loss": [
         "value/loss", "loss/value_function_loss", "Loss/value_function", "losses/qf1_loss",
         "losses/td_loss", "Q1Loss",
@@ -55,6 +57,7 @@ COMPONENTS_AND_BONUSES = [
     "total_cost", "critic/returns/mean", "ppo/returns/mean", "aux_loss", "router_z_loss",
     "losses/alpha_loss", "Generator_loss", "loss_D", "vae/kld_to_prior", "attention_entropy",
     "losses/q_values", "critic/lr(1e-4)", "grad_norm/encoder.layers.0", "val/box_loss",
+    "loss/avg_raw_advantages", "loss/avg_final_rewards", "losses/qf1_values", "act_values",
     "generation/log_prob", "train/acc_3", "update_norm", "param_norm", "1", "total",
 ]  # fmt: skip
 
