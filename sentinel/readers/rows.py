@@ -7,7 +7,6 @@ other values are ignored: TRL writes null for a reward function that applied to 
 from __future__ import annotations
 
 import re
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from math import inf, isfinite, isnan, nan
@@ -79,8 +78,8 @@ _FLOAT = {float}
 _WRITER_KEYS = frozenset(WRITER_KEYS)
 MAX_LAYOUTS = 1024
 MAX_KEY_SETS = 256
-MAX_REMEMBERED_ROWS = 8192
-"""Newest rows of a run that a row is compared with."""
+MAX_REMEMBERED_ROWS = 1024
+"""Rows of one step with which another row of that step is compared."""
 
 
 def start_record(
@@ -196,32 +195,33 @@ class RepeatedRows:
 
 @dataclass
 class RowMemory:
-    """Recognises rows that a log holds twice: printed again, copied, or written by each rank.
+    """Recognises rows of one step that a log holds twice, as when each rank writes them.
 
-    `newest` are the hashes of the newest rows, oldest first, and `known` the same ones.
+    Rows of a step that the log goes back to are no repetition, even if their values are: a resume
+    with the same random numbers takes the same steps again. `known` are the hashes of the rows of
+    `step`.
     """
 
-    newest: deque[int] = field(default_factory=lambda: deque(maxlen=MAX_REMEMBERED_ROWS))
+    step: int | None = None
     known: set[int] = field(default_factory=set)
 
     def is_repeated(
         self, step: int | None, values: Mapping[str, float], time_keys: Iterable[str]
     ) -> bool:
-        """Add a row; whether one had this step, and the same values under the same keys but times.
+        """Add a row; whether one before had this step, and the same values but for the times.
 
         A row without a step repeats none, nor does one with a NaN, which equals nothing.
         """
         if step is None or isnan(sum(values.values())):
             return False
+        if step != self.step or len(self.known) >= MAX_REMEMBERED_ROWS:
+            self.step = step
+            self.known.clear()
         content = {**values, **dict.fromkeys(time_keys, 0.0)} if time_keys else values
-        key = hash((step, tuple(content), *content.values()))
-        if key in self.known:
-            return True
-        if len(self.newest) == MAX_REMEMBERED_ROWS:
-            self.known.remove(self.newest[0])
-        self.newest.append(key)
+        key = hash((tuple(content), *content.values()))
+        is_known = key in self.known
         self.known.add(key)
-        return False
+        return is_known
 
 
 @dataclass

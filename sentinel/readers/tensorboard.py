@@ -28,7 +28,6 @@ from sentinel.readers.media_event import decode_media
 from sentinel.readers.rows import (
     MAX_ROW_GAP_SECONDS,
     RowConverter,
-    RowMemory,
     StepFilter,
     start_record,
 )
@@ -312,7 +311,6 @@ class TensorBoardRun:
         )
         if is_restart:
             self.attempt, self.converter.step_filter = self.attempt + 1, StepFilter()
-            self.converter.rows = RowMemory()
         log.seen_tags.update(row)
         config = self._pop_config()
         record = self.converter.to_record(row)

@@ -76,14 +76,8 @@ def doubled(rows, random):
     return [row for row in rows for _ in range(2)]
 
 
-def repeated_rows(rows, random):
-    return [*rows[:200], *rows[190:200], *rows[200:]]
-
-
 def repeated_steps(rows, random):
-    """A resume: the values of the steps that it repeats are others."""
-    again = [{**row, "loss": row["loss"] * random.uniform(0.99, 1.01)} for row in rows[190:200]]
-    return [*rows[:200], *again, *rows[200:]]
+    return [*rows[:200], *rows[190:200], *rows[200:]]
 
 
 def clock_goes_back(rows, random):
@@ -142,7 +136,7 @@ def fractional_steps(rows, random):
 
 DAMAGES = [
     not_numbers, numbers_as_texts, missing_values, missing_for_long, unknown_metric_is_nan,
-    doubled, repeated_rows, clock_goes_back, clock_jumps, clock_stops, clock_is_noisy,
+    doubled, clock_goes_back, clock_jumps, clock_stops, clock_is_noisy,
     keys_collide, keys_collide_later, constant, unusual_names, deeply_nested, many_keys,
     fractional_steps,
 ]  # fmt: skip
