@@ -105,10 +105,13 @@ UNAMBIGUOUS_KEYS = {
     "lr(1e-3)": KeyMapping("learning_rate", 1e-3),
     "total_tokens(b)": KeyMapping("tokens_seen", 1e9),
     "samples/elapsed_time_ms_step": KeyMapping("step_time", 1e-3),
+    # slime: the mean log-probability of the sampled tokens, whose negative estimates the entropy.
+    "rollout/log_probs": KeyMapping("entropy", -1.0),
 }
 """Keys that only one framework uses."""
 
 FRAMEWORK_KEYS: Mapping[tuple[str, str], Mapping[str, KeyMapping]] = {
+    ("trl", ""): {"aux_loss": KeyMapping("load_balancing_loss")},
     ("trl", "asyncgrpo"): {
         "kl": KeyMapping("kl_mismatch"),
         "ratio": KeyMapping("importance_ratio_mean"),
@@ -129,6 +132,7 @@ FRAMEWORK_KEYS: Mapping[tuple[str, str], Mapping[str, KeyMapping]] = {
     # Losses are minimised, so the entropy is logged with the opposite sign.
     ("stable-baselines3", ""): {"entropy_loss": KeyMapping("entropy", -1.0)},
     ("nanogpt", ""): {"mfu": KeyMapping("mfu", 0.01)},
+    ("prime-rl", ""): {"error/mean": KeyMapping("rollout_error_fraction")},
 }
 """Keys by framework, and by algorithm where the meaning is that algorithm's own; in lower case."""
 
@@ -178,6 +182,7 @@ _FRAMEWORK_SIGNATURES: tuple[tuple[frozenset[str], str, str], ...] = tuple(
         ("mean_reward accuracy margin", "trl", "reward"),
         ("rewards/chosen kl", "trl", "kto"),
         ("rewards/chosen rewards/margins", "trl", "dpo"),
+        ("batch/solve_none error/mean", "prime-rl", ""),
         ("policy_gradient_loss entropy_loss", "stable-baselines3", ""),
         ("rollout/ep_rew_mean", "stable-baselines3", ""),
         ("time/fps", "stable-baselines3", ""),
