@@ -69,17 +69,16 @@ class RewardExplosion:
     def update(self, record: Record) -> DetectorOutput:
         """Evaluate one reward."""
         reward = record.values["reward"]
-        if not isfinite(reward):
-            return None
-        self._unread.append((record.step, abs(reward)))
-        if reward <= self.times * LEAST_SIZE:
+        self._unread.append((record.step, reward))
+        if not reward > self.times * LEAST_SIZE:
             # Nearly all rewards are too small for a finding, and are read if a large one follows.
             return CLEAR
         guard = self._guard
         self._writes_texts = self._writes_texts or not TEXT_SIGNALS.isdisjoint(record.values)
         for step, size in self._unread:
-            guard.update(size, step)
-            self._update_jump(size, step)
+            if isfinite(size):
+                guard.update(abs(size), step)
+                self._update_jump(abs(size), step)
         self._unread.clear()
         if guard.usual is not None and guard.is_beyond and self._writes_texts:
             return self._finding(guard.level, guard.usual, guard.onset)

@@ -200,11 +200,14 @@ def _step_cost(record: Record) -> tuple[str, float]:
             return "token", 1.0 / speed
     time = values.get("step_time", 0.0)
     has_time = 0.0 < time < inf
-    if has_time and 0.0 < (tokens := values.get("tokens", 0.0)) < inf:
+    if has_time and "tokens" in values and 0.0 < (tokens := values["tokens"]) < inf:
         return "token", time / tokens
-    speed = values.get("samples_per_second", 0.0)
-    if 0.0 < speed < inf and POLICY_SIGNALS.isdisjoint(values):
-        return "sample", 1.0 / speed
-    if has_time and 0.0 < (length := values.get("completion_length", 0.0)) < inf:
-        return "length", time / length
+    if "samples_per_second" in values and POLICY_SIGNALS.isdisjoint(values):
+        speed = values["samples_per_second"]
+        if 0.0 < speed < inf:
+            return "sample", 1.0 / speed
+    if has_time and "completion_length" in values:
+        length = values["completion_length"]
+        if 0.0 < length < inf:
+            return "length", time / length
     return ("step", time) if has_time else ("", 0.0)

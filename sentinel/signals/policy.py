@@ -52,6 +52,7 @@ DIVERGENCE = (
             "mismatch/mismatch_kl",
             "mismatch/mismatch_k3_kl",
             "sampling/sampling_logp_difference/mean",
+            "train_rollout_logprob_abs_diff",
         ),
         family="policy_mismatch_kl",
     ),
