@@ -6,7 +6,7 @@ Formula
                mean and highest number of versions between sampling and training: by `later` times,
                and over 2, or over `limit` (the mean) and 4 * `limit` (the highest);
                share of stale samples: by a quarter;
-               effective sample size: by a quarter, and below half of the samples
+               effective sample size: by a quarter, and below half of the samples, or below a fifth
     info     = the highest number and the share alone
 
 Units
@@ -62,7 +62,7 @@ class RolloutStaleness(GuardedSignals):
         highest = HIGHEST_FACTOR * self.limit
         self._guards = [
             ("rollout_staleness", LevelGuard(1, self.later, 2.0, self.limit, least=0.5)),
-            ("effective_sample_fraction", LevelGuard(-1, 0.25, 0.5)),
+            ("effective_sample_fraction", LevelGuard(-1, 0.25, 0.5, 0.2)),
             ("rollout_staleness_max", LevelGuard(1, self.later, 4.0, highest, least=0.5)),
             ("stale_fraction", LevelGuard(1, 0.25, 0.5)),
         ]

@@ -266,6 +266,7 @@ ROLLOUTS = (
         _MEAN,
         "Mean number of policy versions between sampling and training of the samples of a step.",
         (
+            "rollout/staleness/mean",
             "staleness/mean",
             "sample_staleness/mean",
             "training/off_policy/trajectory_staleness/mean",
@@ -284,6 +285,7 @@ ROLLOUTS = (
         _MAX,
         "Highest number of policy versions between sampling and training of a sample.",
         (
+            "rollout/staleness/max",
             "staleness/max",
             "sample_staleness/max",
             "training/off_policy/trajectory_staleness/max",

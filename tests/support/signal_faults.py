@@ -174,7 +174,7 @@ def staleness_prime(log: Log) -> Row:
 
 def staleness_slime(log: Log) -> Row:
     return {"rollout/raw_reward": 0.5 + log.noise(0.05), "train/loss": 0.01 * log.noise(1.0),
-            "staleness/mean": log.level(1.0, (3.5, 8.0, 15.0), 0.2)}  # fmt: skip
+            "rollout/staleness/mean": log.level(1.0, (3.5, 8.0, 15.0), 0.2)}  # fmt: skip
 
 
 def tool_errors(log: Log) -> Row:
@@ -233,6 +233,17 @@ def determinism(log: Log) -> Row:
     return {"rollout/raw_reward": 0.5 + log.noise(0.05), "train/pg_loss": 0.01 * log.noise(1.0),
             "rollout/response_lengths": 300 * exp(log.noise(0.05)),
             "rollout/log_probs": -log.level(0.5, (0.06, 0.01, 0.001), 0.05)}  # fmt: skip
+
+
+def likelihood(log: Log) -> Row:
+    """TRL's DPO: the chosen answers become less likely, the rejected ones even less."""
+    fall = (4.0, 12.0, 40.0)[log.size - 1] * log.progress if log.size else 0.0
+    chosen = 0.3 * log.learned + log.noise(0.1) - fall
+    margin = 1.5 * log.learned + abs(log.noise(0.1)) + 0.5 * fall
+    return {"loss": 0.69 * exp(-log.learned) + log.noise(0.01), "rewards/chosen": chosen,
+            "rewards/rejected": chosen - margin, "rewards/margins": margin,
+            "rewards/accuracies": min(1.0, 0.5 + log.learned), "grad_norm": 3 * exp(log.noise(0.2)),
+            "learning_rate": 1e-6}  # fmt: skip
 
 
 def learned_game(log: Log) -> Row:
@@ -306,9 +317,17 @@ def uneven_batches(log: Log) -> Row:
     return {**pretraining(log), "train_samples_per_second": 40 * exp(log.noise(0.25))}
 
 
+def preferences(log: Log) -> Row:
+    """The rewards of both answers fall a little, as is usual."""
+    chosen, margin = -1.5 * log.learned + log.noise(0.15), 2.5 * log.learned
+    return {**likelihood(log), "rewards/chosen": chosen, "rewards/rejected": chosen - margin,
+            "rewards/margins": margin}  # fmt: skip
+
+
 HEALTHY = (
     learned_game, learned_control, sparse_game, taking_off, reward_model_scores, harder_task,
     length_penalty, learning_tools, filling_queue, learning_router, uneven_batches,
+    preferences,
 )  # fmt: skip
 """Healthy logs that are most like a fault."""
 
@@ -324,6 +343,6 @@ FAULTS: tuple[tuple[Callable[[Log], Row], str], ...] = (
     (samples_per_second, "throughput_drop"), (tokens_per_second, "throughput_drop"),
     (experts_olmo, "expert_imbalance"), (experts_dropped, "expert_imbalance"),
     (experts_dead, "expert_imbalance"), (router_entropy, "expert_imbalance"),
-    (experts_verl, "expert_imbalance"),
+    (experts_verl, "expert_imbalance"), (likelihood, "likelihood_displacement"),
 )  # fmt: skip
 """How a log is made, and the detector that finds its fault."""

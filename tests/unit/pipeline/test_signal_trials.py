@@ -1,4 +1,4 @@
-"""Faults in the signals of tools, rollouts, experts, values and rewards are found in logs.
+"""Faults of tools, rollouts, experts, value models, rewards, speed and preferences are found.
 
 The logs have the key names of frameworks, and are read as a file of rows is.
 """
