@@ -51,6 +51,7 @@ class ExpertImbalance(GuardedSignals):
         *LOADS, *(f"{load}/" for load in LOADS), "dropped_token_fraction", "dead_expert_fraction",
         "router_entropy", "router_z_loss", "load_balancing_loss",
     })  # fmt: skip
+    reads: ClassVar[frozenset[str]] = steps_with
     severities: ClassVar[dict[str, Severity]] = dict.fromkeys(
         ("router_entropy", "router_z_loss", "load_balancing_loss"), Severity.INFO
     )

@@ -47,6 +47,7 @@ class RolloutStaleness(GuardedSignals):
     steps_with: ClassVar[frozenset[str]] = frozenset({
         "rollout_staleness", "rollout_staleness_max", "stale_fraction", "effective_sample_fraction",
     })  # fmt: skip
+    reads: ClassVar[frozenset[str]] = steps_with
     severities: ClassVar[dict[str, Severity]] = dict.fromkeys(
         ("rollout_staleness_max", "stale_fraction"), Severity.INFO
     )

@@ -49,6 +49,7 @@ class ToolErrors(GuardedSignals):
 
     needs: ClassVar[frozenset[str]] = frozenset()
     steps_with: ClassVar[frozenset[str]] = frozenset({*SHARES, *COUNTS})
+    reads: ClassVar[frozenset[str]] = steps_with
     severities: ClassVar[dict[str, Severity]] = dict.fromkeys(COUNTS, Severity.INFO)
     signal: ClassVar[str] = "tool_error_fraction"
     severity: ClassVar[Severity] = Severity.WARNING

@@ -77,6 +77,7 @@ class ValueFit(GuardedSignals):
     steps_with: ClassVar[frozenset[str]] = frozenset({
         "explained_variance", "value_loss", "advantage_std",
     })  # fmt: skip
+    reads: ClassVar[frozenset[str]] = steps_with
     signal: ClassVar[str] = "explained_variance"
     severity: ClassVar[Severity] = Severity.INFO
     remedy: ClassVar[str] = (
