@@ -188,7 +188,6 @@ EXPERTS = (
         "",
         _MEAN,
         "Penalty on large logits of the router.",
-        ("z_loss",),
     ),
     Signal(
         "load_balancing_loss",
