@@ -74,7 +74,7 @@ MAX_REMEDY_SENTENCES = 3
 
 INTERNAL_WORDS = re.compile(
     r"\b(autocorrelation|averaged|block|buffer|consecutive|cusum|ema|joint|noise|nonfinite|sigmas?|"
-    r"standard error|threshold|window|z)\b",
+    r"standard error|threshold|window|z(?! loss))\b",
     re.IGNORECASE,
 )
 """Words of an implementation, which evidence does not contain: people read it."""

@@ -5,9 +5,9 @@ texts: the reward pays for length, for certain phrases, or for texts unknown to 
 
 Evidence
     Reward, KL and length that rise together are the main evidence, and so is a reward that rises
-    while most completions are cut off: they have no end that could earn it. A KL or a length that
-    fires its own detector, and repeated phrases, confirm it. A reward that has fallen, or is not
-    above its level before, excludes it.
+    while most completions are cut off: they have no end that could earn it, or while the share of
+    correct answers falls. A KL or a length that fires its own detector, and repeated phrases,
+    confirm it. A reward that has fallen, or is not above its level before, excludes it.
 
 Source
     Gao et al. 2023 (arXiv:2210.10760): the true reward falls with distance while the proxy rises;
@@ -38,7 +38,8 @@ class RewardHacked:
 
     title: ClassVar[str] = "reward hacking"
     explains: ClassVar[frozenset[str]] = frozenset({
-        "reward_hacking", "kl_blowup", "kl_drift", "length_explosion", "truncation", "repetition",
+        "reward_hacking", "reward_component_drop", "kl_blowup", "kl_drift", "length_explosion",
+        "truncation", "repetition",
     })  # fmt: skip
     severity: ClassVar[Severity | None] = None
     suggested_by: ClassVar[Mapping[str, float]] = {"length_explosion": 0.25, "length_collapse": 0.3}
@@ -48,7 +49,8 @@ class RewardHacked:
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
         """The joint rise and further incidents; nothing if the reward fell."""
-        hacking, truncation = context.earliest("reward_hacking"), context.earliest("truncation")
+        hacking = context.earliest("reward_hacking", "reward_component_drop")
+        truncation = context.earliest("truncation")
         is_unfinished = is_rewarded_though_cut_off(truncation)
         if hacking is None and not is_unfinished:
             return

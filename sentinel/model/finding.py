@@ -97,7 +97,8 @@ class Detector(Protocol):
 
     A class attribute `events`, a frozenset, names the events whose records it receives; without it,
     it receives those of all events. A class attribute `steps_with`, a frozenset of signals, limits
-    the steps among them to those that have one of these signals. A class attribute `scope` is what
+    the steps among them to those that have one of these signals; one that ends in "/" is the
+    beginning of names. A class attribute `scope` is what
     it judges, levels by default: where that ends, another instance takes its place, which first
     gets a START with the metadata of the run.
 
@@ -143,7 +144,8 @@ def receives(detector: Detector | type[Detector], event: Event, names: AbstractS
     if isinstance(events, frozenset) and event not in events:
         return False
     if isinstance(steps_with, frozenset) and event is Event.STEP:
-        return not steps_with.isdisjoint(names)
+        prefixes = tuple(name for name in steps_with if name.endswith("/"))
+        return not steps_with.isdisjoint(names) or any(x.startswith(prefixes) for x in names)
     return True
 
 

@@ -40,6 +40,9 @@ SIGNAL_GROUPS: dict[str, tuple[Signal, ...]] = {
     "Reward and preference": reward.REWARDS,
     "Objective": policy.OBJECTIVE,
     "Completions and samples": policy.COMPLETIONS,
+    "Age of the samples": policy.ROLLOUTS,
+    "Tools and environments": policy.ENVIRONMENT,
+    "Mixture of experts": training.EXPERTS,
     "Optimiser": training.OPTIMISATION,
     "Curvature and distance": training.GEOMETRY,
     "Progress": training.PROGRESS,
@@ -60,6 +63,9 @@ _TRAINING_SIGNALS = frozenset(SIGNALS) - {"eval_loss"}.union(
 )
 
 _EVAL_KEY_PATTERN = re.compile(r"(eval|val|valid|validation|test)[/_](.+)", re.DOTALL)
+_EXPERT_LAYER_PATTERN = re.compile(
+    r"(block[ _]\d+)/load[ _]imbalance|rollout/moe/max_vio/(layer_\d+)", re.IGNORECASE
+)
 _REWARD_FUNCTION_PATTERN = re.compile(r"(?:train/)?rewards/([^/]+?)(/mean|/std)?", re.IGNORECASE)
 
 _NOT_REWARD_FUNCTIONS = frozenset(
@@ -82,12 +88,15 @@ def canonical_name(key: str) -> str:
 
     Case and a leading `train/` are ignored, spaces equal underscores, and Lightning's trailing
     `_step` is removed. A signal measured on held-out data is distinct from the one in training. A
-    reward function has the same name in all versions of its framework.
+    reward function has the same name in all versions of its framework. The load of the experts of a
+    layer begins with the name of the signal.
 
     >>> [canonical_name(key) for key in ("train/KL", "objective/scores", "my_metric")]
     ['kl_ref', 'reward', 'my_metric']
     >>> [canonical_name(key) for key in ("val/loss", "eval/objective/kl", "rewards/brevity")]
     ['eval_loss', 'eval_kl_ref', 'rewards/brevity/mean']
+    >>> canonical_name("train/block 03/load imbalance")
+    'expert_load_imbalance/block 03'
     """
     name = _catalogue_name(key)
     if name:
@@ -98,6 +107,10 @@ def canonical_name(key: str) -> str:
     function = _REWARD_FUNCTION_PATTERN.fullmatch(key)
     if function and function[1].lower() not in _NOT_REWARD_FUNCTIONS:
         return f"rewards/{function[1]}{function[2] or '/mean'}"
+    experts = _EXPERT_LAYER_PATTERN.fullmatch(normalize_key(key))
+    if experts:
+        quantity = "expert_load_imbalance" if experts[1] else "expert_load_violation"
+        return f"{quantity}/{experts[1] or experts[2]}"
     return key
 
 

@@ -105,10 +105,13 @@ UNAMBIGUOUS_KEYS = {
     "lr(1e-3)": KeyMapping("learning_rate", 1e-3),
     "total_tokens(b)": KeyMapping("tokens_seen", 1e9),
     "samples/elapsed_time_ms_step": KeyMapping("step_time", 1e-3),
+    # slime: the mean log-probability of the sampled tokens, whose negative estimates the entropy.
+    "rollout/log_probs": KeyMapping("entropy", -1.0),
 }
 """Keys that only one framework uses."""
 
 FRAMEWORK_KEYS: Mapping[tuple[str, str], Mapping[str, KeyMapping]] = {
+    ("trl", ""): {"aux_loss": KeyMapping("load_balancing_loss")},
     ("trl", "asyncgrpo"): {
         "kl": KeyMapping("kl_mismatch"),
         "ratio": KeyMapping("importance_ratio_mean"),
@@ -130,6 +133,7 @@ FRAMEWORK_KEYS: Mapping[tuple[str, str], Mapping[str, KeyMapping]] = {
     ("stable-baselines3", ""): {"entropy_loss": KeyMapping("entropy", -1.0)},
     ("nanogpt", ""): {"mfu": KeyMapping("mfu", 0.01)},
     ("nemo-rl", ""): {"kl_penalty": KeyMapping("kl_ref")},
+    ("prime-rl", ""): {"error/mean": KeyMapping("rollout_error_fraction")},
 }
 """Keys by framework, and by algorithm where the meaning is that algorithm's own; in lower case."""
 
@@ -180,6 +184,7 @@ _FRAMEWORK_SIGNATURES: tuple[tuple[frozenset[str], str, str], ...] = tuple(
         ("rewards/chosen kl", "trl", "kto"),
         ("rewards/chosen log_odds_ratio", "trl", "orpo"),
         ("rewards/chosen rewards/margins", "trl", "dpo"),
+        ("batch/solve_none error/mean", "prime-rl", ""),
         ("policy_gradient_loss entropy_loss", "stable-baselines3", ""),
         ("rollout/ep_rew_mean", "stable-baselines3", ""),
         ("time/fps", "stable-baselines3", ""),

@@ -240,7 +240,10 @@ KL_USAGES = (
     KlUsage("policy/approxkl_avg", KlKind("old", "k2", SEQUENCE_SUM, False), "trl", "rloo"),
     KlUsage("policy/approxkl_avg", KlKind("old", "k2", TOKEN_MEAN, False), "trl", "ppo"),
     KlUsage("policy/approxkl_avg ppo/policy/approxkl", KlKind("old", "k2", "", False)),
-    KlUsage("sampling/sampling_logp_difference/mean", KlKind("mismatch", "abs", TOKEN_MEAN, False)),
+    KlUsage(
+        "sampling/sampling_logp_difference/mean train_rollout_logprob_abs_diff",
+        KlKind("mismatch", "abs", TOKEN_MEAN, False),
+    ),
     KlUsage(
         "actor/kl_loss",
         KlKind("ref", "k3", TOKEN_MEAN, False),

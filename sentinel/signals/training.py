@@ -146,6 +146,61 @@ OPTIMISATION = (
     ),
 )
 
+EXPERTS = (
+    Signal(
+        "expert_load_imbalance",
+        "",
+        _MAX,
+        "Tokens of the busiest expert, relative to an even load: 1 is balanced.",
+        ("load_imbalance",),
+        better="lower",
+    ),
+    Signal(
+        "expert_load_violation",
+        "",
+        _MAX,
+        "Tokens of the busiest expert above an even load, relative to that: 0 is balanced.",
+        ("rollout/moe/max_vio",),
+        better="lower",
+    ),
+    Signal(
+        "dropped_token_fraction",
+        "ratio",
+        _MEAN,
+        "Share of the tokens that no expert computes, since those chosen are full.",
+        ("token_drop_rate",),
+        family="expert_dropped_tokens",
+        better="lower",
+    ),
+    Signal(
+        "dead_expert_fraction",
+        "ratio",
+        _MEAN,
+        "Share of the experts that get no token.",
+        family="dead_experts",
+        better="lower",
+    ),
+    Signal(
+        "router_entropy",
+        "nats",
+        _MEAN,
+        "Mean entropy of the router's distribution over the experts.",
+    ),
+    Signal(
+        "router_z_loss",
+        "",
+        _MEAN,
+        "Penalty on large logits of the router.",
+    ),
+    Signal(
+        "load_balancing_loss",
+        "",
+        _MEAN,
+        "Auxiliary loss that keeps the load of the experts even.",
+        ("seq_load_balancing_loss", "global_load_balancing_loss", "router_aux_loss"),
+    ),
+)
+
 GEOMETRY = (
     Signal(
         "sharpness",

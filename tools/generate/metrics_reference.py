@@ -167,7 +167,11 @@ def _signal_rows(signals: Iterable[Signal], docs: list[DetectorDoc]) -> Iterator
     yield "| signal | metric | unit | over ranks | meaning | other names | detectors |"
     yield "|---|---|---|---|---|---|---|"
     for signal in signals:
-        detectors = (f"[{s.name}](runbooks/{s.name}.md)" for s in docs if s.signal is signal)
+        detectors = (
+            f"[{s.name}](runbooks/{s.name}.md)"
+            for s in docs
+            if s.signal is signal or signal.name in getattr(s.detector, "reads", ())
+        )
         cells = (
             f"`{signal.name}`",
             f"`{signal.metric}`",

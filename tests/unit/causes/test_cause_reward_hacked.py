@@ -72,3 +72,15 @@ def test_a_reward_that_does_not_rise_contradicts_it():
 
     assert diagnose(replace(context, history={"reward": rising}), {"it": RewardHacked()})
     assert not diagnose(replace(context, history={"reward": flat}), {"it": RewardHacked()})
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_correct_answers_that_fall_while_the_reward_rises_are_diagnosed(seed):
+    run = grpo_run(seed)
+    change, rng = np.clip(since() / 20, 0, 1), np.random.default_rng(seed)
+    correct = 0.5 - 0.4 * change + 0.05 * rng.normal(size=change.size)
+    run["rewards/accuracy/mean"], run["rewards/format/mean"] = correct, 0.2 + 0.8 * change
+    run["reward"] = correct + run["rewards/format/mean"]
+    replay = diagnose_run(records(run), LOOSE)
+
+    assert replay.causes == ["reward_hacked"]

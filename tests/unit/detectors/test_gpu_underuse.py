@@ -1,17 +1,17 @@
 """Tests of the detector gpu_underuse."""
 
 from sentinel.detectors.gpu_underuse import GpuUnderuse
-from sentinel.model.finding import Clear
+from sentinel.model.finding import Clear, Severity
 from sentinel.model.record import Event
 from sentinel.testing import event, first_finding, update_detector
 
 
-def heartbeats(share, minutes, *, ranks=4.0, idle=0.0, begins=0.0):
+def heartbeats(share, minutes, *, ranks=4.0, idle=0.0, begins=0.0, cpu=0.3):
     for index in range(minutes * 12):
         time = begins + index * 5.0
         yield event(
             Event.HEARTBEAT, index, time=time,
-            gpu_utilisation=share(time), gpu_ranks=ranks, idle_seconds=idle,
+            gpu_utilisation=share(time), gpu_ranks=ranks, idle_seconds=idle, host_cpu=cpu,
         )  # fmt: skip
 
 
@@ -46,3 +46,11 @@ def test_a_gap_resets_the_window():
         update_detector(detector, record)
 
     assert first_finding(detector, heartbeats(lambda _: 0.1, 20, begins=9000.0)) == (None, None)
+
+
+def test_gpus_that_wait_for_busy_processors_are_a_warning():
+    _, finding = first_finding(GpuUnderuse(), heartbeats(lambda _: 0.2, 60, cpu=0.97))
+
+    assert finding.severity is Severity.WARNING
+    assert finding.summary.endswith("30 minutes, and the CPUs of the hosts for 97%.")
+    assert "more processors per GPU" in finding.remedy

@@ -66,3 +66,12 @@ def test_a_new_start_resets_the_trend():
 
 def test_no_output_without_measurements():
     assert update_detector(MemoryCreep(), event(Event.HEARTBEAT, 1, host_cpu=0.5)) is None
+
+
+@pytest.mark.parametrize(("device", "severity"), [("host", None), ("gpu", Severity.INFO)])
+def test_memory_that_is_full_without_a_leak_is_found(device, severity):
+    record, finding = first_finding(MemoryCreep(), heartbeats(lambda _: 99.0, 600, device))
+
+    assert record.time <= 60
+    assert finding.severity is severity
+    assert "nearly exhausted: 99 of 100 GiB are used" in finding.summary

@@ -26,3 +26,30 @@ def test_clears_and_ignores_invalid_values():
     outputs = [update_detector(detector, r) for r in steps(explained_variance=explained)]
 
     assert outputs[-5:] == [Clear()] * 4 + [None]
+
+
+def test_a_value_loss_that_grows_is_a_warning():
+    losses = [0.05] * 100 + [5.0] * 40
+    records = steps(value_loss=losses, reward=[0.6] * 140, completion_length=[200.0] * 140)
+    record, finding = first_finding(ValueFit(), records)
+
+    assert 100 < record.step < 110
+    assert finding.signal == "value_loss"
+    assert finding.severity is Severity.WARNING
+
+
+def test_a_value_loss_is_clear_while_the_model_fits_or_the_reward_grows():
+    losses = [0.05] * 100 + [5.0] * 40
+    fits = steps(value_loss=losses, reward=[0.6] * 140, explained_variance=[0.9] * 140)
+    grows = steps(value_loss=losses, reward=[0.6] * 100 + [6.0] * 40)
+
+    assert first_finding(ValueFit(), fits) == (None, None)
+    assert first_finding(ValueFit(), grows) == (None, None)
+
+
+def test_a_fall_of_the_explained_variance_and_wider_advantages_are_info():
+    falls = steps(explained_variance=[0.8] * 100 + [0.3] * 40)
+    widens = steps(advantage_std=[1.0] * 100 + [9.0] * 40, reward=[0.6] * 140)
+
+    assert first_finding(ValueFit(), falls)[1].signal == "explained_variance"
+    assert first_finding(ValueFit(), widens)[1].signal == "advantage_std"

@@ -70,6 +70,38 @@ def test_values_are_converted_to_the_unit_of_the_signal():
     assert mapping_of("mfu", "nanogpt").convert(50.0) == 0.5
 
 
+def test_the_log_probability_of_slime_estimates_the_entropy():
+    assert mapping_of("rollout/log_probs") == KeyMapping("entropy", -1.0)
+    assert mapping_of("train/train_rollout_logprob_abs_diff").name == "kl_mismatch"
+
+
+def test_an_error_is_that_of_a_rollout_only_in_prime_rl():
+    assert mapping_of("error/mean", "prime-rl").name == "rollout_error_fraction"
+    assert mapping_of("error/mean").name == "error/mean"
+
+
+@pytest.mark.parametrize(
+    ("key", "name"),
+    [
+        ("tools/failure_frequency", "tool_error_fraction"),
+        ("num_turns/mean", "turns_per_episode"),
+        ("training/off_policy/trajectory_staleness/mean", "rollout_staleness"),
+        ("off_policy_level/all/max", "rollout_staleness_max"),
+        ("train/load balancing loss", "load_balancing_loss"),
+        ("train/router Z loss", "router_z_loss"),
+        ("rollout/moe/max_vio/layer_3", "expert_load_violation/layer_3"),
+        ("train/block 03/load imbalance", "expert_load_imbalance/block 03"),
+    ],
+)
+def test_keys_of_tools_rollouts_and_experts(key, name):
+    assert mapping_of(key).name == name
+
+
+def test_the_auxiliary_loss_is_that_of_the_router_in_trl():
+    assert mapping_of("aux_loss", "trl", "grpo").name == "load_balancing_loss"
+    assert mapping_of("aux_loss").name == "aux_loss"
+
+
 def test_generic_frameworks_select_no_key_map():
     assert select_key_map({"framework": "torch", "framework_version": "2.13.0"}) == select_key_map(
         {}
@@ -105,6 +137,7 @@ def test_a_very_long_version_is_accepted():
         ("train/policy_gradient_loss train/entropy_loss", "stable-baselines3", ""),
         ("losses/approx_kl", "cleanrl", ""),
         ("Train/Samples/lr", "deepspeed", ""),
+        ("batch/solve_none error/mean reward/mean", "prime-rl", ""),
     ],
 )
 def test_the_framework_is_detected_from_keys(keys, framework, algorithm):
