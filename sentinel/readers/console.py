@@ -151,6 +151,16 @@ class _Held:
 
 
 @dataclass
+class _EpochRows:
+    """The rows of one kind that name only their epoch; `in_epoch` counts those of the last one."""
+
+    epoch: float
+    in_epoch: int = 0
+    total: int = 0
+    are_steps: bool = False
+
+
+@dataclass
 class ConsoleParser:
     """Makes rows of the lines of one log, in order, in bounded memory.
 
@@ -159,10 +169,12 @@ class ConsoleParser:
 
     problem: str = ""
     is_damaged: bool = False
-    rank: int | None = None
+    ranks: dict[Kind, int] = field(default_factory=dict)
     epoch: float | None = None
-    step: float | None = None
     last_step: int | None = None
+    has_batches: bool = False
+    epoch_rows: dict[Kind, _EpochRows] = field(default_factory=dict)
+    leading: dict[Kind, int] = field(default_factory=dict)
     first_epoch: float | None = None
     bar: tuple[int, int] | None = None
     is_bar_used: bool = True
@@ -192,14 +204,14 @@ class ConsoleParser:
         if parsed.problem:
             self.problem, self.is_damaged = parsed.problem, True
             return rows
-        if self.rank is not None and parsed.rank not in (None, self.rank):
-            self.problem = f"it is of rank {parsed.rank}; the lines of rank {self.rank} are read"
+        if (rank := self._rank_of_kind(parsed)) != parsed.rank:
+            self.problem = f"it is of rank {parsed.rank}; the lines of rank {rank} are read"
             return rows
+        if parsed.before is not None:
+            self._note_position(parsed.before)
         row = self._to_row(parsed)
         if row is None:
             return rows
-        if self.rank is None:
-            self.rank = parsed.rank
         if parsed.bar is None:
             rows += self.flush()
             return rows + self._accept(row, position, parsed)
@@ -212,6 +224,15 @@ class ConsoleParser:
             return []
         self.returned_bar = held.key
         return [(held.row, held.position)]
+
+    def _rank_of_kind(self, line: ConsoleLine) -> int | None:
+        """The first rank that wrote a line with these keys; only its lines are read."""
+        if line.rank is None:
+            return None
+        kind = frozenset(line.values)
+        if kind in self.ranks or len(self.ranks) < MAX_KINDS:
+            return self.ranks.setdefault(kind, line.rank)
+        return line.rank
 
     def _add_bar(
         self, row: dict[str, Any], position: int, line: ConsoleLine
@@ -247,6 +268,8 @@ class ConsoleParser:
             self.problem = "no other line has the same keys"
             self.first_of_kind = _Held(kind, row, position)
             return []
+        if count and not line.held_out and (line.step is not None or line.counter is not None):
+            self.has_batches = True
         rows: list[tuple[Row, int]] = []
         is_next = (
             first is not None and first.key == kind and first.row.get("step") != row.get("step")
@@ -267,14 +290,17 @@ class ConsoleParser:
             return None
         row = dict(line.values)
         is_held_out = line.held_out and not line.is_dict
+        step = self._step(line)
+        if step is None and line.leading and any(value % 1 for value in row.values()):
+            step = self._leading_step(line)
+            row.pop(line.leading)
+        elif step is not None and not is_held_out:
+            self.last_step = step
         if is_held_out:
             row = {f"{_HELD_OUT_PREFIX}{key}": value for key, value in row.items()}
-        step = self._step(line)
-        if step is None and not line.is_dict:
+        if step is None and not line.is_dict and not any("loss" in key.lower() for key in row):
             self.problem = "neither it nor a line before it has a step"
             return None
-        if step is not None and not is_held_out:
-            self.last_step = step
         if step is not None and not _STEP_KEY_SET.intersection(row):
             row = {"step": step, **row}
         if line.epoch is not None and not line.is_dict and isfinite(line.epoch):
@@ -286,14 +312,21 @@ class ConsoleParser:
 
         Of the bars without a description, the one with the most steps is that of the training.
         """
-        if line.bar is None:
-            self.epoch = self.epoch if line.epoch is None else line.epoch
-            self.step = self.step if line.step is None else line.step
-        elif not line.bar and line.counter and line.counter[1] >= (self.bar or (0, 0))[1]:
-            self.bar = line.counter
+        if line.bar is not None:
+            if not line.bar and line.counter and line.counter[1] >= (self.bar or (0, 0))[1]:
+                self.bar = line.counter
+            return
+        if line.epoch is not None:
+            self.epoch = line.epoch
+        if line.step is not None or (line.epoch is not None and not self.has_batches):
+            position = line.epoch if line.step is None else line.step
+            self.last_step = int(position) if isfinite(position) else self.last_step
 
     def _step(self, line: ConsoleLine) -> int | None:
-        """The step of the line, which may be the one of a line before it; None if none is known."""
+        """The step of the line, which may be the one of a line before it; None if none is known.
+
+        An epoch is a step only in a log that counts nothing finer.
+        """
         if line.step is not None:
             return int(line.step) if isfinite(line.step) else None
         if line.is_dict and line.counter is None and line.epoch is None:
@@ -301,11 +334,19 @@ class ConsoleParser:
         if line.held_out and self.last_step is not None:
             # A counter of evaluated batches is no step of the training.
             return self.last_step
+        if line.counter is not None:
+            return self._count_batches(line, *line.counter)
+        if line.epoch is None or not isfinite(line.epoch):
+            return self.last_step
+        rows = self._rows_of_epoch(frozenset(line.values), line.epoch)
+        if rows.are_steps:
+            return rows.total
+        if self.has_batches and self.last_step is not None:
+            return self.last_step
+        return int(line.epoch)
+
+    def _count_batches(self, line: ConsoleLine, batch: int, batches: int) -> int:
         epoch = self.epoch if line.epoch is None else line.epoch
-        if line.counter is None:
-            context = self.step if line.epoch is None and self.step is not None else epoch
-            return None if context is None else int(context)
-        batch, batches = line.counter
         if epoch is None:
             last_batch, last_batches = self.last_counter
             self.restarts += batch < last_batch and batches == last_batches
@@ -313,8 +354,29 @@ class ConsoleParser:
             if self.first_epoch is None:
                 self.first_epoch = epoch
             self.restarts = int(epoch - self.first_epoch)
-        self.last_counter = line.counter
+        self.last_counter = batch, batches
         return self.restarts * batches + batch
+
+    def _rows_of_epoch(self, kind: Kind, epoch: float) -> _EpochRows:
+        """Count a row of that kind; if an epoch has several, their number is the step."""
+        rows = self.epoch_rows.get(kind)
+        if rows is None:
+            rows = _EpochRows(epoch)
+            if len(self.epoch_rows) < MAX_KINDS:
+                self.epoch_rows[kind] = rows
+        rows.in_epoch = rows.in_epoch + 1 if epoch == rows.epoch else 1
+        rows.epoch, rows.total = epoch, rows.total + 1
+        if rows.in_epoch > MIN_ROWS and not self.has_batches:
+            rows.are_steps = self.has_batches = True
+        return rows
+
+    def _leading_step(self, line: ConsoleLine) -> int | None:
+        """The number that the line begins with, if it grows from line to line of that kind."""
+        kind, step = frozenset(line.values), int(line.values[line.leading])
+        last = self.leading.get(kind)
+        if last is not None or len(self.leading) < MAX_KINDS:
+            self.leading[kind] = step
+        return step if last is None or last < step else None
 
     def _bar_step(self, kind: Kind) -> int | None:
         """The counter of the bar above a dict with that kind of keys; None if it is no step.
@@ -363,6 +425,9 @@ class ConsoleParser:
 
 _TABLE_STEPS = (
     "total_timesteps",
+    "timesteps",
+    "steps",
+    "totalenvinteracts",
     "iterations",
     "learning iteration",
     "epoch",

@@ -62,31 +62,35 @@ _PAIR = re.compile(
     rf"(?:\s{{0,2}}\(\s{{0,8}}[-+\d.][^()]{{0,40}}\))?"
 )
 _EPOCH = re.compile(
-    r"(?<![\w/])(?:train(?:ing)? )?epochs?(?:\((?P<mode>\w{1,12})\))?\s{0,4}[:=#]?\s{0,8}"
-    r"\[?\s{0,8}(?P<epoch>\d{1,9}(?:\.\d{1,9})?)(?![\w.])(?:\s{0,8}/\s{0,8}\d{1,9})?\]?",
+    r"(?<![\w/])(?:train(?:ing)? )?(?P<word>epochs?)(?:\((?P<mode>\w{1,12})\))?\s{0,4}[:=#]?\s{0,8}"
+    r"\[?\s{0,8}(?P<epoch>\d{1,9}(?:\.\d{1,9})?)(?![\w.])(?:\s{0,8}/\s{0,8}\d{1,9})?\]?"
+    # A batch in a bracket of its own, without the number of batches.
+    r"(?:\s?\[\s{0,8}(?P<batch>\d{1,12})\s{0,8}\])?",
     re.IGNORECASE,
 )
 _STEP = re.compile(
     r"(?<![\w/-])(?<!per )(?:(?:global|train|training|total)[ _])?"
-    r"(?:steps?|iters?|iterations?|updates?|num_updates|episodes?|timesteps?)"
-    r"\s{0,4}[:=#]?\s{0,40}\[?\s{0,8}(?P<step>\d{1,3}(?:,\d{3}){1,4}|\d{1,15})(?![\d.,]*\d|[A-Za-z%])"
+    r"(?P<word>steps?|iters?|iterations?|updates?|num_updates|episodes?|timesteps?)"
+    r"\s{0,4}[:=#]?\s{0,40}\[?\s{0,8}(?P<step>\d{1,3}(?:,\d{3}){1,4}|\d{1,15})"
+    r"(?:st|nd|rd|th)?(?![\d.,]*\d|[A-Za-z%])"
     r"(?:\s{0,8}/\s{0,8}(?P<total>\d{1,15}))?\]?",
     re.IGNORECASE,
 )
 _BATCH = re.compile(
-    r"(?<![\w/])(?:mini)?batch(?:es)?\s{0,4}[:=#]?\s{0,8}\[?\s{0,8}(?P<part>\d{1,12})(?![\w.])"
+    r"(?<![\w/])(?:mini)?batch(?:es|_id|_idx)?\s{0,4}[:=#]?\s{0,8}\[?\s{0,8}(?P<part>\d{1,12})(?![\w.])"
     r"(?:\s{0,8}/\s{0,8}(?P<whole>\d{1,12}))?\]?",
     re.IGNORECASE,
 )
 _COUNTER = re.compile(r"(?<![\w./])(?P<part>\d{1,12})\s{0,8}/\s{0,8}(?P<whole>\d{1,12})(?![\d./])")
-_BAR = re.compile(r"(?P<percent>\d{1,3})%\|(?P<graphic>[^|]{0,400})\|\s?(?P<rest>.*)")
+# A narrow terminal leaves the graphic out.
+_BAR = re.compile(r"\d{1,3}%(?:\|[^|]{0,400}\||(?= {1,2}\d{1,15}/\d{1,15} \[))\s?(?P<rest>.*)")
 _BAR_STATE = re.compile(
     r"\s{0,12}(?P<part>\d{1,15})/(?P<whole>\d{1,15})\s?\[(?P<inside>.{0,8000})\]?"
 )
 _BAR_SPEED = re.compile(
     r"[\d:?]{1,20}<[\d:?]{1,20}(?:,\s{0,8}[\d.?e+]{1,16}\s?\w{1,12}/\w{1,12})?,?"
 )
-_UNFINISHED = re.compile(r"ETA: |\[=*>\.|━╸|━╺")
+_UNFINISHED = re.compile(r"\[=*>\.|━╸|━╺")
 _GRAPHICS = re.compile(r"\[[=>. ]{3,120}\]|[━╸╺─]{3,200}")
 _HELD_OUT = re.compile(
     r"(?<![\w])(val|valid|validation|eval|evaluation|test|testing)(?![\w])", re.IGNORECASE
@@ -108,7 +112,9 @@ class ConsoleLine:
     `step`, `epoch` and `counter` (batch, of how many) say where the line is. `rank` is that of a
     prefix. `held_out` is whether it names an evaluation. `bar` is the description of a progress
     bar, None for any other line. `cell` is the row of a table: key and text of the value; a border
-    has two empty texts. `problem` is why a line that looks like one of metrics cannot be read.
+    has two empty texts. `leading` is the key of an integer that the line begins with, which may
+    count steps. `before` is the progress bar before a dict. `problem` is why a line that looks like
+    one of metrics cannot be read.
     """
 
     values: dict[str, Any] = field(default_factory=dict)
@@ -121,6 +127,8 @@ class ConsoleLine:
     is_dict: bool = False
     is_unfinished: bool = False
     cell: tuple[str, str] | None = None
+    leading: str = ""
+    before: ConsoleLine | None = None
     problem: str = ""
 
 
@@ -191,8 +199,11 @@ def _parse_dict(text: str, brace: int, line: ConsoleLine) -> None:
     if brace:
         before = ConsoleLine()
         _parse_text(text[:brace], before)
-        line.step, line.epoch, line.counter = before.step, before.epoch, before.counter
-        line.held_out = before.held_out
+        if before.bar is not None:
+            line.before = before
+        else:
+            line.step, line.epoch, line.counter = before.step, before.epoch, before.counter
+            line.held_out = before.held_out
     step = next((key for key in STEP_KEYS if parse_number(row.get(key)) is not None), None)
     if step is not None:
         line.step = parse_number(row[step])
@@ -216,17 +227,22 @@ def _literal(text: str) -> Any:
 def _parse_text(text: str, line: ConsoleLine) -> None:
     if "tensor(" in text or "float" in text:
         text = _WRAPPED_NUMBER.sub(r"\1", text)
-    bar = _BAR.search(text) if "%|" in text else None
+    bar = _BAR.search(text) if "%" in text else None
     if bar:
         text = _parse_bar(text[: bar.start()], bar["rest"], line)
     line.is_unfinished = _UNFINISHED.search(text) is not None
     text = _GRAPHICS.sub(" ", text)
+    counts = []
     if match := _EPOCH.search(text):
         line.epoch = float(match["epoch"])
+        if match["batch"]:
+            line.counter = int(match["batch"]), 0
+        counts.append(match["word"])
         line.held_out = _HELD_OUT.fullmatch(match["mode"] or "") is not None
         text = f"{text[: match.start()]} ; {text[match.end() :]}"
     if match := _STEP.search(text):
         line.step = float(match["step"].replace(",", ""))
+        counts.append(match["word"])
         text = f"{text[: match.start()]} ; {text[match.end() :]}"
     if match := _BATCH.search(text):
         line.counter = int(match["part"]), int(match["whole"] or 0)
@@ -235,12 +251,18 @@ def _parse_text(text: str, line: ConsoleLine) -> None:
     for match in _PAIR.finditer(text):
         rest.append(text[end : match.start()])
         end = match.end()
-        line.values[_clean_key(match["key"])] = _pair_value(match)
+        key = _clean_key(match["key"])
+        line.values[key] = _pair_value(match)
+        if match.start() == 0 and " " not in key and (match["value"] or "").isdecimal():
+            line.leading = key
     rest.append(text[end:])
     remainder = " ; ".join(rest)
     if line.counter is None:
         _find_counters(remainder, line)
-    line.held_out = line.held_out or _HELD_OUT.search(remainder) is not None
+    line.held_out = line.held_out or _HELD_OUT.search(f"{line.leading} ; {remainder}") is not None
+    if not line.values and line.bar is None and any(word[-1] in "sS" for word in counts):
+        # "Epochs: 400" is how many there will be.
+        line.step = line.epoch = None
 
 
 def _find_counters(text: str, line: ConsoleLine) -> None:
