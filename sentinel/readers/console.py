@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from sentinel.readers.cells import column_names, split_cells
-from sentinel.readers.console_line import ConsoleLine, numeric_keys, parse_console_line
+from sentinel.readers.console_line import MESSAGE_KEYS, ConsoleLine, numeric_keys, parse_console_line
+from sentinel.readers.console_table import ConsoleTable
 from sentinel.readers.lines import read_lines
 from sentinel.readers.log_config import LoggedConfig, read_config_file
 from sentinel.readers.log_file import log_stem, uncompressed_name
@@ -40,6 +41,7 @@ LOG_SUFFIXES = frozenset({".log", ".out", ".err", ".stdout", ".stderr"})
 """Suffixes of files that are followed although they hold no line of metrics yet."""
 
 _JSON_START = re.compile(r"\{\s*[\"}]|\[\s*[\[{\"\]]")
+_MESSAGE = re.compile(rf'"(?:{"|".join(MESSAGE_KEYS)})"\s*:\s*"')
 _HELD_OUT_PREFIX = "val/"
 _STEP_KEY_SET = frozenset(STEP_KEYS)
 
@@ -89,7 +91,7 @@ def may_become_log(path: Path, head: bytes) -> bool:
 def _is_other_text(head: bytes) -> bool:
     """Whether a text is empty, JSON, or a table whose header names a step."""
     start = head.decode("utf-8-sig", "replace").lstrip()
-    if not start or _JSON_START.match(start):
+    if not start or (_JSON_START.match(start) and not _MESSAGE.search(start.partition("\n")[0])):
         return True
     return column_names(split_cells(start.partition("\n")[0])) is not None
 
@@ -161,6 +163,16 @@ class _EpochRows:
 
 
 @dataclass
+class _WrittenDicts:
+    """The step of the last dict of a kind; `count` are those since the bar moved to `bar`."""
+
+    bar: int
+    step: int
+    count: int = 0
+    interval: int = 1
+
+
+@dataclass
 class ConsoleParser:
     """Makes rows of the lines of one log, in order, in bounded memory.
 
@@ -178,14 +190,17 @@ class ConsoleParser:
     first_epoch: float | None = None
     bar: tuple[int, int] | None = None
     is_bar_used: bool = True
-    dict_steps: dict[Kind, int] = field(default_factory=dict)
-    dict_interval: int = 1
+    dict_steps: dict[Kind, _WrittenDicts] = field(default_factory=dict)
     restarts: int = 0
     last_counter: tuple[int, int] = (0, 0)
+    batches: int | None = None
     kinds: dict[Kind, int] = field(default_factory=dict)
     held: _Held | None = None
-    first_of_kind: _Held | None = None
+    first_rows: dict[Kind, Row] = field(default_factory=dict)
+    returned_step: Any = None
+    last_kind: Kind = frozenset()
     returned_bar: Any = None
+    columns: ConsoleTable = field(default_factory=ConsoleTable)
     table: dict[str, str] = field(default_factory=dict)
     table_group: str = ""
 
@@ -197,7 +212,11 @@ class ConsoleParser:
     def add(self, line: bytes, position: int) -> list[tuple[Row, int]]:
         """The rows that are complete with this line, which ends at `position`."""
         self.problem, self.is_damaged = "", False
-        parsed = parse_console_line(line.decode("utf-8", "replace"))
+        text = line.decode("utf-8", "replace")
+        parsed = parse_console_line(text)
+        if parsed.cell != ("", ""):
+            pairs = self.columns.to_pairs(parsed.text)
+            parsed = parsed if pairs is None else parse_console_line(pairs)
         if parsed.cell is not None:
             return self._add_cell(*parsed.cell, position)
         rows = self._close_table(position) if self.table else []
@@ -257,26 +276,31 @@ class ConsoleParser:
     ) -> list[tuple[Row, int]]:
         """The row, if its kind counts: dicts at once, others when their keys recur.
 
-        The first row of a kind is returned with the second one if no other row was in between.
+        The first row of a kind is returned with the second one, unless a later step was returned.
+        Rows without a step have to follow each other.
         """
-        kind = frozenset(row)
-        count = self.kinds.get(kind, 0)
-        first, self.first_of_kind = self.first_of_kind, None
+        kind, step = frozenset(row), row.get("step")
+        count, last_kind = self.kinds.get(kind, 0), self.last_kind
+        self.last_kind = kind
+        first = self.first_rows.pop(kind, None)
         if count or len(self.kinds) < MAX_KINDS:
             self.kinds[kind] = count + 1
-        if count == 0 and not line.is_dict:
+            if not count and not line.is_dict:
+                self.first_rows[kind] = row
+        if not line.is_dict and (count == 0 or (step is None and kind != last_kind)):
             self.problem = "no other line has the same keys"
-            self.first_of_kind = _Held(kind, row, position)
             return []
-        if count and not line.held_out and (line.step is not None or line.counter is not None):
+        if not line.held_out and (line.step is not None or line.counter is not None):
             self.has_batches = True
         rows: list[tuple[Row, int]] = []
-        is_next = (
-            first is not None and first.key == kind and first.row.get("step") != row.get("step")
-        )
-        if count == 1 and first is not None and is_next:
-            rows.append((first.row, position))
+        if count == 1 and first is not None and self._is_next(first.get("step"), step):
+            rows.append((first, position))
+        self.returned_step = step
         return [*rows, (row, position)]
+
+    def _is_next(self, first: Any, step: Any) -> bool:
+        last = self.returned_step
+        return first not in (None, step) and (last is None or parse_number(last) <= first)
 
     def _to_row(self, line: ConsoleLine) -> dict[str, Any] | None:
         """The metrics of the line with their step; None if it has none, or none that is known."""
@@ -298,12 +322,14 @@ class ConsoleParser:
             self.last_step = step
         if is_held_out:
             row = {f"{_HELD_OUT_PREFIX}{key}": value for key, value in row.items()}
-        if step is None and not line.is_dict and not any("loss" in key.lower() for key in row):
+        if step is None and not line.is_dict and not any(map(_names_loss, row)):
             self.problem = "neither it nor a line before it has a step"
             return None
         if step is not None and not _STEP_KEY_SET.intersection(row):
             row = {"step": step, **row}
-        if line.epoch is not None and not line.is_dict and isfinite(line.epoch):
+        is_own_step = line.step is not None or (line.counter is not None and not is_held_out)
+        is_own_step |= not self.has_batches
+        if line.epoch is not None and is_own_step and not line.is_dict and isfinite(line.epoch):
             row["epoch"] = line.epoch
         return row
 
@@ -314,6 +340,7 @@ class ConsoleParser:
         """
         if line.bar is not None:
             if not line.bar and line.counter and line.counter[1] >= (self.bar or (0, 0))[1]:
+                self.is_bar_used |= self.bar is not None and line.counter[1] > self.bar[1]
                 self.bar = line.counter
             return
         if line.epoch is not None:
@@ -334,9 +361,9 @@ class ConsoleParser:
         if line.held_out and self.last_step is not None:
             # A counter of evaluated batches is no step of the training.
             return self.last_step
-        if line.counter is not None:
+        if line.counter is not None and not self._is_other_counter(line):
             return self._count_batches(line, *line.counter)
-        if line.epoch is None or not isfinite(line.epoch):
+        if line.epoch is None or line.counter is not None or not isfinite(line.epoch):
             return self.last_step
         rows = self._rows_of_epoch(frozenset(line.values), line.epoch)
         if rows.are_steps:
@@ -344,6 +371,14 @@ class ConsoleParser:
         if self.has_batches and self.last_step is not None:
             return self.last_step
         return int(line.epoch)
+
+    def _is_other_counter(self, line: ConsoleLine) -> bool:
+        """Whether it does not count the batches of an epoch, where other lines do so."""
+        if line.counter is None or line.bar is not None:
+            return False
+        if line.epoch is not None:
+            self.batches = line.counter[1]
+        return line.epoch is None and self.batches not in (None, line.counter[1])
 
     def _count_batches(self, line: ConsoleLine, batch: int, batches: int) -> int:
         epoch = self.epoch if line.epoch is None else line.epoch
@@ -385,20 +420,22 @@ class ConsoleParser:
         """
         if self.bar is None or not self.is_bar_used:
             return None
-        step, last = self.bar[0], self.dict_steps.get(kind)
-        if last is None:
+        bar, written = self.bar[0], self.dict_steps.get(kind)
+        if written is None:
             if not self.dict_steps and self.bar[0] == self.bar[1]:
                 self.is_bar_used = False
                 return None
-            last, self.dict_interval = 0, 1
-        elif step > last:
-            self.dict_interval = step - last
+            written = _WrittenDicts(bar, bar)
+            if len(self.dict_steps) < MAX_KINDS:
+                self.dict_steps[kind] = written
+        elif bar > written.step:
+            written.interval = bar - written.bar if written.count == 1 else 1
+            written.bar, written.step, written.count = bar, bar, 0
         else:
             # Several dicts were written at once.
-            step = last + self.dict_interval
-        if kind in self.dict_steps or len(self.dict_steps) < MAX_KINDS:
-            self.dict_steps[kind] = step
-        return step
+            written.step += written.interval
+        written.count += 1
+        return written.step
 
     def _add_cell(self, key: str, value: str, position: int) -> list[tuple[Row, int]]:
         if not key:
@@ -421,6 +458,10 @@ class ConsoleParser:
                 return []
             row = {"step": row[step], **row}
         return [*self.flush(), *self._accept(row, position, ConsoleLine(is_dict=True))]
+
+
+def _names_loss(key: str) -> bool:
+    return key.lower().endswith("loss")
 
 
 _TABLE_STEPS = (

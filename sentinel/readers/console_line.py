@@ -13,6 +13,10 @@ from sentinel.readers.rows import STEP_KEYS, parse_number
 
 MAX_LINE_CHARACTERS = 16_384
 """A longer line is no line of metrics."""
+MESSAGE_KEYS = ("message", "msg")
+"""Keys of the text in the JSON of a structured logger."""
+MAX_WORDS = 2
+"""Words around a position, and as many for each pair, in a line that is not prose."""
 MAX_PREFIXES = 8
 """Timestamps, levels, names and ranks before a message that are removed."""
 
@@ -36,7 +40,8 @@ _PREFIX = re.compile(
             rf"[\[(]?{_DATE}[T ]{{1,2}}{_CLOCK}(?:Z|[+-]\d\d:?\d\d)?(?: [\w.]{{1,80}})?[\])]?:?\s*",
             rf"[\[(]?{_CLOCK}[\])]?:?\s+",
             rf"[IWEF]\d{{4,8}} {_CLOCK}\s+\d{{1,10}} [\w.]{{1,80}}:\d{{1,6}}\]\s*",
-            rf"[\[(<]?{_LEVEL}[\])>]?(?::[\w.]{{1,80}}:|:?\s)\s*",
+            rf"(?:\| )?[\[(<]?{_LEVEL}[\])>]?(?::[\w.]{{1,80}}:|:?\s)\s*(?:\| )?",
+            r"[A-Za-z_][\w.]{0,80}:[\w<>]{1,60}:\d{1,6} - ",
             r"\([A-Za-z_][\w.]{0,60} pid=\d{1,10}(?:, ip=[\d.]{1,40})?\)\s*",
             r"\[[A-Za-z_][\w.]{0,80}(?:\.py)?(?::[\w<>]{1,60})?(?::\d{1,6})?\]:?\s*",
             r"[\w./]{1,80}\.py:\d{1,6}\s*[:>\]-]{0,2}\s*",
@@ -100,6 +105,7 @@ _WRAPPED_NUMBER = re.compile(
     r"(?:, (?:device|dtype|grad_fn)=[^(){}]{1,60}){0,3}\)"
 )
 _BARE_WORD = re.compile(r"(?<![\w'\".])(-?(?:nan|inf|NaN|Infinity))(?![\w'\".])")
+_WORDS = re.compile(r"\S*[A-Za-z]{2}\S*")
 _DIGIT = re.compile(r"\d|nan|inf", re.IGNORECASE)
 _BORDER = re.compile(r"[-+=|─━┏┳┓┡╇┩└┴┘├┼┤┌┬┐╭╮╰╯┃│╞╪╡╘╧╛╒╤╕ ]{3,500}")
 _ABBREVIATED = {"k": 1e3, "K": 1e3, "M": 1e6, "B": 1e9, "G": 1e9}
@@ -114,7 +120,7 @@ class ConsoleLine:
     bar, None for any other line. `cell` is the row of a table: key and text of the value; a border
     has two empty texts. `leading` is the key of an integer that the line begins with, which may
     count steps. `before` is the progress bar before a dict. `problem` is why a line that looks like
-    one of metrics cannot be read.
+    one of metrics cannot be read. `text` is the line without what precedes the message.
     """
 
     values: dict[str, Any] = field(default_factory=dict)
@@ -130,6 +136,7 @@ class ConsoleLine:
     leading: str = ""
     before: ConsoleLine | None = None
     problem: str = ""
+    text: str = ""
 
 
 def parse_console_line(text: str) -> ConsoleLine:
@@ -148,18 +155,31 @@ def parse_console_line(text: str) -> ConsoleLine:
         return line
     if "\x1b" in text:
         text = _ANSI.sub("", text)
-    text = _remove_prefixes(text.strip(), line)
+    text = line.text = _remove_prefixes(text.strip(), line)
     if _BORDER.fullmatch(text):
         line.cell = ("", "")
     elif _parse_cell(text, line) or not _DIGIT.search(text):
         pass
     elif (brace := text.find("{")) >= 0 and text.endswith("}"):
         _parse_dict(text, brace, line)
+        if (message := message_text(line.values)) is not None:
+            return parse_console_line(message)
     elif brace >= 0 and re.match(r"\{\s?['\"]", text[brace:]):
         line.problem = "the dict in it is cut off"
     else:
         _parse_text(text, line)
     return line
+
+
+def message_text(values: Mapping[str, Any]) -> str | None:
+    """The line of text in a dict that a structured logger wrote; None if it holds metrics."""
+    message = next((values[key] for key in MESSAGE_KEYS if isinstance(values.get(key), str)), None)
+    is_wrapped = isinstance(message, str) and not message.lstrip().startswith("{")
+    return message if is_wrapped and not any(map(_is_metric, values.values())) else None
+
+
+def _is_metric(value: object) -> bool:
+    return isinstance(value, float | Mapping) and not isinstance(value, bool)
 
 
 def _remove_prefixes(text: str, line: ConsoleLine) -> str:
@@ -194,7 +214,8 @@ def _parse_dict(text: str, brace: int, line: ConsoleLine) -> None:
     if not isinstance(row, Mapping):
         line.problem = "the dict in it cannot be read"
         return
-    line.is_dict = True
+    # A dict with words and without a step may be a configuration.
+    line.is_dict = not any(map(_is_word, row.values()))
     line.values = {str(key): value for key, value in row.items()}
     if brace:
         before = ConsoleLine()
@@ -206,7 +227,11 @@ def _parse_dict(text: str, brace: int, line: ConsoleLine) -> None:
             line.held_out = before.held_out
     step = next((key for key in STEP_KEYS if parse_number(row.get(key)) is not None), None)
     if step is not None:
-        line.step = parse_number(row[step])
+        line.is_dict, line.step = True, parse_number(row[step])
+
+
+def _is_word(value: object) -> bool:
+    return isinstance(value, str) and value[:1].isalpha() and parse_number(value) is None
 
 
 def _literal(text: str) -> Any:
@@ -260,9 +285,16 @@ def _parse_text(text: str, line: ConsoleLine) -> None:
     if line.counter is None:
         _find_counters(remainder, line)
     line.held_out = line.held_out or _HELD_OUT.search(f"{line.leading} ; {remainder}") is not None
-    if not line.values and line.bar is None and any(word[-1] in "sS" for word in counts):
+    is_count = not line.values and any(word[-1] in "sS" for word in counts)
+    if line.bar is None and (is_count or _is_prose(remainder, len(line.values))):
         # "Epochs: 400" is how many there will be.
-        line.step = line.epoch = None
+        line.values, line.step, line.epoch, line.counter = {}, None, None, None
+
+
+def _is_prose(remainder: str, pairs: int) -> bool:
+    """Whether there are too many words around the pairs, as in generated text."""
+    words = len(_WORDS.findall(remainder))
+    return words > MAX_WORDS + MAX_WORDS * pairs
 
 
 def _find_counters(text: str, line: ConsoleLine) -> None:

@@ -21,7 +21,7 @@ from sentinel.readers.format_detection import open_log
 
 DETECTORS = load_classes("detectors")
 SEED = 4
-STATES = {"trainer_state", "json_array"}
+STATES = {"trainer_state", "json_array", "json_columns"}
 """Formats that are read as a whole, to which a record is added."""
 
 
