@@ -3,7 +3,7 @@
 Lines are dicts, as transformers prints them, or pairs of a key and a number. A timestamp, a level,
 a name, a rank, colours and the graphic of a bar are removed. A kind of line counts if it recurs
 with the same keys, and if it holds a step, or an epoch and a batch, or follows a line or bar with
-one.
+one. Lines of a table are read by its header.
 """
 
 from __future__ import annotations
@@ -12,12 +12,17 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from math import isfinite
+from math import inf, isfinite
 from pathlib import Path
 from typing import Any
 
 from sentinel.readers.cells import column_names, split_cells
-from sentinel.readers.console_line import MESSAGE_KEYS, ConsoleLine, numeric_keys, parse_console_line
+from sentinel.readers.console_line import (
+    MESSAGE_KEYS,
+    ConsoleLine,
+    numeric_keys,
+    parse_console_line,
+)
 from sentinel.readers.console_table import ConsoleTable
 from sentinel.readers.lines import read_lines
 from sentinel.readers.log_config import LoggedConfig, read_config_file
@@ -299,8 +304,10 @@ class ConsoleParser:
         return [*rows, (row, position)]
 
     def _is_next(self, first: Any, step: Any) -> bool:
-        last = self.returned_step
-        return first not in (None, step) and (last is None or parse_number(last) <= first)
+        """Whether a row that was held back still comes before the next one of its kind."""
+        steps = [parse_number(each) for each in (self.returned_step, first, step)]
+        last, held, following = (-inf if each is None else each for each in steps)
+        return last <= held < following
 
     def _to_row(self, line: ConsoleLine) -> dict[str, Any] | None:
         """The metrics of the line with their step; None if it has none, or none that is known."""
@@ -345,9 +352,9 @@ class ConsoleParser:
             return
         if line.epoch is not None:
             self.epoch = line.epoch
-        if line.step is not None or (line.epoch is not None and not self.has_batches):
-            position = line.epoch if line.step is None else line.step
-            self.last_step = int(position) if isfinite(position) else self.last_step
+        position = line.epoch if line.step is None and not self.has_batches else line.step
+        if position is not None and isfinite(position):
+            self.last_step = int(position)
 
     def _step(self, line: ConsoleLine) -> int | None:
         """The step of the line, which may be the one of a line before it; None if none is known.
@@ -358,19 +365,31 @@ class ConsoleParser:
             return int(line.step) if isfinite(line.step) else None
         if line.is_dict and line.counter is None and line.epoch is None:
             return self._bar_step(frozenset(line.values))
-        if line.held_out and self.last_step is not None:
-            # A counter of evaluated batches is no step of the training.
-            return self.last_step
-        if line.counter is not None and not self._is_other_counter(line):
+        # A counter of evaluated batches is no step of the training.
+        is_evaluation = line.held_out and self.last_step is not None
+        if line.counter is not None and not is_evaluation and not self._is_other_counter(line):
             return self._count_batches(line, *line.counter)
-        if line.epoch is None or line.counter is not None or not isfinite(line.epoch):
+        if is_evaluation or line.epoch is None or line.counter or not isfinite(line.epoch):
             return self.last_step
-        rows = self._rows_of_epoch(frozenset(line.values), line.epoch)
+        return self._epoch_step(frozenset(line.values), line.epoch)
+
+    def _epoch_step(self, kind: Kind, epoch: float) -> int:
+        """The step of a row that names only its epoch.
+
+        It is the number of the row if an epoch has several of that kind, and nothing else counts.
+        """
+        rows = self.epoch_rows.get(kind)
+        if rows is None:
+            rows = _EpochRows(epoch)
+            if len(self.epoch_rows) < MAX_KINDS:
+                self.epoch_rows[kind] = rows
+        rows.in_epoch = rows.in_epoch + 1 if epoch == rows.epoch else 1
+        rows.epoch, rows.total = epoch, rows.total + 1
+        if rows.in_epoch > MIN_ROWS and not self.has_batches:
+            rows.are_steps = self.has_batches = True
         if rows.are_steps:
             return rows.total
-        if self.has_batches and self.last_step is not None:
-            return self.last_step
-        return int(line.epoch)
+        return self.last_step if self.has_batches and self.last_step is not None else int(epoch)
 
     def _is_other_counter(self, line: ConsoleLine) -> bool:
         """Whether it does not count the batches of an epoch, where other lines do so."""
@@ -391,19 +410,6 @@ class ConsoleParser:
             self.restarts = int(epoch - self.first_epoch)
         self.last_counter = batch, batches
         return self.restarts * batches + batch
-
-    def _rows_of_epoch(self, kind: Kind, epoch: float) -> _EpochRows:
-        """Count a row of that kind; if an epoch has several, their number is the step."""
-        rows = self.epoch_rows.get(kind)
-        if rows is None:
-            rows = _EpochRows(epoch)
-            if len(self.epoch_rows) < MAX_KINDS:
-                self.epoch_rows[kind] = rows
-        rows.in_epoch = rows.in_epoch + 1 if epoch == rows.epoch else 1
-        rows.epoch, rows.total = epoch, rows.total + 1
-        if rows.in_epoch > MIN_ROWS and not self.has_batches:
-            rows.are_steps = self.has_batches = True
-        return rows
 
     def _leading_step(self, line: ConsoleLine) -> int | None:
         """The number that the line begins with, if it grows from line to line of that kind."""

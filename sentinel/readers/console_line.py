@@ -256,22 +256,38 @@ def _parse_text(text: str, line: ConsoleLine) -> None:
     if bar:
         text = _parse_bar(text[: bar.start()], bar["rest"], line)
     line.is_unfinished = _UNFINISHED.search(text) is not None
-    text = _GRAPHICS.sub(" ", text)
-    counts = []
+    text, is_total = _parse_position(_GRAPHICS.sub(" ", text), line)
+    remainder = _parse_pairs(text, line)
+    if line.counter is None:
+        _find_counters(remainder, line)
+    line.held_out = line.held_out or _HELD_OUT.search(f"{line.leading} ; {remainder}") is not None
+    is_total = is_total and not line.values
+    if line.bar is None and (is_total or _is_prose(remainder, len(line.values))):
+        line.values, line.step, line.epoch, line.counter = {}, None, None, None
+
+
+def _parse_position(text: str, line: ConsoleLine) -> tuple[str, bool]:
+    """The text without epoch, step and batch; whether it may hold their number, as `Epochs: 90`."""
+    words = []
     if match := _EPOCH.search(text):
         line.epoch = float(match["epoch"])
         if match["batch"]:
             line.counter = int(match["batch"]), 0
-        counts.append(match["word"])
+        words.append(match["word"])
         line.held_out = _HELD_OUT.fullmatch(match["mode"] or "") is not None
         text = f"{text[: match.start()]} ; {text[match.end() :]}"
     if match := _STEP.search(text):
         line.step = float(match["step"].replace(",", ""))
-        counts.append(match["word"])
+        words.append(match["word"])
         text = f"{text[: match.start()]} ; {text[match.end() :]}"
     if match := _BATCH.search(text):
         line.counter = int(match["part"]), int(match["whole"] or 0)
         text = f"{text[: match.start()]} ; {text[match.end() :]}"
+    return text, any(word[-1] in "sS" for word in words)
+
+
+def _parse_pairs(text: str, line: ConsoleLine) -> str:
+    """The text without the pairs of a key and a number, which go to `values`."""
     rest, end = [], 0
     for match in _PAIR.finditer(text):
         rest.append(text[end : match.start()])
@@ -281,20 +297,12 @@ def _parse_text(text: str, line: ConsoleLine) -> None:
         if match.start() == 0 and " " not in key and (match["value"] or "").isdecimal():
             line.leading = key
     rest.append(text[end:])
-    remainder = " ; ".join(rest)
-    if line.counter is None:
-        _find_counters(remainder, line)
-    line.held_out = line.held_out or _HELD_OUT.search(f"{line.leading} ; {remainder}") is not None
-    is_count = not line.values and any(word[-1] in "sS" for word in counts)
-    if line.bar is None and (is_count or _is_prose(remainder, len(line.values))):
-        # "Epochs: 400" is how many there will be.
-        line.values, line.step, line.epoch, line.counter = {}, None, None, None
+    return " ; ".join(rest)
 
 
 def _is_prose(remainder: str, pairs: int) -> bool:
     """Whether there are too many words around the pairs, as in generated text."""
-    words = len(_WORDS.findall(remainder))
-    return words > MAX_WORDS + MAX_WORDS * pairs
+    return len(_WORDS.findall(remainder)) > MAX_WORDS + MAX_WORDS * pairs
 
 
 def _find_counters(text: str, line: ConsoleLine) -> None:

@@ -17,7 +17,11 @@ BORDERS = "|│┃"
 _BAR = re.compile(r"\d{1,3}%(?:\||\s)")
 _WIDE_SPACE = re.compile(r"\t|\s{2,}")
 _NAME = re.compile(r"[A-Za-z_][^:=]{0,79}")
-_CELL = re.compile(r"[-+]?(?:\d[\d,]*\.?\d*|\.\d+|nan|inf)(?:e[-+]?\d+)?(?:/\d+|[%A-Za-z]{1,2})?", re.I)
+_CELL = re.compile(
+    r"[-+]?(?:\d[\d,]{0,40}+(?:\.\d{0,40}+)?|\.\d{1,40}+|nan|inf)(?:e[-+]?\d{1,4}+)?"
+    r"(?:/\d{1,15}|[%A-Za-z]{1,2})?",
+    re.IGNORECASE,
+)
 
 
 @dataclass
@@ -40,11 +44,12 @@ class ConsoleTable:
         # The last column of a row of Ultralytics is followed by the bar of the epoch.
         bar = _BAR.search(text) if "%" in text else None
         before, after = (text[: bar.start()], text[bar.start() :]) if bar else (text, "")
+        if not self.names and (":" in before or "=" in before):
+            return None
         cells = _split(before)
-        if len(cells) < MIN_COLUMNS:
-            cells = before.split()
-        if self.names and len(cells) != len(self.names):
-            cells = before.split()
+        if len(cells) < max(MIN_COLUMNS, len(self.names)):
+            # Ultralytics and others separate some columns by one space.
+            cells = before.strip().rstrip(":").split()
         if self.names and len(cells) == len(self.names):
             pairs = [
                 f"{name}: {cell}"

@@ -182,7 +182,8 @@ class EpochSteps:
 
     The count of a writer, whose rows have the same set of keys, starts over where the number of its
     epoch grows. A resume repeats epochs. `offset` is the number of steps before the present epoch,
-    `offsets` those of the newest epochs; `by_keys` holds epoch and step of the last row by its keys.
+    `offsets` those before the newest epochs; `by_keys` holds epoch and step of the last row by its
+    keys.
     """
 
     offset: int = 0

@@ -120,7 +120,7 @@ def json_array(folder: Path, rows: Sequence[Row]) -> Path:
 
 def json_columns(folder: Path, rows: Sequence[Row]) -> Path:
     path = folder / "history.json"
-    path.write_text(json.dumps({name: [row[name] for row in rows] for name in rows[0]}))
+    path.write_text(json.dumps({name: [row.get(name) for row in rows] for name in rows[0]}))
     return path
 
 

@@ -241,3 +241,13 @@ def test_rows_of_known_keys_become_the_records_that_they_would_as_rows_of_new_on
     slow = RowConverter("run", null_is_nan=null_is_nan)
 
     assert repr(records) == repr([slow.to_record(row) for row in varied_rows(Random(seed))])
+
+
+def test_steps_of_a_resumed_epoch_are_those_of_that_epoch():
+    """Steps are counted in each epoch; the run goes on twice from an earlier epoch."""
+    converter = RowConverter(run="run")
+    epochs = [0, 1, 2, 3, 1, 2, 0, 1]
+    rows = [{"epoch": e, "step": n, "loss": 1.0} for e in epochs for n in range(1, 11)]
+    steps = [converter.to_record(row).step for row in rows]
+
+    assert steps[9::10] == [10 * epoch + 10 for epoch in epochs]
