@@ -424,7 +424,8 @@ def _ultralytics() -> ConsoleLog:
                 f"640: {_bar(batch, 10)}"
             )
         text += "\n                 Class     Images  Instances      Box(P          R      mAP50: "
-        text += f"{_bar(4, 4)}\n                   all        128        929       0.6        0.5  0.6\n"
+        text += f"{_bar(4, 4)}\n"
+        text += "                   all        128        929       0.64       0.55       0.6\n"
     return _log(text, "box_loss", range(5, 55, 5))
 
 
