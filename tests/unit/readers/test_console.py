@@ -113,6 +113,20 @@ def test_a_first_row_that_lies_behind_its_second_one_is_dropped():
 
 
 @pytest.mark.parametrize(
+    "prefix",
+    [
+        "[2024-01-01 12:00:00,1] [INFO] [logging.py:96:log_dist] [Rank 0] ",
+        "2024-01-01 12:00:00.1 | INFO     | core.trainer:after_iter:46 - ",
+        "INFO:root:",
+    ],
+)
+def test_what_precedes_a_message_is_no_metric(prefix):
+    line = parse_console_line(f"{prefix}step=10, skipped=0, loss=0.5")
+
+    assert (line.step, line.values) == (10.0, {"skipped": 0.0, "loss": 0.5})
+
+
+@pytest.mark.parametrize(
     ("value", "number"),
     [
         ("20ms", 20.0),
