@@ -189,6 +189,7 @@ class ConsoleParser:
     ranks: dict[Kind, int] = field(default_factory=dict)
     epoch: float | None = None
     last_step: int | None = None
+    is_evaluating: bool = False
     has_batches: bool = False
     epoch_rows: dict[Kind, _EpochRows] = field(default_factory=dict)
     leading: dict[Kind, int] = field(default_factory=dict)
@@ -320,6 +321,7 @@ class ConsoleParser:
             self.problem = "it is the state of a bar that is not complete"
             return None
         row = dict(line.values)
+        self._note_evaluation(line)
         is_held_out = line.held_out and not line.is_dict
         step = self._step(line)
         if step is None and line.leading and any(value % 1 for value in row.values()):
@@ -340,6 +342,13 @@ class ConsoleParser:
             row["epoch"] = line.epoch
         return row
 
+    def _note_evaluation(self, line: ConsoleLine) -> None:
+        """Lines without a position belong to the evaluation that the position above them names."""
+        if line.step is not None or line.epoch is not None or line.counter is not None:
+            self.is_evaluating = line.held_out
+        else:
+            line.held_out |= self.is_evaluating
+
     def _note_position(self, line: ConsoleLine) -> None:
         """Remember where a line without metrics is: the metrics may follow in lines of their own.
 
@@ -350,6 +359,7 @@ class ConsoleParser:
                 self.is_bar_used |= self.bar is not None and line.counter[1] > self.bar[1]
                 self.bar = line.counter
             return
+        self._note_evaluation(line)
         if line.epoch is not None:
             self.epoch = line.epoch
         position = line.epoch if line.step is None and not self.has_batches else line.step

@@ -383,6 +383,18 @@ def _summaries_of_epochs() -> ConsoleLog:
     return _log(text, "loss")
 
 
+def _headers_of_evaluations() -> ConsoleLog:
+    return _log(
+        _lines(
+            lambda n: (
+                f"[01.02.24|12:00:00] Training epoch: {n}\n\tmean_loss: {_loss(n)}\n"
+                f"[01.02.24|12:00:00] Eval epoch: {n}\n\tmean_loss: 9.5\n\tTop1: 1.5%"
+            )
+        ),
+        "mean_loss",
+    )
+
+
 def _other_counters() -> ConsoleLog:
     text = ""
     for epoch in range(1, 6):
@@ -457,7 +469,8 @@ CONSOLE_LOGS: Mapping[str, ConsoleLog] = {
             _stable_baselines3, _fairseq_old, _fairseq, _megatron, _torchtune, _llama_factory,
             _slurm, _glog, _hydra, _gan_batches, _dcgan, _cifar, _episodes,
             _yolox, _bracketed_batches, _values_below_their_step, _losses_of_an_epoch,
-            _leading_counts, _summaries_of_epochs, _other_counters, _narrow_bars, _structured,
+            _leading_counts, _summaries_of_epochs, _headers_of_evaluations, _other_counters,
+            _narrow_bars, _structured,
             _ultralytics, _columns, _columns_without_steps, _rich_table,
         )
     }.items()
