@@ -105,7 +105,7 @@ _WRAPPED_NUMBER = re.compile(
     r"(?:, (?:device|dtype|grad_fn)=[^(){}]{1,60}){0,3}\)"
 )
 _BARE_WORD = re.compile(r"(?<![\w'\".])(-?(?:nan|inf|NaN|Infinity))(?![\w'\".])")
-_WORDS = re.compile(r"\S*[A-Za-z]{2}\S*")
+_WORDS = re.compile(r"[A-Za-z]{2}\S*+")
 _DIGIT = re.compile(r"\d|nan|inf", re.IGNORECASE)
 _BORDER = re.compile(r"[-+=|─━┏┳┓┡╇┩└┴┘├┼┤┌┬┐╭╮╰╯┃│╞╪╡╘╧╛╒╤╕ ]{3,500}")
 _ABBREVIATED = {"k": 1e3, "K": 1e3, "M": 1e6, "B": 1e9, "G": 1e9}
