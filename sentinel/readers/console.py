@@ -3,7 +3,7 @@
 Lines are dicts, as transformers prints them, or pairs of a key and a number. A timestamp, a level,
 a name, a rank, colours and the graphic of a bar are removed. A kind of line counts if it recurs
 with the same keys, and if it holds a step, or an epoch and a batch, or follows a line or bar with
-one.
+one. Lines of a table are read by its header.
 """
 
 from __future__ import annotations
@@ -12,12 +12,18 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from math import isfinite
+from math import inf, isfinite
 from pathlib import Path
 from typing import Any
 
 from sentinel.readers.cells import column_names, split_cells
-from sentinel.readers.console_line import ConsoleLine, numeric_keys, parse_console_line
+from sentinel.readers.console_line import (
+    MESSAGE_KEYS,
+    ConsoleLine,
+    numeric_keys,
+    parse_console_line,
+)
+from sentinel.readers.console_table import ConsoleTable
 from sentinel.readers.lines import read_lines
 from sentinel.readers.log_config import LoggedConfig, read_config_file
 from sentinel.readers.log_file import log_stem, uncompressed_name
@@ -40,6 +46,7 @@ LOG_SUFFIXES = frozenset({".log", ".out", ".err", ".stdout", ".stderr"})
 """Suffixes of files that are followed although they hold no line of metrics yet."""
 
 _JSON_START = re.compile(r"\{\s*[\"}]|\[\s*[\[{\"\]]")
+_MESSAGE = re.compile(rf'"(?:{"|".join(MESSAGE_KEYS)})"\s*:\s*"')
 _HELD_OUT_PREFIX = "val/"
 _STEP_KEY_SET = frozenset(STEP_KEYS)
 
@@ -89,7 +96,7 @@ def may_become_log(path: Path, head: bytes) -> bool:
 def _is_other_text(head: bytes) -> bool:
     """Whether a text is empty, JSON, or a table whose header names a step."""
     start = head.decode("utf-8-sig", "replace").lstrip()
-    if not start or _JSON_START.match(start):
+    if not start or (_JSON_START.match(start) and not _MESSAGE.search(start.partition("\n")[0])):
         return True
     return column_names(split_cells(start.partition("\n")[0])) is not None
 
@@ -151,6 +158,26 @@ class _Held:
 
 
 @dataclass
+class _EpochRows:
+    """The rows of one kind that name only their epoch; `in_epoch` counts those of the last one."""
+
+    epoch: float
+    in_epoch: int = 0
+    total: int = 0
+    are_steps: bool = False
+
+
+@dataclass
+class _WrittenDicts:
+    """The step of the last dict of a kind; `count` are those since the bar moved to `bar`."""
+
+    bar: int
+    step: int
+    count: int = 0
+    interval: int = 1
+
+
+@dataclass
 class ConsoleParser:
     """Makes rows of the lines of one log, in order, in bounded memory.
 
@@ -159,21 +186,27 @@ class ConsoleParser:
 
     problem: str = ""
     is_damaged: bool = False
-    rank: int | None = None
+    ranks: dict[Kind, int] = field(default_factory=dict)
     epoch: float | None = None
-    step: float | None = None
     last_step: int | None = None
+    is_evaluating: bool = False
+    has_batches: bool = False
+    epoch_rows: dict[Kind, _EpochRows] = field(default_factory=dict)
+    leading: dict[Kind, int] = field(default_factory=dict)
     first_epoch: float | None = None
     bar: tuple[int, int] | None = None
     is_bar_used: bool = True
-    dict_steps: dict[Kind, int] = field(default_factory=dict)
-    dict_interval: int = 1
+    dict_steps: dict[Kind, _WrittenDicts] = field(default_factory=dict)
     restarts: int = 0
     last_counter: tuple[int, int] = (0, 0)
+    batches: int | None = None
     kinds: dict[Kind, int] = field(default_factory=dict)
     held: _Held | None = None
-    first_of_kind: _Held | None = None
+    first_rows: dict[Kind, Row] = field(default_factory=dict)
+    returned_step: Any = None
+    last_kind: Kind = frozenset()
     returned_bar: Any = None
+    columns: ConsoleTable = field(default_factory=ConsoleTable)
     table: dict[str, str] = field(default_factory=dict)
     table_group: str = ""
 
@@ -185,21 +218,25 @@ class ConsoleParser:
     def add(self, line: bytes, position: int) -> list[tuple[Row, int]]:
         """The rows that are complete with this line, which ends at `position`."""
         self.problem, self.is_damaged = "", False
-        parsed = parse_console_line(line.decode("utf-8", "replace"))
+        text = line.decode("utf-8", "replace")
+        parsed = parse_console_line(text)
+        if parsed.cell != ("", ""):
+            pairs = self.columns.to_pairs(parsed.text)
+            parsed = parsed if pairs is None else parse_console_line(pairs)
         if parsed.cell is not None:
             return self._add_cell(*parsed.cell, position)
         rows = self._close_table(position) if self.table else []
         if parsed.problem:
             self.problem, self.is_damaged = parsed.problem, True
             return rows
-        if self.rank is not None and parsed.rank not in (None, self.rank):
-            self.problem = f"it is of rank {parsed.rank}; the lines of rank {self.rank} are read"
+        if (rank := self._rank_of_kind(parsed)) != parsed.rank:
+            self.problem = f"it is of rank {parsed.rank}; the lines of rank {rank} are read"
             return rows
+        if parsed.before is not None:
+            self._note_position(parsed.before)
         row = self._to_row(parsed)
         if row is None:
             return rows
-        if self.rank is None:
-            self.rank = parsed.rank
         if parsed.bar is None:
             rows += self.flush()
             return rows + self._accept(row, position, parsed)
@@ -212,6 +249,15 @@ class ConsoleParser:
             return []
         self.returned_bar = held.key
         return [(held.row, held.position)]
+
+    def _rank_of_kind(self, line: ConsoleLine) -> int | None:
+        """The first rank that wrote a line with these keys; only its lines are read."""
+        if line.rank is None:
+            return None
+        kind = frozenset(line.values)
+        if kind in self.ranks or len(self.ranks) < MAX_KINDS:
+            return self.ranks.setdefault(kind, line.rank)
+        return line.rank
 
     def _add_bar(
         self, row: dict[str, Any], position: int, line: ConsoleLine
@@ -236,24 +282,33 @@ class ConsoleParser:
     ) -> list[tuple[Row, int]]:
         """The row, if its kind counts: dicts at once, others when their keys recur.
 
-        The first row of a kind is returned with the second one if no other row was in between.
+        The first row of a kind is returned with the second one, unless a later step was returned.
+        Rows without a step have to follow each other.
         """
-        kind = frozenset(row)
-        count = self.kinds.get(kind, 0)
-        first, self.first_of_kind = self.first_of_kind, None
+        kind, step = frozenset(row), row.get("step")
+        count, last_kind = self.kinds.get(kind, 0), self.last_kind
+        self.last_kind = kind
+        first = self.first_rows.pop(kind, None)
         if count or len(self.kinds) < MAX_KINDS:
             self.kinds[kind] = count + 1
-        if count == 0 and not line.is_dict:
+            if not count and not line.is_dict:
+                self.first_rows[kind] = row
+        if not line.is_dict and (count == 0 or (step is None and kind != last_kind)):
             self.problem = "no other line has the same keys"
-            self.first_of_kind = _Held(kind, row, position)
             return []
+        if not line.held_out and (line.step is not None or line.counter is not None):
+            self.has_batches = True
         rows: list[tuple[Row, int]] = []
-        is_next = (
-            first is not None and first.key == kind and first.row.get("step") != row.get("step")
-        )
-        if count == 1 and first is not None and is_next:
-            rows.append((first.row, position))
+        if count == 1 and first is not None and self._is_next(first.get("step"), step):
+            rows.append((first, position))
+        self.returned_step = step
         return [*rows, (row, position)]
+
+    def _is_next(self, first: Any, step: Any) -> bool:
+        """Whether a row that was held back still comes before the next one of its kind."""
+        steps = [parse_number(each) for each in (self.returned_step, first, step)]
+        last, held, following = (-inf if each is None else each for each in steps)
+        return last <= held < following
 
     def _to_row(self, line: ConsoleLine) -> dict[str, Any] | None:
         """The metrics of the line with their step; None if it has none, or none that is known."""
@@ -266,46 +321,96 @@ class ConsoleParser:
             self.problem = "it is the state of a bar that is not complete"
             return None
         row = dict(line.values)
+        self._note_evaluation(line)
         is_held_out = line.held_out and not line.is_dict
+        step = self._step(line)
+        if step is None and line.leading and any(value % 1 for value in row.values()):
+            step = self._leading_step(line)
+            row.pop(line.leading)
+        elif step is not None and not is_held_out:
+            self.last_step = step
         if is_held_out:
             row = {f"{_HELD_OUT_PREFIX}{key}": value for key, value in row.items()}
-        step = self._step(line)
-        if step is None and not line.is_dict:
+        if step is None and not line.is_dict and not any(map(_names_loss, row)):
             self.problem = "neither it nor a line before it has a step"
             return None
-        if step is not None and not is_held_out:
-            self.last_step = step
         if step is not None and not _STEP_KEY_SET.intersection(row):
             row = {"step": step, **row}
-        if line.epoch is not None and not line.is_dict and isfinite(line.epoch):
+        is_own_step = line.step is not None or (line.counter is not None and not is_held_out)
+        is_own_step |= not self.has_batches
+        if line.epoch is not None and is_own_step and not line.is_dict and isfinite(line.epoch):
             row["epoch"] = line.epoch
         return row
+
+    def _note_evaluation(self, line: ConsoleLine) -> None:
+        """Lines without a position belong to the evaluation that the position above them names."""
+        if line.step is not None or line.epoch is not None or line.counter is not None:
+            self.is_evaluating = line.held_out
+        else:
+            line.held_out |= self.is_evaluating
 
     def _note_position(self, line: ConsoleLine) -> None:
         """Remember where a line without metrics is: the metrics may follow in lines of their own.
 
         Of the bars without a description, the one with the most steps is that of the training.
         """
-        if line.bar is None:
-            self.epoch = self.epoch if line.epoch is None else line.epoch
-            self.step = self.step if line.step is None else line.step
-        elif not line.bar and line.counter and line.counter[1] >= (self.bar or (0, 0))[1]:
-            self.bar = line.counter
+        if line.bar is not None:
+            if not line.bar and line.counter and line.counter[1] >= (self.bar or (0, 0))[1]:
+                self.is_bar_used |= self.bar is not None and line.counter[1] > self.bar[1]
+                self.bar = line.counter
+            return
+        self._note_evaluation(line)
+        if line.epoch is not None:
+            self.epoch = line.epoch
+        position = line.epoch if line.step is None and not self.has_batches else line.step
+        if position is not None and isfinite(position):
+            self.last_step = int(position)
 
     def _step(self, line: ConsoleLine) -> int | None:
-        """The step of the line, which may be the one of a line before it; None if none is known."""
+        """The step of the line, which may be the one of a line before it; None if none is known.
+
+        An epoch is a step only in a log that counts nothing finer.
+        """
         if line.step is not None:
             return int(line.step) if isfinite(line.step) else None
         if line.is_dict and line.counter is None and line.epoch is None:
             return self._bar_step(frozenset(line.values))
-        if line.held_out and self.last_step is not None:
-            # A counter of evaluated batches is no step of the training.
+        # A counter of evaluated batches is no step of the training.
+        is_evaluation = line.held_out and self.last_step is not None
+        if line.counter is not None and not is_evaluation and not self._is_other_counter(line):
+            return self._count_batches(line, *line.counter)
+        if is_evaluation or line.epoch is None or line.counter or not isfinite(line.epoch):
             return self.last_step
+        return self._epoch_step(frozenset(line.values), line.epoch)
+
+    def _epoch_step(self, kind: Kind, epoch: float) -> int:
+        """The step of a row that names only its epoch.
+
+        It is the number of the row if an epoch has several of that kind, and nothing else counts.
+        """
+        rows = self.epoch_rows.get(kind)
+        if rows is None:
+            rows = _EpochRows(epoch)
+            if len(self.epoch_rows) < MAX_KINDS:
+                self.epoch_rows[kind] = rows
+        rows.in_epoch = rows.in_epoch + 1 if epoch == rows.epoch else 1
+        rows.epoch, rows.total = epoch, rows.total + 1
+        if rows.in_epoch > MIN_ROWS and not self.has_batches:
+            rows.are_steps = self.has_batches = True
+        if rows.are_steps:
+            return rows.total
+        return self.last_step if self.has_batches and self.last_step is not None else int(epoch)
+
+    def _is_other_counter(self, line: ConsoleLine) -> bool:
+        """Whether it does not count the batches of an epoch, where other lines do so."""
+        if line.counter is None or line.bar is not None:
+            return False
+        if line.epoch is not None:
+            self.batches = line.counter[1]
+        return line.epoch is None and self.batches not in (None, line.counter[1])
+
+    def _count_batches(self, line: ConsoleLine, batch: int, batches: int) -> int:
         epoch = self.epoch if line.epoch is None else line.epoch
-        if line.counter is None:
-            context = self.step if line.epoch is None and self.step is not None else epoch
-            return None if context is None else int(context)
-        batch, batches = line.counter
         if epoch is None:
             last_batch, last_batches = self.last_counter
             self.restarts += batch < last_batch and batches == last_batches
@@ -313,8 +418,16 @@ class ConsoleParser:
             if self.first_epoch is None:
                 self.first_epoch = epoch
             self.restarts = int(epoch - self.first_epoch)
-        self.last_counter = line.counter
+        self.last_counter = batch, batches
         return self.restarts * batches + batch
+
+    def _leading_step(self, line: ConsoleLine) -> int | None:
+        """The number that the line begins with, if it grows from line to line of that kind."""
+        kind, step = frozenset(line.values), int(line.values[line.leading])
+        last = self.leading.get(kind)
+        if last is not None or len(self.leading) < MAX_KINDS:
+            self.leading[kind] = step
+        return step if last is None or last < step else None
 
     def _bar_step(self, kind: Kind) -> int | None:
         """The counter of the bar above a dict with that kind of keys; None if it is no step.
@@ -323,20 +436,22 @@ class ConsoleParser:
         """
         if self.bar is None or not self.is_bar_used:
             return None
-        step, last = self.bar[0], self.dict_steps.get(kind)
-        if last is None:
+        bar, written = self.bar[0], self.dict_steps.get(kind)
+        if written is None:
             if not self.dict_steps and self.bar[0] == self.bar[1]:
                 self.is_bar_used = False
                 return None
-            last, self.dict_interval = 0, 1
-        elif step > last:
-            self.dict_interval = step - last
+            written = _WrittenDicts(bar, bar)
+            if len(self.dict_steps) < MAX_KINDS:
+                self.dict_steps[kind] = written
+        elif bar > written.step:
+            written.interval = bar - written.bar if written.count == 1 else 1
+            written.bar, written.step, written.count = bar, bar, 0
         else:
             # Several dicts were written at once.
-            step = last + self.dict_interval
-        if kind in self.dict_steps or len(self.dict_steps) < MAX_KINDS:
-            self.dict_steps[kind] = step
-        return step
+            written.step += written.interval
+        written.count += 1
+        return written.step
 
     def _add_cell(self, key: str, value: str, position: int) -> list[tuple[Row, int]]:
         if not key:
@@ -361,8 +476,15 @@ class ConsoleParser:
         return [*self.flush(), *self._accept(row, position, ConsoleLine(is_dict=True))]
 
 
+def _names_loss(key: str) -> bool:
+    return key.lower().endswith("loss")
+
+
 _TABLE_STEPS = (
     "total_timesteps",
+    "timesteps",
+    "steps",
+    "totalenvinteracts",
     "iterations",
     "learning iteration",
     "epoch",

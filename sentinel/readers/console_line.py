@@ -13,6 +13,10 @@ from sentinel.readers.rows import STEP_KEYS, parse_number
 
 MAX_LINE_CHARACTERS = 16_384
 """A longer line is no line of metrics."""
+MESSAGE_KEYS = ("message", "msg")
+"""Keys of the text in the JSON of a structured logger."""
+MAX_WORDS = 2
+"""Words around a position, and as many for each pair, in a line that is not prose."""
 MAX_PREFIXES = 8
 """Timestamps, levels, names and ranks before a message that are removed."""
 
@@ -36,9 +40,10 @@ _PREFIX = re.compile(
             rf"[\[(]?{_DATE}[T ]{{1,2}}{_CLOCK}(?:Z|[+-]\d\d:?\d\d)?(?: [\w.]{{1,80}})?[\])]?:?\s*",
             rf"[\[(]?{_CLOCK}[\])]?:?\s+",
             rf"[IWEF]\d{{4,8}} {_CLOCK}\s+\d{{1,10}} [\w.]{{1,80}}:\d{{1,6}}\]\s*",
-            rf"[\[(<]?{_LEVEL}[\])>]?(?::[\w.]{{1,80}}:|:?\s)\s*",
+            rf"(?:\| )?[\[(<]?{_LEVEL}[\])>]?(?::[\w.]{{1,80}}:|:?\s)\s*(?:\| )?",
+            r"[A-Za-z_][\w.]{0,80}:[\w<>]{1,60}:\d{1,6} - ",
             r"\([A-Za-z_][\w.]{0,60} pid=\d{1,10}(?:, ip=[\d.]{1,40})?\)\s*",
-            r"\[[A-Za-z_][\w.]{0,80}(?:\.py)?(?::[\w<>]{1,60})?(?::\d{1,6})?\]:?\s*",
+            r"\[[A-Za-z_][\w.]{0,80}(?::[\w<>]{1,60}){0,2}\]:?\s*",
             r"[\w./]{1,80}\.py:\d{1,6}\s*[:>\]-]{0,2}\s*",
             r"(?:train|train_inner|root|__main__|trainer) \| ",
             r"(?:-|>>>|=>|\*)\s+",
@@ -62,31 +67,35 @@ _PAIR = re.compile(
     rf"(?:\s{{0,2}}\(\s{{0,8}}[-+\d.][^()]{{0,40}}\))?"
 )
 _EPOCH = re.compile(
-    r"(?<![\w/])(?:train(?:ing)? )?epochs?(?:\((?P<mode>\w{1,12})\))?\s{0,4}[:=#]?\s{0,8}"
-    r"\[?\s{0,8}(?P<epoch>\d{1,9}(?:\.\d{1,9})?)(?![\w.])(?:\s{0,8}/\s{0,8}\d{1,9})?\]?",
+    r"(?<![\w/])(?:train(?:ing)? )?(?P<word>epochs?)(?:\((?P<mode>\w{1,12})\))?\s{0,4}[:=#]?\s{0,8}"
+    r"\[?\s{0,8}(?P<epoch>\d{1,9}(?:\.\d{1,9})?)(?![\w.])(?:\s{0,8}/\s{0,8}\d{1,9})?\]?"
+    # A batch in a bracket of its own, without the number of batches.
+    r"(?:\s?\[\s{0,8}(?P<batch>\d{1,12})\s{0,8}\])?",
     re.IGNORECASE,
 )
 _STEP = re.compile(
     r"(?<![\w/-])(?<!per )(?:(?:global|train|training|total)[ _])?"
-    r"(?:steps?|iters?|iterations?|updates?|num_updates|episodes?|timesteps?)"
-    r"\s{0,4}[:=#]?\s{0,40}\[?\s{0,8}(?P<step>\d{1,3}(?:,\d{3}){1,4}|\d{1,15})(?![\d.,]*\d|[A-Za-z%])"
+    r"(?P<word>steps?|iters?|iterations?|updates?|num_updates|episodes?|timesteps?)"
+    r"\s{0,4}[:=#]?\s{0,40}\[?\s{0,8}(?P<step>\d{1,3}(?:,\d{3}){1,4}|\d{1,15})"
+    r"(?:st|nd|rd|th)?(?![\d.,]*\d|[A-Za-z%])"
     r"(?:\s{0,8}/\s{0,8}(?P<total>\d{1,15}))?\]?",
     re.IGNORECASE,
 )
 _BATCH = re.compile(
-    r"(?<![\w/])(?:mini)?batch(?:es)?\s{0,4}[:=#]?\s{0,8}\[?\s{0,8}(?P<part>\d{1,12})(?![\w.])"
+    r"(?<![\w/])(?:mini)?batch(?:es|_id|_idx)?\s{0,4}[:=#]?\s{0,8}\[?\s{0,8}(?P<part>\d{1,12})(?![\w.])"
     r"(?:\s{0,8}/\s{0,8}(?P<whole>\d{1,12}))?\]?",
     re.IGNORECASE,
 )
 _COUNTER = re.compile(r"(?<![\w./])(?P<part>\d{1,12})\s{0,8}/\s{0,8}(?P<whole>\d{1,12})(?![\d./])")
-_BAR = re.compile(r"(?P<percent>\d{1,3})%\|(?P<graphic>[^|]{0,400})\|\s?(?P<rest>.*)")
+# A narrow terminal leaves the graphic out.
+_BAR = re.compile(r"\d{1,3}%(?:\|[^|]{0,400}\||(?= {1,2}\d{1,15}/\d{1,15} \[))\s?(?P<rest>.*)")
 _BAR_STATE = re.compile(
     r"\s{0,12}(?P<part>\d{1,15})/(?P<whole>\d{1,15})\s?\[(?P<inside>.{0,8000})\]?"
 )
 _BAR_SPEED = re.compile(
     r"[\d:?]{1,20}<[\d:?]{1,20}(?:,\s{0,8}[\d.?e+]{1,16}\s?\w{1,12}/\w{1,12})?,?"
 )
-_UNFINISHED = re.compile(r"ETA: |\[=*>\.|━╸|━╺")
+_UNFINISHED = re.compile(r"\[=*>\.|━╸|━╺")
 _GRAPHICS = re.compile(r"\[[=>. ]{3,120}\]|[━╸╺─]{3,200}")
 _HELD_OUT = re.compile(
     r"(?<![\w])(val|valid|validation|eval|evaluation|test|testing)(?![\w])", re.IGNORECASE
@@ -96,6 +105,7 @@ _WRAPPED_NUMBER = re.compile(
     r"(?:, (?:device|dtype|grad_fn)=[^(){}]{1,60}){0,3}\)"
 )
 _BARE_WORD = re.compile(r"(?<![\w'\".])(-?(?:nan|inf|NaN|Infinity))(?![\w'\".])")
+_WORDS = re.compile(r"[A-Za-z]{2}\S*+")
 _DIGIT = re.compile(r"\d|nan|inf", re.IGNORECASE)
 _BORDER = re.compile(r"[-+=|─━┏┳┓┡╇┩└┴┘├┼┤┌┬┐╭╮╰╯┃│╞╪╡╘╧╛╒╤╕ ]{3,500}")
 _ABBREVIATED = {"k": 1e3, "K": 1e3, "M": 1e6, "B": 1e9, "G": 1e9}
@@ -108,7 +118,9 @@ class ConsoleLine:
     `step`, `epoch` and `counter` (batch, of how many) say where the line is. `rank` is that of a
     prefix. `held_out` is whether it names an evaluation. `bar` is the description of a progress
     bar, None for any other line. `cell` is the row of a table: key and text of the value; a border
-    has two empty texts. `problem` is why a line that looks like one of metrics cannot be read.
+    has two empty texts. `leading` is the key of an integer that the line begins with, which may
+    count steps. `before` is the progress bar before a dict. `problem` is why a line that looks like
+    one of metrics cannot be read. `text` is the line without what precedes the message.
     """
 
     values: dict[str, Any] = field(default_factory=dict)
@@ -121,7 +133,10 @@ class ConsoleLine:
     is_dict: bool = False
     is_unfinished: bool = False
     cell: tuple[str, str] | None = None
+    leading: str = ""
+    before: ConsoleLine | None = None
     problem: str = ""
+    text: str = ""
 
 
 def parse_console_line(text: str) -> ConsoleLine:
@@ -140,18 +155,31 @@ def parse_console_line(text: str) -> ConsoleLine:
         return line
     if "\x1b" in text:
         text = _ANSI.sub("", text)
-    text = _remove_prefixes(text.strip(), line)
+    text = line.text = _remove_prefixes(text.strip(), line)
     if _BORDER.fullmatch(text):
         line.cell = ("", "")
     elif _parse_cell(text, line) or not _DIGIT.search(text):
         pass
     elif (brace := text.find("{")) >= 0 and text.endswith("}"):
         _parse_dict(text, brace, line)
+        if (message := message_text(line.values)) is not None:
+            return parse_console_line(message)
     elif brace >= 0 and re.match(r"\{\s?['\"]", text[brace:]):
         line.problem = "the dict in it is cut off"
     else:
         _parse_text(text, line)
     return line
+
+
+def message_text(values: Mapping[str, Any]) -> str | None:
+    """The line of text in a dict that a structured logger wrote; None if it holds metrics."""
+    message = next((values[key] for key in MESSAGE_KEYS if isinstance(values.get(key), str)), None)
+    is_wrapped = isinstance(message, str) and not message.lstrip().startswith("{")
+    return message if is_wrapped and not any(map(_is_metric, values.values())) else None
+
+
+def _is_metric(value: object) -> bool:
+    return isinstance(value, float | Mapping) and not isinstance(value, bool)
 
 
 def _remove_prefixes(text: str, line: ConsoleLine) -> str:
@@ -186,16 +214,24 @@ def _parse_dict(text: str, brace: int, line: ConsoleLine) -> None:
     if not isinstance(row, Mapping):
         line.problem = "the dict in it cannot be read"
         return
-    line.is_dict = True
+    # A dict with words and without a step may be a configuration.
+    line.is_dict = not any(map(_is_word, row.values()))
     line.values = {str(key): value for key, value in row.items()}
     if brace:
         before = ConsoleLine()
         _parse_text(text[:brace], before)
-        line.step, line.epoch, line.counter = before.step, before.epoch, before.counter
-        line.held_out = before.held_out
+        if before.bar is not None:
+            line.before = before
+        else:
+            line.step, line.epoch, line.counter = before.step, before.epoch, before.counter
+            line.held_out = before.held_out
     step = next((key for key in STEP_KEYS if parse_number(row.get(key)) is not None), None)
     if step is not None:
-        line.step = parse_number(row[step])
+        line.is_dict, line.step = True, parse_number(row[step])
+
+
+def _is_word(value: object) -> bool:
+    return isinstance(value, str) and value[:1].isalpha() and parse_number(value) is None
 
 
 def _literal(text: str) -> Any:
@@ -216,31 +252,57 @@ def _literal(text: str) -> Any:
 def _parse_text(text: str, line: ConsoleLine) -> None:
     if "tensor(" in text or "float" in text:
         text = _WRAPPED_NUMBER.sub(r"\1", text)
-    bar = _BAR.search(text) if "%|" in text else None
+    bar = _BAR.search(text) if "%" in text else None
     if bar:
         text = _parse_bar(text[: bar.start()], bar["rest"], line)
     line.is_unfinished = _UNFINISHED.search(text) is not None
-    text = _GRAPHICS.sub(" ", text)
+    text, is_total = _parse_position(_GRAPHICS.sub(" ", text), line)
+    remainder = _parse_pairs(text, line)
+    if line.counter is None:
+        _find_counters(remainder, line)
+    line.held_out = line.held_out or _HELD_OUT.search(f"{line.leading} ; {remainder}") is not None
+    is_total = is_total and not line.values
+    if line.bar is None and (is_total or _is_prose(remainder, len(line.values))):
+        line.values, line.step, line.epoch, line.counter = {}, None, None, None
+
+
+def _parse_position(text: str, line: ConsoleLine) -> tuple[str, bool]:
+    """The text without epoch, step and batch; whether it may hold their number, as `Epochs: 90`."""
+    words = []
     if match := _EPOCH.search(text):
         line.epoch = float(match["epoch"])
+        if match["batch"]:
+            line.counter = int(match["batch"]), 0
+        words.append(match["word"])
         line.held_out = _HELD_OUT.fullmatch(match["mode"] or "") is not None
         text = f"{text[: match.start()]} ; {text[match.end() :]}"
     if match := _STEP.search(text):
         line.step = float(match["step"].replace(",", ""))
+        words.append(match["word"])
         text = f"{text[: match.start()]} ; {text[match.end() :]}"
     if match := _BATCH.search(text):
         line.counter = int(match["part"]), int(match["whole"] or 0)
         text = f"{text[: match.start()]} ; {text[match.end() :]}"
+    return text, any(word[-1] in "sS" for word in words)
+
+
+def _parse_pairs(text: str, line: ConsoleLine) -> str:
+    """The text without the pairs of a key and a number, which go to `values`."""
     rest, end = [], 0
     for match in _PAIR.finditer(text):
         rest.append(text[end : match.start()])
         end = match.end()
-        line.values[_clean_key(match["key"])] = _pair_value(match)
+        key = _clean_key(match["key"])
+        line.values[key] = _pair_value(match)
+        if match.start() == 0 and " " not in key and (match["value"] or "").isdecimal():
+            line.leading = key
     rest.append(text[end:])
-    remainder = " ; ".join(rest)
-    if line.counter is None:
-        _find_counters(remainder, line)
-    line.held_out = line.held_out or _HELD_OUT.search(remainder) is not None
+    return " ; ".join(rest)
+
+
+def _is_prose(remainder: str, pairs: int) -> bool:
+    """Whether there are too many words around the pairs, as in generated text."""
+    return len(_WORDS.findall(remainder)) > MAX_WORDS + MAX_WORDS * pairs
 
 
 def _find_counters(text: str, line: ConsoleLine) -> None:

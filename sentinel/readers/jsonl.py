@@ -12,6 +12,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from sentinel.readers import json_columns
+from sentinel.readers.console_line import message_text
 from sentinel.readers.lines import read_lines
 from sentinel.readers.log_config import LoggedConfig, read_config_file
 from sentinel.readers.log_file import log_stem
@@ -30,15 +32,16 @@ LONG_HEAD_BYTES = 1000
 def can_read(path: Path, head: bytes) -> bool:
     """Whether the first line that is not blank is a JSON object, or the start of a long one.
 
-    An object with `log_history` is a trainer state and not a line of a log.
+    An object with `log_history` is a trainer state and not a line of a log; one with a message and
+    no metric is a line of console output.
     """
-    if path.is_dir() or VERL_LINE.match(head):
+    if path.is_dir() or VERL_LINE.match(head) or json_columns.can_read(path, head):
         return False
     lines = head.lstrip().split(b"\n", 1)
     if len(lines) == 1 and len(head) > LONG_HEAD_BYTES:
         return lines[0].startswith(b"{") and b'"log_history"' not in lines[0]
     first = _parse_object(lines[0])
-    return first is not None and "log_history" not in first
+    return first is not None and "log_history" not in first and message_text(first) is None
 
 
 def read(path: Path) -> LogReader:

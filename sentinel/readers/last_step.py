@@ -16,6 +16,7 @@ from sentinel.readers import (
     console,
     csv,
     json_array,
+    json_columns,
     jsonl,
     tensorboard,
     trackio,
@@ -91,6 +92,12 @@ def _state_steps(path: Path) -> Iterator[int]:
             yield int(match[1])
 
 
+def _column_steps(path: Path) -> Iterator[int]:
+    rows = json_columns.read_rows(path)
+    step = row_step(rows[-1])
+    yield len(rows) if step is None else step
+
+
 def _event_steps(path: Path) -> Iterator[int]:
     files = tensorboard.log_files(path) if path.is_dir() else [path]
     for file in _newest(files):
@@ -125,6 +132,7 @@ _FINDERS: dict[str, Callable[[Path], Iterator[int]]] = {
     console.FORMAT_NAME: _console_steps,
     json_array.FORMAT_NAME: _state_steps,
     csv.FORMAT_NAME: _table_steps,
+    json_columns.FORMAT_NAME: _column_steps,
     jsonl.FORMAT_NAME: _json_steps,
     verl.FORMAT_NAME: _json_steps,
     tensorboard.FORMAT_NAME: _event_steps,

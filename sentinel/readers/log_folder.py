@@ -45,7 +45,7 @@ _LOG_SUFFIXES = frozenset({".jsonl", ".ndjson", ".csv", ".tsv", ".wandb", ".db",
 _COMPRESSED_SUFFIXES = frozenset({".gz", ".bz2", ".xz", ".zst", ".lz4", ".zip", ".z"})
 _TEXT_SUFFIXES = frozenset({"", ".txt", ".out", ".err"})
 """Suffixes of files that may be logs, but whose refusal is not reported."""
-_PROBED_FORMATS = frozenset({"JSONL", "JSON array", "CSV", "Console output"})
+_PROBED_FORMATS = frozenset({"JSONL", "JSON array", "JSON columns", "CSV", "Console output"})
 """Formats that data of other kinds have too."""
 _SAMPLE_FILE = re.compile(r"(completions_)?\d+\.jsonl(\.gz)?")
 _SAMPLE_KEYS = (b'"prompt"', b'"completion"', b'"messages"', b'"input_ids"')

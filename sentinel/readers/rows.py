@@ -80,6 +80,8 @@ MAX_LAYOUTS = 1024
 MAX_KEY_SETS = 256
 MAX_REMEMBERED_ROWS = 1024
 """Rows of one step with which another row of that step is compared."""
+MAX_EPOCHS = 10_000
+"""Epochs to which a run may go back; the newest ones."""
 
 
 def start_record(
@@ -229,13 +231,15 @@ class EpochSteps:
     """Adds up steps that a writer counts from the start of each epoch.
 
     The count of a writer, whose rows have the same set of keys, starts over where the number of its
-    epoch grows. A resume repeats the epoch. `offset` is the number of steps before the present
-    epoch; `by_keys` holds epoch and step of the last row by its keys.
+    epoch grows. A resume repeats epochs. `offset` is the number of steps before the present epoch,
+    `offsets` those before the newest epochs; `by_keys` holds epoch and step of the last row by its
+    keys.
     """
 
     offset: int = 0
     epoch: float = -inf
     highest_step: int = 0
+    offsets: dict[float, int] = field(default_factory=dict)
     by_keys: dict[tuple[str, ...], tuple[float, int]] = field(default_factory=dict)
 
     def add_up(self, keys: tuple[str, ...], epoch: float | None, step: int) -> int:
@@ -244,6 +248,13 @@ class EpochSteps:
             last_epoch, last_step = self.by_keys.get(keys, (epoch, step))
             if step <= last_step and epoch > max(last_epoch, self.epoch):
                 self.offset, self.epoch = self.highest_step + (step == 0), epoch
+            elif epoch < last_epoch and epoch in self.offsets:
+                self.offset, self.epoch = self.offsets[epoch], epoch
+                self.highest_step = self.offset
+            if epoch not in self.offsets:
+                self.offsets[epoch] = self.offset
+                if len(self.offsets) > MAX_EPOCHS:
+                    del self.offsets[next(iter(self.offsets))]
             if keys in self.by_keys or len(self.by_keys) < MAX_KEY_SETS:
                 self.by_keys[keys] = epoch, step
         step += self.offset

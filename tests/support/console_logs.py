@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
@@ -329,6 +330,135 @@ def _episodes() -> ConsoleLog:
     return _log(text, "score")
 
 
+def _yolox() -> ConsoleLog:
+    text = ""
+    for epoch in range(1, 6):
+        text += f"2024-01-01 12:00:00.1 | INFO     | core.trainer:before:18 - start epoch{epoch}\n"
+        for batch in (5, 10):
+            text += (
+                f"2024-01-01 12:00:00.1 | INFO     | core.trainer:iter:46 - epoch: {epoch}/5, "
+                f"iter: {batch}/10, mem: 14Mb, total_loss: {_loss(10 * epoch)}, ETA: 0:01:00\n"
+            )
+    return _log(text, "total_loss", range(5, 55, 5))
+
+
+def _bracketed_batches() -> ConsoleLog:
+    """An epoch and a batch in a bracket each, as SwAV and MoCo; a configuration before them."""
+    text = "epochs: 400\nwarmup_epochs: 0\nlr: 0.6\nlr: 0.6\n"
+    for epoch in range(2):
+        text += f"===== Starting epoch {epoch} =====\n"
+        for batch in (0, 1, 2):
+            loss = _loss(10 + 8 * (3 * epoch + batch))
+            text += f"INFO - 01/02/24 12:00:00 - Epoch: [{epoch}][{batch}]\tLoss {loss} (3.9)\n"
+    return _log(text, "Loss", range(6))
+
+
+def _values_below_their_step() -> ConsoleLog:
+    return _log(
+        _lines(lambda step: f"current step: {step}th step\nbatch loss:{_loss(step)}"), "batch loss"
+    )
+
+
+def _losses_of_an_epoch() -> ConsoleLog:
+    text = "2024-01-01 12:00:00,1 - INFO - Epoch 0 - Batch loss: 9.5\n"
+    for number, step in enumerate(STEPS):
+        text += f"2024-01-01 12:00:00,1 - INFO - Epoch {number // 3} - Batch loss: {_loss(step)}\n"
+    text += "2024-01-01 12:00:00,1 - INFO - Epoch 1 - Average Train Loss: 1.0\n"
+    return _log(text, "Batch loss", [0, 3, 4, 5, 6])
+
+
+def _leading_counts() -> ConsoleLog:
+    """The number that the line begins with is the step, and its word may name an evaluation."""
+    return _log(
+        _lines(lambda n: f"Train {n}, loss: {_loss(n)}, acc: 0.5\nTest {n}, loss: 9.5, acc: 0.4")
+    )
+
+
+def _summaries_of_epochs() -> ConsoleLog:
+    """A line that names only its epoch is one at the step before it."""
+    text = ""
+    for epoch in range(1, 6):
+        text += f"Epoch: [{epoch}][10/10]\tloss {_loss(10 * epoch)}\n"
+        text += f"Prec@1 50.0 (49.5)\nEnd of epoch {epoch} / 5, Time Taken: 21 sec, mean: 0.5\n"
+    return _log(text, "loss")
+
+
+def _headers_of_evaluations() -> ConsoleLog:
+    return _log(
+        _lines(
+            lambda n: (
+                f"[01.02.24|12:00:00] Training epoch: {n}\n\tmean_loss: {_loss(n)}\n"
+                f"[01.02.24|12:00:00] Eval epoch: {n}\n\tmean_loss: 9.5\n\tTop1: 1.5%"
+            )
+        ),
+        "mean_loss",
+    )
+
+
+def _other_counters() -> ConsoleLog:
+    text = ""
+    for epoch in range(1, 6):
+        text += "".join(f"Extract Features: [{n}/99]\tTime 1.7 (1.9)\n" for n in (50, 99))
+        text += f"Epoch: [{epoch}][10/10]\tloss {_loss(10 * epoch)}\n"
+    return _log(text, "loss")
+
+
+def _narrow_bars() -> ConsoleLog:
+    """Bars without a graphic, and the dict of an evaluation behind one."""
+    text = ""
+    for step in STEPS:
+        text += f"{2 * step}% {step}/50 [00:01<00:10,  1.84it/s]\n"
+        text += f"{{'loss': {_loss(step)}, 'epoch': {step / 50}}}\n"
+        text += "100% 3/3 [00:01<00:00,  3.76it/s]{'mrr': np.float64(0.25), 'epoch': 0.5}\n"
+    return _log(text)
+
+
+def _structured() -> ConsoleLog:
+    return _log(
+        _lines(
+            lambda step: json.dumps(
+                {
+                    "timestamp": "2024-01-01 12:00:00",
+                    "message": f"step {step}\tloss : {_loss(step)}",
+                }
+            )
+        )
+    )
+
+
+def _ultralytics() -> ConsoleLog:
+    text = ""
+    for epoch in range(1, 6):
+        text += "\n      Epoch    GPU_mem   box_loss   cls_loss  Instances       Size\n"
+        for batch in (5, 10):
+            text += (
+                f"\r        {epoch}/5      2.51G      {_loss(10 * epoch)}     1.4        23       "
+                f"640: {_bar(batch, 10)}"
+            )
+        text += "\n                 Class     Images  Instances      Box(P          R      mAP50: "
+        text += f"{_bar(4, 4)}\n"
+        text += "                   all        128        929       0.64       0.55       0.6\n"
+    return _log(text, "box_loss", range(5, 55, 5))
+
+
+def _columns() -> ConsoleLog:
+    text = "Iteration       Wall_Time       Train_Return    Critic_Loss\n"
+    text += _lines(lambda step: f"{step:<16}0.001           851.6           {_loss(step)}")
+    return _log(text, "Critic_Loss")
+
+
+def _columns_without_steps() -> ConsoleLog:
+    text = "total loss\tscore loss\tctc loss\t\n0\t0\t0\n"
+    text += _lines(lambda step: f"{_loss(step)}\t0.25\t0.5\t")
+    return _log(text, "total loss", range(1, 6))
+
+
+def _rich_table() -> ConsoleLog:
+    text = "┏━━━━━━━┳━━━━━━━━━━━━┳━━━━━━━━━━┓\n┃ Epoch ┃ Train Loss ┃ Val Loss ┃\n"
+    text += "┡━━━━━━━╇━━━━━━━━━━━━╇━━━━━━━━━━┩\n"
+    return _log(text + _lines(lambda n: f"│ {n}    │ {_loss(n)}     │ 2.5      │"), "Train Loss")
+
+
 CONSOLE_LOGS: Mapping[str, ConsoleLog] = {
     name.removeprefix("_"): make()
     for name, make in {
@@ -338,6 +468,10 @@ CONSOLE_LOGS: Mapping[str, ConsoleLog] = {
             _nanogpt, _cycle_gan, _detectron2, _mmdetection, _mmengine, _mnist, _imagenet,
             _stable_baselines3, _fairseq_old, _fairseq, _megatron, _torchtune, _llama_factory,
             _slurm, _glog, _hydra, _gan_batches, _dcgan, _cifar, _episodes,
+            _yolox, _bracketed_batches, _values_below_their_step, _losses_of_an_epoch,
+            _leading_counts, _summaries_of_epochs, _headers_of_evaluations, _other_counters,
+            _narrow_bars, _structured,
+            _ultralytics, _columns, _columns_without_steps, _rich_table,
         )
     }.items()
 }  # fmt: skip

@@ -118,6 +118,12 @@ def json_array(folder: Path, rows: Sequence[Row]) -> Path:
     return path
 
 
+def json_columns(folder: Path, rows: Sequence[Row]) -> Path:
+    path = folder / "history.json"
+    path.write_text(json.dumps({name: [row.get(name) for row in rows] for name in rows[0]}))
+    return path
+
+
 def console(folder: Path, rows: Sequence[Row]) -> Path:
     path = folder / "nohup.out"
     lines = (" ".join(f"{name}: {value!r}" for name, value in row.items()) for row in rows)
@@ -132,6 +138,7 @@ FORMATS: Mapping[str, Callable[[Path, Sequence[Row]], Path]] = {
         verl,
         trainer_state,
         json_array,
+        json_columns,
         table,
         deepspeed,
         tensorboard,

@@ -52,6 +52,9 @@ def test_the_lines_of_a_trainer_are_read(tmp_path, name):
         "torch 2.1.0\nnumpy 1.26.4\nrequests 2.31.0\n",
         "def step(n):\n    return n + 1\n",
         '{\n  "lr": 0.1,\n  "steps": 10\n}\n',
+        "Then 5 models in 30 minutes.\nThen 6 models in 31 minutes.\n" * 2,
+        "From step 3, C is false.\nIn case 2, if A is 1 we know by step 4 that B is 0, too.\n" * 4,
+        "Epochs: 10\nweight decay: 0.1\nEpochs: 20\nweight decay: 0.2\n",
         "127.0.0.1 - - [01/Jan/2024:12:00:00] 200 512\n" * 9,
     ],
 )
@@ -75,6 +78,52 @@ def test_the_lines_of_one_rank_are_read():
         parser.add(f"[rank{rank}]: step {rank} loss 0.5".encode(), 1)
 
     assert parser.problem == "it is of rank 0; the lines of rank 1 are read"
+
+
+def test_ranks_that_write_other_keys_are_read():
+    found = rows(
+        "".join(f"[rank0]: step {n} memory 1.5\n[rank7]: step {n} loss 0.5\n" for n in range(3))
+    )
+
+    assert [row for row in found if "loss" in row] == [{"step": n, "loss": 0.5} for n in (1, 2)]
+
+
+def test_a_configuration_is_no_row():
+    found = rows("params: {'policy': 'mlp', 'lr': 0.1}\n" * 3 + "{'loss': 0.5, 'memory': '1 GB'}\n")
+
+    assert found == [{"loss": 0.5, "memory": "1 GB"}]
+
+
+def test_an_evaluation_by_its_first_word_is_a_series_of_its_own():
+    found = rows(CONSOLE_LOGS["leading_counts"].text)
+
+    assert found[-1] == {"step": 50, "val/loss": 9.5, "val/acc": 0.4}
+
+
+def test_the_columns_of_another_table_are_not_read_by_an_earlier_header():
+    found = rows(CONSOLE_LOGS["ultralytics"].text)
+
+    assert {row.get("box_loss") for row in found} == {None, 2.4, 2.3, 2.2, 2.1, 2.0}
+
+
+def test_a_first_row_that_lies_behind_its_second_one_is_dropped():
+    found = rows("step 9: loss 1.5\n" * 3 + "step 5: acc 0.5\n" + "step 4: acc 0.5\n" * 2)
+
+    assert [row["step"] for row in found] == [9, 9, 4, 4]
+
+
+@pytest.mark.parametrize(
+    "prefix",
+    [
+        "[2024-01-01 12:00:00,1] [INFO] [logging.py:96:log_dist] [Rank 0] ",
+        "2024-01-01 12:00:00.1 | INFO     | core.trainer:after_iter:46 - ",
+        "INFO:root:",
+    ],
+)
+def test_what_precedes_a_message_is_no_metric(prefix):
+    line = parse_console_line(f"{prefix}step=10, skipped=0, loss=0.5")
+
+    assert (line.step, line.values) == (10.0, {"skipped": 0.0, "loss": 0.5})
 
 
 @pytest.mark.parametrize(

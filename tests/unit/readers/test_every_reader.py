@@ -21,7 +21,7 @@ READER_BY_FORMAT = {"table": "csv", "deepspeed": "csv"} | {
 """Reader by the name of a writer in `support.log_files`."""
 FILE_FORMATS = sorted({*FORMATS} - {"deepspeed"})
 """Formats of one file."""
-WHOLE_FILE_FORMATS = {"trainer_state", "json_array", "trackio"}
+WHOLE_FILE_FORMATS = {"trainer_state", "json_array", "json_columns", "trackio"}
 """Formats whose file is refused as a whole, with a ValueError, if it is damaged."""
 ROWS = [
     {"step": n, "time": 1.7e9 + n, "loss": 2.0 + 1.0 / n, "grad_norm": 0.5 + n / 1000}

@@ -263,3 +263,13 @@ def test_a_row_is_repeated_if_all_but_its_time_is():
     assert not any(memory.is_repeated(1, {"loss": float("nan")}, ()) for _ in range(2))
     assert not any(memory.is_repeated(None, row, ("time",)) for _ in range(2))
     assert not memory.is_repeated(2, row, ("time",))
+
+
+def test_steps_of_a_resumed_epoch_are_those_of_that_epoch():
+    """Steps are counted in each epoch; the run goes on twice from an earlier epoch."""
+    converter = RowConverter(run="run")
+    epochs = [0, 1, 2, 3, 1, 2, 0, 1]
+    rows = [{"epoch": e, "step": n, "loss": 1.0} for e in epochs for n in range(1, 11)]
+    steps = [converter.to_record(row).step for row in rows]
+
+    assert steps[9::10] == [10 * epoch + 10 for epoch in epochs]

@@ -1,0 +1,98 @@
+"""JSON columns: an object with a list of numbers per metric, such as the history of Keras.
+
+The file is written once, at the end of a training, or rewritten as it grows.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from sentinel.readers.log_file import log_stem, open_log_file
+from sentinel.readers.log_reader import LogReader, LogRestartedError, Row, row_reader
+from sentinel.readers.rows import RowConverter
+
+FORMAT_NAME = "JSON columns"
+
+MAX_BYTES = 1 << 26
+MIN_ROWS = 2
+
+_FIRST_COLUMN = re.compile(rb'(?:\xef\xbb\xbf)?\s*\{\s*"[^"]{1,200}"\s*:\s*(?:\[\s*-?[\dNI]|\{)')
+
+
+def can_read(path: Path, head: bytes) -> bool:
+    """Whether the file is one object with lists of numbers, all or most of the same length."""
+    first, _, rest = head.strip().partition(b"\n")
+    if path.is_dir() or not _FIRST_COLUMN.match(head) or (rest and first.rstrip().endswith(b"}")):
+        return False
+    try:
+        return path.stat().st_size <= MAX_BYTES and bool(read_rows(path))
+    except (OSError, ValueError):
+        return False
+
+
+def read(path: Path) -> LogReader:
+    """Records of the run, one a row. Raises OSError or ValueError, while iterating."""
+
+    def make_converter(_: Mapping[str, Any]) -> RowConverter:
+        return RowConverter(run=log_stem(path))
+
+    return row_reader(make_converter, lambda reader: _follow_rows(path, reader))
+
+
+def _follow_rows(path: Path, reader: LogReader) -> Iterator[Row | None]:
+    """The rows, and those that each rewritten file adds."""
+    yielded, modified_at = list[Row](), -1
+    while True:
+        if (now := path.stat().st_mtime_ns) != modified_at:
+            try:
+                rows = read_rows(path)
+            except ValueError:
+                if not reader.is_live:
+                    raise
+                rows = yielded
+            if rows[: len(yielded)] != yielded:
+                raise LogRestartedError
+            for row in rows[len(yielded) :]:
+                reader.position += 1
+                yield row
+            yielded, modified_at = rows, now
+        if not reader.is_live:
+            return
+        yield None
+
+
+def read_rows(path: Path) -> list[Row]:
+    """The rows of the columns, which are the lists of numbers of the length that most have.
+
+    Raises OSError, and ValueError if there are none.
+    """
+    with open_log_file(path) as file:
+        text = file.read(MAX_BYTES).decode("utf-8-sig")
+    try:
+        value = json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    found = dict(_lists(value)) if isinstance(value, dict) else {}
+    lengths = Counter(len(column) for column in found.values() if len(column) >= MIN_ROWS)
+    if not lengths:
+        raise ValueError("it holds no list of numbers")
+    length = max(lengths, key=lambda each: (lengths[each], each))
+    columns = {name: column for name, column in found.items() if len(column) == length}
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+
+def _lists(value: Mapping[str, Any]) -> Iterator[tuple[str, list[Any]]]:
+    for name, item in value.items():
+        if isinstance(item, dict):
+            yield from _lists(item)
+        elif isinstance(item, list) and item and all(map(_is_number_or_none, item)):
+            yield name, item
+
+
+def _is_number_or_none(value: object) -> bool:
+    return value is None or (isinstance(value, int | float) and not isinstance(value, bool))

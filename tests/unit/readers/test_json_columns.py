@@ -1,0 +1,62 @@
+"""JSON columns: which lists of an object are the rows of a training."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from sentinel.model.record import Event
+from sentinel.readers import json_columns
+from sentinel.readers.format_detection import find_reader, open_log
+
+
+def write(path, value):
+    path.write_text(json.dumps(value, indent=2))
+    return path
+
+
+def series(records, name):
+    return [r.values[name] for r in records if r and r.event is Event.STEP and name in r.values]
+
+
+def test_the_history_of_keras_is_read(tmp_path):
+    path = write(tmp_path / "history.json", {"loss": [2.5, 2.0, 1.5], "val_loss": [2.6, 2.2, 2.1]})
+
+    records = [*open_log(path)]
+    assert series(records, "loss") == [2.5, 2.0, 1.5]
+    assert series(records, "eval_loss") == [2.6, 2.2, 2.1]
+
+
+def test_the_columns_are_the_lists_of_the_commonest_length(tmp_path):
+    value = {"config": {"range": [0.0, 2.5]}, "loss": [3.0, 2.0, 1.0], "acc": [0.1, None, 0.3]}
+    path = write(tmp_path / "log.json", value | {"names": ["a", "b", "c"]})
+
+    assert json_columns.read_rows(path) == [
+        {"loss": 3.0, "acc": 0.1},
+        {"loss": 2.0, "acc": None},
+        {"loss": 1.0, "acc": 0.3},
+    ]
+
+
+@pytest.mark.parametrize("value", [{"lr": 0.1}, {"a": ["x", "y"]}, {"a": [1]}, {"a": {"b": 1}}])
+def test_other_objects_are_not_read(tmp_path, value):
+    path = write(tmp_path / "config.json", value)
+
+    assert not json_columns.can_read(path, path.read_bytes())
+
+
+def test_rows_that_a_rewritten_file_adds_are_followed(tmp_path):
+    path = write(tmp_path / "history.json", {"loss": [2.5, 2.0]})
+    following = replace(open_log(path, is_live=True)).follow()
+    seen = []
+    for count in (2, 3, 4):
+        write(path, {"loss": [2.5, 2.0, 1.5, 1.0][:count]})
+        while (record := next(following)) is not None:
+            seen.append(record)
+    path.write_text('{"loss": [2.5, ')
+    assert next(following) is None
+
+    assert series(seen, "loss") == [2.5, 2.0, 1.5, 1.0]
+    assert find_reader(write(path, {"loss": [1.0, 2.0]}))[0] is json_columns
