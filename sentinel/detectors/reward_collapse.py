@@ -129,7 +129,8 @@ CRITICAL_SWING_FACTOR = 1.5
 """Factor by which a critical fall exceeds the largest fall that came back."""
 
 SUSPICIOUS_SHARE = 1 / 3
-"""Share of `errors` from which every reward is evaluated; otherwise every fourth is, and lows."""
+"""Share of `errors` from which every reward is evaluated; otherwise every fourth is, and those that
+are lower than the last `CRITICAL_REWARDS`."""
 
 
 @dataclass
@@ -155,7 +156,6 @@ class RewardCollapse:
     def __post_init__(self) -> None:
         self._drawdown = MeanDrawdown()
         self._steps: deque[int] = deque(maxlen=RECENT_VALUES)
-        self._lowest = -inf
         self._is_suspicious = False
         self._has_fallen = self._is_critical = False
         self._before = self._after = 0.0
@@ -169,6 +169,7 @@ class RewardCollapse:
         if not abs(reward) < MAX_REWARD:
             return None
         drawdown = self._drawdown
+        is_low = reward < min(list(drawdown.recent)[-CRITICAL_REWARDS:], default=inf)
         drawdown.add(reward)
         self._steps.append(record.step)
         if drawdown.count <= START_VALUES:
@@ -178,7 +179,7 @@ class RewardCollapse:
             self._has_fallen = self._is_critical = drawdown.is_frozen = False
         if not self._is_critical and (
             self._is_suspicious
-            or reward < self._lowest
+            or is_low
             or drawdown.count <= YOUNG_REWARDS
             or drawdown.count % SCALES[0] == 0
         ):
@@ -189,7 +190,6 @@ class RewardCollapse:
 
     def _evaluate(self) -> None:
         values = list(self._drawdown.recent)
-        self._lowest = min(values)
         self._evaluate_drawdown()
         if self._drawdown.count <= YOUNG_REWARDS:
             self._evaluate_step(values)

@@ -170,8 +170,9 @@ class RewardStalled:
         best = max(fmean(means[at : at + quarter]) for at in range(len(means) - quarter + 1))
         # A decline is shown against the noise without outliers.
         margin = DECLINE_Z * error * ((self._reward_gain.noise or noise) / noise if noise else 0.0)
-        margin = max(margin, MIN_DECLINE_SHARE * max(abs(best), abs(last)))
         has_declined = best - last > margin and (best - start > margin or start - last > margin)
+        before = max(best, start)
+        has_declined &= before - last > MIN_DECLINE_SHARE * max(abs(before), abs(last))
         self._is_certain = is_floored or is_unmoved
         lowest, highest = self._near_minimum.minimum, self._highest
         if are_shares_of_one(lowest, highest):
