@@ -7,12 +7,14 @@ Formula
                first 32 values,
                the last 5 are each over `young_rise` times all before, or its cube if these are
                only two, its fifth power if there is only one
-    runaway  = the last 2 losses are each over `leap` times the largest before them or 0.1
+    runaway  = the last 2 losses are each over `leap` times the largest before them or 0.1; or one
+               is over the cube of `leap` times the largest of at least 8
     Finding  = shifted or runaway
     critical = `settle` values after the shift or later, the median of the last 8 is no lower than
                that of the first 8 of the run, or is `severe` times the lowest such median, and the
                loss has not lost a third of its rise, and another one every 3 * `settle` values; or
-               3 losses are runaway, the last 2 each over 10 times the one before
+               3 losses are runaway, the last 2 each over 10 times the one before; or one is over
+               that cube
     A loss of both signs is compared itself, not its logarithm: it is shifted if it is above its
     recent level by more than `sigmas` standard deviations and by `rise` - 1 of its lowest level,
     and has lost half of what it had fallen. For the loss of a policy gradient, whose
@@ -34,7 +36,8 @@ Defaults
     `settle` 32 gives a spike time to recover before the finding is critical, and no loss recovers
     from `severe` 1.5. Of 8 classifiers with two changes to a harder task each, which are learned
     within 40 to 90 steps, none is critical; 4 that diverge are, after 35 steps as before. `leap`
-    100 is beyond what data or a growing return cause in one logged value. Of 200 losses of both
+    100 is beyond what data or a growing return cause in one logged value, and its cube beyond what
+    any weights recover from. Of 200 losses of both
     signs that rise above their start 200 are found, after a median of 13 points; of 200 healthy
     ones (94,000 points, a third of which change to harder data), 200 total losses of PPO (64,000)
     and 200 losses of GRPO (63,000) none is.
@@ -149,7 +152,7 @@ class LossDivergence:
         self._last_loss = loss
         self._count += 1
         self._update_runaway(abs(loss), record.step)
-        if len(self._runaway) >= 2:
+        if len(self._runaway) >= 2 or self._is_beyond_recovery():
             return self._runaway_finding(loss)
         if self._has_no_level:
             return CLEAR if self._count >= MIN_POLICY_VALUES else None
@@ -170,11 +173,18 @@ class LossDivergence:
         self._runaway.clear()
         self._largest = max(self._largest, size)
 
+    def _is_beyond_recovery(self) -> bool:
+        """Whether a loss is so large that the weights that gave it are lost."""
+        bound = self.leap**3 * max(self._largest, MIN_LARGEST_LOSS)
+        is_known = self._count > LEVEL_WINDOW and not self._has_no_level
+        return is_known and any(size > bound for _, size in self._runaway)
+
     def _runaway_finding(self, loss: float) -> Finding:
         del self._runaway[1:-3]
         sizes = [size for _, size in self._runaway[-3:]]
         still_rises = all(after > 10 * before for before, after in pairwise(sizes))
         is_critical = len(sizes) >= 3 and still_rises and not self._has_no_level
+        is_critical |= self._is_beyond_recovery()
         return Finding(
             summary=f"Loss rose to {loss:.4g}; before step {self._runaway[0][0]} it was at most "
             f"{self._largest:.4g} in magnitude.",

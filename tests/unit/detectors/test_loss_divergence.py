@@ -128,6 +128,14 @@ def test_a_log_of_a_few_lines_that_grows_by_orders_of_magnitude_is_critical(befo
     assert Severity.CRITICAL in highest_severity(loss)
 
 
+def test_a_loss_that_no_training_recovers_from_is_critical_at_once():
+    before = noisy([7.0] * 10)
+
+    assert highest_severity([*before, 2e7]) == {Severity.CRITICAL}
+    assert highest_severity([*before, 2e6]) == set()
+    assert highest_severity([*before[:4], 2e7]) == set()
+
+
 @pytest.mark.parametrize("loss", [[0.0, 2.3, 2.2, 2.1], [1e-4, 0.3, 0.3], [9.0, 2000.0, 8.0, 7.0]])
 def test_a_log_of_a_few_lines_without_a_lasting_rise_is_clear(loss):
     assert detect(loss) == (None, None)
