@@ -200,7 +200,7 @@ class RewardCollapse:
         errors = max((fall.errors for fall in falls), default=0.0)
         self._is_suspicious = errors > SUSPICIOUS_SHARE * self.errors
         falls = [fall for fall in falls if self._is_fall(fall)]
-        if falls and not self._has_fallen:
+        if falls:
             # Rewards may be means over many of the same episodes, and fall together by chance.
             correlation = self._correlation(min(fall.scale for fall in falls))
             falls = [fall for fall in self._drawdown.falls(correlation) if self._is_fall(fall)]
