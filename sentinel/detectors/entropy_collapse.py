@@ -10,8 +10,9 @@ Formula
                expected value; otherwise info
     critical = a warning by the reward, and the median is below `nothing`: samples no longer differ,
                so nothing can be learned
-    An entropy that is mostly negative, or logged by a control library, belongs to a continuous
-    distribution. It has no zero and is not evaluated, nor are the 15 values after a negative one.
+    An entropy that is mostly negative belongs to a continuous distribution. It has no zero and is
+    not evaluated, nor are the 15 values after a negative one. One that a control library logs may
+    belong to one, and is evaluated once 16 values have settled within 0.5 % of its highest above 0.
 
 Units
     `share`, `ratio`: fraction of 1, of `entropy`. `sure`: nats of evidence. `nothing`: nats per
@@ -85,10 +86,18 @@ class EntropyCollapse:
         baseline = baselines.get("entropy")
         if entropy is None or baseline is None or baseline.fall is None:
             return None
-        departure, fall = self._departure, baseline.fall
-        departure.add(entropy, baseline, fall, baselines.reward_gain)
-        if not departure.is_ready:
+        self._departure.add(entropy, baseline, baseline.fall, baselines.reward_gain)
+        if not self._departure.is_ready:
             return None
+        output = self._evaluate(
+            entropy, baseline, baseline.fall, baselines.reward_gain, record.step
+        )
+        return output if self._entropy.is_discrete else None
+
+    def _evaluate(
+        self, entropy: float, baseline: Baseline, fall: Direction, gain: RewardGain, step: int
+    ) -> Clear | Finding:
+        departure = self._departure
         # A fall to a small share begins about where half of it, as a factor, is gone.
         half_way = self.share**0.5
         if (
@@ -98,10 +107,10 @@ class EntropyCollapse:
         ):
             return self._cleared(baseline, fall)
         left = departure.current_level / departure.first_level
-        self._low.update(record.step, holds=left < half_way)
+        self._low.update(step, holds=left < half_way)
         if not departure.is_off_course and left >= self.share:
             return self._cleared(baseline, fall)
-        return self._finding(left, baselines.reward_gain)
+        return self._finding(left, gain)
 
     def _cleared(self, baseline: Baseline, fall: Direction) -> Clear:
         if baseline.count % THRESHOLD_RENEWAL == 0 or self._threshold is None:

@@ -63,7 +63,7 @@ class EntropyExplosion:
         """Evaluate one entropy."""
         logged_as = normalize_key(record.attributes.get("entropy", ""))
         entropy = self._entropy.read(record.values["entropy"], logged_as)
-        if entropy is None:
+        if entropy is None or not self._entropy.is_discrete:
             return None
         shift = self._shift
         shift.add(entropy, record.values.get("reward"), record.step)

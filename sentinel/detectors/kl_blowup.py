@@ -5,7 +5,8 @@ Formula
                far, has `sure` nats of evidence that the KL departs upwards, the median of the last
                8 is `ratio` times the expected value or more, above `floor`, and higher than ever
                before
-    far      = the median of the last 5 KL values exceeds `limit` and twice the KL at the start
+    far      = the median of the last 5 KL values exceeds `limit`, and twice the KL at the start or
+               `severe`
     single   = one value is `single_ratio` times the second highest of the 64 before, and over a
                tenth of `limit`
     Finding  = shifted, or shifted with `noted` nats, or far, or single
@@ -133,8 +134,8 @@ class KlBlowup:
             self._start_kl = min(self._start_kl, kl)
         else:
             self._recent.popleft()
-        # A distilled policy may start far from its reference.
-        self._bound = max(self.limit * unit, 2 * self._start_kl)
+        # A distilled policy may start far from its reference, but not beyond any other.
+        self._bound = max(self.limit * unit, min(2 * self._start_kl, self.severe * unit))
         is_over = kl > self._bound
         self._over_limit.update(step, holds=is_over)
         self._values_since_over = 0 if is_over else self._values_since_over + 1
@@ -168,7 +169,8 @@ class KlBlowup:
         level, bound = median(self._recent), self._bound
         expected = baseline.expected(rise) or level
         is_over = self._is_over(bound)
-        is_severe = is_over and level > min(self.severe * unit, CLAMPED_SHARE * kind.cap)
+        severe = max(2 * self._start_kl, min(self.severe * unit, CLAMPED_SHARE * kind.cap))
+        is_severe = is_over and level > severe
         if self._is_shifted:
             level = self._extremes.current_level
             is_severe |= level > self.severe_ratio * expected

@@ -7,7 +7,8 @@ Formula
                values, and twice the warm-up has passed
     dead     = the rate has been 0 for `points` values and a twentieth of the steps so far, or for
                `points` values from the first step on; not in a log that rounds small rates to 0,
-               which has rates of one digit only, or whose loss or reward moves at a rate of 0
+               which has rates of one digit only, or no value with more than three decimals, or
+               whose loss or reward moves at a rate of 0
     Finding  = reset, stuck or dead
 
 Units
@@ -50,6 +51,12 @@ MOVED_ERRORS = 6.0
 MAX_COARSE_RATIO = 50.0
 """Ratio of the highest to the smallest rate of a log that rounds to a few decimals."""
 
+LOGGED_DECIMALS = 3
+"""Decimals of a log that shows rates below 5e-4 as 0."""
+
+MIN_FRACTIONS = 64
+"""Values that are no whole numbers, all of so few decimals, that show that a log rounds."""
+
 
 @dataclass
 class LearningRateAnomaly:
@@ -74,6 +81,8 @@ class LearningRateAnomaly:
         self._declared_rate: float | None = None
         self._first_values: dict[str, list[float]] = {}
         self._values: dict[str, deque[float]] = {}
+        self._fraction_count: int | None = 0
+        """Values that are no whole numbers; None once one has more than the decimals of a log."""
         self._clear_history()
 
     def _clear_history(self) -> None:
@@ -98,6 +107,7 @@ class LearningRateAnomaly:
         if record.event is not Event.STEP:
             return None
         self._update_levels(record)
+        self._update_fractions(record)
         rate = record.values.get("learning_rate")
         if rate is None or not 0.0 <= rate < inf:
             return None
@@ -121,6 +131,16 @@ class LearningRateAnomaly:
             if len(first) < LEVEL_VALUES:
                 first.append(value)
 
+    def _update_fractions(self, record: Record) -> None:
+        if self._fraction_count is None or self._fraction_count >= MIN_FRACTIONS:
+            return
+        for value in record.values.values():
+            if value - value == 0.0 and not value.is_integer():
+                if round(value, LOGGED_DECIMALS) != value:
+                    self._fraction_count = None
+                    return
+                self._fraction_count += 1
+
     def _has_moved(self, name: str) -> bool:
         """Whether the latest level of a signal differs from its first."""
         first, values = self._first_values.get(name, ()), self._values.get(name, ())
@@ -133,7 +153,8 @@ class LearningRateAnomaly:
     def _is_rounded(self) -> bool:
         """Whether the log rounds rates to a few decimals, so that a small one is logged as 0."""
         if self._peak_rate == 0.0:
-            return self._has_moved("loss") or self._has_moved("reward")
+            has_few_decimals = (self._fraction_count or 0) >= MIN_FRACTIONS
+            return has_few_decimals or self._has_moved("loss") or self._has_moved("reward")
         smallest = self._smallest_rate
         is_of_one_digit = float(f"{smallest:.0e}") == smallest
         return is_of_one_digit and 2.0 * smallest <= self._peak_rate <= MAX_COARSE_RATIO * smallest

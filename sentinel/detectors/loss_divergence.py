@@ -1,15 +1,20 @@
 """Loss divergence: the loss has risen above its level and does not recover.
 
 Formula
-    shifted  = a margin CUSUM finds ln(loss) above its recent level by more than ln `rise`; or, in
-               the first 32 values, the last 5 are each over `young_rise` times all before, or its
-               cube if these are only two, its fifth power if there is only one
-    runaway  = the last 2 losses are each over `leap` times the largest before them or 0.1
+    shifted  = a margin CUSUM finds ln(loss) above its recent level by more than ln `rise`, or by
+               half of that if half of what the loss had fallen is lost and the held-out loss has
+               risen as much above its lowest: data that is harder does not raise that; or, in the
+               first 32 values,
+               the last 5 are each over `young_rise` times all before, or its cube if these are
+               only two, its fifth power if there is only one
+    runaway  = the last 2 losses are each over `leap` times the largest before them or 0.1; or one
+               is over the cube of `leap` times the largest of at least 8
     Finding  = shifted or runaway
     critical = `settle` values after the shift or later, the median of the last 8 is no lower than
                that of the first 8 of the run, or is `severe` times the lowest such median, and the
                loss has not lost a third of its rise, and another one every 3 * `settle` values; or
-               3 losses are runaway, the last 2 each over 10 times the one before
+               3 losses are runaway, the last 2 each over 10 times the one before; or one is over
+               that cube
     A loss of both signs is compared itself, not its logarithm: it is shifted if it is above its
     recent level by more than `sigmas` standard deviations and by `rise` - 1 of its lowest level,
     and has lost half of what it had fallen. For the loss of a policy gradient, whose
@@ -31,7 +36,8 @@ Defaults
     `settle` 32 gives a spike time to recover before the finding is critical, and no loss recovers
     from `severe` 1.5. Of 8 classifiers with two changes to a harder task each, which are learned
     within 40 to 90 steps, none is critical; 4 that diverge are, after 35 steps as before. `leap`
-    100 is beyond what data or a growing return cause in one logged value. Of 200 losses of both
+    100 is beyond what data or a growing return cause in one logged value, and its cube beyond what
+    any weights recover from. Of 200 losses of both
     signs that rise above their start 200 are found, after a median of 13 points; of 200 healthy
     ones (94,000 points, a third of which change to harder data), 200 total losses of PPO (64,000)
     and 200 losses of GRPO (63,000) none is.
@@ -76,6 +82,9 @@ TURN_SHARE = 1 / 3
 TURN_SETTLES = 3
 """Multiple of `settle` in which it must lose as much again."""
 
+MIN_RISE_SHARE = 0.5
+"""Share of `rise`, of its logarithm, by which a loss rises that lost half of what it had fallen."""
+
 MIN_POLICY_VALUES = 16
 """Losses of a policy gradient before it is evaluated: the first ones may be near 0."""
 
@@ -91,7 +100,8 @@ class LossDivergence:
     sigmas: float = 4.0
     leap: float = 100.0
 
-    needs: ClassVar[frozenset[str]] = frozenset({"loss"})
+    needs: ClassVar[frozenset[str]] = frozenset()
+    steps_with: ClassVar[frozenset[str]] = frozenset({"loss", "eval_loss"})
     signal: ClassVar[str] = "loss"
     severity: ClassVar[Severity] = Severity.WARNING
     remedy: ClassVar[str] = (
@@ -119,13 +129,21 @@ class LossDivergence:
         self._usual_level = 0.0
         self._highest_before = -inf
         self._early_onset_step: int | None = None
+        self._lowest_held_out = inf
+        self._held_out_rise = 0.0
+        """Logarithm of the latest held-out loss divided by the lowest."""
         self._last_loss = inf
         self._largest = 0.0
         self._runaway: list[tuple[int, float]] = []
 
     def update(self, record: Record) -> DetectorOutput:
         """Evaluate one loss."""
-        loss = record.values["loss"]
+        held_out, loss = record.values.get("eval_loss"), record.values.get("loss")
+        if held_out is not None and 0.0 < held_out < inf:
+            self._lowest_held_out = min(self._lowest_held_out, held_out)
+            self._held_out_rise = log(held_out / self._lowest_held_out)
+        if loss is None:
+            return None
         if self._count < LEVEL_WINDOW or ALTERNATING_KEY in record.values:
             self._has_no_level |= is_adversarial(record.values)
         self._has_no_level |= is_policy_gradient(record)
@@ -134,7 +152,7 @@ class LossDivergence:
         self._last_loss = loss
         self._count += 1
         self._update_runaway(abs(loss), record.step)
-        if len(self._runaway) >= 2:
+        if len(self._runaway) >= 2 or self._is_beyond_recovery():
             return self._runaway_finding(loss)
         if self._has_no_level:
             return CLEAR if self._count >= MIN_POLICY_VALUES else None
@@ -155,11 +173,18 @@ class LossDivergence:
         self._runaway.clear()
         self._largest = max(self._largest, size)
 
+    def _is_beyond_recovery(self) -> bool:
+        """Whether a loss is so large that the weights that gave it are lost."""
+        bound = self.leap**3 * max(self._largest, MIN_LARGEST_LOSS)
+        is_known = self._count > LEVEL_WINDOW and not self._has_no_level
+        return is_known and any(size > bound for _, size in self._runaway)
+
     def _runaway_finding(self, loss: float) -> Finding:
         del self._runaway[1:-3]
         sizes = [size for _, size in self._runaway[-3:]]
         still_rises = all(after > 10 * before for before, after in pairwise(sizes))
         is_critical = len(sizes) >= 3 and still_rises and not self._has_no_level
+        is_critical |= self._is_beyond_recovery()
         return Finding(
             summary=f"Loss rose to {loss:.4g}; before step {self._runaway[0][0]} it was at most "
             f"{self._largest:.4g} in magnitude.",
@@ -185,19 +210,33 @@ class LossDivergence:
     def _evaluate_level(self, value: float, step: int) -> DetectorOutput:
         if self._is_signed and self._lowest_level < inf:
             self._margin = (self.rise - 1) * abs(self._lowest_level)
+        elif not self._is_signed:
+            self._margin = log(self.rise) * (MIN_RISE_SHARE if self._is_worse_held_out() else 1.0)
         is_shifted = self._update_shift(value, step)
         # The median can be a new minimum only if half of the values are below the minimum.
         if len(self._recent) == LEVEL_WINDOW and (
             self._initial_level is None or 2 * self._below_lowest_count >= LEVEL_WINDOW
         ):
             self._update_lowest()
-        if not is_shifted or (self._is_signed and not self._has_lost_half()):
+        needs_half = self._is_signed or self._is_worse_held_out()
+        if not is_shifted or (needs_half and not self._is_far() and not self._has_lost_half()):
             self._shifted_count = 0
             return CLEAR if self._cusum.is_armed else None
         level = median(self._recent)
         self._shifted_count += 1
         self._highest_level = max(level, self._highest_level) if self._shifted_count > 1 else level
         return self._finding(level)
+
+    def _is_worse_held_out(self) -> bool:
+        """Whether the held-out loss has risen by as much as a loss that lost half of its fall."""
+        return self._held_out_rise > MIN_RISE_SHARE * log(self.rise)
+
+    def _is_far(self) -> bool:
+        """Whether a rise of a positive loss suffices, whatever the loss had fallen."""
+        if self._is_signed:
+            return False
+        is_early = self._early_onset_step is not None
+        return is_early or median(self._recent) - self._usual_level > log(self.rise)
 
     def _has_lost_half(self) -> bool:
         if self._initial_level is None:

@@ -15,6 +15,8 @@ Formula
     A loss of both signs, and that of a policy gradient, which is near 0, is compared itself, not
     its logarithm: Finding = it exceeds the median by `far` times the largest deviation in the
     window, or of both signs 2 of 3 do by 3 times and by `alone_sigmas`; info = a single one does.
+    So do 2 of 3 of a policy whose loss is not near 0: all are positive, and the median is 10
+    standard deviations above 0, such as the cross-entropy to the visits of a tree search.
     The deviation of a policy gradient counts in both directions, if it is over 1.
 
 Units
@@ -87,6 +89,9 @@ one of each remains in the window for as many values."""
 
 SIGNED_FACTOR = 3.0
 """Factor of the largest deviation in the window, for a loss of both signs."""
+
+LEVEL_SIGMAS = 10.0
+"""Standard deviations above 0 from which a loss is not near 0, as that of a surrogate is."""
 
 MIN_POLICY_DEVIATION = 1.0
 """Advantages have about unit variance, so a smaller change of a policy's loss is no spike."""
@@ -253,7 +258,8 @@ class LossSpike:
             return CLEAR
         band.add(usual + largest if loss > usual else usual - largest)
         self._jumps.append((step, deviation, loss))
-        is_repeated = not self._is_policy and self._is_repeated_jump(0.0)
+        is_far_from_0 = window[0] > 0.0 and usual > LEVEL_SIGMAS * band.sigma
+        is_repeated = (is_far_from_0 or not self._is_policy) and self._is_repeated_jump(0.0)
         is_warning = is_repeated or deviation > self.far * largest
         return Finding(
             summary=f"Loss jumped to {loss:.4g}; its recent median is {usual:.4g}, and none of "

@@ -13,8 +13,9 @@ Formula
     Finding  = a record has a lost value
     Clear    = a record has none, and every vital value that was lost has been finite since; if the
                loss was lost, the loss alone decides
-    warning  = the loss or an eval loss is lost, another vital value is lost twice in a row, or
-               `several` vital values were lost within the last `window` records
+    warning  = the loss or an eval loss is lost, another vital value is lost twice in a row, the
+               gradient norm is lost at a loss of 100 times the first and over 10, or `several`
+               vital values were lost within the last `window` records
     critical = the loss is lost twice in a row
     info     = any other lost value; and a lost gradient norm while the loss scale falls: the loss
                scaler skips that step
@@ -60,6 +61,9 @@ CORE_SIGNALS = frozenset({"loss", "eval_loss", "grad_norm", "reward", "kl_ref", 
 RELEVANT_PATTERN = re.compile(r"loss|grad_?norm|reward|logp|(^|[/_])kl([/_]|$)|entropy")
 STD_PATTERN = re.compile(r"(^|[/_.])std($|[/_.])")
 
+MAX_USUAL_FACTOR, MIN_UNUSUAL_LOSS = 100.0, 10.0
+"""Factor on the first loss, and a bound, beyond which a lost norm is no step that is skipped."""
+
 MAX_NAMES = 1024
 """Maximum number of names whose state is stored."""
 
@@ -96,6 +100,7 @@ class NanOrInf:
         self._onset_step: int | None = None
         self._first_ranks: tuple[int, ...] = ()
         self._loss_scale: float | None = None
+        self._first_loss: float | None = None
         self._is_float16 = False
 
     def update(self, record: Record) -> DetectorOutput:
@@ -105,6 +110,9 @@ class NanOrInf:
         if record.event not in self._record_counts or not record.values:
             return None
         self._record_counts[record.event] += 1
+        loss = record.values.get("loss")
+        if self._first_loss is None and loss is not None and isfinite(loss):
+            self._first_loss = abs(loss)
         others: list[str] = []
         lost = self._nonfinite_names(record, others)
         vital = [] if self._is_skipped_step(lost, record) else lost
@@ -112,7 +120,10 @@ class NanOrInf:
         if not lost and not others:
             # A record without the values that were lost, such as an evaluation, is no evidence.
             return None if self._consecutive else CLEAR
-        severity, onset_step = self._severity(vital), self._onset_step if vital else record.step
+        severity, onset_step = (
+            self._severity(vital, record),
+            self._onset_step if vital else record.step,
+        )
         lost += others
         ranks = _nonfinite_ranks(lost, record.spread)
         first = self._first_ranks if vital else ranks
@@ -205,13 +216,19 @@ class NanOrInf:
         for name in names[:MAX_NAMES]:
             self._consecutive[name] = self._consecutive.get(name, 0) + 1
 
-    def _severity(self, names: list[str]) -> Severity:
+    def _severity(self, names: list[str], record: Record) -> Severity:
         if "loss" in names:
             return Severity.CRITICAL if self._consecutive["loss"] >= 2 else Severity.WARNING
         repeated = any(self._consecutive[name] >= 2 for name in names)
+        if "grad_norm" in names and self._has_exploded(record.values.get("loss", 0.0)):
+            return Severity.WARNING
         if "eval_loss" in names or repeated or sum(self._recent_counts) >= self.several:
             return Severity.WARNING
         return Severity.INFO
+
+    def _has_exploded(self, loss: float) -> bool:
+        bound = max(MIN_UNUSUAL_LOSS, MAX_USUAL_FACTOR * (self._first_loss or 0.0))
+        return self._first_loss is not None and abs(loss) > bound
 
 
 _BAD_RANKS = attrgetter("bad_ranks")

@@ -9,8 +9,9 @@ Formula
                least 6 rewards, is lower by more than `errors` standard errors and `sigmas`
                standard deviations, and at most a tenth of the rewards is nearer to the other level
     low      = the last rewards, at least 8, are all as low as a share q of those before, with
-               count * ln(1/q) > `surprise`; and they are below the median before by `sigmas`
-               standard deviations of those before or of the later half of them, or all equal
+               count * ln(1/q) > `surprise`; and they are all equal, or below the median before by
+               `sigmas` standard deviations of those before or of the later half of them, and the
+               count is divided by that of correlated rewards worth one independent one
     Finding  = drawdown, step or low, each larger than `least` of the size of the reward; until half
                of the fall is regained
     critical = the same with twice the significance, over at least 16 rewards, with a loss of more
@@ -21,7 +22,8 @@ Formula
                least 8 of them are all equal
     where gain is the best mean minus that of the first 8 rewards, if that is significant, and a
     standard error is the larger of that of single rewards, with their autocorrelation, and that of
-    earlier means of as many, both from falls before the last half or 64 of the rewards. The onset
+    earlier means of as many, both from falls before the last half or 64 of the rewards. Rewards
+    that repeat each other, such as means of the last 100 episodes, count as fewer. The onset
     is the first of the last rewards that are below the middle of both levels, but for single ones.
 
 Units
@@ -63,6 +65,7 @@ from sentinel.model.quantity_text import distinct_texts
 from sentinel.model.record import Record
 from sentinel.stats.mean_drawdown import RECENT_VALUES, SCALES, START_VALUES, Fall, MeanDrawdown
 from sentinel.stats.mean_fall import MeanFall, find_fall
+from sentinel.stats.neighbour_correlation import neighbour_correlation
 from sentinel.stats.rolling_quantiles import median_of_sorted, sigma_of_sorted
 
 MAX_REWARD = 1e100
@@ -126,7 +129,8 @@ CRITICAL_SWING_FACTOR = 1.5
 """Factor by which a critical fall exceeds the largest fall that came back."""
 
 SUSPICIOUS_SHARE = 1 / 3
-"""Share of `errors` from which every reward is evaluated; otherwise every fourth is, and lows."""
+"""Share of `errors` from which every reward is evaluated; otherwise every fourth is, and those that
+are lower than the last `CRITICAL_REWARDS`."""
 
 
 @dataclass
@@ -152,7 +156,6 @@ class RewardCollapse:
     def __post_init__(self) -> None:
         self._drawdown = MeanDrawdown()
         self._steps: deque[int] = deque(maxlen=RECENT_VALUES)
-        self._lowest = -inf
         self._is_suspicious = False
         self._has_fallen = self._is_critical = False
         self._before = self._after = 0.0
@@ -166,6 +169,7 @@ class RewardCollapse:
         if not abs(reward) < MAX_REWARD:
             return None
         drawdown = self._drawdown
+        is_low = reward < min(list(drawdown.recent)[-CRITICAL_REWARDS:], default=inf)
         drawdown.add(reward)
         self._steps.append(record.step)
         if drawdown.count <= START_VALUES:
@@ -175,7 +179,7 @@ class RewardCollapse:
             self._has_fallen = self._is_critical = drawdown.is_frozen = False
         if not self._is_critical and (
             self._is_suspicious
-            or reward < self._lowest
+            or is_low
             or drawdown.count <= YOUNG_REWARDS
             or drawdown.count % SCALES[0] == 0
         ):
@@ -186,7 +190,6 @@ class RewardCollapse:
 
     def _evaluate(self) -> None:
         values = list(self._drawdown.recent)
-        self._lowest = min(values)
         self._evaluate_drawdown()
         if self._drawdown.count <= YOUNG_REWARDS:
             self._evaluate_step(values)
@@ -198,9 +201,18 @@ class RewardCollapse:
         self._is_suspicious = errors > SUSPICIOUS_SHARE * self.errors
         falls = [fall for fall in falls if self._is_fall(fall)]
         if falls:
+            # Rewards may be means over many of the same episodes, and fall together by chance.
+            correlation = self._correlation(min(fall.scale for fall in falls))
+            falls = [fall for fall in self._drawdown.falls(correlation) if self._is_fall(fall)]
+        if falls:
             fall = max(falls, key=lambda fall: fall.errors)
             is_critical = any(self._is_critical_fall(fall) for fall in falls)
             self._report((fall.best, fall.current), fall.scale, is_critical=is_critical)
+
+    def _correlation(self, low_count: int) -> float:
+        """The correlation of neighbours, 0 if the rewards before the low ones are a curve."""
+        values = list(self._drawdown.recent)
+        return neighbour_correlation(values) if neighbour_correlation(values[:-low_count]) else 0.0
 
     def _is_fall(self, fall: Fall) -> bool:
         return (
@@ -256,13 +268,18 @@ class RewardCollapse:
         if high >= self._drawdown.best:
             return
         count = next((n for n, value in enumerate(reversed(values)) if value > high), len(values))
-        before = sorted(values[:-count])
+        before, low = sorted(values[:-count]), sorted(values[-count:])
         share = (bisect_right(before, high) + 1) / (len(before) + 2)
         surprise = min(count, len(before)) * log(1.0 / share)
         if share > MAX_LOW_SHARE or surprise <= self.surprise:
             return
-        low = sorted(values[-count:])
         level, after = median_of_sorted(before), median_of_sorted(low)
+        if low[0] < high:
+            # Rewards that are means over many of the same episodes are low together.
+            correlation = self._correlation(count)
+            surprise *= (1.0 - correlation) / (1.0 + correlation)
+            if surprise <= self.surprise:
+                return
         # A rise spreads the rewards of the run, not those of its later half.
         later = sorted(values[-count - max(MIN_LOW_REWARDS, len(before) // 2) : -count])
         sigma = min(sigma_of_sorted(before), sigma_of_sorted(later))

@@ -8,12 +8,15 @@ Formula
                steps or at the end of the run, the mean of the last quarter exceeds the lower of
                those of the first quarter and the first sixteenth by less than `noises` times the
                noise, including two standard errors
-    Finding  = floored or unmoved; info if neither is certain yet, but over at least `points`
-               rewards the last quarter does not exceed the first sixteenth by its own standard
-               error
+    constant = the first `points` / 3 rewards or more are all equal, not above 0, and no record
+               shows a spread of rewards
+    Finding  = floored, unmoved or constant; info if none is certain yet, but over at least
+               `points` rewards the last quarter does not exceed the first sixteenth by its own
+               standard error
     none     = the reward was above its start and is below that again, or is below its start, each
-               by 2.5 standard errors: that is a decline; or the last quarter is within a tenth of
-               the range of all rewards from the highest: nothing is left to gain
+               by 2.5 standard errors and a twentieth of its size: that is a decline; or the last
+               quarter is within a tenth of the range of all rewards from the highest: nothing is
+               left to gain. Of rewards between 0 and 1 that range is from 0 to 1
 
 Units
     `share`: fraction of 1. `points`, `many`: logged rewards. `noises`: standard deviations.
@@ -40,12 +43,16 @@ from sentinel.model.record import Event, Record
 from sentinel.stats.above_minimum_rate import AboveMinimumRate
 from sentinel.stats.block_means import BlockMeans
 from sentinel.stats.reward_gain import RewardGain
+from sentinel.stats.share_of_one import are_shares_of_one
 
 CONFIDENCE_Z = 2.0
 """Standard errors between an estimate and its bound."""
 
 DECLINE_Z = 2.5
 """Standard errors that show a gain, and its loss."""
+
+MIN_DECLINE_SHARE = 0.05
+"""Share of the size of the reward that a decline exceeds, as a fall in reward_collapse does."""
 
 MEAN_CHANGE_TO_SIGMA = 0.886
 """Standard deviation divided by mean absolute change, for white normal noise."""
@@ -89,6 +96,7 @@ class RewardStalled:
         self._first_step: int | None = None
         self._stall_evidence: dict[str, float] = {}
         self._is_certain = False
+        self._has_varied = False
 
     def update(self, record: Record) -> DetectorOutput:
         """Evaluate one reward, or the end of the run; tested after every completed block."""
@@ -106,10 +114,11 @@ class RewardStalled:
         if self._last_reward is not None:
             self._change_total += abs(reward - self._last_reward)
         self._last_reward = reward
-        if self._blocks.add(reward) and self._count >= self.points:
+        self._has_varied |= record.values.get("reward_std") != 0.0 or reward != self._highest
+        if self._blocks.add(reward) and self._is_judged():
             is_late = 0.0 < self._max_steps < record.step * 2
             self._test_blocks(is_late=is_late)
-        if self._count < self.points:
+        if not self._is_judged():
             return None
         return self._finding() if self._stall_evidence else CLEAR
 
@@ -117,10 +126,15 @@ class RewardStalled:
         """Read the planned length from a start, and evaluate the reward at the end."""
         if record.event in (Event.START, Event.METADATA):
             self._max_steps = record.values.get("max_steps", self._max_steps)
-        if record.event is Event.STOP and self._count >= self.points and self._blocks.means:
+        if record.event is Event.STOP and self._is_judged() and self._blocks.means:
             self._test_blocks(is_late=True)
             return self._finding() if self._stall_evidence else CLEAR
         return None
+
+    def _is_judged(self) -> bool:
+        """Whether there are enough rewards; where none has ever differed, a third of them is."""
+        is_constant = not self._has_varied and self._highest <= 0.0
+        return self._count >= (self.points // 3 if is_constant else self.points)
 
     def _finding(self) -> Finding:
         evidence = self._stall_evidence
@@ -157,9 +171,13 @@ class RewardStalled:
         # A decline is shown against the noise without outliers.
         margin = DECLINE_Z * error * ((self._reward_gain.noise or noise) / noise if noise else 0.0)
         has_declined = best - last > margin and (best - start > margin or start - last > margin)
+        before = max(best, start)
+        has_declined &= before - last > MIN_DECLINE_SHARE * max(abs(before), abs(last))
         self._is_certain = is_floored or is_unmoved
-        reward_range = self._highest - self._near_minimum.minimum
-        is_solved = 0.0 <= self._highest - last < SOLVED_RANGE_SHARE * reward_range
+        lowest, highest = self._near_minimum.minimum, self._highest
+        if are_shares_of_one(lowest, highest):
+            lowest, highest = 0.0, 1.0
+        is_solved = 0.0 <= highest - last < SOLVED_RANGE_SHARE * (highest - lowest)
         if has_declined or is_solved or (not self._is_certain and last - start >= error):
             self._stall_evidence = {}
             return

@@ -39,12 +39,10 @@ from typing import ClassVar
 
 from sentinel.model.finding import CLEAR, DetectorOutput, Finding, Severity
 from sentinel.model.record import Record
+from sentinel.stats.share_of_one import are_shares_of_one
 
 SOLVED_RANGE_SHARE = 0.25
 """Distance of the mean from the highest reward, as a fraction of the range, that is solved."""
-
-PART_OF_ONE = 0.5
-"""Highest reward from which rewards of 0 to 1 are taken for shares of 1."""
 
 FLOOR_RANGE_SHARE = 0.1
 """Distance of the mean from the lowest reward, as a fraction of the range, that is the floor."""
@@ -207,8 +205,7 @@ class RewardZeroVariance:
     def _is_solved(self, level: float) -> bool:
         """Whether a mean reward is so high that nearly all groups earn the highest reward."""
         bottom, top = min(self._lowest_reward, 0.0), self._highest_reward
-        if bottom == 0.0 and PART_OF_ONE < top <= 1.0:
-            # Rewards from 0 to 1 are mostly shares of 1, which the run may not have seen yet.
+        if are_shares_of_one(self._lowest_reward, top):
             top = 1.0
         return self._highest_reward > self._lowest_reward and top - level <= SOLVED_RANGE_SHARE * (
             top - bottom

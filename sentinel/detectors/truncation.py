@@ -6,7 +6,8 @@ Formula
     warning  = the share of finished completions has fallen to a third of that of the first 5
                records; and each of the last 5 fractions is at least `most`, and the reward is known
                and is not above its level before, or the median of the last 32 fractions is at least
-               `most`, whatever the reward does; otherwise info
+               `most`, whatever the reward does; or that median is, whatever the share was at
+               first, and the reward has not risen in 64 records; otherwise info
 
 Units
     `some`, `most`: fraction of the completions of a step.
@@ -48,6 +49,9 @@ MEDIAN_WINDOW = 8
 
 LASTING_VALUES = 32
 """Values whose median shows that most completions are cut off for good."""
+
+STALLED_REWARDS = 64
+"""Rewards after which one that has not risen is of no use."""
 
 UNBROKEN_VALUES = 5
 """Fractions of at least `most`, one after the other, that are no chance."""
@@ -127,7 +131,9 @@ class Truncation:
             evidence["reward_before_truncation"] = reward_before
             earlier, later = distinct_texts(reward_before, gain.current_level, digits=4)
             reward = f" The reward rises all the same, from {earlier} to {later}."
-        is_warning = has_fewer_finished and (is_sudden or is_lasting)
+        # Cut off from the start is no less wrong: healthy runs cut off a third.
+        is_useless = is_lasting and gain.count >= STALLED_REWARDS and not gain.has_gained
+        is_warning = is_useless or (has_fewer_finished and (is_sudden or is_lasting))
         now, before = distinct_texts(level, first, digits=2, percent=True)
         return Finding(
             summary=f"{now} of the completions are cut off at the length limit"

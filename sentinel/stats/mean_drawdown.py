@@ -245,10 +245,11 @@ class MeanDrawdown:
         totals = [far for far, _, _ in self._pending][:-NEWEST_GROUPS]
         return PENDING_SHARE * sum(totals) / (len(totals) * GROUP_VALUES) if totals else 0.0
 
-    def falls(self) -> Iterator[Fall]:
+    def falls(self, least_correlation: float = 0.0) -> Iterator[Fall]:
         """The fall at every scale whose current mean is below the best, smallest scale first.
 
-        None before the noise is known.
+        None before the noise is known. `least_correlation` is a lower bound of the correlation of
+        neighbours, which that of the changes over the lag does not show if it lasts longer.
         """
         weight = self._far.weight
         if weight < MIN_NOISE_WEIGHT:
@@ -257,6 +258,7 @@ class MeanDrawdown:
         variance = max(self._far.mean, self._pending_far())
         variance *= (1.0 + (SMALL_SAMPLE / weight) ** 2) * ERROR_FACTOR**2
         correlation = max(0.0, 1.0 - self._near.mean / variance) if variance else 0.0
+        correlation = max(correlation, least_correlation)
         inflation = (1.0 + correlation) / max(1e-9, 1.0 - correlation)
         # A change that did not occur before the latest values may have a share of 1 in all values.
         # The second largest counts, so that an outlier does not; no change exceeds the range.

@@ -11,6 +11,12 @@ ACTION_ENTROPY_KEYS = frozenset({"entropy_loss", "losses/entropy"})
 MIN_ENTROPY = 1e-7
 """Nats per token; lower values count as this, so that their logarithm exists."""
 
+SETTLED_SHARE = 0.005
+"""Share of its highest value within which an entropy has settled at 0."""
+
+SETTLED_VALUES = 16
+"""Values in a row that have settled at 0, which a narrowing continuous distribution passes."""
+
 NEGATIVE_MEMORY = 16
 """Values after a negative one in which the entropy is not evaluated: it may be passing zero."""
 
@@ -20,17 +26,27 @@ class PolicyEntropy:
     """Distinguishes the entropy of a discrete distribution from that of a continuous one.
 
     The latter has no zero: as the distribution becomes narrow it turns negative and stays so. A
-    single negative value is an error of the estimate.
+    single negative value is an error of the estimate. Of a distribution of actions it is unknown
+    which of the two it is, until its entropy settles at 0, where nothing holds a continuous one.
     """
 
+    is_discrete: bool = True
+    """Whether the entropy is known to be that of a discrete distribution, unless it is negative."""
     count: int = 0
+    _highest: float = 0.0
+    _settled_count: int = 0
     negative_count: int = 0
     _last_negative: int = -NEGATIVE_MEMORY
 
     def read(self, entropy: float, logged_as: str) -> float | None:
         """The entropy to evaluate, at least MIN_ENTROPY; None if it is not to be evaluated."""
-        if not isfinite(entropy) or logged_as in ACTION_ENTROPY_KEYS:
+        if not isfinite(entropy):
             return None
+        if logged_as in ACTION_ENTROPY_KEYS:
+            self._highest = max(self._highest, entropy)
+            is_settled = 0.0 <= entropy <= SETTLED_SHARE * self._highest
+            self._settled_count = self._settled_count + 1 if is_settled else 0
+            self.is_discrete = self._settled_count >= SETTLED_VALUES
         self.count += 1
         if entropy < 0.0:
             self.negative_count += 1

@@ -1,6 +1,7 @@
 """Tests of the detector entropy_collapse."""
 
 from dataclasses import replace
+from math import exp
 from random import Random
 
 import pytest
@@ -71,6 +72,23 @@ def test_a_continuous_policy_is_not_evaluated():
     negative = [1.0 - 0.02 * t for t in range(200)]
     outputs = [update_detector(EntropyCollapse(), r) for r in steps(entropy=negative[50:])]
     assert not any(isinstance(output, Finding) for output in outputs)
+
+
+def test_an_entropy_of_actions_that_settles_at_0_is_that_of_a_discrete_policy():
+    fall = [7.5 * exp(-t / 8) + 0.03 for t in range(80)]
+    passing = [7.5 - 0.05 * t for t in range(200)]
+    reward = noisy([-100.0] * 200)
+
+    def found(entropy):
+        records = steps(entropy=entropy, reward=reward[: len(entropy)])
+        key = {"entropy": "train/entropy_loss"}
+        return first_finding(EntropyCollapse(), (replace(r, attributes=key) for r in records))
+
+    record, finding = found(fall)
+    assert 60 <= record.step <= 79
+    assert finding.severity is Severity.WARNING
+    assert finding.onset_step <= 20
+    assert found(passing) == (None, None)
 
 
 def test_one_negative_first_entropy_does_not_switch_it_off():

@@ -56,6 +56,23 @@ def test_an_explosion_in_the_first_steps_is_found_without_a_baseline():
     assert finding.onset_step == 8
 
 
+def test_two_norms_far_above_all_before_explode_in_a_short_log_of_a_supervised_run():
+    norms, loss = [0.79, 0.79, 0.78, 0.79, 0.8, 0.79], [10.0 - 0.01 * t for t in range(9)]
+
+    def found(*more, **others):
+        values = norms + list(more)
+        series = {"grad_norm": values, "loss": loss[: len(values)]} | others
+        record, _ = detect_notable(steps(**series))
+        return record and record.step
+
+    assert found(11.5, 13.5) == 8
+    assert found(11.5, 0.8, 13.5) is None
+    assert found(3.0, 3.5) is None
+    assert found(11.5, 13.5, reward=[0.5] * 8) is None
+    falls = [10.0 - 0.3 * t for t in range(8)]
+    assert found(11.5, 13.5, loss=falls) is None
+
+
 def test_a_recurrent_network_that_explodes_in_its_first_step_is_found_before_nan():
     """A ReLU network with recurrent weights of gain 2 over 60 positions, by SGD."""
     losses, norms = [146.0, 1.13e9, nan, nan], [1.02e5, 2.07e11, nan, nan]

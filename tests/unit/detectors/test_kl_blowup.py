@@ -78,6 +78,16 @@ def test_a_run_that_begins_far_from_its_teacher_is_not_over_the_limit():
     assert first_finding(KlBlowup(), steps(kl_ref=[1.5] * 100)) == (None, None)
 
 
+def test_a_run_that_begins_beyond_any_teacher_is_a_warning_and_critical_if_it_doubles():
+    record, finding = first_finding(KlBlowup(), steps(kl_ref=[12.0] * 20))
+    assert record.step == 5
+    assert finding.severity is None
+
+    detector = KlBlowup()
+    last = [update_detector(detector, r) for r in steps(kl_ref=[12.0] * 5 + [25.0] * 5)]
+    assert last[-1].severity is Severity.CRITICAL
+
+
 def test_the_limit_of_a_sum_over_a_sequence_is_fifty_times_as_high():
     kl = [30.0 * (1 + t) / 400 for t in range(400)]
     summed = [replace(record, attributes={"kl_ref": "objective/kl"}) for record in steps(kl_ref=kl)]

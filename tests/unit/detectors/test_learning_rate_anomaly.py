@@ -126,3 +126,12 @@ def test_a_schedule_that_a_log_rounds_to_three_decimals_has_not_ended():
     rates = [round(rate, 3) for rate in schedule(count=1000, peak=0.004)]
 
     assert detect(run([*rates, *[0.0] * 100], first=0)) == (None, None)
+
+
+def test_a_log_without_a_fourth_decimal_has_no_rate_of_zero():
+    loss = flat_loss(300)
+
+    coarse = steps(learning_rate=[0.0] * 300, loss=[round(x, 3) for x in loss])
+    assert detect(coarse) == (None, None)
+    fine = steps(learning_rate=[0.0] * 300, loss=[round(x, 4) for x in loss])
+    assert detect(fine)[0].step == 64

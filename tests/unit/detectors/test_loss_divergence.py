@@ -128,6 +128,14 @@ def test_a_log_of_a_few_lines_that_grows_by_orders_of_magnitude_is_critical(befo
     assert Severity.CRITICAL in highest_severity(loss)
 
 
+def test_a_loss_that_no_training_recovers_from_is_critical_at_once():
+    before = noisy([7.0] * 10)
+
+    assert highest_severity([*before, 2e7]) == {Severity.CRITICAL}
+    assert highest_severity([*before, 2e6]) == set()
+    assert highest_severity([*before[:4], 2e7]) == set()
+
+
 @pytest.mark.parametrize("loss", [[0.0, 2.3, 2.2, 2.1], [1e-4, 0.3, 0.3], [9.0, 2000.0, 8.0, 7.0]])
 def test_a_log_of_a_few_lines_without_a_lasting_rise_is_clear(loss):
     assert detect(loss) == (None, None)
@@ -187,3 +195,16 @@ def test_every_doubled_loss_is_found(severity, within):
         record, _ = first_finding(LossDivergence(), run.records())
         assert record is not None, seed
         assert run.onset <= record.step <= run.onset + within * run.every, seed
+
+
+def test_a_loss_that_loses_half_of_its_fall_diverges_if_the_held_out_loss_rises_too():
+    loss = noisy([4.4 - 1.1 * (1 - 0.9**t) for t in range(150)] + [4.0] * 60, sigma=0.01)
+    fallen = first_finding(LossDivergence(), steps(loss=loss, eval_loss=loss))
+    assert 154 <= fallen[0].step <= 180
+
+    fine = [min(x, 3.4) for x in loss]
+    assert first_finding(LossDivergence(), steps(loss=loss, eval_loss=fine)) == (None, None)
+    assert first_finding(LossDivergence(), steps(loss=loss)) == (None, None)
+    a_third = [x - 0.35 * (t >= 150) for t, x in enumerate(loss)]
+    found = first_finding(LossDivergence(), steps(loss=a_third, eval_loss=a_third))
+    assert found == (None, None)

@@ -117,6 +117,16 @@ def test_noise_of_a_policy_gradient_loss_is_no_warning():
         assert detect_notable(steps(loss=loss, reward=[1.0] * 100)) == (None, None)
 
 
+def test_the_loss_of_a_policy_that_is_far_from_0_spikes_like_any_other():
+    rng = Random(0)
+    loss = [rng.gauss(1.25, 0.03) for _ in range(60)]
+
+    assert detect_notable(steps(loss=[*loss, 3.4, 1.26], reward=[1.0] * 62)) == (None, None)
+    assert detect_notable(steps(loss=[*loss, 3.4, 2.5], reward=[1.0] * 62))[0].step == 62
+    near = [x - 1.2 for x in loss]
+    assert detect_notable(steps(loss=[*near, 2.2, 1.3], reward=[1.0] * 62)) == (None, None)
+
+
 def test_a_loss_of_both_signs_is_compared_with_its_own_deviations():
     rng = Random(0)
     loss = [rng.gauss(-0.2, 0.1) for _ in range(60)]

@@ -264,3 +264,12 @@ def test_the_finding_names_the_signal_that_is_lost(lost, signal):
     _, finding = first_finding(NanOrInf(), steps(**values))
 
     assert finding.signal == signal
+
+
+def test_a_single_lost_norm_at_a_loss_that_has_exploded_is_a_warning():
+    def severity(loss):
+        records = steps(loss=[9.5, 9.0, loss, loss], grad_norm=[1.0, 2.0, inf, 1.0])
+        return first_finding(NanOrInf(), records)[1].severity
+
+    assert severity(9e4) is Severity.WARNING
+    assert severity(90.0) is Severity.INFO

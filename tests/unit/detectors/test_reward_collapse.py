@@ -282,3 +282,32 @@ def test_a_loss_of_half_that_lasts_is_critical():
 def test_a_straight_recovery_has_turned():
     assert slope_errors([float(at) for at in range(48)]) == inf
     assert slope_errors([1.0] * 48) == 0.0
+
+
+def rolling_means(episodes, count, per_record):
+    """Means of the last 100 episodes, as a trainer logs them after every few."""
+    ends = range(per_record, per_record * count + 1, per_record)
+    return [sum(episodes[max(0, end - 100) : end]) / min(end, 100) for end in ends]
+
+
+@pytest.mark.parametrize("per_record", [1, 4])
+def test_a_rolling_mean_of_sparse_episodes_seldom_collapses_by_chance(per_record):
+    """Its values repeat each other: counted as independent, 27 to 30 of 40 collapse."""
+    found = 0
+    for seed in range(1_000_000, 1_000_040):
+        rng = Random(seed)
+        episodes = [max(0.0, rng.gauss(-0.5, 1.0)) for _ in range(300 * per_record)]
+        reward = rolling_means(episodes, 300, per_record)
+        found += first_finding(RewardCollapse(), steps(reward=reward))[0] is not None
+
+    assert found <= 20
+
+
+def test_a_rolling_mean_that_loses_all_has_collapsed():
+    for seed in range(1_000_000, 1_000_010):
+        rng = Random(seed)
+        episodes = [3.0 + rng.gauss(min(t / 100, 10.0), 1.0) for t in range(1200)]
+        reward = rolling_means(episodes + [0.0] * 400, 400, per_record=4)[25:]
+        record, _ = first_finding(RewardCollapse(), steps(reward=reward))
+
+        assert 276 <= record.step <= 305, seed

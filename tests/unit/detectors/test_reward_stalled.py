@@ -116,3 +116,30 @@ def test_solved_prompts_have_nothing_left_to_gain():
     rewards = [float(rng.random() < 0.99) for _ in range(1500)]
 
     assert not any(isinstance(output, Finding) for output in outputs(rewards))
+
+
+def test_rewards_just_below_one_have_nothing_left_to_gain():
+    rng = Random(5)
+    rewards = [rng.gauss(0.945, 0.01) for _ in range(1100)]
+
+    assert not any(isinstance(output, Finding) for output in outputs(rewards))
+    assert warnings([0.4 + reward / 10 for reward in rewards])
+
+
+def test_a_run_whose_samples_never_differ_is_judged_after_a_third_of_the_points():
+    def step_found(**series):
+        record, _ = first_finding(RewardStalled(), steps(**series))
+        return record and record.step
+
+    assert step_found(reward=[0.0] * 50, reward_std=[0.0] * 50) == 32
+    assert step_found(reward=[0.0] * 50, reward_std=[0.0] * 49 + [0.1]) == 32
+    assert step_found(reward=[0.0] * 50, reward_std=[0.1] + [0.0] * 49) is None
+    assert step_found(reward=[1.0] * 50, reward_std=[0.0] * 50) is None
+    assert step_found(reward=[0.0] * 50) is None
+
+
+def test_a_decline_to_the_floor_by_a_twentieth_is_a_stall():
+    rng = Random(4)
+    rewards = [-96.0 - 4.0 * (t > 20 or rng.random() < 0.3) for t in range(150)]
+
+    assert warnings(rewards)

@@ -31,8 +31,10 @@ def test_most_answers_cut_with_no_higher_reward_is_a_warning():
     assert highest_severity(cut, noisy([0.5] * 30)) is Severity.WARNING
 
 
-def test_truncation_since_the_start_is_info():
+def test_truncation_since_the_start_is_info_until_the_reward_has_not_risen_for_long():
     assert highest_severity([0.95] * 60, noisy([0.5] * 60)) is Severity.INFO
+    assert highest_severity([0.95] * 80, noisy([0.5] * 80)) is Severity.WARNING
+    assert highest_severity([0.75] * 80, noisy([0.5] * 80)) is Severity.INFO
 
 
 def test_truncation_with_a_higher_reward_is_info_at_first():
