@@ -89,7 +89,8 @@ class TrainingTracker:
         elif record.event is Event.METADATA:
             self.is_resumed |= not RESUME_KEYS.isdisjoint(record.values)
         elif record.event in (Event.STEP, Event.EVAL):
-            yield from self._begin_attempt(record)
+            if self.is_attempt_new:
+                yield from self._begin_attempt(record)
             if record.event is Event.STEP and "optimizer_steps" not in record.values:
                 yield from self._begin_logged(record)
         elif record.event is Event.TRAINING:
@@ -107,8 +108,6 @@ class TrainingTracker:
 
     def _begin_attempt(self, record: Record) -> Iterator[Record]:
         """The TRAINING, if with this first step of an attempt another training begins."""
-        if not self.is_attempt_new:
-            return
         self.is_attempt_new = False
         if not self.number:
             self.number, self.first_step = 1, record.step

@@ -40,10 +40,12 @@ class GuardedSignals:
                 evaluated = True
         if not evaluated:
             return None
+        is_ready = False
         for signal, guard in self._guards:
             if guard.is_beyond:
                 return self._finding(signal, guard)
-        return CLEAR if any(guard.is_ready for _, guard in self._guards) else None
+            is_ready |= guard.is_ready
+        return CLEAR if is_ready else None
 
     def guarded_values(self, record: Record) -> dict[str, float]:
         """The values that are evaluated."""

@@ -147,6 +147,7 @@ class GradExplosion:
         self._row_step = 0
         self._row_level = self._row_bound = self._row_evidence = 0.0
         self._young_count = self._young_row_count = self._young_row_step = 0
+        self._is_young_explosion = False
         self._young_level = 0.0
         """The highest norm so far, or before the first norm of the row."""
         self._highest_outlier = 0.0
@@ -182,14 +183,15 @@ class GradExplosion:
             return self._early_finding(norm, self._early)
         if norm > 0.0 and not _is_idle(record):
             self._update_row(norm, level, record.step)
-            self._update_young_row(norm, record.step)
+            if self._young_row_count or self._young_count <= YOUNG_NORMS:
+                self._update_young_row(norm, record.step)
             self._highest.add(norm)
             log_norm = log(norm)
             if self._loss is not None:
                 self._history.add(log_norm, self._loss)
             self._recent.append(norm)
             self._update_shift(log_norm, level, record.step)
-            if self._is_shifted or self._is_high_in_a_row() or self._is_young_explosion():
+            if self._is_shifted or self._is_high_in_a_row() or self._is_young_explosion:
                 return self._rise_finding(norm, is_adversarial=is_adversarial(record.values))
             self._was_learning = False
         else:
@@ -248,12 +250,10 @@ class GradExplosion:
         if is_supervised and is_young and norm > self.witness_ratio * self._young_level:
             self._young_row_step = self._young_row_step if self._young_row_count else step
             self._young_row_count += 1
+            self._is_young_explosion = self._young_row_count >= MIN_YOUNG_IN_A_ROW
             return
-        self._young_row_count = 0
+        self._young_row_count, self._is_young_explosion = 0, False
         self._young_level = max(self._young_level, norm)
-
-    def _is_young_explosion(self) -> bool:
-        return self._young_row_count >= MIN_YOUNG_IN_A_ROW
 
     def _update_row(self, norm: float, level: float | None, step: int) -> None:
         """Count the norms in a row above the highest few before the first of them."""
@@ -314,7 +314,7 @@ class GradExplosion:
         if self._has_reward or self._loss is None:
             return False
         rise: RiseLosses | None
-        if self._is_high_in_a_row() or self._is_young_explosion():
+        if self._is_high_in_a_row() or self._is_young_explosion:
             count = max(self._row_count, self._young_row_count)
             rise = self._history.losses(count)
         else:
@@ -327,7 +327,7 @@ class GradExplosion:
         return self._was_learning
 
     def _rise_finding(self, norm: float, *, is_adversarial: bool) -> Finding:
-        if self._is_young_explosion():
+        if self._is_young_explosion:
             usual, onset = self._young_level, self._young_row_step
             before = f"no norm before was above {usual:.3g}"
         elif self._is_high_in_a_row():

@@ -107,7 +107,8 @@ class LearningRateAnomaly:
         if record.event is not Event.STEP:
             return None
         self._update_levels(record)
-        self._update_fractions(record)
+        if self._fraction_count is not None and self._fraction_count < MIN_FRACTIONS:
+            self._update_fractions(record, self._fraction_count)
         rate = record.values.get("learning_rate")
         if rate is None or not 0.0 <= rate < inf:
             return None
@@ -131,15 +132,14 @@ class LearningRateAnomaly:
             if len(first) < LEVEL_VALUES:
                 first.append(value)
 
-    def _update_fractions(self, record: Record) -> None:
-        if self._fraction_count is None or self._fraction_count >= MIN_FRACTIONS:
-            return
+    def _update_fractions(self, record: Record, count: int) -> None:
         for value in record.values.values():
             if value - value == 0.0 and not value.is_integer():
                 if round(value, LOGGED_DECIMALS) != value:
                     self._fraction_count = None
                     return
-                self._fraction_count += 1
+                count += 1
+        self._fraction_count = count
 
     def _has_moved(self, name: str) -> bool:
         """Whether the latest level of a signal differs from its first."""

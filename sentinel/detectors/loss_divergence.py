@@ -152,7 +152,7 @@ class LossDivergence:
         self._last_loss = loss
         self._count += 1
         self._update_runaway(abs(loss), record.step)
-        if len(self._runaway) >= 2 or self._is_beyond_recovery():
+        if self._runaway and (len(self._runaway) >= 2 or self._is_beyond_recovery()):
             return self._runaway_finding(loss)
         if self._has_no_level:
             return CLEAR if self._count >= MIN_POLICY_VALUES else None

@@ -118,7 +118,7 @@ class RewardStalled:
         if self._blocks.add(reward) and self._is_judged():
             is_late = 0.0 < self._max_steps < record.step * 2
             self._test_blocks(is_late=is_late)
-        if not self._is_judged():
+        if self._count < self.points and not self._is_judged():
             return None
         return self._finding() if self._stall_evidence else CLEAR
 

@@ -97,13 +97,14 @@ class StepRegression:
 
     def update(self, record: Record) -> DetectorOutput:
         """Evaluate one step number."""
-        if _is_declared_start(record):
+        is_step = record.event is Event.STEP
+        if "restarted_after_step" in record.values or (not is_step and _is_declared_start(record)):
             self._reset()
         self._is_new_training |= record.event is Event.TRAINING
         if record.event is Event.METADATA:
             self._loaded_at = record.values.get(STATE_LOADED_KEY, self._loaded_at)
         step = record.values.get("global_step")
-        if record.event is not Event.STEP or step is None or step - step != 0.0:
+        if not is_step or step is None or step - step != 0.0:
             return None
         count = record.values.get("optimizer_steps")
         if self._is_resume(step):
@@ -247,4 +248,4 @@ def _is_declared_start(record: Record) -> bool:
     """Whether the step number may go back, since an attempt or another training begins."""
     if record.event is Event.TRAINING:
         return STEPS_STARTED_OVER_KEY not in record.values
-    return record.event is Event.START or "restarted_after_step" in record.values
+    return record.event is Event.START

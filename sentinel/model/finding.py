@@ -25,7 +25,10 @@ class Severity(Enum):
     @property
     def order(self) -> int:
         """0 for the most severe; larger is less severe."""
-        return list(Severity).index(self)
+        return _SEVERITY_ORDER[self]
+
+
+_SEVERITY_ORDER = {severity: order for order, severity in enumerate(Severity)}
 
 
 class Scope(Enum):

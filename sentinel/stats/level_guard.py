@@ -69,17 +69,18 @@ class LevelGuard:
         if not self.is_ready:
             return
         level = median_of_sorted(sorted(self._recent))
-        self.level = self._unscaled(level)
+        self.level = exp(level) if self.least else level
         self._best = min(self._best, self.sign * level)
         past_best = self.sign * level - self._best
         is_past_limit = self.limit is not None and self._is_past(self.limit)
-        self._far.update(step, holds=past_best > self._distance or is_past_limit)
-        self.usual = None
+        is_far = past_best > self._distance or is_past_limit
+        if is_far or self._far.step is not None:
+            self._far.update(step, holds=is_far)
+        self.usual, self.is_beyond = None, is_past_limit
         if is_shifted or past_best > FAR_MARGINS * self._distance:
             usual = self._cusum.baseline_median if is_shifted else self.sign * self._best
-            self.usual = self._unscaled(usual)
-        matters = self.matters is None or self._is_past(self.matters)
-        self.is_beyond = is_past_limit or (self.usual is not None and matters)
+            self.usual = exp(usual) if self.least else usual
+            self.is_beyond |= self.matters is None or self._is_past(self.matters)
 
     @property
     def onset(self) -> int | None:
@@ -88,6 +89,3 @@ class LevelGuard:
 
     def _is_past(self, bound: float) -> bool:
         return self.sign * (self.level - bound) > 0.0
-
-    def _unscaled(self, level: float) -> float:
-        return exp(level) if self.least else level
