@@ -3,7 +3,9 @@
 Evidence
     A held-out loss that rises while the training loss falls is the definition, and almost
     sufficient. More epochs than are useful are the reason; a training loss near 0, or a plateau,
-    shows how far it has progressed.
+    shows how far it has progressed. Where no held-out loss is logged, a training loss that fell
+    and slowly rises again after the first epoch makes it probable, unless the gradient, the rate
+    or single jumps explain the rise.
 
 Source
     Prechelt 1998, "Early stopping, but when?"; Muennighoff et al. 2023 (arXiv:2305.16264): four
@@ -23,22 +25,27 @@ from sentinel.signals.setting_names import describe_setting
 MAX_HARMLESS_EPOCHS = 4.0
 """Epochs that are as good as new data."""
 
+OTHER_REASONS = ("grad_explosion", "nan_or_inf", "loss_spike", "oscillation", "learning_rate_high")
+"""Detectors of other reasons why a training loss rises."""
+
 
 class Overfit:
     """Diagnoses by the loss on held-out data."""
 
     title: ClassVar[str] = "overfitting"
     explains: ClassVar[frozenset[str]] = frozenset({
-        "overfitting", "loss_zero", "grad_vanishing", "loss_plateau",
+        "overfitting", "loss_zero", "grad_vanishing", "loss_plateau", "loss_divergence",
     })  # fmt: skip
     severity: ClassVar[Severity | None] = None
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
-        """The held-out loss and its reason; nothing if the training loss diverges."""
+        """The rising loss and its reason; nothing if something else explains that it rises."""
         rising = context.symptoms.get("overfitting")
-        if rising is None or context.symptoms.get("loss_divergence") is not None:
+        is_held_out = rising is not None and "train_loss_now" not in rising.evidence
+        others = ("loss_divergence",) if is_held_out else OTHER_REASONS
+        if rising is None or context.earliest(*others) is not None:
             return
-        yield from symptom_evidence(rising, 0.7)
+        yield from symptom_evidence(rising, 0.7 if is_held_out else 0.6)
         yield from symptom_evidence(
             context.earliest("loss_zero", "grad_vanishing", "loss_plateau"), 0.2
         )

@@ -30,9 +30,9 @@ Source
     ln 2 = 0.693 is the loss of a model that guesses.
 
 Defaults
-    Of 40 generated logs each that learn nothing, with noise of 9 % over 300 values, or of 5, 9, 15 or
-    30 % over 1,000, 36, 40, 40, 39 and 30 are found. Of 240 such logs that fall by 40 % none is; of
-    240 that fall by 20 %, a third of them in a straight line, 16 are until their fall shows. In
+    Of 40 generated logs each that learn nothing, with noise of 9 % over 300 values, or of 5, 9, 15
+    or 30 % over 1,000, 36, 40, 40, 39 and 30 are found. Of 240 such logs that fall by 40 % none is;
+    of 240 that fall by 20 %, a third of them in a straight line, 16 are until their fall shows. In
     `points` 160 values, or in `coarse_points` 40 means of many steps, common noise shows a fall of
     `improvement` 0.03; the noise of a longer run may hide one up to `hidden` 0.1. `moved` 0.02 is
     the fall of a loss in its first batches if nothing is learned.
