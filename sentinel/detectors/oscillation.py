@@ -23,8 +23,8 @@ Source
 
 Defaults
     Of 60 generated logs each whose loss swings by 10, 20 or 45 % with a period of 4 to 22 values,
-    from the first step or from a later one, 53, 57 and 58 have a warning; of 180 whose swing
-    shrinks and 90 with as much white noise none, of 90 with data in a fixed order 3.
+    from the first step or from a later one, 51, 55 and 59 have a warning. So have 0 of 180
+    whose swing shrinks, 0 of 90 with as much white noise and 3 of 90 with data in a fixed order.
     Noise of 64 values does not reach `beat` 0.45 twice in a row, and a schedule does not reach
     `wider` 1.4; `least` 0.03 excludes swings that are not visible.
 """
