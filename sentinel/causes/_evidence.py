@@ -11,7 +11,10 @@ from sentinel.signals.setting_names import describe_setting
 from sentinel.signals.usual_learning_rate import ADAPTER_FACTOR, has_adapters
 
 WEAK_KL_COEFFICIENT = 0.01
-"""KL coefficient below which the KL term is weaker than in published runs (0.02 to 0.04)."""
+"""KL coefficient below which the KL term is weaker than in published runs."""
+
+PUBLISHED_KL_COEFFICIENTS = (0.02, 0.04)
+"""Usual KL coefficients of published runs; defaults of 0.001 (verl) and 0 (TRL) are lower."""
 
 FAST_LEARNING_RATE = 1e-5
 """Learning rate above which full fine-tuning by reward is fast."""
@@ -106,20 +109,30 @@ def is_rewarded_though_cut_off(truncation: Symptom | None) -> bool:
 
 
 def stronger_kl_advice(context: CaseContext) -> str:
-    """Advice on the KL coefficient, as in "the KL coefficient (`beta`) 2 to 5 times as high"."""
+    """Advice on the KL coefficient, as in "the KL coefficient at 0.02 instead of 0.001"."""
+    low, high = PUBLISHED_KL_COEFFICIENTS
     loss, reward = context.text("use_kl_loss"), context.text("use_kl_in_reward")
     if loss == "false" and reward != "true":
         # The coefficient is set, but the term is off.
         loss_term, term = (
             describe_setting(each, context.metadata) for each in ("KL loss term", "KL coefficient")
         )
-        return f"{loss_term} enabled and {term} at 0.04"
+        return f"{loss_term} enabled and {term} at {high:g}"
     is_in_reward = reward == "true" and loss != "true"
     term = describe_setting(
         "KL coefficient in the reward" if is_in_reward else "KL coefficient", context.metadata
     )
-    is_zero = context.number(*_KL_COEFFICIENT_KEYS) == 0.0
-    return term + (" at 0.04 instead of 0" if is_zero else " 2 to 5 times as high")
+    beta = context.number(*_KL_COEFFICIENT_KEYS)
+    if beta is None or beta < 0.0:
+        term += " 2 to 5 times as high"
+    elif beta < low:
+        term += f" at {low if beta else high:g} instead of {beta:g}"
+    else:
+        term += f" at {2 * beta:g} to {5 * beta:g} instead of {beta:g}"
+    if not is_in_reward:
+        return term
+    adaptive = describe_setting("adaptive KL control", context.metadata)
+    return f"{term}, or with {adaptive} and a target of 0.1 nats per token"
 
 
 def low_learning_rate_evidence(context: CaseContext) -> Iterable[Evidence]:

@@ -6,8 +6,9 @@ rejected completions, inputs truncated before the relevant part.
 Evidence
     A loss that never moved is the main evidence. A gradient norm and a learning rate above 0
     exclude weights that are not trained, and so does no layer whose gradient is dead, vanishes or
-    explodes. A loss that jumps or diverges after it was flat has another cause. A loss of ln 2 is
-    that of random guessing between two alternatives.
+    explodes. Where only a learning rate above 0 is known, it is the most probable cause, and
+    weights that are not trained remain possible. A loss that jumps or diverges after it was flat
+    has another cause. A loss of ln 2 is that of random guessing between two alternatives.
 
 Source
     Zhang et al. 2017 (arXiv:1611.03530): with shuffled labels the loss stays at that of guessing
@@ -79,9 +80,10 @@ class DataNotLearnable:
             yield Evidence(0.3, f"The loss is {level:.3f}, that of random guessing (ln 2).")
         if norm < inf:
             yield Evidence(0.3, f"The gradient norm is {norm:.3g}, so the weights are trained.")
-        # A rate alone does not show that the weights are trained.
-        if rate > 0.0 and (is_chance or norm < inf):
-            yield Evidence(0.2, f"The learning rate is {rate:g}, not 0.")
+        if rate > 0.0:
+            # A rate alone does not show that the weights are trained.
+            unknown = "" if is_chance or norm < inf else ", but no gradient norm is logged"
+            yield Evidence(0.2, f"The learning rate is {rate:g}, not 0{unknown}.")
 
     def remedy(self, context: CaseContext) -> str:
         """Inspect the data first."""

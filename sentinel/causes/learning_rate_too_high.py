@@ -7,14 +7,15 @@ At a rate far above the usual the loss does not even diverge: it stays at the le
 frequencies, far above the best that is possible, and the gradient norm vanishes or swings.
 
 Evidence
-    A loss that diverged, oscillates or jumps repeatedly is the main evidence; a rising gradient
-    norm supports it. A rate above the usual for this kind of training, without a warm-up, is the
-    reason, and makes even a single jump count. A rate ten times above the usual explains a gradient
-    that has vanished, and one fifty times above it a loss that has stopped falling or never fell,
-    and a NaN that it ends in. Where layers are measured, a step that changes half of them by more
-    than half of their weights is evidence by itself, and so is a sharpness far beyond what the rate
-    is stable at. Layers whose units die, or that saturate, after they had a gradient, support it. A
-    rate that had decayed to a tenth of its highest before excludes it.
+    A loss that diverged, oscillates or jumps repeatedly is the main evidence, and a swing that does
+    not shrink suffices; a rising gradient norm supports it. A rate above the usual for this kind of
+    training, without a warm-up, is the reason, and makes even a single jump count. A rate ten times
+    above the usual explains a gradient that has vanished, and one fifty times above it a loss that
+    has stopped falling or never fell, and a NaN that it ends in. Where layers are measured, a step
+    that changes half of them by more than half of their weights is evidence by itself, and so is a
+    sharpness far beyond what the rate is stable at. Layers whose units die, or that saturate, after
+    they had a gradient, support it. A rate that had decayed to a tenth of its highest before
+    excludes it.
 
 Source
     Cohen et al. 2021 (arXiv:2103.00065) on the edge of stability; Wortsman et al. 2023
@@ -102,7 +103,8 @@ class LearningRateTooHigh:
         is_usual = usual_learning_rate(context.metadata) is not None and not high_rate
         is_open = is_usual or not is_gradual or "nan_or_inf" in context.symptoms
         yield from symptom_evidence(divergence, 0.45 if is_open else 0.65)
-        yield from symptom_evidence(oscillation, 0.45)
+        lasts = oscillation is not None and oscillation.severity is not Severity.INFO
+        yield from symptom_evidence(oscillation, 0.65 if lasts else 0.45)
         yield from symptom_evidence(spike, 0.4 if has_recurred else 0.2)
         yield from symptom_evidence(context.symptoms.get("grad_explosion"), 0.4)
         yield from symptom_evidence(context.symptoms.get("nan_or_inf"), 0.2)

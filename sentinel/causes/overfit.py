@@ -3,7 +3,9 @@
 Evidence
     A held-out loss that rises while the training loss falls is the definition, and almost
     sufficient. More epochs than are useful are the reason; a training loss near 0, or a plateau,
-    shows how far it has progressed.
+    shows how far it has progressed. Where no held-out loss is logged, a training loss that fell
+    and slowly rises again after the first epoch makes it probable, unless the gradient, the rate
+    or single jumps explain the rise.
 
 Source
     Prechelt 1998, "Early stopping, but when?"; Muennighoff et al. 2023 (arXiv:2305.16264): four
@@ -16,12 +18,15 @@ from collections.abc import Iterable
 from typing import ClassVar
 
 from sentinel.causes._evidence import symptom_evidence
-from sentinel.model.diagnosis import CaseContext, Evidence
+from sentinel.model.diagnosis import CaseContext, Evidence, Symptom
 from sentinel.model.finding import Severity
 from sentinel.signals.setting_names import describe_setting
 
 MAX_HARMLESS_EPOCHS = 4.0
 """Epochs that are as good as new data."""
+
+OTHER_REASONS = ("grad_explosion", "nan_or_inf", "loss_spike", "oscillation", "learning_rate_high")
+"""Detectors of other reasons why a training loss rises."""
 
 
 class Overfit:
@@ -29,26 +34,33 @@ class Overfit:
 
     title: ClassVar[str] = "overfitting"
     explains: ClassVar[frozenset[str]] = frozenset({
-        "overfitting", "loss_zero", "grad_vanishing", "loss_plateau",
+        "overfitting", "loss_zero", "grad_vanishing", "loss_plateau", "loss_divergence",
     })  # fmt: skip
     severity: ClassVar[Severity | None] = None
     sign: ClassVar[str] = (
         "the loss on held-out data rises while the training loss falls (log an evaluation)"
     )
-    excluded_by: ClassVar[frozenset[str]] = frozenset({"loss_divergence"})
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
-        """The held-out loss and its reason; nothing if the training loss diverges."""
+        """The rising loss and its reason."""
         rising = context.symptoms.get("overfitting")
         if rising is None:
             return
-        yield from symptom_evidence(rising, 0.7)
+        yield from symptom_evidence(rising, 0.7 if _is_held_out(rising) else 0.6)
         yield from symptom_evidence(
             context.earliest("loss_zero", "grad_vanishing", "loss_plateau"), 0.2
         )
         epochs = context.number("num_train_epochs", "total_epochs")
         if epochs is not None and epochs > MAX_HARMLESS_EPOCHS:
             yield Evidence(0.2, f"The run is configured for {epochs:g} epochs.")
+
+    def contradictions(self, context: CaseContext) -> Iterable[str]:
+        """Another reason why the loss rises."""
+        rising = context.symptoms.get("overfitting")
+        is_held_out = rising is None or _is_held_out(rising)
+        for name in ("loss_divergence",) if is_held_out else OTHER_REASONS:
+            if name in context.symptoms:
+                yield context.symptoms[name].summary
 
     def remedy(self, context: CaseContext) -> str:
         """The best checkpoint, and fewer epochs."""
@@ -59,6 +71,11 @@ class Overfit:
             f"{describe_setting('number of epochs', context.metadata)}, or raise "
             f"{describe_setting('weight decay', context.metadata)}; more data help most."
         )
+
+
+def _is_held_out(rising: Symptom) -> bool:
+    """Whether it is the loss of an evaluation."""
+    return "train_loss_now" not in rising.evidence
 
 
 def _checkpoint_advice(context: CaseContext) -> str:

@@ -6,7 +6,9 @@ loop that does not stop at `max_steps` runs past it, and saves at every step fro
 
 Evidence
     A stride of more than one step per update is the cause itself. Saves that are far too frequent,
-    and a run that continues beyond its last step, are effects.
+    and a run that continues beyond its last step, are effects. A log does not hold the updates: in
+    it, saves two or more steps apart that begin at the last step, or at a usual save if that is not
+    known, show the stride, since each update is saved from there on.
 
 Source
     huggingface/trl issue 2124: a trainer that incremented `global_step` a second time, so that
@@ -22,9 +24,12 @@ from collections.abc import Iterable
 from typing import ClassVar
 
 from sentinel.causes._evidence import symptom_evidence
-from sentinel.model.diagnosis import CaseContext, Evidence
+from sentinel.model.diagnosis import CaseContext, Evidence, Symptom
 from sentinel.model.finding import Severity
 from sentinel.signals.setting_names import describe_setting
+
+MAX_STRIDE = 10
+"""Steps per update that a counter in an inner loop does not reach."""
 
 
 class StepCountedTwice:
@@ -38,12 +43,16 @@ class StepCountedTwice:
     sign: ClassVar[str] = "the counter advances by 2 at a single call of the optimizer"
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
-        """The stride and its effects; nothing for frequent saves alone."""
-        stride = context.earliest("step_stride")
-        if stride is None:
+        """The stride and its effects; without it, only saves several steps apart past the end."""
+        stride, saves = context.earliest("step_stride"), context.earliest("checkpoint_cadence")
+        if stride is None and (saves is None or not _is_saved_at_each_update(context, saves)):
             return
         yield from symptom_evidence(stride, 0.8)
-        yield from symptom_evidence(context.earliest("checkpoint_cadence"), 0.6)
+        yield from symptom_evidence(saves, 0.6)
+        if stride is None:
+            weight = 0.2 if context.number("max_steps") is None else 0.3
+            yield Evidence(weight, "Each update is saved since then, but not each step.")
+            yield from symptom_evidence(context.earliest("step_regression"), 0.3)
         yield from symptom_evidence(context.earliest("learning_rate_anomaly"), 0.3)
 
     def remedy(self, context: CaseContext) -> str:
@@ -75,6 +84,22 @@ class StepCountedTwice:
             f"{fix}Stop the run {stop} every step is saved, whatever the save interval is. To run "
             f"it as it is, set {', '.join(settings[:-1])} or {settings[-1]}."
         )
+
+
+def _is_saved_at_each_update(context: CaseContext, saves: Symptom) -> bool:
+    """Whether the saves are some steps apart from the last step on, or from a usual save."""
+    interval, usual = (
+        saves.evidence.get(name) for name in ("save_interval_steps", "usual_save_interval_steps")
+    )
+    if not isinstance(interval, float | int) or not isinstance(usual, float | int):
+        return False
+    last_step = context.number("max_steps")
+    begin = saves.onset_step // usual * usual if last_step is None else last_step
+    return (
+        1.0 < interval < MAX_STRIDE
+        and begin <= saves.onset_step <= begin + 2 * interval
+        and context.text("framework") in {*_SAVES_FROM_LAST_STEP, ""}
+    )
 
 
 _SAVES_FROM_LAST_STEP = ("transformers", "trl")

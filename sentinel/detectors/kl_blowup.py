@@ -90,9 +90,9 @@ class KlBlowup:
     signal: ClassVar[str] = "kl_ref"
     severity: ClassVar[Severity] = Severity.WARNING
     remedy: ClassVar[str] = (
-        "Resume from the checkpoint before the onset. Raise {KL coefficient} to 2 to 5 times its "
-        "value, or halve {learning rate}. If only single samples have a high KL, check padding "
-        "and stop masks."
+        "Resume from the checkpoint before the onset. Raise {KL coefficient} to 0.02 or, if it is "
+        "higher, to 2 to 5 times its value, or halve {learning rate}. If only single samples have "
+        "a high KL, check padding and stop masks."
     )
 
     def __post_init__(self) -> None:

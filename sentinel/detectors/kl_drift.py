@@ -44,7 +44,8 @@ class KlDrift:
     severity: ClassVar[Severity] = Severity.INFO
     remedy: ClassVar[str] = (
         "Compare the reward with a held-out measure of quality, or read samples. If they do not "
-        "rise together, use the best checkpoint by that measure, or raise {KL coefficient}."
+        "rise together, use the best checkpoint by that measure, or raise {KL coefficient}, to "
+        "0.02 at least."
     )
 
     def __post_init__(self) -> None:

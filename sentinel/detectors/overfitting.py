@@ -3,13 +3,16 @@
 Formula
     level    = median of the last 3 evaluation losses; best = lowest level so far
     trained  = median training loss since the previous evaluation; its level is the median of 3
-    Finding  = level exceeds best by the fraction `rise` and by `noises` times the noise, or more
-               after more than 10 evaluations, whose best is lower by chance; so did the previous
-               level; the latest evaluation exceeds it too; and since the best the training loss has
-               fallen, or risen by less than `follows` of that rise
+    Finding  = training; or level exceeds best by the fraction `rise` and by `noises` times the
+               noise, or more after more than 10 evaluations, whose best is lower by chance; so did
+               the previous level; the latest evaluation exceeds it too; and since the best the
+               training loss has fallen, or risen by less than `follows` of that rise
     info     = the accuracy on held-out data is at its best, and the level exceeds the best by less
                than `overconfident`; an accuracy of tokens must have risen clearly since the best:
                its complement has fallen by a tenth
+    training = where nothing of held-out data is logged: after the first epoch the training loss has
+               fallen to its lowest block mean by the fraction 4 * `rise`, and has risen from there
+               by as much, significantly so and in both halves of at least 16 blocks since
     where the noise is estimated from the distance of an evaluation to the line between its
     neighbours, as the larger of all and of the latest 8. Where no loss on held-out data is logged,
     one minus the accuracy takes the place of ln(loss). A run with a reward is not evaluated, since
@@ -30,7 +33,9 @@ Defaults
     `follows` 0 found 65, 73 and 74, since the training loss may stagnate. A classifier
     that grows overconfident raises its loss without losing accuracy; `overconfident` 0.2 is four
     times `rise`. The accuracy of tokens of a language model that memorises 24 texts rises from 2 to
-    6 % while its perplexity doubles, and holds its best as a rule.
+    6 % while its perplexity doubles, and holds its best as a rule. Of 30 generated training losses
+    each that rise by 35, 70 or 150 % over the latter half, 28, 28 and 29 are found without a
+    held-out loss; of 30 that do not, none.
 """
 
 from __future__ import annotations
@@ -44,6 +49,8 @@ from typing import ClassVar
 
 from sentinel.model.finding import CLEAR, DetectorOutput, Finding, Severity
 from sentinel.model.record import Event, Record
+from sentinel.signals.loss_kind import is_adversarial, is_policy_gradient
+from sentinel.stats.block_means import BlockMeans, fall_bounds
 from sentinel.stats.rolling_quantiles import RollingQuantiles, median_of_sorted
 
 MEDIAN_WINDOW = 3
@@ -68,6 +75,15 @@ CLEAR_TOKEN_GAIN = 0.1
 
 MEDIAN_ERROR = 0.67
 """Standard error of the median of 3, in standard deviations of normal noise."""
+
+CONFIDENCE_Z = 2.2
+"""Standard errors of a rise of the training loss: one false result in 70."""
+
+MIN_RISING_BLOCKS = 16
+"""Block means of the training loss since the lowest: a dip of the first values is over by then."""
+
+TRAINING_RISES = 4.0
+"""Factor on `rise` for a training loss, which harder data raises as well."""
 
 CURVATURE_TO_SIGMA = 1.4826 / 1.5**0.5
 """Standard deviation over the median distance from the middle of two neighbours."""
@@ -96,6 +112,9 @@ class Overfitting:
         self._has_reward = False
         self._train_losses: deque[float] = deque(maxlen=TRAIN_WINDOW)
         self._train_losses_since_eval = 0
+        self._train_blocks = BlockMeans()
+        self._first_step: int = -1
+        self._train_output: DetectorOutput = None
         self._has_eval_loss = False
         self._is_percentage = False
         self._is_of_tokens = False
@@ -118,11 +137,15 @@ class Overfitting:
     def update(self, record: Record) -> DetectorOutput:
         """Add a training loss, or evaluate an evaluation."""
         values = record.values
-        self._has_reward |= "reward" in values
+        self._has_reward |= is_policy_gradient(record)
         loss = values.get("loss", 0.0)
         if record.event is Event.STEP and 0.0 < loss < MAX_LOSS:
             self._train_losses.append(log(loss))
+            self._first_step = record.step if self._first_step < 0 else self._first_step
             self._train_losses_since_eval = min(self._train_losses_since_eval + 1, TRAIN_WINDOW)
+            is_first_epoch = values.get("epoch", 1.0) < 1.0
+            if self._train_blocks.add(log(loss)) and not (is_first_epoch or is_adversarial(values)):
+                self._test_training(record.step)
         # Some trainers log an evaluation twice.
         is_repeated = record.step == self._last_eval_step
         if self._has_reward or is_repeated or not self._train_losses:
@@ -136,7 +159,8 @@ class Overfitting:
         elif error is not None and not self._has_eval_loss:
             size = error
         else:
-            return None
+            is_training = self._eval_count == 0 and not self._has_eval_loss
+            return self._train_output if is_training and record.event is Event.STEP else None
         if error is not None:
             self._errors.append(error)
             if len(self._errors) == MEDIAN_WINDOW:
@@ -144,6 +168,32 @@ class Overfitting:
         self._last_eval_step = record.step
         self._append_eval(size, record.step)
         return self._evaluate()
+
+    def _test_training(self, step: int) -> None:
+        """Whether the training loss fell and slowly rises again; a jump rises in one half only."""
+        means = self._train_blocks.means
+        lowest = means.index(min(means))
+        since, least = means[lowest:], log(1.0 + TRAINING_RISES * self.rise)
+        half = len(since) // 2
+        self._train_output = None if self._train_output is None else CLEAR
+        if len(since) < MIN_RISING_BLOCKS or means[0] - means[lowest] < least:
+            return
+        if -fall_bounds(since, CONFIDENCE_Z)[1] < least or any(
+            fall_bounds(part, CONFIDENCE_Z)[1] > 0.0 for part in (since[:half], since[-half:])
+        ):
+            return
+        first, best, now = exp(means[0]), exp(means[lowest]), exp(means[-1])
+        passed = step - self._first_step
+        self._train_output = Finding(
+            summary=f"The training loss fell from {first:.4g} to {best:.4g} and has slowly risen "
+            f"to {now:.4g}; no held-out loss is logged.",
+            evidence={
+                "train_loss_at_start": first,
+                "train_loss_lowest": best,
+                "train_loss_now": now,
+            },
+            onset_step=self._first_step + round(passed * (lowest + 1) / len(means)),
+        )
 
     def _restart(self) -> None:
         """Forget the evaluations so far, which were of another quantity."""

@@ -29,6 +29,7 @@ SETTING_NAMES: Mapping[str, Mapping[str, str]] = {
         "verl": f"{_ACTOR}.kl_loss_coef",
     },
     "KL coefficient in the reward": {"verl": "algorithm.kl_ctrl.kl_coef"},
+    "adaptive KL control": {"verl": "algorithm.kl_ctrl.type=adaptive"},
     "KL loss term": {"verl": f"{_ACTOR}.use_kl_loss"},
     "number of updates per batch": {
         "trl": "num_iterations",

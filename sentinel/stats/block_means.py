@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import pairwise
 from math import inf, sqrt
 from operator import mul
+
+from sentinel.stats.mean_fall import error_inflation
 
 VALUES_PER_GROUP = 8
 """Default number of values averaged first."""
@@ -65,7 +68,8 @@ class BlockMeans:
 def linear_fall(means: list[float]) -> tuple[float, float]:
     """The fall of a straight line through `means` from first to last, and its standard error.
 
-    Least squares with independent errors. Fewer than three means have an infinite error.
+    Least squares; the error allows for the lag-one correlation of the residuals. Fewer than three
+    means have an infinite error.
     """
     n = len(means)
     if n < 3:
@@ -76,8 +80,22 @@ def linear_fall(means: list[float]) -> tuple[float, float]:
     residuals = [y - slope * x for x, y in zip(positions, deviations, strict=True)]
     # Unlike a power, a product of large values is infinite.
     residual = sum(map(mul, residuals, residuals))
-    error = sqrt(residual / (n - 2) / spread)
+    changes = [later - earlier for earlier, later in pairwise(residuals)]
+    inflation = error_inflation(n, sum(map(mul, changes, changes)), residual)
+    error = sqrt(inflation * residual / (n - 2) / spread)
     return -slope * (n - 1), error * (n - 1)
+
+
+def fall_bounds(means: list[float], normal_quantile: float) -> tuple[float, float]:
+    """Lower and upper confidence bound of `linear_fall`, by Student's t; infinite for few means.
+
+    >>> lower, upper = fall_bounds([1.0, 1.1, 0.9, 1.0, 1.1, 0.9], 2.0)
+    >>> lower < 0.0 < upper
+    True
+    """
+    fall, error = linear_fall(means)
+    margin = error if error == inf else student_quantile(normal_quantile, len(means) - 2) * error
+    return fall - margin, fall + margin
 
 
 def student_quantile(normal_quantile: float, degrees: int) -> float:
@@ -87,18 +105,3 @@ def student_quantile(normal_quantile: float, degrees: int) -> float:
     2.6
     """
     return normal_quantile + (normal_quantile**3 + normal_quantile) / (4 * degrees)
-
-
-def difference_of_halves(means: list[float]) -> tuple[float, float]:
-    """Mean of the first half of the blocks minus that of the second, and its standard error.
-
-    Of an odd number the middle block is ignored. Fewer than four means have an infinite error.
-    """
-    half = len(means) // 2
-    if half < 2:
-        return 0.0, inf
-    first, second = means[:half], means[-half:]
-    first_mean, second_mean = sum(first) / half, sum(second) / half
-    residuals = [x - first_mean for x in first] + [x - second_mean for x in second]
-    squares = sum(map(mul, residuals, residuals))
-    return first_mean - second_mean, sqrt(squares / (half - 1) / half)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from math import inf, log, sqrt
 from operator import sub
 from typing import NamedTuple
@@ -23,6 +24,9 @@ RECENT_VALUES = 128
 
 START_VALUES = 8
 """First values, whose mean is the start."""
+
+SWING_VALUES = 16
+"""Newest values whose changes bound the error of a current mean; one of them may be the fall."""
 
 CHANGE_LAG = 8
 """Values between the two of a change: closer ones are alike if noise is autocorrelated, and more
@@ -265,6 +269,9 @@ class MeanDrawdown:
         if (max(values) - min(values)) ** 2 / self.count > variance:
             change = sorted(map(sub, values, values[1:]))[-2]
             variance = max(variance, max(0.0, change) ** 2 / self.count)
+        # A swing that has grown at an equal mean is no fall: the changes of late bound the error.
+        latest = values[-SWING_VALUES:]
+        swing = sum([(a - b) ** 2 for a, b in pairwise(latest)]) / (2 * (len(latest) - 1))
         scales = [scale for scale in self._scales if scale.count >= 2]
         errors = [scale.error(variance, inflation) for scale in scales]
         start_error = START_ERRORS * sqrt(variance / START_VALUES)
@@ -278,13 +285,14 @@ class MeanDrawdown:
             if error and current < scale.best:
                 gain = max(0.0, scale.best - self.start) if has_gain else 0.0
                 below = scale.best - scale.best_of_many_bound * error if gain else self.mean_before
+                late_error = sqrt(swing * min(scale.size, inflation) / scale.size)
                 if scale.size < SCALES[-1]:
                     # What is usual of late is no fall, however high the best mean.
                     earlier = values[-scale.size - max(16, 2 * scale.size) : -scale.size]
                     level = sum(earlier) / len(earlier) if earlier else current
-                    if level - current < RECENT_ERRORS * error:
+                    if level - current < RECENT_ERRORS * max(error, late_error):
                         continue
-                fall = (below - current) / error
+                fall = (below - current) / max(error, late_error)
                 yield Fall(
                     scale=scale.size,
                     best=scale.best,

@@ -54,7 +54,7 @@ def find_fall(values: Sequence[float]) -> MeanFall | None:
     if sigma == 0.0:
         return None
     steps = _squared_steps(values, cut)
-    inflation = _error_inflation(n, steps, within)
+    inflation = error_inflation(n, steps, within)
     return MeanFall(
         low_count=n - cut,
         before=before,
@@ -70,10 +70,11 @@ def _squared_steps(values: Sequence[float], cut: int) -> float:
     return max(0.0, steps - (values[cut] - values[cut - 1]) ** 2)
 
 
-def _error_inflation(n: int, steps: float, within: float) -> float:
+def error_inflation(n: int, steps: float, within: float) -> float:
     """Variance of a mean divided by that of independent values, by the lag-one correlation.
 
-    The correlation counts as far as it exceeds its standard error.
+    `steps` is the sum of the squared differences of neighbours among `n` values, `within` that of
+    their squared deviations. The correlation counts as far as it exceeds its standard error.
     """
     if within <= 0.0:
         return 1.0

@@ -51,6 +51,14 @@ def test_it_is_diagnosed_only_if_the_model_is_known_to_train(values):
     assert (found is not None) is (values.get("grad_norm") == 1.0)
 
 
+def test_a_learning_rate_alone_makes_it_probable_and_the_missing_norm_is_named():
+    context = make_context({}, {"learning_rate": 1e-4}, loss_never_moved=1)
+    found = diagnose(context, {"it": DataNotLearnable()})
+
+    assert found.confidence < 0.65
+    assert "no gradient norm is logged" in found.evidence[-1].text
+
+
 @pytest.mark.parametrize("name", ["loss_divergence", "loss_spike"])
 @pytest.mark.parametrize("severity", Severity)
 def test_a_loss_that_rises_after_it_was_flat_has_another_cause(name, severity):

@@ -89,3 +89,23 @@ def diverging():
 
 def test_a_diverging_training_has_another_cause():
     assert "overfit" not in diagnose_run(diverging(), METADATA).causes
+
+
+def falls_then_rises(seed, held_out):
+    """A training loss that falls, and rises threefold over the second half of 600 steps."""
+    losses = decaying_loss(seed, 600) * np.exp(np.clip(np.arange(600) - 300, 0, None) / 300 * 1.1)
+    for step, loss in enumerate(losses.tolist(), start=1):
+        yield event(Event.STEP, step, time=float(step), loss=loss, epoch=step / 100)
+        if held_out and step % 50 == 0:
+            yield event(Event.EVAL, step, time=float(step), eval_loss=1.0)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_training_loss_alone_that_falls_and_rises_is_probably_overfitting(seed):
+    replay = diagnose_run(falls_then_rises(seed, held_out=False))
+
+    assert replay.causes == ["overfit"]
+    (case,) = replay.cases.values()
+    assert case.diagnosis.confidence < 0.65
+    assert "no held-out loss is logged" in case.diagnosis.evidence[0].text
+    assert "overfit" not in diagnose_run(falls_then_rises(seed, held_out=True)).causes

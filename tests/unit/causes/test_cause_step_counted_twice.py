@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from support.diagnoses import diagnose_run
 from support.rloo_0_12 import check_notifications, read_records
 
@@ -94,3 +95,25 @@ def test_it_is_diagnosed_at_the_first_wrong_strides():
     assert first.diagnosis.cause == "step_counted_twice"
     assert 1700 < first.incident.onset_step <= 1702
     assert first.step <= 1708
+
+
+def logged_saves(*, interval, first=4000):
+    """A log of saves only: usual ones to step 4000, and frequent ones from `first` on."""
+    saves = {*range(500, 4001, 500), *range(first + interval, first + 12 * interval, interval)}
+    for step in range(1, max(saves) + 10):
+        if step % 10 == 0:
+            yield next(steps(loss=[3.0 * step**-0.1], first=step))
+        if step in saves:
+            yield event(Event.SAVE, step)
+
+
+@pytest.mark.parametrize(
+    "metadata", [{}, {"framework": "transformers", "save_steps": 500.0, "max_steps": 4000.0}]
+)
+def test_a_log_shows_it_by_saves_two_steps_apart_from_the_last_step_on(metadata):
+    assert diagnose_run(logged_saves(interval=2), metadata).causes == ["step_counted_twice"]
+
+
+@pytest.mark.parametrize(("interval", "first"), [(1, 4000), (2, 3700)])
+def test_frequent_saves_of_another_pattern_have_another_cause(interval, first):
+    assert diagnose_run(logged_saves(interval=interval, first=first)).causes == [""]

@@ -31,7 +31,7 @@ def test_a_kl_rise_at_a_small_coefficient_is_diagnosed(seed):
     (case,) = replay.cases.values()
     assert case.incident.key.detector == "kl_blowup"
     assert "0.001" in case.diagnosis.evidence[-1].text
-    assert "(`beta`) 2 to 5 times as high" in case.diagnosis.remedy
+    assert "(`beta`) at 0.02 instead of 0.001" in case.diagnosis.remedy
 
 
 def test_without_a_kl_term_the_remedy_gives_a_first_value():
@@ -65,4 +65,17 @@ def test_the_remedy_names_the_switch_of_a_disabled_term():
 def test_the_remedy_names_the_coefficient_of_a_term_in_the_reward():
     inside = make_context(VERL | {"beta": 0.001, "use_kl_in_reward": "true"})
 
-    assert stronger_kl_advice(inside).endswith("(`algorithm.kl_ctrl.kl_coef`) 2 to 5 times as high")
+    advice = stronger_kl_advice(inside)
+    assert "(`algorithm.kl_ctrl.kl_coef`) at 0.02 instead of 0.001" in advice
+    assert "(`algorithm.kl_ctrl.type=adaptive`)" in advice
+
+
+@pytest.mark.parametrize(
+    ("beta", "expected"),
+    [(None, "2 to 5 times as high"), (0.05, "at 0.1 to 0.25 instead of 0.05"), (0.0, "at 0.04")],
+)
+def test_the_figures_of_the_remedy_follow_the_coefficient_of_the_run(beta, expected):
+    settings = TRL | ({} if beta is None else {"beta": beta})
+    settings = {name: x for name, x in settings.items() if name != "beta" or beta is not None}
+
+    assert expected in stronger_kl_advice(make_context(settings))

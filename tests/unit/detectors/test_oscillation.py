@@ -42,8 +42,33 @@ def test_growing_noise_is_no_oscillation(sigma):
     assert detect(noisy(STEADY, sigma) + noisy(STEADY, 3 * sigma, seed=1)) == (None, None)
 
 
-def test_an_oscillation_since_the_first_step_is_ignored():
-    assert detect(noisy(oscillating(600))) == (None, None)
+def outputs_of(loss):
+    detector = Oscillation()
+    return [update_detector(detector, record) for record in steps(loss=loss)]
+
+
+def is_warned(loss):
+    found = (each for each in outputs_of(loss) if isinstance(each, Finding))
+    return any(each.severity is Severity.WARNING for each in found)
+
+
+@pytest.mark.parametrize("steady", [0, 150])
+def test_a_swing_that_does_not_shrink_is_a_warning(steady):
+    assert is_warned(noisy(STEADY[:steady] + oscillating(250, size=0.2)))
+
+
+def test_a_swing_that_shrinks_is_no_warning():
+    loss = [level ** exp(-t / 40) for t, level in enumerate(oscillating(300, level=1.0, size=0.4))]
+
+    assert not is_warned(noisy(loss))
+    assert not is_warned(noisy(STEADY[:150] + [2.0 * x for x in loss]))
+
+
+def test_a_fixed_order_of_data_since_the_first_step_is_ignored():
+    rng = Random(5)
+    pattern = [2.0 * exp(rng.gauss(0.0, 0.1)) for _ in range(12)]
+
+    assert detect(noisy(pattern * 50)) == (None, None)
 
 
 def test_a_tiny_oscillation_is_ignored():

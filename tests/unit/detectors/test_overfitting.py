@@ -176,3 +176,26 @@ def test_nearly_all_rises_by_half_are_found():
     found = [first_finding(Overfitting(), records(run))[0] for run in sick]
 
     assert sum(r is not None and r.step >= s.onset for r, s in zip(found, sick, strict=True)) >= 18
+
+
+def trained_only(seed, rise, *, epochs=5.0, jumps=False):
+    """600 training losses that fall, and rise by the fraction `rise` over the latter half."""
+    rng = Random(seed)
+    for t in range(600):
+        progress = float(t > 300) if jumps else max(0, t - 300) / 300
+        loss = (1.5 + exp(-t / 40)) * (1 + rise * progress) * exp(rng.gauss(0.0, 0.03))
+        yield event(Event.STEP, t + 1, loss=loss, epoch=epochs * t / 600)
+
+
+def test_a_training_loss_that_falls_and_slowly_rises_is_found_without_a_held_out_loss():
+    for seed in range(5):
+        _, finding = first_finding(Overfitting(), trained_only(seed, 0.7))
+        assert "no held-out loss is logged" in finding.summary
+        assert 200 < finding.onset_step < 400
+
+
+@pytest.mark.parametrize(
+    "options", [{"rise": 0.05}, {"rise": 0.7, "epochs": 0.9}, {"rise": 0.7, "jumps": True}]
+)
+def test_other_training_losses_are_no_overfitting(options):
+    assert first_finding(Overfitting(), trained_only(1, **options)) == (None, None)

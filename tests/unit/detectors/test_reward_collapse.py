@@ -311,3 +311,16 @@ def test_a_rolling_mean_that_loses_all_has_collapsed():
         record, _ = first_finding(RewardCollapse(), steps(reward=reward))
 
         assert 276 <= record.step <= 305, seed
+
+
+def test_a_swing_ten_times_as_wide_at_an_equal_mean_is_no_fall():
+    found = [0, 0]
+    for seed in range(10):
+        rng = Random(seed)
+        swinging = [rng.gauss(0.5, 0.05 if t < 200 else 0.5) for t in range(400)]
+        fallen = [rng.gauss(0.5 if t < 200 else 0.1, 0.05) for t in range(400)]
+
+        found[0] += first_finding(RewardCollapse(), steps(reward=swinging))[0] is not None
+        found[1] += first_finding(RewardCollapse(), steps(reward=fallen))[0] is not None
+    assert found[0] <= 1
+    assert found[1] == 10
