@@ -21,7 +21,7 @@ from collections.abc import Iterable, Mapping
 from math import inf, log
 from typing import ClassVar
 
-from sentinel.causes._evidence import low_learning_rate_evidence, symptom_evidence
+from sentinel.causes._evidence import is_reported, low_learning_rate_evidence, symptom_evidence
 from sentinel.model.diagnosis import CaseContext, Evidence
 from sentinel.model.finding import Severity
 from sentinel.signals.setting_names import describe_setting
@@ -84,6 +84,12 @@ class DataNotLearnable:
             # A rate alone does not show that the weights are trained.
             unknown = "" if is_chance or norm < inf else ", but no gradient norm is logged"
             yield Evidence(0.2, f"The learning rate is {rate:g}, not 0{unknown}.")
+
+    def contradictions(self, context: CaseContext) -> Iterable[str]:
+        """A loss that swings far does not fall for another reason."""
+        swing = context.symptoms.get("oscillation")
+        if swing is not None and is_reported(swing):
+            yield swing.summary
 
     def remedy(self, context: CaseContext) -> str:
         """Inspect the data first."""

@@ -134,6 +134,19 @@ _COMPLETIONS = frozenset({
     "generated", "answer", "answers", "output", "outputs",
 })  # fmt: skip
 _LENGTHS = frozenset({"length", "lengths", "len", "lens"})
+_SHARE_NOUNS = frozenset({"rate", "ratio", "frac", "fraction", "frequency", "share"})
+_SHARES = (
+    ("tool_error_fraction", {"tool", "tools"},
+     {"error", "errors", "failure", "failures", "failed"},
+     {"call", "calls", "use", "env", "environment"}),
+    ("dropped_token_fraction", {"token", "tokens"}, {"drop", "dropped"},
+     {"moe", "expert", "experts", "router"}),
+)  # fmt: skip
+"""Signals that are a share: two words of the quantity, of which each has synonyms; other words."""
+_STALENESS_WORDS = frozenset({
+    "rollout", "rollouts", "async", "policy", "version", "versions", "weight", "weights", "sample",
+    "samples", "trajectory", "off",
+})  # fmt: skip
 
 _VOCABULARY = frozenset().union(
     _EVALUATION, _NEUTRAL, _EPISODE, _REWARD_NOUNS, _TOTAL, _LOSS_NOUNS, _NLL_NOUNS,
@@ -202,6 +215,8 @@ def infer_signal(key: str) -> InferredSignal | None:
         or _accuracy(content)
         or _reward(content, words)
         or _loss(content, segments)
+        or _share(content)
+        or _staleness(content)
     )
     if found is None or (held_out and found[0] not in _HELD_OUT_NAMES):
         return None
@@ -322,6 +337,19 @@ def _entropy(content: set[str]) -> _Found:
 def _completion_length(content: set[str]) -> _Found:
     is_length = content & _COMPLETIONS and content & _LENGTHS
     return ("completion_length", 1) if is_length and content <= _COMPLETIONS | _LENGTHS else None
+
+
+def _share(content: set[str]) -> _Found:
+    rest = content - _SHARE_NOUNS
+    for name, subject, event, others in _SHARES:
+        if rest != content and rest & subject and rest & event and rest <= subject | event | others:
+            return name, 1
+    return None
+
+
+def _staleness(content: set[str]) -> _Found:
+    rest = content - {"staleness"}
+    return ("rollout_staleness", 1) if rest != content and rest <= _STALENESS_WORDS else None
 
 
 def _accuracy(content: set[str]) -> _Found:

@@ -30,6 +30,17 @@ def test_labels_unrelated_to_the_input_are_diagnosed(labels, seed):
     assert "`max_length`" in case.diagnosis.remedy
 
 
+def test_a_loss_that_swings_far_contradicts_it():
+    context = make_context(None, {"learning_rate": 5e-3}, loss_never_moved=1, oscillation=1)
+
+    assert not diagnose(context, {"it": DataNotLearnable()})
+    swing = replace(context.symptoms["oscillation"], severity=Severity.INFO)
+    context = replace(
+        context, symptoms={**context.symptoms, "oscillation": swing}, values={"grad_norm": 1.0}
+    )
+    assert diagnose(context, {"it": DataNotLearnable()})
+
+
 def test_a_loss_that_never_moved_is_one_case():
     replay = diagnose_run(Training(labels="random", count=260).records(), METADATA)
     (case,) = replay.cases.values()

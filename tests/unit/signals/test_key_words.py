@@ -7,6 +7,9 @@ import pytest
 from sentinel.signals.key_words import infer_signal, nearest_signal
 
 NAMED = {
+    "tool_error_fraction": ["tools/error_rate", "tool_call_failure_ratio", "env/tool_error_frac"],
+    "dropped_token_fraction": ["moe/dropped_token_fraction", "expert/tokens_dropped_frac"],
+    "rollout_staleness": ["async/staleness_mean", "avg_sample_staleness"],
     "loss": [
         "average_loss", "train_mean_nll", "reduced_train_loss", "lm loss", "loss_total",
         "lm-loss-training/lm loss", "train_loss_epoch", "ppo/loss/total", "loss/loss",
@@ -46,6 +49,8 @@ NAMED = {
 }  # fmt: skip
 
 OTHER_QUANTITIES = [
+    "tools/count", "tool_rate", "error_rate", "dropout_rate", "staleness_threshold",
+    "rollout/staleness_max", "val/tool_error_rate",
     "EpRewStd", "StdEpRet", "MaxEpRet", "best_reward", "best_val_loss", "target_kl", "loss_scale",
     "loss_weight", "entropy_coeff", "grad_norm_clipped", "value_loss_clip", "reward_threshold",
     "loss/clip_factor", "clip_grad_norm", "max_val_acc", "top5", "reward_ratio", "kl_penalty",
