@@ -45,13 +45,17 @@ class LoggedSteps:
 
     def starts_over(self, step: float) -> bool:
         """Add a step; whether it goes back to the first ones, and so begins another training."""
+        if step - step != 0.0:
+            return False
         if self.first is None:
             self.first = self.last = self.highest = step
             return False
         last, self.last = self.last, step
         if step < last:
             interval = (self.highest - self.first) / max(1, self.advances)
-            if step <= self.first + FIRST_INTERVALS * interval:
+            # A resume early in the run goes back by less.
+            most = min(FIRST_INTERVALS * interval, (self.highest - self.first) / 2)
+            if step <= self.first + most:
                 self.first, self.highest, self.advances = step, step, 0
                 return True
         elif step > self.highest:

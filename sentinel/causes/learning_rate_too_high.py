@@ -104,7 +104,7 @@ class LearningRateTooHigh:
         is_open = is_usual or not is_gradual or "nan_or_inf" in context.symptoms
         yield from symptom_evidence(divergence, 0.45 if is_open else 0.65)
         lasts = oscillation is not None and oscillation.severity is not Severity.INFO
-        yield from symptom_evidence(oscillation, 0.65 if lasts else 0.45)
+        yield from symptom_evidence(oscillation, 0.65 if lasts and not is_usual else 0.45)
         yield from symptom_evidence(spike, 0.4 if has_recurred else 0.2)
         yield from symptom_evidence(context.symptoms.get("grad_explosion"), 0.4)
         yield from symptom_evidence(context.symptoms.get("nan_or_inf"), 0.2)

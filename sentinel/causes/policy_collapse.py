@@ -27,6 +27,7 @@ from typing import ClassVar
 
 from sentinel.causes._evidence import (
     certainly_first,
+    is_reported,
     possibly_first,
     stronger_kl_advice,
     symptom_evidence,
@@ -119,9 +120,10 @@ class PolicyCollapse:
         yield from weak_kl_control_evidence(context)
 
     def contradictions(self, context: CaseContext) -> Iterable[str]:
-        """A reward that is back."""
+        """A reward that is back, where nothing else shows that the policy changed."""
         fall = context.symptoms.get("reward_collapse")
-        if fall is not None and fall.is_over and "repetition" not in context.symptoms:
+        has_changed = is_reported(context.earliest("kl_blowup", "repetition"))
+        if fall is not None and fall.is_over and not has_changed:
             yield "The reward is as before again."
 
     def remedy(self, context: CaseContext) -> str:

@@ -71,7 +71,9 @@ class ResumeLostState:
         first = min((each.first_step for each in context.ranges.values()), default=None)
         if back is not None and back.occurrences > 1:
             yield f"The step went back {back.occurrences} times, as where a log has several runs."
-        if first is not None and restart is not None and restart <= first:
+        # Where the trainer states that it resumed, a log may begin there.
+        is_stated = context.number(RESUMED_STEP_KEY, "resumed_from") is not None
+        if first is not None and restart is not None and restart <= first and not is_stated:
             yield f"Step {restart} is the first of the log, as where it has several runs."
 
     def remedy(self, context: CaseContext) -> str:

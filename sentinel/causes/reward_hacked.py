@@ -67,7 +67,7 @@ class RewardHacked:
         """A reward that fell, or is not above what it was."""
         if fall := context.symptoms.get("reward_collapse"):
             yield fall.summary
-        began = context.earliest("reward_hacking", "truncation")
+        began = context.earliest("reward_hacking", "reward_component_drop", "truncation")
         points = context.history.get("reward", ())
         before = [reward for step, reward in points if began and step < began.onset_step]
         level = [reward for _, reward in points][-LEVEL_VALUES:]

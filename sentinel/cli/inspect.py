@@ -55,12 +55,19 @@ def inspect(
         raise error_exit("inspect", str(error)) from None
     except (OSError, ValueError) as error:
         raise error_exit("inspect", f"cannot read {path}: {read_error_text(error)}") from None
-    shown = {"format": module.FORMAT_NAME, **preview.to_dict(), **_unread(reader)}
+    shown = {
+        "format": module.FORMAT_NAME,
+        **preview.to_dict(),
+        **_unread(reader),
+        "notice": reader.notice,
+    }
     if json:
         print(dumps({"type": "log", **shown}, allow_nan=False))
     else:
         for line in _text_lines(shown):
             print(escape_unprintable(line))
+        if reader.notice:
+            print(escape_unprintable(f"Notice: {reader.notice}."))
     text = coverage_text(coverage.is_blind, coverage.unmonitored)
     if not coverage.monitored:
         raise error_exit("inspect", f"{path}: {text or 'it holds no record of a step'}.")

@@ -51,8 +51,15 @@ class AgentSupervisor:
         self.warned = self.has_shown_warning = False
         # Below `sentinel run`, that waits: the agent ends only after the command.
         self.ends_job = LAUNCHER_PID_VARIABLE not in os.environ and ends_job()
+        self.is_awaited = False
         if self.ends_job:
-            atexit.register(self._await_agent, os.getpid())
+            # One that runs apart stays longer than the job.
+            with suppress(OSError):
+                self.is_awaited = not is_agent_running(ring_dir(run))
+        if self.is_awaited:
+            if not _awaited:
+                atexit.register(_await_agents, os.getpid())
+            _awaited[:] = [*(each for each in _awaited if each.is_agent_alive()), self]
 
     def start(self) -> None:
         """Start the agent, unless one runs; writes one warning to stderr if that fails."""
@@ -123,14 +130,8 @@ class AgentSupervisor:
             # Popen warns about a child that is never waited for.
             self.child.returncode = 0
 
-    def _await_agent(self, pid: int) -> None:
-        """Wait until the agent has ended, at the exit of the process `pid`, not of its forks."""
-        deadline = monotonic() + JOB_END_SECONDS
-        with suppress(KeyboardInterrupt):
-            while os.getpid() == pid and self._is_agent_alive() and monotonic() < deadline:
-                sleep(_RELEASE_POLL_SECONDS)
-
-    def _is_agent_alive(self) -> bool:
+    def is_agent_alive(self) -> bool:
+        """Whether the agent runs, which this process or a rank below it has started."""
         if self.child is not None:
             return self.child.poll() is None
         return is_agent_running(ring_dir(self.run))
@@ -177,6 +178,20 @@ class AgentSupervisor:
         if not self.warned:
             self.warned = True
             sys.stderr.write(f"sentinel: {message} Training continues without monitoring.\n")
+
+
+_awaited: list[AgentSupervisor] = []
+"""Those whose agents this process waits for at its exit, all together."""
+
+
+def _await_agents(pid: int) -> None:
+    """Wait until the agents have ended, at the exit of the process `pid`, not of its forks."""
+    deadline = monotonic() + JOB_END_SECONDS
+    with suppress(KeyboardInterrupt, OSError):
+        while os.getpid() == pid and monotonic() < deadline:
+            if not any(supervisor.is_agent_alive() for supervisor in _awaited):
+                return
+            sleep(_RELEASE_POLL_SECONDS)
 
 
 def agent_command(run: str) -> list[str]:

@@ -33,19 +33,22 @@ class GuardedSignals:
         if record.event is not Event.STEP:
             return None
         values = self.guarded_values(record)
-        evaluated = False
+        evaluated = is_ready = False
+        worst: tuple[str, LevelGuard] | None = None
         for signal, guard in self._guards:
-            if signal in values and isfinite(values[signal]):
-                guard.update(values[signal], record.step)
+            value = values.get(signal)
+            if value is not None and isfinite(value):
+                guard.update(value, record.step)
                 evaluated = True
-        if not evaluated:
-            return None
-        is_ready = False
-        for signal, guard in self._guards:
-            if guard.is_beyond:
-                return self._finding(signal, guard)
-            is_ready |= guard.is_ready
-        return CLEAR if is_ready else None
+                is_ready |= guard.is_ready
+                if worst is None and guard.is_beyond:
+                    worst = signal, guard
+            elif guard.is_beyond and signal in record.values:
+                # It is left out because something else explains it.
+                evaluated = is_ready = True
+        if worst is not None:
+            return self._finding(*worst)
+        return CLEAR if evaluated and is_ready else None
 
     def guarded_values(self, record: Record) -> dict[str, float]:
         """The values that are evaluated."""

@@ -134,7 +134,7 @@ class LearningRateAnomaly:
 
     def _update_fractions(self, record: Record, count: int) -> None:
         for value in record.values.values():
-            if value - value == 0.0 and not value.is_integer():
+            if value - value == 0.0 and value % 1.0:
                 if round(value, LOGGED_DECIMALS) != value:
                     self._fraction_count = None
                     return

@@ -1,4 +1,4 @@
-"""Loss oscillation: the loss oscillates periodically, more strongly than its noise before.
+"""Loss oscillation: the loss swings periodically, or its noise grew and does.
 
 Formula
     swing    = the last 64 values of ln(loss) minus a straight line, clipped to 4 standard
@@ -8,8 +8,9 @@ Formula
                `wider` times the usual one (the median of those before) or the swing is smooth: its
                lowest autocorrelation before that lag is at least 80 % as large; twice,
                16 values apart
-    warning  = a smooth swing of twice `least` in six such tests, over which it keeps 70 % of its
-               size, and the loss does not fall by a quarter of it
+    warning  = a smooth swing of twice `least` and a period of 4 values or more in six such tests,
+               over which it keeps 70 % of its size, the loss does not fall by a quarter of it, and
+               the learning rate does not both fall and rise
     A run with a reward is not evaluated, since the loss of a policy gradient has no meaningful
     level.
 
@@ -33,7 +34,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, pairwise
 from math import inf, log, sqrt
 from operator import mul
 from statistics import fmean, median
@@ -57,6 +58,14 @@ BASELINE_DEVIATIONS = 64
 RECENT_DEVIATIONS = 4
 """Latest deviations, which are not part of the reference."""
 
+MIN_LASTING_PERIOD = 4
+"""Shortest period of a warning: data sources that take turns have 2 or 3."""
+
+MULTIPLE_GAIN = 1.2
+"""Factor of the correlation by which a multiple of a period is the better one."""
+
+MIN_RATE_CHANGE = 1.1
+"""Factor by which a learning rate that falls and rises within the window explains the swing."""
 
 SMOOTH_SHARE = 0.8
 """Negative correlation half a period apart, as a share of the strength: a sine has 1, a sawtooth
@@ -88,6 +97,7 @@ class Oscillation:
     def __post_init__(self) -> None:
         self._values: deque[float] = deque(maxlen=WINDOW)
         self._steps: deque[int] = deque(maxlen=WINDOW)
+        self._rates: deque[float] = deque(maxlen=WINDOW)
         self._deviations: deque[float] = deque(maxlen=BASELINE_DEVIATIONS)
         self._values_since_test = 0
         self._has_reward = False
@@ -105,6 +115,7 @@ class Oscillation:
             return None
         self._values.append(log(loss))
         self._steps.append(record.step)
+        self._rates.append(record.values.get("learning_rate", 0.0))
         self._values_since_test += 1
         if len(self._values) == WINDOW and self._values_since_test >= VALUES_PER_TEST:
             self._values_since_test = 0
@@ -135,7 +146,8 @@ class Oscillation:
         is_wide = bool(before) and deviation > self.wider * usual
         is_found = strength > self.beat and (is_wide or is_smooth)
         self._in_a_row = self._in_a_row + 1 if is_found else 0
-        self._is_lasting = is_smooth and self._in_a_row >= LASTING_TESTS and self._lasts(deviation)
+        is_long = period >= MIN_LASTING_PERIOD and self._in_a_row >= LASTING_TESTS
+        self._is_lasting = is_smooth and is_long and self._lasts(deviation)
         if self._in_a_row == 0:
             self._oscillation = {}
         elif self._in_a_row >= 2:
@@ -152,7 +164,13 @@ class Oscillation:
         largest = max(each for each, _ in self._levels)
         fall = self._levels[0][1] - self._levels[-1][1]
         is_kept = deviation > KEPT_SHARE * largest and fall < deviation / 4
-        return is_kept and deviation > 2 * self.least
+        return is_kept and deviation > 2 * self.least and not self._has_cyclic_rate()
+
+    def _has_cyclic_rate(self) -> bool:
+        """Whether the learning rate both fell and rose in the window, by more than a little."""
+        changes = [after - before for before, after in pairwise(self._rates)]
+        is_large = max(self._rates) > MIN_RATE_CHANGE * min(self._rates)
+        return is_large and min(changes) < 0.0 < max(changes)
 
 
 def _detrend(values: list[float]) -> list[float]:
@@ -177,7 +195,10 @@ def _dominant_period(residuals: list[float]) -> tuple[int, float, bool]:
         correlation = sum(map(mul, residuals, islice(residuals, lag, None)))
         # A longer lag has fewer pairs.
         correlation = correlation / power * len(residuals) / (len(residuals) - lag)
-        if lowest < 0.0 and lag in PERIODS and correlation > strength:
+        # A multiple of a period has nearly the same correlation.
+        is_multiple = period > 0 and lag % period == 0
+        least = strength * (MULTIPLE_GAIN if is_multiple else 1.0)
+        if lowest < 0.0 and lag in PERIODS and correlation > least:
             period, strength, lowest_before = lag, correlation, lowest
         lowest = min(lowest, correlation)
     return period, strength, -lowest_before > SMOOTH_SHARE * strength

@@ -143,7 +143,7 @@ class Overfitting:
             self._train_losses.append(log(loss))
             self._first_step = record.step if self._first_step < 0 else self._first_step
             self._train_losses_since_eval = min(self._train_losses_since_eval + 1, TRAIN_WINDOW)
-            is_first_epoch = values.get("epoch", 1.0) < 1.0
+            is_first_epoch = values.get("epoch", 0.0) < 1.0
             if self._train_blocks.add(log(loss)) and not (is_first_epoch or is_adversarial(values)):
                 self._test_training(record.step)
         # Some trainers log an evaluation twice.

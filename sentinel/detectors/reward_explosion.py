@@ -39,6 +39,7 @@ from sentinel.stats.level_guard import LevelGuard
 
 LEAST_SIZE = 1.0
 """Size of a usual reward, as which smaller ones count."""
+
 UNREAD_REWARDS = 160
 """Newest rewards that are read if a large one follows: as many as the recent level is made of."""
 
@@ -65,6 +66,8 @@ class RewardExplosion:
         self._highest_before = LEAST_SIZE
         self._jump: tuple[int, float] | None = None
         self._writes_texts = False
+        self._has_earned = False
+        """Whether a reward was above 0: the first one of a game is no explosion."""
 
     def update(self, record: Record) -> DetectorOutput:
         """Evaluate one reward."""
@@ -92,17 +95,21 @@ class RewardExplosion:
         latest.append((step, size))
         if len(latest) <= self.jumped:
             return
-        self._highest_before = max(self._highest_before, latest.popleft()[1])
+        _, before = latest.popleft()
+        self._highest_before = max(self._highest_before, before)
+        self._has_earned |= before > 0.0
         lowest = min(value for _, value in latest)
         if self._jump is not None:
             self._jump = self._jump if lowest > self.times * self._jump[1] else None
-        elif lowest > self.times * self._highest_before:
+        elif lowest > self.times * self._highest_before and (
+            self._has_earned or self._writes_texts
+        ):
             self._jump = latest[0][0], self._highest_before
 
     def _finding(self, level: float, before: float, onset: int | None) -> Finding:
         now, usual = distinct_texts(level, before)
         return Finding(
-            summary=f"Reward has grown to {now}; usual were at most {usual} before.",
+            summary=f"Reward has grown to {now}; before, it was at most {usual}.",
             evidence={"reward": level, "highest_usual_reward": before},
             onset_step=onset,
         )

@@ -53,6 +53,9 @@ LASTING_VALUES = 32
 STALLED_REWARDS = 64
 """Rewards after which one that has not risen is of no use."""
 
+EARNED_REWARD = 0.1
+"""A reward that completions earn which are all cut off by design, at a fixed length."""
+
 UNBROKEN_VALUES = 5
 """Fractions of at least `most`, one after the other, that are no chance."""
 
@@ -132,7 +135,9 @@ class Truncation:
             earlier, later = distinct_texts(reward_before, gain.current_level, digits=4)
             reward = f" The reward rises all the same, from {earlier} to {later}."
         # Cut off from the start is no less wrong: healthy runs cut off a third.
-        is_useless = is_lasting and gain.count >= STALLED_REWARDS and not gain.has_gained
+        is_fixed = first >= 1.0 and gain.is_ready and gain.current_level > EARNED_REWARD
+        is_stalled = gain.count >= STALLED_REWARDS and not gain.has_gained
+        is_useless = is_lasting and is_stalled and not is_fixed
         is_warning = is_useless or (has_fewer_finished and (is_sudden or is_lasting))
         now, before = distinct_texts(level, first, digits=2, percent=True)
         return Finding(

@@ -189,8 +189,9 @@ def _subject(notification: Notification, *, is_dated: bool) -> str:
         end = notification.incident.lasted_until
         return title if end is None else f"{title} lasted until {end.value}"
     if notification.reason is NotificationReason.CORRECTED and diagnosis is not None:
-        return (
-            f"The cause is now {clean(diagnosis.title)}, not {clean(notification.replaced_cause)}"
+        replaced = notification.replaced_cause
+        return f"The cause is now {clean(diagnosis.title)}" + (
+            f", not {clean(replaced)}" if replaced else ""
         )
     if notification.reason is NotificationReason.CORRECTED:
         return f"The cause is not {clean(notification.replaced_cause)}: {_title(notification)}"

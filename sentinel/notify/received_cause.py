@@ -38,28 +38,39 @@ def with_received_cause(
 ) -> Notification:
     """The notification for the receiver of a sink, which may have got another cause of the case.
 
-    An update with another cause, or none any more, becomes a correction, up to `MAX_CORRECTIONS` of
-    a case. The end of a case gets the cause that was received, and a note on one that was not.
-    `unsent_alert` is the key of the notification that is sent before it.
+    An update with another cause, none any more, or one after that, becomes a correction, up to
+    `MAX_CORRECTIONS` of a case. The end of a case gets the cause that was received, and a note on
+    one that was not. `unsent_alert` is the key of the notification that is sent before it.
     """
     incident, cause = notification.incident.name, notification.diagnosis
     row = connection.execute(_RECEIVED_SQL, (incident, sink, unsent_alert)).fetchone()
     if row is None:
         return notification
     try:
-        before = notification_codec.decode(row[0]).diagnosis
+        received = notification_codec.decode(row[0])
     except notification_codec.UnreadableNotificationError:
         return notification
+    before = received.diagnosis
     if notification.reason is NotificationReason.RESOLVED:
         return notification if cause is None else _with_late_cause(notification, before, cause)
-    if before is None or (cause is not None and before.cause == cause.cause):
+    if not _is_other(received, cause):
         return notification
-    notification = replace(notification, replaced_cause=before.title)
+    if before is not None:
+        notification = replace(notification, replaced_cause=before.title)
     if notification.reason is NotificationReason.UPDATED:
         (count,) = connection.execute(_CORRECTIONS_SQL, (incident, sink)).fetchone()
         if count < MAX_CORRECTIONS:
             return replace(notification, reason=NotificationReason.CORRECTED)
     return notification
+
+
+def _is_other(received: Notification, cause: Diagnosis | None) -> bool:
+    """Whether a receiver does not know the cause, nor that there is none any more."""
+    before = received.diagnosis
+    if before is None:
+        # After a correction without a cause, it has to get the next one.
+        return cause is not None and received.reason is NotificationReason.CORRECTED
+    return cause is None or before.cause != cause.cause
 
 
 def _with_late_cause(end: Notification, before: Diagnosis | None, cause: Diagnosis) -> Notification:

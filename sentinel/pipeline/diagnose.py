@@ -73,19 +73,20 @@ def assess(
             if contradiction := next(contradictions_of(cause, context), ""):
                 contradicted[name] = str(contradiction)[:MAX_TEXT_CHARS]
                 continue
-            diagnosis = _evaluate_cause(name, cause, context)
+            is_candidate = detectors is None or not detectors_of(cause).isdisjoint(detectors)
+            diagnosis = _evaluate_cause(name, cause, context) if is_candidate else None
             confidence = suggestion_for(cause, context)
+            sign = str(sign_of(cause))[:MAX_TEXT_CHARS]
         except Exception:
             log.exception("Cause %s failed", name)
             continue
-        is_candidate = detectors is None or not detectors_of(cause).isdisjoint(detectors)
         is_after = diagnosis is not None and lead is not None and _is_after(lead, cause, diagnosis)
-        if diagnosis is not None and is_candidate and not is_after:
+        if diagnosis is not None and not is_after:
             found.append(diagnosis)
             confidence = max(confidence, diagnosis.confidence)
         if confidence >= MIN_POSSIBLE_CONFIDENCE:
             title = str(cause.title)[:MAX_TEXT_CHARS]
-            possible.append(PossibleCause(name, title, confidence, sign_of(cause)))
+            possible.append(PossibleCause(name, title, confidence, sign))
     best = max(found, key=lambda each: each.confidence, default=None)
     if best is not None and best.confidence >= MIN_CONFIDENCE:
         return Assessment(best, (), contradicted)

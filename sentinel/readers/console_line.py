@@ -56,7 +56,8 @@ _NUMBER = (
     r"(?:[eE][-+]?\d{1,4}+)?+|[-+]?(?:nan|inf|infinity|NaN|Inf|Infinity|NAN|INF)\b"
 )
 _AFTER_NUMBER = r"(?![\d_]|[.:/-]\d)"
-_WORD = r"[A-Za-z_][\w./@%-]{0,79}+"
+# A NaN is a value and no part of a key: "loss nan".
+_WORD = r"(?!(?i:nan|inf|infinity)(?![\w./@%-]))[A-Za-z_][\w./@%-]{0,79}+"
 _PAIR = re.compile(
     rf"(?<![\w./@%-])(?P<key>{_WORD}(?: {_WORD}){{0,4}}+(?: ?\([A-Za-z\d][\w.+-]{{0,20}}\))?+)"
     rf"\s{{0,4}}(?:[:=|]\s{{0,40}}|\s{{1,40}})"
@@ -64,7 +65,7 @@ _PAIR = re.compile(
     rf"|(?P<value>{_NUMBER}){_AFTER_NUMBER})"
     rf"(?P<unit>%|[A-Za-z]{{1,4}}(?:/[A-Za-z]{{1,12}})?)?(?![\w])"
     # A mean beside the value, or the numbers that it was computed from.
-    rf"(?:\s{{0,2}}\(\s{{0,8}}[-+\d.][^()]{{0,40}}\))?"
+    rf"(?:\s{{0,2}}\(\s{{0,8}}(?:[-+\d.]|(?i:nan|inf))[^()]{{0,40}}\))?"
 )
 _EPOCH = re.compile(
     r"(?<![\w/])(?:train(?:ing)? )?(?P<word>epochs?)(?:\((?P<mode>\w{1,12})\))?\s{0,4}[:=#]?\s{0,8}"

@@ -9,6 +9,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from sentinel.readers.rows import RowConverter
 
 FORMAT_NAME = "JSON columns"
 
-MAX_BYTES = 1 << 26
+MAX_BYTES = 1 << 24
 MIN_ROWS = 2
 
 _FIRST_COLUMN = re.compile(rb'(?:\xef\xbb\xbf)?\s*\{\s*"[^"]{1,200}"\s*:\s*(?:\[\s*-?[\dNI]|\{)')
@@ -30,7 +31,17 @@ def can_read(path: Path, head: bytes) -> bool:
     if path.is_dir() or not _FIRST_COLUMN.match(head) or (rest and first.rstrip().endswith(b"}")):
         return False
     try:
-        return path.stat().st_size <= MAX_BYTES and bool(read_rows(path))
+        status = path.stat()
+    except OSError:
+        return False
+    return status.st_size <= MAX_BYTES and _has_rows(path, status.st_size, status.st_mtime_ns)
+
+
+# The files of a folder are looked at again and again while it is served.
+@lru_cache(maxsize=1024)
+def _has_rows(path: Path, size: int, modified_at: int) -> bool:  # noqa: ARG001 - part of the cache key
+    try:
+        return bool(read_rows(path))
     except (OSError, ValueError):
         return False
 

@@ -513,7 +513,9 @@ def parse_number(value: object) -> float | None:
         return None
     try:
         return float(value)
-    except (ValueError, OverflowError):
+    except OverflowError:
+        return inf if isinstance(value, int) and value > 0 else -inf
+    except ValueError:
         return None
 
 

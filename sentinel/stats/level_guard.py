@@ -2,7 +2,8 @@
 
 Formula: the level is the median of the last 8 values. It is beyond if it is past `matters`, and a
 margin CUSUM finds the values past their recent level by more than the margin, or the level is past
-the best level of the run by twice the margin, as after a slow change; or if it is past `limit`.
+the best level of the run by twice the margin, as after a slow change; or if it is past `limit`
+after the first 64 values.
 """
 
 from __future__ import annotations
@@ -23,6 +24,9 @@ FAR_MARGINS = 2.0
 
 WARMUP_VALUES = 16
 """First values, which are not evaluated: queues of samples fill, routers learn to balance."""
+
+LIMIT_VALUES = 64
+"""Values after which a level past its limit counts: a policy that learns may leave it."""
 
 MIN_SIGMA_SHARE = 1 / 8
 """Least spread of the values as a share of the margin: shares of few events are often all 0."""
@@ -72,7 +76,9 @@ class LevelGuard:
         self.level = exp(level) if self.least else level
         self._best = min(self._best, self.sign * level)
         past_best = self.sign * level - self._best
-        is_past_limit = self.limit is not None and self._is_past(self.limit)
+        is_past_limit = (
+            self.limit is not None and self._count > LIMIT_VALUES and self._is_past(self.limit)
+        )
         is_far = past_best > self._distance or is_past_limit
         if is_far or self._far.step is not None:
             self._far.update(step, holds=is_far)

@@ -44,6 +44,9 @@ def neighbour_correlation(values: Collection[float]) -> float:
     changes = [min(max(-bound, change), bound) for change in changes]
     first = sum([change * change for change in changes])
     second = sum([(after - before) ** 2 for before, after in pairwise(changes)])
+    if not first:
+        # Squares of tiny changes underflow.
+        return 0.0
     ratio = second / first
     if ratio < 2.0 - CURVE_ERRORS * RATIO_ERROR / sqrt(len(values)):
         return 0.0

@@ -107,11 +107,12 @@ class Process(NamedTuple):
 
 
 def ends_job() -> bool:
-    """Whether no process of this job outlives this one by long: something kills them then.
+    """Whether the agent may be killed soon after the end of this process.
 
-    That is the kernel, if this is the first process of a container, or its child: the first process
-    is then a script or an init process such as tini, which ends soon after. Or it is the scheduler
-    of a cluster. A child of a shell with a terminal is no job.
+    By the kernel, if this is the first process of a container, or its child: the first process
+    is then a script or an init process such as tini, which ends soon after. Or by the scheduler
+    of a cluster, at the end of the job: a script of several commands waits after each. A child of a
+    shell with a terminal is no job.
     """
     is_first = os.getpid() == 1
     if os.isatty(0) and not is_first:

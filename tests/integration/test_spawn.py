@@ -1,6 +1,7 @@
 """The agent is kept running, and the trainer never waits for it."""
 
 import fcntl
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +17,7 @@ from sentinel.client.spawn import (
     agent_command,
     agent_environment,
 )
-from sentinel.transport.paths import ring_dir
+from sentinel.transport.paths import AGENT_LOCK, ring_dir
 
 TIMEOUT_SECONDS = 240.0
 NOW = 1000.0
@@ -41,6 +42,48 @@ def wait_for_end(supervisor):
         return stat.read_text().rsplit(")", 1)[1].split()[0] == "Z"
 
     until(ended, TIMEOUT_SECONDS, "the agent ends")
+
+
+@pytest.fixture
+def job(monkeypatch):
+    """A job of a scheduler, at whose end the agent is killed."""
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setattr("os.isatty", lambda _: False)
+    monkeypatch.setattr(spawn.atexit, "register", lambda *_: None)
+    monkeypatch.setattr(spawn, "_awaited", [])
+
+
+def waited_seconds(monkeypatch):
+    """How long the end of the job waits, on a clock that only its sleep moves."""
+    now = [0.0]
+    monkeypatch.setattr(spawn, "monotonic", lambda: now[0])
+    monkeypatch.setattr(spawn, "sleep", lambda seconds: now.append(now.pop() + seconds))
+    spawn._await_agents(os.getpid())
+    return now[0]
+
+
+def test_the_end_of_a_job_waits_once_for_all_agents(agents, job, monkeypatch):
+    agents("import time; time.sleep(600)")
+    supervisors = [AgentSupervisor(f"run-{number}") for number in range(3)]
+    for supervisor in supervisors:
+        supervisor.start()
+
+    assert waited_seconds(monkeypatch) == pytest.approx(spawn.JOB_END_SECONDS, abs=0.1)
+    for supervisor in supervisors:
+        supervisor.child.kill()
+        supervisor.child.wait()
+    assert waited_seconds(monkeypatch) == 0.0
+
+
+def test_the_end_of_a_job_does_not_wait_for_an_agent_that_runs_apart(job, monkeypatch):
+    with (ring_dir("run") / AGENT_LOCK).open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        supervisor = AgentSupervisor("run")
+        supervisor.start()
+        supervisor.release()
+
+        assert supervisor.is_agent_alive()
+        assert waited_seconds(monkeypatch) == 0.0
 
 
 def test_the_agent_command_names_the_run():

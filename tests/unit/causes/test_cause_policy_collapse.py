@@ -154,9 +154,12 @@ def policy_training(count=220):
 
 
 def test_a_reward_that_is_back_contradicts_it():
-    context = make_context(None, {}, kl_blowup=10, reward_collapse=20)
-    over = replace(context.symptoms["reward_collapse"], is_over=True)
-    symptoms = {**context.symptoms, "reward_collapse": over}
+    """A fall that only the entropy went along with; a KL that left its range confirms it."""
+    for other, is_contradicted in (("entropy_explosion", True), ("kl_blowup", False)):
+        context = make_context(None, {}, reward_collapse=20, **{other: 10})
+        over = replace(context.symptoms["reward_collapse"], is_over=True)
+        symptoms = {**context.symptoms, "reward_collapse": over}
 
-    assert diagnose(context, {"it": PolicyCollapse()})
-    assert not diagnose(replace(context, symptoms=symptoms), {"it": PolicyCollapse()})
+        assert diagnose(context, {"it": PolicyCollapse()}), other
+        found = diagnose(replace(context, symptoms=symptoms), {"it": PolicyCollapse()})
+        assert bool(found) is not is_contradicted, other

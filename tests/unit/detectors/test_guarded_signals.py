@@ -26,9 +26,25 @@ def test_the_finding_names_the_signal_its_level_and_the_level_before():
 
 
 def test_a_share_that_is_high_from_the_start_is_past_its_limit():
-    _, finding = first_finding(ToolErrors(), steps(tool_timeout_fraction=[0.7] * 40))
+    _, finding = first_finding(ToolErrors(), steps(tool_timeout_fraction=[0.7] * 80))
 
     assert finding.summary.endswith("is 70% (median of the last 8); the limit is 50%.")
+
+
+def test_a_share_that_falls_below_the_limit_is_learned():
+    shares = [max(0.2, 0.6 - 0.3 * step / 60) for step in range(200)]
+
+    assert first_finding(ToolErrors(), steps(tool_error_fraction=shares)) == (None, None)
+
+
+def test_a_finding_ends_when_no_tool_is_called_any_more():
+    calls, errors = [2.0] * 120 + [0.0] * 60, [0.01] * 60 + [0.8] * 120
+    detector = ToolErrors()
+    records = steps(tool_calls_per_episode=calls, tool_error_fraction=errors)
+    outputs = [detector.update(each) for each in records]
+
+    assert outputs[110].signal == "tool_error_fraction"
+    assert all(getattr(each, "signal", "") != "tool_error_fraction" for each in outputs[120:])
 
 
 def test_steps_without_a_tool_call_have_no_share_of_failed_calls():

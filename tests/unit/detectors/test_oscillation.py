@@ -57,6 +57,24 @@ def test_a_swing_that_does_not_shrink_is_a_warning(steady):
     assert is_warned(noisy(STEADY[:steady] + oscillating(250, size=0.2)))
 
 
+@pytest.mark.parametrize("period", [2, 3])
+def test_data_sources_that_take_turns_are_no_warning(period):
+    sources = [2.0 * (1.0 + 0.3 * source / (period - 1)) for source in range(period)]
+
+    assert not is_warned(noisy(sources * 150))
+
+
+def test_a_swing_with_the_learning_rate_is_no_warning():
+    rates = [1e-4 * (1.5 + sin(2 * pi * t / 20)) for t in range(400)]
+    loss = noisy(oscillating(400, period=20.0, size=0.2))
+    detector, flat = Oscillation(), Oscillation()
+    cyclic = [update_detector(detector, each) for each in steps(loss=loss, learning_rate=rates)]
+    steady = [update_detector(flat, each) for each in steps(loss=loss, learning_rate=[1e-4] * 400)]
+
+    assert not any(getattr(each, "severity", None) is Severity.WARNING for each in cyclic)
+    assert any(getattr(each, "severity", None) is Severity.WARNING for each in steady)
+
+
 def test_a_swing_that_shrinks_is_no_warning():
     loss = [level ** exp(-t / 40) for t, level in enumerate(oscillating(300, level=1.0, size=0.4))]
 

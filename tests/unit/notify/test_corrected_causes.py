@@ -93,6 +93,15 @@ def test_a_cause_that_is_withdrawn_is_one_message(fixture):
     assert headlines(fixture)[1].startswith("Update, warning: The cause is not slow data loading: ")
 
 
+def test_a_cause_after_a_withdrawn_one_is_a_message(fixture):
+    send(fixture, make(cause="slow_data"))
+    send(fixture, update("", 1))
+    send(fixture, update("slow_rank", 2))
+
+    assert len(fixture.receiver.accepted) == 3
+    assert headlines(fixture)[2] == "Update, warning: The cause is now slow rank"
+
+
 def test_a_cause_that_returns_at_once_is_no_message(fixture):
     send(fixture, make(cause="slow_data"))
     fixture.enqueue(update("slow_rank", 1), update("slow_data", 2))

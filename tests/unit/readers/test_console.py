@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from math import isfinite
 
 import pytest
 from hypothesis import given
@@ -24,6 +25,26 @@ def rows(text):
         if line.strip():
             found += parser.add(line, position)
     return [row for row, _ in [*found, *parser.flush()]]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "step {} loss nan",
+        "step {} loss  nan",
+        "step {}: loss nan (nan)",
+        "step {} loss -inf lr 1e-3",
+        "step {} | loss: nan | lr: 1e-3",
+        "Epoch: [1][{}/100] Time 0.1 (0.2) Loss nan (nan) Acc 3.0 (2.0)",
+    ],
+)
+def test_a_loss_that_is_not_finite_is_read(tmp_path, line):
+    path = tmp_path / "train.log"
+    path.write_text("".join(f"{line.format(step)}\n" for step in range(1, 41)))
+    losses = [record.values["loss"] for record in open_log(path) if "loss" in record.values]
+
+    assert len(losses) == 40
+    assert not any(map(isfinite, losses))
 
 
 @pytest.mark.parametrize("name", CONSOLE_LOGS)
