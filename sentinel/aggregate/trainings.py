@@ -29,7 +29,6 @@ FIRST_INTERVALS = 4
 first row need not be at the same step, and a resume so early has lost nearly all of the training.
 """
 
-
 MAX_LOSS_KEYS = 8
 """Keys of one log that are recognised as another loss."""
 

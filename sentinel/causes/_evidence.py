@@ -19,7 +19,6 @@ PUBLISHED_KL_COEFFICIENTS = (0.02, 0.04)
 FAST_LEARNING_RATE = 1e-5
 """Learning rate above which full fine-tuning by reward is fast."""
 
-
 MIN_VALUES_BACK = 4
 """Logged values after a finding that show whether a signal is back: their median has two of them on
 each side, so that no single value decides."""

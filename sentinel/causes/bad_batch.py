@@ -28,7 +28,7 @@ MAX_POINTS_APART = 3
 
 
 _LASTING = ("loss_divergence", "reward_collapse", "entropy_collapse", "entropy_explosion")
-"""Detectors of what a batch can cause for a while only."""
+"""Detectors of effects that end soon after the batch."""
 
 
 class BadBatch:

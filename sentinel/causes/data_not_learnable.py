@@ -67,7 +67,7 @@ class DataNotLearnable:
         if (
             never_moved is None
             or excluding is not None
-            or (layers is not None and layers.severity is not Severity.INFO)
+            or is_reported(layers)
             or norm < MIN_GRAD_NORM
             or any(low_learning_rate_evidence(context))
         ):

@@ -27,7 +27,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import ClassVar
 
-from sentinel.causes._evidence import possibly_first, symptom_evidence
+from sentinel.causes._evidence import is_reported, possibly_first, symptom_evidence
 from sentinel.model.diagnosis import CaseContext, Evidence, Symptom
 from sentinel.model.finding import Severity
 from sentinel.signals.setting_names import describe_setting
@@ -103,7 +103,7 @@ class LearningRateTooHigh:
         is_usual = usual_learning_rate(context.metadata) is not None and not high_rate
         is_open = is_usual or not is_gradual or "nan_or_inf" in context.symptoms
         yield from symptom_evidence(divergence, 0.45 if is_open else 0.65)
-        lasts = oscillation is not None and oscillation.severity is not Severity.INFO
+        lasts = is_reported(oscillation)
         yield from symptom_evidence(oscillation, 0.65 if lasts and not is_usual else 0.45)
         yield from symptom_evidence(spike, 0.4 if has_recurred else 0.2)
         yield from symptom_evidence(context.symptoms.get("grad_explosion"), 0.4)
@@ -149,7 +149,7 @@ def _stuck_evidence(context: CaseContext) -> Iterable[Evidence]:
         # A norm that has been 0 since the first step is that of frozen parameters.
         return
     anomaly = context.symptoms.get("learning_rate_high")
-    if anomaly is not None and anomaly.severity is not Severity.INFO:
+    if is_reported(anomaly):
         yield from symptom_evidence(anomaly, 0.7)
         return
     rate, usual = _rate(context), usual_learning_rate(context.metadata)

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import ClassVar
 
-from sentinel.causes._evidence import slowdown_evidence, symptom_evidence, waits_alone
+from sentinel.causes._evidence import is_reported, slowdown_evidence, symptom_evidence, waits_alone
 from sentinel.model.diagnosis import CaseContext, Evidence
 from sentinel.model.finding import Severity
 from sentinel.signals.setting_names import describe_setting
@@ -34,7 +34,7 @@ class SlowRank:
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
         """The rank and the effects; nothing if a GPU fails, or all ranks wait."""
         straggler, fault = context.symptoms.get("straggler"), context.symptoms.get("gpu_fault")
-        if straggler is None or (fault is not None and fault.severity is not Severity.INFO):
+        if straggler is None or is_reported(fault):
             return
         waits_for_data = straggler.evidence.get("signal") == "data_wait"
         if waits_for_data and "data_stall" in context.symptoms and not waits_alone(context):

@@ -38,6 +38,7 @@ def inspect(
     """
     from sentinel.cli._terminal import escape_unprintable
     from sentinel.config.settings import ConfigError, load_replay_settings
+    from sentinel.model.evidence_text import capitalized
     from sentinel.pipeline import pipeline
     from sentinel.readers import console
     from sentinel.readers.format_detection import find_reader, open_with
@@ -72,7 +73,7 @@ def inspect(
     if not coverage.monitored:
         raise error_exit("inspect", f"{path}: {text or 'it holds no record of a step'}.")
     if text and not json:
-        print(escape_unprintable(f"{text[:1].upper()}{text[1:]}."))
+        print(escape_unprintable(f"{capitalized(text)}."))
 
 
 @dataclass

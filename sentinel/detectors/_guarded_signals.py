@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import isfinite
 from typing import ClassVar
 
@@ -50,9 +51,9 @@ class GuardedSignals:
             return self._finding(*worst)
         return CLEAR if evaluated and is_ready else None
 
-    def guarded_values(self, record: Record) -> dict[str, float]:
+    def guarded_values(self, record: Record) -> Mapping[str, float]:
         """The values that are evaluated."""
-        return dict(record.values)
+        return record.values
 
     def _finding(self, signal: str, guard: LevelGuard) -> Finding:
         unit = SIGNALS[signal].unit
