@@ -197,13 +197,14 @@ class AgentRegistration:
         registration = {"run": self.run, "node": node, "pid": os.getpid(), "port": port, "url": url}
         registration |= {"token": token, "certificate_file": str(certificate_file or "")}
         labels = {} if certificate_file is None else {"__scheme__": scheme}
-        self._target = {"targets": [address], "labels": labels}
         _write_json_atomically(self._directory / REGISTRATION_NAME, registration, mode=0o600)
+        # Last: the thread that copies `agent.json` copies it once there is a target.
+        self._target = {"targets": [address], "labels": labels}
         return url
 
     @property
     def is_registered(self) -> bool:
-        """Whether `register` was called, so that there is a target."""
+        """Whether `register` was called, so that there are `agent.json` and a target."""
         return bool(self._target)
 
     def publish_target(self) -> None:

@@ -9,6 +9,7 @@ import socket
 
 import pytest
 
+from sentinel.agent import registration as registration_module
 from sentinel.agent.registration import AgentRegistration, AlreadyServedError
 from sentinel.model.record import WHOLE_RUN, Event, Record
 
@@ -72,6 +73,23 @@ def test_the_port_of_a_killed_agent_is_known(registration, tmp_path):
 
 def test_an_agent_on_all_addresses_is_registered_by_the_name_of_the_node(registration):
     assert registration.register("0.0.0.0", 1) == f"http://{socket.gethostname()}:1"
+
+
+def test_an_agent_is_registered_once_its_file_exists(registration, tmp_path, monkeypatch):
+    """Another thread copies the file as soon as the agent is registered."""
+    write = registration_module._write_json_atomically
+    before = []
+
+    def write_slowly(path, *arguments, **options):
+        before.append((registration.is_registered, path.exists()))
+        write(path, *arguments, **options)
+
+    monkeypatch.setattr(registration_module, "_write_json_atomically", write_slowly)
+    registration.register("127.0.0.1", 13130)
+
+    assert before == [(False, False)]
+    assert registration.is_registered
+    assert (tmp_path / "runs" / "demo-1" / "agent.json").exists()
 
 
 def test_a_withdrawn_target_is_removed(registration, tmp_path):
