@@ -194,7 +194,7 @@ def _subject(notification: Notification, *, is_dated: bool) -> str:
             f", not {clean(replaced)}" if replaced else ""
         )
     if notification.reason is NotificationReason.CORRECTED:
-        return f"The cause is not {clean(notification.replaced_cause)}: {_title(notification)}"
+        return f"Cause withdrawn, {clean(notification.replaced_cause)}: {_title(notification)}"
     if diagnosis is None:
         found = _clauses(notification.incident.finding.summary)[0].rstrip(".")
         step = notification.incident.finding_step

@@ -103,7 +103,7 @@ class Case:
 
     `last_join` is the position of the run when the last incident joined. `is_opened` is whether it
     was notified, with `notified_severity` and `notified_rank`; `update_count` counts its updates.
-    `refutation` is why a cause that it had was withdrawn.
+    `withdrawal` is why a cause that it had was withdrawn.
     """
 
     incidents: dict[str, Incident]
@@ -112,7 +112,7 @@ class Case:
     resolved_names: set[str] = field(default_factory=set)
     diagnosis: Diagnosis | None = None
     possible_causes: tuple[PossibleCause, ...] = ()
-    refutation: str = ""
+    withdrawal: str = ""
     is_opened: bool = False
     notified_rank: int | None = None
     update_count: int = 0
@@ -138,10 +138,13 @@ class Case:
             # Evidence expires with time, which does not refute a cause; a further incident can, and
             # a rank that turns out to be the culprit.
             self.refute(assessment)
-            if withdraw or self.diagnosis is None:
-                self.diagnosis, self.possible_causes = None, assessment.possible_causes
+            if withdraw and self.diagnosis is not None:
+                self.withdrawal = f"The evidence for {self.diagnosis.title} is not sufficient."
+                self.diagnosis = None
+            if self.diagnosis is None:
+                self.possible_causes = assessment.possible_causes
             return
-        self.possible_causes, self.refutation = (), ""
+        self.possible_causes, self.withdrawal = (), ""
         onset_step, last_good_step = case_dates(self.lead, self.diagnosis)
         is_same_cause = self.diagnosis is not None and self.diagnosis.cause == diagnosis.cause
         if (
@@ -167,7 +170,7 @@ class Case:
         """Withdraw the diagnosis if an observation contradicts its cause."""
         if self.diagnosis is not None and self.diagnosis.cause in assessment.contradicted:
             observation = assessment.contradicted[self.diagnosis.cause]
-            self.refutation = f"The cause is not {self.diagnosis.title}. {observation}"
+            self.withdrawal = f"The cause is not {self.diagnosis.title}. {observation}"
             self.diagnosis = None
 
     def set_onset(self, name: str, onset: Onset) -> None:
@@ -210,7 +213,7 @@ class Case:
             diagnosis=diagnosis,
             others=tuple(others),
             number=self.update_count,
-            notes=(self.refutation,) if self.refutation else (),
+            notes=(self.withdrawal,) if self.withdrawal else (),
             possible_causes=self.possible_causes,
         )
 

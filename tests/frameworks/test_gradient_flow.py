@@ -146,9 +146,10 @@ def test_the_parts_of_two_ranks_are_stored_by_their_agent_as_one_gradient(run_ra
     run_ranks((Path(__file__).parent / "flow_ranks.py").read_text(), OUT=str(tmp_path))
 
     expected = json.loads((tmp_path / "norms.json").read_text())
+
     def stored():
         """The layers of the run, whose agent may start, and read, after the end of the ranks."""
-        with suppress(StopIteration, sqlite3.Error):
+        with suppress(StopIteration, OSError, sqlite3.Error):
             reader = RunReader(next((tmp_path / "home" / "runs").glob("*/sentinel.db")))
             found = reader.layers("layer_grad_norm")
             return found if len(found["x"]) == 5 else None

@@ -90,7 +90,7 @@ def test_a_cause_that_is_withdrawn_is_one_message(fixture):
     send(fixture, update("", 2))
 
     assert len(fixture.receiver.accepted) == 2
-    assert headlines(fixture)[1].startswith("Update, warning: The cause is not slow data loading: ")
+    assert headlines(fixture)[1].startswith("Update, warning: Cause withdrawn, slow data loading: ")
 
 
 def test_a_cause_after_a_withdrawn_one_is_a_message(fixture):

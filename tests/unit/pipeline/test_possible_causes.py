@@ -173,3 +173,20 @@ def test_the_update_states_which_observation_contradicts_the_cause(driver):
     driver.update(opened("rain"))
     assert driver.current_notification().diagnosis.cause == "storm"
     assert driver.current_notification().notes == ()
+
+
+def test_the_update_states_that_the_evidence_is_no_longer_sufficient(driver):
+    class OpenRoof(OpenWindow):
+        title = "open roof"
+        explains = frozenset({"wind", "rain"})
+        excluded_by = frozenset()
+
+    driver.book.causes = {"open_roof": OpenRoof()}
+    driver.update(opened("wind"), values={"hours": 9.0})
+    assert driver.current_notification().diagnosis.cause == "open_roof"
+
+    driver.update(opened("rain"), values={"hours": 1.0})
+
+    assert driver.current_notification().diagnosis is None
+    message = build_message(driver.current_notification(), None)
+    assert message.notes == ("The evidence for open roof is not sufficient.",)
