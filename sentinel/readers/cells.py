@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 
 from sentinel.readers.rows import STEP_KEYS, parse_number
 
@@ -20,16 +21,32 @@ COUNT_COLUMNS = (
     "epochs",
 )
 """Columns that count the rows of a table where it has none of STEP_KEYS, best first."""
+_DECIMAL_COMMA = re.compile(r"^([+-]?\d*),(\d+(?:[eE][+-]?\d+)?)$")
 STEP_COLUMNS = frozenset({*STEP_KEYS, *COUNT_COLUMNS, "epoch"})
 
 
-def split_cells(line: str) -> list[str]:
-    """The cells between the most frequent separator; empty if the line cannot be parsed."""
-    separator = max(SEPARATORS, key=line.count)
+def find_separator(line: str) -> str:
+    """The most frequent separator of a line."""
+    return max(SEPARATORS, key=line.count)
+
+
+def split_cells(line: str, separator: str) -> list[str]:
+    """The cells of a line; empty if it cannot be parsed.
+
+    Between semicolons, the comma of a number is its decimal point.
+    """
     try:
-        return [cell.strip() for cell in next(csv.reader([line], delimiter=separator), [])]
+        cells = [cell.strip() for cell in next(csv.reader([line], delimiter=separator), [])]
     except csv.Error:
         return []
+    if separator == ";":
+        return [_DECIMAL_COMMA.sub(r"\1.\2", cell) for cell in cells]
+    return cells
+
+
+def header_names(line: str) -> list[str] | None:
+    """The columns that a header line names; None if it is none."""
+    return column_names(split_cells(line, find_separator(line)))
 
 
 def column_names(cells: list[str]) -> list[str] | None:

@@ -16,7 +16,7 @@ from math import inf, isfinite
 from pathlib import Path
 from typing import Any
 
-from sentinel.readers.cells import column_names, split_cells
+from sentinel.readers.cells import header_names
 from sentinel.readers.console_line import (
     MESSAGE_KEYS,
     ConsoleLine,
@@ -55,7 +55,7 @@ Kind = frozenset[str]
 
 def can_read(path: Path, head: bytes) -> bool:
     """Whether the text has rows of one kind at different steps, in its first `MAX_PROBED_BYTES`."""
-    if path.is_dir() or b"\0" in head or _is_other_text(head):
+    if path.is_dir() or not is_text(head):
         return False
     try:
         size = path.stat().st_size
@@ -68,14 +68,16 @@ def can_read(path: Path, head: bytes) -> bool:
 @lru_cache(maxsize=1024)
 def _has_rows(path: Path, head: bytes, size: int) -> bool:  # noqa: ARG001 - part of the cache key
     parser, reader, steps = ConsoleParser(), LogReader(iter), dict[Kind, set[Any]]()
+    probed_bytes = 0
     try:
         for line in read_lines(path, reader, splits_returns=True):
+            probed_bytes += len(line or b"")
             for row, _ in parser.add(line or b"", reader.position):
                 kind = frozenset(row)
                 steps.setdefault(kind, set()).add(row.get("step", len(steps.get(kind, ()))))
                 if len(steps[kind]) >= MIN_ROWS:
                     return True
-            if reader.position > MAX_PROBED_BYTES:
+            if probed_bytes > MAX_PROBED_BYTES:
                 break
     except (OSError, ValueError):
         return False
@@ -87,18 +89,19 @@ def may_become_log(path: Path, head: bytes) -> bool:
     """Whether a file that grows may hold rows later: it is a text, and of no other format."""
     return (
         uncompressed_name(path).suffix.lower() in LOG_SUFFIXES
-        and b"\0" not in head
         and (b"\n" in head or b"\r" in head)
-        and not _is_other_text(head)
+        and is_text(head)
     )
 
 
-def _is_other_text(head: bytes) -> bool:
-    """Whether a text is empty, JSON, or a table whose header names a step."""
+def is_text(head: bytes) -> bool:
+    """Whether it is a text that is not empty, JSON, or a table whose header names a step."""
+    if b"\0" in head:
+        return False
     start = head.decode("utf-8-sig", "replace").lstrip()
     if not start or (_JSON_START.match(start) and not _MESSAGE.search(start.partition("\n")[0])):
-        return True
-    return column_names(split_cells(start.partition("\n")[0])) is not None
+        return False
+    return header_names(start.partition("\n")[0]) is None
 
 
 def read(path: Path) -> LogReader:

@@ -11,7 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from sentinel.readers import deepspeed_csv
-from sentinel.readers.cells import COUNT_COLUMNS, column_names, split_cells
+from sentinel.readers.cells import (
+    COUNT_COLUMNS,
+    column_names,
+    find_separator,
+    header_names,
+    split_cells,
+)
 from sentinel.readers.lines import read_lines
 from sentinel.readers.log_config import LoggedConfig, read_config_file
 from sentinel.readers.log_file import log_stem, uncompressed_name
@@ -28,11 +34,8 @@ def can_read(path: Path, head: bytes) -> bool:
     first, _, rest = head.decode("utf-8-sig", "replace").partition("\n")
     if not rest and len(head) < HEAD_BYTES:
         # A header without a row may be any text, unless the file name has the suffix of a table.
-        return (
-            uncompressed_name(path).suffix == ".csv"
-            and column_names(split_cells(first)) is not None
-        )
-    return column_names(split_cells(first)) is not None
+        return uncompressed_name(path).suffix == ".csv" and header_names(first) is not None
+    return header_names(first) is not None
 
 
 def read(path: Path) -> LogReader:
@@ -76,16 +79,23 @@ def _read_rows(path: Path, reader: LogReader, skip: int) -> Iterator[Row | None]
     """The rows after the first `skip`, by the column names above them."""
     columns: list[str] = []
     counts: tuple[str, ...] = ()
+    separator = ""
     for line in read_lines(path, reader):
-        cells = [] if line is None else split_cells(line.decode("utf-8-sig", "replace"))
         if line is None:
             yield None
-        elif (names := column_names(cells)) is not None:
-            columns = names
+            continue
+        text = line.decode("utf-8-sig", "replace")
+        own_separator = find_separator(text)
+        cells = split_cells(text, own_separator)
+        if (names := column_names(cells)) is not None:
+            columns, separator = names, own_separator
             counts = () if set(STEP_KEYS) & {*names} else COUNT_COLUMNS
         elif skip:
             skip -= 1
         else:
+            if separator not in ("", own_separator):
+                # Decimal commas, or commas in a text.
+                cells = split_cells(text, separator)
             # A line with another number of cells may come from another writer.
             if len(cells) != len(columns):
                 reader.problem = f"it has {len(cells)} cells, and the header {len(columns)}"

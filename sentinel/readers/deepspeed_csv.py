@@ -88,7 +88,7 @@ def _read_points(file: Path, reader: LogReader) -> Iterator[MetricPoint | None]:
         if line is None:
             yield None
             continue
-        cells = split_cells(line.decode("utf-8", "replace"))
+        cells = split_cells(line.decode("utf-8", "replace"), ",")
         if column_names(cells) is not None:
             attempt, name = attempt + 1, cells[1]
             continue

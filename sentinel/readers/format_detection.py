@@ -67,6 +67,8 @@ def find_reader(path: Path, *, is_live: bool = False) -> tuple[ModuleType, Path,
         open_binary_log(path).close()
     formats = ", ".join(module.FORMAT_NAME for module in load_readers().values())
     problem = "its format is not known" if head or path.is_dir() else "it is empty"
+    if console.is_text(head):
+        problem += ": no two of its lines have the same metrics, at different steps"
     raise ValueError(f"{problem}; readable formats: {formats}")
 
 

@@ -24,7 +24,7 @@ from sentinel.readers import (
     verl,
     wandb,
 )
-from sentinel.readers.cells import column_names, split_cells
+from sentinel.readers.cells import find_separator, header_names, split_cells
 from sentinel.readers.console_line import parse_console_line
 from sentinel.readers.event_file import EventFile
 from sentinel.readers.log_file import open_binary_log, open_log_file
@@ -63,16 +63,16 @@ def _json_steps(path: Path) -> Iterator[int]:
 def _table_steps(path: Path) -> Iterator[int]:
     if path.is_dir():
         for file in _newest(csv.log_files(path)):
-            yield from _cell_steps(file, ["step"])
+            yield from _cell_steps(file, ["step"], ",")
         return
     with open_log_file(path) as opened:
         header = opened.readline(TAIL_BYTES).decode("utf-8-sig", "replace")
-    yield from _cell_steps(path, column_names(split_cells(header)) or [])
+    yield from _cell_steps(path, header_names(header) or [], find_separator(header))
 
 
-def _cell_steps(path: Path, columns: list[str]) -> Iterator[int]:
+def _cell_steps(path: Path, columns: list[str], separator: str) -> Iterator[int]:
     for line in _last_lines(path):
-        cells = split_cells(line.decode(errors="replace"))
+        cells = split_cells(line.decode(errors="replace"), separator)
         step = row_step(dict(zip(columns, cells, strict=False)))
         if step is not None:
             yield step

@@ -29,7 +29,8 @@ def read_lines(
     and LogRestartedError for a live file.
     """
     with open_log_file(path, is_live=reader.is_live) as file:
-        offset, in_long_line, prefix, rest = 0, False, b"", b""
+        offset = file.tell() if file.seekable() else 0
+        in_long_line, prefix, rest = False, b"", b""
         reader.line_number = 0
         while True:
             read = _read_line(file, MAX_LINE_BYTES + 1 - len(rest), reader)

@@ -12,6 +12,7 @@ import io
 import os
 import stat
 import zlib
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,7 @@ _ENCODINGS = {
 }
 """Encodings by byte order mark. That of UTF-16 is the beginning of one of UTF-32."""
 
+_HOLE = bytes(16)
 _TAR_MAGIC, _TAR_MAGIC_OFFSET = b"ustar", 257
 _TESTED_CHARACTERS = 32
 """Characters at the start of a file that show whether it is UTF-16."""
@@ -58,7 +60,8 @@ def open_log_file(path: Path, *, is_live: bool = False) -> io.BufferedReader:
 
     Raises OSError, and ValueError with the remedy. Reading compressed data may raise
     DamagedFileError, and ValueError beyond the limits above. A live log has to be a file that is
-    read as it is, since a position in it is one in the file.
+    read as it is, since a position in it is one in the file. NUL bytes at its start are skipped:
+    where a log was truncated, a writer that goes on at its former position leaves them.
     """
     file = _open_regular(path)
     try:
@@ -67,6 +70,8 @@ def open_log_file(path: Path, *, is_live: bool = False) -> io.BufferedReader:
             file = io.BufferedReader(_GzipBytes(file))
         head = file.peek()
         _check_head(head, path)
+        if head.startswith(_HOLE):
+            file.seek(_hole_end(file))
         if encoding := next((e for mark, e in _ENCODINGS.items() if head.startswith(mark)), ""):
             _check_followed(f"a text in {encoding.upper()}", is_live=is_live)
             file = io.BufferedReader(_Utf8Bytes(file, encoding))
@@ -143,6 +148,22 @@ def _check_head(head: bytes, path: Path) -> None:
                 f"it is {encoding} without a byte order mark, which is not read; convert it first "
                 f"(iconv -f {encoding} -t UTF-8 {path.name} > log.utf8)"
             )
+
+
+def _hole_end(file: io.BufferedReader) -> int:
+    """The position of the first byte that is not NUL; that of the end if there is none."""
+    descriptor, position = file.fileno(), 0
+    # Passes over what takes no space on the disk without reading it.
+    buffered = os.lseek(descriptor, 0, os.SEEK_CUR)
+    with suppress(OSError):
+        position = os.lseek(descriptor, 0, os.SEEK_DATA)
+    os.lseek(descriptor, buffered, os.SEEK_SET)
+    file.seek(position)
+    while block := file.read(io.DEFAULT_BUFFER_SIZE):
+        if text := block.lstrip(b"\0"):
+            return position + len(block) - len(text)
+        position += len(block)
+    return position
 
 
 def _check_followed(kind: str, *, is_live: bool) -> None:

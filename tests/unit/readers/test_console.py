@@ -87,6 +87,17 @@ def test_other_text_is_no_log(tmp_path, text):
         open_log(path)
 
 
+def test_the_refusal_of_a_text_has_its_reason(tmp_path):
+    path = tmp_path / "notes.txt"
+    path.write_text("We trained 3 models.\n")
+
+    with pytest.raises(ValueError, match="no two of its lines have the same metrics"):
+        open_log(path)
+    path.write_bytes(b"\x01\0\2" * 99)
+    with pytest.raises(ValueError, match="its format is not known; readable"):
+        open_log(path)
+
+
 def test_an_evaluation_is_a_series_of_its_own():
     found = rows(CONSOLE_LOGS["mnist"].text + CONSOLE_LOGS["mnist"].text)
 

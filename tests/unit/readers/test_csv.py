@@ -11,6 +11,7 @@ import pytest
 from sentinel.model.record import Event
 from sentinel.readers import csv, deepspeed_csv, jsonl
 from sentinel.readers.format_detection import open_log
+from sentinel.readers.last_step import read_last_step
 
 
 def table(path, *lines):
@@ -49,6 +50,19 @@ def test_separators_and_spaces(tmp_path, separator):
     path = table(tmp_path / "log.txt", f"Step{separator} loss", f"1{separator} 2.5")
     assert csv.can_read(path, path.read_bytes())
     assert [(s, v["loss"]) for s, v in step_values(csv.read(path))] == [(1, 2.5)]
+
+
+def test_decimal_commas_between_semicolons(tmp_path):
+    path = table(tmp_path / "log.csv", "step;loss;lr", "1;2,5;1e-3", "2;-0,25;1,5E-4", "3;;,5")
+
+    found = step_values(csv.read(path))
+    assert [(step, values.get("loss")) for step, values in found] == [
+        (1, 2.5),
+        (2, -0.25),
+        (3, None),
+    ]
+    assert [values["learning_rate"] for _, values in found] == [1e-3, 1.5e-4, 0.5]
+    assert read_last_step(path, "CSV") == 3
 
 
 @pytest.mark.parametrize(

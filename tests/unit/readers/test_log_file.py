@@ -18,6 +18,7 @@ from support.log_files import FORMATS
 from typer.testing import CliRunner
 
 from sentinel.cli.main import app
+from sentinel.model.record import Event
 from sentinel.readers import log_file
 from sentinel.readers.format_detection import open_log
 from sentinel.readers.log_file import open_log_file
@@ -167,6 +168,32 @@ def test_a_pipe_without_a_name_is_refused(tmp_path):
         )
         assert run.returncode == 2
         assert b"it is a pipe" in run.stderr
+
+
+@pytest.mark.parametrize("is_sparse", [True, False])
+@pytest.mark.parametrize(
+    "line", ['{"step": %d, "loss": %.1f}\n', "step %d loss %.1f\n"], ids=["jsonl", "console"]
+)
+def test_what_follows_the_hole_of_a_truncated_log_is_read(tmp_path, line, is_sparse):
+    """As logrotate leaves it with `copytruncate`, if the writer does not append."""
+    path = tmp_path / "train.log"
+    size = 1 << 32 if is_sparse else 100_000
+    with path.open("wb") as file:
+        file.write(b"" if is_sparse else bytes(size))
+        file.seek(size)
+        file.write("".join(line % (step, step / 2) for step in range(1, 5)).encode())
+
+    expected = [(step, step / 2) for step in range(1, 5)]
+    reader = open_log(path)
+    assert [(r.step, r.values["loss"]) for r in reader if r.event is Event.STEP] == expected
+    assert reader.skipped == 0
+
+    following = open_log(path, is_live=True).follow()
+    while next(following) is not None:
+        pass
+    with path.open("ab") as file:
+        file.write("".join(line % (step, step / 2) for step in range(5, 9)).encode())
+    assert (next(following).step, next(following).step) == (5, 6)
 
 
 def test_sockets_and_devices_are_refused(tmp_path, monkeypatch):
