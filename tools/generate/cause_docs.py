@@ -41,7 +41,8 @@ it, in the whole case and in all values of the training: a gradient norm that is
 records is not that of frozen parameters, and a reward that has not risen is not hacked. A cause
 with such an observation has no confidence. It is looked for again up to
 {REASSESS_AFTER_STEPS[-1]} logged steps after the last incident, and when the case ends: a cause
-that is contradicted then is withdrawn.
+that is contradicted then is withdrawn. So is a cause whose evidence is not sufficient once
+another incident has joined.
 
 **Without a cause.** Below that confidence, the notification has the incidents, the remedy of the
 detector, and up to {MAX_POSSIBLE_CAUSES} possible causes, each with its confidence and the
