@@ -30,7 +30,12 @@ from sentinel.cluster.agent_role import AgentRole
 from sentinel.cluster.spool import MAX_SPOOL_BYTES
 from sentinel.config.settings import Settings, build_sinks
 from sentinel.live.node.node_metrics import NodeMetrics, output_dir
-from sentinel.live.rings import SCAN_INTERVAL_SECONDS, LiveRings, remove_stale_rings
+from sentinel.live.rings import (
+    FAILURE_SETTLE_SECONDS,
+    SCAN_INTERVAL_SECONDS,
+    LiveRings,
+    remove_stale_rings,
+)
 from sentinel.metrics.cluster_families import head_address
 from sentinel.model.counters import Counters
 from sentinel.model.record import Event, Record
@@ -67,10 +72,10 @@ from sentinel.web.suppression_api import SuppressionApi
 log = logging.getLogger(__name__)
 
 POLL_INTERVAL_SECONDS = 0.05
+POLLS_PER_GAP = 4
+"""Polls in as long as there was no record: the interval grows up to that of scans for rings."""
 MULTI_NODE_POLL_INTERVAL_SECONDS = 0.2
 """Poll interval of a run on several nodes, at which nodes exchange messages too."""
-IDLE_AFTER_SECONDS = 10.0
-"""Time after the end of a run for which it is polled as before; then only a new rank matters."""
 SNAPSHOT_INTERVAL_SECONDS, MAX_ENTRIES_PER_SNAPSHOT = 30.0, 10_000
 """When a snapshot is made; the next agent processes the records since the last one again."""
 MAX_JOURNAL_BYTES = 2 << 20
@@ -184,6 +189,8 @@ class Agent:
         self.last_snapshot_at = self.started_at
         self.entries_since_snapshot = 0
         self.turn_limit = TurnLimit()
+        self.idle_since = -inf
+        """Time since which no record is expected soon."""
         self.turned_at = inf
         """Time (monotonic) at which the last turn of the loop began; infinite outside the loop."""
         self.reported_at = 0.0
@@ -453,14 +460,8 @@ class Agent:
             return 0.0
         if self.cluster_role.role in ("head", "follower"):
             return MULTI_NODE_POLL_INTERVAL_SECONDS
-        return SCAN_INTERVAL_SECONDS if self._is_idle() else POLL_INTERVAL_SECONDS
-
-    def _is_idle(self) -> bool:
-        """Whether there is no rank yet, or none for a while: only a scan finds one."""
-        ended_at = self.ended_at
-        return self.source.attempt < 0 or (
-            ended_at is not None and self.clock() - ended_at >= IDLE_AFTER_SECONDS
-        )
+        gap = max(0.0, self.clock() - self.idle_since) / POLLS_PER_GAP
+        return min(max(POLL_INTERVAL_SECONDS, gap), SCAN_INTERVAL_SECONDS)
 
     def run_once(self) -> None:
         """Read new records, process them, and commit records and results, all in about 0.1 s."""
@@ -474,6 +475,7 @@ class Agent:
         )
         if self.sample_poller is not None and self.source.attempt >= 0:
             local_records += self.sample_poller.poll(self.source.attempt)
+        self._note_arrival({record.event for record in local_records})
         entries = self._exchange(local_records)
         if self.cluster_role.head is None:
             # A head does so with those of all nodes.
@@ -490,6 +492,11 @@ class Agent:
         self.retention.run_slice()
         self._copy_outcomes()
         self.home_pruner.poll(has_ended=self.ended_at is not None)
+
+    def _note_arrival(self, events: set[Event]) -> None:
+        """Note when the last record arrived; what follows the end of a rank is expected soon."""
+        if events - {Event.HEARTBEAT}:
+            self.idle_since = self.clock() + FAILURE_SETTLE_SECONDS * (Event.STOP in events)
 
     def _exchange(self, local_records: list[Record]) -> list[RecordOrBatch]:
         """What this agent evaluates now, with the records of other nodes.

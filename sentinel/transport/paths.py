@@ -263,7 +263,8 @@ def list_rings(run_id: str, known: Container[str] = ()) -> list[Path]:
     shared = shared_run_dir(run_id)
     directories = [shared]
     is_agent_shared = (shared / _STATE_NAME / DATABASE_NAME).exists()
-    if not is_home_remote() and (not is_agent_shared or (shared / HOME_RINGS_NAME).exists()):
+    may_be_at_home = not is_agent_shared or (shared / HOME_RINGS_NAME).exists()
+    if may_be_at_home and not is_home_remote():
         directories.append(home_dir() / "runs" / run_id)
     rings: list[tuple[int, int, Path]] = []
     for directory in directories:

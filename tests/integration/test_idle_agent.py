@@ -1,13 +1,13 @@
-"""How often an agent polls: seldom while only a scan for new rings can find something."""
+"""How often an agent polls: as seldom as it scans for rings, where no record arrives."""
 
 from __future__ import annotations
 
 import pytest
 from support.rank_processes import ranks
 
-from sentinel.agent.main import IDLE_AFTER_SECONDS, POLL_INTERVAL_SECONDS, Agent
+from sentinel.agent.main import POLL_INTERVAL_SECONDS, POLLS_PER_GAP, Agent
 from sentinel.config.settings import load_settings
-from sentinel.live.rings import SCAN_INTERVAL_SECONDS
+from sentinel.live.rings import FAILURE_SETTLE_SECONDS, SCAN_INTERVAL_SECONDS
 
 
 @pytest.fixture
@@ -44,6 +44,17 @@ def test_a_run_that_ended_a_while_ago_is_polled_as_often_as_is_scanned(waits):
 
     assert found[0] == POLL_INTERVAL_SECONDS
     assert found[-1] == SCAN_INTERVAL_SECONDS
-    polled = found.index(SCAN_INTERVAL_SECONDS)
-    assert set(found[:polled]) <= {0.0, POLL_INTERVAL_SECONDS}
-    assert sum(found[:polled]) >= IDLE_AFTER_SECONDS
+    often = [wait for wait in found if wait <= POLL_INTERVAL_SECONDS]
+    assert often == found[: len(often)]
+    assert sum(often) >= FAILURE_SETTLE_SECONDS
+
+
+def test_the_interval_grows_with_the_time_without_a_record(waits):
+    with ranks() as begin:
+        begin(0, world=1, steps=5)
+        found = waits(max_waits=60)
+
+    assert found[0] == POLL_INTERVAL_SECONDS
+    assert found == sorted(found)
+    assert found[-1] == SCAN_INTERVAL_SECONDS
+    assert sum(found[: found.index(SCAN_INTERVAL_SECONDS)]) >= SCAN_INTERVAL_SECONDS * POLLS_PER_GAP
