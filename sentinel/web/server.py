@@ -38,8 +38,9 @@ MAX_READY_SECONDS, MAX_HEALTHY_SECONDS = 10.0, 60.0
 
 A turn takes about 0.1 s; on a starved machine, with much to store, it takes seconds.
 """
-_TICKS_PER_CHECK = 10
-"""Ticks of uvicorn, of 0.1 s each, between two checks of the web configuration for changes."""
+_TICK_SECONDS = 1.0
+"""Interval between checks of the web configuration for changes. Uvicorn's own ticks of 0.1 s take
+more of a processor than all else in a server without requests."""
 
 
 class Site(Protocol):
@@ -130,7 +131,7 @@ class WebServer:
 
     def stop(self) -> None:
         """Close the connections and wait for the thread, for at most 5 seconds."""
-        self._server.should_exit = True
+        self._server.end()
         if self._thread is not None:
             self._thread.join(timeout=5.0)
 
@@ -220,6 +221,16 @@ class _Server(uvicorn.Server):
         super().__init__(config)
         self._web_config, self._end_streams = web_config, end_streams
         self._acceptors: list[ConnectionAcceptor] = []
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._ending = asyncio.Event()
+
+    def end(self) -> None:
+        """End the server soon. For any thread."""
+        self.should_exit = True
+        if self._loop is not None:
+            with suppress(RuntimeError):
+                # The loop has ended already.
+                self._loop.call_soon_threadsafe(self._ending.set)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Accept connections of `sockets`, and follow changes of the web configuration."""
@@ -229,14 +240,17 @@ class _Server(uvicorn.Server):
         ]
         # Not asyncio servers, but with the methods that are called.
         self.servers = self._acceptors  # type: ignore[assignment]
+        self._loop = asyncio.get_running_loop()
         self.started = True
 
-    async def on_tick(self, counter: int) -> bool:
-        """Check now and then for changes of the web configuration; whether to exit."""
-        if self._web_config is not None and counter % _TICKS_PER_CHECK == 0:
-            # A file can be on a slow file system.
-            await asyncio.to_thread(self._web_config.reload)
-        return await super().on_tick(counter)
+    async def main_loop(self) -> None:
+        """Update what every answer has, and the web configuration, until the server ends."""
+        while not await self.on_tick(0):
+            if self._web_config is not None:
+                # A file can be on a slow file system.
+                await asyncio.to_thread(self._web_config.reload)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._ending.wait(), _TICK_SECONDS)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """End the streams, then as every server; close what is open after the graceful time."""
