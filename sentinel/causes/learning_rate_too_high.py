@@ -31,14 +31,7 @@ from sentinel.causes._evidence import is_reported, possibly_first, symptom_evide
 from sentinel.model.diagnosis import CaseContext, Evidence, Symptom
 from sentinel.model.finding import Severity
 from sentinel.signals.setting_names import describe_setting
-from sentinel.signals.usual_learning_rate import (
-    ADAPTER_FACTOR,
-    has_adapters,
-    usual_learning_rate,
-)
-
-HIGH_TRAINING_RATE = 1e-2
-"""Learning rate above which a training of unknown kind is fast."""
+from sentinel.signals.usual_learning_rate import highest_learning_rate, usual_learning_rate
 
 FAR_TOO_HIGH, FAR_TOO_HIGH_FOR_LOSS = 10.0, 50.0
 """Factor on the highest usual rate that no sweep contains, and that explains a loss that stays, or
@@ -185,16 +178,12 @@ def _rate(context: CaseContext) -> float:
 
 def _high_rate_evidence(context: CaseContext) -> list[Evidence]:
     """A rate that is high for this kind of training, as evidence."""
-    rate, usual = _rate(context), usual_learning_rate(context.metadata)
-    highest, kind = HIGH_TRAINING_RATE, "any training"
-    if usual is not None:
-        highest, kind = usual.highest, usual.kind
-    elif has_adapters(context.metadata):
-        highest, kind = ADAPTER_FACTOR * highest, f"{kind} with adapters"
-    if rate <= highest:
+    rate, metadata = _rate(context), context.metadata
+    usual = usual_learning_rate(metadata) or highest_learning_rate(metadata)
+    if usual is None or rate <= usual.highest:
         return []
-    is_far = rate > FAR_TOO_HIGH_FOR_LOSS * highest
-    text = f"The learning rate is {rate:g}, {'far too ' if is_far else ''}high for {kind}."
+    is_far = rate > FAR_TOO_HIGH_FOR_LOSS * usual.highest
+    text = f"The learning rate is {rate:g}, {'far too ' if is_far else ''}high for {usual.kind}."
     return [Evidence(0.5 if is_far else 0.3, text)]
 
 

@@ -18,6 +18,9 @@ from dataclasses import dataclass
 POLICY_ALGORITHMS = frozenset({"grpo", "rloo", "ppo", "gae", "online_dpo", "gkd"})
 PREFERENCE_ALGORITHMS = frozenset({"dpo", "kto", "orpo", "cpo", "bco", "simpo"})
 
+HIGHEST_ADAM_RATE, HIGHEST_SGD_RATE = 1e-2, 1.0
+"""Highest usual rates of an optimizer, whatever it trains."""
+
 ADAPTER_FACTOR = 10.0
 """Factor on learning rates for adapters."""
 
@@ -93,10 +96,29 @@ def usual_learning_rate(metadata: Mapping[str, str | float]) -> UsualLearningRat
     return UsualLearningRate(ADAPTER_FACTOR * highest, f"{kind} with adapters")
 
 
+def highest_learning_rate(metadata: Mapping[str, str | float]) -> UsualLearningRate | None:
+    """The highest usual rate of the optimizer, whatever it trains; None if that is not known.
+
+    >>> highest_learning_rate({"optimizers": "SGD"})
+    UsualLearningRate(highest=1.0, kind='SGD')
+    """
+    name = _optimizer_name(metadata)
+    if not _is_adam_like(metadata):
+        return UsualLearningRate(HIGHEST_SGD_RATE, "SGD") if name == "sgd" else None
+    if has_adapters(metadata):
+        return UsualLearningRate(ADAPTER_FACTOR * HIGHEST_ADAM_RATE, "adapters with Adam")
+    return UsualLearningRate(HIGHEST_ADAM_RATE, "Adam")
+
+
+def _optimizer_name(metadata: Mapping[str, str | float]) -> str:
+    """The name of the optimizer, in lower case; Adam if none is stated."""
+    stated = (metadata.get(name) for name in OPTIMIZER_SETTINGS)
+    return str(next((each for each in stated if each), "adam")).lower()
+
+
 def _is_adam_like(metadata: Mapping[str, str | float]) -> bool:
     """Whether the optimizer is Adam or a relative, as most are; also if it is not known."""
-    stated = (metadata.get(name) for name in OPTIMIZER_SETTINGS)
-    name = str(next((each for each in stated if each), "adam")).lower()
+    name = _optimizer_name(metadata)
     is_other = any(part in name for part in OTHER_OPTIMIZER_NAMES)
     return not is_other and any(part in name for part in ADAM_LIKE_NAMES)
 

@@ -193,11 +193,11 @@ def read_only_uri(path: Path) -> str:
     Closing a connection that may write moves the write-ahead log into the database.
     """
     if not _log_path(path).exists():
-        return f"{path.as_uri()}?immutable=1"
+        return f"{path.absolute().as_uri()}?immutable=1"
     # A read-only connection cannot create the index of the log, but needs no content of it.
     with suppress(OSError):
         path.with_name(f"{path.name}-shm").touch(exist_ok=False)
-    return f"{path.as_uri()}?mode=ro"
+    return f"{path.absolute().as_uri()}?mode=ro"
 
 
 def connect_read_only(path: Path) -> sqlite3.Connection:
@@ -208,7 +208,7 @@ def connect_read_only(path: Path) -> sqlite3.Connection:
     """
     # A file without a write-ahead log may be written at any time.
     is_logged = _log_path(path).exists() or not _has_rollback_journal(path)
-    uri = read_only_uri(path) if is_logged else f"{path.as_uri()}?mode=ro"
+    uri = read_only_uri(path) if is_logged else f"{path.absolute().as_uri()}?mode=ro"
     connection = sqlite3.connect(uri, uri=True, timeout=10.0, isolation_level=None)
     try:
         version = _schema_version(connection)

@@ -1,4 +1,4 @@
-"""Learning rates of an optimizer's parameter groups that are far apart, read once per training."""
+"""What is read of an optimizer once per training: its class, and rates that are far apart."""
 
 from __future__ import annotations
 
@@ -8,6 +8,11 @@ MIN_FACTOR = 50.0
 """Factor between two learning rates that few recipes have: a new head has 10 times, the second
 matrices of adapters 16 times the rate of the others. Widths scaled by muP, and the opacities of
 Gaussian splatting, have more."""
+
+
+def describe_optimizer(optimizer: Any) -> dict[str, Any]:
+    """Metadata of the optimizer: `optimizers`, its class, and `uneven_rates`."""
+    return {"optimizers": type(optimizer).__name__, **uneven_rates(optimizer)}
 
 
 def uneven_rates(optimizer: Any) -> dict[str, float]:

@@ -91,6 +91,11 @@ def test_repeated_jumps_are_diagnosed_and_a_single_one_is_not():
         ({"framework": "trl", "algorithm": "reward", "learning_rate": 5e-5}, False),
         ({"framework": "trl", "algorithm": "sft", "learning_rate": 5e-4}, True),
         ({"learning_rate": 3e-3}, False),
+        ({"learning_rate": 0.02}, True),
+        ({"learning_rate": 0.02, "peft_type": "LORA"}, False),
+        ({"learning_rate": 0.02, "optimizers": "SGD"}, False),
+        ({"learning_rate": 3.0, "optimizers": "SGD"}, True),
+        ({"learning_rate": 0.5, "optimizers": "Prodigy"}, False),
     ],
 )
 def test_the_highest_usual_rate_depends_on_the_training(metadata, expected):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from support.replays import replay_incidents, run_replay
@@ -33,6 +34,12 @@ def test_it_finds_what_was_found_live(database, part):
 
     assert steps(incidents) == steps(RunReader(database).incidents())
     assert summary["steps"] == 241
+
+
+def test_a_database_is_given_relative_to_the_working_directory(database, monkeypatch):
+    monkeypatch.chdir(database.parent)
+
+    assert replay_incidents(Path(database.name))[1]["steps"] == 241
 
 
 def test_other_settings_find_something_else():

@@ -1,10 +1,23 @@
-"""Learning rates of parameter groups that are far apart are read once per training."""
+"""The class of an optimizer, and rates of its groups that are far apart, are read once."""
 
 import pytest
 import torch
+from support.recorded_rings import read_rings
 
 import sentinel
 from sentinel.client.capture.group_rates import uneven_rates
+from sentinel.model.record import Event
+
+
+@pytest.fixture
+def recorded_texts():
+    """Returns a function: the texts of a name in the metadata of rank 0, in order."""
+
+    def find(name):
+        texts = [r.attributes.get(name) for r in read_rings()[0] if r.event is Event.METADATA]
+        return [text for text in texts if text]
+
+    return find
 
 
 def optimizer(*rates, sizes=(30, 10, 10)):
@@ -61,4 +74,22 @@ def test_they_are_metadata_of_the_run_from_the_first_step(reported_metadata):
 
     train()
 
-    assert reported_metadata()[0]["main_group_learning_rate"] == pytest.approx(1e-3)
+    metadata = reported_metadata()[0]
+    assert metadata["main_group_learning_rate"] == pytest.approx(1e-3)
+    assert metadata["optimizers"] == "SGD"
+
+
+def test_each_optimizer_of_a_training_is_recorded_once(recorded_texts):
+    @sentinel.monitor(run="test", agent=False)
+    def train():
+        for kind in (torch.optim.SGD, torch.optim.SGD, torch.optim.AdamW):
+            weights = torch.nn.Parameter(torch.ones(4))
+            stepped = kind([weights], lr=0.1)
+            for _ in range(3):
+                weights.sum().backward()
+                stepped.step()
+
+    train()
+
+    # A new model is another training, whose metadata begin anew.
+    assert recorded_texts("optimizers") == ["SGD", "SGD", "AdamW"]
