@@ -53,7 +53,7 @@ def test_cases_have_the_text_of_their_notification(show):
     for expected in ("<b>loss</b> is NaN on rank 3", "It was 2.1."):
         assert expected in text
     expect(cards.first.locator(".evidence li")).to_have_text(
-        ["step 86KL is 2 nats.", "settingThe KL coefficient is 0.0001."]
+        ["step 86KL is 2 nats.", "overallThe KL coefficient is 0.0001."]
     )
     assert attributes(page.locator(".actions a"), "href") == [
         "../../runbooks/policy_collapse",

@@ -136,8 +136,9 @@ function caseCurveDrawing(x, values, [from, to], { onset_step: onset, resolved_s
   const [low, high] = [Math.min(...known), Math.max(...known)];
   /** @param {number} step */
   const place = (step) => (width * (Math.min(to, Math.max(from, step)) - from)) / (to - from || 1);
+  // A constant is in the middle.
   /** @param {number} value */
-  const level = (value) => height - 2 - ((value - low) / (high - low || 1)) * (height - 4);
+  const level = (value) => height - 2 - (high > low ? (value - low) / (high - low) : 0.5) * (height - 4);
   const path = values
     .map((value, index) =>
       isNumber(value)

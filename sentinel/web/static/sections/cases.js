@@ -362,7 +362,7 @@ function factList(facts) {
 }
 
 /**
- * Evidence in the order of its steps; settings have no step and come last.
+ * Evidence in the order of its steps; what has none, such as settings, comes last.
  * @param {Evidence[]} evidence
  */
 function evidenceList(evidence) {
@@ -372,8 +372,8 @@ function evidenceList(evidence) {
     const hasSuccessor = next && next.step !== null;
     return container(
       "li",
-      hasStep ? (hasSuccessor ? "connected" : "") : "setting",
-      element("span", hasStep ? `step ${item.step}` : "setting", "when"),
+      hasStep ? (hasSuccessor ? "connected" : "") : "overall",
+      element("span", hasStep ? `step ${item.step}` : "overall", "when"),
       textWithCode("span", item.text),
     );
   });
