@@ -29,7 +29,7 @@ from sentinel.insight.callbacks.transformers import (
     SharpnessCallback,
     TrajectoryCallback,
 )
-from sentinel.insight.loss_surface import LossSurface
+from sentinel.insight.surface.loss_surface import LossSurface
 
 pytestmark = [
     pytest.mark.frameworks,

@@ -23,12 +23,17 @@ import sentinel
 from sentinel.client import guard
 from sentinel.client.session import CurrentSession
 from sentinel.insight.callbacks.time_budget import TimeBudget
-from sentinel.insight.loss_surface import ARROWS, EVALUATIONS_1D, EVALUATIONS_2D, loss_surface
-from sentinel.insight.model_state import preserved
-from sentinel.insight.parameters import Selection, select_parameters
-from sentinel.insight.rank_exchange import RankExchange
-from sentinel.insight.sharpness import sharpness
-from sentinel.insight.time_limit import OutOfTimeError
+from sentinel.insight.measure.model_state import preserved
+from sentinel.insight.measure.parameters import Selection, select_parameters
+from sentinel.insight.measure.rank_exchange import RankExchange
+from sentinel.insight.measure.sharpness import sharpness
+from sentinel.insight.measure.time_limit import OutOfTimeError
+from sentinel.insight.surface.loss_surface import (
+    ARROWS,
+    EVALUATIONS_1D,
+    EVALUATIONS_2D,
+    loss_surface,
+)
 from sentinel.store.artifact import current_run_directory, save_artifact
 
 DEFAULT_SHARE = 0.05

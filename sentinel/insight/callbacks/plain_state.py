@@ -20,7 +20,7 @@ _MAX_DEPTH = 6
 _TORCH_ATTRIBUTES = frozenset(
     {"_parameters", "_buffers", "_modules", "_non_persistent_buffers_set", "_hf_hook"}
 )
-"""Attributes of a module that `sentinel.insight.model_state` restores, or that are no data."""
+"""Attributes of a module that `preserved` restores, or that are no data."""
 _STATE_MODULES = ("trl.", "transformers.trainer_callback")
 """Objects of these modules are looked into: they hold counters and moments."""
 
@@ -31,7 +31,7 @@ def plain_state_preserved(objects: Iterable[Any]) -> Iterator[None]:
 
     Restored are which object each attribute names, the items of lists, dicts, sets and deques
     within them, and the content of small tensors. Weights, buffers and hooks of modules are not:
-    `sentinel.insight.model_state` restores those.
+    `preserved` restores those.
     """
     snapshot = _Snapshot()
     restore = [snapshot.of_object(each) for each in objects]

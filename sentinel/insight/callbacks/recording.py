@@ -14,7 +14,7 @@ from sentinel.insight.callbacks.recorder_state import (
     read_recorder_state,
     write_recorder_state,
 )
-from sentinel.insight.trajectory_recorder import TrajectoryRecorder
+from sentinel.insight.trajectory.recorder import TrajectoryRecorder
 from sentinel.store.artifact import current_run_directory, save_artifact
 
 

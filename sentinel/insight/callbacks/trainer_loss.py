@@ -33,7 +33,7 @@ from sentinel.insight.callbacks.plain_state import (
     learning_rates_set,
     plain_state_preserved,
 )
-from sentinel.insight.model_state import preserved
+from sentinel.insight.measure.model_state import preserved
 
 _MAX_LOGITS = 1 << 26
 """Logits that are held at once for second derivatives."""
