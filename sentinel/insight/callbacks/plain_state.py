@@ -186,13 +186,6 @@ def learning_rates_set(optimizer: Any, rates: Sequence[Any]) -> Iterator[None]:
             group["lr"] = rate
 
 
-def learning_rates(optimizer: Any) -> list[float]:
-    """The learning rate of each group of an optimizer."""
-    groups = getattr(optimizer, "param_groups", ())
-    # Some are tensors, which the schedule changes in place.
-    return [float(group["lr"]) for group in groups]
-
-
 def copy_of_inputs(value: Any) -> Any:
     """A copy of the inputs of a loss: the same types, with tensors of their own."""
     if isinstance(value, torch.Tensor):

@@ -18,6 +18,24 @@ from sentinel.insight.trajectory.recorder import TrajectoryRecorder
 from sentinel.store.artifact import current_run_directory, save_artifact
 
 
+class RecordingCallback:
+    """What the callbacks of every framework have that record the path of the weights."""
+
+    def __init__(self, *, every: int = 10, **settings: Any) -> None:
+        super().__init__()
+        self._recording = Recording(every, settings)
+
+    @property
+    def recorder(self) -> Any:
+        """The recorder of the current or last training; None before."""
+        return self._recording.recorder
+
+    @property
+    def results(self) -> list[Any]:
+        """The trajectory of each training."""
+        return [*self._recording.results]
+
+
 class Recording:
     """A `TrajectoryRecorder` for each training; `settings` are its arguments.
 
