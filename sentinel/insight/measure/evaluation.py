@@ -181,18 +181,18 @@ class Evaluator:
                     raise
                 self._differs = True
                 first = str(error).strip().splitlines()[0][:160]
-                self.notes.append(
-                    "Hessian-vector products are central differences of gradients, accurate to "
-                    f"about three digits: double backward is not available here ({first}). Kinks, "
-                    "as of ReLU, add to the curvature."
-                )
-        elif self.is_sharded and not any("FSDP" in note for note in self.notes):
-            self.notes.append(
-                "Hessian-vector products are central differences of gradients, accurate to about "
-                "three digits: FSDP does not support double backward. Kinks, as of ReLU, add to "
-                "the curvature."
-            )
+                self._note_differences(f"double backward is not available here ({first})")
+        elif self.is_sharded:
+            self._note_differences("FSDP does not support double backward")
         return self._differences(vector)
+
+    def _note_differences(self, reason: str) -> None:
+        note = (
+            "Hessian-vector products are central differences of gradients, accurate to about three "
+            f"digits: {reason}. Kinks, as of ReLU, add to the curvature."
+        )
+        if note not in self.notes:
+            self.notes.append(note)
 
     def release(self) -> None:
         """Free the graph that Hessian-vector products share."""
@@ -315,27 +315,35 @@ class Evaluator:
         import torch  # noqa: PLC0415 - slow to import
 
         self._reset()
-        total, gradient = 0.0, None
-        parameters = self.space.parameters
-        self._require_gradients()
+        losses = []
+
+        def gradient(batch: Any, share: float) -> Any:
+            loss = self._differentiable(batch)
+            losses.append(share * float(loss.detach()))
+            if self.is_sharded:
+                self.exchange.gather(None)
+                return self._backward(loss * (share * self._share_of_rank))
+            return torch.autograd.grad(loss * share, self.space.parameters, materialize_grads=True)
+
+        total = self._sum_over_batches(gradient)
+        return sum(losses), total
+
+    def _sum_over_batches(self, measure: Callable[[Any, float], Any]) -> Vector:
+        """The sum of what `measure` returns for each batch and its share of the data."""
+        import torch  # noqa: PLC0415 - slow to import
+
+        for parameter in self.space.parameters:
+            parameter.requires_grad_(True)
+        total: Vector = []
         with self._describe_errors(), torch.enable_grad():
             for batch, weight in self._batches:
-                share = (weight or 0) / self._weight
-                loss = self._differentiable(batch)
-                total += share * float(loss.detach())
-                part: Any
-                if self.is_sharded:
-                    self.exchange.gather(None)
-                    part = self._backward(loss * (share * self._share_of_rank))
-                else:
-                    part = torch.autograd.grad(loss * share, parameters, materialize_grads=True)
+                vector = measure(batch, (weight or 0) / self._weight)
                 parts = [
                     each.detach().to(dtype)
-                    for each, dtype in zip(part, self.space.dtypes, strict=True)
+                    for each, dtype in zip(vector, self.space.dtypes, strict=True)
                 ]
-                gradient = parts if gradient is None else _sum(gradient, parts)
-        assert gradient is not None
-        return total, gradient
+                total = [a + b for a, b in zip(total, parts, strict=True)] if total else parts
+        return total
 
     @property
     def _share_of_rank(self) -> float:
@@ -374,44 +382,31 @@ class Evaluator:
             )
         return loss
 
-    def _require_gradients(self) -> None:
-        for parameter in self.space.parameters:
-            parameter.requires_grad_(True)
-
     def _double_backward(self, vector: Vector) -> Vector:
         """Hessian-vector product by differentiating the gradient (Pearlmutter 1994)."""
         import torch  # noqa: PLC0415 - slow to import
 
-        parameters = self.space.parameters
+        parameters, dtypes = self.space.parameters, self.space.dtypes
         directions = [each.to(p.dtype) for each, p in zip(vector, parameters, strict=True)]
-        self._require_gradients()
-        total = None
-        with self._describe_errors(), torch.enable_grad(), _twice_differentiable():
-            for batch, weight in self._batches:
-                share = (weight or 0) / self._weight
-                gradients = self._differentiable_gradient(batch)
-                pairs = [
-                    pair
-                    for pair in zip(gradients, directions, strict=True)
-                    if pair[0].requires_grad
-                ]
-                if not pairs:
-                    part: Any = [torch.zeros_like(each) for each in parameters]
-                else:
-                    part = torch.autograd.grad(
-                        [gradient for gradient, _ in pairs],
-                        parameters,
-                        [direction for _, direction in pairs],
-                        retain_graph=self._graph is not None,
-                        materialize_grads=True,
-                    )
-                parts = [
-                    share * each.detach().to(dtype)
-                    for each, dtype in zip(part, self.space.dtypes, strict=True)
-                ]
-                total = parts if total is None else _sum(total, parts)
-        assert total is not None
-        return total
+
+        def product(batch: Any, share: float) -> Vector:
+            gradients = self._differentiable_gradient(batch)
+            pairs = [
+                pair for pair in zip(gradients, directions, strict=True) if pair[0].requires_grad
+            ]
+            if not pairs:
+                return [torch.zeros_like(each) for each in parameters]
+            found = torch.autograd.grad(
+                [gradient for gradient, _ in pairs],
+                parameters,
+                [direction for _, direction in pairs],
+                retain_graph=self._graph is not None,
+                materialize_grads=True,
+            )
+            return [share * each.to(dtype) for each, dtype in zip(found, dtypes, strict=True)]
+
+        with _twice_differentiable():
+            return self._sum_over_batches(product)
 
     def _differentiable_gradient(self, batch: Any) -> Any:
         """The gradient with its graph, kept between products if there is one batch."""
@@ -446,11 +441,7 @@ class Evaluator:
         error = space.norm(space.difference(product, different))
         if not error > _MAX_DISAGREEMENT * largest:
             return True
-        self.notes.append(
-            "Hessian-vector products are central differences of gradients, accurate to about three "
-            "digits: a custom function in the loss has no second derivative. Kinks, as of ReLU, "
-            "add to the curvature."
-        )
+        self._note_differences("a custom function in the loss has no second derivative")
         return False
 
     def _differences(self, vector: Vector) -> Vector:
@@ -469,10 +460,10 @@ class Evaluator:
 
     def _combined(self, vector: Vector) -> Vector:
         """The mean over the data of all ranks, unless this is it."""
-        if self.exchange.size == 1 or self.is_sharded:
-            return vector
         import torch.distributed as dist  # noqa: PLC0415 - slow to import
 
+        if self.exchange.size == 1 or self.is_sharded:
+            return vector
         # Also with equal data, so that every rank goes on with the same bits.
         weights = self._weights_of_ranks
         factor = weights[self.exchange.rank] / sum(weights)
@@ -634,7 +625,3 @@ def _is_out_of_memory(error: BaseException) -> bool:
 
     known = getattr(torch, "OutOfMemoryError", None) or torch.cuda.OutOfMemoryError
     return isinstance(error, known | MemoryError) or "can't allocate memory" in str(error)
-
-
-def _sum(one: Vector, two: Vector) -> Vector:
-    return [a + b for a, b in zip(one, two, strict=True)]

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
+import numpy as np
+import psutil
+from scipy.sparse.linalg import ArpackError, ArpackNoConvergence, LinearOperator, eigsh
+
+from sentinel.insight.measure.evaluation import Evaluator
+from sentinel.insight.measure.rank_exchange import RankExchange
 from sentinel.insight.measure.surface_error import SurfaceError, UndefinedError
 from sentinel.insight.measure.weight_space import Vector
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    from sentinel.insight.measure.evaluation import Evaluator
-    from sentinel.insight.measure.rank_exchange import RankExchange
 
 MAX_RESTARTS = 30
 _DENSE_SIZE = 40
@@ -43,8 +43,6 @@ def leading_eigenpairs(  # noqa: PLR0913 - keyword arguments
     Raises UndefinedError if they do not converge or the Hessian is not finite, and SurfaceError if
     there are fewer weights or the basis does not fit in memory.
     """
-    import numpy as np  # noqa: PLC0415 - not needed to import this module
-
     space = evaluator.space
     size = space.size
 
@@ -88,19 +86,10 @@ def _solve(  # noqa: PLR0913, PLR0917
     exchange: RankExchange,
 ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     """Eigenvalues and eigenvectors as columns."""
-    import numpy as np  # noqa: PLC0415 - not needed to import this module
-
     if size <= max(_DENSE_SIZE, count + 1):
         matrix = np.stack([product(row) for row in np.eye(size)])
         values, vectors = np.linalg.eigh((matrix + matrix.T) / 2)
         return values, vectors
-    from scipy.sparse.linalg import (  # noqa: PLC0415
-        ArpackError,
-        ArpackNoConvergence,
-        LinearOperator,
-        eigsh,
-    )
-
     start = np.random.default_rng(seed).standard_normal(size)
     operator = LinearOperator((size, size), matvec=product, dtype=np.float64)
     try:
@@ -128,8 +117,6 @@ def _solve(  # noqa: PLR0913, PLR0917
 
 def _basis_size(size: int, count: int, exchange: RankExchange) -> int:
     """Vectors of the Lanczos basis that fit in a quarter of the free memory of every rank."""
-    import psutil  # noqa: PLC0415 - not needed to import this module
-
     own = int(_SHARE_OF_MEMORY * psutil.virtual_memory().available / (8 * size))
     # Another basis takes other products, each a collective of all ranks.
     fits: int = min(exchange.gather(own))

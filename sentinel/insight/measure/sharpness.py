@@ -15,15 +15,17 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from sentinel.insight.measure.evaluation import Evaluator, LossFunction, Mode
+from sentinel.insight.measure.hessian import leading_eigenpairs
 from sentinel.insight.measure.measurement import measuring
 from sentinel.insight.measure.parameters import Selection
+from sentinel.insight.measure.weight_space import Vector
 from sentinel.insight.result import Result
 
 if TYPE_CHECKING:
     from torch import nn
-
-    from sentinel.insight.measure.weight_space import Vector
 
 _ADAM = frozenset({"Adam", "AdamW", "FusedAdam", "DeepSpeedCPUAdam"})
 """Classes whose state has the second moments as they are, not in 8 bits."""
@@ -120,8 +122,6 @@ def measure_sharpness(  # noqa: PLR0913 - keyword arguments with defaults
     step: int | None = None,
 ) -> Sharpness:
     """`sharpness` with an evaluator that is there."""
-    from sentinel.insight.measure.hessian import leading_eigenpairs  # noqa: PLC0415 - imports scipy
-
     started = time.monotonic()
     space = evaluator.space
     products = evaluator.hessian_products
@@ -232,8 +232,6 @@ def _adam(
 
 
 def _trace(evaluator: Evaluator, samples: int, seed: int) -> float:
-    import numpy as np  # noqa: PLC0415 - not needed to import this module
-
     space, total = evaluator.space, 0.0
     for index in range(samples):
         signs = np.random.default_rng([seed, index]).integers(0, 2, space.size) * 2.0 - 1.0

@@ -11,11 +11,12 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from sentinel.insight.measure.model_state import inner_tensors
 from sentinel.insight.measure.surface_error import SurfaceError
 
 if TYPE_CHECKING:
-    import numpy as np
     import torch
     from torch import nn
 
@@ -233,7 +234,7 @@ def _like(parameter: Any, tensor: torch.Tensor, dtype: torch.dtype) -> Any:
     tensor = tensor.to(device=parameter.device, dtype=dtype)
     if not hasattr(parameter, "placements"):
         return tensor
-    from torch.distributed.tensor import distribute_tensor  # noqa: PLC0415 - slow to import
+    from torch.distributed.tensor import distribute_tensor  # noqa: PLC0415 - of PyTorch 2.5
 
     # Every rank has the whole tensor: nothing is sent.
     mesh, placements = parameter.device_mesh, parameter.placements

@@ -19,15 +19,18 @@ from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from sentinel.insight.measure.evaluation import Evaluator
+from sentinel.insight.measure.hessian import leading_eigenpairs
 from sentinel.insight.measure.parameters import plain_name
 from sentinel.insight.measure.surface_error import SurfaceError
 from sentinel.insight.measure.weight_space import Vector, WeightSpace
+from sentinel.insight.trajectory.principal_directions import principal_directions
 from sentinel.insight.trajectory.saved_weights import find_checkpoints, open_weights
 
 if TYPE_CHECKING:
     import torch
-
-    from sentinel.insight.measure.evaluation import Evaluator
 
 KINDS = ("random", "hessian", "pca", "gradient")
 MAX_SNAPSHOTS = 200
@@ -171,8 +174,6 @@ def project(space: WeightSpace, directions: Sequence[Vector], vector: Vector) ->
 
     The directions need not be orthogonal.
     """
-    import numpy as np  # noqa: PLC0415 - not needed to import this module
-
     products = [space.dot(direction, vector) for direction in directions]
     return [float(each) for each in np.linalg.solve(gram(space, directions), products)]
 
@@ -244,8 +245,6 @@ def _gradient(
 def _hessian(
     evaluator: Evaluator, dimensions: int, seed: int, center_loss: float
 ) -> list[PlacedDirection]:
-    from sentinel.insight.measure.hessian import leading_eigenpairs  # noqa: PLC0415 - imports scipy
-
     space = evaluator.space
     pairs = leading_eigenpairs(evaluator, dimensions, which="LM", seed=seed)
     found = []
@@ -272,8 +271,6 @@ def _principal(
     space: WeightSpace, snapshots: Sequence[Snapshot], dimensions: int
 ) -> list[PlacedDirection]:
     """Principal axes of the snapshots and the current weights (Li et al. 2018, section 7)."""
-    from sentinel.insight.trajectory.principal_directions import principal_directions  # noqa: PLC0415
-
     if len(snapshots) < dimensions:
         raise SurfaceError(
             f'directions="pca" needs a `trajectory` of at least {dimensions} checkpoints; there '

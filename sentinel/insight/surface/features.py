@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.ndimage import binary_erosion
 from scipy.spatial import cKDTree
 from scipy.stats import chi2
 
@@ -25,6 +26,7 @@ from sentinel.insight.surface.sampling import Interpolator, Point, SampledSurfac
 Array = NDArray[np.float64]
 Grid = tuple[Sequence[float], Sequence[float], Sequence[Sequence[float]]]
 Evaluate = Callable[[Sequence[Point]], Sequence[float]]
+Cell = tuple[int, int]
 
 MAX_FEATURES = 10
 """Features of each kind, the most persistent ones."""
@@ -64,8 +66,7 @@ def find_features(
     `y`, and otherwise interpolated; the lowest minimum and the highest maximum are never worse than
     an evaluated point beside them.
     """
-    xs, ys, rows = grid
-    losses = np.array(rows, dtype=float)
+    losses = np.array(grid[2], dtype=float)
     losses[~np.isfinite(losses)] = np.nan
     finite = losses[np.isfinite(losses)]
     if not finite.size:
@@ -73,44 +74,49 @@ def find_features(
     roughness = _Roughness(surface)
     middle = float(np.median(finite))
     least = max(MIN_DEPTH * (middle - float(finite.min())), NOISE_DEPTH * roughness.noise)
-    inner = _inner(losses)
-    minima = _extrema(losses, middle, least)
-    maxima = _extrema(-losses, -middle, least)
     relief = _Relief(surface.interpolator(), losses.shape, roughness)
-    found = [
-        (kind, each.cell, place, each.depth if np.isfinite(each.depth) else None)
-        for kind, sign, extrema in (("minimum", 1.0, minima), ("maximum", -1.0, maxima))
-        for each in extrema
-        if inner[each.cell]
-        and (place := relief.extremum(each.cell, sign)) is not None
-        and each.depth > ROUGH_DEPTH * roughness.at(place)
+    low, high = np.array(surface.bounds).T
+    features: list[dict[str, Any]] = []
+    kept: list[tuple[Cell, Array]] = []
+    for kind, cell, place, depth in _candidates(losses, middle, least, relief, roughness):
+        same = [at for each, (_, at) in zip(features, kept, strict=True) if each["kind"] == kind]
+        if len(same) < MAX_FEATURES and all(relief.is_apart(at, place) for at in same):
+            x, y = [*(low + place * (high - low)).tolist(), 0.0][:2]
+            loss = float(relief.losses(place[None])[0])
+            kept.append((cell, place))
+            features.append(
+                {"kind": kind, "x": x, "y": y, "loss": loss, "depth": depth, "evaluated": False}
+            )
+    if evaluate is not None and features:
+        places = [(each["x"], each["y"])[: len(low)] for each in features]
+        for feature, loss in zip(features, evaluate(places), strict=True):
+            feature |= {"loss": float(loss), "evaluated": True}
+    return [
+        _best_point(each, cell, surface.points, grid)
+        for each, (cell, _) in zip(features, kept, strict=True)
     ]
-    if len(ys):
-        joins = {each.left_at: each.depth for each in (*maxima, *minima) if each.left_at}
+
+
+def _candidates(
+    losses: Array, middle: float, least: float, relief: _Relief, roughness: _Roughness
+) -> Iterator[tuple[str, Cell, Array, float | None]]:
+    """Kind, cell, place and depth of what is there, the most persistent ones of a kind first."""
+    # Cells with all their neighbours inside of the grid and of the surface.
+    inner = binary_erosion(np.isfinite(losses), np.ones((min(len(losses), 3), 3)))
+    joins: dict[Cell, float] = {}
+    for kind, sign in (("minimum", 1.0), ("maximum", -1.0)):
+        for each in _extrema(sign * losses, sign * middle, least):
+            if each.left_at is not None:
+                joins[each.left_at] = max(each.depth, joins.get(each.left_at, 0.0))
+            place = relief.extremum(each.cell, sign) if inner[each.cell] else None
+            if place is not None and each.depth > ROUGH_DEPTH * roughness.at(place):
+                yield kind, each.cell, place, each.depth if each.left_at else None
+    if len(losses) > 1:
+        # A minimum and a maximum may be left at one saddle.
         for cell in sorted(joins, key=lambda each: -joins[each]):
             place = relief.saddle(cell) if inner[cell] else None
             if place is not None:
-                found.append(("saddle", cell, place, None))
-    low, high = np.array(surface.bounds).T
-    kept: list[dict[str, Any]] = []
-    cells: list[tuple[int, int]] = []
-    for kind, cell, place, depth in found:
-        at = tuple((low + place * (high - low)).tolist())
-        feature = _feature(kind, at, float(relief.losses(place[None])[0]), depth)
-        same = [each for each in kept if each["kind"] == kind]
-        # A minimum and a maximum may be left at one saddle.
-        is_new = all(relief.is_apart(_units(each, low, high), place) for each in same)
-        if is_new and len(same) < MAX_FEATURES:
-            kept.append(feature)
-            cells.append(cell)
-    if evaluate is not None and kept:
-        places = [_at(each, len(surface.bounds)) for each in kept]
-        for feature, loss in zip(kept, evaluate(places), strict=True):
-            feature.update(loss=float(loss), evaluated=True)
-    return [
-        _best_point(each, cell, surface.points, xs, ys)
-        for each, cell in zip(kept, cells, strict=True)
-    ]
+                yield "saddle", cell, place, None
 
 
 class _Relief:
@@ -130,7 +136,7 @@ class _Relief:
         self._fit = np.linalg.pinv(_quadratic_terms(self._disc))
         self._shape = shape
 
-    def extremum(self, cell: tuple[int, int], sign: float) -> Array | None:
+    def extremum(self, cell: Cell, sign: float) -> Array | None:
         """The minimum (sign 1) or maximum (-1) at this candidate; None if there is none."""
         start = self._start(cell)
         place = self._critical_point(start)
@@ -144,7 +150,7 @@ class _Relief:
         ring = sign * (self._ring(start, self._cell) - self._loss(start))
         return start if (ring >= -self._roughness.at(start)).all() else None
 
-    def saddle(self, cell: tuple[int, int]) -> Array | None:
+    def saddle(self, cell: Cell) -> Array | None:
         """The saddle at this candidate: up and down alternate twice or more around it."""
         start = self._start(cell)
         place = self._critical_point(start)
@@ -163,7 +169,7 @@ class _Relief:
         """Whether two places are not the same one."""
         return dist(one, two) > FIT_CELLS * self._cell
 
-    def _start(self, cell: tuple[int, int]) -> Array:
+    def _start(self, cell: Cell) -> Array:
         row, column = cell
         place = [column / (self._shape[1] - 1)]
         if self._dimensions == 2:
@@ -213,26 +219,12 @@ def _gradient_and_hessian(terms: Array, dimensions: int) -> tuple[Array, Array]:
     return gradient, hessian
 
 
-def _feature(kind: str, at: Sequence[float], loss: float, depth: float | None) -> dict[str, Any]:
-    y = at[1] if len(at) > 1 else 0.0
-    return {"kind": kind, "x": at[0], "y": y, "loss": loss, "depth": depth, "evaluated": False}
-
-
-def _at(feature: Mapping[str, Any], dimensions: int) -> Point:
-    return (feature["x"], feature["y"])[:dimensions]
-
-
-def _units(feature: Mapping[str, Any], low: Array, high: Array) -> Array:
-    units: Array = (np.array(_at(feature, len(low))) - low) / (high - low)
-    return units
-
-
 class _Extremum(NamedTuple):
     """A minimum, by how much the loss rises to leave it for a lower one, and in which cell."""
 
-    cell: tuple[int, int]
+    cell: Cell
     depth: float
-    left_at: tuple[int, int] | None
+    left_at: Cell | None
 
 
 def _extrema(losses: Array, middle: float, least: float) -> list[_Extremum]:
@@ -256,7 +248,7 @@ def _extrema(losses: Array, middle: float, least: float) -> list[_Extremum]:
             joined[cell] = cell = joined[joined[cell]]
         return cell
 
-    def place(cell: int) -> tuple[int, int]:
+    def place(cell: int) -> Cell:
         row, column = divmod(cell, width)
         return row - 1, column - 1
 
@@ -276,25 +268,8 @@ def _extrema(losses: Array, middle: float, least: float) -> list[_Extremum]:
     return sorted(found, key=lambda each: (-each.depth, each.cell))
 
 
-def _inner(losses: Array) -> NDArray[np.bool_]:
-    """Which cells have all their neighbours inside of the grid and of the surface."""
-    is_line = len(losses) == 1
-    outside = np.pad(
-        np.isnan(losses), ((0, 0) if is_line else (1, 1), (1, 1)), constant_values=True
-    )
-    height, width = losses.shape
-    shifts = product(range(1 if is_line else 3), range(3))
-    beside = [outside[down : down + height, right : right + width] for down, right in shifts]
-    inner: NDArray[np.bool_] = ~np.any(beside, axis=0)
-    return inner
-
-
 def _best_point(
-    feature: dict[str, Any],
-    cell: tuple[int, int],
-    points: Mapping[Point, float],
-    xs: Sequence[float],
-    ys: Sequence[float],
+    feature: dict[str, Any], cell: Cell, points: Mapping[Point, float], grid: Grid
 ) -> dict[str, Any]:
     """The feature, at an evaluated point beside it if that is a lower minimum, or higher maximum.
 
@@ -303,15 +278,12 @@ def _best_point(
     if feature["kind"] == "saddle":
         return feature
     sign = 1.0 if feature["kind"] == "minimum" else -1.0
-    width = (xs[1] - xs[0]) * 1.001
-    height = (ys[1] - ys[0]) * 1.001 if len(ys) else 0.0
-    places = [
-        (feature["x"], feature["y"]),
-        (xs[cell[1]], ys[cell[0]] if len(ys) else 0.0),
-    ]
+    xs, ys = grid[0], grid[1] or (0.0,)
+    width, height = ((axis[1] - axis[0]) * 1.001 if len(axis) > 1 else 0.0 for axis in (xs, ys))
+    places = [(feature["x"], feature["y"]), (xs[cell[1]], ys[cell[0]])]
     best = feature
-    for (x, *rest), loss in points.items():
-        y = rest[0] if rest else 0.0
+    for point, loss in points.items():
+        x, y = [*point, 0.0][:2]
         is_near = any(abs(x - a) <= width and abs(y - b) <= height for a, b in places)
         if is_near and np.isfinite(loss) and not sign * loss > sign * best["loss"]:
             best = {**feature, "x": x, "y": y, "loss": loss, "evaluated": True}
@@ -359,5 +331,5 @@ class _Roughness:
         return max(float(self._deviations[near].max()), 2 * self.noise)
 
 
-def _pairs(dimensions: int) -> Iterator[tuple[int, int]]:
+def _pairs(dimensions: int) -> Iterator[Cell]:
     return ((i, j) for i in range(dimensions) for j in range(i, dimensions))

@@ -16,6 +16,8 @@ from math import floor, inf, isfinite, isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
+
 from sentinel.client.session import CurrentSession
 from sentinel.insight.measure.evaluation import Evaluator, LossFunction, Mode, digest_of
 from sentinel.insight.measure.measurement import measuring
@@ -583,8 +585,6 @@ class _Surface:
         if self.evaluator.time_limit.is_passed():
             self.notes.append("There are no arrows: the time was over.")
             return []
-        import numpy as np  # noqa: PLC0415 - not needed to import this module
-
         axes = [
             [low + (high - low) * (i + 0.5) / ARROWS for i in range(ARROWS)]
             for low, high in self.bounds
