@@ -48,16 +48,16 @@ class _Snapshot:
     """The weights at one step.
 
     `values` are the projection and the squared distances to the initial and reference weights (NaN
-    if not measured): sums over the ranks. `travelled` is the length of the path up to here; None
-    while `values` are of this rank only, and `own_travelled` is the length of the path of its part.
+    if not measured), and `length` is the length of the path up to here. If it `is_partial`, both
+    are of the part of this rank, and `length` counts from where the path was known of all ranks.
     """
 
     index: int
     step: int
     loss: torch.Tensor | float | None
     values: torch.Tensor
-    travelled: torch.Tensor | None
-    own_travelled: torch.Tensor | None = None
+    length: torch.Tensor
+    is_partial: bool
 
 
 class TrajectoryRecorder:
@@ -112,6 +112,7 @@ class TrajectoryRecorder:
         self._rank, self._world_size = _rank_and_size(process_group)
         self._is_sharded = self._world_size > 1 and any(map(is_sharded, chosen.values()))
         self._reduces_records = all_reduce and self._is_sharded
+        self._records_parts = self._is_sharded and not all_reduce
         self._parameters = _located(model, chosen)
         self._snapshots: list[_Snapshot] = []
         self._count, self._stride = 0, 1
@@ -123,10 +124,12 @@ class TrajectoryRecorder:
         self._is_start_partial = self._is_sharded
         self._reference: torch.Tensor | None = None
         self._base_length: torch.Tensor
-        self._own_length: torch.Tensor
-        self._own_last: torch.Tensor | None = None
-        self._resumed_at: torch.Tensor | None = None
-        self._resumed_with: torch.Tensor | None = None
+        """Length of the whole path where partial lengths are 0."""
+        self._base_values: torch.Tensor | None = None
+        """Values there; None at the initial weights."""
+        self._length: torch.Tensor
+        self._last: torch.Tensor | None = None
+        """Values of the last record, from which the path goes on; None if they are not known."""
         if not self.is_recording:
             return
         if exact is None:
@@ -161,20 +164,17 @@ class TrajectoryRecorder:
             if values.device != self._start_values.device:
                 self._move(values.device)
             self._go_back_before(step)
-            snapshot = _Snapshot(self._count, int(step), kept_loss, values, None)
             if self._reduces_records:
                 self._reduce_start()
                 torch.distributed.all_reduce(values, group=self._group)
-            if not self._is_sharded or self._reduces_records:
-                snapshot.travelled = self._next_length(values)
-            else:
-                if self._own_last is not None:
-                    self._own_length = self._own_length + self._gap(values, self._own_last)
-                elif self._resumed_at is not None:
-                    self._resumed_with = values
-                self._own_last, snapshot.own_travelled = values, self._own_length
+            if self._last is not None:
+                self._length = self._length + self._gap(values, self._last)
+            self._last, is_partial = values, self._records_parts
+            snapshot = _Snapshot(
+                self._count, int(step), kept_loss, values, self._length, is_partial
+            )
             self._append(snapshot)
-            if snapshot.travelled is not None and self._rank == 0 and current_session() is not None:
+            if not is_partial and self._rank == 0 and current_session() is not None:
                 api.log(self._signals(snapshot), step)
 
     def set_loss(self, step: int, loss: Any) -> None:
@@ -195,20 +195,11 @@ class TrajectoryRecorder:
 
         with torch.no_grad():
             self._reduce_start()
-            if self._resumed_at is not None and self._resumed_with is not None:
-                # From the last snapshot before a resume to the first record after it.
-                first = self._resumed_with.clone()
-                torch.distributed.all_reduce(first, group=self._group)
-                self._base_length = self._base_length + self._gap(first, self._resumed_at)
-                self._resumed_at = self._resumed_with = None
-            partial = [each for each in self._snapshots if each.travelled is None]
+            partial = [each for each in self._snapshots if each.is_partial]
             if partial:
-                rows = [
-                    torch.cat([each.values, each.own_travelled.square().reshape(1)])
-                    for each in partial
-                    if each.own_travelled is not None
-                ]
-                sums = torch.stack(rows)
+                sums = torch.stack(
+                    [torch.cat([each.values, each.length.square().reshape(1)]) for each in partial]
+                )
                 torch.distributed.all_reduce(sums, group=self._group)
                 self._complete(partial, sums)
 
@@ -242,7 +233,7 @@ class TrajectoryRecorder:
 
         if not self.is_recording:
             return {"version": _VERSION, "digest": self.projection.digest, "steps": []}
-        if any(each.travelled is None for each in self._snapshots) or self._is_start_partial:
+        if any(each.is_partial for each in self._snapshots) or self._is_start_partial:
             raise ValueError(
                 "The model is sharded, and this rank has recorded its part only: call "
                 "recorder.all_reduce() on every rank first."
@@ -250,7 +241,7 @@ class TrajectoryRecorder:
         size = self.projection.size
         values = [each.values for each in self._snapshots]
         rows = torch.stack([self._start_values, *values]).cpu()
-        lengths = [each.travelled for each in self._snapshots if each.travelled is not None]
+        lengths = [each.length for each in self._snapshots]
         travelled = torch.stack(lengths).cpu() if lengths else torch.zeros(0, dtype=rows.dtype)
         return {
             "version": _VERSION,
@@ -309,15 +300,13 @@ class TrajectoryRecorder:
             self._reference = on_device(state["reference"])
         values, travelled = on_device(state["values"]), on_device(state["travelled"])
         self._snapshots = [
-            _Snapshot(int(index), int(step), loss, row, length)
+            _Snapshot(int(index), int(step), loss, row, length, is_partial=False)
             for index, step, loss, row, length in zip(
                 state["indexes"], state["steps"], state["losses"], values, travelled, strict=True
             )
         ]
         self._count, self._stride = int(state["count"]), int(state["stride"])
-        self._base_length = travelled[-1]
-        self._own_last, self._own_length = None, torch.zeros_like(self._base_length)
-        self._resumed_at, self._resumed_with = values[-1], None
+        self._continue_at(values[-1], travelled[-1], is_partial=False)
 
     def _start(self, initial: Source, reference: Source, exact: bool) -> None:
         """Measure the initial and the reference weights, and keep copies of them if `exact`."""
@@ -328,8 +317,10 @@ class TrajectoryRecorder:
             self._start_values, self._initial_square, self._initial_copy = self._measure_start(
                 parts, exact
             )
-            self._own_last = self._start_values
-            self._base_length = self._own_length = self._start_values.new_zeros(())
+            self._base_length = self._start_values.new_zeros(())
+            self._continue_at(
+                self._start_values, self._base_length, is_partial=self._is_start_partial
+            )
             if reference is not None:
                 values, _, self._reference_copy = self._measure_start(
                     self._read_parts(reference), exact
@@ -415,12 +406,11 @@ class TrajectoryRecorder:
         self._start_values, self._initial_square = map(
             moved, (self._start_values, self._initial_square)
         )
-        self._reference, self._base_length = moved(self._reference), moved(self._base_length)
-        self._own_length, self._own_last = moved(self._own_length), moved(self._own_last)
-        self._resumed_at, self._resumed_with = moved(self._resumed_at), moved(self._resumed_with)
+        self._reference, self._last = moved(self._reference), moved(self._last)
+        self._base_length, self._length = moved(self._base_length), moved(self._length)
+        self._base_values = moved(self._base_values)
         for each in self._snapshots:
-            each.values, each.travelled = moved(each.values), moved(each.travelled)
-            each.own_travelled = moved(each.own_travelled)
+            each.values, each.length = moved(each.values), moved(each.length)
 
     def _go_back_before(self, step: int) -> None:
         """Remove the snapshots from this step on."""
@@ -428,11 +418,21 @@ class TrajectoryRecorder:
             return
         while self._snapshots and self._snapshots[-1].step >= step:
             self._snapshots.pop()
-        last = self._snapshots[-1] if self._snapshots else None
-        if last is not None and last.own_travelled is not None:
-            # What was added up is of all ranks: the part of this one is not known any more.
-            self._own_last = last.values if last.travelled is None else None
-            self._own_length = last.own_travelled
+        if self._snapshots:
+            last = self._snapshots[-1]
+            self._continue_at(last.values, last.length, is_partial=last.is_partial)
+        else:
+            nothing = self._length.new_zeros(())
+            self._continue_at(self._start_values, nothing, is_partial=self._is_start_partial)
+
+    def _continue_at(self, values: torch.Tensor, length: torch.Tensor, *, is_partial: bool) -> None:
+        """Let the path go on from these values, up to which it has this length."""
+        if is_partial == self._records_parts:
+            self._last, self._length = values, length
+        else:
+            # The part of this rank is not known.
+            self._last, self._length = None, length.new_zeros(())
+            self._base_values, self._base_length = values, length
 
     def _append(self, snapshot: _Snapshot) -> None:
         if self._snapshots and self._snapshots[-1].index % self._stride:
@@ -444,14 +444,6 @@ class TrajectoryRecorder:
             self._stride *= 2
             kept = [each for each in self._snapshots[:-1] if not each.index % self._stride]
             self._snapshots = [*kept, snapshot]
-
-    def _next_length(self, values: torch.Tensor) -> torch.Tensor:
-        """The length of the path up to these values, from the last snapshot."""
-        if not self._snapshots:
-            return self._gap(values, self._start_values)
-        last = self._snapshots[-1]
-        gap = self._gap(values, last.values)
-        return gap if last.travelled is None else last.travelled + gap
 
     def _gap(self, values: torch.Tensor, others: torch.Tensor) -> torch.Tensor:
         """The distance between two projections."""
@@ -475,21 +467,23 @@ class TrajectoryRecorder:
         if self._reference is not None:
             self._reference = sums[size + 3 :]
         self._is_start_partial = False
+        if self._reduces_records and not self._snapshots:
+            self._continue_at(self._start_values, self._base_length, is_partial=False)
 
     def _complete(self, partial: list[_Snapshot], sums: torch.Tensor) -> None:
         """Give the newest snapshots the sums over the ranks, and the length of the path."""
         import torch  # noqa: PLC0415
 
-        complete = len(self._snapshots) - len(partial)
+        base = self._start_values if self._base_values is None else self._base_values
         last, length = self._start_values, self._base_length.new_zeros(())
-        if complete:
-            before = self._snapshots[complete - 1]
-            last, length = before.values, length if before.travelled is None else before.travelled
+        for each in self._snapshots[: len(self._snapshots) - len(partial)]:
+            last, length = each.values, each.length
         for each, row in zip(partial, sums, strict=True):
-            each.values = row[:-1]
-            by_steps = self._base_length + row[-1].sqrt()
-            each.travelled = torch.maximum(by_steps, length + self._gap(each.values, last))
-            last, length = each.values, each.travelled
+            each.values, each.is_partial = row[:-1], False
+            from_base = torch.maximum(row[-1].sqrt(), self._gap(each.values, base))
+            by_steps = self._base_length + from_base
+            each.length = torch.maximum(by_steps, length + self._gap(each.values, last))
+            last, length = each.values, each.length
 
     def _signals(self, snapshot: _Snapshot) -> dict[str, torch.Tensor]:
         """Distances relative to the norm of the initial weights, still on the device."""
@@ -497,7 +491,7 @@ class TrajectoryRecorder:
 
         norm = self._initial_square.sqrt()
         norm = torch.where(norm > 0, norm, torch.ones_like(norm))
-        distances = {"distance_travelled": snapshot.travelled}
+        distances = {"distance_travelled": snapshot.length}
         for name, copy, start, position in (
             ("distance_to_initial", self._initial_copy, self._start_values, _INITIAL),
             ("distance_to_reference", self._reference_copy, self._reference, _REFERENCE),
@@ -506,7 +500,7 @@ class TrajectoryRecorder:
                 distances[name] = snapshot.values[position].sqrt()
             elif start is not None:
                 distances[name] = self._gap(snapshot.values, start)
-        return {name: each / norm for name, each in distances.items() if each is not None}
+        return {name: each / norm for name, each in distances.items()}
 
 
 def _check(parameters: Mapping[str, torch.Tensor]) -> None:
