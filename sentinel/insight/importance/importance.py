@@ -13,16 +13,17 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from math import isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
+import numpy as np
+from scipy.stats import rankdata, spearmanr
+
+from sentinel.insight.importance.bootstrap_forest import Array, ForestResult, fit_forests
 from sentinel.insight.importance.run_collection import Statistic, collect_runs
 from sentinel.insight.result import Result
 from sentinel.model.json_safe import JsonObject
 from sentinel.signals.catalogue import better_value
 from sentinel.store.run_settings import Setting, SettingTable, flat_settings, tabulate
-
-if TYPE_CHECKING:
-    from sentinel.insight.importance.bootstrap_forest import Array, ForestResult
 
 Failed = Literal["drop", "worst"]
 MIN_RUNS = 10
@@ -94,8 +95,6 @@ def importance(  # noqa: PLR0913 - each is a choice of the caller
     for the same `seed`. Raises ValueError if no setting or no outcome can be used, OSError if a
     folder cannot be read, and ImportError without scikit-learn.
     """
-    import numpy as np  # noqa: PLC0415 - `sentinel.insight` is imported by commands in a hurry
-
     _require_scikit_learn()
     if better not in {"", "lower", "higher"}:
         raise ValueError(f'better must be "lower" or "higher", not {better!r}.')
@@ -212,8 +211,6 @@ def _is_good(run: Mapping[str, Any]) -> bool:
 
 def _clipped(values: Array, outcome: str, notes: list[str]) -> Array:
     """The outcomes without extremes, which alone would decide a mean of squares."""
-    import numpy as np  # noqa: PLC0415
-
     low, high = np.quantile(values, (0.25, 0.75))
     if low == high:
         return values
@@ -235,8 +232,6 @@ def _fit(
     notes: list[str],
 ) -> ForestResult | None:
     """The forests, and what limits them; None if there are too few different runs."""
-    from sentinel.insight.importance.bootstrap_forest import fit_forests  # noqa: PLC0415 - loads numpy
-
     count, width = len(set(settings.group)), len(settings.varying)
     if count < MIN_RUNS:
         notes.insert(
@@ -278,8 +273,6 @@ def _score(forest: ForestResult) -> JsonObject:
 
 
 def _interval(samples: Array) -> tuple[float, float]:
-    import numpy as np  # noqa: PLC0415
-
     low, high = np.nanquantile(samples, _QUANTILES)
     return float(low), float(high)
 
@@ -332,9 +325,6 @@ def _correlation(
 
     The bootstrap draws the runs with equal settings together, and keeps the ranks of all runs.
     """
-    import numpy as np  # noqa: PLC0415
-    from scipy.stats import rankdata  # noqa: PLC0415
-
     keys = ("correlation", "correlation_low", "correlation_high")
     numbers = _numbers(setting)
     if numbers is None:
@@ -364,8 +354,6 @@ def _varies(values: Array) -> bool:
 
 def _numbers(setting: Setting) -> Array | None:
     """The values as numbers, NaN where not set; None for a choice of more than two values."""
-    import numpy as np  # noqa: PLC0415
-
     if len(setting.levels) > 2:
         return None
     order = sorted(setting.levels)
@@ -375,8 +363,6 @@ def _numbers(setting: Setting) -> Array | None:
 
 def _repeated_runs(group: Sequence[int], outcome: Array) -> Iterator[str]:
     """How much runs with equal settings differ: no setting explains that."""
-    import numpy as np  # noqa: PLC0415
-
     codes = np.asarray(group)
     repeated = [outcome[codes == code] for code in np.flatnonzero(np.bincount(codes) > 1)]
     if repeated:
@@ -393,9 +379,6 @@ def _repeated_runs(group: Sequence[int], outcome: Array) -> Iterator[str]:
 
 def _inseparable(settings: Sequence[Setting]) -> Iterator[str]:
     """Settings that change together."""
-    import numpy as np  # noqa: PLC0415
-    from scipy.stats import spearmanr  # noqa: PLC0415
-
     for setting in settings:
         if setting.same_as:
             names = ", ".join([setting.name, *setting.same_as])
