@@ -8,6 +8,8 @@ import time
 from contextlib import contextmanager
 from dataclasses import replace
 from math import isfinite
+from subprocess import TimeoutExpired
+from threading import Event
 
 import pytest
 from support.event_files import event, event_file
@@ -20,8 +22,8 @@ from sentinel.store import log_cache, log_worker
 from sentinel.store.log_cache import CacheEntry, ImportState, LogCache, log_signature
 from sentinel.store.log_worker import LogImporter, cached_import
 from sentinel.store.run_reader import RunReader
-from sentinel.web import log_runs
-from sentinel.web.log_runs import LogRuns
+from sentinel.web.logs import imports, scanner
+from sentinel.web.logs.log_runs import LogRuns
 from sentinel.web.run_list import RunQuery
 
 ROWS = [row | {"time": 1.7e9 + row["step"]} for row in collapse_rows()]
@@ -82,22 +84,33 @@ def no_workers(monkeypatch):
     """Processes that would import are only counted."""
     started = []
     monkeypatch.setattr(
-        log_runs, "start_worker", lambda *arguments, **_: started.append(arguments) or _Child()
+        imports, "start_worker", lambda *arguments, **_: started.append(arguments) or _Child()
     )
     return started
 
 
 class _Child:
-    stdin, returncode = None, None
+    """A process that runs until it is ended, or killed."""
+
+    stdin = stdout = returncode = None
+
+    def __init__(self):
+        self.ended = Event()
 
     def poll(self):
         return self.returncode
 
-    def wait(self, _timeout=None):
-        return 0
+    def wait(self, timeout=None):
+        if not self.ended.wait(timeout):
+            raise TimeoutExpired("import", timeout)
+        return self.returncode
 
     def kill(self):
-        pass
+        self.end(-9)
+
+    def end(self, returncode):
+        self.returncode = returncode
+        self.ended.set()
 
 
 def test_logs_are_listed_imported_and_followed(folder, settings, cache):
@@ -151,7 +164,7 @@ def test_one_hundred_logs_are_listed_at_once(folder, settings, cache, no_workers
         time.sleep(0.5)
         ((jobs,),) = no_workers
         assert [job.run for job in jobs[:3]] == ["0-log", "1-log", "2-log"]
-        assert len(jobs) == log_runs.LOGS_PER_WORKER
+        assert len(jobs) == imports.LOGS_PER_WORKER
 
 
 def test_an_import_is_used_until_the_log_changes(folder, settings, cache, monkeypatch):
@@ -239,16 +252,29 @@ def test_a_log_is_followed_once_it_changes(folder, settings, cache, no_workers, 
     path = write(folder / "log.jsonl", ROWS[:50])
     monkeypatch.setattr(log_worker, "LogCache", lambda: cache)
     cached_import(path, settings, run="log")
-    monkeypatch.setattr(log_runs, "CHECK_SECONDS", 0.0)
+    monkeypatch.setattr(imports, "CHECK_SECONDS", 0.0)
     with serving(folder, settings, cache) as runs:
         view = runs.view("log")
         state = view.read_state()
         assert (no_workers, state["log"]["notices"], state["state"]) == ([], [], "running")
         # The background, which may import the log itself, looks at it once a minute.
-        wait_until(lambda: isfinite(runs._logs["log"].background_at))
+        wait_until(lambda: isfinite(runs._scanner.find("log").background_at))
         write(path, ROWS[:51])
         view.read_state()
         assert len(no_workers) == 1
+
+
+def test_a_view_goes_on_with_the_next_import(folder, settings, cache, no_workers, monkeypatch):
+    path = write(folder / "log.jsonl", ROWS[:50], age=3600.0)
+    monkeypatch.setattr(log_worker, "LogCache", lambda: cache)
+    first = cached_import(path, settings, run="log")
+    with serving(folder, settings, cache) as runs:
+        view = runs.view("log")
+        assert view.reader.rows_since(0)["step"][-1] == ROWS[49]["step"]
+        write(path, ROWS[:55], age=3600.0)
+        second = cached_import(path, settings, run="log")
+        assert view.reader.rows_since(0)["step"][-1] == ROWS[54]["step"]
+        assert view.database == second != first
 
 
 def test_a_folder_without_viewers_did_not_fail_to_answer(
@@ -260,12 +286,14 @@ def test_a_folder_without_viewers_did_not_fail_to_answer(
     runs.start()
     try:
         assert listed(runs)["log"]["state"] == "reading"
-        entry = runs._logs["log"].entry
+        entry = runs._scanner.find("log").entry
         entry.state = "running"
         # On a busy machine, the list may have been old enough to ask for another one.
         wait_until(lambda: runs._age._asked_at is None)
         # There is no request for 15 minutes, and the folder hangs at the next one.
-        monkeypatch.setattr(log_runs, "find_logs", lambda *_: wait_until(runs._stopped.is_set))
+        monkeypatch.setattr(
+            scanner, "find_logs", lambda *_: wait_until(lambda: runs._changes.is_stopped)
+        )
         now += 900.0
         age = runs._age
         age._clock = lambda: time.monotonic() + 900.0
@@ -337,14 +365,12 @@ def test_a_process_that_breaks_off_is_not_started_again(folder, settings, cache,
     path = write(folder / "log.jsonl", ROWS[:50])
     with serving(folder, settings, cache) as runs:
         wait_until(lambda: no_workers)
-        _Child.returncode = -9
-        try:
-            wait_until(lambda: not runs._workers)
-            view = runs.view("log")
-            assert "broke off" in view.state()["log"]["notices"][0]["text"]
-            assert len(no_workers) == 1
-        finally:
-            _Child.returncode = None
+        wait_until(lambda: runs._imports.current_logs)
+        runs._imports._workers[""].child.end(-9)
+        wait_until(lambda: not runs._imports.current_logs)
+        view = runs.view("log")
+        assert "broke off" in view.state()["log"]["notices"][0]["text"]
+        assert len(no_workers) == 1
         assert path.exists()
 
 
