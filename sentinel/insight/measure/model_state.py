@@ -16,6 +16,7 @@ import threading
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -59,10 +60,11 @@ class ModelState:
 
     def __enter__(self) -> Self:
         reshard(self._model)
-        self._modes = _Modes()
-        self._structure = _Structure(self._model, self._optimizer)
-        self._random = _RandomState()
-        self._memory = _Memory(self._structure.tensors)
+        modes = _modes()
+        structure = _Structure(self._model, self._optimizer)
+        generators = _random_state()
+        memory = _Memory(structure.tensors)
+        self._restores = [structure.restore, memory.restore, generators, modes]
         self._signals.hold()
         return self
 
@@ -80,14 +82,7 @@ class ModelState:
     def _restore(self, *, failed: bool) -> None:
         """Restore everything that can be restored, then raise the first error."""
         errors: list[Exception] = []
-        steps: list[Callable[[], None]] = [
-            lambda: reshard(self._model, failed=failed),
-            self._structure.restore,
-            self._memory.restore,
-            self._random.restore,
-            self._modes.restore,
-        ]
-        for restore in steps:
+        for restore in (lambda: reshard(self._model, failed=failed), *self._restores):
             try:
                 restore()
             except Exception as error:
@@ -331,31 +326,28 @@ def _free_bytes(device: torch.device) -> float:
     return _SHARE_OF_FREE_MEMORY * float(module.mem_get_info(device)[0])
 
 
-class _RandomState:
-    """The global random number generators of this process."""
+def _random_state() -> Callable[[], None]:
+    """Restores the global random number generators of this process as they are now."""
+    import torch  # noqa: PLC0415 - slow to import
 
-    def __init__(self) -> None:
-        import torch  # noqa: PLC0415 - slow to import
+    restores = [partial(random.setstate, random.getstate())]
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        restores.append(partial(numpy.random.set_state, numpy.random.get_state()))
+    restores.append(partial(torch.set_rng_state, torch.get_rng_state()))
+    restores += [
+        partial(module.set_rng_state, module.get_rng_state(index), index)
+        for module in initialised_devices()
+        for index in range(module.device_count())
+    ]
+    if torch.backends.mps.is_available():
+        restores.append(partial(torch.mps.set_rng_state, torch.mps.get_rng_state()))
 
-        self._restores: list[Callable[[], None]] = []
-        state = random.getstate()
-        self._restores.append(lambda: random.setstate(state))
-        numpy = sys.modules.get("numpy")
-        if numpy is not None:
-            numpy_state = numpy.random.get_state()
-            self._restores.append(lambda: numpy.random.set_state(numpy_state))
-        cpu_state = torch.get_rng_state()
-        self._restores.append(lambda: torch.set_rng_state(cpu_state))
-        for module in initialised_devices():
-            for index in range(module.device_count()):
-                self._restores.append(_restore_of(module, index, module.get_rng_state(index)))
-        if torch.backends.mps.is_available():
-            mps_state = torch.mps.get_rng_state()
-            self._restores.append(lambda: torch.mps.set_rng_state(mps_state))
+    def restore() -> None:
+        for each in restores:
+            each()
 
-    def restore(self) -> None:
-        for restore in self._restores:
-            restore()
+    return restore
 
 
 def initialised_devices() -> Iterator[Any]:
@@ -368,35 +360,28 @@ def initialised_devices() -> Iterator[Any]:
             yield module
 
 
-def _restore_of(module: Any, index: int, state: torch.Tensor) -> Callable[[], None]:
-    return lambda: module.set_rng_state(state, index)
+def _modes() -> Callable[[], None]:
+    """Restores grad mode, autocast and default dtype of this thread as they are now."""
+    import torch  # noqa: PLC0415 - slow to import
 
+    grad, default = torch.is_grad_enabled(), torch.get_default_dtype()
+    has_cache = torch.is_autocast_cache_enabled()
+    autocast = [
+        (device, torch.is_autocast_enabled(device), torch.get_autocast_dtype(device))
+        for device in _AUTOCAST_DEVICES
+    ]
 
-class _Modes:
-    """Grad mode, autocast and default dtype of this thread."""
-
-    def __init__(self) -> None:
-        import torch  # noqa: PLC0415 - slow to import
-
-        self._grad = torch.is_grad_enabled()
-        self._dtype = torch.get_default_dtype()
-        self._cache = torch.is_autocast_cache_enabled()
-        self._autocast = [
-            (device, torch.is_autocast_enabled(device), torch.get_autocast_dtype(device))
-            for device in _AUTOCAST_DEVICES
-        ]
-
-    def restore(self) -> None:
-        import torch  # noqa: PLC0415 - slow to import
-
-        torch.set_grad_enabled(self._grad)
-        torch.set_default_dtype(self._dtype)
-        torch.set_autocast_cache_enabled(self._cache)
+    def restore() -> None:
+        torch.set_grad_enabled(grad)
+        torch.set_default_dtype(default)
+        torch.set_autocast_cache_enabled(has_cache)
         # The cache may hold weights of the block, cast to the dtype of autocast.
         torch.clear_autocast_cache()
-        for device, enabled, dtype in self._autocast:
+        for device, enabled, dtype in autocast:
             torch.set_autocast_enabled(device, enabled)
             torch.set_autocast_dtype(device, dtype)
+
+    return restore
 
 
 class _HeldSignals:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isfinite, prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -202,12 +202,14 @@ def _open_path(path: Path, name: str) -> SavedWeights:
             file = path
         else:
             raise CheckpointError(f"There is no checkpoint {path}.")
+        weights = _open_shards(file, name) if file.suffix == ".json" else _open_file(file, name)
         step, loss = _trainer_state(file.parent if path.is_dir() else None)
-        if step is None:
-            step = step_of(path)
-        if file.suffix == ".json":
-            return _open_shards(file, name, step, loss)
-        return _open_file(file, name, step, loss)
+        step = step_of(path) if step is None else step
+        return replace(
+            weights,
+            step=step if weights.step is None else weights.step,
+            loss=weights.loss if loss is None else loss,
+        )
     except OSError as error:
         raise CheckpointError(f"Cannot read {path}: {error.strerror or error}.") from None
 
@@ -226,13 +228,11 @@ def _absence(path: Path) -> str:
     )
 
 
-def _open_file(path: Path, name: str, step: int | None, loss: float | None) -> SavedWeights:
-    if path.suffix == ".safetensors":
-        return _open_safetensors(path, name, step, loss)
-    return _open_torch_file(path, name, step, loss)
+def _open_file(path: Path, name: str) -> SavedWeights:
+    return (_open_safetensors if path.suffix == ".safetensors" else _open_torch_file)(path, name)
 
 
-def _open_safetensors(path: Path, name: str, step: int | None, loss: float | None) -> SavedWeights:
+def _open_safetensors(path: Path, name: str) -> SavedWeights:
     try:
         from safetensors import SafetensorError, safe_open  # noqa: PLC0415 - few callers need it
     except ImportError:
@@ -255,18 +255,11 @@ def _open_safetensors(path: Path, name: str, step: int | None, loss: float | Non
             return file.get_tensor(names[tensor]).reshape(1)
         return file.get_slice(names[tensor])[start:stop]
 
-    return _checked(SavedWeights(name, shapes, read, step, loss))
+    return _checked(SavedWeights(name, shapes, read))
 
 
-def _open_torch_file(path: Path, name: str, step: int | None, loss: float | None) -> SavedWeights:
-    state, step, loss = _load_torch_file(path, step, loss)
-    return _from_tensors(state, name, step, loss)
-
-
-def _load_torch_file(
-    path: Path, step: int | None, loss: float | None
-) -> tuple[Mapping[str, Any], int | None, float | None]:
-    """The state dict in a file, and the step and the loss beside it."""
+def _open_torch_file(path: Path, name: str) -> SavedWeights:
+    """The state dict in a file, with the step and the loss beside it."""
     import torch  # noqa: PLC0415
 
     if tuple(map(int, torch.__version__.split(".")[:2])) < _SAFE_TORCH:
@@ -294,13 +287,8 @@ def _load_torch_file(
         raise CheckpointError(f"{path} holds no state dict but {type(content).__name__}.")
     for key in _STATE_KEYS:
         if isinstance(content.get(key), Mapping):
-            own_step, own_loss = _numbers_beside(content)
-            return (
-                content[key],
-                step if own_step is None else own_step,
-                own_loss if loss is None else loss,
-            )
-    return content, step, loss
+            return _from_tensors(content[key], name, *_numbers_beside(content))
+    return _from_tensors(content, name)
 
 
 def _numbers_beside(content: Mapping[str, Any]) -> tuple[int | None, float | None]:
@@ -313,7 +301,7 @@ def _numbers_beside(content: Mapping[str, Any]) -> tuple[int | None, float | Non
     return steps[0] if steps else None, float(loss) if is_known else None
 
 
-def _open_shards(index: Path, name: str, step: int | None, loss: float | None) -> SavedWeights:
+def _open_shards(index: Path, name: str) -> SavedWeights:
     """The checkpoint whose index maps each tensor to a file beside it."""
     if index.stat().st_size > _MAX_INDEX_BYTES:
         raise CheckpointError(f"{index} is no index of a checkpoint: it is too large.")
@@ -326,14 +314,14 @@ def _open_shards(index: Path, name: str, step: int | None, loss: float | None) -
     for each in distinct:
         if Path(each).name != each:
             raise CheckpointError(f"{index} names {each!r}, which is not a file beside it.")
-        shards.append(_open_file(index.parent / each, str(index.parent / each), None, None))
+        shards.append(_open_file(index.parent / each, str(index.parent / each)))
     owners = {tensor: shard for shard in shards for tensor in shard.shapes}
 
     def read(tensor: str, start: int, stop: int) -> torch.Tensor:
         return owners[tensor].read(tensor, start, stop)
 
     shapes = {tensor: owner.shapes[tensor] for tensor, owner in owners.items()}
-    return _checked(SavedWeights(name, shapes, read, step, loss))
+    return _checked(SavedWeights(name, shapes, read))
 
 
 def _from_tensors(
