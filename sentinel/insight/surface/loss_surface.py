@@ -535,21 +535,21 @@ class _Surface:
 
     def _evaluate_between(self, points: Sequence[tuple[float, ...]]) -> list[float]:
         """Losses at points beside those of the surface."""
-        known = self._known | self.surface.points | self._between
-        missing = [point for point in points if point not in known]
-        known |= dict(zip(missing, self._evaluate(missing), strict=True))
-        self._between |= {each: known[each] for each in points}
-        return [known[each] for each in points]
+        losses = self._evaluate(points)
+        self._between |= dict(zip(points, losses, strict=True))
+        return losses
 
     def _evaluate(self, points: Sequence[tuple[float, ...]]) -> list[float]:
         """Losses at these points, which are stored; those of the refined surface are known."""
         found = {each: self._coinciding.get(self._place(each)) for each in points}
-        missing = [point for point, loss in found.items() if loss is None]
+        known = {each: loss for each, loss in found.items() if loss is not None} | self._known
+        missing = [point for point in found if point not in known]
         losses = self.evaluator.losses(self._vectors, missing) if missing else []
         new = dict(zip(missing, losses, strict=True))
         self.evaluations += len(new)
         self._store(new)
-        known = {point: loss for point, loss in found.items() if loss is not None} | new
+        self._known |= new
+        known |= new
         return [known[point] for point in points]
 
     def project_trajectory(self, snapshots: Iterable[Snapshot]) -> list[dict[str, Any]]:
