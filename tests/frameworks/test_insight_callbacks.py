@@ -22,7 +22,7 @@ from support.training_loops import column
 from transformers import TrainerCallback
 
 from sentinel.insight.callbacks import loss_measurement
-from sentinel.insight.callbacks.recorder_state import FILE_NAME
+from sentinel.insight.callbacks.recording import FILE_NAME
 from sentinel.insight.callbacks.transformers import (
     GradientFlowCallback,
     LossSurfaceCallback,

@@ -220,7 +220,9 @@ def _stored_run(name: str, database: Path, wanted: _Wanted) -> list[_ValuedRun]:
 
 def _log_run(name: str, path: Path, wanted: _Wanted) -> list[_ValuedRun]:
     reader = open_log(path)
-    curves: dict[str, dict[str, Any]] = {each: _empty_curve() for each in wanted.names}
+    curves: dict[str, dict[str, Any]] = {
+        each: {"x": [], "mean": [], "min": None, "max": None, "bad": []} for each in wanted.names
+    }
     known: set[str] = set()
     settings: dict[str, Any] = {}
     state = ""
@@ -240,10 +242,6 @@ def _log_run(name: str, path: Path, wanted: _Wanted) -> list[_ValuedRun]:
         if (value := _value(curve, each, wanted)) is not None
     }
     return [_ValuedRun(name, settings, values, state, known)]
-
-
-def _empty_curve() -> dict[str, Any]:
-    return {"x": [], "mean": [], "min": None, "max": None, "bad": []}
 
 
 def _add(record: Record, curves: Mapping[str, dict[str, Any]]) -> None:

@@ -37,7 +37,7 @@ from sentinel.insight.surface.directions import (
     read_weights,
 )
 from sentinel.insight.surface.features import find_features
-from sentinel.insight.surface.progress import SurfaceProgress, start_progress
+from sentinel.insight.surface.progress import ShownProgress, SurfaceProgress
 from sentinel.insight.surface.sampling import SampledSurface, sample_surface
 from sentinel.model.json_safe import finite_values
 from sentinel.signals.framework_config import short_model_name
@@ -460,7 +460,7 @@ class _Surface:
         ranks = self.exchange.size if self.evaluator.shares_points else 1
         gradients = _GRADIENT_COST * ARROWS**2 if arrows else 0.0
         seconds = self._seconds_each / ranks
-        with start_progress(
+        with ShownProgress(
             progress if self.exchange.rank == 0 else None,
             self.budget,
             seconds,

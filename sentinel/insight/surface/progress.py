@@ -30,22 +30,17 @@ class SurfaceProgress:
     surface: SampledSurface | None = None
 
 
-def start_progress(
-    progress: Any, budget: int, seconds_each: float, seconds_after: float, ranks: int
-) -> _Progress:
+class ShownProgress:
     """Shows progress: "auto" on standard error, by calling a function, or None for not at all.
 
-    Raises TypeError if it is none of these.
+    Times are in seconds. Raises TypeError if `progress` is none of these.
     """
-    if progress is not None and progress != "auto" and not callable(progress):
-        raise TypeError(f'`progress` must be "auto", a function or None, not {progress!r}.')
-    return _Progress(progress, budget, seconds_each, seconds_after, ranks)
 
-
-class _Progress:
     def __init__(
         self, progress: Any, budget: int, seconds_each: float, seconds_after: float, ranks: int
     ) -> None:
+        if progress is not None and progress != "auto" and not callable(progress):
+            raise TypeError(f'`progress` must be "auto", a function or None, not {progress!r}.')
         self._function: Callable[[SurfaceProgress], None] | None = None
         if callable(progress):
             self._function = progress

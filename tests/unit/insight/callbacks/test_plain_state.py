@@ -2,6 +2,7 @@
 
 from collections import defaultdict, deque
 from contextlib import nullcontext
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -88,3 +89,13 @@ def test_a_budget_is_a_share_of_the_whole_time():
     assert budget.spent_seconds / now[0] == pytest.approx(0.05)
     assert TimeBudget(None).available_seconds() is None
     assert TimeBudget(1).available_seconds() is None
+
+
+def test_a_large_dict_is_restored_without_a_look_into_its_items():
+    owner = SimpleNamespace(counts=dict.fromkeys(range(10001), 0))
+
+    with plain_state_preserved([owner]):
+        owner.counts[0] = 1
+        owner.counts["new"] = 2
+
+    assert owner.counts == dict.fromkeys(range(10001), 0)
