@@ -34,8 +34,8 @@ import numpy as np
 from scipy.stats import rankdata
 from sklearn.ensemble import RandomForestRegressor
 
-from sentinel.insight import bootstrap_forest
-from sentinel.insight.importance import importance
+from sentinel.insight.importance import bootstrap_forest
+from sentinel.insight.importance.importance import importance
 
 OTHER_SETS, NEW_RUNS, MANY_RUNS = 60, 2000, 200_000
 Run = dict[str, float | bool | str]

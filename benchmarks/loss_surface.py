@@ -28,8 +28,8 @@ from scipy.interpolate import (
     RegularGridInterpolator,
 )
 
-from sentinel.insight.loss_surface import EVALUATIONS_2D, TOLERANCE
-from sentinel.insight.sampling import sample_surface
+from sentinel.insight.surface.loss_surface import EVALUATIONS_2D, TOLERANCE
+from sentinel.insight.surface.sampling import sample_surface
 
 Surface = Callable[[np.ndarray, np.ndarray], np.ndarray]
 

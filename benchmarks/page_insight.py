@@ -23,7 +23,7 @@ from playwright.sync_api import Locator, Page, sync_playwright
 
 from sentinel.cli._browser_picture import find_chromium
 from sentinel.insight.gradient_flow import GradientFlow
-from sentinel.insight.loss_surface import LossSurface
+from sentinel.insight.surface.loss_surface import LossSurface
 from sentinel.web.report_page import write_insight_page
 
 SIDE, LAYERS, STEPS = 101, 128, 240

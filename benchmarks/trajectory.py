@@ -25,8 +25,8 @@ from rich.table import Table
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from sentinel.insight.trajectory_recorder import TrajectoryRecorder
-from sentinel.insight.weight_projection import WeightProjection
+from sentinel.insight.trajectory.recorder import TrajectoryRecorder
+from sentinel.insight.trajectory.weight_projection import WeightProjection
 
 SIZE = 512
 GAUSSIAN_ROWS = 4096

@@ -14,7 +14,7 @@ from sentinel.cli._options import JsonOption, error_exit
 from sentinel.cli._run_ids import complete_run, resolve_argument, similar_runs_text
 
 if TYPE_CHECKING:
-    from sentinel.insight.loss_surface import LossSurface
+    from sentinel.insight.surface.loss_surface import LossSurface
 
 _SHADES = " ░▒▓█"
 _MAP_COLUMNS, _MAP_ROWS = 48, 16
@@ -190,17 +190,17 @@ def compute_surface(
     request: SurfaceRequest, progress: Callable[[float | None, str], None]
 ) -> LossSurface:
     """The surface around the checkpoint. Raises ValueError for what cannot be read or computed."""
-    from sentinel.insight.loss_surface import loss_surface
-    from sentinel.insight.saved_batches import (
+    from sentinel.insight.measure.surface_error import SurfaceError
+    from sentinel.insight.surface.loss_surface import loss_surface
+    from sentinel.insight.surface.saved_batches import (
         BatchOptions,
         is_paired,
         model_loss,
         pair_loss,
         read_batches,
     )
-    from sentinel.insight.saved_model import import_function, load_model
-    from sentinel.insight.saved_weights import CheckpointError, open_weights
-    from sentinel.insight.surface_error import SurfaceError
+    from sentinel.insight.surface.saved_model import import_function, load_model
+    from sentinel.insight.trajectory.saved_weights import CheckpointError, open_weights
 
     # A folder of a model states how to build it; anything else names a function that does.
     folder = Path(request.model) if request.model and Path(request.model).is_dir() else None
@@ -289,8 +289,8 @@ def _parse_zoom(text: str, dimensions: int) -> list[tuple[float, float]]:
 
 
 def _tokenizer(request: SurfaceRequest, folder: Path | None) -> Any:
-    from sentinel.insight.saved_model import base_folder
-    from sentinel.insight.saved_weights import CheckpointError
+    from sentinel.insight.surface.saved_model import base_folder
+    from sentinel.insight.trajectory.saved_weights import CheckpointError
 
     try:
         from transformers import AutoTokenizer

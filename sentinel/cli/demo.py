@@ -92,10 +92,10 @@ def _collect_until_finished(
     while not is_over and time.monotonic() < deadline:
         time.sleep(POLL_INTERVAL_SECONDS)
         state = sandbox.poll()
-        is_over = not state and sandbox.exit_status is not None and not sandbox.is_watched
+        is_over = not state and sandbox.exit_status is not None and sandbox.agent is None
         if state and not is_live:
             is_live = True
-            url = sandbox.agent_info["url"]
+            url = sandbox.url
             report.print_text(f"Web page of the run: {url}/. Prometheus metrics: {url}/metrics.")
         notifications += _collect_deliveries(receiver, report)
         if state:

@@ -14,8 +14,8 @@ from sentinel.cli._run_ids import complete_run, resolve_run
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from sentinel.insight.importance import Importance
-    from sentinel.insight.trajectory import Trajectory
+    from sentinel.insight.importance.importance import Importance
+    from sentinel.insight.trajectory.trajectory import Trajectory
 
 app = typer.Typer(no_args_is_help=True)
 app.command()(surface)
@@ -84,8 +84,8 @@ def importance(  # noqa: PLR0913, PLR0917 - the options of the command
     from dataclasses import replace
 
     from sentinel.cli._progress import ProgressBar
-    from sentinel.insight.importance import importance as explain
-    from sentinel.insight.run_collection import collect_runs
+    from sentinel.insight.importance.importance import importance as explain
+    from sentinel.insight.importance.run_collection import collect_runs
 
     if filter_text and runs:
         text = "--filter chooses among all runs: give it or RUNS."
@@ -228,7 +228,7 @@ def trajectory(  # noqa: PLR0913, PLR0917 - the options of the command
     Exit status: 0 on success, 2 if a source cannot be read, or they cannot be compared.
     """
     from sentinel.cli._progress import ProgressBar
-    from sentinel.insight.trajectory import trajectory as compare_paths
+    from sentinel.insight.trajectory.trajectory import trajectory as compare_paths
 
     try:
         with ProgressBar("Comparing weights") as bar:
@@ -258,7 +258,7 @@ def _recorded_run(argument: str) -> Trajectory | None:
     """
     from dataclasses import replace
 
-    from sentinel.insight.trajectory import Trajectory
+    from sentinel.insight.trajectory.trajectory import Trajectory
     from sentinel.store.artifact import ArtifactError, list_artifacts, load_artifact
     from sentinel.transport.paths import RunIdError, current_run_dir
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from sentinel.config.settings import Settings
     from sentinel.web.home_runs import HomeRuns
     from sentinel.web.home_site import RunSource
-    from sentinel.web.log_runs import LogRuns
+    from sentinel.web.logs.log_runs import LogRuns
     from sentinel.web.server import WebServer
 
 DEFAULT_PORT = 13120
@@ -106,7 +106,7 @@ def _is_home(directory: Path) -> bool:
 def log_runs(folder: Path, environ: Mapping[str, str]) -> LogRuns:
     """The logs at or below a folder, which need not exist yet. Raises ConfigError, OSError."""
     from sentinel.config.settings import load_replay_settings
-    from sentinel.web.log_runs import LogRuns
+    from sentinel.web.logs.log_runs import LogRuns
 
     # The processes that import logs read the same settings.
     os.environ.update(environ)

@@ -1,1 +1,1 @@
-"""The demo of `sentinel demo`: scenario, sandbox, receiver and report."""
+"""The demo of `sentinel demo` and the drill of `sentinel chaos`, apart from real runs."""

@@ -22,14 +22,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-import psutil
-
-from sentinel.agent.discovery import query_agent
 from sentinel.client.spawn import agent_environment
 from sentinel.config.route import Route
 from sentinel.config.settings import Settings
 from sentinel.demo.drill_faults import DrillFault
-from sentinel.demo.sandbox import STOP_TIMEOUT_SECONDS, terminate
+from sentinel.demo.sandbox import STOP_TIMEOUT_SECONDS, IsolatedRun, terminate
 from sentinel.model.finding import Severity
 from sentinel.model.incident import RunTier
 from sentinel.model.quantity_text import format_time
@@ -38,6 +35,7 @@ from sentinel.store.database import connect_read_only
 from sentinel.store.run_reader import RunReader
 from sentinel.store.silences import Suppression
 from sentinel.transport.launch_status import LAUNCHER_PID_VARIABLE
+from sentinel.transport.paths import DATABASE_NAME
 
 NUM_RANKS = 2
 WARM_UP_STEPS = 150
@@ -93,28 +91,14 @@ class Delivery:
 
 
 @dataclass
-class _Node:
-    """One node of the drill: its home, and its ranks by number."""
+class _Node(IsolatedRun):
+    """One node of the drill, and its ranks by number."""
 
-    folder: Path
-    run: str
     ranks: dict[int, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     @property
-    def run_directory(self) -> Path:
-        return self.folder / "home" / "runs" / self.run
-
-    @property
     def database(self) -> Path:
-        return self.run_directory / "sentinel.db"
-
-    def agent(self) -> psutil.Process | None:
-        """The agent of this node, if it runs."""
-        with suppress(OSError, ValueError, psutil.Error):
-            process = psutil.Process(int((self.run_directory / "agent.lock").read_text()))
-            if "agent" in process.cmdline():
-                return process
-        return None
+        return self.run_directory / DATABASE_NAME
 
 
 class Drill:
@@ -129,8 +113,7 @@ class Drill:
         self.fault, self.settings, self.config, self.timeout = fault, settings, config, timeout
         self.run = f"chaos-{fault.name}-{secrets.token_hex(3)}"
         self.folder = Path(tempfile.mkdtemp(prefix="sentinel-chaos-"))
-        names = [self.run, f"{self.run}.{os.uname().nodename.lower()}"][: fault.nodes]
-        self.nodes = [_Node(self.folder / str(n), name) for n, name in enumerate(names)]
+        self.nodes = [_Node(self.folder / str(number)) for number in range(fault.nodes)]
         self.sinks = list(settings.sinks)
         self.openings: dict[str, Delivery] = {}
         self.closings: dict[str, Delivery] = {}
@@ -152,7 +135,7 @@ class Drill:
         for rank in self._ranks():
             with suppress(subprocess.TimeoutExpired):
                 rank.wait(STOP_TIMEOUT_SECONDS)
-        terminate([agent for node in self.nodes if (agent := node.agent()) is not None])
+        terminate([agent for node in self.nodes if (agent := node.agent) is not None])
         for rank in self._ranks():
             rank.kill()
             rank.wait()
@@ -203,9 +186,7 @@ class Drill:
                 )
 
     def _environment(self, node: _Node, rank: int) -> dict[str, str]:
-        variables = {
-            "SENTINEL_HOME": str(node.folder / "home"),
-            "SENTINEL_RUNTIME_DIR": str(node.folder / "rings"),
+        variables = node.variables | {
             "SENTINEL_RUN_ID": self.run,
             "SENTINEL_DRILL": "true",
             "RANK": str(rank),
@@ -236,7 +217,7 @@ class Drill:
         self._fault_time = time.time()
         kills, node = self.fault.kills, self.nodes[-1]
         self._send_command(0, self.fault.peer_command)
-        if kills in ("agent", "node") and (agent := node.agent()) is not None:
+        if kills in ("agent", "node") and (agent := node.agent) is not None:
             agent.kill()
         if kills in ("rank", "node", "ranks"):
             node.ranks[1].kill()
@@ -266,8 +247,7 @@ class Drill:
             if any(rank.poll() is not None for rank in self._ranks()):
                 raise DrillError(f"a process of the drill ended: {self._last_output()}")
             return (
-                all(node.agent() is not None for node in self.nodes)
-                and self._step() >= WARM_UP_STEPS
+                all(node.agent is not None for node in self.nodes) and self._step() >= WARM_UP_STEPS
             )
 
         if not _wait_until(is_warm, START_TIMEOUT_SECONDS * len(self.nodes)):
@@ -277,10 +257,9 @@ class Drill:
             )
 
     def _step(self) -> int:
-        registration = self.nodes[0].run_directory / "agent.json"
-        if not registration.exists():
+        if not self.nodes[0].is_registered:
             return 0
-        state = query_agent(registration).state
+        state = self.nodes[0].query().state
         is_complete = len(self.nodes) == 1 or len(state.get("cluster", {}).get("nodes", ())) > 1
         return int(state.get("step") or 0) if is_complete else 0
 

@@ -1,8 +1,7 @@
-"""Sandbox of the demo: a temporary directory with the training, and a view of its agent."""
+"""Runs apart from real ones: files, environment and agent, and the training of the demo."""
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -14,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-import requests
 
+from sentinel.agent.discovery import DiscoveredRun, query_agent
+from sentinel.client.spawn import agent_environment
 from sentinel.demo.scenario import FAULTS
 
 NUM_RANKS = 4
@@ -44,17 +44,55 @@ def missing_requirement() -> str | None:
 
 
 @dataclass
-class Sandbox:
-    """Processes and files of one demo; all files are below `folder`."""
+class IsolatedRun:
+    """A run whose files are all below `folder`, apart from those of real runs."""
 
     folder: Path
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """The variables by which its processes find these files."""
+        return {
+            "SENTINEL_HOME": str(self.folder / "home"),
+            "SENTINEL_RUNTIME_DIR": str(self.folder / "rings"),
+        }
+
+    @property
+    def run_directory(self) -> Path:
+        """The directory of the run; it does not exist before the run has started."""
+        runs = self.folder / "home" / "runs"
+        return next(runs.glob("[!.]*"), runs / "none")
+
+    @property
+    def agent(self) -> psutil.Process | None:
+        """The process of its agent, if it runs."""
+        with suppress(OSError, ValueError, psutil.Error):
+            process = psutil.Process(int((self.run_directory / "agent.lock").read_text()))
+            if "agent" in process.cmdline():
+                return process
+        return None
+
+    @property
+    def is_registered(self) -> bool:
+        """Whether the agent has registered, and not ended since."""
+        return (self.run_directory / "agent.json").exists()
+
+    def query(self) -> DiscoveredRun:
+        """The run as its agent answers; without a state if it does not."""
+        return query_agent(self.run_directory / "agent.json")
+
+
+@dataclass
+class Sandbox(IsolatedRun):
+    """Processes and files of one demo."""
+
     seed: int = 0
     trainer: subprocess.Popen[bytes] | None = field(default=None, init=False)
-    agent_info: dict[str, Any] = field(default_factory=dict, init=False)
+    url: str = field(default="", init=False)
+    """Address of the agent; empty before it has answered."""
     run_metadata: dict[str, Any] = field(default_factory=dict, init=False)
     case_causes: dict[str, str] = field(default_factory=dict, init=False)
     """Last cause of each case by its name; "" is none."""
-    _agent: psutil.Process | None = field(default=None, init=False)
 
     def configure(self, receiver_url: str, secret: str) -> None:
         """Write the settings that send every notification to the receiver."""
@@ -100,17 +138,6 @@ class Sandbox:
         return self.trainer.poll() if self.trainer else None
 
     @property
-    def is_watched(self) -> bool:
-        """Whether an agent of the run is alive. Reads its registration into `agent_info`."""
-        for path in self.folder.glob("home/runs/*/agent.json"):
-            with suppress(OSError, ValueError, psutil.NoSuchProcess):
-                self.agent_info = json.loads(path.read_text())
-                if self._agent is None or self._agent.pid != self.agent_info["pid"]:
-                    self._agent = psutil.Process(self.agent_info["pid"])
-                return self._agent.is_running()
-        return False
-
-    @property
     def checkpoint_count(self) -> int:
         """Number of checkpoints written so far."""
         return sum(1 for _ in self.folder.glob("checkpoints/*.pt"))
@@ -123,14 +150,10 @@ class Sandbox:
 
     def poll(self) -> dict[str, Any]:
         """State of the run from its agent; empty if the agent does not answer."""
-        if not self.is_watched:
+        if not self.is_registered:
             return {}
-        try:
-            state: dict[str, Any] = requests.get(
-                f"{self.agent_info['url']}/api/run", timeout=2.0
-            ).json()
-        except (requests.RequestException, ValueError):
-            return {}
+        found = self.query()
+        state, self.url = found.state, found.url
         self.run_metadata = state.get("metadata") or self.run_metadata
         for case in state.get("cases", ()):
             self.case_causes[case["name"]] = (case["diagnosis"] or {}).get("cause", "")
@@ -143,12 +166,11 @@ class Sandbox:
             if self.trainer and self.trainer.poll() is None:
                 torchrun = psutil.Process(self.trainer.pid)
                 processes += [torchrun, *torchrun.children(recursive=True)]
-        is_watched = self.is_watched
-        if self._agent is not None:
-            if not is_watched:
+        if (agent := self.agent) is not None:
+            if not self.is_registered:
                 # It is about to end, and may still write.
-                psutil.wait_procs([self._agent], timeout=STOP_TIMEOUT_SECONDS)
-            processes.append(self._agent)
+                psutil.wait_procs([agent], timeout=STOP_TIMEOUT_SECONDS)
+            processes.append(agent)
         terminate(processes)
         if self.trainer:
             self.trainer.wait()
@@ -163,16 +185,9 @@ def training_environment(base_environ: Mapping[str, str], folder: Path) -> dict[
     environ = {
         name: value for name, value in base_environ.items() if not name.startswith("SENTINEL_")
     }
-    if _PACKAGE.parent.name not in {"site-packages", "dist-packages"}:
-        paths = (str(_PACKAGE.parent), environ.get("PYTHONPATH", ""))
-        environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
-    return environ | {
-        "SENTINEL_HOME": str(folder / "home"),
-        "SENTINEL_RUNTIME_DIR": str(folder / "rings"),
-        "SENTINEL_CONFIG": str(folder / "sentinel.toml"),
-        "OMP_NUM_THREADS": "1",
-        "GLOO_SOCKET_IFNAME": "lo",
-    }
+    environ |= IsolatedRun(folder).variables
+    environ |= {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    return agent_environment(environ, folder / "sentinel.toml")
 
 
 def terminate(processes: list[psutil.Process]) -> None:

@@ -43,7 +43,7 @@ def _shared_plane(
     if len(paths) < 2:
         return None, ""
     # numpy is loaded for runs with trajectories only.
-    from sentinel.insight.trajectory import Trajectory, trajectory  # noqa: PLC0415
+    from sentinel.insight.trajectory.trajectory import Trajectory, trajectory  # noqa: PLC0415
 
     try:
         runs = {name: Trajectory.from_json(data) for name, data in paths.items()}

@@ -56,14 +56,15 @@ class ImportJob:
 def start_worker(jobs: Sequence[ImportJob], *, is_followed: bool) -> subprocess.Popen[bytes]:
     """Start a process that imports these logs one after the other; a single one can be followed.
 
-    It ends after the log in hand when its input is closed. It reads the settings from where this
-    process has them. Raises OSError.
+    It ends after the log in hand when its input is closed, and writes a line to its output whenever
+    it has written the state of an import. It reads the settings from where this process has them.
+    Raises OSError.
     """
     arguments = ["follow" if is_followed else "import", json.dumps([astuple(job) for job in jobs])]
     return subprocess.Popen(  # noqa: S603 - our own command line
         [sys.executable, "-P", "-c", _SCRIPT, *arguments],
         stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         env=child_environment(),
     )
@@ -83,9 +84,9 @@ def main() -> None:
         entry.prepare()
         with entry.lock() as is_free:
             if is_free and mode == "follow":
-                LogImporter(entry, path, job.run, settings).run(_wait_for_parent)
+                _importer(entry, path, job, settings).run(_wait_for_parent)
             elif is_free and not is_imported(entry.read(), path):
-                LogImporter(entry, path, job.run, settings).run()
+                _importer(entry, path, job, settings).run()
         if not _wait_for_parent(0.0):
             return
 
@@ -121,7 +122,7 @@ def cached_import(
             break
         with entry.lock() as is_free:
             if is_free:
-                LogImporter(entry, path, run, settings, on_commit).run()
+                LogImporter(entry, path, run, settings, on_commit=on_commit).run()
                 state = entry.read()
                 break
         if state.is_complete and entry.is_importing():
@@ -138,15 +139,17 @@ def cached_import(
 class LogImporter:
     """Imports one log into its entry, whose lock is held."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - with callbacks
         self,
         entry: CacheEntry,
         path: Path,
         run: str,
         settings: Settings,
+        *,
         on_commit: Callable[[int], None] = lambda _: None,
+        on_write: Callable[[], None] = lambda: None,
     ) -> None:
-        self._on_commit = on_commit
+        self._on_commit, self._on_write = on_commit, on_write
         self._entry, self._path, self._run, self._settings = entry, path, run, settings
         before = entry.read()
         is_usable = before.is_complete and entry.database(before) is not None
@@ -232,6 +235,16 @@ class LogImporter:
         self._written_at = time.monotonic()
         if self._is_shown:
             self._entry.write(self._state)
+            self._on_write()
+
+
+def _importer(entry: CacheEntry, path: Path, job: ImportJob, settings: Settings) -> LogImporter:
+    return LogImporter(entry, path, job.run, settings, on_write=_notify_parent)
+
+
+def _notify_parent() -> None:
+    with suppress(OSError):  # the parent is gone
+        os.write(sys.stdout.fileno(), b"\n")
 
 
 def _wait_for_parent(seconds: float) -> bool:

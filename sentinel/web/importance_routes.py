@@ -17,8 +17,8 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from sentinel.insight.importance_worker import start_worker
-from sentinel.insight.run_collection import STATISTICS
+from sentinel.insight.importance.run_collection import STATISTICS
+from sentinel.insight.importance.worker import start_worker
 from sentinel.model.json_safe import JsonObject, parse_object
 from sentinel.web.responses import json_response
 from sentinel.web.suppression_api import RequestError

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from sentinel.insight.run_collection import collect_runs
+from sentinel.insight.importance.run_collection import collect_runs
 
 WANDB = """
 import wandb

@@ -22,14 +22,14 @@ from support.training_loops import column
 from transformers import TrainerCallback
 
 from sentinel.insight.callbacks import loss_measurement
-from sentinel.insight.callbacks.recorder_state import FILE_NAME
+from sentinel.insight.callbacks.recording import FILE_NAME
 from sentinel.insight.callbacks.transformers import (
     GradientFlowCallback,
     LossSurfaceCallback,
     SharpnessCallback,
     TrajectoryCallback,
 )
-from sentinel.insight.loss_surface import LossSurface
+from sentinel.insight.surface.loss_surface import LossSurface
 
 pytestmark = [
     pytest.mark.frameworks,

@@ -12,8 +12,8 @@ from requirements import need
 need("transformers", "peft", "scipy")
 
 from sentinel.cli._insight_surface import SurfaceRequest, compute_surface
-from sentinel.insight.saved_model import load_model
-from sentinel.insight.saved_weights import CheckpointError
+from sentinel.insight.surface.saved_model import load_model
+from sentinel.insight.trajectory.saved_weights import CheckpointError
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.filterwarnings("ignore")]
 

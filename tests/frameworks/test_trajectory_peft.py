@@ -9,7 +9,7 @@ need("torch", "peft", "transformers")
 from peft import LoraConfig, get_peft_model
 
 from sentinel.insight import TrajectoryRecorder, principal_directions, trajectory
-from sentinel.insight.saved_weights import open_weights
+from sentinel.insight.trajectory.saved_weights import open_weights
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.filterwarnings("ignore")]
 

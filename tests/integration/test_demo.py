@@ -130,12 +130,12 @@ def test_no_process_is_left_after_stop(tmp_path, monkeypatch):
     started = sandbox.Sandbox(tmp_path)
     started.configure("http://127.0.0.1:9", "a secret")
     started.start()
-    until(lambda: started.is_watched, 240.0, "the agent is up")
+    until(lambda: started.is_registered and started.agent, 240.0, "the agent is up")
     torchrun = psutil.Process(started.trainer.pid)
     running = [
         torchrun,
         *torchrun.children(recursive=True),
-        psutil.Process(started.agent_info["pid"]),
+        started.agent,
     ]
     started.stop()
 

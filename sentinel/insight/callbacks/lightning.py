@@ -11,50 +11,24 @@ its report; in any case `callback.results` has them. The package, `lightning` or
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
-from sentinel.client.capture import gradient_flow
+from sentinel.insight.callbacks.gradient_flow import FlowSession
 from sentinel.insight.callbacks.loss_measurement import (
-    DEFAULT_SHARE,
-    LossFunction,
-    LossMeasurement,
-    Schedule,
-    SharpnessMeasurement,
-    SurfaceMeasurement,
-    check_batches,
+    MeasurementCallback,
+    SharpnessArguments,
+    SurfaceArguments,
 )
 from sentinel.insight.callbacks.module_loss import ModuleLoss
-from sentinel.insight.callbacks.recording import Recording
-from sentinel.insight.callbacks.stride import check_stride
+from sentinel.insight.callbacks.recording import RecordingCallback
 from sentinel.integrations.callbacks.lightning import _lightning
-from sentinel.integrations.callbacks.owned_session import OwnedSession
 
 
-class _LossCallback(_lightning.Callback):  # type: ignore[misc]
+class _LossCallback(MeasurementCallback, _lightning.Callback):  # type: ignore[misc]
     """Keeps batches of the training, and runs a measurement on them when it is due."""
 
-    def __init__(
-        self,
-        measurement: LossMeasurement,
-        batches: int,
-        newest: bool | None,
-        loss_fn: LossFunction | None,
-    ) -> None:
-        super().__init__()
-        self._measurement = measurement
-        self._options = (check_batches(batches), bool(newest), loss_fn)
-        self._loss: ModuleLoss | None = None
-        self._last_step = 0
-        self._is_saving = False
-
-    @property
-    def results(self) -> list[Any]:
-        """What was computed, the oldest first; at most 64."""
-        return [*self._measurement.results]
-
-    def __getstate__(self) -> dict[str, Any]:
-        """The state of a copy, which belongs to no trainer yet."""
-        return self.__dict__ | {"_loss": None}
+    _last_step = 0
+    _is_saving = False
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Print what is computed and when."""
@@ -105,7 +79,7 @@ class _LossCallback(_lightning.Callback):  # type: ignore[misc]
         self._loss = None
 
 
-class LightningLossSurfaceCallback(_LossCallback):
+class LightningLossSurfaceCallback(SurfaceArguments, _LossCallback):
     """Computes the loss surface around the weights every `every` steps, at saves or at the end.
 
     While an incident of a monitored run is firing it does so every `every_in_incident` steps: by
@@ -122,58 +96,16 @@ class LightningLossSurfaceCallback(_LossCallback):
     Raises ValueError and TypeError for bad settings, and nothing later.
     """
 
-    def __init__(  # noqa: PLR0913 - keyword arguments with defaults
-        self,
-        *,
-        every: int | None = None,
-        every_in_incident: int | Literal["auto"] | None = "auto",
-        on_save: bool = False,
-        at_end: bool = True,
-        max_share: float | None = DEFAULT_SHARE,
-        batches: int = 1,
-        newest: bool | None = None,
-        loss_fn: LossFunction | None = None,
-        sharpness: bool = False,
-        snapshots: int = 0,
-        **surface: Any,
-    ) -> None:
-        schedule = Schedule(
-            every, on_save=on_save, at_end=at_end, every_in_incident=every_in_incident
-        )
-        measurement = SurfaceMeasurement(
-            schedule, max_share, surface, sharpness=sharpness, snapshots=snapshots
-        )
-        super().__init__(measurement, batches, newest, loss_fn)
 
-
-class LightningSharpnessCallback(_LossCallback):
+class LightningSharpnessCallback(SharpnessArguments, _LossCallback):
     """Logs `sharpness` and `sharpness_ratio` every `every` steps, at saves or at the end.
 
     See `sentinel.insight.callbacks.transformers.SharpnessCallback`; the loss is that of
     `LightningLossSurfaceCallback`.
     """
 
-    def __init__(  # noqa: PLR0913 - keyword arguments with defaults
-        self,
-        *,
-        every: int | None = None,
-        every_in_incident: int | Literal["auto"] | None = "auto",
-        on_save: bool = False,
-        at_end: bool = True,
-        max_share: float | None = DEFAULT_SHARE,
-        batches: int = 1,
-        newest: bool | None = None,
-        loss_fn: LossFunction | None = None,
-        **sharpness: Any,
-    ) -> None:
-        schedule = Schedule(
-            every, on_save=on_save, at_end=at_end, every_in_incident=every_in_incident
-        )
-        measurement = SharpnessMeasurement(schedule, max_share, sharpness)
-        super().__init__(measurement, batches, newest, loss_fn)
 
-
-class LightningTrajectoryCallback(_lightning.Callback):  # type: ignore[misc]
+class LightningTrajectoryCallback(RecordingCallback, _lightning.Callback):  # type: ignore[misc]
     """Records the path of the weights every `every` steps; at the end it is stored with the run.
 
     `callback.recorder` is the `sentinel.insight.TrajectoryRecorder`, which takes the other
@@ -183,8 +115,7 @@ class LightningTrajectoryCallback(_lightning.Callback):  # type: ignore[misc]
     """
 
     def __init__(self, *, every: int = 10, **settings: Any) -> None:
-        super().__init__()
-        self._recording = Recording(every, settings)
+        super().__init__(every=every, **settings)
         self._last_step = 0
         self._key = {"every": every, **{name: repr(each) for name, each in settings.items()}}
 
@@ -200,16 +131,6 @@ class LightningTrajectoryCallback(_lightning.Callback):  # type: ignore[misc]
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue that path when the training starts."""
         self._recording.continued = state_dict
-
-    @property
-    def recorder(self) -> Any:
-        """The recorder of the current or last training; None before."""
-        return self._recording.recorder
-
-    @property
-    def results(self) -> list[Any]:
-        """The trajectory of each training."""
-        return [*self._recording.results]
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Record where the training starts."""
@@ -242,13 +163,11 @@ class LightningGradientFlowCallback(_lightning.Callback):  # type: ignore[misc]
 
     def __init__(self, *, every: int | None = None, **settings: Any) -> None:
         super().__init__()
-        self._every = check_stride(every, settings)
-        self._session = OwnedSession({**settings, "insight": gradient_flow.NAME})
+        self._session = FlowSession(every, settings)
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
         """Start, after the callbacks that start a session when `fit` is set up."""
-        self._session.begin()
-        gradient_flow.enable(pl_module, every=self._every)
+        self._session.measure(pl_module)
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:  # noqa: ARG002
         """End the session, if this callback started it."""

@@ -13,9 +13,9 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager
 from math import ceil
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import torch
 
@@ -23,12 +23,17 @@ import sentinel
 from sentinel.client import guard
 from sentinel.client.session import CurrentSession
 from sentinel.insight.callbacks.time_budget import TimeBudget
-from sentinel.insight.loss_surface import ARROWS, EVALUATIONS_1D, EVALUATIONS_2D, loss_surface
-from sentinel.insight.model_state import preserved
-from sentinel.insight.parameters import Selection, select_parameters
-from sentinel.insight.rank_exchange import RankExchange
-from sentinel.insight.sharpness import sharpness
-from sentinel.insight.time_limit import OutOfTimeError
+from sentinel.insight.measure.model_state import preserved
+from sentinel.insight.measure.parameters import Selection, select_parameters
+from sentinel.insight.measure.rank_exchange import RankExchange
+from sentinel.insight.measure.sharpness import sharpness
+from sentinel.insight.measure.time_limit import OutOfTimeError
+from sentinel.insight.surface.loss_surface import (
+    ARROWS,
+    EVALUATIONS_1D,
+    EVALUATIONS_2D,
+    loss_surface,
+)
 from sentinel.store.artifact import current_run_directory, save_artifact
 
 DEFAULT_SHARE = 0.05
@@ -62,28 +67,45 @@ LossFunction = Callable[[Any, Any], Any]
 """Model and batch -> scalar tensor, or tensor and metrics."""
 
 
-class KeptLoss(Protocol):
-    """A loss that can be computed again for other weights."""
+class KeptLoss:
+    """A loss that can be computed again for other weights, on at most `max_batches` batches.
 
-    batches: list[Any]
-    """The kept batches; empty if there are none yet."""
+    `is_reporting` is whether this rank writes messages and stores results.
+    """
 
-    is_reporting: bool
-    """Whether this rank writes messages and stores results."""
+    def __init__(
+        self, max_batches: int, newest: bool, loss_fn: LossFunction | None, *, is_reporting: bool
+    ) -> None:
+        self._max_batches, self._newest, self._loss_fn = max_batches, newest, loss_fn
+        self.is_reporting = is_reporting
+        self.batches: list[Any] = []
+        """The kept batches; empty if there are none yet."""
+        self.learning_rates: list[float] = []
+        """By parameter group, those of the last step; empty before the first."""
 
     @property
     def model(self) -> Any:
         """The model whose weights are varied."""
+        raise NotImplementedError
 
     @property
     def optimizer(self) -> Any:
         """The optimizer of these weights."""
+        raise NotImplementedError
 
     def __call__(self, model: Any, batch: Any) -> Any:
         """The loss as a scalar tensor."""
+        raise NotImplementedError
 
     def isolated(self) -> AbstractContextManager[None]:
         """Undo at its end what calls of the loss change in the trainer."""
+        raise NotImplementedError
+
+    def keep_learning_rates(self) -> None:
+        """Keep the learning rates of this step, before the schedule moves them on."""
+        groups = getattr(self.optimizer, "param_groups", ())
+        # Some are tensors, which the schedule changes in place.
+        self.learning_rates = [float(group["lr"]) for group in groups]
 
 
 class Schedule:
@@ -154,6 +176,8 @@ class LossMeasurement:
         self.results: deque[Any] = deque(maxlen=MAX_RESULTS)
         self.is_off = False
         self._computed_step: int | None = None
+        self._least_seconds: float | None = None
+        """Expected time of the least result; None before the first estimate."""
         self._first_step = self._retry_step = 0
         """Step before which a computation that was put off is not tried again; 0 if none was."""
         self._has_said_late = False
@@ -213,11 +237,15 @@ class LossMeasurement:
             )
 
     def _run(self, step: int, loss: KeptLoss, *, is_last: bool) -> None:
-        # It takes time of its own, so it is entered only where the loss is computed.
-        with ExitStack() if self._has_estimate else loss.isolated():
-            self._needed_seconds(loss)
+        if self._least_seconds is None:
+            with loss.isolated():
+                self._least_seconds = self._estimate_seconds(loss)
         available = self.budget.available_seconds()
-        mine = {"needed": self._needed_seconds(loss), "available": available, "wall": self._wall()}
+        mine = {
+            "needed": self._least_seconds,
+            "available": available,
+            "wall": self.budget.wall_seconds(),
+        }
         everyone = gather_from_ranks(mine)
         needed = max(each["needed"] for each in everyone)
         if available is not None:
@@ -236,10 +264,10 @@ class LossMeasurement:
         self._retry_step = 0
         try:
             with loss.isolated():
-                result = self._compute(step, loss, available)
+                result = self._compute(step, loss, needed, available)
         except OutOfTimeError:
             # The estimate was wrong: the next attempt waits until there is twice the time.
-            self._allow(2.0 * (available or needed))
+            self._least_seconds = 2.0 * (available or needed)
             if loss.is_reporting:
                 print_message(
                     f"no {self.title} at step {step:,}: it takes longer than the "
@@ -252,24 +280,12 @@ class LossMeasurement:
         if loss.is_reporting:
             self._publish(result, step)
 
-    def _wall(self) -> float:
-        return self.budget.wall_seconds()
-
-    @property
-    def _has_estimate(self) -> bool:
-        """Whether `_needed_seconds` computes no loss."""
+    def _estimate_seconds(self, loss: KeptLoss) -> float:
+        """The least time that a result takes, from an evaluation of the loss."""
         raise NotImplementedError
 
-    def _needed_seconds(self, loss: KeptLoss) -> float:
-        """The least time that a result takes."""
-        raise NotImplementedError
-
-    def _compute(self, step: int, loss: KeptLoss, seconds: float | None) -> Any:
-        """The result, which takes at most so many seconds; a dataclass with the field `step`."""
-        raise NotImplementedError
-
-    def _allow(self, seconds: float) -> None:
-        """Expect that the least result takes so many seconds."""
+    def _compute(self, step: int, loss: KeptLoss, needed: float, seconds: float | None) -> Any:
+        """The result, which needs `needed` seconds at least and takes `seconds` at most."""
         raise NotImplementedError
 
     def _publish(self, result: Any, step: int) -> None:  # noqa: ARG002 - of subclasses
@@ -320,8 +336,6 @@ class SurfaceMeasurement(LossMeasurement):
                 'directions="pca" needs a path of the weights: give snapshots=20, or trajectory= '
                 "the folder of earlier checkpoints."
             )
-        self._evaluation_seconds: float | None = None
-        """Measured time of one evaluation; that of gradients is spread over all of them."""
 
     def start(self, step: int, loss: KeptLoss) -> None:
         """The training starts after this step."""
@@ -343,22 +357,15 @@ class SurfaceMeasurement(LossMeasurement):
             except Exception as error:
                 self.turn_off(error, f" at step {step:,}", is_reporting=loss.is_reporting)
 
-    @property
-    def _has_estimate(self) -> bool:
-        return self._evaluation_seconds is not None
-
-    def _needed_seconds(self, loss: KeptLoss) -> float:
-        return self._seconds_per_evaluation(loss) * self._least_evaluations
-
-    def _allow(self, seconds: float) -> None:
-        self._evaluation_seconds = seconds / self._least_evaluations
+    def _estimate_seconds(self, loss: KeptLoss) -> float:
+        return _forward_seconds(loss) * _SAFETY * self._least_evaluations
 
     @property
     def _least_evaluations(self) -> int:
         return min(self._wanted, _MIN_EVALUATIONS[self._dimensions]) + self._extra_cost
 
-    def _compute(self, step: int, loss: KeptLoss, seconds: float | None) -> Any:
-        each = max(gather_from_ranks(self._seconds_per_evaluation(loss)))
+    def _compute(self, step: int, loss: KeptLoss, needed: float, seconds: float | None) -> Any:
+        each = needed / self._least_evaluations
         count, arrows = self._wanted, self._arrows_cost
         if seconds is not None:
             allowed = int(seconds / each)
@@ -385,7 +392,8 @@ class SurfaceMeasurement(LossMeasurement):
             | given,
         )
         total = surface.evaluations + arrows + self._extra_cost
-        self._evaluation_seconds = surface.seconds / max(1, total)
+        # The time of gradients is spread over all evaluations.
+        self._least_seconds = surface.seconds / max(1, total) * self._least_evaluations
         return surface
 
     @property
@@ -404,11 +412,6 @@ class SurfaceMeasurement(LossMeasurement):
     def _wanted(self) -> int:
         given = self._settings.get("max_evaluations")
         return int(given or _DEFAULT_EVALUATIONS[self._dimensions])
-
-    def _seconds_per_evaluation(self, loss: KeptLoss) -> float:
-        if self._evaluation_seconds is None:
-            self._evaluation_seconds = _forward_seconds(loss) * _SAFETY
-        return self._evaluation_seconds
 
     def _publish(self, result: Any, step: int) -> None:
         super()._publish(result, step)
@@ -463,29 +466,18 @@ class SharpnessMeasurement(LossMeasurement):
     ) -> None:
         super().__init__(schedule, max_share)
         self._settings = check_settings(settings, sharpness, _OWN)
-        self._last_seconds: float | None = None
 
-    @property
-    def _has_estimate(self) -> bool:
-        return self._last_seconds is not None
-
-    def _needed_seconds(self, loss: KeptLoss) -> float:
-        if self._last_seconds is None:
-            self._last_seconds = _forward_seconds(loss) * _PRODUCT_COST * _TYPICAL_PRODUCTS
-        return self._last_seconds * _SAFETY
+    def _estimate_seconds(self, loss: KeptLoss) -> float:
+        return _forward_seconds(loss) * _PRODUCT_COST * _TYPICAL_PRODUCTS * _SAFETY
 
     def start(self, step: int, loss: KeptLoss) -> None:
         """The training starts after this step."""
         super().start(step, loss)
         self._check_selection(loss, self._settings.get("parameters"))
 
-    def _allow(self, seconds: float) -> None:
-        self._last_seconds = seconds / _SAFETY
-
-    def _compute(self, step: int, loss: KeptLoss, seconds: float | None) -> Any:
+    def _compute(self, step: int, loss: KeptLoss, needed: float, seconds: float | None) -> Any:
         if loss.is_reporting and not self.results:
-            duration = duration_text(self._needed_seconds(loss))
-            print_message(f"{self.title} at step {step:,}: about {duration}.")
+            print_message(f"{self.title} at step {step:,}: about {duration_text(needed)}.")
         result = sharpness(
             loss.model,
             loss,
@@ -496,18 +488,88 @@ class SharpnessMeasurement(LossMeasurement):
             max_seconds=seconds,
             **self._settings,
         )
-        self._last_seconds = result.seconds
+        self._least_seconds = result.seconds * _SAFETY
         return result
 
     def _publish(self, result: Any, step: int) -> None:
         _log_sharpness(result.to_json(), step)
 
 
-def check_batches(count: int) -> int:
-    """The number of batches to keep. Raises ValueError if it is not positive."""
-    if not isinstance(count, int) or count < 1:
-        raise ValueError(f"batches is {count!r}: give a number of micro-batches, at least 1.")
-    return count
+class MeasurementCallback:
+    """What the callbacks of every framework have that run a measurement on kept batches."""
+
+    def __init__(
+        self,
+        measurement: LossMeasurement,
+        batches: int,
+        newest: bool | None,
+        loss_fn: LossFunction | None,
+    ) -> None:
+        super().__init__()
+        if not isinstance(batches, int) or batches < 1:
+            raise ValueError(f"batches is {batches!r}: give a number of micro-batches, at least 1.")
+        self._measurement = measurement
+        self._options = (batches, newest, loss_fn)
+        self._loss: Any = None
+
+    @property
+    def results(self) -> list[Any]:
+        """What was computed, the oldest first; at most 64."""
+        return [*self._measurement.results]
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The state of a copy, which belongs to no trainer yet."""
+        return self.__dict__ | {"_loss": None}
+
+
+class SurfaceArguments(MeasurementCallback):
+    """The arguments of a callback that computes loss surfaces."""
+
+    def __init__(  # noqa: PLR0913 - keyword arguments with defaults
+        self,
+        *,
+        every: int | None = None,
+        every_in_incident: int | Literal["auto"] | None = "auto",
+        on_save: bool = False,
+        at_end: bool = True,
+        max_share: float | None = DEFAULT_SHARE,
+        batches: int = 1,
+        newest: bool | None = None,
+        loss_fn: LossFunction | None = None,
+        sharpness: bool = False,
+        snapshots: int = 0,
+        **surface: Any,
+    ) -> None:
+        schedule = Schedule(
+            every, on_save=on_save, at_end=at_end, every_in_incident=every_in_incident
+        )
+        measurement = SurfaceMeasurement(
+            schedule, max_share, surface, sharpness=sharpness, snapshots=snapshots
+        )
+        super().__init__(measurement, batches, newest, loss_fn)
+
+
+class SharpnessArguments(MeasurementCallback):
+    """The arguments of a callback that computes the sharpness."""
+
+    def __init__(  # noqa: PLR0913 - keyword arguments with defaults
+        self,
+        *,
+        every: int | None = None,
+        every_in_incident: int | Literal["auto"] | None = "auto",
+        on_save: bool = False,
+        at_end: bool = True,
+        max_share: float | None = DEFAULT_SHARE,
+        batches: int = 1,
+        newest: bool | None = None,
+        loss_fn: LossFunction | None = None,
+        **sharpness: Any,
+    ) -> None:
+        schedule = Schedule(
+            every, on_save=on_save, at_end=at_end, every_in_incident=every_in_incident
+        )
+        measurement = SharpnessMeasurement(schedule, max_share, sharpness)
+        super().__init__(measurement, batches, newest, loss_fn)
 
 
 def gather_from_ranks(value: Any) -> list[Any]:

@@ -12,11 +12,10 @@ from contextlib import ExitStack, contextmanager
 from importlib import import_module
 from typing import Any
 
-from sentinel.insight.callbacks.loss_measurement import LossFunction
+from sentinel.insight.callbacks.loss_measurement import KeptLoss, LossFunction
 from sentinel.insight.callbacks.plain_state import (
     attribute_set,
     copy_of_inputs,
-    learning_rates,
     learning_rates_set,
     plain_state_preserved,
 )
@@ -24,7 +23,7 @@ from sentinel.insight.callbacks.plain_state import (
 _SILENCED = ("log", "log_dict")
 
 
-class ModuleLoss:
+class ModuleLoss(KeptLoss):
     """Keeps batches of a training, and computes `training_step` on them for any weights.
 
     Raises ValueError for a module with manual optimization, whose `training_step` steps optimizers.
@@ -35,7 +34,7 @@ class ModuleLoss:
         trainer: Any,
         module: Any,
         batches: int = 1,
-        newest: bool = False,
+        newest: bool | None = None,
         loss_fn: LossFunction | None = None,
     ) -> None:
         if loss_fn is None and not module.automatic_optimization:
@@ -44,12 +43,8 @@ class ModuleLoss:
                 "(automatic_optimization is False), so that it cannot be called for a loss alone. "
                 "Give the callback loss_fn=, a function of module and batch that returns the loss."
             )
+        super().__init__(batches, bool(newest), loss_fn, is_reporting=trainer.is_global_zero)
         self.trainer, self.module = trainer, module
-        self._max_batches, self._newest, self._loss_fn = batches, newest, loss_fn
-        self.batches: list[tuple[Any]] = []
-        self.is_reporting = trainer.is_global_zero
-        self.learning_rates: list[float] = []
-        """By parameter group, those of the last step; empty before the first."""
 
     @property
     def model(self) -> Any:
@@ -60,10 +55,6 @@ class ModuleLoss:
     def optimizer(self) -> Any:
         """The first optimizer."""
         return self.trainer.optimizers[0]
-
-    def keep_learning_rates(self) -> None:
-        """Keep the learning rates of this step, before the schedule moves them on."""
-        self.learning_rates = learning_rates(self.optimizer)
 
     def keep(self, batch: Any) -> None:
         """Keep a batch. The first ones stay, unless the newest are wanted."""

@@ -7,6 +7,7 @@ import operator
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, MutableMapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,7 +21,7 @@ _MAX_DEPTH = 6
 _TORCH_ATTRIBUTES = frozenset(
     {"_parameters", "_buffers", "_modules", "_non_persistent_buffers_set", "_hf_hook"}
 )
-"""Attributes of a module that `sentinel.insight.model_state` restores, or that are no data."""
+"""Attributes of a module that `preserved` restores, or that are no data."""
 _STATE_MODULES = ("trl.", "transformers.trainer_callback")
 """Objects of these modules are looked into: they hold counters and moments."""
 
@@ -31,7 +32,7 @@ def plain_state_preserved(objects: Iterable[Any]) -> Iterator[None]:
 
     Restored are which object each attribute names, the items of lists, dicts, sets and deques
     within them, and the content of small tensors. Weights, buffers and hooks of modules are not:
-    `sentinel.insight.model_state` restores those.
+    `preserved` restores those.
     """
     snapshot = _Snapshot()
     restore = [snapshot.of_object(each) for each in objects]
@@ -79,64 +80,44 @@ class _Snapshot:
         if depth > _MAX_DEPTH or id(value) in self._seen:
             return _nothing
         self._seen.add(id(value))
-        if isinstance(value, dict):
-            return self._of_dict(value, depth)
-        if isinstance(value, list | deque):
-            return self._of_sequence(value, depth)
-        if isinstance(value, set):
-            return self._of_set(value)
+        if isinstance(value, dict | list | deque | set):
+            return self._of_container(value, depth)
         if isinstance(value, tuple):
-            nested = [self._of(each, depth + 1) for each in self._items(value)]
-            return lambda: _run_all(nested)
+            return partial(_run_all, self._of_items(value, depth))
         if isinstance(value, torch.Tensor):
             return _of_tensor(value)
         if type(value).__module__.startswith(_STATE_MODULES) and hasattr(value, "__dict__"):
             return self.of_object(value, depth)
         return _nothing
 
-    @staticmethod
-    def _items(values: Any) -> Any:
-        return values if len(values) <= _MAX_CONTAINER_ITEMS else ()
+    def _of_items(self, values: Collection[Any], depth: int) -> list[Restore]:
+        items = values if len(values) <= _MAX_CONTAINER_ITEMS else ()
+        return [self._of(each, depth + 1) for each in items]
 
-    def _of_dict(self, value: dict[Any, Any], depth: int) -> Restore:
-        kept = dict(value)
-        nested = [self._of(each, depth + 1) for each in self._items(kept).values()] if kept else []
-
-        def restore() -> None:
-            if not _same_items(value, kept) or not _same_items(value.values(), kept.values()):
-                value.clear()
-                value.update(kept)
-            _run_all(nested)
-
-        return restore
-
-    def _of_sequence(self, value: Any, depth: int) -> Restore:
-        kept = list(value)
-        nested = [self._of(each, depth + 1) for each in self._items(kept)]
+    def _of_container(self, value: Any, depth: int) -> Restore:
+        kept: Any = {**value} if isinstance(value, dict) else [*value]
+        nested: list[Restore] = []
+        if not isinstance(value, set):
+            items = kept.values() if isinstance(value, dict) else kept
+            nested = self._of_items(items, depth)
 
         def restore() -> None:
             # A list of callbacks may be iterated over at this moment: it is written only if needed.
-            if not _same_items(value, kept):
+            if not _has_items(value, kept):
                 value.clear()
-                value.extend(kept)
+                (value.update if isinstance(value, dict | set) else value.extend)(kept)
             _run_all(nested)
 
         return restore
 
-    @staticmethod
-    def _of_set(value: set[Any]) -> Restore:
-        kept = set(value)
 
-        def restore() -> None:
-            if value != kept:
-                value.clear()
-                value.update(kept)
-
-        return restore
-
-
-def _same_items(values: Collection[Any], kept: Collection[Any]) -> bool:
-    return len(values) == len(kept) and all(map(operator.is_, values, kept))
+def _has_items(value: Any, kept: Any) -> bool:
+    """Whether a container has these items, each the same object; of a set, equal ones."""
+    if isinstance(value, set):
+        return value == {*kept}
+    if len(value) != len(kept) or not all(map(operator.is_, value, kept)):
+        return False
+    return not isinstance(value, dict) or all(map(operator.is_, value.values(), kept.values()))
 
 
 def _of_tensor(value: Any) -> Restore:
@@ -184,13 +165,6 @@ def learning_rates_set(optimizer: Any, rates: Sequence[Any]) -> Iterator[None]:
     finally:
         for group, rate in zip(groups, now, strict=True):
             group["lr"] = rate
-
-
-def learning_rates(optimizer: Any) -> list[float]:
-    """The learning rate of each group of an optimizer."""
-    groups = getattr(optimizer, "param_groups", ())
-    # Some are tensors, which the schedule changes in place.
-    return [float(group["lr"]) for group in groups]
 
 
 def copy_of_inputs(value: Any) -> Any:

@@ -2,20 +2,41 @@
 
 from __future__ import annotations
 
+import json
 from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from sentinel.client import guard
 from sentinel.insight.callbacks.loss_measurement import MAX_RESULTS, check_settings, print_message
-from sentinel.insight.callbacks.recorder_state import (
-    FILE_NAME,
-    read_recorder_state,
-    write_recorder_state,
-)
-from sentinel.insight.trajectory_recorder import TrajectoryRecorder
+from sentinel.insight.trajectory.recorder import TrajectoryRecorder
 from sentinel.store.artifact import current_run_directory, save_artifact
+from sentinel.transport.replaced_file import replacing
+
+FILE_NAME = "sentinel_trajectory.safetensors"
+"""The state of the recorder in a checkpoint: numbers and tensors alone."""
+_METADATA = "state"
+
+
+class RecordingCallback:
+    """What the callbacks of every framework have that record the path of the weights."""
+
+    def __init__(self, *, every: int = 10, **settings: Any) -> None:
+        super().__init__()
+        self._recording = Recording(every, settings)
+
+    @property
+    def recorder(self) -> Any:
+        """The recorder of the current or last training; None before."""
+        return self._recording.recorder
+
+    @property
+    def results(self) -> list[Any]:
+        """The trajectory of each training."""
+        return [*self._recording.results]
 
 
 class Recording:
@@ -66,7 +87,7 @@ class Recording:
         """Store the path in a checkpoint, on the rank that writes. Every rank calls it."""
         state = self.state()
         if is_writing and state and checkpoint.is_dir():
-            self._run(write_recorder_state, checkpoint / FILE_NAME, state)
+            self._run(_write_state, checkpoint / FILE_NAME, state)
 
     def log_loss(self, step: int, loss: float) -> None:
         """Take over the loss of a step, which may be recorded already."""
@@ -90,7 +111,7 @@ class Recording:
         state, self.continued = self.continued, {}
         try:
             if checkpoint is not None and (checkpoint / FILE_NAME).is_file():
-                state = read_recorder_state(checkpoint / FILE_NAME)
+                state = _read_state(checkpoint / FILE_NAME)
             if state:
                 self.recorder.load_state_dict(state)
         except (ValueError, OSError) as error:
@@ -118,3 +139,32 @@ class Recording:
             guard.on_swallowed_error(error)
             reason = f"{type(error).__name__}: {error}"
             print_message(f"no trajectory: {reason} Training goes on as before.")
+
+
+def _write_state(path: Path, state: Mapping[str, Any]) -> None:
+    """Write what `TrajectoryRecorder.state_dict` returned; the file is there whole or not at all.
+
+    Raises OSError if the file cannot be written.
+    """
+    from safetensors.torch import save_file  # noqa: PLC0415 - a package of its trainers
+
+    tensors = {name: each for name, each in state.items() if isinstance(each, torch.Tensor)}
+    rest = {name: each for name, each in state.items() if name not in tensors}
+    with replacing(path) as partial:
+        save_file(
+            {name: each.contiguous() for name, each in tensors.items()},
+            partial,
+            {_METADATA: json.dumps(rest)},
+        )
+
+
+def _read_state(path: Path) -> dict[str, Any]:
+    """What `_write_state` wrote. Raises ValueError for another file."""
+    from safetensors import SafetensorError, safe_open  # noqa: PLC0415
+
+    try:
+        with safe_open(path, "pt") as file:
+            state = json.loads(file.metadata()[_METADATA])
+            return {**state, **{name: file.get_tensor(name) for name in file.keys()}}  # noqa: SIM118
+    except (SafetensorError, KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{path} has no trajectory: {error}") from error

@@ -25,15 +25,14 @@ from typing import Any
 import torch
 from transformers import Trainer
 
-from sentinel.insight.callbacks.loss_measurement import LossFunction
+from sentinel.insight.callbacks.loss_measurement import KeptLoss, LossFunction
 from sentinel.insight.callbacks.plain_state import (
     attribute_set,
     copy_of_inputs,
-    learning_rates,
     learning_rates_set,
     plain_state_preserved,
 )
-from sentinel.insight.model_state import preserved
+from sentinel.insight.measure.model_state import preserved
 
 _MAX_LOGITS = 1 << 26
 """Logits that are held at once for second derivatives."""
@@ -41,7 +40,7 @@ OLD_LOG_PROBABILITIES = "old_per_token_logps"
 _REFERENCE_LOG_PROBABILITIES = ("ref_chosen_logps", "ref_rejected_logps")
 
 
-class TrainerLoss:
+class TrainerLoss(KeptLoss):
     """Keeps inputs of `compute_loss`, and computes the loss of them for any weights.
 
     `batches` is the number of micro-batches that are kept; their losses are averaged.
@@ -54,12 +53,10 @@ class TrainerLoss:
         newest: bool | None = None,
         loss_fn: LossFunction | None = None,
     ) -> None:
-        self.trainer, self._max_batches, self._loss_fn = trainer, batches, loss_fn
-        self._newest = hasattr(trainer, "_buffered_inputs") if newest is None else newest
-        self.batches: list[dict[str, Any]] = []
-        self.is_reporting = trainer.is_world_process_zero()
-        self.learning_rates: list[float] = []
-        """By parameter group, those of the last step; empty before the first."""
+        if newest is None:
+            newest = hasattr(trainer, "_buffered_inputs")
+        super().__init__(batches, newest, loss_fn, is_reporting=trainer.is_world_process_zero())
+        self.trainer = trainer
         self._is_prepared = False
         self._keeping: Any = None
 
@@ -72,10 +69,6 @@ class TrainerLoss:
     def optimizer(self) -> Any:
         """The optimizer without Accelerate's wrapper."""
         return getattr(self.trainer.optimizer, "optimizer", self.trainer.optimizer)
-
-    def keep_learning_rates(self) -> None:
-        """Keep the learning rates of this step, before the schedule moves them on."""
-        self.learning_rates = learning_rates(self.optimizer)
 
     def keep(self) -> None:
         """Keep the inputs of the next calls of `compute_loss`, in place of earlier ones.

@@ -12,49 +12,23 @@ from __future__ import annotations
 
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from transformers import TrainerCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from sentinel.client.capture import gradient_flow
+from sentinel.insight.callbacks.gradient_flow import FlowSession
 from sentinel.insight.callbacks.loss_measurement import (
-    DEFAULT_SHARE,
-    LossFunction,
-    LossMeasurement,
-    Schedule,
-    SharpnessMeasurement,
-    SurfaceMeasurement,
-    check_batches,
+    MeasurementCallback,
+    SharpnessArguments,
+    SurfaceArguments,
 )
-from sentinel.insight.callbacks.recording import Recording
-from sentinel.insight.callbacks.stride import check_stride
+from sentinel.insight.callbacks.recording import RecordingCallback
 from sentinel.insight.callbacks.trainer_loss import TrainerLoss, resumed_checkpoint, trainer_of
-from sentinel.integrations.callbacks.owned_session import OwnedSession
 
 
-class _LossCallback(TrainerCallback):  # type: ignore[misc]
+class _LossCallback(MeasurementCallback, TrainerCallback):  # type: ignore[misc]
     """Keeps inputs of the trainer's loss, and runs a measurement on them when it is due."""
-
-    def __init__(
-        self,
-        measurement: LossMeasurement,
-        batches: int,
-        newest: bool | None,
-        loss_fn: LossFunction | None,
-    ) -> None:
-        self._measurement = measurement
-        self._options = (check_batches(batches), newest, loss_fn)
-        self._loss: TrainerLoss | None = None
-
-    @property
-    def results(self) -> list[Any]:
-        """What was computed, the oldest first; at most 64."""
-        return [*self._measurement.results]
-
-    def __getstate__(self) -> dict[str, Any]:
-        """The state of a copy, which belongs to no trainer yet."""
-        return self.__dict__ | {"_loss": None}
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002 - names are those of Transformers
         """Find the trainer, and print what is computed and when."""
@@ -96,7 +70,7 @@ class _LossCallback(TrainerCallback):  # type: ignore[misc]
             self._loss = None
 
 
-class LossSurfaceCallback(_LossCallback):
+class LossSurfaceCallback(SurfaceArguments, _LossCallback):
     """Computes the loss surface around the weights every `every` steps, at saves or at the end.
 
     While an incident of a monitored run is firing it does so every `every_in_incident` steps: by
@@ -114,31 +88,8 @@ class LossSurfaceCallback(_LossCallback):
     Raises ValueError and TypeError for bad settings, and nothing later.
     """
 
-    def __init__(  # noqa: PLR0913 - keyword arguments with defaults
-        self,
-        *,
-        every: int | None = None,
-        every_in_incident: int | Literal["auto"] | None = "auto",
-        on_save: bool = False,
-        at_end: bool = True,
-        max_share: float | None = DEFAULT_SHARE,
-        batches: int = 1,
-        newest: bool | None = None,
-        loss_fn: LossFunction | None = None,
-        sharpness: bool = False,
-        snapshots: int = 0,
-        **surface: Any,
-    ) -> None:
-        schedule = Schedule(
-            every, on_save=on_save, at_end=at_end, every_in_incident=every_in_incident
-        )
-        measurement = SurfaceMeasurement(
-            schedule, max_share, surface, sharpness=sharpness, snapshots=snapshots
-        )
-        super().__init__(measurement, batches, newest, loss_fn)
 
-
-class SharpnessCallback(_LossCallback):
+class SharpnessCallback(SharpnessArguments, _LossCallback):
     """Logs `sharpness` and `sharpness_ratio` every `every` steps, at saves or at the end.
 
     The sharpness is the leading eigenvalue of the Hessian of the loss; the ratio relates it to the
@@ -149,27 +100,8 @@ class SharpnessCallback(_LossCallback):
     Raises ValueError and TypeError for bad settings, and nothing later.
     """
 
-    def __init__(  # noqa: PLR0913 - keyword arguments with defaults
-        self,
-        *,
-        every: int | None = None,
-        every_in_incident: int | Literal["auto"] | None = "auto",
-        on_save: bool = False,
-        at_end: bool = True,
-        max_share: float | None = DEFAULT_SHARE,
-        batches: int = 1,
-        newest: bool | None = None,
-        loss_fn: LossFunction | None = None,
-        **sharpness: Any,
-    ) -> None:
-        schedule = Schedule(
-            every, on_save=on_save, at_end=at_end, every_in_incident=every_in_incident
-        )
-        measurement = SharpnessMeasurement(schedule, max_share, sharpness)
-        super().__init__(measurement, batches, newest, loss_fn)
 
-
-class TrajectoryCallback(TrainerCallback):  # type: ignore[misc]
+class TrajectoryCallback(RecordingCallback, TrainerCallback):  # type: ignore[misc]
     """Records the path of the weights every `every` steps; at the end it is stored with the run.
 
     `callback.recorder` is the `sentinel.insight.TrajectoryRecorder`, which takes the other
@@ -178,19 +110,6 @@ class TrajectoryCallback(TrainerCallback):  # type: ignore[misc]
     `distance_to_initial`, `distance_to_reference` and `distance_travelled` are logged. Each
     checkpoint of the trainer has the path so far, which a resumed training continues.
     """
-
-    def __init__(self, *, every: int = 10, **settings: Any) -> None:
-        self._recording = Recording(every, settings)
-
-    @property
-    def recorder(self) -> Any:
-        """The recorder of the current or last training; None before."""
-        return self._recording.recorder
-
-    @property
-    def results(self) -> list[Any]:
-        """The trajectory of each training."""
-        return [*self._recording.results]
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:  # noqa: ARG002 - names are those of Transformers
         """Record where the training starts."""
@@ -233,13 +152,11 @@ class GradientFlowCallback(TrainerCallback):  # type: ignore[misc]
     """
 
     def __init__(self, *, every: int | None = None, **settings: Any) -> None:
-        self._every = check_stride(every, settings)
-        self._session = OwnedSession({**settings, "insight": gradient_flow.NAME})
+        self._session = FlowSession(every, settings)
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:  # noqa: ARG002 - names are those of Transformers
         """Start, after the callbacks that start a session for the whole training."""
-        self._session.begin()
-        gradient_flow.enable(given.get("model"), every=self._every)
+        self._session.measure(given.get("model"))
 
     def on_train_end(self, *_: Any, **__: Any) -> None:
         """End the session, if this callback started it."""

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 from sentinel.cli.main import app
 from sentinel.config.settings import load_replay_settings
 from sentinel.store.artifact import save_artifact
-from sentinel.web.log_runs import LogRuns
+from sentinel.web.logs.log_runs import LogRuns
 from sentinel.web.report_page import read_plotly
 
 pytestmark = pytest.mark.usefixtures("home")

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from sentinel.cli.main import app
 from sentinel.insight import TrajectoryRecorder, trajectory
 from sentinel.insight.figures import plot, plot_curves, plot_layers, save_figure
-from sentinel.insight.loss_surface import LossSurface
+from sentinel.insight.surface.loss_surface import LossSurface
 from sentinel.metrics.stored_state import stored_state
 from sentinel.report.run_figures import FigureError, draw_figure, figure_names
 from sentinel.report.run_report import ReportedRun

@@ -6,7 +6,7 @@ import pytest
 import torch
 from support.insight_results import surface, trajectory
 
-from sentinel.insight.trajectory_recorder import TrajectoryRecorder
+from sentinel.insight.trajectory.recorder import TrajectoryRecorder
 from sentinel.report.compared_results import compared_results
 from sentinel.store.artifact import save_artifact
 

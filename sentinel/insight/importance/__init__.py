@@ -1,0 +1,1 @@
+"""Importance of settings: collected runs, forests, and the worker of the page."""

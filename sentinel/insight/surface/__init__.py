@@ -1,0 +1,1 @@
+"""The loss surface: directions, sampling, features, and models of saved checkpoints."""

@@ -1,0 +1,1 @@
+"""The path of the weights: recorder, saved checkpoints and principal directions."""

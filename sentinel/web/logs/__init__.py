@@ -1,0 +1,1 @@
+"""The logs below a folder as runs: search, imports, list and views."""
