@@ -110,13 +110,26 @@ class _Applicable:
 class Evaluation:
     """A record with what its detectors put out, if there is anything to conclude from it.
 
-    `error` is an exception of the baselines, without which no detector evaluated the record.
+    `thresholds` are those of detectors without incident that found nothing. `error` is an exception
+    of the baselines, without which no detector evaluated the record.
     """
 
     record: Record
     applicable: _Applicable
     outputs: list[Output] = field(default_factory=list)
+    thresholds: dict[str, Threshold] = field(default_factory=dict)
     error: Exception | None = None
+
+    def add(self, enabled: _Enabled, output: Finding | Clear, shown: set[str]) -> None:
+        """Add an output; `shown` are the detectors whose Clear ends something."""
+        name = enabled.key.detector
+        if type(output) is not Clear:
+            shown.add(name)
+        elif name not in shown:
+            if output.threshold is not None:
+                self.thresholds[name] = Threshold(enabled.detector.signal, output.threshold)
+            return
+        self.outputs.append((enabled, output))
 
 
 @dataclass(slots=True)
@@ -186,10 +199,7 @@ class Engine:
                 # Nearly always nothing is wrong, and then there is nothing to conclude.
                 if output is None or (output is CLEAR and name not in shown):
                     continue
-                row.outputs.append((enabled, output))
-                if type(output) is not Clear:
-                    # From now on it matters when it is clear again.
-                    shown.add(name)
+                row.add(enabled, output, shown)
         return evaluations
 
     def _run_with_baselines(self, evaluations: Iterable[Evaluation], shown: set[str]) -> None:
@@ -214,9 +224,7 @@ class Engine:
                     continue
                 if output is None or (output is CLEAR and enabled.key.detector not in shown):
                     continue
-                row.outputs.append((enabled, output))
-                if type(output) is not Clear:
-                    shown.add(enabled.key.detector)
+                row.add(enabled, output, shown)
 
     def conclude(self, evaluation: Evaluation, ended: Sequence[Notification] = ()) -> Result:
         """The result of a record, from the outputs of its detectors.
@@ -224,14 +232,13 @@ class Engine:
         `ended` are notifications of incidents that ended before it was evaluated.
         """
         record, applicable = evaluation.record, evaluation.applicable
-        self._signals(record.run).update(record, applicable.dated_signals)
+        self.signals[record.run].update(record, applicable.dated_signals)
         if evaluation.error is not None:
             raise evaluation.error
         changes: list[Notification | Incident] = [*ended]
-        findings: dict[str, Finding] = {}
-        thresholds: dict[str, Threshold] = {}
+        findings = {}
         if evaluation.outputs:
-            findings, thresholds = self._update_incidents(record, evaluation.outputs, changes)
+            findings = self._update_incidents(evaluation, changes)
         changes += self.incident_book.update(record, self.case_book.critical_names)
         checkpoints = self.incident_book.checkpoint_steps.get(record.run, ())
         notifications: tuple[Notification, ...] = ()
@@ -243,16 +250,18 @@ class Engine:
         cases = self.case_book.update(
             record, changes, checkpoints, self.incident_book.undated, applicable.history_signals
         )
-        return Result(record, findings, notifications, changed, cases, thresholds)
+        return Result(record, findings, notifications, changed, cases, evaluation.thresholds)
 
     def _update_incidents(
-        self, record: Record, outputs: list[Output], changes: list[Notification | Incident]
-    ) -> tuple[dict[str, Finding], dict[str, Threshold]]:
-        """Findings and thresholds of the detectors; adds the changes of their incidents."""
+        self, evaluation: Evaluation, changes: list[Notification | Incident]
+    ) -> dict[str, Finding]:
+        """The findings of the detectors; adds thresholds, and the changes of their incidents."""
         findings: dict[str, Finding] = {}
-        thresholds: dict[str, Threshold] = {}
+        record, thresholds = evaluation.record, evaluation.thresholds
         with_incident = {key.detector for key in self.incident_book.open_incidents}
-        for (_, _, key, detector), output in sorted(outputs, key=lambda each: each[0].order):
+        for (_, _, key, detector), output in sorted(
+            evaluation.outputs, key=lambda each: each[0].order
+        ):
             name = key.detector
             if self.error_counts.get(name, 0) >= MAX_DETECTOR_ERRORS:
                 continue
@@ -272,7 +281,7 @@ class Engine:
                 findings[name] = output
             if change is not None:
                 changes.append(change)
-        return findings, thresholds
+        return findings
 
     def _start_anew(self, record: Record) -> list[Notification]:
         """Replace baselines and detectors, since the record begins another training or stage.
