@@ -56,6 +56,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import deque
 from dataclasses import dataclass
+from itertools import islice
 from math import copysign, fsum, inf, log, sqrt
 from statistics import fmean
 from typing import ClassVar
@@ -169,7 +170,10 @@ class RewardCollapse:
         if not abs(reward) < MAX_REWARD:
             return None
         drawdown = self._drawdown
-        is_low = reward < min(list(drawdown.recent)[-CRITICAL_REWARDS:], default=inf)
+        recent = drawdown.recent
+        is_low = not recent or (
+            reward < recent[-1] and reward < min(islice(reversed(recent), CRITICAL_REWARDS))
+        )
         drawdown.add(reward)
         self._steps.append(record.step)
         if drawdown.count <= START_VALUES:

@@ -259,6 +259,20 @@ class MeanDrawdown:
         if weight < MIN_NOISE_WEIGHT:
             return
         values = list(self.recent)
+        low: list[tuple[BlockFalls, list[float], float, float]] = []
+        for scale in self._scales:
+            last = values[-scale.size :]
+            current = (sum(last) - min(last)) / (scale.size - 1)
+            if current < scale.best and scale.count >= 2:
+                fallen = inf
+                if scale.size < SCALES[-1]:
+                    # What is usual of late is no fall, however high the best mean.
+                    earlier = values[-scale.size - max(16, 2 * scale.size) : -scale.size]
+                    fallen = (sum(earlier) / len(earlier) if earlier else current) - current
+                if fallen > 0.0:
+                    low.append((scale, last, current, fallen))
+        if not low:
+            return
         variance = max(self._far.mean, self._pending_far())
         variance *= (1.0 + (SMALL_SAMPLE / weight) ** 2) * ERROR_FACTOR**2
         correlation = max(0.0, 1.0 - self._near.mean / variance) if variance else 0.0
@@ -269,38 +283,47 @@ class MeanDrawdown:
         if (max(values) - min(values)) ** 2 / self.count > variance:
             change = sorted(map(sub, values, values[1:]))[-2]
             variance = max(variance, max(0.0, change) ** 2 / self.count)
-        # A swing that has grown at an equal mean is no fall: the changes of late bound the error.
-        latest = values[-SWING_VALUES:]
-        swing = sum([(a - b) ** 2 for a, b in pairwise(latest)]) / (2 * (len(latest) - 1))
-        scales = [scale for scale in self._scales if scale.count >= 2]
-        errors = [scale.error(variance, inflation) for scale in scales]
+        has_gain: bool | None = None
+        late_variance: float | None = None
+        for scale, last, current, fallen in low:
+            error = scale.error(variance, inflation)
+            if not error or fallen < RECENT_ERRORS * error:
+                continue
+            if late_variance is None:
+                late_variance = _swing_variance(values[-SWING_VALUES:])
+            late_error = sqrt(late_variance * min(scale.size, inflation) / scale.size)
+            if fallen < RECENT_ERRORS * late_error:
+                continue
+            if has_gain is None:
+                has_gain = self._has_gain(variance, inflation)
+            gain = max(0.0, scale.best - self.start) if has_gain else 0.0
+            below = scale.best - scale.best_of_many_bound * error if gain else self.mean_before
+            yield Fall(
+                scale=scale.size,
+                best=scale.best,
+                current=current,
+                errors=(below - current) / max(error, late_error),
+                sigmas=(scale.best - current) / sqrt(variance),
+                gain=gain,
+                swing=scale.swing,
+                usual_swing=scale.usual_swing,
+                latest=last,
+            )
+
+    def _has_gain(self, variance: float, inflation: float) -> bool:
+        """Whether the best mean of a scale is above the start by more than the errors of both."""
         start_error = START_ERRORS * sqrt(variance / START_VALUES)
-        has_gain = any(
-            scale.best - self.start > scale.best_of_many_bound * error + start_error
-            for scale, error in zip(scales, errors, strict=True)
+        return any(
+            scale.best - self.start
+            > scale.best_of_many_bound * scale.error(variance, inflation) + start_error
+            for scale in self._scales
+            if scale.count >= 2
         )
-        for scale, error in zip(scales, errors, strict=True):
-            last = values[-scale.size :]
-            current = (sum(last) - min(last)) / (scale.size - 1)
-            if error and current < scale.best:
-                gain = max(0.0, scale.best - self.start) if has_gain else 0.0
-                below = scale.best - scale.best_of_many_bound * error if gain else self.mean_before
-                late_error = sqrt(swing * min(scale.size, inflation) / scale.size)
-                if scale.size < SCALES[-1]:
-                    # What is usual of late is no fall, however high the best mean.
-                    earlier = values[-scale.size - max(16, 2 * scale.size) : -scale.size]
-                    level = sum(earlier) / len(earlier) if earlier else current
-                    if level - current < RECENT_ERRORS * max(error, late_error):
-                        continue
-                fall = (below - current) / max(error, late_error)
-                yield Fall(
-                    scale=scale.size,
-                    best=scale.best,
-                    current=current,
-                    errors=fall,
-                    sigmas=(scale.best - current) / sqrt(variance),
-                    gain=gain,
-                    swing=scale.swing,
-                    usual_swing=scale.usual_swing,
-                    latest=last,
-                )
+
+
+def _swing_variance(latest: list[float]) -> float:
+    """The variance of the latest values by their changes.
+
+    A swing that has grown at an equal mean is no fall: it bounds the error.
+    """
+    return sum([(a - b) ** 2 for a, b in pairwise(latest)]) / (2 * (len(latest) - 1))
