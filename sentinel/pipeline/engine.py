@@ -60,7 +60,8 @@ class Threshold(NamedTuple):
     value: float
 
 
-@dataclass(frozen=True, slots=True)
+# Not frozen, but never changed: there is one per record, which is the fastest to create.
+@dataclass(slots=True)
 class Result:
     """What the engine concluded from one record.
 

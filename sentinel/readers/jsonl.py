@@ -99,14 +99,14 @@ def _parse_flat_objects(block: list[_Line]) -> Sequence[dict[str, Any] | None] |
 
     Each line has one brace that opens an object, so as many objects as lines have one line each.
     """
-    if any([line.text.count(b"{") != 1 for line in block]):
+    if any(line.text.count(b"{") != 1 for line in block):
         return None
     text = b"[" + b",".join([line.text for line in block]) + b"]"
     try:
         rows = json.loads(text.decode("utf-8", "surrogatepass"))
     except (ValueError, RecursionError):
         return None
-    is_exact = len(rows) == len(block) and all([type(row) is dict for row in rows])
+    is_exact = len(rows) == len(block) and all(type(row) is dict for row in rows)
     return rows if is_exact else None
 
 

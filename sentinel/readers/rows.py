@@ -273,10 +273,10 @@ class EpochSteps:
 class RowLayout:
     """What all rows with the same keys share: their signals, and what they are of.
 
-    `keys` are those keys. `is_unscaled` is whether no value needs a unit conversion. `step_keys` and `time_keys` are the
-    keys of the step and of the time among them, best first, and `series` are the names of the
-    signals of a step, without its number. `outcome` is the loss, else the reward, empty if there is
-    neither, and `has_evaluation` is whether a value is of an evaluation.
+    `keys` are those keys. `is_unscaled` is whether no value needs a unit conversion. `step_keys`
+    and `time_keys` are the keys of the step and of the time among them, best first, and `series`
+    are the names of the signals of a step, without its number. `outcome` is the loss, else the
+    reward, empty if there is neither, and `has_evaluation` is whether a value is of an evaluation.
     """
 
     keys: tuple[str, ...]

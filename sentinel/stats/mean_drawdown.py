@@ -259,18 +259,7 @@ class MeanDrawdown:
         if weight < MIN_NOISE_WEIGHT:
             return
         values = list(self.recent)
-        low: list[tuple[BlockFalls, list[float], float, float]] = []
-        for scale in self._scales:
-            last = values[-scale.size :]
-            current = (sum(last) - min(last)) / (scale.size - 1)
-            if current < scale.best and scale.count >= 2:
-                fallen = inf
-                if scale.size < SCALES[-1]:
-                    # What is usual of late is no fall, however high the best mean.
-                    earlier = values[-scale.size - max(16, 2 * scale.size) : -scale.size]
-                    fallen = (sum(earlier) / len(earlier) if earlier else current) - current
-                if fallen > 0.0:
-                    low.append((scale, last, current, fallen))
+        low = [*self._low_scales(values)]
         if not low:
             return
         variance = max(self._far.mean, self._pending_far())
@@ -309,6 +298,26 @@ class MeanDrawdown:
                 usual_swing=scale.usual_swing,
                 latest=last,
             )
+
+    def _low_scales(
+        self, values: list[float]
+    ) -> Iterator[tuple[BlockFalls, list[float], float, float]]:
+        """The scales whose current mean is below the best, with its values, and that mean.
+
+        And by how much it is below the recent values before it; infinity at the largest scale.
+        """
+        for scale in self._scales:
+            last = values[-scale.size :]
+            current = (sum(last) - min(last)) / (scale.size - 1)
+            if scale.count < 2 or current >= scale.best:
+                continue
+            fallen = inf
+            if scale.size < SCALES[-1]:
+                # What is usual of late is no fall, however high the best mean.
+                earlier = values[-scale.size - max(16, 2 * scale.size) : -scale.size]
+                fallen = (sum(earlier) / len(earlier) if earlier else current) - current
+            if fallen > 0.0:
+                yield scale, last, current, fallen
 
     def _has_gain(self, variance: float, inflation: float) -> bool:
         """Whether the best mean of a scale is above the start by more than the errors of both."""
