@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import repeat
 from typing import NamedTuple
 
 from sentinel.model.finding import (
@@ -183,12 +184,7 @@ class Engine:
         shown = {key.detector for key in self.incident_book.open_incidents}
         self._run_with_baselines(evaluations, shown)
         rows = [each for each in evaluations if each.error is None]
-        layouts = {id(each.applicable): each.applicable for each in rows}
-        by_order = {each.order: each for layout in layouts.values() for each in layout.detectors}
-        for enabled in by_order.values():
-            own = rows
-            if len(layouts) > 1:
-                own = [each for each in rows if enabled in each.applicable.detectors]
+        for enabled, own in _rows_by_detector(rows):
             update, name = enabled.update, enabled.key.detector
             for row in own:
                 try:
@@ -423,3 +419,18 @@ class Engine:
         if key not in self.detectors:
             self.detectors[key] = self.detector_factories[name]()
         return self.detectors[key]
+
+
+def _rows_by_detector(
+    rows: list[Evaluation],
+) -> Iterable[tuple[_Enabled, list[Evaluation]]]:
+    """The detectors that take a record only, in order, each with the records that it evaluates."""
+    layouts = {id(each.applicable): each.applicable for each in rows}
+    if len(layouts) == 1:
+        (layout,) = layouts.values()
+        return zip(layout.detectors, repeat(rows), strict=False)
+    by_order = {each.order: each for layout in layouts.values() for each in layout.detectors}
+    return (
+        (enabled, [each for each in rows if enabled in each.applicable.detectors])
+        for enabled in by_order.values()
+    )

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from sentinel.readers import json_columns
-from sentinel.readers.console_line import message_text
 from sentinel.readers.lines import read_lines
 from sentinel.readers.log_config import LoggedConfig, read_config_file
 from sentinel.readers.log_file import log_stem
+from sentinel.readers.log_message import message_text
 from sentinel.readers.log_reader import LogReader, row_reader
 from sentinel.readers.rows import RowConverter
 

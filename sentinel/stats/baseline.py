@@ -170,11 +170,8 @@ class Direction:
     frozen_values: int = 0
     expected_least: float = -inf
     """A lower bound on the scaled value that can be evidence, times `sign`."""
-
-    @property
-    def evidence(self) -> float:
-        """Evidence in nats; 0 while the signal is where it is expected."""
-        return self.cusum.evidence
+    evidence: float = 0.0
+    """Evidence in nats; 0 while the signal is where it is expected."""
 
     @property
     def onset(self) -> int:
@@ -233,11 +230,11 @@ class Baseline:
         # Most values are where they are expected.
         rise, fall = self.rise, self.fall
         if rise is not None and (
-            scaled > rise.expected_least or rise.fit is not newest or rise.cusum.evidence
+            scaled > rise.expected_least or rise.fit is not newest or rise.evidence
         ):
             self._test(rise, scaled, step)
         if fall is not None and (
-            -scaled > fall.expected_least or fall.fit is not newest or fall.cusum.evidence
+            -scaled > fall.expected_least or fall.fit is not newest or fall.evidence
         ):
             self._test(fall, scaled, step)
         self._values.append(scaled)
@@ -294,6 +291,7 @@ class Baseline:
             direction.frozen_values += 1
             if direction.frozen_values > MAX_FROZEN_VALUES:
                 cusum.reset()
+                direction.evidence = 0.0
                 self._adopt_fit(direction)
         fit = direction.fit
         if fit is None:
@@ -302,7 +300,7 @@ class Baseline:
         away -= self._tolerance(direction, fit)
         if sign > 0 and self.settings.floor:
             away = min(away, scaled + self._course_level() - self._scaled(self.settings.floor))
-        cusum.update(away / _sigma(fit), step)
+        direction.evidence = cusum.update(away / _sigma(fit), step)
 
     def _adopt_fit(self, direction: Direction) -> None:
         fit = direction.fit = self._newest

@@ -21,6 +21,9 @@ FIRST_VALUES = 5
 CURRENT_VALUES = 8
 """Values whose median is the current level: five of eight values move it."""
 
+READY_VALUES = FIRST_VALUES + CURRENT_VALUES
+"""Values of a first and a current level."""
+
 SUDDEN_VALUES = 3
 """Values in a row below the sudden share that end the first values: no chance, whatever the noise.
 """
@@ -123,7 +126,14 @@ class FirstLevelShift:
     def add(self, value: float, reward: float | None, step: int) -> None:
         """Add a positive value, and the reward of the same record if there is a finite one."""
         self.count += 1
-        self._update_levels(value, step)
+        first, factor = self.first_level, self._half_way_factor
+        is_beyond = value * factor < first if self.sign < 0 else value > first * factor
+        if is_beyond or self._half_way_count or not self._is_first_level_final:
+            self._update_levels(value, step)
+        else:
+            # Nearly always no value is half way.
+            self._current_values.append(value)
+            self.half_way_step = None
         unread = self._unread
         unread.append((value, reward))
         if len(unread) == MAX_UNREAD_VALUES:
@@ -215,7 +225,7 @@ class FirstLevelShift:
     @property
     def is_ready(self) -> bool:
         """Whether there are enough values for a first and a current level."""
-        return self.count >= FIRST_VALUES + CURRENT_VALUES
+        return self.count >= READY_VALUES
 
     @property
     def first_value(self) -> float:

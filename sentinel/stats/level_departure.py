@@ -13,7 +13,7 @@ from math import log
 from statistics import median
 
 from sentinel.stats.baseline import Baseline, Direction
-from sentinel.stats.first_level_shift import CURRENT_VALUES, FIRST_VALUES
+from sentinel.stats.first_level_shift import CURRENT_VALUES, FIRST_VALUES, READY_VALUES
 from sentinel.stats.new_extreme import NewExtreme
 from sentinel.stats.reward_gain import RewardGain
 
@@ -57,7 +57,7 @@ class LevelDeparture:
         self._current_values.append(value)
         self._extremes.add(self.sign * value)
         was_off_course, self.is_off_course = self.is_off_course, False
-        evidence = direction.cusum.evidence
+        evidence = direction.evidence
         if evidence > 0.0 and not self._had_evidence:
             self.reward_before = gain.current_level if gain.is_ready else None
         self._had_evidence = evidence > 0.0
@@ -83,7 +83,7 @@ class LevelDeparture:
     @property
     def is_ready(self) -> bool:
         """Whether there are enough values for a first and a current level."""
-        return self.count >= FIRST_VALUES + CURRENT_VALUES
+        return self.count >= READY_VALUES
 
     @property
     def onset_range(self) -> tuple[int, int] | None:

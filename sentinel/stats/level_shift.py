@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from math import exp, log
 
-from sentinel.stats.first_level_shift import FirstLevelShift
+from sentinel.stats.first_level_shift import READY_VALUES, FirstLevelShift
 from sentinel.stats.margin_cusum import MarginCusum
 from sentinel.stats.reward_gain import RewardGain
 
@@ -63,7 +63,7 @@ class LevelShift:
     @property
     def is_ready(self) -> bool:
         """Whether there are enough values for a first and a current level."""
-        return self.first.is_ready
+        return self.first.count >= READY_VALUES
 
     @property
     def has_begun(self) -> bool:
