@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import repeat
 from typing import NamedTuple
 
@@ -92,6 +93,10 @@ Output = tuple[_Enabled, Finding | Clear | Exception]
 """What a detector put out for a record: an exception if it raised one."""
 
 
+# The function of the class takes twice the time.
+_threshold = partial(tuple.__new__, Threshold)
+
+
 @dataclass(frozen=True, slots=True)
 class _Applicable:
     """The detectors that evaluate records of one event with the same keys, and what they need."""
@@ -129,7 +134,7 @@ class Evaluation:
             shown.add(name)
         elif name not in shown:
             if output.threshold is not None:
-                self.thresholds[name] = Threshold(enabled.detector.signal, output.threshold)
+                self.thresholds[name] = _threshold((enabled.detector.signal, output.threshold))
             return
         self.outputs.append((enabled, output))
 

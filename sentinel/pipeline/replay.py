@@ -31,6 +31,10 @@ class ReplayedIncident:
     case_name: str | None = None
 
 
+# The class looks a member up in many times the time of a global name.
+_HEARTBEAT = Event.HEARTBEAT
+_VALUE_EVENTS = frozenset({Event.STEP, Event.EVAL})
+
 BLOCK_RECORDS = 256
 """Records that are read before they are evaluated together."""
 
@@ -164,7 +168,7 @@ class Replay:
         self._result.records += len(entry_ranks(entry))
         self._steps.add(entry.step)
         # A heartbeat of a log that is followed has the time at which it was read.
-        if isinstance(entry, RecordBatch) or entry.event is not Event.HEARTBEAT:
+        if isinstance(entry, RecordBatch) or entry.event is not _HEARTBEAT:
             self._last = entry
         return entry
 
@@ -202,7 +206,7 @@ class Replay:
         for result in self._pipeline.process_block(entries):
             self._on_result(result)
             record = result.record
-            if record.rank == WHOLE_RUN and record.event in (Event.STEP, Event.EVAL):
+            if record.event in _VALUE_EVENTS and record.rank == WHOLE_RUN:
                 self._result.coverage.update(record.values)
             if result.notifications or result.changed_incidents or result.case_notifications:
                 self._add_changes(result)

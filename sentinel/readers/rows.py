@@ -74,6 +74,9 @@ MAX_STEP = 2**53
 MAX_ROW_GAP_SECONDS = 5.0
 """A row is complete once nothing was added to it for this long."""
 
+# Classes look their members up in many times the time of a global name.
+_STEP = Event.STEP
+_ROW_OF_STEP = RowKind.STEP
 _FLOAT = {float}
 _WRITER_KEYS = frozenset(WRITER_KEYS)
 MAX_LAYOUTS = 1024
@@ -372,18 +375,19 @@ class RowConverter:
             step = self.epoch_steps.add_up(layout.keys, values.get("epoch"), step)
             self.last_step = step
         kind = layout.kind if known else _row_kind(row, layout)
-        event = Event.EVAL if kind is RowKind.EVALUATION else Event.STEP
+        is_evaluation = kind is RowKind.EVALUATION
+        event = Event.EVAL if is_evaluation else _STEP
         event = event if known else _row_event(row, event)
         signals = self._signal_values(layout, values)
-        if layout.outcome and kind is not RowKind.EVALUATION:
+        if layout.outcome and not is_evaluation:
             has_evaluation, means = layout.has_evaluation, self.epoch_means[layout.outcome]
             kind = means.find_kind(layout.keys, own_step, kind, has_evaluation=has_evaluation)
-        if kind is RowKind.STEP:
+        if kind is _ROW_OF_STEP:
             signals = self.nan_restorer.restore(signals)
         else:
-            rename = eval_name if kind is RowKind.EVALUATION else _epoch_name
+            rename = eval_name if is_evaluation else _epoch_name
             signals = {rename(name): value for name, value in signals.items()}
-        if event is Event.STEP and step is not None:
+        if event is _STEP and step is not None:
             global_step = signals.pop("global_step", float(step))
             series = layout.series if layout.is_unscaled else frozenset(signals)
             is_accepted = self.step_filter.accepts(series, global_step)

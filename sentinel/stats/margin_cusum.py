@@ -114,13 +114,15 @@ class MarginCusum:
 
     def _advance_baseline(self) -> None:
         # The lag grows with the run, so that a young run has a baseline.
-        seen = len(self._baseline) + len(self._waiting)
-        lag = min(self.lag, seen // 2)
+        size = len(self._baseline)
+        lag = min(self.lag, (size + len(self._waiting)) // 2)
         if self.is_armed and self.evidence >= ALARM_THRESHOLD / 2:
             lag = MAX_FROZEN_WINDOWS * self.window
-        while len(self._waiting) > lag:
-            self._baseline.add(self._waiting.popleft())
-        size = len(self._baseline)
+        excess = len(self._waiting) - lag
+        if excess > 0:
+            popleft = self._waiting.popleft
+            self._baseline.extend([popleft() for _ in range(excess)])
+            size = min(self.window, size + excess)
         self.is_armed = size >= WARMUP_VALUES
         self._max_skipped = 0
         if self.evidence == 0.0 and size == self.window and len(self._waiting) == self.lag:
