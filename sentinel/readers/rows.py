@@ -276,16 +276,20 @@ class EpochSteps:
 class RowLayout:
     """What all rows with the same keys share: their signals, and what they are of.
 
-    `keys` are those keys. `is_unscaled` is whether no value needs a unit conversion. `step_keys`
-    and `time_keys` are the keys of the step and of the time among them, best first, and `series`
-    are the names of the signals of a step, without its number. `outcome` is the loss, else the
-    reward, empty if there is neither, and `has_evaluation` is whether a value is of an evaluation.
+    `keys` are those keys. `is_unscaled` is whether no value needs a unit conversion, `is_renamed`
+    whether a signal has another name than its key, and `names_writer` whether a key names the
+    writer. `step_keys` and `time_keys` are the keys of the step and of the time among them, best
+    first, and `series` are the names of the signals of a step, without its number. `outcome` is the
+    loss, else the reward, empty if there is neither, and `has_evaluation` is whether a value is of
+    an evaluation.
     """
 
     keys: tuple[str, ...]
     key_mappings: list[KeyMapping]
     signal_names: list[str]
     is_unscaled: bool
+    is_renamed: bool
+    names_writer: bool
     kind: RowKind
     step_keys: tuple[str, ...]
     time_keys: tuple[str, ...]
@@ -345,10 +349,11 @@ class RowConverter:
         None if it has no number and no event, repeats an earlier row, or is of another writer.
         """
         self.problem = ""
-        if not _WRITER_KEYS.isdisjoint(row) and self.writers.is_other(row):
+        known = self._known_layout(row)
+        names_writer = not _WRITER_KEYS.isdisjoint(row) if known is None else known.names_writer
+        if names_writer and self.writers.is_other(row):
             self.problem = f"it is of another writer ({writer_name(row)})"
             return None
-        known = self._known_layout(row)
         if known is not None:
             return self._convert(row, row, known)
         values = dict(_flatten_numbers(row, self.null_is_nan))
@@ -444,6 +449,8 @@ class RowConverter:
 
     def _signal_values(self, layout: RowLayout, values: Mapping[str, float]) -> dict[str, float]:
         if layout.is_unscaled:
+            if not layout.is_renamed:
+                return {**values}
             return dict(zip(layout.signal_names, values.values(), strict=True))
         signals = {}
         for mapping, value in zip(layout.key_mappings, values.values(), strict=True):
@@ -587,6 +594,8 @@ def _build_layout(keys: tuple[str, ...], key_mappings: list[KeyMapping]) -> RowL
         key_mappings,
         [mapping.name for mapping in key_mappings],
         all(mapping.factor == 1.0 and not mapping.zero_is_missing for mapping in key_mappings),
+        any(mapping.name != key for key, mapping in zip(keys, key_mappings, strict=True)),
+        not _WRITER_KEYS.isdisjoint(keys),
         RowKind.EVALUATION if metric_keys and all(is_held_out) else RowKind.STEP,
         tuple(key for key in STEP_KEYS if key in name_by_key),
         tuple(key for key in TIME_KEYS if key in name_by_key),

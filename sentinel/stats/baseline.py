@@ -224,7 +224,7 @@ class Baseline:
         self._unit, self._travel = unit, travel
         settings, newest, scaled = self.settings, self._newest, value / unit
         if settings.is_log:
-            scaled = log(scaled if scaled > settings.least else settings.least)
+            scaled = log(max(settings.least, scaled))
         if self._has_course:
             scaled -= self._course_level()
         # Most values are where they are expected.
