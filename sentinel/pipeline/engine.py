@@ -81,9 +81,10 @@ class Result:
 
 
 class _Enabled(NamedTuple):
-    """A detector that evaluates records, its method `update`, and its place among all."""
+    """A detector that evaluates records, its method `update`, its name and its place among all."""
 
     update: Callable[..., DetectorOutput]
+    name: str
     order: int
     key: IncidentKey
     detector: Detector
@@ -129,7 +130,7 @@ class Evaluation:
 
     def add(self, enabled: _Enabled, output: Finding | Clear, shown: set[str]) -> None:
         """Add an output; `shown` are the detectors whose Clear ends something."""
-        name = enabled.key.detector
+        name = enabled.name
         if type(output) is not Clear:
             shown.add(name)
         elif name not in shown:
@@ -190,7 +191,7 @@ class Engine:
         self._run_with_baselines(evaluations, shown)
         rows = [each for each in evaluations if each.error is None]
         for enabled, own in _rows_by_detector(rows):
-            update, name = enabled.update, enabled.key.detector
+            update, name, _, _, _ = enabled
             for row in own:
                 try:
                     output = update(row.record)
@@ -219,12 +220,13 @@ class Engine:
                 row.error = error
                 continue
             for enabled in detectors:
+                update, name, _, _, _ = enabled
                 try:
-                    output = enabled.update(record, baselines)
+                    output = update(record, baselines)
                 except Exception as error:
                     row.outputs.append((enabled, error))
                     continue
-                if output is None or (output is CLEAR and enabled.key.detector not in shown):
+                if output is None or (output is CLEAR and name not in shown):
                     continue
                 row.add(enabled, output, shown)
 
@@ -261,10 +263,9 @@ class Engine:
         findings: dict[str, Finding] = {}
         record, thresholds = evaluation.record, evaluation.thresholds
         with_incident = {key.detector for key in self.incident_book.open_incidents}
-        for (_, _, key, detector), output in sorted(
+        for (_, name, _, key, detector), output in sorted(
             evaluation.outputs, key=lambda each: each[0].order
         ):
-            name = key.detector
             if self.error_counts.get(name, 0) >= MAX_DETECTOR_ERRORS:
                 continue
             try:
@@ -310,12 +311,12 @@ class Engine:
             values={name: x for name, x in metadata.items() if not isinstance(x, str)},
             attributes={name: x for name, x in metadata.items() if isinstance(x, str)},
         )
-        for update, _, key, _ in self._applicable_detectors(start).detectors:
-            if key.detector in names:
+        for update, name, *_ in self._applicable_detectors(start).detectors:
+            if name in names:
                 try:
                     update(start)
                 except Exception as error:
-                    self._report_error(key.detector, record, error)
+                    self._report_error(name, record, error)
         critical = self.case_book.critical_names(run)
         return [*self.incident_book.start_anew(record, names, resolution, critical)]
 
@@ -401,7 +402,7 @@ class Engine:
             if self.error_counts.get(name, 0) < MAX_DETECTOR_ERRORS:
                 key, detector = IncidentKey(run, WHOLE_RUN, name), self.detector(run, name)
                 if receives(detector, record.event, keys):
-                    enabled.append(_Enabled(detector.update, order, key, detector))
+                    enabled.append(_Enabled(detector.update, name, order, key, detector))
         wanted = frozenset[str]().union(*(wanted_baselines(each.detector) for each in enabled))
         return _Applicable(
             [each for each in enabled if not wanted_baselines(each.detector)],
