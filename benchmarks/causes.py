@@ -128,7 +128,7 @@ def replay_corpus(corpus: Path) -> Iterator[Row]:
         replay, steps = Replay(build(Settings())), set[int]()
         for entry in open_log(corpus / run["file"]):
             steps.add(entry.step)
-            replay.process(entry)
+            replay.process([entry])
         replay.end()
         result, grid = replay.result(), sorted(steps)
         for case in result.cases:

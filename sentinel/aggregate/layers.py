@@ -7,7 +7,7 @@ of a step of which a part is missing would be of another vector: such a step is 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import starmap
 from operator import add
@@ -49,11 +49,14 @@ class LayerAggregator:
     steps: dict[tuple[int, int], StepLayers] = field(default_factory=dict)
     """By attempt and step index, in the order of their first record."""
 
-    def process(self, record: Record) -> Iterator[Record]:
-        """Yield the record, then what it completes."""
-        yield record
+    def process(self, record: Record) -> Iterable[Record]:
+        """The record, then what it completes."""
         if record.rank == WHOLE_RUN or record.event is not Event.LAYERS:
-            return
+            return (record,)
+        return self._process(record)
+
+    def _process(self, record: Record) -> Iterator[Record]:
+        yield record
         if record.values:
             # Statistics already, as of a source that has the whole gradient.
             yield replace(record, rank=WHOLE_RUN)

@@ -7,7 +7,7 @@ attempt is over. The result is a SAMPLE record of the whole run, without any tex
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from math import isfinite
 
@@ -37,8 +37,13 @@ class TextSampleAggregator:
     texts_by_step: dict[tuple[int, int], StepTexts] = field(default_factory=dict)
     """By attempt and step, in the order of their first text."""
 
-    def process(self, record: Record) -> Iterator[Record]:
-        """Add a record; yield what it completes, then the record."""
+    def process(self, record: Record) -> Iterable[Record]:
+        """Add a record; what it completes, then the record."""
+        if not self.texts_by_step and record.event is not Event.SAMPLE:
+            return (record,)
+        return self._process(record)
+
+    def _process(self, record: Record) -> Iterator[Record]:
         if record.event is Event.SAMPLE:
             self._add_text(record)
             if len(self.texts_by_step) > MAX_OPEN_STEPS:

@@ -21,6 +21,10 @@ from sentinel.model.record import (
     Record,
 )
 
+# The class looks a member up in many times the time of a global name.
+_STEP = Event.STEP
+_VALUE_EVENTS = frozenset({Event.STEP, Event.EVAL})
+
 RESUME_KEYS = frozenset({STATE_LOADED_KEY, "resumed_from"})
 """Values of METADATA, before the first step of an attempt, that show a resume."""
 
@@ -86,16 +90,16 @@ class TrainingTracker:
         if record.rank != WHOLE_RUN:
             yield record
             return
-        if record.event is Event.START:
+        if record.event in _VALUE_EVENTS:
+            if self.is_attempt_new:
+                yield from self._begin_attempt(record)
+            if record.event is _STEP and "optimizer_steps" not in record.values:
+                yield from self._begin_logged(record)
+        elif record.event is Event.START:
             self.is_attempt_new, self.is_resumed = True, False
             self.logged_steps = LoggedSteps()
         elif record.event is Event.METADATA:
             self.is_resumed |= not RESUME_KEYS.isdisjoint(record.values)
-        elif record.event in (Event.STEP, Event.EVAL):
-            if self.is_attempt_new:
-                yield from self._begin_attempt(record)
-            if record.event is Event.STEP and "optimizer_steps" not in record.values:
-                yield from self._begin_logged(record)
         elif record.event is Event.TRAINING:
             if STEPS_STARTED_OVER_KEY in record.values:
                 return  # of a stored run; the step after it shows it again
@@ -117,20 +121,23 @@ class TrainingTracker:
         elif not self.is_resumed and record.step <= self.first_step:
             yield self._begin(record)
 
-    def _begin_logged(self, record: Record) -> Iterator[Record]:
+    def _begin_logged(self, record: Record) -> list[Record]:
         """What begins with this step of a log: a training, or levels of another loss.
 
         A part of the loss stands for it until the log has the loss itself.
         """
+        begun: list[Record] = []
         step = record.values.get("global_step")
         if step is not None and self.logged_steps.starts_over(step):
-            yield self._begin(record, {STEPS_STARTED_OVER_KEY: 1.0})
+            begun.append(self._begin(record, {STEPS_STARTED_OVER_KEY: 1.0}))
         if "loss" in record.values:
             key = record.attributes.get("loss", "loss")
             if key not in self.loss_keys and len(self.loss_keys) < MAX_LOSS_KEYS:
                 if self.loss_keys:
-                    yield replace(record, event=Event.STAGE, values={}, attributes={}, spread={})
+                    stage = replace(record, event=Event.STAGE, values={}, attributes={}, spread={})
+                    begun.append(stage)
                 self.loss_keys.append(key)
+        return begun
 
     def _begin(self, record: Record, values: Mapping[str, float] = MappingProxyType({})) -> Record:
         self.number += 1

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator
+import os
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
@@ -21,20 +23,22 @@ from sentinel.cli._options import (
 from sentinel.cli._run_ids import complete_run, similar_runs_text
 
 if TYPE_CHECKING:
+    from sentinel.cli._replay_report import Curves
     from sentinel.cli._stored_log import StoredLog
     from sentinel.config.settings import Settings
     from sentinel.model.incident import Incident
     from sentinel.model.record import Record
     from sentinel.pipeline.engine import Engine, Result
     from sentinel.pipeline.replay import ReplayResult
+    from sentinel.readers.log_folder import LogRun
     from sentinel.readers.log_reader import LogReader
     from sentinel.store.baselines import BaselineMemory
 
 EXIT_SEVERITY_REACHED = 3
 _BYTE_POSITIONS = frozenset({".jsonl", ".log", ".txt", ".wandb", ".out"})
+"""Suffixes of logs whose position is a number of bytes."""
 OBJECTS_PER_COLLECTION = 1_000_000
 """New objects after which the garbage collector runs during a replay."""
-"""Suffixes of logs whose position is a number of bytes."""
 
 
 class FailOn(StrEnum):
@@ -85,35 +89,16 @@ def replay(  # noqa: PLR0913, PLR0917 - each is an option
         settings = load_replay_settings(assignments or (), settings_environ(config))
     except ConfigError as error:
         raise error_exit("replay", str(error)) from None
+    replayer = _Replayer(settings, with_curves=not json, use_baselines=baselines)
     runs = logs_of_several_runs(path)
-    if len(runs) == 1:
-        path, runs = runs[0].path, []
     results: list[ReplayResult] = []
-    for log in runs:
-        try:
-            if log.problem:
-                raise ValueError(log.problem)  # noqa: TRY301 - as other logs that are not readable
-            results.append(
-                _replay_and_print(
-                    _Part(log.path, log.run), settings, json=json, use_baselines=baselines
-                )
-            )
-        except (OSError, ValueError) as error:
-            _print_notice(f"cannot read {log.path}: {read_error_text(error)}")
-    if runs and not results:
-        raise error_exit("replay", f"none of the {len(runs)} logs below {path} can be read.")
-    if not runs:
-        try:
-            results = [_replay_and_print(_Part(path), settings, json=json, use_baselines=baselines)]
-            # Of a log that several processes write in turns, each is replayed by itself.
-            results += [
-                _replay_and_print(each, settings, json=json, use_baselines=baselines)
-                for each in (_Part(path, name, name) for name in results[0].other_trainings)
-            ]
-        except (OSError, ValueError) as error:
-            similar = "" if path.exists() else similar_runs_text(str(path))
-            text = f"cannot read {path}: {read_error_text(error)}"
-            raise error_exit("replay", f"{text}. {similar}" if similar else text) from None
+    if len(runs) > 1:
+        parts = _replay_runs(path, runs, replayer)
+    else:
+        parts = _replay_run(runs[0].path if runs else path, replayer)
+    for replayed in parts:
+        _print_replayed(replayed, json=json)
+        results.append(replayed.result)
     worst = min(result.worst_severity_order for result in results)
     if fail_on is not None and worst <= Severity(fail_on.value).order:
         raise typer.Exit(EXIT_SEVERITY_REACHED)
@@ -130,22 +115,111 @@ class _Part(NamedTuple):
     writer: str = ""
 
 
-def _replay_and_print(
-    part: _Part, settings: Settings, *, json: bool, use_baselines: bool
-) -> ReplayResult:
-    """Replay a log and print what was found; with the name of the run if there are several."""
-    from sentinel.cli._replay_report import Curves, coverage_sentence, print_json, print_tables
+@dataclass(frozen=True)
+class _Replayed:
+    """What was found in a part of a log, and its curves, empty if they are not shown."""
 
-    path, run, writer = part
-    curves = Curves()
-    observers: list[Callable[[Result], None]] = [] if json else [curves.update]
-    result = _replay_log(path, settings, observers, use_baselines=use_baselines, writer=writer)
+    part: _Part
+    result: ReplayResult
+    curves: Curves
+
+
+@dataclass(frozen=True)
+class _Replayer:
+    """Replays parts of logs with the same settings; not `is_shown` without a progress bar."""
+
+    settings: Settings
+    with_curves: bool
+    use_baselines: bool
+    is_shown: bool = True
+
+    def replay(self, part: _Part) -> _Replayed:
+        """Raises OSError and ValueError if the log cannot be read."""
+        from sentinel.cli._replay_report import Curves
+
+        curves = Curves()
+        return _Replayed(part, _replay_log(part, self, [curves.update] * self.with_curves), curves)
+
+
+def _replay_run(path: Path, replayer: _Replayer) -> Iterator[_Replayed]:
+    """What was found in each part of the log of one run; exits if it cannot be read."""
+    parts = [_Part(path)]
+    try:
+        for part in parts:
+            replayed = replayer.replay(part)
+            yield replayed
+            if part is parts[0]:
+                # Of a log that several processes write in turns, each is replayed by itself.
+                parts += [_Part(path, name, name) for name in replayed.result.other_trainings]
+    except (OSError, ValueError) as error:
+        similar = "" if path.exists() else similar_runs_text(str(path))
+        text = f"cannot read {path}: {read_error_text(error)}"
+        raise error_exit("replay", f"{text}. {similar}" if similar else text) from None
+
+
+def _replay_runs(path: Path, logs: Sequence[LogRun], replayer: _Replayer) -> Iterator[_Replayed]:
+    """What was found in each log below a folder that can be read; exits if none can.
+
+    Each core has a process that replays, unless the baselines of a run are those of the runs before
+    it.
+    """
+    parts = [_Part(log.path, log.run) for log in logs if not log.problem]
+    cores = 1 if replayer.use_baselines else _available_cores()
+    if min(cores, len(parts)) > 1:
+        replayed = _replay_in_processes(replace(replayer, is_shown=False), parts, cores)
+    else:
+        replayed = (_try_replay(replayer, part) for part in parts)
+    is_any_read = False
+    for log in logs:
+        each = ValueError(log.problem) if log.problem else next(replayed)
+        if isinstance(each, _Replayed):
+            is_any_read = True
+            yield each
+        else:
+            _print_notice(f"cannot read {log.path}: {read_error_text(each)}")
+    if not is_any_read:
+        raise error_exit("replay", f"none of the {len(logs)} logs below {path} can be read.")
+
+
+def _try_replay(replayer: _Replayer, part: _Part) -> _Replayed | OSError | ValueError:
+    try:
+        return replayer.replay(part)
+    except (OSError, ValueError) as error:
+        return error
+
+
+def _available_cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _replay_in_processes(
+    replayer: _Replayer, parts: Sequence[_Part], cores: int
+) -> Iterator[_Replayed | OSError | ValueError]:
+    from concurrent.futures import ProcessPoolExecutor
+
+    from sentinel.cli._progress import ProgressBar
+
+    with ProcessPoolExecutor(min(cores, len(parts))) as pool:
+        replayed = pool.map(partial(_try_replay, replayer), parts)
+        with ProgressBar(f"Replaying {len(parts)} logs") as bar:
+            for number, each in enumerate(replayed):
+                bar.update(number / len(parts))
+                yield each
+
+
+def _print_replayed(replayed: _Replayed, *, json: bool) -> None:
+    """Print what was found; with the name of the run if there are several."""
+    from sentinel.cli._replay_report import coverage_sentence, print_json, print_tables
+
+    (path, run, _), result = replayed.part, replayed.result
     if result.notice:
         _print_notice(f"{path}: {result.notice}")
     if json:
         print_json(result, run)
     else:
-        print_tables(result, curves.by_signal, run)
+        print_tables(result, replayed.curves.by_signal, run)
     if result.coverage.is_blind:
         _print_notice(f"{path}: {coverage_sentence(result)}")
     if result.dropped:
@@ -153,7 +227,6 @@ def _replay_and_print(
     if result.failed_detectors:
         names = ", ".join(result.failed_detectors)
         _print_notice(f"{names} failed, so findings may be missing")
-    return result
 
 
 def _print_notice(text: str) -> None:
@@ -161,12 +234,7 @@ def _print_notice(text: str) -> None:
 
 
 def _replay_log(
-    path: Path,
-    settings: Settings,
-    observers: list[Callable[[Result], None]],
-    *,
-    use_baselines: bool = False,
-    writer: str = "",
+    part: _Part, replayer: _Replayer, observers: list[Callable[[Result], None]]
 ) -> ReplayResult:
     """Replay the log with a progress bar; `observers` get each result.
 
@@ -178,21 +246,24 @@ def _replay_log(
     from sentinel.pipeline.replay import replay_records
     from sentinel.readers.format_detection import open_log
 
+    path, settings = part.path, replayer.settings
     database = find_database(path)
     source: LogReader | StoredLog = (
-        replace(open_log(path), keys=settings.keys, writer=writer)
+        replace(open_log(path), keys=settings.keys, writer=part.writer)
         if database is None
         else StoredLog(database)
     )
     replayed = pipeline.build(settings)
-    memory = _LogBaselines((database or path).resolve(), replayed.engine) if use_baselines else None
+    memory = None
+    if replayer.use_baselines:
+        memory = _LogBaselines((database or path).resolve(), replayed.engine)
     size = _bytes_to_read(path)
     has_incident = False
     with ProgressBar(f"Replaying {path.name}") as bar, _rare_garbage_collection():
 
         def update(result: Result) -> None:
             nonlocal has_incident
-            if bar.is_due:
+            if replayer.is_shown and bar.is_due:
                 fraction = min(source.position / size, 1.0) if size else None
                 bar.update(fraction, f"step {result.record.step}")
             if result.notifications and not has_incident:

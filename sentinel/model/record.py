@@ -96,7 +96,8 @@ class Spread:
     rank_values: tuple[float, ...] = field(default=(), compare=False)
 
 
-@dataclass(frozen=True, slots=True)
+# Not frozen, but never changed: there is one per step, and a frozen one takes three times as long.
+@dataclass(slots=True, unsafe_hash=True)
 class Record:
     """One record of one rank, or of the whole run.
 

@@ -78,6 +78,8 @@ REASSESS_AFTER_STEPS = (5, 10, 20, 40, 80, 160)
 observations need values after the onset."""
 
 _OPTIONAL_NAMES = frozenset(OPTIONAL_METADATA)
+# The class looks a member up in fifty times the time of a global name.
+_STEP = Event.STEP
 _METADATA_EVENTS = (Event.START, Event.METADATA)
 _VALUE_EVENTS = (Event.STEP, Event.EVAL, Event.SAMPLE, Event.HEARTBEAT)
 
@@ -270,30 +272,32 @@ class RunCases:
 
         `signals` are those of HISTORY_SIGNALS that it has.
         """
-        self.time = record.time
-        if record.event in _METADATA_EVENTS:
-            self.metadata.update(record.values)
-            self.metadata.update(record.attributes)
-            self.metadata = dict(list(self.metadata.items())[:MAX_NAMES_PER_RUN])
-            names = (record.values.keys() | record.attributes) & _OPTIONAL_NAMES
-            if record.event is Event.START:
-                self.attempt_names, self.start_names = set(), set(names)
-            self.attempt_names |= names
-        elif record.event in _VALUE_EVENTS:
+        event, self.time = record.event, record.time
+        if event in _VALUE_EVENTS:
             self.values.update(record.values)
             if len(self.values) > MAX_NAMES_PER_RUN:
                 self.values = {n: x for n, x in self.values.items() if n in SIGNALS}
-        if record.event is Event.TRAINING:
-            self.is_restarting = False
-            self.metadata.pop(RESUMED_STEP_KEY, None)
-        if record.event is Event.START:
-            self.is_restarting = record.attempt > 0 or self.step_count > 0
-        elif record.event is Event.STEP and self.is_restarting:
-            self.is_restarting, self.metadata[RESUMED_STEP_KEY] = False, record.step
-        if record.event is Event.STEP:
+        if event is _STEP:
+            if self.is_restarting:
+                self.is_restarting, self.metadata[RESUMED_STEP_KEY] = False, record.step
             self.step_count += 1
             self.recent_steps.append(record.step)
             self.history.add(record.step, record.values, signals)
+        elif event in _METADATA_EVENTS:
+            self._update_metadata(record)
+        elif event is Event.TRAINING:
+            self.is_restarting = False
+            self.metadata.pop(RESUMED_STEP_KEY, None)
+
+    def _update_metadata(self, record: Record) -> None:
+        self.metadata.update(record.values)
+        self.metadata.update(record.attributes)
+        self.metadata = dict(list(self.metadata.items())[:MAX_NAMES_PER_RUN])
+        names = (record.values.keys() | record.attributes) & _OPTIONAL_NAMES
+        if record.event is Event.START:
+            self.attempt_names, self.start_names = set(), set(names)
+            self.is_restarting = record.attempt > 0 or self.step_count > 0
+        self.attempt_names |= names
 
     def split_rows(self) -> None:
         """Store what was added in few plain values, as before a snapshot."""
@@ -449,6 +453,8 @@ class CaseBook:
             run = self.runs[record.run] = RunCases()
         run.update(record, history_signals(record.values) if signals is None else signals)
         run.checkpoint_steps = checkpoint_steps
+        if not changes and not run.open_cases and record.event is _STEP:
+            return ()
         joined: list[Case | None] = []
         for change in changes:
             if isinstance(change, Notification):

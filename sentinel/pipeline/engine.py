@@ -6,8 +6,10 @@ The engine has no thread and no clock, and does no input or output.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import repeat
 from typing import NamedTuple
 
 from sentinel.model.finding import (
@@ -45,6 +47,10 @@ MAX_UNDATED = 64
 """Incidents that wait for the estimate of their onset; of the oldest ones above, the detector's
 date stays."""
 
+BLOCK_EVENTS = frozenset({Event.STEP, Event.EVAL, Event.SAVE, Event.SAMPLE, Event.LAYERS})
+"""Events of records that are evaluated together: those that change neither the detectors nor what
+baselines start from."""
+
 MAX_CACHED_LAYOUTS = 256
 """Events and keys of records, in their order, for which the applicable detectors are cached."""
 
@@ -56,7 +62,8 @@ class Threshold(NamedTuple):
     value: float
 
 
-@dataclass(frozen=True, slots=True)
+# Not frozen, but never changed: there is one per record, which is the fastest to create.
+@dataclass(slots=True)
 class Result:
     """What the engine concluded from one record.
 
@@ -73,18 +80,64 @@ class Result:
     thresholds: Mapping[str, Threshold] = field(default_factory=dict)
 
 
+class _Enabled(NamedTuple):
+    """A detector that evaluates records, its method `update`, its name and its place among all."""
+
+    update: Callable[..., DetectorOutput]
+    name: str
+    order: int
+    key: IncidentKey
+    detector: Detector
+
+
+Output = tuple[_Enabled, Finding | Clear | Exception]
+"""What a detector put out for a record: an exception if it raised one."""
+
+
+# The function of the class takes twice the time.
+_threshold = partial(tuple.__new__, Threshold)
+
+
 @dataclass(frozen=True, slots=True)
 class _Applicable:
     """The detectors that evaluate records of one event with the same keys, and what they need."""
 
-    detectors: list[tuple[Callable[..., DetectorOutput], bool, IncidentKey, Detector]]
-    """The method `update` of each, whether that takes baselines, its key, and itself."""
-    signals: frozenset[str] | None
-    """The signals among the keys whose baselines they need; None if no detector takes any."""
+    detectors: list[_Enabled]
+    """Those that take a record only."""
+    with_baselines: list[_Enabled]
+    """Those that take baselines too."""
+    signals: frozenset[str]
+    """The signals among the keys whose baselines they need."""
     dated_signals: tuple[str, ...]
     """The signals among the keys from whose values onsets are estimated."""
     history_signals: tuple[str, ...]
     """The signals among the keys whose values are stored for causes."""
+
+
+@dataclass(slots=True)
+class Evaluation:
+    """A record with what its detectors put out, if there is anything to conclude from it.
+
+    `thresholds` are those of detectors without incident that found nothing. `error` is an exception
+    of the baselines, without which no detector evaluated the record.
+    """
+
+    record: Record
+    applicable: _Applicable
+    outputs: list[Output] = field(default_factory=list)
+    thresholds: dict[str, Threshold] = field(default_factory=dict)
+    error: Exception | None = None
+
+    def add(self, enabled: _Enabled, output: Finding | Clear, shown: set[str]) -> None:
+        """Add an output; `shown` are the detectors whose Clear ends something."""
+        name = enabled.name
+        if type(output) is not Clear:
+            shown.add(name)
+        elif name not in shown:
+            if output.threshold is not None:
+                self.thresholds[name] = _threshold((enabled.detector.signal, output.threshold))
+            return
+        self.outputs.append((enabled, output))
 
 
 @dataclass(slots=True)
@@ -124,13 +177,72 @@ class Engine:
             return Result(record)
         if record.event is Event.ONSET:
             return self._set_onset(record)
-        applicable = self._applicable_detectors(record)
-        self._signals(record.run).update(record, applicable.dated_signals)
-        changes: list[Notification | Incident] = []
-        if record.event in ENDED_SCOPES:
-            changes += self._start_anew(record)
-            applicable = self._applicable_detectors(record)
-        findings, thresholds = self._run_detectors(record, applicable, changes)
+        ended = self._start_anew(record) if record.event in ENDED_SCOPES else ()
+        return self.conclude(self.evaluate((record,))[0], ended)
+
+    def evaluate(self, records: Sequence[Record]) -> list[Evaluation]:
+        """Run the detectors on records of one run; of several, events are in `BLOCK_EVENTS`.
+
+        `conclude` has to be called with each evaluation, in order. One detector after another
+        evaluates all records: its code stays in the caches of the processor, which halves the time.
+        """
+        evaluations = [Evaluation(each, self._applicable_detectors(each)) for each in records]
+        shown = {key.detector for key in self.incident_book.open_incidents}
+        self._run_with_baselines(evaluations, shown)
+        rows = [each for each in evaluations if each.error is None]
+        for enabled, own in _rows_by_detector(rows):
+            update, name, _, _, _ = enabled
+            for row in own:
+                try:
+                    output = update(row.record)
+                except Exception as error:
+                    # Logged with those of other detectors, in the order of the records.
+                    row.outputs.append((enabled, error))
+                    continue
+                # Nearly always nothing is wrong, and then there is nothing to conclude.
+                if output is None or (output is CLEAR and name not in shown):
+                    continue
+                row.add(enabled, output, shown)
+        return evaluations
+
+    def _run_with_baselines(self, evaluations: Iterable[Evaluation], shown: set[str]) -> None:
+        """Add the outputs of the detectors that take baselines, which each record changes.
+
+        `shown` are the detectors whose Clear matters.
+        """
+        for row in evaluations:
+            record, detectors = row.record, row.applicable.with_baselines
+            if not detectors:
+                continue
+            try:
+                baselines = self._update_baselines(record, row.applicable.signals)
+            except Exception as error:
+                row.error = error
+                continue
+            for enabled in detectors:
+                update, name, _, _, _ = enabled
+                try:
+                    output = update(record, baselines)
+                except Exception as error:
+                    row.outputs.append((enabled, error))
+                    continue
+                if output is None or (output is CLEAR and name not in shown):
+                    continue
+                row.add(enabled, output, shown)
+
+    def conclude(self, evaluation: Evaluation, ended: Sequence[Notification] = ()) -> Result:
+        """The result of a record, from the outputs of its detectors.
+
+        `ended` are notifications of incidents that ended before it was evaluated.
+        """
+        record, applicable = evaluation.record, evaluation.applicable
+        self.signals[record.run].update(record, applicable.dated_signals)
+        if evaluation.error is not None:
+            raise evaluation.error
+        changes: list[Notification | Incident] = [*ended]
+        findings = {}
+        if evaluation.outputs:
+            findings = self._update_incidents(evaluation, changes)
         changes += self.incident_book.update(record, self.case_book.critical_names)
         checkpoints = self.incident_book.checkpoint_steps.get(record.run, ())
         notifications: tuple[Notification, ...] = ()
@@ -142,36 +254,37 @@ class Engine:
         cases = self.case_book.update(
             record, changes, checkpoints, self.incident_book.undated, applicable.history_signals
         )
-        return Result(record, findings, notifications, changed, cases, thresholds)
+        return Result(record, findings, notifications, changed, cases, evaluation.thresholds)
 
-    def _run_detectors(
-        self, record: Record, applicable: _Applicable, changes: list[Notification | Incident]
-    ) -> tuple[dict[str, Finding], dict[str, Threshold]]:
-        """Findings and thresholds of the detectors; adds the changes of their incidents."""
+    def _update_incidents(
+        self, evaluation: Evaluation, changes: list[Notification | Incident]
+    ) -> dict[str, Finding]:
+        """The findings of the detectors; adds thresholds, and the changes of their incidents."""
         findings: dict[str, Finding] = {}
-        thresholds: dict[str, Threshold] = {}
+        record, thresholds = evaluation.record, evaluation.thresholds
         with_incident = {key.detector for key in self.incident_book.open_incidents}
-        baselines = self._update_baselines(record, applicable.signals)
-        for update, takes_baselines, key, detector in applicable.detectors:
+        for (_, name, _, key, detector), output in sorted(
+            evaluation.outputs, key=lambda each: each[0].order
+        ):
+            if self.error_counts.get(name, 0) >= MAX_DETECTOR_ERRORS:
+                continue
             try:
-                output = update(record, baselines) if takes_baselines else update(record)
-                # Nearly always nothing is wrong, and then there is nothing to update.
-                if output is None or (output is CLEAR and not with_incident):
-                    continue
+                if isinstance(output, Exception):
+                    raise output  # noqa: TRY301 - as one that its output causes
                 if output.threshold is not None:
-                    thresholds[key.detector] = Threshold(detector.signal, output.threshold)
-                if type(output) is Clear and key.detector not in with_incident:
+                    thresholds[name] = Threshold(detector.signal, output.threshold)
+                if type(output) is Clear and name not in with_incident:
                     continue
                 metadata = self.case_book.run_metadata(record.run)
                 change = self.incident_book.update_incident(key, record, output, detector, metadata)
             except Exception as error:
-                self._report_error(key.detector, record, error)
+                self._report_error(name, record, error)
                 continue
             if isinstance(output, Finding):
-                findings[key.detector] = output
+                findings[name] = output
             if change is not None:
                 changes.append(change)
-        return findings, thresholds
+        return findings
 
     def _start_anew(self, record: Record) -> list[Notification]:
         """Replace baselines and detectors, since the record begins another training or stage.
@@ -198,12 +311,12 @@ class Engine:
             values={name: x for name, x in metadata.items() if not isinstance(x, str)},
             attributes={name: x for name, x in metadata.items() if isinstance(x, str)},
         )
-        for update, takes_baselines, key, _ in self._applicable_detectors(start).detectors:
-            if key.detector in names and not takes_baselines:
+        for update, name, *_ in self._applicable_detectors(start).detectors:
+            if name in names:
                 try:
                     update(start)
                 except Exception as error:
-                    self._report_error(key.detector, record, error)
+                    self._report_error(name, record, error)
         critical = self.case_book.critical_names(run)
         return [*self.incident_book.start_anew(record, names, resolution, critical)]
 
@@ -259,11 +372,7 @@ class Engine:
         changed = () if incident is None else (incident,)
         return Result(record, changed_incidents=changed, case_notifications=cases)
 
-    def _update_baselines(
-        self, record: Record, signals: frozenset[str] | None
-    ) -> RunBaselines | None:
-        if signals is None:
-            return None
+    def _update_baselines(self, record: Record, signals: frozenset[str]) -> RunBaselines:
         baselines = self.baselines.get(record.run)
         if baselines is None:
             priors = self.priors.get(record.run, {})
@@ -288,22 +397,21 @@ class Engine:
 
     def _find_applicable(self, record: Record) -> _Applicable:
         run, keys = record.run, record.values.keys()
-        enabled = (
-            (IncidentKey(run, WHOLE_RUN, name), self.detector(run, name))
-            for name in self.detector_factories
-            if self.error_counts.get(name, 0) < MAX_DETECTOR_ERRORS
+        enabled: list[_Enabled] = []
+        for order, name in enumerate(self.detector_factories):
+            if self.error_counts.get(name, 0) < MAX_DETECTOR_ERRORS:
+                key, detector = IncidentKey(run, WHOLE_RUN, name), self.detector(run, name)
+                if receives(detector, record.event, keys):
+                    enabled.append(_Enabled(detector.update, name, order, key, detector))
+        wanted = frozenset[str]().union(*(wanted_baselines(each.detector) for each in enabled))
+        return _Applicable(
+            [each for each in enabled if not wanted_baselines(each.detector)],
+            [each for each in enabled if wanted_baselines(each.detector)],
+            # A signal without settings has no baseline.
+            frozenset(wanted & keys & BASELINE_SETTINGS.keys()),
+            tuple(sorted(self._signals(run).signals & keys)),
+            history_signals(record.values),
         )
-        keyed = [
-            (detector.update, bool(wanted_baselines(detector)), key, detector)
-            for key, detector in enabled
-            if receives(detector, record.event, keys)
-        ]
-        wanted = frozenset[str]().union(*(wanted_baselines(each) for *_, each in keyed))
-        # A signal without settings has no baseline.
-        known = frozenset(wanted & keys & BASELINE_SETTINGS.keys())
-        dated = tuple(sorted(self._signals(run).signals & keys))
-        history = history_signals(record.values)
-        return _Applicable(keyed, known if wanted else None, dated, history)
 
     def _report_error(self, name: str, record: Record, error: Exception) -> None:
         """Log and count an exception of that detector."""
@@ -317,3 +425,18 @@ class Engine:
         if key not in self.detectors:
             self.detectors[key] = self.detector_factories[name]()
         return self.detectors[key]
+
+
+def _rows_by_detector(
+    rows: list[Evaluation],
+) -> Iterable[tuple[_Enabled, list[Evaluation]]]:
+    """The detectors that take a record only, in order, each with the records that it evaluates."""
+    layouts = {id(each.applicable): each.applicable for each in rows}
+    if len(layouts) == 1:
+        (layout,) = layouts.values()
+        return zip(layout.detectors, repeat(rows), strict=False)
+    by_order = {each.order: each for layout in layouts.values() for each in layout.detectors}
+    return (
+        (enabled, [each for each in rows if enabled in each.applicable.detectors])
+        for enabled in by_order.values()
+    )

@@ -19,6 +19,8 @@ WINDOW_POINTS = 256
 MIN_POINTS = 12
 """Points below which there is no estimate."""
 
+_SPECIAL_EVENTS = frozenset({Event.HEARTBEAT, Event.STAGE, Event.TRAINING})
+
 Points = tuple[tuple[int, float], ...]
 OnsetEstimator = Callable[[Points, int], Onset | None]
 """Takes steps and finite values in order, and the step at which the detector dates the onset."""
@@ -62,9 +64,9 @@ class RecentSignals:
         no values yet. Values of later steps are dropped: the run continues from an earlier one.
         Values of heartbeats belong to a time and not to a step.
         """
-        if record.event is Event.HEARTBEAT:
-            return
-        if record.event in (Event.STAGE, Event.TRAINING):
+        if record.event in _SPECIAL_EVENTS:
+            if record.event is Event.HEARTBEAT:
+                return
             self._recent.clear()
             self.last_step = None
         if names is None:

@@ -7,9 +7,10 @@ an agent that was killed.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from copy import copy
 from dataclasses import dataclass
+from itertools import groupby
 
 from sentinel import __version__
 from sentinel.aggregate.aligner import Aligner
@@ -22,9 +23,10 @@ from sentinel.model.diagnosis import Cause
 from sentinel.model.finding import Detector
 from sentinel.model.incident import Incident, IncidentKey, IncidentState, Resolution
 from sentinel.model.notification import Notification
+from sentinel.model.record import WHOLE_RUN, Record
 from sentinel.model.record_batch import RecordOrBatch, entry_ranks
 from sentinel.pipeline.cases import CaseBook, RunCases
-from sentinel.pipeline.engine import Engine, Result
+from sentinel.pipeline.engine import BLOCK_EVENTS, Engine, Result
 from sentinel.pipeline.incidents import IncidentBook
 from sentinel.pipeline.onset_request import OnsetRequest, RecentSignals
 from sentinel.pipeline.run_baselines import RunBaselines
@@ -80,15 +82,45 @@ class Pipeline:
         journal, and leave the run unmonitored.
         """
         try:
-            for aligned in self.aligner.process(entry):
-                for numbered in self.trainings.process(aligned):
-                    for with_texts in self.samples.process(numbered):
-                        for record in self.layers.process(with_texts):
-                            yield self.engine.process(record)
-        except SKIPPED_ERRORS:
-            ranks = entry_ranks(entry)
-            log.exception("A record of ranks %s cannot be processed and is skipped", ranks)
-            self.counters.add("sentinel_dropped_records_total", "processing_failed", len(ranks))
+            for record in self._aggregate(entry):
+                yield self.engine.process(record)
+        except SKIPPED_ERRORS as error:
+            self._report_error(entry_ranks(entry), error)
+
+    def process_block(self, entries: Iterable[RecordOrBatch]) -> Iterator[Result]:
+        """The results that `process` would give of these entries, in much less time.
+
+        The entries are read, and evaluated, before the first result.
+        """
+        records: list[Record] = []
+        for entry in entries:
+            try:
+                records.extend(self._aggregate(entry))
+            except SKIPPED_ERRORS as error:
+                self._report_error(entry_ranks(entry), error)
+        for run, group in groupby(records, key=_block_run):
+            block = [*group]
+            in_run = [] if run is None else [each for each in block if each.rank == WHOLE_RUN]
+            evaluations = iter(self.engine.evaluate(in_run))
+            for record in block:
+                try:
+                    if run is None or record.rank != WHOLE_RUN:
+                        yield self.engine.process(record)
+                    else:
+                        yield self.engine.conclude(next(evaluations))
+                except SKIPPED_ERRORS as error:
+                    self._report_error((record.rank,), error)
+
+    def _aggregate(self, entry: RecordOrBatch) -> Iterator[Record]:
+        for aligned in self.aligner.process(entry):
+            for numbered in self.trainings.process(aligned):
+                for with_texts in self.samples.process(numbered):
+                    yield from self.layers.process(with_texts)
+
+    def _report_error(self, ranks: Collection[int], error: Exception) -> None:
+        text = "A record of ranks %s cannot be processed and is skipped"
+        log.error(text, ranks, exc_info=error)
+        self.counters.add("sentinel_dropped_records_total", "processing_failed", len(ranks))
 
     @property
     def readable_signals(self) -> frozenset[str]:
@@ -180,6 +212,11 @@ class Pipeline:
 
     def _fingerprint(self) -> str:
         return f"{__version__} {[repr(make()) for make in self.engine.detector_factories.values()]}"
+
+
+def _block_run(record: Record) -> str | None:
+    """The run of a record that is evaluated together with others of it; None of another record."""
+    return record.run if record.event in BLOCK_EVENTS else None
 
 
 def build(settings: Settings, counters: Counters | None = None) -> Pipeline:

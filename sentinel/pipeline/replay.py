@@ -6,6 +6,7 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from itertools import islice
 
 from sentinel.model.finding import Severity
 from sentinel.model.incident import Incident, Onset
@@ -29,6 +30,13 @@ class ReplayedIncident:
     notification: Notification
     case_name: str | None = None
 
+
+# The class looks a member up in many times the time of a global name.
+_HEARTBEAT = Event.HEARTBEAT
+_VALUE_EVENTS = frozenset({Event.STEP, Event.EVAL})
+
+BLOCK_RECORDS = 256
+"""Records that are read before they are evaluated together."""
 
 STEPS_PER_BITMAP = 1024
 """Steps out of order that share one integer, a bit for each."""
@@ -131,8 +139,7 @@ class ReplayResult:
 class Replay:
     """Processes the records of one log in order, and collects what `ReplayResult` holds.
 
-    `on_result` is called with each result before the next record is processed. Incidents are dated
-    when they open.
+    `on_result` is called with each result, in order. Incidents are dated when they open.
     """
 
     def __init__(
@@ -153,14 +160,17 @@ class Replay:
         """Records that were processed, one for each rank."""
         return self._result.records
 
-    def process(self, entry: RecordOrBatch) -> None:
-        """Process one record, or those of several ranks."""
+    def process(self, entries: Iterable[RecordOrBatch]) -> None:
+        """Process some records, or batches of those of several ranks."""
+        self._evaluate(map(self._count, entries))
+
+    def _count(self, entry: RecordOrBatch) -> RecordOrBatch:
         self._result.records += len(entry_ranks(entry))
         self._steps.add(entry.step)
         # A heartbeat of a log that is followed has the time at which it was read.
-        if isinstance(entry, RecordBatch) or entry.event is not Event.HEARTBEAT:
+        if isinstance(entry, RecordBatch) or entry.event is not _HEARTBEAT:
             self._last = entry
-        self._evaluate(entry)
+        return entry
 
     def end(self, outcome: str = UNKNOWN_OUTCOME) -> None:
         """Process a STOP after the last record of a whole run, unless that is one.
@@ -170,9 +180,8 @@ class Replay:
         last = self._last
         if isinstance(last, Record) and last.rank == WHOLE_RUN and last.event is not Event.STOP:
             attributes = {"outcome": outcome}
-            self._evaluate(
-                replace(last, event=Event.STOP, values={}, attributes=attributes, spread={})
-            )
+            stop = replace(last, event=Event.STOP, values={}, attributes=attributes, spread={})
+            self._evaluate([stop])
 
     def result(self, source: object = None) -> ReplayResult:
         """What was found so far, with what the reader `source` reports of its reading."""
@@ -193,11 +202,11 @@ class Replay:
         result.failed_detectors = sorted(engine.error_counts)
         return result
 
-    def _evaluate(self, entry: RecordOrBatch) -> None:
-        for result in self._pipeline.process(entry):
+    def _evaluate(self, entries: Iterable[RecordOrBatch]) -> None:
+        for result in self._pipeline.process_block(entries):
             self._on_result(result)
             record = result.record
-            if record.rank == WHOLE_RUN and record.event in (Event.STEP, Event.EVAL):
+            if record.event in _VALUE_EVENTS and record.rank == WHOLE_RUN:
                 self._result.coverage.update(record.values)
             if result.notifications or result.changed_incidents or result.case_notifications:
                 self._add_changes(result)
@@ -236,7 +245,8 @@ def replay_records(
     `on_result` is called with each result before the next record is processed.
     """
     replay = Replay(pipeline, on_result)
-    for entry in source:
-        replay.process(entry)
+    entries = iter(source)
+    while block := [*islice(entries, BLOCK_RECORDS)]:
+        replay.process(block)
     replay.end()
     return replay.result(source)

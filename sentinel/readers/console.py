@@ -18,7 +18,6 @@ from typing import Any
 
 from sentinel.readers.cells import header_names
 from sentinel.readers.console_line import (
-    MESSAGE_KEYS,
     ConsoleLine,
     numeric_keys,
     parse_console_line,
@@ -27,6 +26,7 @@ from sentinel.readers.console_table import ConsoleTable
 from sentinel.readers.lines import read_lines
 from sentinel.readers.log_config import LoggedConfig, read_config_file
 from sentinel.readers.log_file import log_stem, uncompressed_name
+from sentinel.readers.log_message import MESSAGE_KEYS
 from sentinel.readers.log_reader import LogReader, Row, row_reader
 from sentinel.readers.rows import MAX_ROW_GAP_SECONDS, STEP_KEYS, RowConverter, parse_number
 

@@ -9,12 +9,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from sentinel.readers.log_message import message_text
 from sentinel.readers.rows import STEP_KEYS, parse_number
 
 MAX_LINE_CHARACTERS = 16_384
 """A longer line is no line of metrics."""
-MESSAGE_KEYS = ("message", "msg")
-"""Keys of the text in the JSON of a structured logger."""
 MAX_WORDS = 2
 """Words around a position, and as many for each pair, in a line that is not prose."""
 MAX_PREFIXES = 8
@@ -170,17 +169,6 @@ def parse_console_line(text: str) -> ConsoleLine:
     else:
         _parse_text(text, line)
     return line
-
-
-def message_text(values: Mapping[str, Any]) -> str | None:
-    """The line of text in a dict that a structured logger wrote; None if it holds metrics."""
-    message = next((values[key] for key in MESSAGE_KEYS if isinstance(values.get(key), str)), None)
-    is_wrapped = isinstance(message, str) and not message.lstrip().startswith("{")
-    return message if is_wrapped and not any(map(_is_metric, values.values())) else None
-
-
-def _is_metric(value: object) -> bool:
-    return isinstance(value, float | Mapping) and not isinstance(value, bool)
 
 
 def _remove_prefixes(text: str, line: ConsoleLine) -> str:

@@ -3,8 +3,8 @@
 A reader is a module of this package with three names: `FORMAT_NAME`, its name in messages;
 `can_read(path, head)`, whether it reads this file, whose first HEAD_BYTES bytes are `head`, or this
 directory; and `read(path)` or `read(path, run_name)`, which returns a LogReader. The first reader
-that can read a log is used, in alphabetical order of the modules; one with `IS_FALLBACK` is tried
-after all others.
+that can read a log is used, in alphabetical order of the modules, but for one that is named as the
+suffix of the file, which is tried first; one with `IS_FALLBACK` is tried after all others.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from pathlib import Path
 from types import ModuleType
 
 from sentinel.config.plugins import load_module, module_names
-from sentinel.readers import console
-from sentinel.readers.log_file import open_binary_log, open_log_file
+from sentinel.readers.log_file import open_binary_log, open_log_file, uncompressed_name
 from sentinel.readers.log_reader import HEAD_BYTES, LogReader
 
 
@@ -25,10 +24,10 @@ def load_readers() -> dict[str, ModuleType]:
     return dict(_each_reader())
 
 
-def _each_reader() -> Iterator[tuple[str, ModuleType]]:
-    """Name and module of each reader, which is imported when it is reached."""
+def _each_reader(first: str = "") -> Iterator[tuple[str, ModuleType]]:
+    """Name and module of each reader, that named `first` first; imported when it is reached."""
     fallbacks = []
-    for name in module_names("readers"):
+    for name in sorted(module_names("readers"), key=lambda name: name != first):
         module = load_module("readers", name)
         if getattr(module, "IS_FALLBACK", False):
             fallbacks.append((name, module))
@@ -57,9 +56,10 @@ def find_reader(path: Path, *, is_live: bool = False) -> tuple[ModuleType, Path,
     if not path.is_dir():
         with open_log_file(path, is_live=is_live) as file:
             head = file.peek()[:HEAD_BYTES]
-    for _, module in _each_reader():
+    for _, module in _each_reader(uncompressed_name(path).suffix.removeprefix(".")):
         if module.can_read(path, head):
             return module, path, run_name
+    console = load_module("readers", "console")
     if is_live and console.may_become_log(path, head):
         return console, path, run_name
     if head:

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from sentinel.readers import json_columns
-from sentinel.readers.console_line import message_text
 from sentinel.readers.lines import read_lines
 from sentinel.readers.log_config import LoggedConfig, read_config_file
 from sentinel.readers.log_file import log_stem
+from sentinel.readers.log_message import message_text
 from sentinel.readers.log_reader import LogReader, row_reader
 from sentinel.readers.rows import RowConverter
 
@@ -27,6 +27,21 @@ VERL_LINE = re.compile(rb'\s*\{\s*"step"\s*:\s*\d+\s*,\s*"data"\s*:\s*\{')
 
 LONG_HEAD_BYTES = 1000
 """A longer head without a newline is the start of a long line."""
+
+
+BLOCK_LINES = 64
+"""Lines that are parsed at once, which takes two thirds of the time."""
+
+MAX_BLOCK_LINE_BYTES = 2**16
+"""A longer line ends its block, whatever its size."""
+
+
+class _Line(NamedTuple):
+    """A line with the position where it ends, and its number."""
+
+    text: bytes
+    position: int
+    number: int
 
 
 def can_read(path: Path, head: bytes) -> bool:
@@ -54,13 +69,45 @@ def read(path: Path) -> LogReader:
     def rows(reader: LogReader) -> Iterator[dict[str, Any] | LoggedConfig | None]:
         if (config := read_config_file(path)) is not None:
             yield config
+        block: list[_Line] = []
         for line in read_lines(path, reader):
-            row = None if line is None else _parse_object(line)
-            if line is not None and row is None:
-                reader.problem = "it is no JSON object"
-            yield None if line is None else row or {}
+            if line is not None:
+                block.append(_Line(line, reader.position, reader.line_number))
+            if line is None or len(block) >= BLOCK_LINES or len(line) > MAX_BLOCK_LINE_BYTES:
+                yield from _parse_block(block, reader)
+                block.clear()
+                if line is None:
+                    yield None
+        yield from _parse_block(block, reader)
 
     return row_reader(make_converter, rows)
+
+
+def _parse_block(block: list[_Line], reader: LogReader) -> Iterator[dict[str, Any]]:
+    """The row of each line, an empty one if it cannot be read; `reader` is at that line."""
+    rows = _parse_flat_objects(block) or [_parse_object(line.text) for line in block]
+    last_number = reader.line_number
+    for row, (reader.line, reader.position, reader.line_number) in zip(rows, block, strict=True):
+        if row is None:
+            reader.problem = "it is no JSON object"
+        yield row or {}
+    reader.line_number = last_number
+
+
+def _parse_flat_objects(block: list[_Line]) -> Sequence[dict[str, Any] | None] | None:
+    """The objects of lines of which each is one without objects in it, else None.
+
+    Each line has one brace that opens an object, so as many objects as lines have one line each.
+    """
+    if any(line.text.count(b"{") != 1 for line in block):
+        return None
+    text = b"[" + b",".join([line.text for line in block]) + b"]"
+    try:
+        rows = json.loads(text.decode("utf-8", "surrogatepass"))
+    except (ValueError, RecursionError):
+        return None
+    is_exact = len(rows) == len(block) and all(type(row) is dict for row in rows)
+    return rows if is_exact else None
 
 
 def _parse_object(line: bytes) -> dict[str, Any] | None:

@@ -76,6 +76,11 @@ class EpochMeans:
         if stated is RowKind.EPOCH:
             keys = (*keys, "epoch")
         usual, counts = self.usual or keys, self.counts
+        if keys == self.usual:
+            # As nearly every row.
+            counts[keys] += 1
+            self.last_keys, self.last_step = keys, self.last_step if step is None else step
+            return RowKind.STEP
         follows_steps = (
             keys != usual and self.last_keys == usual and counts.get(usual, 0) >= MIN_STEP_ROWS
         )

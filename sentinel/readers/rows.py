@@ -74,6 +74,9 @@ MAX_STEP = 2**53
 MAX_ROW_GAP_SECONDS = 5.0
 """A row is complete once nothing was added to it for this long."""
 
+# Classes look their members up in many times the time of a global name.
+_STEP = Event.STEP
+_ROW_OF_STEP = RowKind.STEP
 _FLOAT = {float}
 _WRITER_KEYS = frozenset(WRITER_KEYS)
 MAX_LAYOUTS = 1024
@@ -201,11 +204,12 @@ class RowMemory:
 
     Rows of a step that the log goes back to are no repetition, even if their values are: a resume
     with the same random numbers takes the same steps again. `known` are the hashes of the rows of
-    `step`.
+    `step`, but for the newest one, `last`: most steps have one row, whose hash is not needed.
     """
 
     step: int | None = None
     known: set[int] = field(default_factory=set)
+    last: Mapping[str, float] | None = None
 
     def is_repeated(
         self, step: int | None, values: Mapping[str, float], time_keys: Iterable[str]
@@ -216,14 +220,20 @@ class RowMemory:
         """
         if step is None or isnan(sum(values.values())):
             return False
-        if step != self.step or len(self.known) >= MAX_REMEMBERED_ROWS:
-            self.step = step
-            self.known.clear()
-        content = {**values, **dict.fromkeys(time_keys, 0.0)} if time_keys else values
-        key = hash((tuple(content), *content.values()))
-        is_known = key in self.known
-        self.known.add(key)
-        return is_known
+        if time_keys:
+            values = {**values, **dict.fromkeys(time_keys, 0.0)}
+        last, self.last = self.last, values
+        if step == self.step and last is not None:
+            self.known.add(_content_hash(last))
+            if len(self.known) < MAX_REMEMBERED_ROWS:
+                return _content_hash(values) in self.known
+        self.step = step
+        self.known.clear()
+        return False
+
+
+def _content_hash(values: Mapping[str, float]) -> int:
+    return hash((tuple(values), *values.values()))
 
 
 @dataclass
@@ -266,15 +276,20 @@ class EpochSteps:
 class RowLayout:
     """What all rows with the same keys share: their signals, and what they are of.
 
-    `is_unscaled` is whether no value needs a unit conversion. `step_keys` and `time_keys` are the
-    keys of the step and of the time among them, best first, and `series` are the names of the
-    signals of a step, without its number. `outcome` is the loss, else the reward, empty if there is
-    neither, and `has_evaluation` is whether a value is of an evaluation.
+    `keys` are those keys. `is_unscaled` is whether no value needs a unit conversion, `is_renamed`
+    whether a signal has another name than its key, and `names_writer` whether a key names the
+    writer. `step_keys` and `time_keys` are the keys of the step and of the time among them, best
+    first, and `series` are the names of the signals of a step, without its number. `outcome` is the
+    loss, else the reward, empty if there is neither, and `has_evaluation` is whether a value is of
+    an evaluation.
     """
 
+    keys: tuple[str, ...]
     key_mappings: list[KeyMapping]
     signal_names: list[str]
     is_unscaled: bool
+    is_renamed: bool
+    names_writer: bool
     kind: RowKind
     step_keys: tuple[str, ...]
     time_keys: tuple[str, ...]
@@ -334,47 +349,50 @@ class RowConverter:
         None if it has no number and no event, repeats an earlier row, or is of another writer.
         """
         self.problem = ""
-        if not _WRITER_KEYS.isdisjoint(row) and self.writers.is_other(row):
+        known = self._known_layout(row)
+        names_writer = not _WRITER_KEYS.isdisjoint(row) if known is None else known.names_writer
+        if names_writer and self.writers.is_other(row):
             self.problem = f"it is of another writer ({writer_name(row)})"
             return None
-        values = self._known_numbers(row)
-        is_known = values is not None
-        if values is None:
-            values = dict(_flatten_numbers(row, self.null_is_nan))
+        if known is not None:
+            return self._convert(row, row, known)
+        values = dict(_flatten_numbers(row, self.null_is_nan))
         if not values and not row.get("event"):
             return None
-        return self._convert(row, values, is_known=is_known)
+        return self._convert(row, values)
 
     def _convert(
-        self, row: Mapping[str, Any], values: Mapping[str, float], *, is_known: bool
+        self, row: Mapping[str, Any], values: Mapping[str, float], known: RowLayout | None = None
     ) -> Record | None:
-        """The record of these numbers of a row; `is_known` is whether that is all of it."""
-        keys = tuple(values)
-        config = {} if is_known else self._read_config(row)
-        if not is_known and self.metadata.observe_keys(values.keys()):
-            self._drop_changed_keys()
-        layout = self.layouts.get(keys) or self._layout(keys)
+        """The record of these numbers of a row; `known` is their layout if they are all of it."""
+        config: Mapping[str, str] = {}
+        if known is None:
+            config = self._read_config(row)
+            if self.metadata.observe_keys(values.keys()):
+                self._drop_changed_keys()
+        layout = known or self._layout(tuple(values))
         own_step = step = _row_step(values, layout.step_keys)
         if self.rows.is_repeated(step, values, layout.time_keys) and "event" not in row:
             self.problem = "it repeats an earlier row"
             return None
         self.record_count += 1
         if step is not None:
-            step = self.epoch_steps.add_up(keys, values.get("epoch"), step)
+            step = self.epoch_steps.add_up(layout.keys, values.get("epoch"), step)
             self.last_step = step
-        kind = layout.kind if is_known else _row_kind(row, layout)
-        event = Event.EVAL if kind is RowKind.EVALUATION else Event.STEP
-        event = event if is_known else _row_event(row, event)
+        kind = layout.kind if known else _row_kind(row, layout)
+        is_evaluation = kind is RowKind.EVALUATION
+        event = Event.EVAL if is_evaluation else _STEP
+        event = event if known else _row_event(row, event)
         signals = self._signal_values(layout, values)
-        if layout.outcome and kind is not RowKind.EVALUATION:
+        if layout.outcome and not is_evaluation:
             has_evaluation, means = layout.has_evaluation, self.epoch_means[layout.outcome]
-            kind = means.find_kind(keys, own_step, kind, has_evaluation=has_evaluation)
-        if kind is RowKind.STEP:
+            kind = means.find_kind(layout.keys, own_step, kind, has_evaluation=has_evaluation)
+        if kind is _ROW_OF_STEP:
             signals = self.nan_restorer.restore(signals)
         else:
-            rename = eval_name if kind is RowKind.EVALUATION else _epoch_name
+            rename = eval_name if is_evaluation else _epoch_name
             signals = {rename(name): value for name, value in signals.items()}
-        if event is Event.STEP and step is not None:
+        if event is _STEP and step is not None:
             global_step = signals.pop("global_step", float(step))
             series = layout.series if layout.is_unscaled else frozenset(signals)
             is_accepted = self.step_filter.accepts(series, global_step)
@@ -408,18 +426,15 @@ class RowConverter:
             self.metadata.update_metadata(config)
         return config
 
-    def _known_numbers(self, row: Mapping[str, Any]) -> Mapping[str, float] | None:
-        """The row, if it has only floats under keys that are known and cannot change the mapping.
+    def _known_layout(self, row: Mapping[str, Any]) -> RowLayout | None:
+        """The layout of a row that has only floats, under keys that cannot change the mapping.
 
         That is nearly every row of a long log.
         """
-        if (
-            self.metadata.assignment.is_settled
-            and tuple(row) in self.layouts
-            and {*map(type, row.values())} == _FLOAT
-        ):
-            return row
-        return None
+        if not self.metadata.assignment.is_settled:
+            return None
+        layout = self.layouts.get(tuple(row))
+        return layout if layout is not None and {*map(type, row.values())} == _FLOAT else None
 
     def _layout(self, keys: tuple[str, ...]) -> RowLayout:
         layout = self.layouts.get(keys)
@@ -434,6 +449,8 @@ class RowConverter:
 
     def _signal_values(self, layout: RowLayout, values: Mapping[str, float]) -> dict[str, float]:
         if layout.is_unscaled:
+            if not layout.is_renamed:
+                return {**values}
             return dict(zip(layout.signal_names, values.values(), strict=True))
         signals = {}
         for mapping, value in zip(layout.key_mappings, values.values(), strict=True):
@@ -573,9 +590,12 @@ def _build_layout(keys: tuple[str, ...], key_mappings: list[KeyMapping]) -> RowL
         for key in metric_keys
     )
     return RowLayout(
+        keys,
         key_mappings,
         [mapping.name for mapping in key_mappings],
         all(mapping.factor == 1.0 and not mapping.zero_is_missing for mapping in key_mappings),
+        any(mapping.name != key for key, mapping in zip(keys, key_mappings, strict=True)),
+        not _WRITER_KEYS.isdisjoint(keys),
         RowKind.EVALUATION if metric_keys and all(is_held_out) else RowKind.STEP,
         tuple(key for key in STEP_KEYS if key in name_by_key),
         tuple(key for key in TIME_KEYS if key in name_by_key),

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from math import inf
 from types import MappingProxyType
 
@@ -110,6 +110,7 @@ class KlKind:
         return KlKind(pair, estimator, reduction, match[4] == "signed", float(match[5]))
 
 
+@cache
 def kl_kind_attribute(signal: str) -> str:
     """Name of the record attribute that holds the kind of that signal."""
     return f"{signal}.kind"

@@ -44,15 +44,19 @@ class CumulativeLearningRate:
         elif not usable:
             rate = self._last_rate
         self._last_rate = rate
-        self.total += records * self._capped_rate(rate or 0.0)
+        rate = rate or 0.0
+        if rate <= self._peak:
+            self._records_since_peak += 1
+        else:
+            rate = self._cap_rate(rate)
+        self.total += records * rate
         if not self.total:
             self._zero_records += 1
             self._counts_records |= self._zero_records >= MAX_ZERO_RECORDS
         return self.total
 
-    def _capped_rate(self, rate: float) -> float:
-        if rate <= self._peak:
-            self._records_since_peak += 1
-        elif self._records_since_peak < WARMUP_SETTLED_RECORDS:
+    def _cap_rate(self, rate: float) -> float:
+        """The rate above the peak, which is the new peak until the warm-up is over."""
+        if self._records_since_peak < WARMUP_SETTLED_RECORDS:
             self._peak, self._records_since_peak = rate, 0
-        return min(rate, self._peak)
+        return self._peak

@@ -156,14 +156,14 @@ class LogImport:
 
     def _process(self, records: Iterable[Record]) -> int:
         """Process and store the records together; how many there were."""
-        count = 0
+        before = self._replay.record_count
         with transaction(self._connection, mode="immediate"):
-            for record in records:
-                count += 1
-                self._end_state.update(record)
-                named = replace(record, run=self._run) if self._run else record
-                self._replay.process(named)
-        return count
+            self._replay.process(map(self._name, records))
+        return self._replay.record_count - before
+
+    def _name(self, record: Record) -> Record:
+        self._end_state.update(record)
+        return replace(record, run=self._run) if self._run else record
 
     def _read_samples(self) -> None:
         """Store the texts that TRL wrote beside its log; detectors do not read them."""

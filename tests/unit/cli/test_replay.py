@@ -20,6 +20,7 @@ from support.replays import (
 )
 from support.synthetic_runs import rl_run
 
+from sentinel.cli import replay
 from sentinel.cli._progress import ProgressBar
 from sentinel.cli.replay import OBJECTS_PER_COLLECTION
 
@@ -217,6 +218,23 @@ def test_the_choice_of_one_of_several_runs_is_a_notice_on_stderr(tmp_path):
 
     assert f"{path}: it holds 2 runs (run1, run0); run1, which wrote last, is read" in result.stderr
     assert [json.loads(line)["steps"] for line in result.stdout.splitlines()] == [5]
+
+
+@pytest.mark.parametrize("arguments", [["--json"], []])
+def test_processes_print_of_the_logs_of_a_folder_what_one_process_prints(
+    tmp_path, monkeypatch, arguments
+):
+    for name, rows in {"healthy": healthy_rows(), "sick": collapse_rows(), "bad": ["{"]}.items():
+        lines = [row if isinstance(row, str) else json.dumps(row) for row in rows]
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(lines))
+    printed = []
+    for cores in (1, 2):
+        monkeypatch.setattr(replay, "_available_cores", lambda cores=cores: cores)
+        result = run_replay(tmp_path, *arguments)
+        printed.append((result.exit_code, result.stdout, result.stderr))
+
+    assert printed[0] == printed[1]
+    assert "kl_blowup" in printed[0][1]
 
 
 class WatchedBar(ProgressBar):

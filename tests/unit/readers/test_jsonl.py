@@ -1,12 +1,20 @@
 """JSON lines are read independently; unreadable ones are counted and skipped."""
 
 import json
+import sys
 from math import isnan
+from pathlib import Path
+from subprocess import run
+from tempfile import TemporaryDirectory
+from unittest.mock import patch
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sentinel.model.record import WHOLE_RUN, Event
 from sentinel.readers import jsonl
+from sentinel.readers.jsonl import BLOCK_LINES
 from sentinel.readers.lines import MAX_LINE_BYTES
 
 
@@ -59,6 +67,52 @@ def test_a_bad_line_is_skipped_and_counted(read_log):
 
     assert [r.step for r in records if r.event is Event.STEP] == [1, 2]
     assert skipped == 8
+
+
+LINES = [
+    b'{"step": 1, "loss": 2.0}',
+    b'{"step": 2, "loss": NaN, "note": "a { b"}',
+    b'{"step": 3, "inner": {"reward": 1.0}}',
+    b'\xef\xbb\xbf{"step": 4, "loss": 1.0}',
+    b'{"a": 1}, {"b": 2}',
+    b'{"x": [1',
+    b"2]}",
+    b'{"x": [{"y": 1}',
+    b'{"z": 2}]}',
+    b'{"open": "text',
+    b'more"}',
+    b"[1, 2]",
+    b"3, 4",
+    b"{broken",
+    b"\xff\xfe",
+    b"",
+    b'{"step": 5, "event": "save"}',
+    b'{"step": 6, "big": 123456789012345678901234567890, "loss": 1e400}',
+]
+
+
+@given(st.lists(st.sampled_from(LINES), max_size=3 * BLOCK_LINES), st.booleans())
+def test_lines_that_are_parsed_together_give_the_records_of_each_line(lines, is_ended):
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "run.jsonl"
+        path.write_bytes(b"\n".join(lines) + b"\n" * is_ended)
+        read = []
+        for parse in (jsonl._parse_flat_objects, lambda block: None):
+            with patch.object(jsonl, "_parse_flat_objects", parse):
+                reader = jsonl.read(path)
+                records = [(repr(each), reader.position, reader.line) for each in reader]
+                read.append((records, reader.skipped, reader.unread_lines, reader.unread_counts))
+
+    assert read[0] == read[1]
+
+
+def test_the_number_of_an_unread_line_counts_blank_and_long_lines(read_log, tmp_path):
+    long = b'{"text": "' + b"x" * MAX_LINE_BYTES + b'"}'
+    read_log({"step": 1, "loss": 2.0}, b"", b"{broken", long, {"step": 2, "loss": 2.0}, b"{last")
+    reader = jsonl.read(tmp_path / "run.jsonl")
+
+    assert len([*reader]) == 3
+    assert sorted(each.number for each in reader.unread_lines) == [3, 4, 6]
 
 
 def test_a_line_that_is_too_long_is_skipped(read_log):
@@ -115,3 +169,18 @@ def test_an_empty_file_has_no_records(read_log):
 )
 def test_it_detects_its_format(tmp_path, head, expected):
     assert jsonl.can_read(tmp_path / "any", head) is expected
+
+
+def test_a_file_with_its_suffix_needs_no_other_reader(tmp_path):
+    path = tmp_path / "run.jsonl"
+    path.write_text('{"step": 1, "loss": 2.0}\n')
+    code = (
+        "import sys; from pathlib import Path;"
+        "from sentinel.readers.format_detection import find_reader;"
+        "found = find_reader(Path(sys.argv[1]))[0].__name__;"
+        "names = ('console', 'csv', 'tensorboard', 'follow');"
+        "print(found, [n for n in names if f'sentinel.readers.{n}' in sys.modules])"
+    )
+    made = run([sys.executable, "-c", code, path], capture_output=True, text=True, check=True)
+
+    assert made.stdout.split(maxsplit=1) == ["sentinel.readers.jsonl", "[]\n"]

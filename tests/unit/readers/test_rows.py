@@ -242,7 +242,7 @@ def test_rows_of_known_keys_become_the_records_that_they_would_as_rows_of_new_on
 ):
     fast = RowConverter("run", null_is_nan=null_is_nan)
     records = [fast.to_record(row) for row in varied_rows(Random(seed))]
-    monkeypatch.setattr(RowConverter, "_known_numbers", lambda self, row: None)
+    monkeypatch.setattr(RowConverter, "_known_layout", lambda self, row: None)
     slow = RowConverter("run", null_is_nan=null_is_nan)
 
     assert repr(records) == repr([slow.to_record(row) for row in varied_rows(Random(seed))])
