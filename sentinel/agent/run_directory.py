@@ -54,17 +54,14 @@ from sentinel.store.storage_monitor import (
     StorageMonitor,
     classify,
 )
-from sentinel.transport.launch_status import LAUNCH_STATUS_NAME, read_launch_status
+from sentinel.transport.launch_status import remove_launch_files
 from sentinel.transport.mounts import find_mount
 from sentinel.transport.paths import (
     BASELINES_NAME,
     DATABASE_NAME,
-    HOME_RINGS_NAME,
     INSIGHT_NAME,
     MIN_DATABASE_BYTES,
     REMOVED_SUFFIX,
-    SENT_LOG_NAME,
-    START_LOG_NAME,
     UnsafeDirectoryError,
     home_dir,
     mark_home_rings,
@@ -519,7 +516,8 @@ def _describe_full(home: Path, *, is_local: bool) -> tuple[str, str]:
 def remove_shared_files(run: str) -> None:
     """Remove what an ended run leaves in shared memory, but for what the home directory lacks.
 
-    The marks of removed rings are moved there. Raises OSError if that is not possible.
+    The marks of removed rings are moved there. Rings that no agent has read stay, with what the
+    agent that reads them needs. Raises OSError if that is not possible.
     """
     fallback, directory = shared_state_dir(run), ring_dir(run)
     marks = sorted(fallback.glob(f"*{REMOVED_SUFFIX}"))
@@ -529,11 +527,7 @@ def remove_shared_files(run: str) -> None:
             (home / mark.name).touch(mode=0o600)
         mark.unlink()
     _remove_files(fallback)
-    launch = read_launch_status(run)
-    if launch is None or not launch.launcher.is_alive():
-        (directory / LAUNCH_STATUS_NAME).unlink(missing_ok=True)
-    for name in (START_LOG_NAME, SENT_LOG_NAME, HOME_RINGS_NAME):
-        (directory / name).unlink(missing_ok=True)
+    remove_launch_files(run)
     for each in (fallback, directory):
         # Not empty while another agent has files in it.
         with suppress(OSError):
