@@ -37,6 +37,14 @@ EXIT_BAD_SETTINGS = 2
 JOB_END_SECONDS = 20.0
 """How long a process that ends its job waits for the agent. Kubernetes and Slurm kill after 30."""
 _RELEASE_POLL_SECONDS = 0.02
+_MAX_VARIABLE_BYTES = 120 << 10
+"""Longest environment variable that is passed on: 128 KiB of Linux, less what is added to paths."""
+_MAX_ARGUMENTS_BYTES = 6 << 20
+"""Limit of Linux for arguments and environment together, whatever the limit of the stack."""
+_RESERVED_BYTES = 16 << 10
+"""Bytes that are left for arguments, and for variables that are added."""
+_ENTRY_BYTES = 9
+"""Bytes of a pointer and of the NUL at the end of each variable."""
 _SOURCE_ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -200,11 +208,34 @@ def agent_command(run: str) -> list[str]:
 
 
 def agent_environment(trainer: Mapping[str, str], config: Path | None) -> dict[str, str]:
-    """The trainer's environment, with the paths of the sources and of the settings file."""
+    """The trainer's environment, with the paths of the sources and of the settings file.
+
+    The largest variables are left out of one that is too large for a program.
+    """
     environ = dict(trainer)
+    paths = []
     if _SOURCE_ROOT.name not in {"site-packages", "dist-packages"}:
         paths = [str(_SOURCE_ROOT), environ.get("PYTHONPATH", "")]
         environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+    environ = _fitting_environment(environ)
+    if paths:
+        environ.setdefault("PYTHONPATH", paths[0])
     if config is not None:
         environ["SENTINEL_CONFIG"] = str(config.resolve())
     return environ
+
+
+def _fitting_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables that a program can be given, the smallest first.
+
+    A process may set larger ones for itself. Source: execve(2).
+    """
+    room = min(os.sysconf("SC_ARG_MAX"), _MAX_ARGUMENTS_BYTES) - _RESERVED_BYTES
+    entries = [(len(os.fsencode(f"{name}={environ[name]}")), name) for name in environ]
+    fitting = {}
+    for size, name in sorted(entries):
+        room -= size + _ENTRY_BYTES
+        if room < 0 or size > _MAX_VARIABLE_BYTES:
+            break
+        fitting[name] = environ[name]
+    return fitting

@@ -239,6 +239,25 @@ def test_the_environment_of_the_agent_names_its_settings_and_sources(tmp_path):
     assert environ["PYTHONPATH"].endswith(":other")
 
 
+@pytest.mark.fault("P28")
+@pytest.mark.parametrize(
+    "added",
+    [
+        {"PYTHONPATH": "x" * (1 << 17)},
+        {"BIG": "x" * (1 << 17)},
+        {f"BIG{number}": "x" * (100 << 10) for number in range(64)},
+    ],
+    ids=["paths", "variable", "total"],
+)
+def test_an_environment_that_no_program_can_be_given_is_reduced(tmp_path, added):
+    trainer = os.environ | {"SENTINEL_PORT": "0"} | added
+    environ = agent_environment(trainer, tmp_path / "sentinel.toml")
+
+    subprocess.run([sys.executable, "-c", "import sentinel.client.spawn"], env=environ, check=True)
+    assert environ["SENTINEL_PORT"] == "0"
+    assert environ["PATH"] == os.environ["PATH"]
+
+
 def test_only_local_rank_0_starts_an_agent(agents, monkeypatch, tmp_path):
     agents("")
     monkeypatch.setenv("RANK", "3")
