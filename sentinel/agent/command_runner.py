@@ -235,7 +235,7 @@ def exec_command(command: list[str], environ: Mapping[str, str]) -> NoReturn:
         status = _report_missing(command[0])
     except OSError as error:
         if error.errno == errno.E2BIG and environ is not os.environ:
-            print_message("The environment is too large to add to: the exit of the command is not reported.")
+            print_message("The environment is too large to add to. The exit is not reported.")
             exec_command(command, os.environ)
         print_message(f"{command[0]}: {error.strerror}. Check that it is executable.")
         status = EXIT_NOT_EXECUTABLE
