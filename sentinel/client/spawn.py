@@ -1,13 +1,11 @@
 """Starts the agent of this node and restarts it when it exits, without waiting for it.
 
-The one exception is the exit of a process with which its container or job ends: the agent has to
-send what is left before that. Only shared memory is used: an access to the home directory could
-block the trainer.
+The one exception is the exit of a process with which its container or job ends, see `JobEnd`. Only
+shared memory is used: an access to the home directory could block the trainer.
 """
 
 from __future__ import annotations
 
-import atexit
 import os
 import sys
 from collections.abc import Mapping
@@ -15,9 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 from time import monotonic, sleep
 
-from sentinel.transport.launch_status import LAUNCHER_PID_VARIABLE
+from sentinel.client.job_end import JobEnd, ends_with_agent
 from sentinel.transport.paths import START_LOG_NAME, describe_error, is_agent_running, ring_dir
-from sentinel.transport.process import ends_job
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -34,8 +31,6 @@ WARNING_SECONDS = 30.0
 """How long after its start an agent may write it."""
 EXIT_BAD_SETTINGS = 2
 """Exit status of an agent with invalid settings. It is not restarted."""
-JOB_END_SECONDS = 20.0
-"""How long a process that ends its job waits for the agent. Kubernetes and Slurm kill after 30."""
 _RELEASE_POLL_SECONDS = 0.02
 _MAX_VARIABLE_BYTES = 120 << 10
 """Longest environment variable that is passed on: 128 KiB of Linux, less what is added to paths."""
@@ -57,17 +52,14 @@ class AgentSupervisor:
         self.restart_delay = self.next_poll_at = self.started_at = 0.0
         self.next_start_at: float | None = None
         self.warned = self.has_shown_warning = False
-        # Below `sentinel run`, that waits: the agent ends only after the command.
-        self.ends_job = LAUNCHER_PID_VARIABLE not in os.environ and ends_job()
-        self.is_awaited = False
+        self.ends_job = ends_with_agent()
+        self.job_end: JobEnd | None = None
         if self.ends_job:
-            # One that runs apart stays longer than the job.
             with suppress(OSError):
-                self.is_awaited = not is_agent_running(ring_dir(run))
-        if self.is_awaited:
-            if not _awaited:
-                atexit.register(_await_agents, os.getpid())
-            _awaited[:] = [*(each for each in _awaited if each.is_agent_alive()), self]
+                directory = ring_dir(run)
+                # One that runs apart stays longer than the job.
+                if not is_agent_running(directory):
+                    self.job_end = JobEnd(directory, self.is_agent_alive, starts_agent=True)
 
     def start(self) -> None:
         """Start the agent, unless one runs; writes one warning to stderr if that fails."""
@@ -186,20 +178,6 @@ class AgentSupervisor:
         if not self.warned:
             self.warned = True
             sys.stderr.write(f"sentinel: {message} Training continues without monitoring.\n")
-
-
-_awaited: list[AgentSupervisor] = []
-"""Those whose agents this process waits for at its exit, all together."""
-
-
-def _await_agents(pid: int) -> None:
-    """Wait until the agents have ended, at the exit of the process `pid`, not of its forks."""
-    deadline = monotonic() + JOB_END_SECONDS
-    with suppress(KeyboardInterrupt, OSError):
-        while os.getpid() == pid and monotonic() < deadline:
-            if not any(supervisor.is_agent_alive() for supervisor in _awaited):
-                return
-            sleep(_RELEASE_POLL_SECONDS)
 
 
 def agent_command(run: str) -> list[str]:

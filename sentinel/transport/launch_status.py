@@ -124,7 +124,8 @@ def remove_launch_files(run: str) -> None:
     launch, directory = read_launch_status(run), paths.shared_run_dir(run)
     if launch is None or not launch.launcher.is_alive():
         (directory / LAUNCH_STATUS_NAME).unlink(missing_ok=True)
-    for name in (paths.START_LOG_NAME, paths.SENT_LOG_NAME, paths.HOME_RINGS_NAME):
+    names = (paths.START_LOG_NAME, paths.SENT_LOG_NAME, paths.SETTLED_NAME, paths.HOME_RINGS_NAME)
+    for name in names:
         (directory / name).unlink(missing_ok=True)
 
 

@@ -23,6 +23,9 @@ _HOST_PID_NAMESPACE = "pid:[4026531836]"
 _SCHEDULER_VARIABLES = frozenset({"SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "_CONDOR_SLOT"})
 """Each is set in the jobs of a scheduler that kills what is left at the end of a job."""
 
+_NOTEBOOK_VARIABLE = "JPY_PARENT_PID"
+"""Set in the kernels of Jupyter."""
+
 MAX_STAT_BYTES = 4096
 """Read limit for that file, which holds 52 numbers and is at most a quarter of this size."""
 
@@ -109,16 +112,23 @@ class Process(NamedTuple):
 def ends_job() -> bool:
     """Whether the agent may be killed soon after the end of this process.
 
-    By the kernel, if this is the first process of a container, or its child: the first process
-    is then a script or an init process such as tini, which ends soon after. Or by the scheduler
-    of a cluster, at the end of the job: a script of several commands waits after each. A child of a
-    shell with a terminal is no job.
+    By the kernel, if this is the first process of a container, its child or grandchild: what is
+    between them is a script, a launcher, or an init process such as tini, which ends soon after. Or
+    by the scheduler of a cluster, at the end of the job: a script of several commands waits after
+    each. A child of a shell with a terminal, and the kernel of a notebook, are no job.
     """
     is_first = os.getpid() == 1
-    if os.isatty(0) and not is_first:
+    if (os.isatty(0) and not is_first) or _NOTEBOOK_VARIABLE in os.environ:
         return False
-    is_scheduled = not _SCHEDULER_VARIABLES.isdisjoint(os.environ)
-    return is_scheduled or ((is_first or os.getppid() <= 1) and _is_contained())
+    if not _SCHEDULER_VARIABLES.isdisjoint(os.environ):
+        return True
+    return (is_first or os.getppid() <= 1 or _grandparent_pid() == 1) and _is_contained()
+
+
+def _grandparent_pid() -> int:
+    """The pid of the parent of the parent; 0 if it is gone or hidden."""
+    fields = _stat_fields(os.getppid())
+    return int(fields[_PARENT_FIELD]) if fields else 0
 
 
 def _is_contained() -> bool:

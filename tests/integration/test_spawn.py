@@ -2,22 +2,24 @@
 
 import fcntl
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from support.rank_processes import until
+from support.rank_processes import ranks, until
 
 import sentinel
-from sentinel.client import spawn
+from sentinel.client import job_end, spawn
+from sentinel.client.job_end import JobEnd
 from sentinel.client.spawn import (
     EXIT_BAD_SETTINGS,
     AgentSupervisor,
     agent_command,
     agent_environment,
 )
-from sentinel.transport.paths import AGENT_LOCK, ring_dir
+from sentinel.transport.paths import AGENT_LOCK, SETTLED_NAME, ring_dir
 
 TIMEOUT_SECONDS = 240.0
 NOW = 1000.0
@@ -49,16 +51,17 @@ def job(monkeypatch):
     """A job of a scheduler, at whose end the agent is killed."""
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     monkeypatch.setattr("os.isatty", lambda _: False)
-    monkeypatch.setattr(spawn.atexit, "register", lambda *_: None)
-    monkeypatch.setattr(spawn, "_awaited", [])
+    monkeypatch.setattr(job_end.atexit, "register", lambda *_: None)
+    monkeypatch.setattr(job_end, "_awaited", [])
 
 
 def waited_seconds(monkeypatch):
     """How long the end of the job waits, on a clock that only its sleep moves."""
     now = [0.0]
-    monkeypatch.setattr(spawn, "monotonic", lambda: now[0])
-    monkeypatch.setattr(spawn, "sleep", lambda seconds: now.append(now.pop() + seconds))
-    spawn._await_agents(os.getpid())
+    monkeypatch.setattr(job_end, "monotonic", lambda: now[0])
+    monkeypatch.setattr(job_end, "time", lambda: NOW + now[0])
+    monkeypatch.setattr(job_end, "sleep", lambda seconds: now.append(now.pop() + seconds))
+    job_end._wait_at_exit(os.getpid())
     return now[0]
 
 
@@ -68,7 +71,7 @@ def test_the_end_of_a_job_waits_once_for_all_agents(agents, job, monkeypatch):
     for supervisor in supervisors:
         supervisor.start()
 
-    assert waited_seconds(monkeypatch) == pytest.approx(spawn.JOB_END_SECONDS, abs=0.1)
+    assert waited_seconds(monkeypatch) == pytest.approx(job_end.JOB_END_SECONDS, abs=0.1)
     for supervisor in supervisors:
         supervisor.child.kill()
         supervisor.child.wait()
@@ -84,6 +87,64 @@ def test_the_end_of_a_job_does_not_wait_for_an_agent_that_runs_apart(job, monkey
 
         assert supervisor.is_agent_alive()
         assert waited_seconds(monkeypatch) == 0.0
+
+
+@pytest.fixture
+def other_rank(monkeypatch):
+    """Makes a rank of the run `run`, and holds the lock of its agent."""
+    with (ring_dir("run") / AGENT_LOCK).open("w") as lock, ranks() as begin:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield begin(1, run="run")
+
+
+@pytest.mark.fault("P29")
+@pytest.mark.parametrize("starts_agent", [False, True])
+def test_a_failed_rank_waits_until_that_is_reported(job, monkeypatch, other_rank, starts_agent):
+    monkeypatch.setattr(job_end, "time", lambda: NOW)
+    end = JobEnd(ring_dir("run"), lambda: True, starts_agent=starts_agent)
+    end.note_failure()
+    assert waited_seconds(monkeypatch) == pytest.approx(job_end.MAX_FAILURE_SECONDS, abs=0.1)
+
+    settled = ring_dir("run") / SETTLED_NAME
+    for reported_at, seconds in ((NOW - 1.0, job_end.MAX_FAILURE_SECONDS), (NOW + 1.0, 0.0)):
+        settled.touch()
+        os.utime(settled, (reported_at, reported_at))
+        assert waited_seconds(monkeypatch) == pytest.approx(seconds, abs=0.1)
+
+
+def test_the_rank_that_started_the_agent_waits_for_its_end_if_no_other_runs(
+    job, monkeypatch, other_rank
+):
+    other_rank.kill()
+    other_rank.wait()
+    JobEnd(ring_dir("run"), lambda: True, starts_agent=True).note_failure()
+    assert waited_seconds(monkeypatch) == pytest.approx(job_end.JOB_END_SECONDS, abs=0.1)
+
+
+def test_a_rank_that_finished_waits_for_no_agent_of_another(job, monkeypatch):
+    JobEnd(ring_dir("run"), lambda: True, starts_agent=False)
+    assert waited_seconds(monkeypatch) == 0.0
+
+
+def test_a_failed_rank_waits_for_an_agent_that_starts(job, monkeypatch):
+    monkeypatch.setattr(job_end, "time", lambda: NOW)
+    JobEnd(ring_dir("run"), lambda: False, starts_agent=False).note_failure()
+    assert waited_seconds(monkeypatch) == pytest.approx(job_end.AGENT_START_SECONDS, abs=0.1)
+
+
+@pytest.mark.fault("P29")
+def test_a_launcher_does_not_end_a_rank_that_waits(job, monkeypatch):
+    monkeypatch.setattr(job_end, "monotonic", lambda: 0.0)
+    is_over = [False]
+
+    def end_by_launcher(_):
+        os.kill(os.getpid(), signal.SIGTERM)
+        is_over[0] = True
+
+    monkeypatch.setattr(job_end, "sleep", end_by_launcher)
+    JobEnd(ring_dir("run"), lambda: not is_over[0], starts_agent=True)
+    job_end._wait_at_exit(os.getpid())
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
 def test_the_agent_command_names_the_run():
