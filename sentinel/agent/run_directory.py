@@ -43,6 +43,7 @@ from sentinel.store.relocation import (
     copy_to_shared_memory,
     database_files,
     newest_time,
+    release_database,
     remove_database,
     replace_with_nothing,
     restart_spool,
@@ -138,6 +139,8 @@ class RunDirectory:
         # Locked first: the files of a dead run may be moved meanwhile.
         self.path = shared_state_dir(run)
         registration.set_directory(self.path)
+        if registration.has_replaced_killed:
+            release_database(self.database_path)
         self._seed_shared(is_home_usable=error is None)
         storage.is_in_memory = True
         stored = load_state(self.database_path, is_kept=True)

@@ -11,10 +11,12 @@ import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from signal import SIGKILL
 from time import monotonic, sleep
 
 from sentinel.client.job_end import JobEnd, ends_with_agent
 from sentinel.transport.paths import START_LOG_NAME, describe_error, is_agent_running, ring_dir
+from sentinel.transport.process import is_killed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -104,7 +106,10 @@ class AgentSupervisor:
         self.next_poll_at = now + AGENT_POLL_INTERVAL_SECONDS
         if not self.has_shown_warning and now - self.started_at < WARNING_SECONDS:
             self._show_warning()
-        if self.child is not None and self.child.poll() is not None:
+        if self.child is not None and self.child.poll() is None and is_killed(self.child.pid):
+            # A disk keeps it from the end, for which nothing waits.
+            self.child.returncode = -SIGKILL
+        if self.child is not None and self.child.returncode is not None:
             self._on_exit(self.child.returncode, now)
         if self.next_start_at is not None and now >= self.next_start_at:
             self.start()

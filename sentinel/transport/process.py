@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from signal import SIGKILL
 from typing import NamedTuple
 
 _STATE_FIELD, _PARENT_FIELD, _FLAGS_FIELD, _START_TICKS_FIELD, _EXIT_CODE_FIELD = 0, 1, 6, 19, 49
@@ -137,6 +138,28 @@ def _is_contained() -> bool:
         return str(Path("/proc/self/ns/pid").readlink()) != _HOST_PID_NAMESPACE
     except OSError:
         return False
+
+
+def is_killed(pid: int) -> bool:
+    """Whether each thread of that process has ended or will, without running its code again.
+
+    The kernel ends a thread that waits for a disk once the disk responds. Until then the process
+    is a zombie that cannot be waited for, and keeps its locks.
+    """
+    if not (fields := _stat_fields(pid)) or fields[_STATE_FIELD] != "Z":
+        return False
+    try:
+        states = [(thread / "status").read_text() for thread in Path(f"/proc/{pid}/task").iterdir()]
+    except OSError:
+        return False
+    return bool(states) and all(map(_is_ending, states))
+
+
+def _is_ending(status: str) -> bool:
+    """Whether a thread has ended or has SIGKILL pending, by its `status` as of proc(5)."""
+    fields = dict(line.partition(":\t")[::2] for line in status.splitlines())
+    pending = int(fields.get("SigPnd", "0"), 16)
+    return fields.get("State", "")[:1] in {"Z", "X"} or bool(pending >> (SIGKILL - 1) & 1)
 
 
 def read_environ(pid: int) -> dict[str, str]:

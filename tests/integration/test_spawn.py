@@ -198,6 +198,22 @@ def test_an_agent_that_ran_well_is_restarted_at_once_each_time(agents, monkeypat
     supervisor.child.wait()
 
 
+@pytest.mark.fault("A28")
+def test_a_killed_agent_that_a_disk_holds_is_replaced(agents, monkeypatch):
+    agents("import time; time.sleep(600)")
+    supervisor = AgentSupervisor("run")
+    supervisor.start()
+    first = supervisor.child
+    monkeypatch.setattr(spawn, "is_killed", lambda pid: pid == first.pid)
+    supervisor.poll()
+
+    assert supervisor.child.pid != first.pid
+    for each in (first, supervisor.child):
+        each.returncode = None
+        each.kill()
+        each.wait()
+
+
 def test_no_agent_is_started_while_another_one_serves_the_run(agents):
     agents("")
     supervisor = AgentSupervisor("run")
