@@ -128,8 +128,11 @@ def ends_job() -> bool:
 
 def _grandparent_pid() -> int:
     """The pid of the parent of the parent; 0 if it is gone or hidden."""
-    fields = _stat_fields(os.getppid())
-    return int(fields[_PARENT_FIELD]) if fields else 0
+    try:
+        parent = Process(os.getppid(), 0).parent()
+    except OSError:
+        return 0
+    return parent.pid if parent else 0
 
 
 def _is_contained() -> bool:
@@ -146,13 +149,14 @@ def is_killed(pid: int) -> bool:
     The kernel ends a thread that waits for a disk once the disk responds. Until then the process
     is a zombie that cannot be waited for, and keeps its locks.
     """
-    if not (fields := _stat_fields(pid)) or fields[_STATE_FIELD] != "Z":
-        return False
     try:
-        states = [(thread / "status").read_text() for thread in Path(f"/proc/{pid}/task").iterdir()]
+        if Process(pid, 0).state() != "Z":
+            return False
+        threads = [*Path(f"/proc/{pid}/task").iterdir()]
+        return all(_is_ending((thread / "status").read_text()) for thread in threads)
     except OSError:
+        # It has ended meanwhile, or this process has too many open files.
         return False
-    return bool(states) and all(map(_is_ending, states))
 
 
 def _is_ending(status: str) -> bool:
