@@ -408,7 +408,8 @@ class RunDirectory:
             save_state(self.database_path, self._storage.state)
 
     def _describe(self, error: Exception) -> HomeProblem:
-        return describe_problem(error, is_local=not self._mount.is_remote)
+        # A file server may have been mounted there meanwhile.
+        return describe_problem(error, is_local=not find_mount(home_dir()).is_remote)
 
     def _describe_in_time(self, error: Exception) -> HomeProblem:
         """Describe it in another thread, since the disk may not respond."""
