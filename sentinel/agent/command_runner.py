@@ -7,6 +7,7 @@ killed, the command is ended by `CommandGuard`.
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
@@ -224,12 +225,18 @@ def wait_for_command(
 
 
 def exec_command(command: list[str], environ: Mapping[str, str]) -> NoReturn:
-    """Replace this process by the command; exit as a shell does if that fails."""
+    """Replace this process by the command; exit as a shell does if that fails.
+
+    An environment that is too large with the variables of sentinel is used without them.
+    """
     try:
         os.execvpe(command[0], command, dict(environ))  # noqa: S606 - running the user's command is the purpose
     except FileNotFoundError:
         status = _report_missing(command[0])
     except OSError as error:
+        if error.errno == errno.E2BIG and environ is not os.environ:
+            print_message("The environment is too large to add to. The exit is not reported.")
+            exec_command(command, os.environ)
         print_message(f"{command[0]}: {error.strerror}. Check that it is executable.")
         status = EXIT_NOT_EXECUTABLE
     os._exit(status)

@@ -15,6 +15,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 from time import monotonic
 
+from sentinel.agent.home_problem import HomeProblem, describe_problem
 from sentinel.agent.registration import REGISTRATION_NAME
 from sentinel.store.artifact import copy_artifacts
 from sentinel.store.database import connect
@@ -27,7 +28,7 @@ from sentinel.store.relocation import (
 )
 from sentinel.store.retention import HistoryRetention
 from sentinel.store.storage_monitor import classify
-from sentinel.transport.paths import AGENT_LOCK, DATABASE_NAME
+from sentinel.transport.paths import AGENT_LOCK, DATABASE_NAME, is_home_remote
 from sentinel.transport.replaced_file import replacing
 
 log = logging.getLogger(__name__)
@@ -81,7 +82,7 @@ class HomeSync(threading.Thread):
         self._replace, self._retention = replace, retention
         self._wake, self._stopping = threading.Event(), threading.Event()
         self._began_at: float | None = None
-        self._error: Exception | None = None
+        self._problem: HomeProblem | None = None
         self._failed_since: float | None = None
         self._is_usable = False
 
@@ -96,14 +97,15 @@ class HomeSync(threading.Thread):
         return began_at is not None and monotonic() - began_at > HANG_SECONDS
 
     @property
-    def error(self) -> Exception | None:
-        """Error of the last finished copy.
+    def problem(self) -> HomeProblem | None:
+        """Why the last finished copy failed.
 
         None for `HANG_SECONDS` if it only found the database locked, as by a command that reads it.
         """
-        error, since = self._error, self._failed_since
+        problem, since = self._problem, self._failed_since
+        error = None if problem is None else problem.error
         is_locked = isinstance(error, sqlite3.OperationalError) and classify(error) is None
-        return None if is_locked and monotonic() - (since or 0.0) < HANG_SECONDS else error
+        return None if is_locked and monotonic() - (since or 0.0) < HANG_SECONDS else problem
 
     @property
     def is_usable(self) -> bool:
@@ -115,7 +117,7 @@ class HomeSync(threading.Thread):
         self._stopping.set()
         self._wake.set()
         self.join(timeout)
-        return not self.is_alive() and self._error is None
+        return not self.is_alive() and self._problem is None
 
     def run(self) -> None:
         """Copy until `finish` is called."""
@@ -125,14 +127,15 @@ class HomeSync(threading.Thread):
             self._began_at = began_at = monotonic()
             try:
                 self._copy(is_last=is_last)
-                self._error = self._failed_since = None
+                self._problem = self._failed_since = None
                 self._is_usable = monotonic() - began_at < HANG_SECONDS
             except Exception as error:
                 # Whatever it is: a thread that ended would count as a copy that was made.
-                if self._error is None:
+                if self._problem is None:
                     log.warning("The run directory cannot be copied to the home: %s", error)
                     self._failed_since = monotonic()
-                self._error, self._is_usable = error, False
+                self._problem = describe_problem(error, is_local=not is_home_remote())
+                self._is_usable = False
             self._began_at = None
             if is_last:
                 return

@@ -9,6 +9,7 @@ twice.
 from __future__ import annotations
 
 import logging
+import os
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -46,6 +47,7 @@ from sentinel.notify.report_process import build_report
 from sentinel.notify.report_sender import MAX_REPORT_BYTES, ReportSender
 from sentinel.notify.sink_worker import DeliveryTiming
 from sentinel.notify.slack_buttons import SlackButtons
+from sentinel.pipeline.incidents import outlives_run
 from sentinel.readers.sample_files import SampleFiles, SamplePoller
 from sentinel.store import database
 from sentinel.store.history import History
@@ -62,7 +64,7 @@ from sentinel.store.storage_monitor import (
     reading_storage,
 )
 from sentinel.transport.identity import Identity
-from sentinel.transport.paths import SENT_LOG_NAME, home_dir, ring_dir
+from sentinel.transport.paths import SENT_LOG_NAME, SETTLED_NAME, home_dir, ring_dir
 from sentinel.transport.ring import ReadPosition, RingReader
 from sentinel.web.agent_site import AgentSite
 from sentinel.web.run_routes import RunView
@@ -193,7 +195,7 @@ class Agent:
         """Time since which no record is expected soon."""
         self.turned_at = inf
         """Time (monotonic) at which the last turn of the loop began; infinite outside the loop."""
-        self.reported_at = 0.0
+        self.reported_at = self.settled_at = 0.0
         self.data_version = 0
         with self._undo_on_error(self.registration.release):
             self.run_directory = RunDirectory(
@@ -486,6 +488,7 @@ class Agent:
             if text := self.processor.pop_coverage_text():
                 self.report_coverage(text)
         self._publish_report()
+        self._show_settled()
         self._serve_buttons()
         self.cluster_role.after_commit()
         self.turn_limit.update(time.monotonic() - began, is_reached=self.source.has_unread)
@@ -528,6 +531,26 @@ class Agent:
         if version != self.data_version:
             self.data_version = version
             self.run_directory.copy_soon()
+
+    def _show_settled(self) -> None:
+        """Let ranks that wait at their end see that ends of ranks were reported, once they were."""
+        opened_at = max(
+            (
+                incident.opened_time
+                for incident in self.processor.pipeline.firing_incidents()
+                if outlives_run(incident)
+            ),
+            default=0.0,
+        )
+        if opened_at <= self.settled_at or outbox.has_untried(
+            self.connection, self.sinks, self.clock() + FIRST_TRY_SECONDS
+        ):
+            return
+        self.settled_at = opened_at
+        with suppress(OSError):
+            path = ring_dir(self.run) / SETTLED_NAME
+            path.touch(mode=0o600)
+            os.utime(path, (opened_at, opened_at))
 
     def _serve_buttons(self) -> None:
         """Only the agent that notifies has the cases to which a button belongs."""

@@ -19,7 +19,13 @@ from typing import Any
 
 from sentinel.model.json_safe import parse_object
 from sentinel.model.record import Record
-from sentinel.transport.paths import AGENT_LOCK, is_agent_running, ring_dir, shared_run_dir
+from sentinel.transport.paths import (
+    AGENT_LOCK,
+    has_killed_owner,
+    is_agent_running,
+    ring_dir,
+    shared_run_dir,
+)
 from sentinel.transport.replaced_file import replacing
 
 log = logging.getLogger(__name__)
@@ -95,6 +101,8 @@ class AgentRegistration:
     _is_released: bool = field(default=False, init=False)
     is_waiting: bool = field(default=False, init=False)
     """Whether it waits for a process that closes the cases of the run."""
+    has_replaced_killed: bool = field(default=False, init=False)
+    """Whether a killed agent, which the kernel has not ended, holds locks of files of the run."""
 
     def acquire(self) -> None:
         """Lock the run on this node. Raises AlreadyServedError with the id of the other process.
@@ -117,7 +125,7 @@ class AgentRegistration:
         """
         if not self._is_released and self._home == directory and self._is_home_locked():
             return
-        descriptor = self._lock_if_possible(directory)
+        descriptor = self._lock_if_possible(directory, is_home=True)
         if self._is_released:
             # Its thread waited for the disk until another agent of this process served the run.
             if descriptor in self._lock_fds:
@@ -130,10 +138,10 @@ class AgentRegistration:
         """Whether the lock holds, and its file was not deleted; True where there are no locks."""
         return self._home_lock < 0 or os.fstat(self._home_lock).st_nlink > 0
 
-    def _lock_if_possible(self, directory: Path) -> int:
+    def _lock_if_possible(self, directory: Path, *, is_home: bool = False) -> int:
         """Lock a directory; -1, with a warning, where the file system has no locks."""
         try:
-            return self._lock(directory / AGENT_LOCK)
+            return self._lock(directory / AGENT_LOCK, is_home=is_home)
         except OSError as error:
             if error.errno not in _NO_LOCK_ERRORS:
                 raise
@@ -152,7 +160,12 @@ class AgentRegistration:
         is_here = former.get("run") == self.run and former.get("node") == os.uname().nodename
         return port if is_here and isinstance(port, int) and 0 < port < 65536 else 0
 
-    def _lock(self, path: Path) -> int:
+    def _lock(self, path: Path, *, is_home: bool = False) -> int:
+        """Lock that file. Raises AlreadyServedError, OSError.
+
+        That of a killed agent which waits for a disk is replaced in shared memory. In the home
+        directory, where the last call of that agent still has an effect, it raises TimeoutError.
+        """
         owner, attempts, deadline = "", 0, time.monotonic() + MAX_CLOSING_SECONDS
         # `is_agent_running` in another process holds the lock briefly, and an agent that ends
         # removes the file.
@@ -174,6 +187,12 @@ class AgentRegistration:
                     return descriptor
             except BlockingIOError:
                 owner = os.read(descriptor, 32).decode(errors="replace").strip()
+                if has_killed_owner(path):
+                    if is_home:
+                        os.close(descriptor)
+                        message = "a killed agent waits for it"
+                        raise TimeoutError(errno.ETIMEDOUT, message, str(path)) from None
+                    self.has_replaced_killed |= _remove_lock_of_killed(path)
             except BaseException:
                 os.close(descriptor)
                 raise
@@ -266,6 +285,25 @@ class AgentRegistration:
     @property
     def _target_path(self) -> Path:
         return self.targets_directory / f"{self.run}.json"
+
+
+def _remove_lock_of_killed(path: Path) -> bool:
+    """Remove the lock file of a killed agent, unless another process does; whether it is removed.
+
+    The lock of the directory lets one process at a time do so: by the time that another looks, the
+    file may be that of the next agent.
+    """
+    descriptor = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        is_killed = has_killed_owner(path)
+        if is_killed:
+            path.unlink()
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(descriptor)
+    return is_killed
 
 
 def listening_url(host: str, port: int, certificate_file: Path | None) -> str:

@@ -22,6 +22,7 @@ from pathlib import Path
 from secrets import token_hex
 from time import monotonic
 
+from sentinel.agent.home_problem import DirectoryLostError, HomeProblem, describe_problem
 from sentinel.agent.home_sync import SEED_NAME, HomeSync, copy_file, copy_run_directory
 from sentinel.agent.registration import REGISTRATION_NAME, AgentRegistration
 from sentinel.model.counters import Counters
@@ -42,6 +43,7 @@ from sentinel.store.relocation import (
     copy_to_shared_memory,
     database_files,
     newest_time,
+    release_database,
     remove_database,
     replace_with_nothing,
     restart_spool,
@@ -54,18 +56,14 @@ from sentinel.store.storage_monitor import (
     StorageMonitor,
     classify,
 )
-from sentinel.transport.launch_status import LAUNCH_STATUS_NAME, read_launch_status
+from sentinel.transport.launch_status import remove_launch_files
 from sentinel.transport.mounts import find_mount
 from sentinel.transport.paths import (
     BASELINES_NAME,
     DATABASE_NAME,
-    HOME_RINGS_NAME,
     INSIGHT_NAME,
     MIN_DATABASE_BYTES,
     REMOVED_SUFFIX,
-    SENT_LOG_NAME,
-    START_LOG_NAME,
-    UnsafeDirectoryError,
     home_dir,
     mark_home_rings,
     ring_dir,
@@ -93,11 +91,6 @@ STOP_COPY_SECONDS, FINAL_COPY_SECONDS = 5.0, 10.0
 """Longest wait of an agent that stops for the last copy, and of one whose run has ended."""
 _JOIN_SECONDS = 0.1
 _PROBE_BYTES = 4096
-_FULL_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-
-
-class DirectoryLostError(OSError):
-    """The run directory is no longer the one that the agent opened."""
 
 
 class RunDirectory:
@@ -146,6 +139,8 @@ class RunDirectory:
         # Locked first: the files of a dead run may be moved meanwhile.
         self.path = shared_state_dir(run)
         registration.set_directory(self.path)
+        if registration.has_replaced_killed:
+            release_database(self.database_path)
         self._seed_shared(is_home_usable=error is None)
         storage.is_in_memory = True
         stored = load_state(self.database_path, is_kept=True)
@@ -153,7 +148,7 @@ class RunDirectory:
             # Until the first copy, what an earlier agent reported is true.
             storage.state = stored
         if error is not None:
-            self._set_unusable(error)
+            self._set_unusable(self._describe_in_time(error))
 
     @property
     def is_home(self) -> bool:
@@ -396,11 +391,11 @@ class RunDirectory:
         self._sync.start()
 
     def _check_sync(self, sync: HomeSync) -> None:
-        error = sync.error
+        problem = sync.problem
         if sync.is_hanging:
-            error = TimeoutError(errno.ETIMEDOUT, "it does not respond")
-        if error is not None:
-            self._set_unusable(error)
+            problem = self._describe(TimeoutError(errno.ETIMEDOUT, "it does not respond"))
+        if problem is not None:
+            self._set_unusable(problem)
         elif sync.is_usable:
             self._set_usable()
 
@@ -412,12 +407,25 @@ class RunDirectory:
             self._storage.state = StorageState(number=state.number)
             save_state(self.database_path, self._storage.state)
 
-    def _set_unusable(self, error: Exception) -> None:
-        state, problem = self._storage.state, f"{type(error).__name__}: {error}"
-        if state.mode == MEMORY and problem == self._problem:
+    def _describe(self, error: Exception) -> HomeProblem:
+        # A file server may have been mounted there meanwhile.
+        return describe_problem(error, is_local=not find_mount(home_dir()).is_remote)
+
+    def _describe_in_time(self, error: Exception) -> HomeProblem:
+        """Describe it in another thread, since the disk may not respond."""
+        problems: list[HomeProblem] = []
+        try:
+            self._wait_for_home(lambda _: problems.append(self._describe(error)))
+        except TimeoutError as timeout:
+            return self._describe(timeout)
+        return problems[0]
+
+    def _set_unusable(self, problem: HomeProblem) -> None:
+        error, reason, remedy = problem
+        state, text = self._storage.state, f"{type(error).__name__}: {error}"
+        if state.mode == MEMORY and text == self._problem:
             return
-        self._problem = problem
-        reason, remedy = describe_problem(error, is_local=not find_mount(home_dir()).is_remote)
+        self._problem = text
         if state.mode == MEMORY and state.reason == reason:
             return
         is_new = state.mode != MEMORY
@@ -463,63 +471,11 @@ def _max_shared_bytes(directory: Path) -> int:
     return max(MIN_DATABASE_BYTES, min(shared_memory_room(directory), MAX_DATABASE_BYTES))
 
 
-def describe_problem(error: Exception, *, is_local: bool = True) -> tuple[str, str]:
-    """Why the home directory cannot be used, and the remedy."""
-    home = home_dir()
-    name = str(getattr(error, "sqlite_errorname", None) or "")
-    number = getattr(error, "errno", None)
-    if name == "SQLITE_FULL" or number in _FULL_ERRORS:
-        return _describe_full(home, is_local=is_local)
-    if name.startswith("SQLITE_READONLY") or number == errno.EROFS:
-        return (
-            f"{home} is read-only",
-            "Make it writable again, or set SENTINEL_HOME to another directory for the next run.",
-        )
-    if isinstance(error, DirectoryLostError):
-        return (
-            str(error),
-            "Do not remove the directory of a live run. It is made again within a minute.",
-        )
-    if isinstance(error, TimeoutError):
-        return (
-            (
-                f"The disk of {home} does not respond",
-                "Check the disk (`dmesg`), and whether checkpoints are written to it too.",
-            )
-            if is_local
-            else (
-                f"The file server of {home} does not answer",
-                "Check the file server and the mount, or set SENTINEL_HOME to a local disk.",
-            )
-        )
-    if isinstance(error, UnsafeDirectoryError):
-        return str(error).rstrip("."), "Run `sentinel doctor`: it names the remedy."
-    text = (isinstance(error, OSError) and error.strerror) or str(error)
-    return (
-        f"{home} cannot be written ({text})",
-        "Run `sentinel doctor`, or set SENTINEL_HOME to a directory that you own.",
-    )
-
-
-def _describe_full(home: Path, *, is_local: bool) -> tuple[str, str]:
-    free = "no space"
-    with suppress(OSError):
-        if is_local:
-            # A directory that does not exist yet is on the disk of its parent.
-            directory = next(path for path in (home, *home.parents) if path.exists())
-            if os.statvfs(directory).f_favail == 0:
-                return f"The disk of {home} has no free inodes", "Delete files that are not needed."
-            free = f"only {_free_bytes(directory) / 2**20:,.1f} MiB"
-    return (
-        f"The disk of {home} has {free} free",
-        "Free some space there; the run is stored in memory meanwhile, and moves back by itself.",
-    )
-
-
 def remove_shared_files(run: str) -> None:
     """Remove what an ended run leaves in shared memory, but for what the home directory lacks.
 
-    The marks of removed rings are moved there. Raises OSError if that is not possible.
+    The marks of removed rings are moved there. Rings that no agent has read stay, with what the
+    agent that reads them needs. Raises OSError if that is not possible.
     """
     fallback, directory = shared_state_dir(run), ring_dir(run)
     marks = sorted(fallback.glob(f"*{REMOVED_SUFFIX}"))
@@ -529,11 +485,7 @@ def remove_shared_files(run: str) -> None:
             (home / mark.name).touch(mode=0o600)
         mark.unlink()
     _remove_files(fallback)
-    launch = read_launch_status(run)
-    if launch is None or not launch.launcher.is_alive():
-        (directory / LAUNCH_STATUS_NAME).unlink(missing_ok=True)
-    for name in (START_LOG_NAME, SENT_LOG_NAME, HOME_RINGS_NAME):
-        (directory / name).unlink(missing_ok=True)
+    remove_launch_files(run)
     for each in (fallback, directory):
         # Not empty while another agent has files in it.
         with suppress(OSError):
@@ -638,8 +590,3 @@ def probe(directory: Path) -> None:
     finally:
         os.close(descriptor)
         path.unlink(missing_ok=True)
-
-
-def _free_bytes(directory: Path) -> int:
-    status = os.statvfs(directory)
-    return status.f_bavail * status.f_frsize

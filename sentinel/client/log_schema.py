@@ -98,7 +98,7 @@ class LogSchemaCache:
     def find_cached(
         self, values: Mapping[str, Any], own_names: tuple[str, ...]
     ) -> LogSchema | None:
-        """The schema of these names, if it is cached."""
+        """The schema of these names, which are plain texts, if it is cached."""
         # Made of a dictionary, the set takes over the hashes of the user's keys.
         return self.schemas.get((own_names, frozenset(values)))
 
@@ -146,13 +146,14 @@ class LogSchemaCache:
         self, attributes: Mapping[str, Any]
     ) -> tuple[dict[str, float], dict[str, Any], dict[str, str]]:
         """Numbers, tensors still on a device, and texts, each cut to a maximum length."""
-        texts = {
-            name: text[:_MAX_TEXT_CHARS] for name, text in attributes.items() if type(text) is str
-        }
-        values, tensors = self.split_by_device(
-            item for item in attributes.items() if item[0] not in texts
-        )
-        return values, tensors, texts
+        texts: dict[str, str] = {}
+        others: list[tuple[Any, Any]] = []
+        for name, value in attributes.items():
+            if type(name) is str and type(value) is str:
+                texts[name] = value[:_MAX_TEXT_CHARS]
+            else:
+                others.append((name, value))
+        return (*self.split_by_device(others), texts)
 
     def _accept_name(self, name: Any) -> bool:
         """Whether values of a name that is not known are recorded; a name dropped is counted."""

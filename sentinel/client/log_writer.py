@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import isfinite
+from operator import countOf
 from struct import error as StructError  # noqa: N812 - it is a class
 from typing import Any
 
@@ -46,6 +47,8 @@ class LogWriter:
         clock, captured, last_schema = self._clock, self._captured, self._last_schema
         if (
             type(values) is not dict
+            # A key that is no plain text may run code where it is compared.
+            or countOf(map(type, values), str) != len(values)
             or type(step) is not int
             or not -MAX_STEP_NUMBER < step < MAX_STEP_NUMBER
             or last_schema is None
@@ -115,7 +118,8 @@ class LogWriter:
         if weight is not None:
             own_names = (*own_names, "weight")
             own_values = (*own_values, self._schemas.read_weight(weight))
-        schema = self._schemas.find_cached(values, own_names) if type(values) is dict else None
+        is_cacheable = type(values) is dict and countOf(map(type, values), str) == len(values)
+        schema = self._schemas.find_cached(values, own_names) if is_cacheable else None
         if schema is None or not self._write_plain(schema, values, own_values, stamp):
             self._write_mixed(values, own_names, own_values, stamp)
         if self._device_copies.queues:
@@ -123,7 +127,12 @@ class LogWriter:
 
     def write_from_framework(self, values: Mapping[str, Any], step: Any, now: float) -> None:
         """Write a log of a framework, with names of captured values renamed."""
-        renamed = {self._captured.disambiguate(name): values[name] for name in values}
+        renamed = {}
+        for name, value in values.items():
+            if type(name) is str:
+                renamed[self._captured.disambiguate(name)] = value
+            else:
+                self._ring.count_drop("key")
         self.write(renamed, step, None, now)
 
     def _write_plain(

@@ -20,6 +20,7 @@ from sentinel.client.capture.loop import TrainingLoop
 from sentinel.client.capture.patcher import Patcher
 from sentinel.client.guard import ErrorGuard
 from sentinel.client.import_hook import ImportHook
+from sentinel.client.job_end import JobEnd, await_reports
 from sentinel.client.outcome import outcome_attributes
 from sentinel.client.process_group import rank_environment
 from sentinel.client.recorder import Recorder
@@ -30,6 +31,7 @@ from sentinel.transport import paths
 from sentinel.transport.identity import Identity
 from sentinel.transport.launch_environment import identify
 from sentinel.transport.ring import RingWriter, fitting_capacity
+from sentinel.transport.ring_layout import NORMAL_OUTCOMES
 
 if TYPE_CHECKING:
     from sentinel.client.capture.gradient_flow import GradientFlow
@@ -52,6 +54,7 @@ class Session:
         self.agent_supervisor = (
             AgentSupervisor(self.identity.run, arguments.config) if starts_agent else None
         )
+        self.job_end = self._make_job_end()
         self.recorder = self._make_recorder()
         self.recorder.commands.open(self.ring.path, self.identity, arguments.callback)
         self._undo_patches: list[Callable[[], None]] = []
@@ -110,6 +113,8 @@ class Session:
         self.recorder.commands.close()
         if self.agent_supervisor is not None:
             self.agent_supervisor.release()
+        if self.job_end is not None and attributes["outcome"] not in NORMAL_OUTCOMES:
+            self.job_end.note_failure()
 
     def abandon(self) -> None:
         """Leave the run in a forked child: it belongs to the parent."""
@@ -140,6 +145,11 @@ class Session:
         return CollectiveRecorder(
             self.ring, self.guard, self._poll_agent, self.identity, self._start_agent
         )
+
+    def _make_job_end(self) -> JobEnd | None:
+        if self.agent_supervisor is not None:
+            return self.agent_supervisor.job_end
+        return await_reports(paths.ring_dir(self.identity.run)) if self.arguments.agent else None
 
     def _start_agent(self) -> None:
         if self.agent_supervisor is not None:

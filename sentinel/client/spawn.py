@@ -1,23 +1,22 @@
 """Starts the agent of this node and restarts it when it exits, without waiting for it.
 
-The one exception is the exit of a process with which its container or job ends: the agent has to
-send what is left before that. Only shared memory is used: an access to the home directory could
-block the trainer.
+The one exception is the exit of a process with which its container or job ends, see `JobEnd`. Only
+shared memory is used: an access to the home directory could block the trainer.
 """
 
 from __future__ import annotations
 
-import atexit
 import os
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from signal import SIGKILL
 from time import monotonic, sleep
 
-from sentinel.transport.launch_status import LAUNCHER_PID_VARIABLE
+from sentinel.client.job_end import JobEnd, ends_with_agent
 from sentinel.transport.paths import START_LOG_NAME, describe_error, is_agent_running, ring_dir
-from sentinel.transport.process import ends_job
+from sentinel.transport.process import is_killed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -34,9 +33,15 @@ WARNING_SECONDS = 30.0
 """How long after its start an agent may write it."""
 EXIT_BAD_SETTINGS = 2
 """Exit status of an agent with invalid settings. It is not restarted."""
-JOB_END_SECONDS = 20.0
-"""How long a process that ends its job waits for the agent. Kubernetes and Slurm kill after 30."""
 _RELEASE_POLL_SECONDS = 0.02
+_MAX_VARIABLE_BYTES = 120 << 10
+"""Longest environment variable that is passed on: 128 KiB of Linux, less what is added to paths."""
+_MAX_ARGUMENTS_BYTES = 6 << 20
+"""Limit of Linux for arguments and environment together, whatever the limit of the stack."""
+_RESERVED_BYTES = 16 << 10
+"""Bytes that are left for arguments, and for variables that are added."""
+_ENTRY_BYTES = 9
+"""Bytes of a pointer and of the NUL at the end of each variable."""
 _SOURCE_ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -49,17 +54,14 @@ class AgentSupervisor:
         self.restart_delay = self.next_poll_at = self.started_at = 0.0
         self.next_start_at: float | None = None
         self.warned = self.has_shown_warning = False
-        # Below `sentinel run`, that waits: the agent ends only after the command.
-        self.ends_job = LAUNCHER_PID_VARIABLE not in os.environ and ends_job()
-        self.is_awaited = False
+        self.ends_job = ends_with_agent()
+        self.job_end: JobEnd | None = None
         if self.ends_job:
-            # One that runs apart stays longer than the job.
             with suppress(OSError):
-                self.is_awaited = not is_agent_running(ring_dir(run))
-        if self.is_awaited:
-            if not _awaited:
-                atexit.register(_await_agents, os.getpid())
-            _awaited[:] = [*(each for each in _awaited if each.is_agent_alive()), self]
+                directory = ring_dir(run)
+                # One that runs apart stays longer than the job.
+                if not is_agent_running(directory):
+                    self.job_end = JobEnd(directory, self.is_agent_alive, starts_agent=True)
 
     def start(self) -> None:
         """Start the agent, unless one runs; writes one warning to stderr if that fails."""
@@ -104,7 +106,10 @@ class AgentSupervisor:
         self.next_poll_at = now + AGENT_POLL_INTERVAL_SECONDS
         if not self.has_shown_warning and now - self.started_at < WARNING_SECONDS:
             self._show_warning()
-        if self.child is not None and self.child.poll() is not None:
+        if self.child is not None and self.child.poll() is None and is_killed(self.child.pid):
+            # A disk keeps it from the end, for which nothing waits.
+            self.child.returncode = -SIGKILL
+        if self.child is not None and self.child.returncode is not None:
             self._on_exit(self.child.returncode, now)
         if self.next_start_at is not None and now >= self.next_start_at:
             self.start()
@@ -180,31 +185,40 @@ class AgentSupervisor:
             sys.stderr.write(f"sentinel: {message} Training continues without monitoring.\n")
 
 
-_awaited: list[AgentSupervisor] = []
-"""Those whose agents this process waits for at its exit, all together."""
-
-
-def _await_agents(pid: int) -> None:
-    """Wait until the agents have ended, at the exit of the process `pid`, not of its forks."""
-    deadline = monotonic() + JOB_END_SECONDS
-    with suppress(KeyboardInterrupt, OSError):
-        while os.getpid() == pid and monotonic() < deadline:
-            if not any(supervisor.is_agent_alive() for supervisor in _awaited):
-                return
-            sleep(_RELEASE_POLL_SECONDS)
-
-
 def agent_command(run: str) -> list[str]:
     """Command line of the agent; `-P` keeps the working directory out of its import path."""
     return [sys.executable, "-P", "-m", "sentinel", "agent", "--run", run]
 
 
 def agent_environment(trainer: Mapping[str, str], config: Path | None) -> dict[str, str]:
-    """The trainer's environment, with the paths of the sources and of the settings file."""
+    """The trainer's environment, with the paths of the sources and of the settings file.
+
+    The largest variables are left out of one that is too large for a program.
+    """
     environ = dict(trainer)
+    paths = []
     if _SOURCE_ROOT.name not in {"site-packages", "dist-packages"}:
         paths = [str(_SOURCE_ROOT), environ.get("PYTHONPATH", "")]
         environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+    environ = _fitting_environment(environ)
+    if paths:
+        environ.setdefault("PYTHONPATH", paths[0])
     if config is not None:
         environ["SENTINEL_CONFIG"] = str(config.resolve())
     return environ
+
+
+def _fitting_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables that a program can be given, the smallest first.
+
+    A process may set larger ones for itself. Source: execve(2).
+    """
+    room = min(os.sysconf("SC_ARG_MAX"), _MAX_ARGUMENTS_BYTES) - _RESERVED_BYTES
+    entries = [(len(os.fsencode(f"{name}={environ[name]}")), name) for name in environ]
+    fitting = {}
+    for size, name in sorted(entries):
+        room -= size + _ENTRY_BYTES
+        if room < 0 or size > _MAX_VARIABLE_BYTES:
+            break
+        fitting[name] = environ[name]
+    return fitting

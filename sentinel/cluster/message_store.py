@@ -31,10 +31,15 @@ START_TIMEOUT_SECONDS = 120.0
 """A busy node takes long to load torch."""
 CALL_TIMEOUT_SECONDS = 8.0
 """After which the process of a blocked call is ended. The calls of torch have 5 s of their own."""
+MAX_STORE_BYTES = 96 << 20
+"""Memory that a store may take when it is opened."""
 MAX_ITEM_BYTES = 64 << 20
 """Size limit of one key or value between the two processes."""
 MAX_OPEN_FILES = 1 << 16
 """Connections of the store, if the hard limit of the process allows that many."""
+
+_DEFAULT_STACK_BYTES = 2 << 20
+"""Stack of a thread if that of the process has no limit, see pthread_create(3)."""
 
 _LENGTH = struct.Struct("<I")
 _OK, _ERROR = b"ok", b"error"
@@ -70,11 +75,13 @@ class MessageStore:
         with listener:
             try:
                 store._start(listener)
+                # Before the store is open: who floods its port fills it at once.
+                store._initial_bytes = store._data_bytes() + _thread_bytes()
+                store.limit_memory(MAX_STORE_BYTES)
                 store._call("host", str(listener.fileno()))
             except BaseException:
                 store.close()
                 raise
-        store._initial_bytes = store._data_bytes()
         return store
 
     def connect(self, host: str, port: int) -> None:
@@ -222,6 +229,12 @@ class MessageStore:
             with suppress(psutil.Error):
                 return int(psutil.Process(self._process.pid).memory_info().data)
         return 0
+
+
+def _thread_bytes() -> int:
+    """The memory that the thread of an empty store takes."""
+    stack, _ = resource.getrlimit(resource.RLIMIT_STACK)
+    return _DEFAULT_STACK_BYTES if stack == resource.RLIM_INFINITY else stack
 
 
 def main() -> None:

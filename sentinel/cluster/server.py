@@ -25,7 +25,7 @@ from sentinel.cluster.authentication import (
     RefusedMessageError,
     count_refused,
 )
-from sentinel.cluster.message_store import MessageStore, StoreProcessError
+from sentinel.cluster.message_store import MAX_STORE_BYTES, MessageStore, StoreProcessError
 from sentinel.cluster.protocol import (
     ACK_STRUCT,
     HEAD_INFO_KEY,
@@ -65,9 +65,9 @@ counts, since an agent that connects has no session yet."""
 MAX_FOREIGN_KEYS = MAX_FOREIGN_CONNECTIONS = 1000
 """Foreign keys and connections above which the store is closed and opened again: torch neither
 removes nor closes one of them."""
-MAX_STORE_BYTES, MAX_STORE_BYTES_PER_NODE = 96 << 20, 1 << 20
-"""Memory of the store. Above half of it the store is closed and opened again; a connection whose
-message exceeds it is closed by torch."""
+MAX_STORE_BYTES_PER_NODE = 1 << 20
+"""Memory of the store, besides `MAX_STORE_BYTES`. Above half of both the store is closed and opened
+again; a connection whose message exceeds them is closed by torch."""
 FLOOD_SECONDS = 15.0
 """How long after its last sign a flood lasts: nodes need some seconds to connect again."""
 MAX_RECEIVED_BYTES = 64 << 20

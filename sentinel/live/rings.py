@@ -30,7 +30,14 @@ from sentinel.model.counters import Counters
 from sentinel.model.record import Event, Record
 from sentinel.transport.command_page import remove_orphan_pages
 from sentinel.transport.identity import Identity
-from sentinel.transport.paths import list_rings, list_shared_rings, mark_ring_removed
+from sentinel.transport.launch_status import remove_launch_files
+from sentinel.transport.paths import (
+    is_agent_running,
+    list_rings,
+    list_shared_rings,
+    mark_ring_removed,
+    shared_state_path,
+)
 from sentinel.transport.ring import NO_LIMIT, ReadPosition, RingError, RingReader, read_header
 from sentinel.transport.ring_layout import NORMAL_OUTCOMES
 from sentinel.transport.stack_channel import remove_channel
@@ -359,6 +366,10 @@ def remove_stale_rings(now: float) -> list[Path]:
     for path in removed:
         remove_channel(path)
         path.unlink(missing_ok=True)
+        run = path.parent.name
+        # A database there moves to the home directory first.
+        if not is_agent_running(path.parent) and not shared_state_path(run).exists():
+            remove_launch_files(run)
         remove_orphan_pages(path.parent)
     return removed
 

@@ -7,6 +7,7 @@ equal to the one in shared memory with each copy, which writes only what differs
 from __future__ import annotations
 
 import logging
+import shutil
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
@@ -18,6 +19,7 @@ from sentinel.store import database
 from sentinel.store.recovery import set_aside
 from sentinel.store.retention import THINNED_EVENTS
 from sentinel.store.storage_monitor import FailureKind, classify
+from sentinel.transport.replaced_file import replacing
 
 log = logging.getLogger(__name__)
 
@@ -390,6 +392,19 @@ def _used_bytes(connection: sqlite3.Connection) -> int:
 def database_files(path: Path) -> list[Path]:
     """The files that a database may have, itself the last."""
     return [path.with_name(path.name + suffix) for suffix in (*_COMPANION_SUFFIXES, "")]
+
+
+def release_database(path: Path) -> None:
+    """Replace the files of a database by copies, on which no process holds a lock.
+
+    For the locks of a killed process, which never uses the database again. Raises OSError.
+    """
+    for file in (path, path.with_name(f"{path.name}-wal")):
+        if file.exists():
+            with replacing(file) as copy:
+                shutil.copyfile(file, copy)
+    # Made again from the log.
+    path.with_name(f"{path.name}-shm").unlink(missing_ok=True)
 
 
 def remove_database(path: Path) -> None:

@@ -113,6 +113,22 @@ def read_launch_status(run: str) -> LaunchStatus | None:
         return None
 
 
+def remove_launch_files(run: str) -> None:
+    """Remove what `sentinel run` and agents of a dead run left beside its rings, once it has none.
+
+    An agent that still reads a ring needs the exit status, and the keys of what was sent. The
+    status of a launcher that runs stays. Raises OSError.
+    """
+    if paths.list_rings(run):
+        return
+    launch, directory = read_launch_status(run), paths.shared_run_dir(run)
+    if launch is None or not launch.launcher.is_alive():
+        (directory / LAUNCH_STATUS_NAME).unlink(missing_ok=True)
+    names = (paths.START_LOG_NAME, paths.SENT_LOG_NAME, paths.SETTLED_NAME, paths.HOME_RINGS_NAME)
+    for name in names:
+        (directory / name).unlink(missing_ok=True)
+
+
 def signal_name(exit_code: int) -> str:
     """Name of the signal that a shell's exit status stands for, or "".
 

@@ -20,6 +20,7 @@ from time import monotonic
 from typing import NamedTuple
 
 from sentinel.transport.mounts import find_mount
+from sentinel.transport.process import is_killed
 
 AGENT_LOCK = "agent.lock"
 """File that a running agent holds locked, in shared memory and in the run directory."""
@@ -27,6 +28,8 @@ START_LOG_NAME = "agent.log"
 """File in shared memory with the output of an agent until it has found its run directory."""
 SENT_LOG_NAME = "sent.jsonl"
 """File in shared memory with the keys of sent notifications."""
+SETTLED_NAME = "settled"
+"""File in shared memory whose time is that of the newest reported end of a rank, see `JobEnd`."""
 DATABASE_NAME = "sentinel.db"
 BASELINES_NAME = "baselines"
 """Directory of the trajectories of healthy runs."""
@@ -46,6 +49,7 @@ _HANG_MEMORY_SECONDS = 30.0
 _RUN_ID = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}")
 _RING_NAME = re.compile(r"(\d+)-(\d+)\.ring")
 _OWNER_FILE = "owner_host"
+_LOCK_TABLE = Path("/proc/locks")
 _STATE_NAME = "state"
 HOME_RINGS_NAME = "rings-at-home"
 """Name of the empty file in shared memory that marks rings in the home directory."""
@@ -404,7 +408,34 @@ def write_owner_host(run_id: str, host: str) -> None:
 
 def is_agent_running(directory: Path) -> bool:
     """Whether an agent holds the lock in that directory. Never waits, creates nothing."""
-    return is_locked(directory / AGENT_LOCK)
+    path = directory / AGENT_LOCK
+    return is_locked(path) and not has_killed_owner(path)
+
+
+def has_killed_owner(path: Path) -> bool:
+    """Whether the agent that holds that lock was killed, and only the kernel still waits for it."""
+    try:
+        with path.open("rb") as file:
+            pid, number = int(file.read(32)), os.fstat(file.fileno()).st_ino
+    except (OSError, ValueError):
+        return False
+    return is_killed(pid) and _holds_lock(pid, number)
+
+
+def _holds_lock(pid: int, number: int) -> bool:
+    """Whether the process holds the exclusive lock of the file with that inode number.
+
+    A process of another namespace may have the pid that is in the file.
+    """
+    try:
+        rows = [line.split() for line in _LOCK_TABLE.read_text().splitlines()]
+    except OSError:
+        return False
+    return any(
+        row[1:5] == ["FLOCK", "ADVISORY", "WRITE", str(pid)]
+        and row[5].rpartition(":")[2] == str(number)
+        for row in rows
+    )
 
 
 def is_copy(directory: Path) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from signal import SIGKILL
 from typing import NamedTuple
 
 _STATE_FIELD, _PARENT_FIELD, _FLAGS_FIELD, _START_TICKS_FIELD, _EXIT_CODE_FIELD = 0, 1, 6, 19, 49
@@ -22,6 +23,9 @@ _HOST_PID_NAMESPACE = "pid:[4026531836]"
 
 _SCHEDULER_VARIABLES = frozenset({"SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "_CONDOR_SLOT"})
 """Each is set in the jobs of a scheduler that kills what is left at the end of a job."""
+
+_NOTEBOOK_VARIABLE = "JPY_PARENT_PID"
+"""Set in the kernels of Jupyter."""
 
 MAX_STAT_BYTES = 4096
 """Read limit for that file, which holds 52 numbers and is at most a quarter of this size."""
@@ -109,16 +113,26 @@ class Process(NamedTuple):
 def ends_job() -> bool:
     """Whether the agent may be killed soon after the end of this process.
 
-    By the kernel, if this is the first process of a container, or its child: the first process
-    is then a script or an init process such as tini, which ends soon after. Or by the scheduler
-    of a cluster, at the end of the job: a script of several commands waits after each. A child of a
-    shell with a terminal is no job.
+    By the kernel, if this is the first process of a container, its child or grandchild: what is
+    between them is a script, a launcher, or an init process such as tini, which ends soon after. Or
+    by the scheduler of a cluster, at the end of the job: a script of several commands waits after
+    each. A child of a shell with a terminal, and the kernel of a notebook, are no job.
     """
     is_first = os.getpid() == 1
-    if os.isatty(0) and not is_first:
+    if (os.isatty(0) and not is_first) or _NOTEBOOK_VARIABLE in os.environ:
         return False
-    is_scheduled = not _SCHEDULER_VARIABLES.isdisjoint(os.environ)
-    return is_scheduled or ((is_first or os.getppid() <= 1) and _is_contained())
+    if not _SCHEDULER_VARIABLES.isdisjoint(os.environ):
+        return True
+    return (is_first or os.getppid() <= 1 or _grandparent_pid() == 1) and _is_contained()
+
+
+def _grandparent_pid() -> int:
+    """The pid of the parent of the parent; 0 if it is gone or hidden."""
+    try:
+        parent = Process(os.getppid(), 0).parent()
+    except OSError:
+        return 0
+    return parent.pid if parent else 0
 
 
 def _is_contained() -> bool:
@@ -127,6 +141,29 @@ def _is_contained() -> bool:
         return str(Path("/proc/self/ns/pid").readlink()) != _HOST_PID_NAMESPACE
     except OSError:
         return False
+
+
+def is_killed(pid: int) -> bool:
+    """Whether each thread of that process has ended or will, without running its code again.
+
+    The kernel ends a thread that waits for a disk once the disk responds. Until then the process
+    is a zombie that cannot be waited for, and keeps its locks.
+    """
+    try:
+        if Process(pid, 0).state() != "Z":
+            return False
+        threads = [*Path(f"/proc/{pid}/task").iterdir()]
+        return all(_is_ending((thread / "status").read_text()) for thread in threads)
+    except OSError:
+        # It has ended meanwhile, or this process has too many open files.
+        return False
+
+
+def _is_ending(status: str) -> bool:
+    """Whether a thread has ended or has SIGKILL pending, by its `status` as of proc(5)."""
+    fields = dict(line.partition(":\t")[::2] for line in status.splitlines())
+    pending = int(fields.get("SigPnd", "0"), 16)
+    return fields.get("State", "")[:1] in {"Z", "X"} or bool(pending >> (SIGKILL - 1) & 1)
 
 
 def read_environ(pid: int) -> dict[str, str]:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 import time
-from contextlib import ExitStack, closing
+from collections import Counter
+from contextlib import ExitStack, closing, suppress
+from pathlib import Path
 
 import pytest
 from support.home_faults import (
@@ -23,6 +27,8 @@ from support.the_only import the_only
 from sentinel.model.record import Event
 from sentinel.store.database import connect
 from sentinel.store.history import History
+from sentinel.transport.paths import is_agent_running
+from sentinel.transport.process import is_killed
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(300)]
 
@@ -249,6 +255,57 @@ def test_a_frozen_disk_delays_no_notification(tmp_path, agent):
         assert stored_steps(home) == list(range(1, steps + 1))
     keys = [request.headers["webhook-id"] for request in run.receiver.accepted]
     assert len({*keys}) == len(keys), "nothing is sent twice"
+
+
+@pytest.mark.full
+@pytest.mark.fault("A28")
+def test_an_agent_that_is_killed_while_the_disk_is_frozen_is_replaced(tmp_path):
+    """The kernel keeps it, with its locks, until the disk responds."""
+    if not can_freeze():
+        pytest.skip("a disk that does not respond needs mounting, as root")
+    home = tmp_path / "home"
+    home.mkdir()
+    lock = tmp_path / "shm" / "home" / "agent.lock"
+    with disk(home, tmp_path / "image"), home_run(tmp_path, home=home, starts_agent=True) as run:
+        until(lambda: database(home).exists(), 240.0, "the run is copied to the home directory")
+        agent = int(lock.read_text())
+        with frozen(home):
+
+            def is_held():
+                with suppress(ProcessLookupError):
+                    os.kill(agent, signal.SIGKILL)
+                return is_killed(agent) and not is_agent_running(lock.parent)
+
+            # A copy begins, and waits.
+            until(waits_for_disk(agent), 240.0, "the agent waits for the disk")
+            until(is_held, 240.0, "the agent is killed")
+            (tmp_path / "nan").touch()
+            run.until_seen("nan_or_inf")
+            assert is_killed(agent)
+            assert int(lock.read_text()) != agent
+        steps = run.end()
+        until(lambda: not (tmp_path / "shm" / "home").exists(), 240.0, "the last copy is made")
+
+        assert stored_steps(home) == list(range(1, steps + 1))
+    keys = [request.headers["webhook-id"] for request in run.receiver.accepted]
+    assert len({*keys}) == len(keys), "nothing is sent twice"
+
+
+def waits_for_disk(pid):
+    """Returns a function: whether a thread was in the state D at each of the last 50 calls."""
+    waited = Counter()
+
+    def waits():
+        statuses = {}
+        for thread in Path(f"/proc/{pid}/task").iterdir():
+            with suppress(OSError):
+                statuses[thread.name] = (thread / "status").read_text()
+        waiting = [thread for thread, text in statuses.items() if "State:\tD" in text]
+        for thread in {*waited, *waiting}:
+            waited[thread] = waited[thread] + 1 if thread in waiting else 0
+        return max(waited.values(), default=0) >= 50
+
+    return waits
 
 
 def sequence(ring):

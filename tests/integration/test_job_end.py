@@ -26,6 +26,70 @@ train()
 IN_SHELL = ("sh", "-c", '"$@"; exit $?', "sh")
 
 
+LAUNCHER = """
+import os, subprocess, sys, time
+
+# As torchrun does: the first rank that fails ends the others, and then the launcher.
+ranks = [
+    subprocess.Popen(
+        sys.argv[1:],
+        env=os.environ | {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": "2"},
+        start_new_session=True,
+    )
+    for rank in "01"
+]
+while not any(rank.poll() for rank in ranks):
+    time.sleep(0.05)
+for rank in ranks:
+    rank.terminate()
+for rank in ranks:
+    rank.wait()
+sys.exit(1)
+"""
+TRAIN_RANK = TRAIN.replace(
+    "    raise",
+    """
+    import os, time
+    while os.environ["RANK"] not in os.environ["FAILING"]:
+        time.sleep(1.0)
+    raise""",
+)
+
+
+@pytest.mark.fault("P29")
+@pytest.mark.parametrize("failing", ["0", "1", "01"])
+def test_a_failed_rank_of_a_launcher_is_delivered_before_the_end(script, failing):
+    """Its launcher is a child of the first process."""
+    with Receiver() as receiver:
+        done = run(
+            [*CONTAINER, *IN_SHELL, sys.executable, "-c", LAUNCHER, *script(TRAIN_RANK)],
+            receiver,
+            FAILING=failing,
+        )
+        sent = [request.json for request in receiver.accepted]
+
+    assert done.returncode == 1, done.stderr
+    (alert,) = (body["alerts"][0] for body in sent)
+    assert alert["labels"]["detector"] == "run_failed"
+
+
+def run(command, receiver, **environ):
+    """Run a command, whose alerts the receiver gets, to its end."""
+    own = {"SENTINEL_SINKS__WEBHOOK__URL": receiver.url, "SENTINEL_LINGER_SECONDS": "600"}
+    done = subprocess.run(
+        command,
+        env=os.environ | own | environ,
+        timeout=TIMEOUT_SECONDS,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if "Operation not permitted" in done.stderr:
+        pytest.skip("no namespace of process ids can be created here")
+    return done
+
+
 @pytest.mark.parametrize(
     ("prefix", "environ"),
     [
@@ -39,18 +103,7 @@ IN_SHELL = ("sh", "-c", '"$@"; exit $?', "sh")
 )
 def test_the_failure_is_delivered_before_the_end(script, tmp_path, prefix, environ):
     with Receiver() as receiver:
-        own = {"SENTINEL_SINKS__WEBHOOK__URL": receiver.url, "SENTINEL_LINGER_SECONDS": "600"}
-        done = subprocess.run(
-            [*prefix, *script(TRAIN)],
-            env=os.environ | own | environ,
-            timeout=TIMEOUT_SECONDS,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if "Operation not permitted" in done.stderr:
-            pytest.skip("no namespace of process ids can be created here")
+        done = run([*prefix, *script(TRAIN)], receiver, **environ)
         sent = [request.json for request in receiver.accepted]
 
     assert done.returncode == 1, done.stderr

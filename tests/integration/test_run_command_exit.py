@@ -20,6 +20,9 @@ from support.the_only import the_only
 from sentinel.agent.process_tree import GRACE_SECONDS
 from sentinel.transport.paths import home_dir
 
+MAX_VARIABLE_BYTES = (128 << 10) - 1
+"""Longest environment variable that Linux passes to a program, without the NUL at its end."""
+
 pytestmark = pytest.mark.usefixtures("isolated_commands")
 
 
@@ -101,6 +104,17 @@ def test_a_file_that_is_not_executable_is_an_error(tmp_path, run_without_agent):
 
     assert done.returncode == 126
     assert "./data" in done.stderr
+
+
+@pytest.mark.fault("P28")
+def test_a_command_runs_although_nothing_can_be_added_to_its_environment(run_without_agent):
+    paths = os.environ["PYTHONPATH"]
+    paths += ":/" + "x" * (MAX_VARIABLE_BYTES - len(f"PYTHONPATH={paths}:/"))
+    code = "import os; print(len(os.environ['PYTHONPATH']))"
+    done = run_to_end(sys.executable, "-c", code, env=os.environ | {"PYTHONPATH": paths})
+
+    assert (done.returncode, done.stdout) == (0, f"{len(paths)}\n")
+    assert "The environment is too large" in done.stderr
 
 
 def test_a_missing_settings_file_is_an_error():

@@ -2,22 +2,24 @@
 
 import fcntl
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from support.rank_processes import until
+from support.rank_processes import ranks, until
 
 import sentinel
-from sentinel.client import spawn
+from sentinel.client import job_end, spawn
+from sentinel.client.job_end import JobEnd
 from sentinel.client.spawn import (
     EXIT_BAD_SETTINGS,
     AgentSupervisor,
     agent_command,
     agent_environment,
 )
-from sentinel.transport.paths import AGENT_LOCK, ring_dir
+from sentinel.transport.paths import AGENT_LOCK, SETTLED_NAME, ring_dir
 
 TIMEOUT_SECONDS = 240.0
 NOW = 1000.0
@@ -49,16 +51,17 @@ def job(monkeypatch):
     """A job of a scheduler, at whose end the agent is killed."""
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     monkeypatch.setattr("os.isatty", lambda _: False)
-    monkeypatch.setattr(spawn.atexit, "register", lambda *_: None)
-    monkeypatch.setattr(spawn, "_awaited", [])
+    monkeypatch.setattr(job_end.atexit, "register", lambda *_: None)
+    monkeypatch.setattr(job_end, "_awaited", [])
 
 
 def waited_seconds(monkeypatch):
     """How long the end of the job waits, on a clock that only its sleep moves."""
     now = [0.0]
-    monkeypatch.setattr(spawn, "monotonic", lambda: now[0])
-    monkeypatch.setattr(spawn, "sleep", lambda seconds: now.append(now.pop() + seconds))
-    spawn._await_agents(os.getpid())
+    monkeypatch.setattr(job_end, "monotonic", lambda: now[0])
+    monkeypatch.setattr(job_end, "time", lambda: NOW + now[0])
+    monkeypatch.setattr(job_end, "sleep", lambda seconds: now.append(now.pop() + seconds))
+    job_end._wait_at_exit(os.getpid())
     return now[0]
 
 
@@ -68,7 +71,7 @@ def test_the_end_of_a_job_waits_once_for_all_agents(agents, job, monkeypatch):
     for supervisor in supervisors:
         supervisor.start()
 
-    assert waited_seconds(monkeypatch) == pytest.approx(spawn.JOB_END_SECONDS, abs=0.1)
+    assert waited_seconds(monkeypatch) == pytest.approx(job_end.JOB_END_SECONDS, abs=0.1)
     for supervisor in supervisors:
         supervisor.child.kill()
         supervisor.child.wait()
@@ -84,6 +87,64 @@ def test_the_end_of_a_job_does_not_wait_for_an_agent_that_runs_apart(job, monkey
 
         assert supervisor.is_agent_alive()
         assert waited_seconds(monkeypatch) == 0.0
+
+
+@pytest.fixture
+def other_rank(monkeypatch):
+    """Makes a rank of the run `run`, and holds the lock of its agent."""
+    with (ring_dir("run") / AGENT_LOCK).open("w") as lock, ranks() as begin:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield begin(1, run="run")
+
+
+@pytest.mark.fault("P29")
+@pytest.mark.parametrize("starts_agent", [False, True])
+def test_a_failed_rank_waits_until_that_is_reported(job, monkeypatch, other_rank, starts_agent):
+    monkeypatch.setattr(job_end, "time", lambda: NOW)
+    end = JobEnd(ring_dir("run"), lambda: True, starts_agent=starts_agent)
+    end.note_failure()
+    assert waited_seconds(monkeypatch) == pytest.approx(job_end.MAX_FAILURE_SECONDS, abs=0.1)
+
+    settled = ring_dir("run") / SETTLED_NAME
+    for reported_at, seconds in ((NOW - 1.0, job_end.MAX_FAILURE_SECONDS), (NOW + 1.0, 0.0)):
+        settled.touch()
+        os.utime(settled, (reported_at, reported_at))
+        assert waited_seconds(monkeypatch) == pytest.approx(seconds, abs=0.1)
+
+
+def test_the_rank_that_started_the_agent_waits_for_its_end_if_no_other_runs(
+    job, monkeypatch, other_rank
+):
+    other_rank.kill()
+    other_rank.wait()
+    JobEnd(ring_dir("run"), lambda: True, starts_agent=True).note_failure()
+    assert waited_seconds(monkeypatch) == pytest.approx(job_end.JOB_END_SECONDS, abs=0.1)
+
+
+def test_a_rank_that_finished_waits_for_no_agent_of_another(job, monkeypatch):
+    JobEnd(ring_dir("run"), lambda: True, starts_agent=False)
+    assert waited_seconds(monkeypatch) == 0.0
+
+
+def test_a_failed_rank_waits_for_an_agent_that_starts(job, monkeypatch):
+    monkeypatch.setattr(job_end, "time", lambda: NOW)
+    JobEnd(ring_dir("run"), lambda: False, starts_agent=False).note_failure()
+    assert waited_seconds(monkeypatch) == pytest.approx(job_end.AGENT_START_SECONDS, abs=0.1)
+
+
+@pytest.mark.fault("P29")
+def test_a_launcher_does_not_end_a_rank_that_waits(job, monkeypatch):
+    monkeypatch.setattr(job_end, "monotonic", lambda: 0.0)
+    is_over = [False]
+
+    def end_by_launcher(_):
+        os.kill(os.getpid(), signal.SIGTERM)
+        is_over[0] = True
+
+    monkeypatch.setattr(job_end, "sleep", end_by_launcher)
+    JobEnd(ring_dir("run"), lambda: not is_over[0], starts_agent=True)
+    job_end._wait_at_exit(os.getpid())
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
 def test_the_agent_command_names_the_run():
@@ -135,6 +196,22 @@ def test_an_agent_that_ran_well_is_restarted_at_once_each_time(agents, monkeypat
     assert delays == [0.0] * 10 + [1, 2, 4, 8, 16, 32, 60, 60, 60] + [0.0]
     supervisor.child.kill()
     supervisor.child.wait()
+
+
+@pytest.mark.fault("A28")
+def test_a_killed_agent_that_a_disk_holds_is_replaced(agents, monkeypatch):
+    agents("import time; time.sleep(600)")
+    supervisor = AgentSupervisor("run")
+    supervisor.start()
+    first = supervisor.child
+    monkeypatch.setattr(spawn, "is_killed", lambda pid: pid == first.pid)
+    supervisor.poll()
+
+    assert supervisor.child.pid != first.pid
+    for each in (first, supervisor.child):
+        each.returncode = None
+        each.kill()
+        each.wait()
 
 
 def test_no_agent_is_started_while_another_one_serves_the_run(agents):
@@ -237,6 +314,25 @@ def test_the_environment_of_the_agent_names_its_settings_and_sources(tmp_path):
 
     assert environ["SENTINEL_CONFIG"] == str(tmp_path / "sentinel.toml")
     assert environ["PYTHONPATH"].endswith(":other")
+
+
+@pytest.mark.fault("P28")
+@pytest.mark.parametrize(
+    "added",
+    [
+        {"PYTHONPATH": "x" * (1 << 17)},
+        {"BIG": "x" * (1 << 17)},
+        {f"BIG{number}": "x" * (100 << 10) for number in range(64)},
+    ],
+    ids=["paths", "variable", "total"],
+)
+def test_an_environment_that_no_program_can_be_given_is_reduced(tmp_path, added):
+    trainer = os.environ | {"SENTINEL_PORT": "0"} | added
+    environ = agent_environment(trainer, tmp_path / "sentinel.toml")
+
+    subprocess.run([sys.executable, "-c", "import sentinel.client.spawn"], env=environ, check=True)
+    assert environ["SENTINEL_PORT"] == "0"
+    assert environ["PATH"] == os.environ["PATH"]
 
 
 def test_only_local_rank_0_starts_an_agent(agents, monkeypatch, tmp_path):

@@ -8,6 +8,7 @@ It floods until it is killed, and connects again whenever it is disconnected.
 from __future__ import annotations
 
 import resource
+import selectors
 import socket
 import struct
 import subprocess
@@ -86,15 +87,20 @@ def flood_with_connections(address: tuple[str, int]) -> None:
         each.close()
 
 
+def flood_with_half_message(address: tuple[str, int]) -> socket.socket:
+    """A message of 7 MiB without its last byte, over the returned connection."""
+    connection = _connect(address)
+    connection.sendall(bytes([SET]) + _text(b"half") + struct.pack("<Q", 7 * MIB))
+    connection.sendall(bytes(7 * MIB - 1))
+    return connection
+
+
 def flood_with_half_messages(address: tuple[str, int]) -> None:
-    """Connections with a message of 7 MiB without its last byte."""
+    """200 connections, each with a part of a message."""
     held = []
     with suppress(OSError):
         while len(held) < 200:
-            connection = _connect(address)
-            held.append(connection)
-            connection.sendall(bytes([SET]) + _text(b"half") + struct.pack("<Q", 7 * MIB))
-            connection.sendall(bytes(7 * MIB - 1))
+            held.append(flood_with_half_message(address))
     for each in held:
         each.close()
 
@@ -108,7 +114,30 @@ def flood_with_garbage(address: tuple[str, int]) -> None:
         connection.sendall(bytes([SET]) + struct.pack("<Q", 1 << 50) + bytes(MIB))
 
 
+def flood_with_endless_bytes(address: tuple[str, int]) -> None:
+    """200 connections at once, each with bytes without end: a value, or no message."""
+    begun = struct.pack("<BI", VALIDATE, MAGIC) + bytes([SET]) + _text(b"endless")
+    starts = (begun + struct.pack("<Q", 8 * MIB - 64), begun + struct.pack("<Q", 1 << 50), b"\xff")
+    data = bytes(MIB)
+    with selectors.DefaultSelector() as selector:
+        for number in count():
+            while len(selector.get_map()) < 200:
+                with suppress(OSError):
+                    connection = socket.create_connection(address, timeout=5.0)
+                    connection.sendall(starts[number % len(starts)])
+                    connection.setblocking(False)
+                    selector.register(connection, selectors.EVENT_WRITE)
+            for key, _ in selector.select(1.0):
+                connection = key.fileobj
+                try:
+                    connection.send(data)
+                except OSError:
+                    selector.unregister(connection)
+                    connection.close()
+
+
 FLOODS = {
+    "endless_bytes": flood_with_endless_bytes,
     "large_keys": flood_with_large_keys,
     "many_keys": flood_with_many_keys,
     "appends": flood_with_appends,

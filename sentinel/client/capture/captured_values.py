@@ -39,7 +39,7 @@ class CapturedValues:
 
     def disambiguate(self, name: str) -> str:
         """The name to record a framework's value under: `logged_<name>` if we capture the same."""
-        known = canonical_name(name) if type(name) is str else name
+        known = canonical_name(name)
         return f"logged_{known}" if known in self.captured_names else name
 
     def store(self, values: dict[str, float], tensors: dict[str, Any], now: float) -> None:

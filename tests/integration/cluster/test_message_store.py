@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import signal
 import socket
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import closing
 from pathlib import Path
 
 import psutil
 import pytest
+from floods import flood_with_half_message
 from support.message_stores import TIMEOUT_SECONDS, connect_outsider, hosted_store
+from support.rank_processes import until
 
 from sentinel.cluster import torch_store as module
 from sentinel.cluster.message_store import MessageStore, StoreProcessError
@@ -231,6 +234,31 @@ def test_a_message_beyond_the_memory_limit_harms_only_its_sender():
         assert store.read(["here"]) == [b"1"]
     finally:
         store.close()
+
+
+@pytest.mark.fault("X18")
+def test_what_fills_a_store_while_it_is_opened_counts(monkeypatch):
+    """Connections wait at the port, where the last store was."""
+    listener = bind_first_free_port((0,))
+    address = ("127.0.0.1", listener.getsockname()[1])
+    call = MessageStore._call
+    with ThreadPoolExecutor() as pool:
+        senders = [pool.submit(flood_with_half_message, address) for _ in range(4)]
+
+        def open_slowly(store, name, *arguments):
+            result = call(store, name, *arguments)
+            if name == "host":
+                wait(senders, TIMEOUT_SECONDS)
+            return result
+
+        monkeypatch.setattr(MessageStore, "_call", open_slowly)
+        store = MessageStore.host(listener)
+    try:
+        until(lambda: store.memory_bytes > 24 << 20, TIMEOUT_SECONDS, "the messages arrive")
+    finally:
+        store.close()
+        for sender in senders:
+            sender.result().close()
 
 
 def test_the_end_of_the_process_is_an_error_at_once():

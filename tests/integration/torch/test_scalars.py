@@ -11,6 +11,7 @@ from support.recorders import Hostile, HostileFloat, RecordedRank
 
 from sentinel.client.capture.scalars import RejectedValueError, read_number
 from sentinel.client.log_schema import MAX_NAMES
+from sentinel.model.record import Event
 
 
 @pytest.fixture
@@ -116,6 +117,54 @@ def test_a_name_that_is_not_a_short_text_is_dropped(rank, name):
 
     assert rank.values() == [{"good": 1.0}]
     assert rank.drops() == {"key": 1}
+
+
+class HostileText(str):  # noqa: SLOT000 - it has an attribute
+    """Equal to a text by its hash, and of which no method may be called once it is in a dict."""
+
+    is_in_dict = False
+
+    def __hash__(self):
+        assert not self.is_in_dict
+        return str.__hash__(self)
+
+    def __eq__(self, other):
+        raise SystemExit("compared")
+
+
+class HostileKey:
+    """The same, of another type."""
+
+    is_in_dict = False
+
+    def __hash__(self):
+        assert not self.is_in_dict
+        return hash("loss")
+
+    __eq__ = HostileText.__eq__
+
+
+@pytest.mark.fault("I3")
+@pytest.mark.parametrize("make", [lambda: HostileText("loss"), HostileKey], ids=["text", "object"])
+def test_a_key_is_never_compared(rank, make):
+    """In the ways of a first log, of the next one with the same names, and of events."""
+    key = make()
+    values, texts = {key: 1.0, "good": 2.0}, {key: "text", "good": 2.0}
+    key.is_in_dict = True
+    rank.recorder.log(values)
+    for step in range(3):
+        rank.recorder.log({"loss": 1.0, "good": 2.0}, step)
+    rank.recorder.log(values, 3)
+    rank.recorder.log(values, 4, 2.0)
+    rank.recorder.log_from_framework(values, 5)
+    rank.recorder.record_event(Event.EVAL, 6, values)
+    rank.recorder.record_event(Event.METADATA, 7, texts)
+
+    found = [
+        {name: each[name] for name in ("loss", "good") if name in each} for each in rank.values()
+    ]
+    assert found == [{"good": 2.0}, *[{"loss": 1.0, "good": 2.0}] * 3, *[{"good": 2.0}] * 5]
+    assert rank.drops() == {"key": 6}
 
 
 @pytest.mark.fault("I4")

@@ -2,7 +2,9 @@
 
 import fcntl
 import json
+import os
 import threading
+import time
 from contextlib import closing
 from dataclasses import replace
 from itertools import count
@@ -10,13 +12,15 @@ from itertools import count
 import pytest
 from support import webhook_receiver
 from support.notifications import NOW, make_notification
-from support.rank_processes import until
+from support.rank_processes import ranks, until
 from support.webhook_receiver import Receiver
 
 from sentinel.agent.dead_run_closer import DeadRunCloser
 from sentinel.agent.registration import AgentRegistration, closing_lock
 from sentinel.config.settings import load_settings
+from sentinel.live.rings import LiveRings
 from sentinel.metrics.stored_state import stored_summary
+from sentinel.model.counters import Counters
 from sentinel.model.delivery import sink_address
 from sentinel.model.incident import Resolution
 from sentinel.model.json_safe import parse_object
@@ -31,7 +35,17 @@ from sentinel.store.cases import store_case
 from sentinel.store.history import History
 from sentinel.store.run_reader import RunReader
 from sentinel.store.run_summary import RunIndex
-from sentinel.transport.paths import AGENT_LOCK, DATABASE_NAME, home_dir, run_dir
+from sentinel.store.sent_log import SentLog
+from sentinel.transport.launch_status import LaunchStatus
+from sentinel.transport.paths import (
+    AGENT_LOCK,
+    DATABASE_NAME,
+    SENT_LOG_NAME,
+    home_dir,
+    run_dir,
+    shared_state_dir,
+)
+from sentinel.transport.process import Process
 
 DEAD = "train-0a1b2c"
 OPENED = make_notification(run=DEAD, detector="run_died", summary="Rank 1 was killed.")
@@ -103,6 +117,27 @@ def closer(receiver, now, slack=None):
 def states():
     with closing(database.connect_read_only(run_dir(DEAD) / DATABASE_NAME)) as connection:
         return [state for (state,) in connection.execute("select state from case_history")]
+
+
+def test_an_agent_of_a_dead_run_still_learns_how_its_command_ended(receiver):
+    """The agent was killed with its run, before it had read the last records."""
+    gone = Process(os.getpid(), Process.current().start_ticks - 1)
+    shared = shared_state_dir(DEAD)
+    database.connect(shared / DATABASE_NAME).close()
+    with ranks() as begin:
+        rank = begin(0, run=DEAD, world=1)
+        LaunchStatus(DEAD, gone, "train", 1.0, time.time() + 60.0, 137).write()
+        SentLog(shared.parent / SENT_LOG_NAME).append("key", "webhook", "incident", "opened")
+        rank.kill()
+        rank.wait()
+
+        closer(receiver, NOW).close_cases()
+        assert not shared.exists()
+        records = LiveRings(DEAD, Counters()).poll()
+        assert {r.attributes.get("signal") for r in records if r.event is Event.HEARTBEAT} == {
+            "SIGKILL"
+        }
+        assert (shared.parent / SENT_LOG_NAME).exists()
 
 
 def test_the_next_run_of_that_name_closes_the_case_once(receiver, dead_run):

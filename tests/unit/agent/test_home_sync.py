@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import sqlite3
 import threading
 from contextlib import closing
@@ -45,7 +47,7 @@ def test_a_copy_that_failed_is_no_last_copy(tmp_path, error):
 
     sync = start_sync(source, home, fail)
     assert not sync.finish(60.0)
-    assert sync.error is error
+    assert sync.problem.error is error
     assert not sync.is_hanging
 
 
@@ -67,6 +69,31 @@ def test_a_copy_that_takes_two_minutes_hangs(tmp_path, monkeypatch):
             assert sync.is_hanging is is_hanging
     answers.set()
     assert sync.finish(60.0)
+
+
+def test_what_a_full_disk_lacks_is_found_in_the_thread_that_may_wait(tmp_path, monkeypatch):
+    """The disk does not answer how much is free."""
+    answers, callers = threading.Event(), []
+
+    def wait(_):
+        callers.append(threading.current_thread())
+        assert answers.wait(60.0)
+        raise OSError(errno.EIO, "Input/output error")
+
+    def fill(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    (tmp_path / "home").mkdir()
+    monkeypatch.setattr(os, "statvfs", wait)
+    sync = start_sync(tmp_path, tmp_path / "home", fill)
+    until(lambda: callers, 60.0, "the free space is read")
+    assert sync.problem is None
+    monkeypatch.setattr(home_sync, "HANG_SECONDS", 0.0)
+    assert sync.is_hanging
+    answers.set()
+    assert not sync.finish(60.0)
+    assert set(callers) == {sync}
+    assert sync.problem.reason.endswith("has no space free")
 
 
 def test_results_of_insight_are_copied(tmp_path):
@@ -96,6 +123,6 @@ def test_a_reader_of_the_copy_is_no_fault_of_the_disk(tmp_path, monkeypatch):
             History(connection)._insert_record(Record("run", -1, 1, 1.0, values={"loss": 1.0}))
         sync.wake()
         until(lambda: not sync.is_usable, 60.0, "a copy that failed")
-        assert sync.error is None
+        assert sync.problem is None
 
     assert sync.finish(60.0)

@@ -6,12 +6,17 @@ import errno
 import json
 import os
 import socket
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from sentinel.agent import registration as registration_module
 from sentinel.agent.registration import AgentRegistration, AlreadyServedError
 from sentinel.model.record import WHOLE_RUN, Event, Record
+from sentinel.transport import paths
+from sentinel.transport.paths import AGENT_LOCK, is_agent_running, ring_dir
 
 
 @pytest.fixture
@@ -122,3 +127,55 @@ def test_the_outcome_of_the_run_is_written(registration, tmp_path):
 
     outcome = json.loads((tmp_path / "runs" / "demo-1" / "outcome.json").read_text())
     assert (outcome["outcome"], outcome["step"], outcome["ranks"]) == ("died", 812, "1")
+
+
+@pytest.fixture
+def lock_of_killed(tmp_path, monkeypatch):
+    """A process that holds the lock of the run, and counts as killed."""
+    path = ring_dir("demo-1") / AGENT_LOCK
+    code = (
+        "import fcntl, os, sys; file = open(sys.argv[1], 'w'); fcntl.flock(file, fcntl.LOCK_EX);"
+        "file.write(str(os.getpid())); file.flush(); print(flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as owner:
+        owner.stdout.readline()
+        monkeypatch.setattr(paths, "is_killed", lambda pid: pid == owner.pid)
+        yield path
+        owner.kill()
+
+
+@pytest.mark.fault("A28")
+def test_one_agent_replaces_a_killed_one_that_a_disk_holds(lock_of_killed, tmp_path):
+    """Of many that start at once."""
+    assert not is_agent_running(lock_of_killed.parent)
+    agents = [AgentRegistration("demo-1", tmp_path / "targets") for _ in range(16)]
+
+    def acquire(agent):
+        try:
+            agent.acquire()
+        except AlreadyServedError:
+            return False
+        return True
+
+    with ThreadPoolExecutor(len(agents)) as pool:
+        assert sum(pool.map(acquire, agents)) == 1
+    assert any(agent.has_replaced_killed for agent in agents)
+    assert is_agent_running(lock_of_killed.parent)
+
+
+@pytest.mark.fault("A28")
+def test_the_lock_of_another_process_is_not_replaced(lock_of_killed, tmp_path, monkeypatch):
+    """The pid in the file belongs to another namespace of processes."""
+    monkeypatch.setattr(paths, "is_killed", lambda _: True)
+    lock_of_killed.write_text(str(os.getpid()))
+    assert is_agent_running(lock_of_killed.parent)
+    with pytest.raises(AlreadyServedError, match=str(os.getpid())):
+        AgentRegistration("demo-1", tmp_path / "targets").acquire()
+
+
+@pytest.mark.fault("A28")
+def test_the_home_directory_of_a_killed_agent_does_not_respond(lock_of_killed, tmp_path):
+    with pytest.raises(TimeoutError):
+        AgentRegistration("demo-1", tmp_path / "targets").lock_home(lock_of_killed.parent)

@@ -7,6 +7,7 @@ import os
 import shutil
 import threading
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 from support.insight_results import surface
@@ -224,7 +225,7 @@ def test_a_seed_that_responds_too_late_changes_nothing(monkeypatch):
 
 def test_what_an_earlier_agent_reported_is_true_until_a_copy_is_made(monkeypatch):
     first = open_directory()
-    first._set_unusable(full_disk())
+    first._set_unusable(first._describe(full_disk()))
     number = first._storage.state.number
     with monkeypatch.context() as patched:
         patched.setattr(RunDirectory, "_start_sync", lambda _: None)
@@ -240,6 +241,24 @@ def test_what_an_earlier_agent_reported_is_true_until_a_copy_is_made(monkeypatch
     assert storage.state.mode == "ok"
     second.close(ended=True)
     assert open_directory()._storage.state.mode == "ok"
+
+
+def test_an_agent_starts_although_the_full_disk_does_not_answer_how_much_is_free(monkeypatch):
+    storage = StorageMonitor()
+    storage.report(full_disk())
+    statvfs, answers = os.statvfs, threading.Event()
+
+    def wait(path):
+        is_of_home = Path(path) in {home_dir(), *home_dir().parents}
+        assert not is_of_home or answers.wait(60.0)
+        return statvfs(path)
+
+    monkeypatch.setattr(run_directory, "SEED_TIMEOUT_SECONDS", 0.1)
+    monkeypatch.setattr(os, "statvfs", wait)
+    directory = open_directory(storage)
+    assert storage.state.reason == f"The disk of {home_dir()} does not respond"
+    answers.set()
+    directory.close(ended=True)
 
 
 @pytest.mark.parametrize("damage", [b"x" * 5000, b""])

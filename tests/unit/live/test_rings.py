@@ -10,7 +10,8 @@ from support.rank_processes import ranks
 
 from sentinel.live.rings import STALE_AFTER_SECONDS, remove_stale_rings
 from sentinel.transport.identity import Identity
-from sentinel.transport.paths import ring_path
+from sentinel.transport.launch_status import LAUNCH_STATUS_NAME, LaunchStatus
+from sentinel.transport.paths import DATABASE_NAME, ring_path, shared_state_dir
 from sentinel.transport.process import Process
 from sentinel.transport.ring import RingWriter
 
@@ -43,6 +44,23 @@ def test_a_ring_is_removed_although_the_pid_of_its_writer_is_used_again(monkeypa
     RingWriter(path, Identity("dead", 0, 0)).abandon()
 
     assert remove_stale_rings(time.time() + STALE_AFTER_SECONDS + 60.0) == [path]
+
+
+@pytest.mark.parametrize(("database", "is_kept"), [(False, False), (True, True)])
+def test_the_launch_of_a_dead_run_is_removed_with_its_last_ring(monkeypatch, database, is_kept):
+    """Not before the database that refers to it has moved to the home directory."""
+    dead = Process(os.getpid(), Process.current().start_ticks - 1)
+    LaunchStatus("dead", dead, "train", 1.0, 2.0, 137).write()
+    with monkeypatch.context() as patched:
+        patched.setattr(Process, "current", lambda: dead)
+        path = ring_path("dead", 0, 0)
+        RingWriter(path, Identity("dead", 0, 0)).abandon()
+    if database:
+        (shared_state_dir("dead") / DATABASE_NAME).touch()
+
+    assert remove_stale_rings(time.time() + STALE_AFTER_SECONDS + 60.0) == [path]
+    assert (path.parent / LAUNCH_STATUS_NAME).exists() == is_kept
+    assert path.parent.exists() == is_kept
 
 
 def test_a_file_that_is_not_a_ring_is_not_removed():

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
+import subprocess
+import sys
 import threading
 from contextlib import closing
 
@@ -13,7 +15,12 @@ from sentinel.model.counters import Counters
 from sentinel.model.record import Event, Record
 from sentinel.store import database, relocation
 from sentinel.store.history import History
-from sentinel.store.relocation import begin_in_shared_memory, copy_to_home, copy_to_shared_memory
+from sentinel.store.relocation import (
+    begin_in_shared_memory,
+    copy_to_home,
+    copy_to_shared_memory,
+    release_database,
+)
 from sentinel.store.retention import HistoryRetention
 
 MIB = 1 << 20
@@ -227,6 +234,24 @@ def test_damage_in_shared_memory_leaves_the_home_directory_as_it_is(home, shared
 def spool(path):
     with closing(database.connect(path)) as connection:
         return connection.execute("select id, number, records from spool order by id").fetchall()
+
+
+@pytest.mark.fault("A28")
+def test_a_database_is_released_from_the_locks_of_a_process(shared):
+    write(shared, [1])
+    code = (
+        "import sqlite3, sys; found = sqlite3.connect(sys.argv[1], isolation_level=None);"
+        "found.execute('begin immediate'); print(flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code, shared], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as owner:
+        owner.stdout.readline()
+        release_database(shared)
+        write(shared, [2])
+        owner.kill()
+
+    assert steps(shared) == [1, 2]
 
 
 def test_the_spool_is_appended_and_its_oldest_rows_are_deleted(home, shared):
