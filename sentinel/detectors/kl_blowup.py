@@ -3,8 +3,8 @@
 Formula
     shifted  = the baseline of the KL, a power of the sum of the learning rates fitted to the run so
                far, has `sure` nats of evidence that the KL departs upwards, the median of the last
-               8 is `ratio` times the expected value or more, above `floor`, and higher than ever
-               before
+               8 is `ratio` times the expected value or more, and 10 % above `floor` and every
+               earlier one
     far      = the median of the last 5 KL values exceeds `limit`, and twice the KL at the start or
                `severe`
     single   = one value is `single_ratio` times the second highest of the 64 before, and over a
@@ -51,10 +51,8 @@ from typing import ClassVar
 from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
 from sentinel.model.record import Record
 from sentinel.signals.kl import KlKind, get_kl_kind
-from sentinel.stats.baseline import Baseline, Direction
-from sentinel.stats.new_extreme import NewExtreme
+from sentinel.stats.level_departure import LevelDeparture
 from sentinel.stats.onset_tracker import OnsetTracker
-from sentinel.stats.reward_gain import RewardGain
 from sentinel.stats.rolling_highest import RollingHighest
 from sentinel.stats.shared_baselines import SharedBaselines
 
@@ -63,9 +61,6 @@ CLAMPED_SHARE = 0.95
 
 MEDIAN_WINDOW = 5
 """Values in the median compared with the limits; two outliers do not change it."""
-
-THRESHOLD_RENEWAL = 8
-"""Values after which the threshold is renewed."""
 
 SINGLE_LIMIT_SHARE = 0.1
 """Share of the limit below which a single value is of no importance."""
@@ -96,36 +91,33 @@ class KlBlowup:
     )
 
     def __post_init__(self) -> None:
-        self._extremes = NewExtreme()
+        self._departure = LevelDeparture("kl_ref", 1, self.ratio, self.noted)
         self._highest = RollingHighest(rank=2)
         self._recent: deque[float] = deque()
         self._start_kl = inf
-        self._is_shifted = False
         self._over_limit = OnsetTracker()
         self._values_since_over = MEDIAN_WINDOW
         self._bound = self.limit
-        self._threshold: float | None = None
 
     def update(self, record: Record, baselines: SharedBaselines) -> DetectorOutput:
         """Evaluate one KL value."""
-        kl, baseline = record.values["kl_ref"], baselines.get("kl_ref")
-        if not isfinite(kl) or baseline is None or baseline.rise is None:
-            return None
+        kl, departure = record.values["kl_ref"], self._departure
         kind = get_kl_kind(record.attributes, "kl_ref")
         unit = self.per_sequence if kind.is_summed else 1.0
+        # Below the floor a KL is of no importance, however fast it grows.
+        if not isfinite(kl) or not departure.add(max(kl, self.floor * unit), baselines):
+            return None
         self._update_bound(kl, unit, record.step)
-        self._extremes.add(max(kl, self.floor * unit))
-        rise = baseline.rise
-        self._is_shifted = rise.evidence >= self.noted and self._is_above(baseline, rise, unit)
         highest = self._highest.level
         self._highest.add(kl)
-        if self._is_shifted or self._is_over(self._bound):
-            return self._finding(baseline, rise, kind, unit, baselines.reward_gain)
+        if departure.has_departed or self._is_over():
+            return self._finding(kind, unit, has_reward=baselines.reward_gain.has_kept_gain)
         if highest is not None and kl > SINGLE_LIMIT_SHARE * self._bound:
             highest = max(highest, self.floor * unit)
             if kl > self.single_ratio * highest:
                 return self._single_finding(kl, highest, kind, record.step)
-        return self._cleared(baseline, rise)
+        threshold = departure.threshold
+        return None if threshold is None else Clear(min(threshold, self._bound))
 
     def _update_bound(self, kl: float, unit: float, step: int) -> None:
         """Set the upper bound of the median of the last 5; at least twice the KL at the start."""
@@ -140,59 +132,39 @@ class KlBlowup:
         self._over_limit.update(step, holds=is_over)
         self._values_since_over = 0 if is_over else self._values_since_over + 1
 
-    def _is_above(self, baseline: Baseline, rise: Direction, unit: float) -> bool:
-        """Whether the level is above what the trend predicts, and above all earlier ones."""
-        level = self._extremes.current_level
-        if level <= self.floor * unit or level < self.ratio * (baseline.expected(rise) or inf):
-            return False
-        # After a while the new level is no new extreme any more, but still shifted.
-        return self._is_shifted or self._extremes.is_new
-
-    def _is_over(self, bound: float) -> bool:
+    def _is_over(self) -> bool:
         return (
             len(self._recent) == MEDIAN_WINDOW
             and self._values_since_over < MEDIAN_WINDOW
-            and median(self._recent) > bound
+            and median(self._recent) > self._bound
         )
 
-    def _cleared(self, baseline: Baseline, rise: Direction) -> Clear | None:
-        if not rise.is_armed:
-            return None
-        if baseline.count % THRESHOLD_RENEWAL == 0 or self._threshold is None:
-            predicted = baseline.threshold(rise, self.sure)
-            self._threshold = None if predicted is None else min(predicted, self._bound)
-        return Clear(self._threshold)
-
-    def _finding(
-        self, baseline: Baseline, rise: Direction, kind: KlKind, unit: float, gain: RewardGain
-    ) -> Finding:
-        level, bound = median(self._recent), self._bound
-        expected = baseline.expected(rise) or level
-        is_over = self._is_over(bound)
+    def _finding(self, kind: KlKind, unit: float, *, has_reward: bool) -> Finding:
+        departure, level, is_over = self._departure, median(self._recent), self._is_over()
+        expected, is_shifted = departure.expected_level or level, departure.has_departed
         severe = max(2 * self._start_kl, min(self.severe * unit, CLAMPED_SHARE * kind.cap))
         is_severe = is_over and level > severe
-        if self._is_shifted:
-            level = self._extremes.current_level
+        text = f"{level:.3g} {kind.unit} (median of the last 5); the limit is {self._bound:.3g}"
+        if is_shifted:
+            level = departure.level
             is_severe |= level > self.severe_ratio * expected
             text = f"{level:.3g} {kind.unit} (median of the last 8); its trend predicts "
             text += f"{expected:.3g}"
-        else:
-            text = f"{level:.3g} {kind.unit} (median of the last 5); the limit is {bound:.3g}"
-        is_sure = self._is_shifted and rise.evidence >= self.sure
-        severity = None if is_sure or (is_over and not self._has_reward(gain)) else Severity.INFO
+        is_sure = is_shifted and departure.evidence >= self.sure
+        severity = None if is_sure or (is_over and not has_reward) else Severity.INFO
         return Finding(
             summary=f"KL to the reference is {text}.",
             evidence={
                 "kl_nats": self._recent[-1],
                 "median_kl_nats": level,
                 "kl_nats_expected": expected,
-                "kl_nats_limit": bound,
+                "kl_nats_limit": self._bound,
             }
             | ({"kl_kind": kind.describe()} if kind.is_known else {}),
             severity=Severity.CRITICAL if is_severe else severity,
-            onset_step=rise.onset if self._is_shifted else self._over_limit.step,
-            onset_range=rise.onset_range if self._is_shifted else None,
-            threshold=self._threshold,
+            onset_step=departure.onset_range[0] if is_shifted else self._over_limit.step,
+            onset_range=departure.onset_range if is_shifted else None,
+            threshold=departure.threshold,
         )
 
     def _single_finding(self, kl: float, highest: float, kind: KlKind, step: int) -> Finding:
@@ -204,8 +176,3 @@ class KlBlowup:
             onset_step=step,
             onset_range=(step, step),
         )
-
-    @staticmethod
-    def _has_reward(gain: RewardGain) -> bool:
-        """Whether the reward has gained for the KL that is spent, and kept its gain."""
-        return gain.is_ready and gain.has_gained and not gain.has_lost

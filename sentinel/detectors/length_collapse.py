@@ -69,7 +69,7 @@ class LengthCollapse:
     )
 
     def __post_init__(self) -> None:
-        self._shift = LevelShift(-1, self.recent, 1 / self.share, sudden_share=self.first_share)
+        self._shift = LevelShift(-1, 1 / self.share, self.recent, self.first_share)
         self._first_step: int | None = None
         self._tiny_onset = OnsetTracker()
         self._tiny_lengths: deque[float] = deque(maxlen=COMPARED_VALUES)
@@ -101,7 +101,7 @@ class LengthCollapse:
         if before is None:
             return CLEAR
         return self._finding(
-            before, shift.current_level, onset=shift.onset, is_unrewarded=shift.is_unrewarded
+            before, shift.current_level, onset=shift.onset, is_unrewarded=shift.is_unrewarded()
         )
 
     def _length_before(self) -> float | None:
@@ -113,9 +113,9 @@ class LengthCollapse:
         level = shift.current_level
         if shift.has_left_recent_level and level < MAX_COLLAPSED_SHARE * shift.first_level:
             return max(shift.first_level, shift.expected_level)
-        if level < low and shift.first.is_significant:
+        if level < low and shift.is_significant:
             return shift.first_level
-        return shift.first_value if level < first and shift.first.is_off_first_value else None
+        return shift.first_value if level < first and shift.is_off_first_value else None
 
     def _finding(
         self, before: float, now: float, *, onset: int | None, is_unrewarded: bool

@@ -100,7 +100,7 @@ class Truncation:
             return None
         if reward is not None and isfinite(reward):
             self._reward_gain.add(reward)
-            self._reward_history.add(cut, reward)
+            self._reward_history.extend((cut,), (reward,))
             if len(self._first_rewards) < BASELINE_VALUES:
                 self._first_rewards.append(reward)
         if len(self._first_fractions) < BASELINE_VALUES:

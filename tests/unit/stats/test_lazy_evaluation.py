@@ -9,10 +9,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sentinel.pipeline.snapshot import deserialize, serialize
-from sentinel.stats.best_level import BestLevel
-from sentinel.stats.first_level_shift import FirstLevelShift, MeanChange
 from sentinel.stats.k_of_n import KOfN
-from sentinel.stats.level_shift import LevelShift
+from sentinel.stats.level_shift import LevelShift, MeanChange
 from sentinel.stats.margin_cusum import (
     ALARM_THRESHOLD,
     CLIP_SIGMAS,
@@ -105,23 +103,23 @@ def test_a_window_queried_at_times_holds_the_last_values(series, size, queried):
 
 
 @given(values)
-def test_best_levels_are_the_highest_medians(series):
-    gain, of_16_values, of_5_values = RewardGain(), BestLevel(16, 5), BestLevel(5, 7)
+def test_a_gain_is_lost_from_the_highest_median_of_a_block(series):
+    gain = RewardGain()
     for at, value in enumerate(series, start=1):
         gain.add(value)
-        of_16_values.add(value)
-        of_5_values.add(value)
-        of_16 = [median(series[end - 16 : end]) for end in range(16, at + 1)]
-        of_5 = [median(series[end - 5 : end]) for end in range(5, at + 1)]
-        assert of_16_values.best_level == (max(of_16) if of_16 else None)
-        assert of_5_values.best_level == (max(of_5) if of_5 else None)
+        ends = range(16, at + 1, 8)
+        best = max((median(series[end - 16 : end]) for end in ends), default=None)
+        loss = 0.0 if best is None else best - median(series[max(0, at - 16) : at])
         assert gain.current_level == pytest.approx(median(series[max(0, at - 8) : at]))
-        assert of_16_values.current_level == median(series[max(0, at - 5) : at])
+        if best is None or loss <= 0.0:
+            assert not gain.has_lost
+        elif loss > max(best - gain.first_level, 3.0 * gain.noise):
+            assert gain.has_lost
 
 
 @given(st.lists(level, min_size=1, max_size=80), st.sampled_from([-1, 1]))
 def test_a_shift_is_half_way_when_its_median_is(series, sign):
-    shift, since = LevelShift(sign, 1e9, 2.0), None
+    shift, since = LevelShift(sign, 2.0, 1e9), None
     for step, value in enumerate(series):
         shift.add(value, None, step)
         first, now = median(series[: min(5, step + 1)]), median(series[max(0, step - 7) : step + 1])
@@ -164,7 +162,6 @@ def test_a_median_is_beyond_a_bound_only_if_half_of_the_values_are(numbers, size
 
 
 CHUNKED = {
-    "best level": (lambda: BestLevel(16, 5), 1),
     "reward gain": (RewardGain, 1),
     "mean change": (MeanChange, 1),
     "reward history": (RewardHistory, 2),
@@ -180,7 +177,7 @@ def test_values_added_together_are_as_values_added_one_by_one(name, chunks):
     for chunk in chunks:
         together.extend(*[chunk] * columns)
         for value in chunk:
-            single.add(*[value] * columns)
+            single.extend(*[(value,)] * columns)
     for each in (single, together):
         # What is still unread is a part of the state.
         _ = getattr(each, "noise", None)
@@ -191,7 +188,7 @@ def test_values_added_together_are_as_values_added_one_by_one(name, chunks):
 
 @given(st.lists(st.tuples(level, st.none() | few), max_size=200), st.sampled_from([-1, 1]))
 def test_a_shift_that_is_queried_late_is_as_one_that_is_queried_often(series, sign):
-    often, late = (FirstLevelShift(sign, 2.0) for _ in range(2))
+    often, late = (LevelShift(sign, 2.0) for _ in range(2))
     for step, (value, reward) in enumerate(series):
         often.add(value, reward, step)
         late.add(value, reward, step)
