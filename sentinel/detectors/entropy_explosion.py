@@ -1,8 +1,9 @@
 """Entropy explosion: the policy approaches a uniform distribution over tokens.
 
 Formula
-    risen    = a margin CUSUM finds ln(entropy) above its recent level by more than ln `recent`, or
-               the median of the last 8 is over `factor` times that of the first 5
+    risen    = a baseline without a trend has 8 nats of evidence that ln(entropy) is above its
+               recent level by more than ln `recent`, or the median of the last 8 is over `factor`
+               times that of the first 5
     Finding  = risen, and the median is at least 1.5 times that of the first 5
     warning  = the reward is known and is not above its start or its level before the rise, or its
                gain was lost again; otherwise info: more exploration with more reward is fine

@@ -4,9 +4,10 @@ Formula
     highest  = the third highest of 64 norms without the last 8, from the eighth norm on. A step
                without a learning signal counts as 0: its norm is 0, or no group has a spread of
                rewards, so that only the gradient of the KL remains
-    shifted  = a margin CUSUM finds ln(norm) above its recent level by more than ln `ratio`, and the
-               median of the last 8 has been above highest, as it was when the rise began, and above
-               every earlier median after the warm-up, the first 5 to 10 % of the norms
+    shifted  = a baseline without a trend has 8 nats of evidence that ln(norm) is above its recent
+               level by more than ln `ratio`, and the median of the last 8 has been above highest,
+               as it was when the rise began, and above every earlier median after the warm-up, the
+               first 5 to 10 % of the norms
     in a row = 3 or more norms in a row exceed `ratio` times the highest before the first of them
                and every norm of its window; the product of these factors is that of three norms at
                `single_ratio` times it; or, in a run with a loss and without reward and KL, 2 or
@@ -35,10 +36,10 @@ Units
     lower it. A KL below 0.01 nats, or a loss below a tenth of its highest, is no witness.
 
 Source
-    CUSUM: Page, Biometrika 1954. Norms of policy training have two modes, of steps with and without
-    a spread of rewards, so a single norm is compared with the highest few of its window instead of
-    a median and a spread. Most incidents of KL and gradient in real logs recover by themselves.
-    A fresh head, with weights near 0, has a small gradient that grows as it learns.
+    Evidence: sentinel.stats.baseline. Norms of policy training have two modes, of steps with and
+    without a spread of rewards, so a single norm is compared with the highest few of its window
+    instead of a median and a spread. Most incidents of KL and gradient in real logs recover by
+    themselves. A fresh head, with weights near 0, has a small gradient that grows as it learns.
 
 Defaults
     On 200 healthy synthetic runs (237,000 points, norms up to 20 times their level) there is no
@@ -70,10 +71,13 @@ from typing import ClassVar
 from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
 from sentinel.model.record import Record
 from sentinel.signals.loss_kind import is_adversarial
+from sentinel.stats.baseline import level_baseline
 from sentinel.stats.loss_at_rise import LossAtRise, RiseLosses
-from sentinel.stats.margin_cusum import MarginCusum
 from sentinel.stats.new_extreme import NewExtreme
 from sentinel.stats.rolling_highest import RollingHighest
+
+MIN_SIGMA, LEAST_NORM = 0.1, 1e-300
+"""Least noise of ln(norm), and least norm."""
 
 MIN_NORMS, LAG_NORMS = 5, 8
 """Norms before a high one, and the newest of them, which a gradual rise has raised already."""
@@ -136,8 +140,7 @@ class GradExplosion:
     )
 
     def __post_init__(self) -> None:
-        self._cusum = MarginCusum(sign=1, min_sigma=0.1)
-        self._margin = log(self.ratio)
+        self._baseline = level_baseline(1, log(self.ratio), MIN_SIGMA, least=LEAST_NORM)
         self._extremes = NewExtreme(transient_share=TRANSIENT_SHARE)
         self._is_shifted = False
         self._shift_bound = -inf
@@ -190,7 +193,7 @@ class GradExplosion:
             if self._loss is not None:
                 self._history.add(log_norm, self._loss)
             self._recent.append(norm)
-            self._update_shift(log_norm, level, record.step)
+            self._update_shift(norm, level, record.step)
             if self._is_shifted or self._is_high_in_a_row() or self._is_young_explosion:
                 return self._rise_finding(norm, is_adversarial=is_adversarial(record.values))
             self._was_learning = False
@@ -228,16 +231,17 @@ class GradExplosion:
             onset_step=step,
         )
 
-    def _update_shift(self, log_norm: float, level: float | None, step: int) -> None:
-        had_evidence = self._cusum.evidence > 0.0
-        self._extremes.add(log_norm)
-        self._cusum.update(log_norm, self._margin, step)
-        if not had_evidence and self._cusum.evidence > 0.0:
+    def _update_shift(self, norm: float, level: float | None, step: int) -> None:
+        cusum = self._baseline.rise.cusum
+        had_evidence = cusum.evidence > 0.0
+        self._extremes.add(log(norm))
+        self._baseline.update(norm, self._baseline.count, step)
+        if not had_evidence and cusum.evidence > 0.0:
             self._shift_bound = log(level) if level else -inf
             self._shift_count, self._shift_losses = 0, None
         self._shift_count += 1
         # After a while the new level is no new extreme any more, but still shifted.
-        self._is_shifted = self._cusum.is_alarmed and (
+        self._is_shifted = self._baseline.rise.is_alarmed and (
             self._is_shifted
             or (self._extremes.is_new and self._extremes.current_level > self._shift_bound)
         )
@@ -334,7 +338,8 @@ class GradExplosion:
             usual, onset = self._row_level, self._row_step
             before = f"all but two norms before were below {usual:.3g}"
         else:
-            usual, onset = exp(self._cusum.baseline_median), self._cusum.onset
+            rise = self._baseline.rise
+            usual, onset = self._baseline.expected(rise) or 0.0, rise.onset
             before = f"its level was {usual:.3g}"
         level = median(self._recent)
         # The gradient of a generator is the slope of a discriminator, which is near 0 at first.

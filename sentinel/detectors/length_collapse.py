@@ -5,8 +5,8 @@ Formula
                lengths among the first 5 are left out of that median
     far      = the median of the last 8 lengths is below `share` of that of the first 5, by over 4
                standard errors, or `first_share` of the first length, by over 4 standard deviations
-    recent   = a margin CUSUM finds ln(length) below its recent level by more than ln `recent`, and
-               that median of 8 is below half of the first 5
+    recent   = a baseline without a trend has 8 nats of evidence that ln(length) is below its recent
+               level by more than ln `recent`, and that median of 8 is below half of the first 5
     Finding  = tiny, far or recent
     warning  = the reward is known and is not above its level before the fall; otherwise info: a
                short completion that earns more may be better
@@ -16,7 +16,7 @@ Units
 
 Source
     If a reward punishes errors, an immediate end-of-sequence token is the cheapest completion.
-    CUSUM: Page, Biometrika 1954.
+    Evidence: sentinel.stats.baseline.
 
 Defaults
     On 300 healthy synthetic runs (197,590 points) there was no warning. Completions that halve

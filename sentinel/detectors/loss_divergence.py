@@ -1,12 +1,12 @@
 """Loss divergence: the loss has risen above its level and does not recover.
 
 Formula
-    shifted  = a margin CUSUM finds ln(loss) above its recent level by more than ln `rise`, or by
-               half of that if half of what the loss had fallen is lost and the held-out loss has
-               risen as much above its lowest: data that is harder does not raise that; or, in the
-               first 32 values,
-               the last 5 are each over `young_rise` times all before, or its cube if these are
-               only two, its fifth power if there is only one
+    shifted  = a baseline without a trend has 8 nats of evidence that ln(loss) is above its recent
+               level by more than ln `rise`; or the median of the last 8 is above that by half of
+               it and has lost half of what it had fallen, and the held-out loss has risen as much
+               above its lowest: data that is harder does not raise that; or, in the first 32
+               values, the last 5 are each over `young_rise` times all before, or its cube if these
+               are only two, its fifth power if there is only one
     runaway  = the last 2 losses are each over `leap` times the largest before them or 0.1; or one
                is over the cube of `leap` times the largest of at least 8
     Finding  = shifted or runaway
@@ -15,18 +15,20 @@ Formula
                loss has not lost a third of its rise, and another one every 3 * `settle` values; or
                3 losses are runaway, the last 2 each over 10 times the one before; or one is over
                that cube
-    A loss of both signs is compared itself, not its logarithm: it is shifted if it is above its
-    recent level by more than `sigmas` standard deviations and by `rise` - 1 of its lowest level,
-    and has lost half of what it had fallen. For the loss of a policy gradient, whose
-    level has no meaning, and for two networks trained against each other only runaway is evaluated;
-    it is a warning. A value equal to the one before, such as a duplicated row, is ignored.
+    A loss of both signs is compared itself, not its logarithm: it is shifted if there is evidence
+    that it is above its recent level by more than `sigmas` standard deviations, it is above that by
+    `rise` - 1 of its lowest level, and has lost half of what it had fallen. For the loss of a
+    policy gradient, whose level has no meaning, and for two networks trained against each other
+    only runaway is evaluated; it is a warning. A value equal to the one before, such as a
+    duplicated row, is ignored.
 
 Units
     `rise`, `young_rise`, `severe`, `leap`: plain factors of the loss. `settle`: logged losses.
     `sigmas`: standard deviations of a loss of both signs.
 
 Source
-    CUSUM: Page, Biometrika 1954; the margin in place of a number of standard deviations is our own.
+    Evidence: sentinel.stats.baseline; the margin in place of a number of standard deviations is our
+    own.
 
 Defaults
     On 200 healthy synthetic runs (247,000 points, a third of which change to harder data) and on 77
@@ -56,13 +58,19 @@ from sentinel.model.finding import CLEAR, DetectorOutput, Finding, Severity
 from sentinel.model.quantity_text import distinct_texts
 from sentinel.model.record import Record
 from sentinel.signals.loss_kind import ALTERNATING_KEY, is_adversarial, is_policy_gradient
-from sentinel.stats.margin_cusum import MarginCusum
+from sentinel.stats.baseline import level_baseline
+
+MIN_SIGMA, LEAST_LOSS = 0.02, 1e-9
+"""Least noise of ln(loss), and least loss and noise of one of both signs."""
 
 LEVEL_WINDOW = 8
 """Losses in the median that counts as the level."""
 
 EARLY_WINDOW = 5
 """Consecutive high losses required early in a run."""
+
+EARLY_LOSSES = 32
+"""First losses, whose baseline is that of few."""
 
 EARLY_BASELINE = 3
 """Losses before them from which `young_rise` suffices; fewer may be low by chance."""
@@ -112,13 +120,13 @@ class LossDivergence:
     )
 
     def __post_init__(self) -> None:
-        self._cusum = MarginCusum(sign=1, min_sigma=0.02)
-        self._margin = log(self.rise)
+        self._baseline = level_baseline(1, log(self.rise), MIN_SIGMA, least=LEAST_LOSS)
         self._recent: deque[float] = deque(maxlen=LEVEL_WINDOW)
         self._recent_steps: deque[int] = deque(maxlen=LEVEL_WINDOW)
         self._initial_level: float | None = None
         self._lowest_level = inf
-        self._below_lowest_count = 0
+        self._level_count = 0
+        """Losses that are part of levels."""
         self._has_no_level = False
         self._is_signed = False
         self._count = 0
@@ -126,7 +134,6 @@ class LossDivergence:
         self._shifted_count = 0
         self._highest_level = -inf
         """The highest level since the shift."""
-        self._usual_level = 0.0
         self._highest_before = -inf
         self._early_onset_step: int | None = None
         self._lowest_held_out = inf
@@ -161,7 +168,7 @@ class LossDivergence:
             self._start_signed()
         if not self._is_signed and loss <= 0.0:
             return None
-        return self._evaluate_level(loss if self._is_signed else log(loss), record.step)
+        return self._evaluate_level(loss, record.step)
 
     def _update_runaway(self, size: float, step: int) -> None:
         least = MIN_POLICY_VALUES if self._has_no_level else 2
@@ -196,82 +203,68 @@ class LossDivergence:
     def _start_signed(self) -> None:
         """Compare the loss itself from now on; the levels so far remain."""
         self._is_signed = True
-        self._cusum = MarginCusum(sign=1, margin_sigmas=self.sigmas)
+        self._baseline = level_baseline(1, 0.0, LEAST_LOSS, margin_sigmas=self.sigmas)
         self._recent.clear()
         self._recent_steps.clear()
         self._early_onset_step, self._highest_before, self._shifted_count = None, -inf, 0
+        self._level_count = 0
         if self._initial_level is not None:
-            self._initial_level, self._lowest_level = (
-                exp(self._initial_level),
-                exp(self._lowest_level),
-            )
-        self._below_lowest_count = 0
+            self._initial_level = exp(self._initial_level)
+            self._lowest_level = exp(self._lowest_level)
 
-    def _evaluate_level(self, value: float, step: int) -> DetectorOutput:
-        if self._is_signed and self._lowest_level < inf:
-            self._margin = (self.rise - 1) * abs(self._lowest_level)
-        elif not self._is_signed:
-            self._margin = log(self.rise) * (MIN_RISE_SHARE if self._is_worse_held_out() else 1.0)
-        is_shifted = self._update_shift(value, step)
-        # The median can be a new minimum only if half of the values are below the minimum.
-        if len(self._recent) == LEVEL_WINDOW and (
-            self._initial_level is None or 2 * self._below_lowest_count >= LEVEL_WINDOW
-        ):
+    def _evaluate_level(self, loss: float, step: int) -> DetectorOutput:
+        # Of a loss of both signs a trend is a part of the spread.
+        self._baseline.update(loss, 0.0 if self._is_signed else self._count, step)
+        if len(self._recent) >= EARLY_WINDOW and self._early_onset_step is None:
+            self._highest_before = max(self._highest_before, self._recent[-EARLY_WINDOW])
+        self._recent.append(loss if self._is_signed else log(loss))
+        self._recent_steps.append(step)
+        self._level_count += 1
+        self._update_early()
+        if self._level_count % LEVEL_WINDOW == 0:
             self._update_lowest()
-        needs_half = self._is_signed or self._is_worse_held_out()
-        if not is_shifted or (needs_half and not self._is_far() and not self._has_lost_half()):
+        rise = self._baseline.rise
+        is_suspect = rise.is_alarmed or self._early_onset_step is not None or self._held_out_rise
+        level = median(self._recent) if is_suspect else 0.0
+        if not is_suspect or not self._has_shifted(level):
             self._shifted_count = 0
-            return CLEAR if self._cusum.is_armed else None
-        level = median(self._recent)
+            return CLEAR if rise.is_armed else None
         self._shifted_count += 1
         self._highest_level = max(level, self._highest_level) if self._shifted_count > 1 else level
         return self._finding(level)
 
-    def _is_worse_held_out(self) -> bool:
-        """Whether the held-out loss has risen by as much as a loss that lost half of its fall."""
-        return self._held_out_rise > MIN_RISE_SHARE * log(self.rise)
+    def _usual_level(self) -> float:
+        """The level before the shift."""
+        usual = self._baseline.expected(self._baseline.rise)
+        if usual is None or self._early_onset_step is not None:
+            return self._highest_before
+        return usual if self._is_signed else log(usual)
 
-    def _is_far(self) -> bool:
-        """Whether a rise of a positive loss suffices, whatever the loss had fallen."""
+    def _has_shifted(self, level: float) -> bool:
+        """Whether the loss has left its level, by evidence or by the loss on held-out data."""
+        is_alarmed, half = self._baseline.rise.is_alarmed, MIN_RISE_SHARE * log(self.rise)
+        is_sure = self._early_onset_step is not None or (is_alarmed and not self._is_signed)
+        start, lowest = self._initial_level, self._lowest_level
+        if is_sure or start is None or level <= (start + lowest) / 2:
+            return is_sure
         if self._is_signed:
-            return False
-        is_early = self._early_onset_step is not None
-        return is_early or median(self._recent) - self._usual_level > log(self.rise)
-
-    def _has_lost_half(self) -> bool:
-        if self._initial_level is None:
-            return False
-        return median(self._recent) > (self._initial_level + self._lowest_level) / 2
+            return is_alarmed and level - self._usual_level() > (self.rise - 1) * abs(lowest)
+        return self._held_out_rise > half and level - self._usual_level() > half
 
     def _update_lowest(self) -> None:
+        """Update the levels with the last block of losses."""
         now = median(self._recent)
-        if self._initial_level is None and self._early_onset_step is not None:
+        if self._initial_level is None:
             # The start is what was before a divergence within the first values.
-            now = self._highest_before
-        self._initial_level = now if self._initial_level is None else self._initial_level
+            now = now if self._early_onset_step is None else self._highest_before
+            self._initial_level = now
         self._lowest_level = min(self._lowest_level, now)
-        self._below_lowest_count = sum(size < self._lowest_level for size in self._recent)
 
-    def _update_shift(self, value: float, step: int) -> bool:
-        cusum = self._cusum
-        # A shift needs more than one value, so without evidence the level is not needed.
-        is_calm = cusum.is_armed and cusum.evidence == 0.0 and self._early_onset_step is None
-        if self._shifted_count == 0 and not is_calm:
-            self._usual_level = cusum.baseline_median if cusum.is_armed else self._highest_before
-        is_alarmed = cusum.update(value, self._margin, step)
-        if len(self._recent) >= EARLY_WINDOW and self._early_onset_step is None:
-            self._highest_before = max(self._highest_before, self._recent[-EARLY_WINDOW])
-        if len(self._recent) == LEVEL_WINDOW:
-            self._below_lowest_count -= self._recent[0] < self._lowest_level
-        self._below_lowest_count += value < self._lowest_level
-        self._recent.append(value)
-        self._recent_steps.append(step)
-        return is_alarmed or self._is_early_divergence()
-
-    def _is_early_divergence(self) -> bool:
-        """Whether the run has a divergence that began before there was a baseline."""
-        if self._is_signed or (self._cusum.is_armed and self._early_onset_step is None):
-            return False
+    def _update_early(self) -> None:
+        """Update the onset of a divergence that began before there was a good baseline."""
+        is_young = self._level_count <= EARLY_LOSSES and not self._is_signed
+        if self._early_onset_step is None and not is_young:
+            return
         latest = list(self._recent)[-EARLY_WINDOW:]
         missing = max(0, EARLY_BASELINE + EARLY_WINDOW - self._count)
         least_rise = (1 + 2 * missing) * log(self.young_rise)
@@ -280,18 +273,16 @@ class LossDivergence:
             self._early_onset_step = self._recent_steps[-EARLY_WINDOW]
         elif median(latest) <= bound:
             self._early_onset_step = None
-        return self._early_onset_step is not None
 
     def _is_recovering(self, level: float) -> bool:
         """Whether the loss falls again, as where a harder part of the data is learned."""
-        usual = self._usual_level if self._early_onset_step is None else self._highest_before
         share = TURN_SHARE * (1 + self._shifted_count // (TURN_SETTLES * self.settle))
-        return level <= self._highest_level - share * (self._highest_level - usual)
+        return level <= self._highest_level - share * (self._highest_level - self._usual_level())
 
     def _finding(self, level: float) -> Finding:
         to_loss = float if self._is_signed else exp
         start, lowest, early_onset = self._initial_level, self._lowest_level, self._early_onset_step
-        before = to_loss(self._usual_level if early_onset is None else self._highest_before)
+        before = to_loss(self._usual_level())
         is_high = start is not None and level >= start
         is_severe = is_high or (not self._is_signed and level - lowest > log(self.severe))
         is_critical = is_severe and self._shifted_count > self.settle
@@ -312,5 +303,5 @@ class LossDivergence:
             f"of the last {len(self._recent)} losses is {now}{at_start}.",
             evidence=evidence,
             severity=Severity.CRITICAL if is_critical else None,
-            onset_step=self._cusum.onset if early_onset is None else early_onset,
+            onset_step=self._baseline.rise.onset if early_onset is None else early_onset,
         )

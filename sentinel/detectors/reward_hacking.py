@@ -67,7 +67,7 @@ class RewardHacking:
         if not (isfinite(reward) and isfinite(kl) and isfinite(length)) or length <= 0.0:
             return None
         had_evidence, baseline = departure.evidence > 0.0, baselines.get("kl_ref")
-        if baseline is None or baseline.rise is None or not departure.add(length, baselines):
+        if baseline is None or not departure.add(length, baselines):
             return None
         if departure.evidence > 0.0 and not had_evidence:
             self._reward_before = gain.current_level if gain.is_ready else None

@@ -46,9 +46,7 @@ class LevelDeparture:
         baseline = baselines.get(self.signal)
         if baseline is None:
             return False
-        direction = baseline.rise if self.sign > 0 else baseline.fall
-        if direction is None:
-            return False
+        direction = baseline.toward(self.sign)
         self._extremes.add(self.sign * value)
         self.evidence = direction.cusum.evidence
         had_departed, self.has_departed = self.has_departed, False

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from math import exp, isfinite, log, pi, sqrt
+from math import inf, isfinite, log, pi, sqrt
 from statistics import fmean, median
 
-from sentinel.stats.margin_cusum import MarginCusum
+from sentinel.stats.baseline import Baseline, level_baseline
 from sentinel.stats.reward_gain import MEDIAN_ERROR, RewardGain
 from sentinel.stats.reward_history import RewardHistory
 
@@ -47,8 +47,8 @@ SIGNIFICANT_ERRORS = 4.0
 MAX_UNREAD_VALUES = 64
 """Values that are kept before they are added to the noise."""
 
-MIN_SIGMA = 0.05
-"""Least spread of the logarithms about the recent level."""
+MIN_SIGMA, LEAST = 0.05, 1e-300
+"""Least spread of the logarithms about the recent level, and least value."""
 
 EARLIER_SHARE = 0.25
 """Share of a shift, of its logarithm, up to which a record belongs to the time before."""
@@ -101,7 +101,7 @@ class LevelShift:
     """Median of the first values, 0 before the first."""
     half_way_step: int | None = None
     """Step since which the current level is half way to far; None if it is not."""
-    _cusum: MarginCusum = field(init=False)
+    _recent: Baseline = field(init=False)
     _reward_gain: RewardGain = field(default_factory=RewardGain)
     _first_values: list[float] = field(default_factory=list)
     _current_values: deque[float] = field(default_factory=lambda: deque(maxlen=CURRENT_VALUES))
@@ -122,13 +122,14 @@ class LevelShift:
     def __post_init__(self) -> None:
         self._half_way_log = log(self.far_factor) / 2
         self._half_way_factor = sqrt(self.far_factor) * ROUNDING_MARGIN
-        self._cusum = MarginCusum(self.sign, min_sigma=MIN_SIGMA)
+        margin = log(self.recent_factor or inf)
+        self._recent = level_baseline(self.sign, margin, MIN_SIGMA, least=LEAST)
 
     def add(self, value: float, reward: float | None, step: int) -> None:
         """Add a positive value, and the reward of the same record if there is a finite one."""
         self.count += 1
         if self.recent_factor is not None:
-            self._cusum.update(log(value), log(self.recent_factor), step)
+            self._recent.update(value, self.count, step)
         self._update_levels(value, step)
         unread = self._unread
         unread.append((value, reward))
@@ -224,23 +225,23 @@ class LevelShift:
     @property
     def has_begun(self) -> bool:
         """Whether the series has left its recent level, or is half way to far from its first."""
-        return self._cusum.is_alarmed or self.half_way_step is not None
+        return self.has_left_recent_level or self.half_way_step is not None
 
     @property
     def has_left_recent_level(self) -> bool:
         """Whether the series is off its own recent level by more than the factor."""
-        return self._cusum.is_alarmed
+        return self._recent.toward(self.sign).is_alarmed
 
     @property
     def expected_level(self) -> float:
         """The recent level; the first level while there is no recent one."""
-        cusum = self._cusum
-        return exp(cusum.baseline_median) if cusum.is_armed else self.first_level
+        return self._recent.expected(self._recent.toward(self.sign)) or self.first_level
 
     @property
     def onset(self) -> int | None:
         """Step at which the series began to leave its recent or first level; None if at both."""
-        steps = (self._cusum.onset if self._cusum.evidence else None, self.half_way_step)
+        direction = self._recent.toward(self.sign)
+        steps = (direction.onset if direction.evidence else None, self.half_way_step)
         return min((step for step in steps if step is not None), default=None)
 
     @property

@@ -1,28 +1,18 @@
 """Lazy evaluation gives the same results as evaluation at every value."""
 
 from collections import deque
-from random import Random
 from statistics import median
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from sentinel.pipeline.snapshot import deserialize, serialize
 from sentinel.stats.k_of_n import KOfN
 from sentinel.stats.level_shift import LevelShift, MeanChange
-from sentinel.stats.margin_cusum import (
-    ALARM_THRESHOLD,
-    CLIP_SIGMAS,
-    MAX_FROZEN_WINDOWS,
-    SLACK_SIGMAS,
-    WARMUP_VALUES,
-    MarginCusum,
-)
 from sentinel.stats.persistent_outlier import PersistentOutlier
 from sentinel.stats.reward_gain import RewardGain
 from sentinel.stats.reward_history import RewardHistory
-from sentinel.stats.rolling_quantiles import IQR_TO_SIGMA, RollingQuantiles
+from sentinel.stats.rolling_quantiles import RollingQuantiles
 
 few = st.sampled_from([-2.0, -1.0, 0.0, 0.5, 1.0, 1.5, 3.0])
 values = st.lists(st.one_of(few, st.floats(-1e3, 1e3)), max_size=90)
@@ -34,59 +24,6 @@ def quantile(window, share):
     low = sorted(window)[int(place)]
     high = sorted(window)[min(int(place) + 1, len(window) - 1)]
     return low + (high - low) * (place - int(place))
-
-
-class ReferenceCusum:
-    """The margin CUSUM as it is defined, evaluated at every value."""
-
-    def __init__(self, sign, window, lag, floor, sigmas):
-        self.sign, self.window, self.lag = sign, window, lag
-        self.floor, self.sigmas = floor, sigmas
-        self.baseline, self.waiting = deque(maxlen=window), deque()
-        self.evidence, self.onset, self.alarmed = 0.0, 0, False
-
-    def update(self, value, margin, at):
-        armed = len(self.baseline) >= WARMUP_VALUES
-        if armed:
-            center = quantile(self.baseline, 0.5)
-            spread = quantile(self.baseline, 0.75) - quantile(self.baseline, 0.25)
-            sigma = max(spread / IQR_TO_SIGMA, self.floor)
-            excess = self.sign * (value - center) - max(margin, self.sigmas * sigma)
-            before = self.evidence
-            total = before + max(-CLIP_SIGMAS, min(CLIP_SIGMAS, excess / sigma)) - SLACK_SIGMAS
-            self.evidence = min(max(0.0, total), 1.5 * ALARM_THRESHOLD)
-            self.onset = at if before == 0.0 else self.onset
-            self.alarmed = self.evidence > (
-                ALARM_THRESHOLD / 4 if self.alarmed else ALARM_THRESHOLD
-            )
-        self.waiting.append(value)
-        lag = min(self.lag, (len(self.baseline) + len(self.waiting)) // 2)
-        if armed and self.evidence >= ALARM_THRESHOLD / 2:
-            lag = MAX_FROZEN_WINDOWS * self.window
-        while len(self.waiting) > lag:
-            self.baseline.append(self.waiting.popleft())
-
-
-@pytest.mark.parametrize("sizes", [(16, 8), (32, 32), (64, 16), (16, 32)])
-@pytest.mark.parametrize("sign", [-1, 1])
-@pytest.mark.parametrize("sigmas", [0.0, 1.0])
-@pytest.mark.parametrize("margin", [0.0, 0.4, 1.5])
-def test_a_lazy_cusum_equals_the_definition(sizes, sign, sigmas, margin):
-    rng = Random(str((sizes, sign, sigmas, margin)))
-    series = [rng.choice([rng.gauss(at > 150, 1.0), -1.0, 0.5]) for at in range(300)]
-    window, lag = sizes
-    lazy = MarginCusum(sign, window, lag, 0.05, sigmas)
-    reference = ReferenceCusum(sign, window, lag, 0.05, sigmas)
-    for at, value in enumerate(series):
-        lazy.update(value, margin, at)
-        reference.update(value, margin, at)
-        assert lazy.evidence == pytest.approx(reference.evidence, abs=1e-9)
-        assert (lazy.onset, lazy.is_alarmed) == (reference.onset, reference.alarmed)
-        assert lazy.is_armed == (len(reference.baseline) >= WARMUP_VALUES)
-        if at % 29 == 0 and reference.baseline:
-            assert lazy.baseline_median == pytest.approx(quantile(reference.baseline, 0.5))
-        if at % 37 == 0:
-            lazy = deserialize(serialize(lazy))
 
 
 @given(values, st.integers(1, 40), st.lists(st.booleans(), min_size=90, max_size=90))
@@ -165,7 +102,6 @@ CHUNKED = {
     "reward gain": (RewardGain, 1),
     "mean change": (MeanChange, 1),
     "reward history": (RewardHistory, 2),
-    "rolling quantiles": (lambda: RollingQuantiles(40), 1),
 }
 
 
@@ -181,7 +117,6 @@ def test_values_added_together_are_as_values_added_one_by_one(name, chunks):
     for each in (single, together):
         # What is still unread is a part of the state.
         _ = getattr(each, "noise", None)
-        _ = each.sorted_values() if isinstance(each, RollingQuantiles) else None
 
     assert together == single
 
