@@ -60,10 +60,10 @@ class KlDrift:
             return None
         kind = get_kl_kind(record.attributes, "kl_ref")
         limit = self.limit * (self.per_sequence if kind.is_summed else 1.0)
-        high = self._recent.add(kl, limit)
-        if not self._recent.is_full:
+        is_high = self._recent.add(kl, limit, record.step)
+        if is_high is None:
             return None
-        if not high and 2 * self._lowest_level <= limit:
+        if not is_high and 2 * self._lowest_level <= limit:
             self._onset.update(record.step, holds=False)
             return CLEAR
         level = self._recent.median

@@ -82,20 +82,21 @@ def test_the_outlier_is_the_rank_that_nearly_all_records_name(series):
 
 
 @given(values, st.integers(1, 12), st.booleans(), st.lists(few, min_size=1, max_size=4))
-def test_a_median_is_beyond_a_bound_only_if_half_of_the_values_are(numbers, size, below, bounds):
-    k_of_n, window = KOfN(size, below=below), deque(maxlen=size)
+def test_a_median_is_compared_with_a_bound_that_changes(numbers, size, below, bounds):
+    k_of_n, window, onset = KOfN(size, below=below), deque(maxlen=size), None
     for at, number in enumerate(numbers):
         # The bound changes from time to time.
         bound = bounds[at // 7 % len(bounds)]
         window.append(number)
-        may_be = k_of_n.add(number, bound)
-        beyond = sum(x <= bound if below else x >= bound for x in window)
+        is_beyond = number < bound if below else number >= bound
+        onset = (at if onset is None else onset) if is_beyond else None
+        median_is_beyond = k_of_n.add(number, bound, at)
 
-        assert k_of_n.is_full == (len(window) == size)
-        assert may_be == (k_of_n.is_full and 2 * beyond >= size)
+        assert (median_is_beyond is None) == (len(window) < size)
+        assert k_of_n.onset == onset
         assert k_of_n.median == quantile(window, 0.5)
-        if k_of_n.is_full and not may_be:
-            assert k_of_n.median > bound if below else k_of_n.median < bound
+        if median_is_beyond is not None:
+            assert median_is_beyond == (k_of_n.median < bound if below else k_of_n.median >= bound)
 
 
 CHUNKED = {
