@@ -2,11 +2,11 @@
 
 Formula
     shifted  = a baseline without a trend has 8 nats of evidence that ln(loss) is above its recent
-               level by more than ln `rise`; or the median of the last 8 is above that by half of
-               it and has lost half of what it had fallen, and the held-out loss has risen as much
-               above its lowest: data that is harder does not raise that; or, in the first 32
-               values, the last 5 are each over `young_rise` times all before, or its cube if these
-               are only two, its fifth power if there is only one
+               level by more than ln `rise`, or by half of that if half of what the loss had fallen
+               is lost and the held-out loss has risen as much above its lowest: data that is harder
+               does not raise that; or, in the first 32 values, the last 5 are each over
+               `young_rise` times all before, or its cube if these are only two, its fifth power if
+               there is only one
     runaway  = the last 2 losses are each over `leap` times the largest before them or 0.1; or one
                is over the cube of `leap` times the largest of at least 8
     Finding  = shifted or runaway
@@ -137,8 +137,8 @@ class LossDivergence:
         self._highest_before = -inf
         self._early_onset_step: int | None = None
         self._lowest_held_out = inf
-        self._held_out_rise = 0.0
-        """Logarithm of the latest held-out loss divided by the lowest."""
+        self._is_worse_held_out = False
+        """Whether the held-out loss has risen by as much as a loss that lost half of its fall."""
         self._last_loss = inf
         self._largest = 0.0
         self._runaway: list[tuple[int, float]] = []
@@ -148,7 +148,10 @@ class LossDivergence:
         held_out, loss = record.values.get("eval_loss"), record.values.get("loss")
         if held_out is not None and 0.0 < held_out < inf:
             self._lowest_held_out = min(self._lowest_held_out, held_out)
-            self._held_out_rise = log(held_out / self._lowest_held_out)
+            half = MIN_RISE_SHARE * log(self.rise)
+            self._is_worse_held_out = log(held_out / self._lowest_held_out) > half
+            if not self._is_signed:
+                self._baseline.rise.set_margin(half if self._is_worse_held_out else log(self.rise))
         if loss is None:
             return None
         if self._count < LEVEL_WINDOW or ALTERNATING_KEY in record.values:
@@ -224,9 +227,9 @@ class LossDivergence:
         if self._level_count % LEVEL_WINDOW == 0:
             self._update_lowest()
         rise = self._baseline.rise
-        is_suspect = rise.is_alarmed or self._early_onset_step is not None or self._held_out_rise
-        level = median(self._recent) if is_suspect else 0.0
-        if not is_suspect or not self._has_shifted(level):
+        is_open = rise.is_alarmed or self._early_onset_step is not None
+        level = median(self._recent) if is_open else 0.0
+        if not is_open or not self._has_shifted(level):
             self._shifted_count = 0
             return CLEAR if rise.is_armed else None
         self._shifted_count += 1
@@ -241,15 +244,14 @@ class LossDivergence:
         return usual if self._is_signed else log(usual)
 
     def _has_shifted(self, level: float) -> bool:
-        """Whether the loss has left its level, by evidence or by the loss on held-out data."""
-        is_alarmed, half = self._baseline.rise.is_alarmed, MIN_RISE_SHARE * log(self.rise)
-        is_sure = self._early_onset_step is not None or (is_alarmed and not self._is_signed)
-        start, lowest = self._initial_level, self._lowest_level
-        if is_sure or start is None or level <= (start + lowest) / 2:
-            return is_sure
+        """Whether a rise for which there is evidence is large enough."""
+        if self._early_onset_step is not None:
+            return True
+        start, lowest, excess = self._initial_level, self._lowest_level, level - self._usual_level()
+        has_lost_half = start is not None and level > (start + lowest) / 2
         if self._is_signed:
-            return is_alarmed and level - self._usual_level() > (self.rise - 1) * abs(lowest)
-        return self._held_out_rise > half and level - self._usual_level() > half
+            return has_lost_half and excess > (self.rise - 1) * abs(lowest)
+        return has_lost_half or excess > log(self.rise) or not self._is_worse_held_out
 
     def _update_lowest(self) -> None:
         """Update the levels with the last block of losses."""

@@ -201,6 +201,10 @@ class Direction:
         """Whether the signal is evaluated yet."""
         return self.fit is not None
 
+    def set_margin(self, margin: float) -> None:
+        """Change what does not matter from the next value on."""
+        self.margin, self.expected_least = margin, -inf
+
 
 @dataclass
 class Baseline:
