@@ -3,8 +3,8 @@
 Formula
     fall     = fall of the least-squares line through ln(loss), on at most 64 block means, with
                confidence bounds at the quantile 2.2 of Student's t that allow for autocorrelation
-    flat     = the lower bound is below a quarter of `moved`, and both are within `improvement`, or
-               as many times that as there are `points` values, up to `hidden`
+    flat     = both bounds are within `improvement`, or as many times that as there are `points`
+               values, up to `hidden`
     never    = the whole run is flat, and its first values exceed its level by less than `moved`,
                or by less than 2.2 times the scatter of single blocks
     chance   = the latter half of the run is flat, and its level is ln 2 to within `moved`; of a
@@ -90,9 +90,6 @@ ACCURACIES = tuple(
     for prefix in ("", "eval_")
     for name in ("accuracy", "token_accuracy", "preference_accuracy")
 )
-
-FIRST_LOSS_Z = 4.0
-"""Standard deviations by which the very first loss exceeds the level if the loss fell at once."""
 
 ACCURACY_GAIN = 0.03
 """Rise of an accuracy, as a fraction of its scale, that counts as learning."""
@@ -238,8 +235,7 @@ class LossNeverMoved:
 
     def _is_flat(self, means: list[float], bound: float) -> bool:
         lower, upper = fall_bounds(means, EQUIVALENCE_Z)
-        is_shown = fall_bounds(means, CONFIDENCE_Z)[0] > self.moved / 4
-        return max(upper, -lower) < bound and not is_shown
+        return max(upper, -lower) < bound
 
     @staticmethod
     def _block_scatter(means: list[float]) -> float:
@@ -252,16 +248,9 @@ class LossNeverMoved:
             return False
         # Blocks grow as neighbours merge; the first block had the smallest size.
         first_block_factor = sqrt(self._blocks.values_per_block / VALUES_PER_GROUP)
-        scatter, level = self._block_scatter(means) * first_block_factor, median(means)
-        single = FIRST_LOSS_Z * sqrt(VALUES_PER_GROUP) * scatter
-        for first, bound in (
-            (self._first_mean, CONFIDENCE_Z * scatter),
-            (self._first_loss, single),
-        ):
-            excess = (log(first) if is_log else first) - level if first > 0.0 or not is_log else 0.0
-            if excess > max(self.moved if is_log else 0.0, bound):
-                return True
-        return False
+        bound = CONFIDENCE_Z * self._block_scatter(means) * first_block_factor
+        first = log(self._first_mean) if is_log else self._first_mean
+        return first - median(means) > max(self.moved if is_log else 0.0, bound)
 
     def _compare_with_chance(self) -> Finding | None:
         means = self._blocks.means[len(self._blocks.means) // 2 :]

@@ -8,8 +8,7 @@ Formula
               `improvement` / 4, since a loss that is shown to fall has not stopped; twice in a row,
               over at least `points` values; it ends once fall exceeds twice `improvement`
     info    = a run that has converged, or nearly: the default
-    warning = the level is `above` times the lowest of all blocks, and 4 standard deviations of
-              block means above it, or has never been lower than
+    warning = the level is `above` times the lowest of all blocks, or has never been lower than
               `unmoved` below the first block, or is that of guessing between two alternatives in a
               loss over pairs; only if over 20 % of the steps remain or, where the length of the run
               is not known, the learning rate is at least `rate_share` of its peak
@@ -40,7 +39,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import exp, inf, isfinite, log
-from statistics import stdev
 from typing import ClassVar
 
 from sentinel.model.finding import CLEAR, DetectorOutput, Finding, Severity
@@ -61,9 +59,6 @@ MIN_BLOCKS = 6
 
 WINDOW_SHARES = (0.25, 0.4, 0.55, 0.7)
 """Fractions of the run so far that are tested."""
-
-LOWEST_Z = 4.0
-"""Standard deviations of block means by which the lowest is below the level by chance."""
 
 SHOWN_EVIDENCE = ("mean_loss", "loss_change_relative", "logged_values", "flat_since_step")
 
@@ -168,7 +163,6 @@ class LossPlateau:
             "mean_loss": exp(sum(window) / len(window)),
             "loss_change_relative": -fall,
             "standard_error_of_change_relative": error,
-            "block_noise": stdev(window),
             "logged_values": float(len(window) * self._blocks.values_per_block),
             "flat_since_step": self._flat_evidence.get("flat_since_step", float(int(since))),
         }
@@ -190,8 +184,7 @@ class LossPlateau:
 
     def _reason_to_warn(self, level: float) -> str:
         """Why the loss should be lower; empty if it may have converged."""
-        scatter = LOWEST_Z * self._flat_evidence["block_noise"]
-        if log(level) - self._lowest > max(log(self.above), scatter):
+        if log(level) - self._lowest > log(self.above):
             return f"; it was {exp(self._lowest):.4g} before"
         if self._first_mean is not None and self._first_mean - self._lowest < self.unmoved:
             return f"; it started at {exp(self._first_mean):.4g}"
