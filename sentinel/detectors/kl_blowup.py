@@ -42,17 +42,15 @@ Defaults
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass
 from math import inf, isfinite
-from statistics import median
 from typing import ClassVar
 
 from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
 from sentinel.model.record import Record
 from sentinel.signals.kl import KlKind, get_kl_kind
+from sentinel.stats.k_of_n import KOfN
 from sentinel.stats.level_departure import LevelDeparture
-from sentinel.stats.onset_tracker import OnsetTracker
 from sentinel.stats.rolling_highest import RollingHighest
 from sentinel.stats.shared_baselines import SharedBaselines
 
@@ -93,10 +91,8 @@ class KlBlowup:
     def __post_init__(self) -> None:
         self._departure = LevelDeparture("kl_ref", 1, self.ratio, self.noted)
         self._highest = RollingHighest(rank=2)
-        self._recent: deque[float] = deque()
+        self._recent = KOfN(MEDIAN_WINDOW)
         self._start_kl = inf
-        self._over_limit = OnsetTracker()
-        self._values_since_over = MEDIAN_WINDOW
         self._bound = self.limit
 
     def update(self, record: Record, baselines: SharedBaselines) -> DetectorOutput:
@@ -107,11 +103,16 @@ class KlBlowup:
         # Below the floor a KL is of no importance, however fast it grows.
         if not isfinite(kl) or not departure.add(max(kl, self.floor * unit), baselines):
             return None
-        self._update_bound(kl, unit, record.step)
+        if not self._recent.is_full:
+            self._start_kl = min(self._start_kl, kl)
+        # A distilled policy may start far from its reference, but not beyond any other.
+        self._bound = max(self.limit * unit, min(2 * self._start_kl, self.severe * unit))
+        is_over = self._recent.add(kl, self._bound, record.step) or False
         highest = self._highest.level
         self._highest.add(kl)
-        if departure.has_departed or self._is_over():
-            return self._finding(kind, unit, has_reward=baselines.reward_gain.has_kept_gain)
+        if departure.has_departed or is_over:
+            has_reward = baselines.reward_gain.has_kept_gain
+            return self._finding(kind, unit, is_over=is_over, has_reward=has_reward)
         if highest is not None and kl > SINGLE_LIMIT_SHARE * self._bound:
             highest = max(highest, self.floor * unit)
             if kl > self.single_ratio * highest:
@@ -119,28 +120,8 @@ class KlBlowup:
         threshold = departure.threshold
         return None if threshold is None else Clear(min(threshold, self._bound))
 
-    def _update_bound(self, kl: float, unit: float, step: int) -> None:
-        """Set the upper bound of the median of the last 5; at least twice the KL at the start."""
-        self._recent.append(kl)
-        if len(self._recent) <= MEDIAN_WINDOW:
-            self._start_kl = min(self._start_kl, kl)
-        else:
-            self._recent.popleft()
-        # A distilled policy may start far from its reference, but not beyond any other.
-        self._bound = max(self.limit * unit, min(2 * self._start_kl, self.severe * unit))
-        is_over = kl > self._bound
-        self._over_limit.update(step, holds=is_over)
-        self._values_since_over = 0 if is_over else self._values_since_over + 1
-
-    def _is_over(self) -> bool:
-        return (
-            len(self._recent) == MEDIAN_WINDOW
-            and self._values_since_over < MEDIAN_WINDOW
-            and median(self._recent) > self._bound
-        )
-
-    def _finding(self, kind: KlKind, unit: float, *, has_reward: bool) -> Finding:
-        departure, level, is_over = self._departure, median(self._recent), self._is_over()
+    def _finding(self, kind: KlKind, unit: float, *, is_over: bool, has_reward: bool) -> Finding:
+        departure, level = self._departure, self._recent.median
         expected, is_shifted = departure.expected_level or level, departure.has_departed
         severe = max(2 * self._start_kl, min(self.severe * unit, CLAMPED_SHARE * kind.cap))
         is_severe = is_over and level > severe
@@ -155,14 +136,14 @@ class KlBlowup:
         return Finding(
             summary=f"KL to the reference is {text}.",
             evidence={
-                "kl_nats": self._recent[-1],
+                "kl_nats": self._recent.values[-1],
                 "median_kl_nats": level,
                 "kl_nats_expected": expected,
                 "kl_nats_limit": self._bound,
             }
             | ({"kl_kind": kind.describe()} if kind.is_known else {}),
             severity=Severity.CRITICAL if is_severe else severity,
-            onset_step=departure.onset_range[0] if is_shifted else self._over_limit.step,
+            onset_step=departure.onset_range[0] if is_shifted else self._recent.onset,
             onset_range=departure.onset_range if is_shifted else None,
             threshold=departure.threshold,
         )
