@@ -3,11 +3,10 @@
 Formula
     drawdown = over the last 4, 8, 16, 32 or 64 rewards, the mean is below the best such mean by
                more than `errors` standard errors and `lost` of the gain; where nothing was gained,
-               it is below the mean of all rewards before by 1.5 * `errors` standard errors and 1.5
-               standard deviations
+               it is as far below the mean of all rewards before
     step     = in the first 64 rewards, cut in two where two levels fit best, the later level, of at
                least 6 rewards, is lower by more than `errors` standard errors and `sigmas`
-               standard deviations, and at most a tenth of the rewards is nearer to the other level
+               standard deviations
     low      = the last rewards, at least 8, are all as low as a share q of those before, with
                count * ln(1/q) > `surprise`; and they are all equal, or below the median before by
                `sigmas` standard deviations of those before or of the later half of them, and the
@@ -55,15 +54,15 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import deque
 from dataclasses import dataclass
-from math import copysign, fsum, inf, log, sqrt
-from statistics import fmean
+from math import inf, log
 from typing import ClassVar
 
 from sentinel.model.finding import CLEAR, DetectorOutput, Finding, Severity
 from sentinel.model.quantity_text import distinct_texts
 from sentinel.model.record import Record
+from sentinel.stats.block_means import linear_fall
 from sentinel.stats.mean_drawdown import RECENT_VALUES, SCALES, START_VALUES, Fall, MeanDrawdown
-from sentinel.stats.mean_fall import MeanFall, find_fall
+from sentinel.stats.mean_fall import find_fall
 from sentinel.stats.neighbour_correlation import neighbour_correlation
 from sentinel.stats.rolling_quantiles import median_of_sorted, sigma_of_sorted
 
@@ -82,20 +81,8 @@ MIN_FALL_SHARE = 3 / 8
 MIN_STEP_REWARDS = 6
 """Rewards at the lower of two levels."""
 
-MAX_MIXED_SHARE = 0.1
-"""Largest share of the rewards that are nearer to the other of the two levels."""
-
 MIN_LOW_REWARDS = 8
 """Last rewards that are all low."""
-
-MAX_LOW_SHARE = 0.5
-"""Share of earlier rewards that may be as low: what most rewards were is no fall."""
-
-WITHOUT_GAIN_FACTOR = 1.5
-"""Factor on `errors` where nothing was gained before."""
-
-WITHOUT_GAIN_SIGMAS = 1.5
-"""Standard deviations of single rewards that a fall then exceeds: few rewards are as low."""
 
 CRITICAL_FACTOR = 2.0
 """Factor on the significance of a critical fall."""
@@ -209,19 +196,16 @@ class RewardCollapse:
 
     def _is_fall(self, fall: Fall) -> bool:
         return (
-            fall.errors > self.errors * (1.0 if fall.gain else WITHOUT_GAIN_FACTOR)
-            and (fall.gain or fall.sigmas > WITHOUT_GAIN_SIGMAS)
+            fall.errors > self.errors
             and fall.low_count >= max(MIN_FALL_REWARDS, MIN_FALL_SHARE * fall.scale)
             and self._is_large(fall.best, fall.current, fall.gain)
         )
 
     def _is_critical_fall(self, fall: Fall) -> bool:
-        factor = CRITICAL_FACTOR * (1.0 if fall.gain else WITHOUT_GAIN_FACTOR)
         return (
             fall.scale >= CRITICAL_REWARDS
-            and fall.errors > factor * self.errors
+            and fall.errors > CRITICAL_FACTOR * self.errors
             and self._drawdown.count - self._fallen_count > YOUNG_REWARDS
-            and fall.sigmas > WITHOUT_GAIN_SIGMAS
             and self._is_total(fall.size, fall.gain)
         )
 
@@ -242,7 +226,6 @@ class RewardCollapse:
             or change.errors <= self.errors
             or change.before - change.after <= self.sigmas * change.sigma
             or not self._is_large(change.before, change.after, 0.0)
-            or _mixed_share(values, change) > MAX_MIXED_SHARE
         ):
             return
         is_critical = (
@@ -262,7 +245,7 @@ class RewardCollapse:
         before, low = sorted(values[:-count]), sorted(values[-count:])
         share = (bisect_right(before, high) + 1) / (len(before) + 2)
         surprise = min(count, len(before)) * log(1.0 / share)
-        if share > MAX_LOW_SHARE or surprise <= self.surprise:
+        if surprise <= self.surprise:
             return
         level, after = median_of_sorted(before), median_of_sorted(low)
         if low[0] < high:
@@ -323,7 +306,8 @@ class RewardCollapse:
         latest = list(self._drawdown.recent)[-max(self._fallen_count, 1) :]
         if len(latest) >= MIN_LOW_REWARDS and min(latest) == max(latest):
             return True
-        return len(latest) >= TURN_REWARDS and slope_errors(latest) < TURN_ERRORS
+        fall, error = linear_fall(latest)
+        return len(latest) >= TURN_REWARDS and -fall < TURN_ERRORS * error
 
     def _finding(self, reward: float) -> Finding:
         start, onset = self._drawdown.start, self._onset
@@ -341,24 +325,3 @@ class RewardCollapse:
             severity=Severity.CRITICAL if self._is_critical and self._has_stayed() else None,
             onset_step=onset,
         )
-
-
-def slope_errors(values: list[float]) -> float:
-    """The slope of a straight line through the values, in its standard errors."""
-    count, mean = len(values), fmean(values)
-    middle = (count - 1) / 2
-    weight = count * (count * count - 1) / 12
-    slope = fsum((at - middle) * value for at, value in enumerate(values)) / weight
-    residuals = (value - mean - slope * (at - middle) for at, value in enumerate(values))
-    error = sqrt(fsum(each * each for each in residuals) / (count - 2) / weight)
-    if error > 0.0:
-        return slope / error
-    return copysign(inf, slope) if slope else 0.0
-
-
-def _mixed_share(values: list[float], change: MeanFall) -> float:
-    """Share of the values that are nearer to the other of the two levels."""
-    middle, cut = (change.before + change.after) / 2, len(values) - change.low_count
-    mixed = sum([value < middle for value in values[:cut]])
-    mixed += sum([value >= middle for value in values[cut:]])
-    return mixed / len(values)

@@ -62,9 +62,6 @@ SMALL_SAMPLE = 16.0
 ERROR_FACTOR = 1.1
 """Factor on errors, for tails heavier than normal."""
 
-START_ERRORS = 3.0
-"""Standard errors of the start that a gain exceeds."""
-
 RECENT_ERRORS = 2.0
 """Standard errors by which the current mean is below that of the recent values before."""
 
@@ -74,15 +71,14 @@ class Fall(NamedTuple):
 
     `errors` is the fall in standard errors: where something was gained, below the best mean, less
     what the best of as many means of noise exceeds the mean; otherwise below the mean of all values
-    before; `sigmas` is its size in standard deviations of single values. `gain` is best minus
-    start, 0 if no scale has a significant one. `latest` are the values of the current mean.
+    before. `gain` is best minus start, 0 if no scale has a significant one. `latest` are the values
+    of the current mean.
     """
 
     scale: int
     best: float
     current: float
     errors: float
-    sigmas: float
     gain: float
     latest: list[float]
 
@@ -251,9 +247,8 @@ class MeanDrawdown:
         swing = sum([(a - b) ** 2 for a, b in pairwise(latest)]) / (2 * (len(latest) - 1))
         scales = [scale for scale in self._scales if scale.count >= 2]
         errors = [scale.error(variance, inflation) for scale in scales]
-        start_error = START_ERRORS * sqrt(variance / START_VALUES)
         has_gain = any(
-            scale.best - self.start > scale.best_of_many_bound * error + start_error
+            scale.best - self.start > scale.best_of_many_bound * error
             for scale, error in zip(scales, errors, strict=True)
         )
         for scale, error in zip(scales, errors, strict=True):
@@ -275,7 +270,6 @@ class MeanDrawdown:
                     best=scale.best,
                     current=current,
                     errors=fall,
-                    sigmas=(scale.best - current) / sqrt(variance),
                     gain=gain,
                     latest=last,
                 )
