@@ -131,8 +131,9 @@ class BaselineSettings:
     tested; a margin is at least `margin_sigmas` of the noise. `floor` is the value below which no
     rise counts, and `least` the smallest that a logarithm takes. `min_sigma` is the smallest noise.
     `bend` is how much a power may yet change. `young_slope` is the power in the tested direction
-    that a run may have while its slope is not known well. `max_nats` is the most evidence of a
-    shift: the less, the sooner it ends once the signal is back.
+    that a run may have while its slope is not known well. `max_correlation` is the largest
+    autocorrelation that widens the noise. `max_nats` is the most evidence of a shift: the less, the
+    sooner it ends once the signal is back.
     """
 
     prior: TrajectoryPrior
@@ -145,6 +146,7 @@ class BaselineSettings:
     min_sigma: float = 1e-9
     bend: float = 0.15
     young_slope: float = 0.0
+    max_correlation: float = MAX_CORRELATION
     max_nats: float = MAX_SUM_NATS
 
 
@@ -371,7 +373,7 @@ class Baseline:
         least = self._scaled(self.settings.least) if self.settings.is_log else -inf
         unresolved = sum([value <= least for value in values]) if min(values) <= least else 0
         is_partial = len(values) < WINDOW or unresolved > MAX_UNRESOLVED_SHARE * WINDOW
-        fit = _fit(values, travels, self.prior, self.settings.min_sigma, is_partial)
+        fit = _fit(values, travels, self.prior, self.settings, is_partial)
         if self.prior.course and self._is_clipped(fit):
             return
         self._newest = fit
@@ -391,6 +393,7 @@ def level_baseline(
     """The baseline of a series without a trend, for a rise (`sign` +1) or a fall (-1).
 
     Its logarithm is evaluated, with lower values as `least`, unless that is 0. Any travel will do.
+    The margin allows for noise that lasts for several values.
     """
     settings = BaselineSettings(
         TrajectoryPrior(slope_sd=0.0),
@@ -401,6 +404,7 @@ def level_baseline(
         least=least,
         min_sigma=min_sigma,
         bend=0.0,
+        max_correlation=0.0,
         max_nats=1.4 * ALARM_NATS,
     )
     return Baseline(settings)
@@ -414,7 +418,7 @@ def _fit(
     values: Sequence[float],
     travels: Sequence[float],
     prior: TrajectoryPrior,
-    min_sigma: float,
+    settings: BaselineSettings,
     is_partial: bool,
 ) -> Fit:
     count, half = len(values), len(values) // 2
@@ -430,7 +434,7 @@ def _fit(
     sigma = (ordered[(3 * count) // 4] - ordered[count // 4]) / 1.349
     variance = prior.weight * prior.sigma * prior.sigma + count * sigma * sigma
     sigma = sqrt(variance / (prior.weight + count))
-    sigma = max(sigma * _widening(residuals), min_sigma)
+    sigma = max(sigma * _widening(residuals, settings.max_correlation), settings.min_sigma)
     error = 1.25 * sigma * sqrt(4 / count) / apart
     trust = _trust(prior.slope_sd, error)
     level = (old + new) / 2
@@ -454,7 +458,7 @@ def _trust(prior_sd: float, error: float) -> float:
     return variance / (variance + error * error) if variance else 0.0
 
 
-def _widening(residuals: Sequence[float]) -> float:
+def _widening(residuals: Sequence[float], max_correlation: float) -> float:
     """Factor of sigma for autocorrelated noise, from how often neighbours have one sign.
 
     Of normal noise with correlation r they have it with probability 1/2 + arcsin(r) / pi.
@@ -465,7 +469,7 @@ def _widening(residuals: Sequence[float]) -> float:
     share = agree / pairs - 0.5 / sqrt(pairs)
     if share <= 0.5:
         return 1.0
-    correlation = min(sin(pi * (share - 0.5)), MAX_CORRELATION)
+    correlation = min(sin(pi * (share - 0.5)), max_correlation)
     return sqrt((1 + correlation) / (1 - correlation))
 
 
