@@ -71,7 +71,7 @@ from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
 from sentinel.model.record import Record
 from sentinel.signals.loss_kind import is_adversarial
 from sentinel.stats.baseline import level_baseline
-from sentinel.stats.loss_at_rise import LossAtRise
+from sentinel.stats.loss_at_rise import LossAtRise, RiseLosses
 from sentinel.stats.new_extreme import NewExtreme
 from sentinel.stats.rolling_highest import RollingHighest
 
@@ -163,6 +163,7 @@ class GradExplosion:
         self._is_shifted = False
         self._shift_count = 1
         """Norms since there is evidence of a shift."""
+        self._shift_losses: RiseLosses | None = None
         self._highest = RollingHighest(min_values=MIN_NORMS, lag=LAG_NORMS)
         self._recent: deque[float] = deque(maxlen=3)
         self._row, self._young_row = _Row(), _Row()
@@ -212,7 +213,10 @@ class GradExplosion:
 
     def _update_shift(self, norm: float, step: int) -> None:
         rise = self._baseline.rise
-        self._shift_count = self._shift_count + 1 if rise.cusum.evidence else 1
+        if rise.cusum.evidence:
+            self._shift_count += 1
+        else:
+            self._shift_count, self._shift_losses = 1, None
         self._extremes.add(log(norm))
         self._baseline.update(norm, self._norm_count, step)
         # After a while the new level is no new extreme any more, but still shifted.
@@ -284,7 +288,11 @@ class GradExplosion:
             return False
         is_row = self._is_high_in_a_row() or self._is_young_explosion()
         rows = max(self._row.count, self._young_row.count)
-        return self._history.is_learning(rows if is_row else self._shift_count)
+        if is_row:
+            return self._history.is_learning(self._history.losses(rows), rows)
+        # A shift may last for longer than the history.
+        self._shift_losses = self._shift_losses or self._history.losses(self._shift_count)
+        return self._history.is_learning(self._shift_losses, self._shift_count)
 
     def _rise_finding(self, norm: float, *, is_adversarial: bool) -> Finding:
         if self._is_young_explosion():

@@ -28,6 +28,9 @@ MEMORISED_SHARE = 0.2
 MIN_SPREAD_VALUES = 4
 """Values whose spread is known."""
 
+RiseLosses = tuple[list[float], list[float]]
+"""Losses at the beginning of a rise, and the last before the norm left its level."""
+
 
 @dataclass
 class LossAtRise:
@@ -36,7 +39,7 @@ class LossAtRise:
     >>> history = LossAtRise()
     >>> for t in range(40):
     ...     history.add(t / 10, 2.0 - t / 40)
-    >>> history.is_learning(since=8)
+    >>> history.is_learning(history.losses(since=8), since=8)
     True
     """
 
@@ -51,7 +54,7 @@ class LossAtRise:
         if len(self._first) < LEVEL_VALUES:
             self._first.append(loss)
 
-    def losses(self, since: int) -> tuple[list[float], list[float]]:
+    def losses(self, since: int) -> RiseLosses:
         """Losses at the beginning of the rise, the lowest level of the norm, and the last before.
 
         A rise of which most came at once began then, whatever the norm had done before.
@@ -67,11 +70,11 @@ class LossAtRise:
         is_gradual = latest - levels[begin] > fmean(norms[end:]) - latest
         return (losses[begin : begin + LEVEL_VALUES] if is_gradual else before), before
 
-    def is_learning(self, since: int) -> bool:
+    def is_learning(self, rise: RiseLosses, since: int) -> bool:
         """Whether the loss has fallen well since the rise began, or is memorised, and not risen."""
         if not self._losses:
             return False
-        at_begin, before = self.losses(since)
+        at_begin, before = rise
         latest = list(self._losses)[-min(since, 2 * LEVEL_VALUES) :]
         if _fall(before, latest) < 0.0:
             return False

@@ -14,11 +14,12 @@ def history_of(norms, losses):
 
 
 def is_learning(norms, losses, since=8):
-    return history_of(norms, losses).is_learning(since)
+    history = history_of(norms, losses)
+    return history.is_learning(history.losses(since), since)
 
 
 def test_no_pair_has_no_rise():
-    assert not LossAtRise().is_learning(since=3)
+    assert not LossAtRise().is_learning(LossAtRise().losses(since=3), since=3)
 
 
 def test_a_rise_goes_back_to_where_it_began():
