@@ -26,7 +26,6 @@ from sentinel.model.finding import CLEAR, DetectorOutput, Finding, Severity
 from sentinel.model.record import Record
 from sentinel.signals.kl import get_kl_kind
 from sentinel.stats.k_of_n import KOfN
-from sentinel.stats.onset_tracker import OnsetTracker
 
 MEDIAN_WINDOW = 16
 """Values in the evaluated median."""
@@ -51,7 +50,7 @@ class KlDrift:
     def __post_init__(self) -> None:
         self._recent = KOfN(MEDIAN_WINDOW)
         self._lowest_level = inf
-        self._onset = OnsetTracker()
+        self._onset_step: int | None = None
 
     def update(self, record: Record) -> DetectorOutput:
         """Evaluate one KL value."""
@@ -64,17 +63,18 @@ class KlDrift:
         if is_high is None:
             return None
         if not is_high and 2 * self._lowest_level <= limit:
-            self._onset.update(record.step, holds=False)
+            self._onset_step = None
             return CLEAR
         level = self._recent.median
         self._lowest_level = min(self._lowest_level, level)
         bound = max(limit, 2 * self._lowest_level)
-        onset = self._onset.update(record.step, holds=level > bound)
-        if onset is None:
+        if level <= bound:
+            self._onset_step = None
             return CLEAR
+        self._onset_step = record.step if self._onset_step is None else self._onset_step
         return Finding(
             summary=f"KL to the reference is {level:.3g} {kind.unit} (median of the last 16); "
             f"healthy runs end below {limit / 3:.3g}.",
             evidence={"kl_nats": kl, "kl_nats_median_of_16": level, "kl_nats_limit": bound},
-            onset_step=onset,
+            onset_step=self._onset_step,
         )

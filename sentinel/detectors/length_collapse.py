@@ -38,7 +38,6 @@ from sentinel.model.finding import CLEAR, DetectorOutput, Finding, Severity
 from sentinel.model.quantity_text import distinct_texts
 from sentinel.model.record import Record
 from sentinel.stats.level_shift import LevelShift
-from sentinel.stats.onset_tracker import OnsetTracker
 
 MAX_COLLAPSED_SHARE = 0.5
 """Largest fraction of the first lengths that counts as a collapse."""
@@ -71,7 +70,7 @@ class LengthCollapse:
     def __post_init__(self) -> None:
         self._shift = LevelShift(-1, 1 / self.share, self.recent, self.first_share)
         self._first_step: int | None = None
-        self._tiny_onset = OnsetTracker()
+        self._tiny_step = 0
         self._tiny_lengths: deque[float] = deque(maxlen=COMPARED_VALUES)
         self._tiny_rewards: deque[float] = deque(maxlen=COMPARED_VALUES)
         self._rewards_before: deque[float] = deque(maxlen=COMPARED_VALUES)
@@ -92,7 +91,7 @@ class LengthCollapse:
             return self._finding(
                 shift.first_level,
                 median(self._tiny_lengths),
-                onset=self._tiny_onset.step,
+                onset=self._tiny_step,
                 is_unrewarded=is_unrewarded,
             )
         if not shift.is_ready:
@@ -139,8 +138,8 @@ class LengthCollapse:
     def _update_tiny(self, length: float, reward: float | None, step: int) -> None:
         """Update the present series of tiny lengths, and the rewards before and in it."""
         is_tiny = length < self.first_share * self._shift.first_level
-        self._tiny_onset.update(step, holds=is_tiny)
         if is_tiny:
+            self._tiny_step = self._tiny_step if self._tiny_lengths else step
             self._tiny_lengths.append(length)
         else:
             self._tiny_lengths.clear()

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from math import exp, inf, log
 
 from sentinel.stats.baseline import Baseline, level_baseline
-from sentinel.stats.onset_tracker import OnsetTracker
 from sentinel.stats.rolling_quantiles import median_of_sorted
 
 LEVEL_VALUES = 8
@@ -54,7 +53,8 @@ class LevelGuard:
     _count: int = 0
     _best: float = inf
     _recent: deque[float] = field(default_factory=lambda: deque(maxlen=LEVEL_VALUES))
-    _far: OnsetTracker = field(default_factory=OnsetTracker)
+    _far_since: int | None = None
+    """Step since which the level is past its best one by the margin, or past its limit."""
     _baseline: Baseline = field(init=False)
 
     def __post_init__(self) -> None:
@@ -81,8 +81,7 @@ class LevelGuard:
             self.limit is not None and self._count > LIMIT_VALUES and self._is_past(self.limit)
         )
         is_far = past_best > self._distance or is_past_limit
-        if is_far or self._far.step is not None:
-            self._far.update(step, holds=is_far)
+        self._far_since = (step if self._far_since is None else self._far_since) if is_far else None
         self.usual, self.is_beyond = None, is_past_limit
         shift, best = self._baseline.toward(self.sign), self.sign * self._best
         if shift.is_alarmed:
@@ -96,7 +95,7 @@ class LevelGuard:
     def onset(self) -> int | None:
         """Step at which the level began to leave its usual one, or passed its limit."""
         shift = self._baseline.toward(self.sign)
-        return shift.onset if shift.is_alarmed else self._far.step
+        return shift.onset if shift.is_alarmed else self._far_since
 
     def _is_past(self, bound: float) -> bool:
         return self.sign * (self.level - bound) > 0.0

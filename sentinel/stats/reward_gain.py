@@ -52,7 +52,6 @@ class RewardGain:
     """First, best and current level of a reward, and its noise; all are medians."""
 
     count: int = 0
-    _first_level: float = 0.0
     _first_rewards: list[float] = field(default_factory=list)
     _recent: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT_REWARDS + 1))
     """The recent rewards and the one before, from which results are computed when needed."""
@@ -83,7 +82,6 @@ class RewardGain:
             return
         if len(self._first_rewards) < FIRST_REWARDS:
             self._first_rewards += unread[: FIRST_REWARDS - len(self._first_rewards)]
-            self._first_level = median(self._first_rewards)
         for reward in unread:
             self._recent.append(reward)
             self._read_count += 1
@@ -96,7 +94,7 @@ class RewardGain:
     def first_level(self) -> float:
         """Median of the first rewards, 0 before the first."""
         self._read()
-        return self._first_level
+        return median(self._first_rewards or [0.0])
 
     @property
     def is_ready(self) -> bool:
