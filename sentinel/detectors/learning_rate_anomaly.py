@@ -89,8 +89,7 @@ class LearningRateAnomaly:
         self._peak_rate = 0.0
         self._smallest_rate = inf
         self._has_resumed = False
-        self._reset_evidence: dict[str, float] = {}
-        self._reset_step = 0
+        self._reset_finding: Finding | None = None
         self._reset_records_left = 0
         self._first_rate: float | None = None
         self._first_step = 0
@@ -172,11 +171,17 @@ class LearningRateAnomaly:
         self._history.discard_from(step)
         differs = max(rate, before) > self.factor * min(rate, before)
         if differs and abs(rate - before) > 0.1 * max(self._peak_rate, rate):
-            self._reset_evidence = {
-                "learning_rate_after_restart": rate,
-                "learning_rate_before_restart": before,
-            }
-            self._reset_step, self._reset_records_left = step, RESET_FINDING_RECORDS
+            new, old = distinct_texts(rate, before)
+            self._reset_finding = Finding(
+                summary=f"The learning rate was {new} after the restart at step {step}; before, it "
+                f"was {old} at that step.",
+                evidence={
+                    "learning_rate_after_restart": rate,
+                    "learning_rate_before_restart": before,
+                },
+                onset_step=step,
+            )
+            self._reset_records_left = RESET_FINDING_RECORDS
 
     def _append(self, rate: float, step: int) -> None:
         self._history.add(step, rate)
@@ -202,14 +207,7 @@ class LearningRateAnomaly:
             )
         if self._reset_records_left:
             self._reset_records_left -= 1
-            after, before = self._reset_evidence.values()
-            new, old = distinct_texts(after, before)
-            return Finding(
-                summary=f"The learning rate was {new} after the restart at step "
-                f"{self._reset_step}; before, it was {old} at that step.",
-                evidence=dict(self._reset_evidence),
-                onset_step=self._reset_step,
-            )
+            return self._reset_finding
         if self._is_stuck(step):
             return Finding(
                 summary=f"The learning rate has stayed at {rate:.3g} since step "
