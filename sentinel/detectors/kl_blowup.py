@@ -3,24 +3,23 @@
 Formula
     shifted  = the baseline of the KL, a power of the sum of the learning rates fitted to the run so
                far, has `sure` nats of evidence that the KL departs upwards, the median of the last
-               8 is `ratio` times the expected value or more, and 10 % above `floor` and every
-               earlier one
+               8 is `ratio` times the expected value or more, and 10 % above 0.01 nats per
+               token and every earlier one
     far      = the median of the last 5 KL values exceeds `limit`, and twice the KL at the start or
                `severe`
-    single   = one value is `single_ratio` times the second highest of the 64 before, and over a
-               tenth of `limit`
+    single   = one value is ten times the second highest of the 64 before, and over a tenth of
+               `limit`
     Finding  = shifted, or shifted with `noted` nats, or far, or single
     info     = shifted with less than `sure` nats; far with a reward that has gained and kept its
                gain; single, as such values usually are back in the next record
-    critical = shifted, and that median of 8 is `severe_ratio` times the expected value, or that
-               median of 5 exceeds `severe` and twice the KL at the start
+    critical = shifted, and that median of 8 is ten times the expected value, or that median of 5
+               exceeds `severe` and twice the KL at the start
 
 Units
-    `floor`, `limit`, `severe`: nats per token, as `kl_ref`. For a KL summed over the tokens of a
-    sequence, as determined by its key, framework and algorithm, they are multiplied by
-    `per_sequence`. A KL that its trainer clamps is critical if it is almost at the clamp. `ratio`,
-    `severe_ratio`, `per_sequence` and `single_ratio`: plain factors. `noted`, `sure`: nats of
-    evidence.
+    `limit`, `severe`: nats per token, as `kl_ref`. For a KL summed over the tokens of a sequence,
+    as determined by its key, framework and algorithm, they are multiplied by 50. A KL that its
+    trainer clamps is critical if it is almost at the clamp. `ratio`: plain factor. `noted`, `sure`:
+    nats of evidence.
 
 Source
     A policy that moves steadily drifts as a power of the distance travelled, at most ballistically,
@@ -35,9 +34,7 @@ Defaults
     100 % of 200 runs, after a median of 89, 44 and 18 points; from point 30 on, every 5 points,
     after 31. `ratio` 1.3 is far less than such a KL has risen by then. `limit` is ten times the KL
     at the end of healthy runs, 0.035 to 0.1 nats per token; `severe` is where trainers that clamp
-    the KL clamp it. Below `floor` a KL is of no importance, however fast it grows. A value
-    `single_ratio` 10 times the second highest is seen 2 times in 10,000 such points. `per_sequence`
-    50 is twice a healthy sum of 20 nats.
+    the KL clamp it. A value ten times the second highest is seen 2 times in 10,000 such points.
 """
 
 from __future__ import annotations
@@ -54,6 +51,15 @@ from sentinel.stats.level_departure import LevelDeparture
 from sentinel.stats.rolling_highest import RollingHighest
 from sentinel.stats.shared_baselines import SharedBaselines
 
+FLOOR = 0.01
+"""KL in nats per token below which it is of no importance, however fast it grows."""
+
+PER_SEQUENCE = 50.0
+"""Factor on limits for a KL that is summed over a sequence: twice a healthy sum of 20 nats."""
+
+SEVERE_RATIO, SINGLE_RATIO = 10.0, 10.0
+"""Factor on the expected KL that is critical, and on the second highest for a single value."""
+
 CLAMPED_SHARE = 0.95
 """Fraction of the clamp of a trainer from which on the KL counts as clamped."""
 
@@ -69,14 +75,10 @@ class KlBlowup:
     """Evaluates `kl_ref` against its expected trajectory and absolute limits."""
 
     ratio: float = 1.3
-    floor: float = 0.01
     limit: float = 1.0
     severe: float = 10.0
-    severe_ratio: float = 10.0
-    per_sequence: float = 50.0
     noted: float = 5.0
     sure: float = 8.0
-    single_ratio: float = 10.0
 
     needs: ClassVar[frozenset[str]] = frozenset({"kl_ref"})
     baselines: ClassVar[frozenset[str]] = frozenset({"kl_ref"})
@@ -99,9 +101,8 @@ class KlBlowup:
         """Evaluate one KL value."""
         kl, departure = record.values["kl_ref"], self._departure
         kind = get_kl_kind(record.attributes, "kl_ref")
-        unit = self.per_sequence if kind.is_summed else 1.0
-        # Below the floor a KL is of no importance, however fast it grows.
-        if not isfinite(kl) or not departure.add(max(kl, self.floor * unit), baselines):
+        unit = PER_SEQUENCE if kind.is_summed else 1.0
+        if not isfinite(kl) or not departure.add(max(kl, FLOOR * unit), baselines):
             return None
         if not self._recent.is_full:
             self._start_kl = min(self._start_kl, kl)
@@ -114,8 +115,8 @@ class KlBlowup:
             has_reward = baselines.reward_gain.has_kept_gain
             return self._finding(kind, unit, is_over=is_over, has_reward=has_reward)
         if highest is not None and kl > SINGLE_LIMIT_SHARE * self._bound:
-            highest = max(highest, self.floor * unit)
-            if kl > self.single_ratio * highest:
+            highest = max(highest, FLOOR * unit)
+            if kl > SINGLE_RATIO * highest:
                 return self._single_finding(kl, highest, kind, record.step)
         threshold = departure.threshold
         return None if threshold is None else Clear(min(threshold, self._bound))
@@ -128,7 +129,7 @@ class KlBlowup:
         text = f"{level:.3g} {kind.unit} (median of the last 5); the limit is {self._bound:.3g}"
         if is_shifted:
             level = departure.level
-            is_severe |= level > self.severe_ratio * expected
+            is_severe |= level > SEVERE_RATIO * expected
             text = f"{level:.3g} {kind.unit} (median of the last 8); its trend predicts "
             text += f"{expected:.3g}"
         is_sure = is_shifted and departure.evidence >= self.sure

@@ -13,7 +13,7 @@ Source
 
 Defaults
     Healthy public runs end at 0.035 to 0.1 nats per token, and `limit` 0.3 is three times that.
-    `per_sequence` 50 is that of kl_blowup.
+    `per_sequence` 50 is the factor of kl_blowup.
 """
 
 from __future__ import annotations

@@ -4,9 +4,8 @@ Formula
     shifted  = a baseline without a trend has 8 nats of evidence that ln(loss) is above its recent
                level by more than ln `rise`, or by half of that if half of what the loss had fallen
                is lost and the held-out loss has risen as much above its lowest: data that is harder
-               does not raise that; or, in the first 32 values, the last 5 are each over
-               `young_rise` times all before, or its cube if these are only two, its fifth power if
-               there is only one
+               does not raise that; or, in the first 32 values, the last 5 are each over 1.5 times
+               all before, or its cube if these are only two, its fifth power if there is only one
     runaway  = the last 2 losses are each over `leap` times the largest before them or 0.1; or one
                is over the cube of `leap` times the largest of at least 8
     Finding  = shifted or runaway
@@ -23,7 +22,7 @@ Formula
     duplicated row, is ignored.
 
 Units
-    `rise`, `young_rise`, `severe`, `leap`: plain factors of the loss. `settle`: logged losses.
+    `rise`, `severe`, `leap`: plain factors of the loss. `settle`: logged losses.
     `sigmas`: standard deviations of a loss of both signs.
 
 Source
@@ -34,7 +33,7 @@ Defaults
     On 200 healthy synthetic runs (247,000 points, a third of which change to harder data) and on 77
     public logs with a loss there is no false alarm. A loss that doubles every 150, 40 or 8 steps is
     found in 100 of 100 runs each, after a median of 61, 19 and 7 points. `rise` 1.25 is far more
-    than a change of data causes; `young_rise` more than the first steps of a warm-up cause.
+    than a change of data causes.
     `settle` 32 gives a spike time to recover before the finding is critical, and no loss recovers
     from `severe` 1.5. Of 8 classifiers with two changes to a harder task each, which are learned
     within 40 to 90 steps, none is critical; 4 that diverge are, after 35 steps as before. `leap`
@@ -69,11 +68,15 @@ LEVEL_WINDOW = 8
 EARLY_WINDOW = 5
 """Consecutive high losses required early in a run."""
 
+YOUNG_RISE = 1.5
+"""Factor on the losses before that the first steps of a warm-up do not exceed five times in a row.
+"""
+
 EARLY_LOSSES = 32
 """First losses, whose baseline is that of few."""
 
 EARLY_BASELINE = 3
-"""Losses before them from which `young_rise` suffices; fewer may be low by chance."""
+"""Losses before them from which `YOUNG_RISE` suffices; fewer may be low by chance."""
 
 MIN_NEGATIVE_SHARE = 0.05
 """Share of negative losses from which a loss has no meaningful logarithm."""
@@ -102,7 +105,6 @@ class LossDivergence:
     """Evaluates `loss` against its recent level and its start."""
 
     rise: float = 1.25
-    young_rise: float = 1.5
     severe: float = 1.5
     settle: int = 32
     sigmas: float = 4.0
@@ -269,7 +271,7 @@ class LossDivergence:
             return
         latest = list(self._recent)[-EARLY_WINDOW:]
         missing = max(0, EARLY_BASELINE + EARLY_WINDOW - self._count)
-        least_rise = (1 + 2 * missing) * log(self.young_rise)
+        least_rise = (1 + 2 * missing) * log(YOUNG_RISE)
         bound = max(self._highest_before + least_rise, log(MIN_YOUNG_LOSS))
         if self._early_onset_step is None and self._highest_before > -inf and min(latest) > bound:
             self._early_onset_step = self._recent_steps[-EARLY_WINDOW]

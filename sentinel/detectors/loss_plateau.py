@@ -18,8 +18,7 @@ Formula
 
 Units
     `improvement`, `unmoved`: fraction of the loss, 0.01 is one per cent. `points`: logged losses.
-    `above`: plain factor. `rate_share`: fraction of 1. `floor`: as the loss; a lower or negative
-    loss is not evaluated.
+    `above`: plain factor. `rate_share`: fraction of 1. A loss below 1e-6 is not evaluated.
 
 Source
     Two one-sided tests of equivalence, Schuirmann 1987. Counting evaluations without a new best, as
@@ -54,6 +53,9 @@ from sentinel.stats.block_means import BlockMeans, linear_fall, student_quantile
 CONFIDENCE_Z = 2.2
 """Standard errors on either side: one false result in 70 if block means were independent."""
 
+FLOOR = 1e-6
+"""Loss below which its logarithm means nothing."""
+
 MIN_BLOCKS = 6
 """Minimum number of block means for a line."""
 
@@ -75,7 +77,6 @@ class LossPlateau:
     rate_share: float = 0.2
     above: float = 1.25
     unmoved: float = 0.02
-    floor: float = 1e-6
 
     needs: ClassVar[frozenset[str]] = frozenset({"loss"})
     signal: ClassVar[str] = "loss"
@@ -103,7 +104,7 @@ class LossPlateau:
         """Evaluate one loss."""
         values, loss = record.values, record.values["loss"]
         self._is_excluded |= is_policy_gradient(record)
-        if self._is_excluded or not isfinite(loss) or loss < self.floor:
+        if self._is_excluded or not isfinite(loss) or loss < FLOOR:
             return None
         self._max_steps = values.get("max_steps", self._max_steps)
         self._update_rate(values.get("learning_rate"))
