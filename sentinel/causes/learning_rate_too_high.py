@@ -95,9 +95,9 @@ class LearningRateTooHigh(StatedCause):
         if not (is_gradual or oscillation is not None or has_recurred or (is_jump and high_rate)):
             yield from high_rate if layers else ()
             return
-        # At a usual rate, and of values that end in NaN, there are other reasons as well.
+        # At a usual rate, of a NaN at the end, and of memorised data, there are other reasons.
         is_usual = usual_learning_rate(context.metadata) is not None and not high_rate
-        is_open = is_usual or not is_gradual or "nan_or_inf" in context.symptoms
+        is_open = is_usual or not is_gradual or context.earliest("nan_or_inf", "overfitting")
         yield from symptom_evidence(divergence, 0.45 if is_open else 0.65)
         lasts = is_reported(oscillation)
         yield from symptom_evidence(oscillation, 0.65 if lasts and not is_usual else 0.45)

@@ -6,7 +6,7 @@ Formula
                it is as far below the mean of all rewards before
     step     = in the first 64 rewards, cut in two where two levels fit best, the later level, of at
                least 6 rewards, is lower by more than `errors` standard errors and `sigmas`
-               standard deviations
+               standard deviations, and at most a tenth of the rewards is nearer to the other level
     low      = the last rewards, at least 8, are all as low as a share q of those before, with
                count * ln(1/q) > `surprise`; and they are all equal, or below the median before by
                `sigmas` standard deviations of those before or of the later half of them, and the
@@ -62,7 +62,7 @@ from sentinel.model.quantity_text import distinct_texts
 from sentinel.model.record import Record
 from sentinel.stats.block_means import linear_fall
 from sentinel.stats.mean_drawdown import RECENT_VALUES, SCALES, START_VALUES, Fall, MeanDrawdown
-from sentinel.stats.mean_fall import find_fall
+from sentinel.stats.mean_fall import MeanFall, find_fall
 from sentinel.stats.neighbour_correlation import neighbour_correlation
 from sentinel.stats.rolling_quantiles import median_of_sorted, sigma_of_sorted
 
@@ -80,6 +80,9 @@ MIN_FALL_SHARE = 3 / 8
 
 MIN_STEP_REWARDS = 6
 """Rewards at the lower of two levels."""
+
+MAX_MIXED_SHARE = 0.1
+"""Largest share of the rewards that are nearer to the other of the two levels."""
 
 MIN_LOW_REWARDS = 8
 """Last rewards that are all low."""
@@ -226,6 +229,7 @@ class RewardCollapse:
             or change.errors <= self.errors
             or change.before - change.after <= self.sigmas * change.sigma
             or not self._is_large(change.before, change.after, 0.0)
+            or _mixed_share(values, change) > MAX_MIXED_SHARE
         ):
             return
         is_critical = (
@@ -325,3 +329,11 @@ class RewardCollapse:
             severity=Severity.CRITICAL if self._is_critical and self._has_stayed() else None,
             onset_step=onset,
         )
+
+
+def _mixed_share(values: list[float], change: MeanFall) -> float:
+    """Share of the values that are nearer to the other of the two levels."""
+    middle, cut = (change.before + change.after) / 2, len(values) - change.low_count
+    mixed = sum([value < middle for value in values[:cut]])
+    mixed += sum([value >= middle for value in values[cut:]])
+    return mixed / len(values)
