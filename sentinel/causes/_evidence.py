@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from statistics import median
+from typing import ClassVar, TypeGuard
 
 from sentinel.model.diagnosis import CaseContext, Evidence, Symptom
 from sentinel.model.finding import Severity
-from sentinel.signals.setting_names import describe_setting
+from sentinel.signals.setting_names import describe_setting, with_setting_names
 from sentinel.signals.usual_learning_rate import ADAPTER_FACTOR, has_adapters
 
 WEAK_KL_COEFFICIENT = 0.01
@@ -26,6 +27,20 @@ each side, so that no single value decides."""
 _KL_COEFFICIENT_KEYS = ("beta", "kl_coef", "kl_loss_coef")
 
 
+class StatedCause:
+    """A cause whose remedy is a text, and whose severity is that of the incidents.
+
+    `advice` is the remedy; a setting in braces gets the name that the framework has for it.
+    """
+
+    severity: ClassVar[Severity | None] = None
+    advice: ClassVar[str] = ""
+
+    def remedy(self, context: CaseContext) -> str:
+        """What to do, with the setting names of the framework in use."""
+        return with_setting_names(self.advice, context.metadata)
+
+
 def symptom_evidence(symptom: Symptom | None, weight: float) -> Iterable[Evidence]:
     """A symptom as evidence; nothing if it is None.
 
@@ -37,7 +52,22 @@ def symptom_evidence(symptom: Symptom | None, weight: float) -> Iterable[Evidenc
     return (Evidence(weight, symptom.summary, symptom.onset_step, symptom.incident),)
 
 
-def is_reported(symptom: Symptom | None) -> bool:
+def weighted_evidence(context: CaseContext, weights: Mapping[str, float]) -> Iterator[Evidence]:
+    """The symptoms of these detectors as evidence, each with its weight; of "a or b" the earlier.
+
+    >>> list(weighted_evidence(CaseContext(), {"kl_blowup or kl_drift": 0.4}))
+    []
+    """
+    for detectors, weight in weights.items():
+        yield from symptom_evidence(context.earliest(*detectors.split(" or ")), weight)
+
+
+def summaries(context: CaseContext, *detectors: str) -> Iterator[str]:
+    """The symptoms of these detectors as sentences."""
+    return (context.symptoms[name].summary for name in detectors if name in context.symptoms)
+
+
+def is_reported(symptom: Symptom | None) -> TypeGuard[Symptom]:
     """Whether it is there, above severity info."""
     return symptom is not None and symptom.severity is not Severity.INFO
 

@@ -20,14 +20,15 @@ from collections.abc import Iterable, Mapping
 from typing import ClassVar
 
 from sentinel.causes._evidence import (
+    StatedCause,
     is_reported,
     is_rewarded_though_cut_off,
     possibly_first,
+    summaries,
     symptom_evidence,
 )
 from sentinel.model.diagnosis import CaseContext, Evidence
 from sentinel.model.finding import Severity
-from sentinel.signals.setting_names import describe_setting
 
 EXCLUDING_DETECTORS = ("kl_blowup", "entropy_collapse", "entropy_explosion", "repetition")
 
@@ -38,24 +39,27 @@ LOOPING_SHARE = 0.35
 """Share of repeated phrases above which texts loop, as in the detector repetition."""
 
 
-class AnswersCutOff:
+class AnswersCutOff(StatedCause):
     """Diagnoses by truncation and length of texts that do not loop."""
 
     title: ClassVar[str] = "completions cut off at the maximum length"
     explains: ClassVar[frozenset[str]] = frozenset({
         "truncation", "length_explosion", "reward_stalled", "reward_collapse",
     })  # fmt: skip
-    severity: ClassVar[Severity | None] = None
     suggested_by: ClassVar[Mapping[str, float]] = {"length_explosion": 0.3}
     sign: ClassVar[str] = "the ends of truncated completions still make progress"
+    advice: ClassVar[str] = (
+        "Read the end of a few truncated completions. If they make progress, raise {maximum "
+        "completion length}, or exclude them from the loss with {mask for truncated completions}. "
+        "If they ramble, let the reward decrease before the limit, so that shorter completions "
+        "earn more."
+    )
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
         """Truncation and its reason; nothing if the policy has another fault."""
         truncation, growth = context.earliest("truncation"), context.earliest("length_explosion")
         fall = context.earliest("reward_collapse")
-        if truncation is None:
-            return
-        if is_rewarded_though_cut_off(truncation):
+        if truncation is None or is_rewarded_though_cut_off(truncation):
             return
         is_mild = truncation.severity is Severity.INFO
         if fall is not None and (
@@ -82,20 +86,7 @@ class AnswersCutOff:
 
     def contradictions(self, context: CaseContext) -> Iterable[str]:
         """A policy that changed otherwise, or of which no completion has a reward any more."""
-        for name in EXCLUDING_DETECTORS:
-            if name in context.symptoms:
-                yield context.symptoms[name].summary
+        yield from summaries(context, *EXCLUDING_DETECTORS)
         uniform = context.symptoms.get("reward_zero_variance")
         if is_reported(uniform) and is_reported(context.symptoms.get("reward_collapse")):
             yield "Completions that were cut off last have no reward either."
-
-    def remedy(self, context: CaseContext) -> str:
-        """A higher limit, or a reward for brevity."""
-        metadata = context.metadata
-        return (
-            "Read the end of a few truncated completions. If they make progress, raise "
-            f"{describe_setting('maximum completion length', metadata)}, or exclude them from the "
-            f"loss with {describe_setting('mask for truncated completions', metadata)}. If they "
-            "ramble, let the reward decrease before the limit, so that shorter completions earn "
-            "more."
-        )

@@ -15,9 +15,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import ClassVar
 
-from sentinel.causes._evidence import is_back, is_reported, symptom_evidence
+from sentinel.causes._evidence import (
+    StatedCause,
+    is_back,
+    is_reported,
+    summaries,
+    weighted_evidence,
+)
 from sentinel.model.diagnosis import CaseContext, Evidence
-from sentinel.model.finding import Severity
 from sentinel.signals.setting_names import describe_setting
 
 MAX_FACTOR_BACK = 3.0
@@ -31,12 +36,11 @@ _LASTING = ("loss_divergence", "reward_collapse", "entropy_collapse", "entropy_e
 """Detectors of effects that end soon after the batch."""
 
 
-class BadBatch:
+class BadBatch(StatedCause):
     """Diagnoses by a jump of loss and gradient norm at one step without consequences."""
 
     title: ClassVar[str] = "bad batch"
     explains: ClassVar[frozenset[str]] = frozenset({"loss_spike", "grad_explosion"})
-    severity: ClassVar[Severity | None] = None
     suggested_by: ClassVar[Mapping[str, float]] = {"loss_spike": 0.35, "grad_explosion": 0.35}
     sign: ClassVar[str] = (
         "the gradient norm is as before within a few steps, and the batches of that step hold "
@@ -45,28 +49,23 @@ class BadBatch:
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
         """The jumps and the recovery; nothing if there were more jumps."""
-        spike, explosion = (
-            context.symptoms.get("loss_spike"),
-            context.symptoms.get("grad_explosion"),
-        )
+        spike = context.symptoms.get("loss_spike")
+        explosion = context.symptoms.get("grad_explosion")
         if explosion is None or (spike is not None and spike.occurrences > 1):
             return
         apart = 0 if spike is None else abs(spike.onset_step - explosion.onset_step)
         if apart > MAX_POINTS_APART * context.steps_per_point:
             return
-        yield from symptom_evidence(spike, 0.35)
-        yield from symptom_evidence(explosion, 0.35)
+        yield from weighted_evidence(context, {"loss_spike": 0.35, "grad_explosion": 0.35})
         if is_back(context, "grad_norm", explosion, MAX_FACTOR_BACK):
             yield Evidence(0.4, "The gradient norm is as before again.")
 
     def contradictions(self, context: CaseContext) -> Iterable[str]:
         """A loss that stays high or swings, and what a batch does not change for long."""
-        for name in ("oscillation", "nan_or_inf", "rank_outlier"):
-            if name in context.symptoms:
-                yield context.symptoms[name].summary
+        yield from summaries(context, "oscillation", "nan_or_inf", "rank_outlier")
         for name in _LASTING:
             lasting = context.symptoms.get(name)
-            if lasting is not None and is_reported(lasting) and not lasting.is_over:
+            if is_reported(lasting) and not lasting.is_over:
                 yield lasting.summary
 
     def remedy(self, context: CaseContext) -> str:

@@ -21,10 +21,13 @@ from collections.abc import Iterable, Mapping
 from math import inf, log
 from typing import ClassVar
 
-from sentinel.causes._evidence import is_reported, low_learning_rate_evidence, symptom_evidence
+from sentinel.causes._evidence import (
+    StatedCause,
+    is_reported,
+    low_learning_rate_evidence,
+    weighted_evidence,
+)
 from sentinel.model.diagnosis import CaseContext, Evidence
-from sentinel.model.finding import Severity
-from sentinel.signals.setting_names import describe_setting
 
 MIN_GRAD_NORM = 1e-4
 """Smallest gradient norm that counts as a gradient."""
@@ -38,12 +41,11 @@ BROKEN_LAYER_DETECTORS = (
 CHANCE_LOSS, CHANCE_TOLERANCE = log(2.0), 0.02
 
 
-class DataNotLearnable:
+class DataNotLearnable(StatedCause):
     """Diagnoses by a loss that never moved although the weights are trained."""
 
     title: ClassVar[str] = "data with nothing to learn"
     explains: ClassVar[frozenset[str]] = frozenset({"loss_never_moved", "loss_plateau"})
-    severity: ClassVar[Severity | None] = None
     suggested_by: ClassVar[Mapping[str, float]] = {
         "loss_never_moved": 0.4,
         "loss_plateau": 0.35,
@@ -53,14 +55,19 @@ class DataNotLearnable:
         "16 examples alone are learned, while the gradient norm (log `grad_norm`) is above 0 "
         "in the run"
     )
+    advice: ClassVar[str] = (
+        "Print one batch as the model receives it, decoded, with its labels. Check that they "
+        "belong together, that the chat template is the model's own, that the answer is within "
+        "{maximum sequence length}, and that chosen and rejected completions are not swapped. Then "
+        "train on 16 examples: if that loss does not fall to nearly 0 either, the optimizer holds "
+        "other parameters than the model."
+    )
     excluded_by: ClassVar[frozenset[str]] = frozenset({"loss_divergence", "loss_spike"})
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
         """The loss, gradient norm and learning rate; nothing if there are no gradients."""
-        never_moved, norm = (
-            context.symptoms.get("loss_never_moved"),
-            context.values.get("grad_norm", inf),
-        )
+        never_moved = context.symptoms.get("loss_never_moved")
+        norm = context.values.get("grad_norm", inf)
         rate = context.values.get("learning_rate", context.number("learning_rate") or 0.0)
         excluding = context.earliest("grad_vanishing", "nan_or_inf", "learning_rate_anomaly")
         layers = context.earliest_in_run(*BROKEN_LAYER_DETECTORS)
@@ -72,8 +79,7 @@ class DataNotLearnable:
             or any(low_learning_rate_evidence(context))
         ):
             return
-        yield from symptom_evidence(never_moved, 0.5)
-        yield from symptom_evidence(context.symptoms.get("loss_plateau"), 0.1)
+        yield from weighted_evidence(context, {"loss_never_moved": 0.5, "loss_plateau": 0.1})
         level = never_moved.evidence.get("median_loss")
         is_chance = isinstance(level, float | int) and abs(level - CHANCE_LOSS) < CHANCE_TOLERANCE
         if is_chance:
@@ -88,15 +94,5 @@ class DataNotLearnable:
     def contradictions(self, context: CaseContext) -> Iterable[str]:
         """A loss that swings far does not fall for another reason."""
         swing = context.symptoms.get("oscillation")
-        if swing is not None and is_reported(swing):
+        if is_reported(swing):
             yield swing.summary
-
-    def remedy(self, context: CaseContext) -> str:
-        """Inspect the data first."""
-        return (
-            "Print one batch as the model receives it, decoded, with its labels. Check that they "
-            "belong together, that the chat template is the model's own, that the answer is within "
-            f"{describe_setting('maximum sequence length', context.metadata)}, and that chosen and "
-            "rejected completions are not swapped. Then train on 16 examples: if that loss does "
-            "not fall to nearly 0 either, the optimizer holds other parameters than the model."
-        )

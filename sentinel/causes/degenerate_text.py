@@ -18,46 +18,48 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import ClassVar
 
-from sentinel.causes._evidence import is_reported, stronger_kl_advice, symptom_evidence
+from sentinel.causes._evidence import (
+    StatedCause,
+    is_reported,
+    stronger_kl_advice,
+    summaries,
+    symptom_evidence,
+    weighted_evidence,
+)
 from sentinel.model.diagnosis import CaseContext, Evidence
-from sentinel.model.finding import Severity
+
+WITH_REPETITION = {"repetition": 0.7, "length_explosion": 0.6, "truncation": 0.5}
+"""Weight of each incident where samples show the repetition."""
+
+WITHOUT_SAMPLES = {"length_explosion": 0.35, "truncation": 0.3}
+"""The same where there are no samples."""
 
 
-class DegenerateText:
+class DegenerateText(StatedCause):
     """Diagnoses by repetition in the samples, and by their length."""
 
     title: ClassVar[str] = "policy that repeats itself"
     explains: ClassVar[frozenset[str]] = frozenset({
         "repetition", "length_explosion", "truncation", "entropy_collapse", "entropy_explosion",
     })  # fmt: skip
-    severity: ClassVar[Severity | None] = None
     sign: ClassVar[str] = "the completions repeat phrases (log samples, and `entropy`)"
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
         """Repetition and length, or length and entropy; nothing for repetitive data."""
         repetition = context.earliest("repetition")
-        growth, truncation = context.earliest("length_explosion"), context.earliest("truncation")
-        if growth is None and truncation is None:
-            return
+        growth = context.earliest("length_explosion")
         if repetition is not None:
-            if is_reported(repetition):
-                yield from symptom_evidence(repetition, 0.7)
-                yield from symptom_evidence(growth, 0.6)
-                yield from symptom_evidence(truncation, 0.5)
-            return
-        if not is_reported(growth):
-            return
-        # Without samples, an entropy that left its range shows that the texts have changed.
-        yield from symptom_evidence(growth, 0.35)
-        yield from symptom_evidence(truncation, 0.3)
-        entropy = context.earliest("entropy_collapse", "entropy_explosion")
-        if is_reported(entropy):
-            yield from symptom_evidence(entropy, 0.45)
+            if is_reported(repetition) and (growth or context.earliest("truncation")):
+                yield from weighted_evidence(context, WITH_REPETITION)
+        elif is_reported(growth):
+            # Without samples, an entropy that left its range shows that the texts have changed.
+            yield from weighted_evidence(context, WITHOUT_SAMPLES)
+            entropy = context.earliest("entropy_collapse", "entropy_explosion")
+            yield from symptom_evidence(entropy if is_reported(entropy) else None, 0.45)
 
     def contradictions(self, context: CaseContext) -> Iterable[str]:
         """Samples that do not loop; with a reward that fell, it is a policy collapse."""
-        if fall := context.symptoms.get("reward_collapse"):
-            yield fall.summary
+        yield from summaries(context, "reward_collapse")
         repetition = context.values.get("sample_repetition")
         if repetition is not None and "repetition" not in context.symptoms:
             yield f"Texts do not loop: {repetition:.0%} of their phrases are repeated."

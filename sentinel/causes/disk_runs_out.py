@@ -13,41 +13,31 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import ClassVar
 
-from sentinel.causes._evidence import symptom_evidence
+from sentinel.causes._evidence import StatedCause, weighted_evidence
 from sentinel.model.diagnosis import CaseContext, Evidence
-from sentinel.model.finding import Severity
-from sentinel.signals.setting_names import describe_setting
 
 FREQUENT_SAVE_STEPS = 50.0
 """Save interval in steps that counts as short."""
 
 
-class DiskRunsOut:
+class DiskRunsOut(StatedCause):
     """Diagnoses by the free space and by the frequency of saves."""
 
     title: ClassVar[str] = "disk space running out"
     explains: ClassVar[frozenset[str]] = frozenset({"disk_filling", "checkpoint_cadence"})
-    severity: ClassVar[Severity | None] = None
     sign: ClassVar[str] = "checkpoints take most of the space that is used (`du`)"
+    advice: ClassVar[str] = (
+        "Find what uses the space (`du`), and free some now. If it is checkpoints, check that the "
+        "newest is complete, and delete old ones except the newest two, the best, and the last "
+        "before any other incident of the run. Raise {save interval}, or lower {checkpoint limit}."
+    )
     excluded_by: ClassVar[frozenset[str]] = frozenset({"step_stride"})
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
         """The free space, and what uses it."""
-        full = context.symptoms.get("disk_filling")
-        if full is None:
+        if "disk_filling" not in context.symptoms:
             return
-        yield from symptom_evidence(full, 0.7)
-        yield from symptom_evidence(context.symptoms.get("checkpoint_cadence"), 0.5)
+        yield from weighted_evidence(context, {"disk_filling": 0.7, "checkpoint_cadence": 0.5})
         save_steps = context.number("save_steps")
         if save_steps is not None and 0.0 < save_steps <= FREQUENT_SAVE_STEPS:
             yield Evidence(0.2, f"The run saves every {save_steps:g} steps.")
-
-    def remedy(self, context: CaseContext) -> str:
-        """Free space without deleting checkpoints that may be needed; then save less."""
-        return (
-            "Find what uses the space (`du`), and free some now. If it is checkpoints, check that "
-            "the newest is complete, and delete old ones except the newest two, the best, and the "
-            "last before any other incident of the run. Raise "
-            f"{describe_setting('save interval', context.metadata)}, or lower "
-            f"{describe_setting('checkpoint limit', context.metadata)}."
-        )

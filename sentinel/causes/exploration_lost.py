@@ -19,7 +19,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import ClassVar
 
-from sentinel.causes._evidence import is_back, possibly_first, symptom_evidence
+from sentinel.causes._evidence import (
+    StatedCause,
+    is_back,
+    is_reported,
+    possibly_first,
+    summaries,
+    symptom_evidence,
+    weighted_evidence,
+)
 from sentinel.model.diagnosis import CaseContext, Evidence
 from sentinel.model.finding import Severity
 from sentinel.signals.setting_names import describe_setting
@@ -38,7 +46,7 @@ LOW_TEMPERATURE = 0.7
 """Sampling temperature below which samples hardly vary."""
 
 
-class ExplorationLost:
+class ExplorationLost(StatedCause):
     """Diagnoses by entropy and by groups with one reward."""
 
     title: ClassVar[str] = "loss of exploration"
@@ -46,7 +54,6 @@ class ExplorationLost:
         "entropy_collapse", "reward_zero_variance", "reward_stalled", "grad_vanishing",
         "reward_collapse",
     })  # fmt: skip
-    severity: ClassVar[Severity | None] = None
     suggested_by: ClassVar[Mapping[str, float]] = {"entropy_collapse": 0.4}
     sign: ClassVar[str] = (
         "several completions of one prompt are the same (log `entropy`), and stay so"
@@ -56,18 +63,18 @@ class ExplorationLost:
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
         """Entropy and effects; nothing if KL or reward changed first."""
         certain, fall = context.earliest("entropy_collapse"), context.earliest("reward_collapse")
-        if certain is None or certain.severity is Severity.INFO:
-            return
-        if not any(name in context.values for name in SAMPLING_SIGNALS):
+        is_sampled = any(name in context.values for name in SAMPLING_SIGNALS)
+        if not is_reported(certain) or not is_sampled:
             return
         drifts = (context.earliest("kl_blowup"), context.earliest("clip_saturation"))
         earlier = [each for each in drifts if each is not None and not each.is_over]
         if not possibly_first(certain, fall, *earlier):
             return
-        yield from symptom_evidence(certain, 0.65)
-        yield from symptom_evidence(context.earliest("reward_zero_variance"), 0.4)
+        yield from weighted_evidence(
+            context, {"entropy_collapse": 0.65, "reward_zero_variance": 0.4}
+        )
         yield from symptom_evidence(fall or context.earliest("reward_stalled"), 0.3)
-        yield from symptom_evidence(context.earliest("grad_vanishing"), 0.2)
+        yield from weighted_evidence(context, {"grad_vanishing": 0.2})
         temperature = context.number("temperature")
         if temperature is not None and 0 < temperature < LOW_TEMPERATURE:
             yield Evidence(0.2, f"The sampling temperature is {temperature:g}.")
@@ -78,8 +85,7 @@ class ExplorationLost:
         is_again = certain is not None and is_back(context, "entropy", certain, MAX_FACTOR_BACK)
         if certain is not None and (certain.is_over or is_again):
             yield "The entropy is as before again."
-        if "repetition" in context.symptoms:
-            yield context.symptoms["repetition"].summary
+        yield from summaries(context, "repetition")
         if fall is not None and fall.severity is Severity.CRITICAL:
             yield fall.summary
 

@@ -22,16 +22,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import ClassVar
 
-from sentinel.causes._evidence import symptom_evidence
+from sentinel.causes._evidence import StatedCause, is_reported, symptom_evidence
 from sentinel.model.diagnosis import CaseContext, Evidence, Symptom
-from sentinel.model.finding import Severity
 from sentinel.signals.setting_names import describe_setting
 
 NEGLIGIBLE_GRAD_NORM = 1e-7
 """Gradient norm that changes no weight."""
 
 
-class FrozenParameters:
+class FrozenParameters(StatedCause):
     """Diagnoses by a gradient, a learning rate or updates that were 0 from the start."""
 
     title: ClassVar[str] = "frozen parameters"
@@ -39,7 +38,6 @@ class FrozenParameters:
         "grad_vanishing", "layer_gradient_dead", "layer_update_ratio", "learning_rate_anomaly",
         "loss_never_moved", "loss_plateau", "reward_stalled", "loss_zero",
     })  # fmt: skip
-    severity: ClassVar[Severity | None] = None
     suggested_by: ClassVar[Mapping[str, float]] = {
         "loss_never_moved": 0.3,
         "reward_stalled": 0.3,
@@ -150,6 +148,5 @@ def _zero_from_start(
     symptom: Symptom | None, evidence_key: str, default: float | None = 0.0
 ) -> Symptom | None:
     """The symptom, if its evidence of that key is 0."""
-    if symptom is None or symptom.severity is Severity.INFO:
-        return None
-    return symptom if symptom.evidence.get(evidence_key, default) == 0.0 else None
+    is_zero = is_reported(symptom) and symptom.evidence.get(evidence_key, default) == 0.0
+    return symptom if is_zero else None

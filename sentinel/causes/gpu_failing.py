@@ -14,12 +14,20 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import ClassVar
 
-from sentinel.causes._evidence import symptom_evidence
+from sentinel.causes._evidence import StatedCause, is_reported, weighted_evidence
 from sentinel.model.diagnosis import CaseContext, Evidence
-from sentinel.model.finding import Severity
+
+WEIGHTS = {
+    "gpu_fault": 0.7,
+    "rank_desync or rank_outlier": 0.4,
+    "nan_or_inf": 0.3,
+    "straggler": 0.4,
+    "throughput_drop": 0.1,
+}
+"""Weight of each incident of a run with a GPU fault."""
 
 
-class GpuFailing:
+class GpuFailing(StatedCause):
     """Diagnoses by the errors of the driver, and by affected ranks.
 
     A slow rank is evidence only and not part of `explains`, so that without GPU errors slowness and
@@ -30,19 +38,12 @@ class GpuFailing:
     explains: ClassVar[frozenset[str]] = frozenset({
         "gpu_fault", "rank_desync", "rank_outlier", "nan_or_inf",
     })  # fmt: skip
-    severity: ClassVar[Severity | None] = None
     sign: ClassVar[str] = "the kernel log has an Xid, or `dcgmi diag -r 3` fails"
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
         """The errors and the affected ranks; nothing for errors of a program."""
-        fault = context.symptoms.get("gpu_fault")
-        if fault is None or fault.severity is Severity.INFO:
-            return
-        yield from symptom_evidence(fault, 0.7)
-        yield from symptom_evidence(context.earliest("rank_desync", "rank_outlier"), 0.4)
-        yield from symptom_evidence(context.symptoms.get("nan_or_inf"), 0.3)
-        yield from symptom_evidence(context.symptoms.get("straggler"), 0.4)
-        yield from symptom_evidence(context.symptoms.get("throughput_drop"), 0.1)
+        if is_reported(context.symptoms.get("gpu_fault")):
+            yield from weighted_evidence(context, WEIGHTS)
 
     def remedy(self, context: CaseContext) -> str:
         """Stop using the GPU, and resume from before the first error."""

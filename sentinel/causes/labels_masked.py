@@ -19,26 +19,27 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import ClassVar
 
-from sentinel.causes._evidence import symptom_evidence
+from sentinel.causes._evidence import StatedCause, is_reported, symptom_evidence
 from sentinel.model.diagnosis import CaseContext, Evidence, Symptom
-from sentinel.model.finding import Severity
-from sentinel.signals.setting_names import describe_setting
 
 
-class LabelsMasked:
+class LabelsMasked(StatedCause):
     """Diagnoses by a loss of 0 or NaN without gradients."""
 
     title: ClassVar[str] = "masked labels"
     explains: ClassVar[frozenset[str]] = frozenset({"loss_zero", "nan_or_inf", "grad_vanishing"})
-    severity: ClassVar[Severity | None] = None
     sign: ClassVar[str] = "a batch has no label other than -100"
+    advice: ClassVar[str] = (
+        "Stop the run, and count the labels of one batch that are not -100. If there are none, "
+        "check the response template against the tokenizer's, {completion-only loss}, and whether "
+        "{maximum sequence length} truncates texts before the answer begins. Restart from the "
+        "beginning: the weights may be damaged already."
+    )
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
         """No loss and no gradient; nothing for a loss that was learned to 0."""
         zero_loss, never_finite = context.symptoms.get("loss_zero"), _loss_never_finite(context)
-        if zero_loss is not None and zero_loss.severity is Severity.INFO:
-            return
-        if zero_loss is None and never_finite is None:
+        if not is_reported(zero_loss or never_finite):
             return
         yield from symptom_evidence(zero_loss, 0.5)
         yield from symptom_evidence(never_finite, 0.6)
@@ -56,25 +57,10 @@ class LabelsMasked:
         if "reward" in context.values:
             yield "The run is trained by reward, without labels."
 
-    def remedy(self, context: CaseContext) -> str:
-        """Count the labels that are not masked."""
-        return (
-            "Stop the run, and count the labels of one batch that are not -100. If there are none, "
-            "check the response template against the tokenizer's, "
-            f"{describe_setting('completion-only loss', context.metadata)}, and whether "
-            f"{describe_setting('maximum sequence length', context.metadata)} truncates texts "
-            "before the answer begins. Restart from the beginning: the weights may be damaged "
-            "already."
-        )
-
 
 def _loss_never_finite(context: CaseContext) -> Symptom | None:
     """The symptom of a loss that was never finite."""
     nonfinite, interval = context.symptoms.get("nan_or_inf"), context.number("logging_steps") or 1.0
-    if (
-        nonfinite is None
-        or "loss" not in nonfinite.evidence
-        or nonfinite.onset_step > max(1.0, interval)
-    ):
+    if nonfinite is None or "loss" not in nonfinite.evidence:
         return None
-    return nonfinite
+    return nonfinite if nonfinite.onset_step <= max(1.0, interval) else None

@@ -27,7 +27,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import ClassVar
 
-from sentinel.causes._evidence import is_reported, possibly_first, symptom_evidence
+from sentinel.causes._evidence import (
+    StatedCause,
+    is_reported,
+    possibly_first,
+    symptom_evidence,
+    weighted_evidence,
+)
 from sentinel.model.diagnosis import CaseContext, Evidence, Symptom
 from sentinel.model.finding import Severity
 from sentinel.signals.setting_names import describe_setting
@@ -50,7 +56,7 @@ EARLY_STEPS = 200
 """Steps in which a warm-up would help."""
 
 
-class LearningRateTooHigh:
+class LearningRateTooHigh(StatedCause):
     """Diagnoses by divergence, oscillation or jumps of the loss, and by the rate itself."""
 
     title: ClassVar[str] = "learning rate too high"
@@ -60,7 +66,6 @@ class LearningRateTooHigh:
         "layer_gradient_dead", "layer_gradient_exploding", "layer_gradient_vanishing",
         "layer_update_ratio", "sharpness_high",
     })  # fmt: skip
-    severity: ClassVar[Severity | None] = None
     suggested_by: ClassVar[Mapping[str, float]] = {
         "reward_collapse": 0.25,
         "grad_explosion": 0.3,
@@ -75,10 +80,8 @@ class LearningRateTooHigh:
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
         """An unstable loss and its reason; nothing for a single jump at a usual rate."""
-        divergence, oscillation = (
-            context.symptoms.get("loss_divergence"),
-            context.symptoms.get("oscillation"),
-        )
+        divergence = context.symptoms.get("loss_divergence")
+        oscillation = context.symptoms.get("oscillation")
         yield from _stuck_evidence(context)
         spike, high_rate = context.symptoms.get("loss_spike"), _high_rate_evidence(context)
         # Until a loss that rose has settled, each jump may be of the same event.
@@ -92,17 +95,16 @@ class LearningRateTooHigh:
         if not (is_gradual or oscillation is not None or has_recurred or (is_jump and high_rate)):
             yield from high_rate if layers else ()
             return
-        # At a usual rate, and of values that end in NaN, there are other reasons as well.
+        # At a usual rate, of a NaN at the end, and of memorised data, there are other reasons.
         is_usual = usual_learning_rate(context.metadata) is not None and not high_rate
-        is_open = is_usual or not is_gradual or "nan_or_inf" in context.symptoms
+        is_open = is_usual or not is_gradual or context.earliest("nan_or_inf", "overfitting")
         yield from symptom_evidence(divergence, 0.45 if is_open else 0.65)
         lasts = is_reported(oscillation)
         yield from symptom_evidence(oscillation, 0.65 if lasts and not is_usual else 0.45)
         yield from symptom_evidence(spike, 0.4 if has_recurred else 0.2)
-        yield from symptom_evidence(context.symptoms.get("grad_explosion"), 0.4)
-        yield from symptom_evidence(context.symptoms.get("nan_or_inf"), 0.2)
+        yield from weighted_evidence(context, {"grad_explosion": 0.4, "nan_or_inf": 0.2})
         yield from high_rate
-        began = context.earliest("loss_divergence", "oscillation", "loss_spike")
+        began = context.earliest(*_UNSTABLE)
         if began is not None and began.onset_step <= EARLY_STEPS and _has_no_warmup(context):
             yield Evidence(0.2, "The run has no warm-up.")
 

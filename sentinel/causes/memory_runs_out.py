@@ -14,19 +14,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import ClassVar
 
-from sentinel.causes._evidence import symptom_evidence
+from sentinel.causes._evidence import StatedCause, symptom_evidence
 from sentinel.model.diagnosis import CaseContext, Evidence
-from sentinel.model.finding import Severity
 from sentinel.model.quantity_text import format_duration
 from sentinel.signals.setting_names import describe_setting
 
 
-class MemoryRunsOut:
+class MemoryRunsOut(StatedCause):
     """Diagnoses by the forecast of memory use."""
 
     title: ClassVar[str] = "memory running out"
     explains: ClassVar[frozenset[str]] = frozenset({"memory_creep", "throughput_drop"})
-    severity: ClassVar[Severity | None] = None
     sign: ClassVar[str] = "memory use still grows at the same step time"
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:

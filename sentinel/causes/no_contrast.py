@@ -21,10 +21,18 @@ from itertools import pairwise
 from statistics import fmean
 from typing import ClassVar
 
-from sentinel.causes._evidence import certainly_first, possibly_first, symptom_evidence
+from sentinel.causes._evidence import (
+    StatedCause,
+    certainly_first,
+    possibly_first,
+    weighted_evidence,
+)
 from sentinel.model.diagnosis import CaseContext, Evidence
 from sentinel.model.finding import Severity
 from sentinel.signals.setting_names import describe_setting
+
+WEIGHTS = {"reward_zero_variance": 0.5, "reward_stalled": 0.3, "grad_vanishing": 0.2}
+"""Weight of the groups, and of each of their effects."""
 
 FEW_GENERATIONS = 4
 """Completions per prompt at which groups are often all right or all wrong."""
@@ -39,14 +47,13 @@ LOST_SHARE, LOST_STANDARD_ERRORS = 0.5, 6.0
 """Share of the best level above the lowest reward, and standard errors, that are a fall."""
 
 
-class NoContrast:
+class NoContrast(StatedCause):
     """Diagnoses by groups with one reward, of an otherwise healthy policy."""
 
     title: ClassVar[str] = "prompts whose completions have equal rewards"
     explains: ClassVar[frozenset[str]] = frozenset({
         "reward_zero_variance", "reward_stalled", "grad_vanishing",
     })  # fmt: skip
-    severity: ClassVar[Severity | None] = None
     suggested_by: ClassVar[Mapping[str, float]] = {"reward_stalled": 0.4}
     sign: ClassVar[str] = (
         "the completions of a prompt differ as texts (log `entropy`), and have the same "
@@ -60,14 +67,11 @@ class NoContrast:
         if uniform is None or (earlier is not None and possibly_first(earlier, uniform)):
             return
         rewards = [reward for _, reward in context.history.get("reward", ())]
-        if not certainly_first(uniform, context.earliest_in_run("reward_collapse")):
+        is_first = certainly_first(uniform, context.earliest_in_run("reward_collapse"))
+        # Groups that were idle because they were solved may be idle now since all fail.
+        if not is_first or _has_fallen(rewards):
             return
-        if _has_fallen(rewards):
-            # Groups that were idle because they were solved, and are now since all fail.
-            return
-        yield from symptom_evidence(uniform, 0.5)
-        yield from symptom_evidence(context.earliest("reward_stalled"), 0.3)
-        yield from symptom_evidence(context.earliest("grad_vanishing"), 0.2)
+        yield from weighted_evidence(context, WEIGHTS)
         entropy = context.values.get("entropy")
         if entropy is not None and entropy > HEALTHY_ENTROPY:
             yield Evidence(0.2, f"Entropy is {entropy:.3g} nats per token, so completions differ.")

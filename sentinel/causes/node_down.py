@@ -15,9 +15,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import ClassVar
 
-from sentinel.causes._evidence import possibly_first, symptom_evidence
+from sentinel.causes._evidence import StatedCause, possibly_first, symptom_evidence
 from sentinel.model.diagnosis import CaseContext, Evidence, Symptom
-from sentinel.model.finding import Severity
 
 PRECURSOR_WEIGHTS = {
     "gpu_fault": 0.3,
@@ -29,7 +28,7 @@ PRECURSOR_WEIGHTS = {
 """Weight of each incident before the loss of the node."""
 
 
-class NodeDown:
+class NodeDown(StatedCause):
     """Diagnoses by a lost node, and by incidents before it.
 
     Memory that runs out is evidence only and not part of `explains`, so that without a lost node
@@ -40,7 +39,6 @@ class NodeDown:
     explains: ClassVar[frozenset[str]] = frozenset({
         "node_lost", "gpu_fault", "straggler", "data_stall", "throughput_drop",
     })  # fmt: skip
-    severity: ClassVar[Severity | None] = None
     sign: ClassVar[str] = "the node does not answer, or was restarted"
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:

@@ -25,7 +25,7 @@ from collections.abc import Iterable
 from math import isfinite
 from typing import ClassVar
 
-from sentinel.causes._evidence import is_reported, symptom_evidence
+from sentinel.causes._evidence import StatedCause, is_reported, symptom_evidence
 from sentinel.model.diagnosis import MAX_EFFECT_DELAY_POINTS, CaseContext, Evidence, Symptom
 from sentinel.model.finding import Severity
 from sentinel.signals.precision import is_float16
@@ -42,7 +42,7 @@ MIN_FROZEN_VALUES = 5
 """Logged values of a learning rate that show whether it follows its schedule."""
 
 
-class NumericalBreakdown:
+class NumericalBreakdown(StatedCause):
     """Diagnoses by NaN or infinite values, and by growth before them."""
 
     title: ClassVar[str] = "numerical breakdown"
@@ -54,7 +54,6 @@ class NumericalBreakdown:
         "length_collapse", "truncation", "repetition", "entropy_collapse", "entropy_explosion",
         "kl_blowup", "kl_drift", "kl_negative", "clip_saturation", "rollout_mismatch", "value_fit",
     })  # fmt: skip
-    severity: ClassVar[Severity | None] = None
     sign: ClassVar[str] = (
         "the first value that is not finite follows large ones (log `grad_norm`), and a wider "
         "number format avoids it"

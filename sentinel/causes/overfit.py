@@ -17,9 +17,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import ClassVar
 
-from sentinel.causes._evidence import symptom_evidence
+from sentinel.causes._evidence import StatedCause, summaries, symptom_evidence, weighted_evidence
 from sentinel.model.diagnosis import CaseContext, Evidence, Symptom
-from sentinel.model.finding import Severity
 from sentinel.signals.setting_names import describe_setting
 
 MAX_HARMLESS_EPOCHS = 4.0
@@ -29,14 +28,13 @@ OTHER_REASONS = ("grad_explosion", "nan_or_inf", "loss_spike", "oscillation", "l
 """Detectors of other reasons why a training loss rises."""
 
 
-class Overfit:
+class Overfit(StatedCause):
     """Diagnoses by the loss on held-out data."""
 
     title: ClassVar[str] = "overfitting"
     explains: ClassVar[frozenset[str]] = frozenset({
         "overfitting", "loss_zero", "grad_vanishing", "loss_plateau", "loss_divergence",
     })  # fmt: skip
-    severity: ClassVar[Severity | None] = None
     sign: ClassVar[str] = (
         "the loss on held-out data rises while the training loss falls (log an evaluation)"
     )
@@ -47,9 +45,7 @@ class Overfit:
         if rising is None:
             return
         yield from symptom_evidence(rising, 0.7 if _is_held_out(rising) else 0.6)
-        yield from symptom_evidence(
-            context.earliest("loss_zero", "grad_vanishing", "loss_plateau"), 0.2
-        )
+        yield from weighted_evidence(context, {"loss_zero or grad_vanishing or loss_plateau": 0.2})
         epochs = context.number("num_train_epochs", "total_epochs")
         if epochs is not None and epochs > MAX_HARMLESS_EPOCHS:
             yield Evidence(0.2, f"The run is configured for {epochs:g} epochs.")
@@ -58,9 +54,7 @@ class Overfit:
         """Another reason why the loss rises."""
         rising = context.symptoms.get("overfitting")
         is_held_out = rising is None or _is_held_out(rising)
-        for name in ("loss_divergence",) if is_held_out else OTHER_REASONS:
-            if name in context.symptoms:
-                yield context.symptoms[name].summary
+        yield from summaries(context, *(("loss_divergence",) if is_held_out else OTHER_REASONS))
 
     def remedy(self, context: CaseContext) -> str:
         """The best checkpoint, and fewer epochs."""

@@ -26,6 +26,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import ClassVar
 
 from sentinel.causes._evidence import (
+    StatedCause,
     certainly_first,
     is_reported,
     possibly_first,
@@ -45,20 +46,25 @@ dated at once, a slow rise only when it exceeds the noise. A length alone that l
 range earlier than that before the fall left the reward intact: many healthy policies learn to write
 longer."""
 
+DRIFTS = (
+    ("kl_blowup", "kl_drift"),
+    ("entropy_collapse", "entropy_explosion"),
+    ("length_explosion", "length_collapse"),
+)
+"""Detectors of each signal of the policy that may leave its range before the reward falls."""
+
 LENGTH_DETECTORS = frozenset({"length_explosion", "length_collapse", "truncation"})
 
 FAR_FROM_REFERENCE, FAR_WITH_ADAPTERS = 0.5, 5.0
 """Distance of the weights from those of the reference, relative to the initial norm. That of
 adapters, whose second matrix begins at 0, is small: they travel 3.3 times it in a healthy run."""
 
-INFO_ORDER = Severity.INFO.order
-
 SUDDEN_VALUES = 2
 """Logged rewards without spread, at once and beside an unchanged policy, that may be a fault of the
 reward function."""
 
 
-class PolicyCollapse:
+class PolicyCollapse(StatedCause):
     """Diagnoses by the fall of the reward, and by incidents that began no later."""
 
     title: ClassVar[str] = "policy collapse"
@@ -88,12 +94,8 @@ class PolicyCollapse:
             return
         drift = [
             symptom
-            for symptom in (
-                _earliest_reported(context, "kl_blowup", "kl_drift"),
-                _earliest_reported(context, "entropy_collapse", "entropy_explosion"),
-                _earliest_reported(context, "length_explosion", "length_collapse"),
-            )
-            if symptom is not None
+            for names in DRIFTS
+            if (symptom := _earliest_reported(context, *names)) is not None
         ]
         mismatch = _earliest_reported(context, "rollout_mismatch")
         if mismatch is not None and certainly_first(mismatch, fall, *drift):
@@ -148,9 +150,7 @@ def _distance_evidence(context: CaseContext) -> Iterable[Evidence]:
 
 def _earliest_reported(context: CaseContext, *detectors: str) -> Symptom | None:
     """The earliest symptom of these detectors above severity info."""
-    symptoms = (context.symptoms.get(name) for name in detectors)
-    reported = [each for each in symptoms if each is not None and each.severity.order < INFO_ORDER]
-    return min(reported, key=lambda each: (each.onset_step, each.opened_step), default=None)
+    return context.earliest(*(x for x in detectors if is_reported(context.symptoms.get(x))))
 
 
 def _is_led(fall: Symptom, drift: Sequence[Symptom], steps_per_point: float) -> bool:

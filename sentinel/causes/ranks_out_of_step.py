@@ -15,30 +15,27 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import ClassVar
 
-from sentinel.causes._evidence import symptom_evidence
+from sentinel.causes._evidence import StatedCause, weighted_evidence
 from sentinel.model.diagnosis import CaseContext, Evidence
 from sentinel.model.evidence_text import in_words
-from sentinel.model.finding import Severity
+
+WEIGHTS = {"rank_desync": 0.7, "rank_outlier": 0.4, "metric_integrity": 0.2}
+"""Weight of the difference, and of each of its effects."""
 
 
-class RanksOutOfStep:
+class RanksOutOfStep(StatedCause):
     """Diagnoses by values that must be equal on every rank."""
 
     title: ClassVar[str] = "replicas out of step"
     explains: ClassVar[frozenset[str]] = frozenset({
         "rank_desync", "rank_outlier", "metric_integrity",
     })  # fmt: skip
-    severity: ClassVar[Severity | None] = None
     sign: ClassVar[str] = "the weights of two ranks differ"
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
         """The difference and its effects."""
-        desync = context.symptoms.get("rank_desync")
-        if desync is None:
-            return
-        yield from symptom_evidence(desync, 0.7)
-        yield from symptom_evidence(context.symptoms.get("rank_outlier"), 0.4)
-        yield from symptom_evidence(context.symptoms.get("metric_integrity"), 0.2)
+        if "rank_desync" in context.symptoms:
+            yield from weighted_evidence(context, WEIGHTS)
 
     def remedy(self, context: CaseContext) -> str:
         """One checkpoint for all ranks; then find the cause on the differing ranks."""

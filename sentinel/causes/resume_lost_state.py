@@ -18,10 +18,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import ClassVar
 
-from sentinel.causes._evidence import symptom_evidence
+from sentinel.causes._evidence import StatedCause, weighted_evidence
 from sentinel.model.diagnosis import RESUMED_STEP_KEY, CaseContext, Evidence, Symptom
 from sentinel.model.finding import Severity
-from sentinel.signals.setting_names import describe_setting
 
 MAX_POINTS_AFTER_RESTART = 32
 """Logged values after a restart in which an incident counts as its effect."""
@@ -29,8 +28,16 @@ MAX_POINTS_AFTER_RESTART = 32
 ONSET_TOLERANCE_POINTS = 4
 """Logged values by which an onset may be estimated too early."""
 
+EFFECT_WEIGHTS = {
+    "learning_rate_anomaly": 0.7,
+    "loss_divergence": 0.5,
+    "grad_explosion": 0.4,
+    "loss_spike": 0.3,
+}
+"""Weight of each incident soon after a restart."""
 
-class ResumeLostState:
+
+class ResumeLostState(StatedCause):
     """Diagnoses by incidents soon after a restart."""
 
     title: ClassVar[str] = "state lost on resume"
@@ -38,31 +45,27 @@ class ResumeLostState:
         "learning_rate_anomaly", "loss_divergence", "loss_spike", "grad_explosion",
         "step_regression",
     })  # fmt: skip
-    severity: ClassVar[Severity | None] = None
     suggested_by: ClassVar[Mapping[str, float]] = {"step_regression": 0.3}
     sign: ClassVar[str] = "the checkpoint lacks the state of the optimizer or the scheduler"
+    advice: ClassVar[str] = (
+        "Stop the run, and resume from the same checkpoint with its whole state: weights, "
+        "optimizer, scheduler and loss scaler ({checkpoint to resume from}, not a model loaded by "
+        "its path). If that checkpoint has no optimizer state, disable {weights-only saving}, and "
+        "start with a warm-up of some hundred steps up to the previous rate."
+    )
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
         """Incidents soon after a restart; nothing without one."""
         restart = _restart_step(context)
         if restart is None:
             return
-        rate, divergence = (
-            context.symptoms.get("learning_rate_anomaly"),
-            context.symptoms.get("loss_divergence"),
-        )
-        explosion, spike = (
-            context.symptoms.get("grad_explosion"),
-            context.symptoms.get("loss_spike"),
-        )
-        effects = [
-            evidence
-            for symptom, weight in ((rate, 0.7), (divergence, 0.5), (explosion, 0.4), (spike, 0.3))
-            if _is_soon_after(symptom, restart, context.steps_per_point)
-            for evidence in symptom_evidence(symptom, weight)
-        ]
-        if effects:
-            yield from effects
+        near = {
+            name: weight
+            for name, weight in EFFECT_WEIGHTS.items()
+            if _is_soon_after(context.symptoms.get(name), restart, context.steps_per_point)
+        }
+        if near:
+            yield from weighted_evidence(context, near)
             yield Evidence(0.4, f"The run was resumed at step {restart}.", restart)
 
     def contradictions(self, context: CaseContext) -> Iterable[str]:
@@ -75,17 +78,6 @@ class ResumeLostState:
         is_stated = context.number(RESUMED_STEP_KEY, "resumed_from") is not None
         if first is not None and restart is not None and restart <= first and not is_stated:
             yield f"Step {restart} is the first of the log, as where it has several runs."
-
-    def remedy(self, context: CaseContext) -> str:
-        """Resume again from the same checkpoint with its whole state."""
-        return (
-            "Stop the run, and resume from the same checkpoint with its whole state: weights, "
-            "optimizer, scheduler and loss scaler "
-            f"({describe_setting('checkpoint to resume from', context.metadata)}, not a model "
-            "loaded by its path). If that checkpoint has no optimizer state, disable "
-            f"{describe_setting('weights-only saving', context.metadata)}, and start with a "
-            "warm-up of some hundred steps up to the previous rate."
-        )
 
 
 def _restart_step(context: CaseContext) -> int | None:

@@ -24,7 +24,7 @@ from math import isclose
 from statistics import fmean, median
 from typing import ClassVar
 
-from sentinel.causes._evidence import possibly_first, symptom_evidence
+from sentinel.causes._evidence import StatedCause, possibly_first, weighted_evidence
 from sentinel.model.diagnosis import CaseContext, Evidence, Symptom
 from sentinel.model.evidence_text import in_words
 from sentinel.model.finding import Severity
@@ -59,7 +59,7 @@ DATING_POINTS = 2
 """Logged values by which the constant may begin after the fall: one record can be a mixture."""
 
 
-class RewardFunctionBroken:
+class RewardFunctionBroken(StatedCause):
     """Diagnoses by a reward that fell to a constant while the policy did not change."""
 
     title: ClassVar[str] = "reward function that returns a constant"
@@ -74,8 +74,7 @@ class RewardFunctionBroken:
         fall = context.earliest("reward_collapse")
         if fall is None or not is_sudden_constant(context, fall, MIN_CONSTANT_VALUES):
             return
-        yield from symptom_evidence(fall, 0.4)
-        yield from symptom_evidence(context.earliest("reward_zero_variance"), 0.4)
+        yield from weighted_evidence(context, {"reward_collapse": 0.4, "reward_zero_variance": 0.4})
         step, reward = _constant_rewards(context)[0]
         yield Evidence(0.5, f"All completions have had the reward {reward:.4g} since.", step)
         values = ", ".join(

@@ -21,19 +21,29 @@ from statistics import median
 from typing import ClassVar
 
 from sentinel.causes._evidence import (
+    StatedCause,
     is_rewarded_though_cut_off,
     stronger_kl_advice,
-    symptom_evidence,
+    summaries,
+    weighted_evidence,
 )
 from sentinel.model.diagnosis import CaseContext, Evidence
-from sentinel.model.finding import Severity
 from sentinel.signals.setting_names import describe_setting
+
+WEIGHTS = {"reward_hacking or reward_component_drop": 0.6, "kl_blowup or kl_drift": 0.4}
+"""Weight of a reward that rises with others, and of the KL."""
+
+UNFINISHED = {"truncation": 0.6, "length_explosion": 0.4}
+"""Weight of completions that earn more though they are cut off."""
+
+LONGER = {"length_explosion or truncation": 0.4}
+"""Weight of completions that only become longer."""
 
 LEVEL_VALUES = 8
 """Logged rewards whose median is a level."""
 
 
-class RewardHacked:
+class RewardHacked(StatedCause):
     """Diagnoses by a reward that rises with KL and length."""
 
     title: ClassVar[str] = "reward hacking"
@@ -41,7 +51,6 @@ class RewardHacked:
         "reward_hacking", "reward_component_drop", "kl_blowup", "kl_drift", "length_explosion",
         "truncation", "repetition",
     })  # fmt: skip
-    severity: ClassVar[Severity | None] = None
     suggested_by: ClassVar[Mapping[str, float]] = {"length_explosion": 0.25, "length_collapse": 0.3}
     sign: ClassVar[str] = (
         "the completions with the highest reward are not better than earlier ones when read"
@@ -50,23 +59,15 @@ class RewardHacked:
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
         """The joint rise and further incidents; nothing if the reward fell."""
         hacking = context.earliest("reward_hacking", "reward_component_drop")
-        truncation = context.earliest("truncation")
-        is_unfinished = is_rewarded_though_cut_off(truncation)
-        if hacking is None and not is_unfinished:
-            return
-        yield from symptom_evidence(hacking, 0.6)
-        yield from symptom_evidence(context.earliest("kl_blowup", "kl_drift"), 0.4)
-        if is_unfinished:
-            yield from symptom_evidence(truncation, 0.6)
-            yield from symptom_evidence(context.earliest("length_explosion"), 0.4)
-        else:
-            yield from symptom_evidence(context.earliest("length_explosion", "truncation"), 0.4)
-        yield from symptom_evidence(context.earliest("repetition"), 0.4)
+        is_unfinished = is_rewarded_though_cut_off(context.earliest("truncation"))
+        if hacking is not None or is_unfinished:
+            yield from weighted_evidence(context, WEIGHTS)
+            yield from weighted_evidence(context, UNFINISHED if is_unfinished else LONGER)
+            yield from weighted_evidence(context, {"repetition": 0.4})
 
     def contradictions(self, context: CaseContext) -> Iterable[str]:
         """A reward that fell, or is not above what it was."""
-        if fall := context.symptoms.get("reward_collapse"):
-            yield fall.summary
+        yield from summaries(context, "reward_collapse")
         began = context.earliest("reward_hacking", "reward_component_drop", "truncation")
         points = context.history.get("reward", ())
         before = [reward for step, reward in points if began and step < began.onset_step]

@@ -18,10 +18,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import ClassVar
 
-from sentinel.causes._evidence import certainly_first, possibly_first, symptom_evidence
+from sentinel.causes._evidence import (
+    StatedCause,
+    certainly_first,
+    is_reported,
+    possibly_first,
+    symptom_evidence,
+)
 from sentinel.model.diagnosis import CaseContext, Evidence, Symptom
 from sentinel.model.finding import Severity
-from sentinel.signals.setting_names import describe_setting
 
 MAX_POINTS_AFTER_MISMATCH = 200
 """Logged values in which incidents are effects; many runs have a moderate mismatch throughout."""
@@ -31,7 +36,7 @@ LASTING_POINTS = 5
 caused it is an incident by then."""
 
 
-class RolloutEngineDiffers:
+class RolloutEngineDiffers(StatedCause):
     """Diagnoses by the mismatch, and by incidents after it."""
 
     title: ClassVar[str] = "sampling engine that differs from the trained policy"
@@ -39,11 +44,16 @@ class RolloutEngineDiffers:
         "rollout_mismatch", "grad_explosion", "kl_blowup", "kl_drift", "reward_collapse",
         "entropy_collapse", "entropy_explosion", "clip_saturation", "loss_spike",
     })  # fmt: skip
-    severity: ClassVar[Severity | None] = None
     suggested_by: ClassVar[Mapping[str, float]] = {"rollout_mismatch": 0.45}
     sign: ClassVar[str] = (
         "trainer and sampling engine give different log-probabilities to one completion, "
         "before anything else changed"
+    )
+    advice: ClassVar[str] = (
+        "Check that the engine receives new weights before it samples, and that engine and trainer "
+        "use the same precision (bf16 or fp16, no quantised weights or cache), chat template and "
+        "{sampling temperature}. Then enable {importance-sampling correction}, and resume from the "
+        "last checkpoint before the onset."
     )
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
@@ -52,7 +62,7 @@ class RolloutEngineDiffers:
         if mismatch is None:
             return
         drift = context.earliest_in_run("kl_blowup", "kl_drift")
-        drift = None if drift is None or drift.severity is Severity.INFO else drift
+        drift = drift if is_reported(drift) else None
         effects = [
             symptom
             for symptom in (
@@ -61,7 +71,7 @@ class RolloutEngineDiffers:
                 context.earliest_in_run("entropy_collapse", "entropy_explosion"),
                 context.earliest_in_run("clip_saturation"),
             )
-            if symptom is not None and symptom.severity is not Severity.INFO
+            if is_reported(symptom)
         ]
         # The KL rises so slowly that its onset is known to many values only.
         if not certainly_first(mismatch, *effects) or not possibly_first(mismatch, drift):
@@ -79,17 +89,6 @@ class RolloutEngineDiffers:
         engine = context.text("rollout_engine") or context.text("vllm_mode")
         if engine:
             yield Evidence(0.1, f"Completions are sampled by a separate engine ({engine}).")
-
-    def remedy(self, context: CaseContext) -> str:
-        """Align the two, then correct for the rest."""
-        metadata = context.metadata
-        return (
-            "Check that the engine receives new weights before it samples, and that engine and "
-            "trainer use the same precision (bf16 or fp16, no quantised weights or cache), chat "
-            f"template and {describe_setting('sampling temperature', metadata)}. Then enable "
-            f"{describe_setting('importance-sampling correction', metadata)}, and resume from the "
-            "last checkpoint before the onset."
-        )
 
 
 def _is_lasting(context: CaseContext, mismatch: Symptom) -> bool:

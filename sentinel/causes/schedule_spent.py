@@ -18,21 +18,27 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import ClassVar
 
-from sentinel.causes._evidence import low_learning_rate_evidence, symptom_evidence
+from sentinel.causes._evidence import StatedCause, low_learning_rate_evidence, weighted_evidence
 from sentinel.model.diagnosis import CaseContext, Evidence
-from sentinel.model.finding import Severity
-from sentinel.signals.setting_names import describe_setting
+
+WEIGHTS = {"learning_rate_anomaly": 0.5, "loss_plateau or loss_never_moved or reward_stalled": 0.4}
+"""Weight of the rate, and of its effect."""
 
 
-class ScheduleSpent:
+class ScheduleSpent(StatedCause):
     """Diagnoses by the learning rate, and by a loss or reward that stagnates."""
 
     title: ClassVar[str] = "no learning rate left"
     explains: ClassVar[frozenset[str]] = frozenset({
         "learning_rate_anomaly", "loss_plateau", "loss_never_moved", "reward_stalled",
     })  # fmt: skip
-    severity: ClassVar[Severity | None] = None
     sign: ClassVar[str] = "the learning rate (log `learning_rate`) is near 0 while steps remain"
+    advice: ClassVar[str] = (
+        "If the loss is low enough, stop: it will not fall further. Otherwise save a checkpoint, "
+        "and resume from it with a schedule as long as the run: compare {maximum number of steps} "
+        "with the steps that the scheduler was created for, check that {learning-rate schedule} is "
+        "stepped once per optimizer step, not once per process, and that its warm-up ends."
+    )
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
         """The rate and its effects; nothing for a rate that changed at a restart."""
@@ -44,19 +50,5 @@ class ScheduleSpent:
             or values.get("highest_learning_rate") == 0.0
         ):
             return
-        yield from symptom_evidence(anomaly, 0.5)
-        yield from symptom_evidence(
-            context.earliest("loss_plateau", "loss_never_moved", "reward_stalled"), 0.4
-        )
+        yield from weighted_evidence(context, WEIGHTS)
         yield from low_learning_rate_evidence(context)
-
-    def remedy(self, context: CaseContext) -> str:
-        """Stop, or extend the schedule to the length of the run."""
-        return (
-            "If the loss is low enough, stop: it will not fall further. Otherwise save a "
-            "checkpoint, and resume from it with a schedule as long as the run: compare "
-            f"{describe_setting('maximum number of steps', context.metadata)} with the steps that "
-            "the scheduler was created for, check that "
-            f"{describe_setting('learning-rate schedule', context.metadata)} is stepped once per "
-            "optimizer step, not once per process, and that its warm-up ends."
-        )

@@ -14,42 +14,33 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import ClassVar
 
-from sentinel.causes._evidence import slowdown_evidence, symptom_evidence, waits_alone
+from sentinel.causes._evidence import StatedCause, slowdown_evidence, waits_alone, weighted_evidence
 from sentinel.model.diagnosis import CaseContext, Evidence
-from sentinel.model.finding import Severity
-from sentinel.signals.setting_names import describe_setting
 
 
-class SlowData:
+class SlowData(StatedCause):
     """Diagnoses by the time that all ranks wait for data."""
 
     title: ClassVar[str] = "slow data loading"
     explains: ClassVar[frozenset[str]] = frozenset({
         "data_stall", "throughput_drop", "gpu_underuse",
     })  # fmt: skip
-    severity: ClassVar[Severity | None] = None
     sign: ClassVar[str] = "steps are fast with one batch that is kept in memory"
+    advice: ClassVar[str] = (
+        "Raise {number of data loader workers} to 4 to 8 per GPU, with `persistent_workers` and "
+        "`prefetch_factor`, and do repeated work of the loader (tokenizing, decoding) once before "
+        "the training. If the loader was fast enough before, check the storage first: another job "
+        "that uses it, a full cache, files that are now remote."
+    )
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
         """The wait and its effects; nothing if a single rank waits."""
-        stall = context.symptoms.get("data_stall")
-        if stall is None or waits_alone(context):
+        if "data_stall" not in context.symptoms or waits_alone(context):
             return
-        yield from symptom_evidence(stall, 0.65)
+        yield from weighted_evidence(context, {"data_stall": 0.65})
         yield from slowdown_evidence(context, 0.4)
-        yield from symptom_evidence(context.symptoms.get("gpu_underuse"), 0.3)
-        workers = context.number("dataloader_num_workers")
-        if workers == 0.0:
+        yield from weighted_evidence(context, {"gpu_underuse": 0.3})
+        if context.number("dataloader_num_workers") == 0.0:
             yield Evidence(
                 0.3, "The data loader has 0 workers, so batches are loaded in the training process."
             )
-
-    def remedy(self, context: CaseContext) -> str:
-        """More workers, and less work per batch."""
-        workers = describe_setting("number of data loader workers", context.metadata)
-        return (
-            f"Raise {workers} to 4 to 8 per GPU, with `persistent_workers` and `prefetch_factor`, "
-            "and do repeated work of the loader (tokenizing, decoding) once before the training. "
-            "If the loader was fast enough before, check the storage first: another job that uses "
-            "it, a full cache, files that are now remote."
-        )

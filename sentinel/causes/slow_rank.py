@@ -15,20 +15,25 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import ClassVar
 
-from sentinel.causes._evidence import is_reported, slowdown_evidence, symptom_evidence, waits_alone
+from sentinel.causes._evidence import (
+    StatedCause,
+    is_reported,
+    slowdown_evidence,
+    symptom_evidence,
+    waits_alone,
+    weighted_evidence,
+)
 from sentinel.model.diagnosis import CaseContext, Evidence
-from sentinel.model.finding import Severity
 from sentinel.signals.setting_names import describe_setting
 
 
-class SlowRank:
+class SlowRank(StatedCause):
     """Diagnoses by the slowest rank, and by the effects on the run."""
 
     title: ClassVar[str] = "slow rank"
     explains: ClassVar[frozenset[str]] = frozenset({
         "straggler", "data_stall", "throughput_drop", "gpu_underuse", "gpu_fault",
     })  # fmt: skip
-    severity: ClassVar[Severity | None] = None
     sign: ClassVar[str] = "the same rank, on another node, is not slow"
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
@@ -41,8 +46,7 @@ class SlowRank:
             return
         yield from symptom_evidence(straggler, 0.65)
         yield from slowdown_evidence(context, 0.4)
-        for name in ("data_stall", "gpu_underuse"):
-            yield from symptom_evidence(context.symptoms.get(name), 0.2)
+        yield from weighted_evidence(context, {"data_stall": 0.2, "gpu_underuse": 0.2})
 
     def remedy(self, context: CaseContext) -> str:
         """Depends on the time that is longer on this rank."""

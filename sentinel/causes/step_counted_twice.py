@@ -23,23 +23,21 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import ClassVar
 
-from sentinel.causes._evidence import symptom_evidence
+from sentinel.causes._evidence import StatedCause, weighted_evidence
 from sentinel.model.diagnosis import CaseContext, Evidence, Symptom
-from sentinel.model.finding import Severity
 from sentinel.signals.setting_names import describe_setting
 
 MAX_STRIDE = 10
 """Steps per update that a counter in an inner loop does not reach."""
 
 
-class StepCountedTwice:
+class StepCountedTwice(StatedCause):
     """Diagnoses by the stride of the counter, and by its effects."""
 
     title: ClassVar[str] = "step counter faster than the updates"
     explains: ClassVar[frozenset[str]] = frozenset({
         "step_stride", "checkpoint_cadence", "step_regression", "learning_rate_anomaly",
     })  # fmt: skip
-    severity: ClassVar[Severity | None] = None
     sign: ClassVar[str] = "the counter advances by 2 at a single call of the optimizer"
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
@@ -47,13 +45,12 @@ class StepCountedTwice:
         stride, saves = context.earliest("step_stride"), context.earliest("checkpoint_cadence")
         if stride is None and (saves is None or not _is_saved_at_each_update(context, saves)):
             return
-        yield from symptom_evidence(stride, 0.8)
-        yield from symptom_evidence(saves, 0.6)
+        yield from weighted_evidence(context, {"step_stride": 0.8, "checkpoint_cadence": 0.6})
         if stride is None:
             weight = 0.2 if context.number("max_steps") is None else 0.3
             yield Evidence(weight, "Each update is saved since then, but not each step.")
-            yield from symptom_evidence(context.earliest("step_regression"), 0.3)
-        yield from symptom_evidence(context.earliest("learning_rate_anomaly"), 0.3)
+            yield from weighted_evidence(context, {"step_regression": 0.3})
+        yield from weighted_evidence(context, {"learning_rate_anomaly": 0.3})
 
     def remedy(self, context: CaseContext) -> str:
         """Find the second increment; until then, keep away from the last step."""

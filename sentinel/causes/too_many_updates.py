@@ -18,10 +18,23 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import ClassVar
 
-from sentinel.causes._evidence import certainly_first, possibly_first, symptom_evidence
+from sentinel.causes._evidence import (
+    StatedCause,
+    certainly_first,
+    possibly_first,
+    weighted_evidence,
+)
 from sentinel.model.diagnosis import CaseContext, Evidence
-from sentinel.model.finding import Severity
-from sentinel.signals.setting_names import describe_setting
+
+WEIGHTS = {"clip_saturation": 0.5, "kl_blowup or kl_drift": 0.5}
+"""Weight of the clipping, and of the KL."""
+
+EFFECT_WEIGHTS = {
+    "reward_collapse": 0.3,
+    "entropy_collapse or entropy_explosion": 0.3,
+    "grad_explosion": 0.3,
+}
+"""Weight of each further effect."""
 
 MAX_HARMLESS_PASSES = 4
 """Epochs per batch that are harmless for language models."""
@@ -35,7 +48,7 @@ _BATCH_SETTINGS = (
 )
 
 
-class TooManyUpdates:
+class TooManyUpdates(StatedCause):
     """Diagnoses by clipping, and by incidents after it."""
 
     title: ClassVar[str] = "too many updates on each batch"
@@ -43,33 +56,31 @@ class TooManyUpdates:
         "clip_saturation", "kl_blowup", "kl_drift", "reward_collapse", "entropy_collapse",
         "entropy_explosion", "grad_explosion",
     })  # fmt: skip
-    severity: ClassVar[Severity | None] = None
     suggested_by: ClassVar[Mapping[str, float]] = {"kl_blowup": 0.35, "reward_collapse": 0.2}
     sign: ClassVar[str] = (
         "the share of clipped tokens (log the clip ratio) rises before the KL, and one update "
         "per batch prevents it"
     )
+    advice: ClassVar[str] = (
+        "Lower {number of updates per batch} to 1 or 2, or halve {learning rate}; a larger "
+        "mini-batch per update has the same effect. If the reward has already fallen, resume from "
+        "the last checkpoint before the onset."
+    )
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
         """Clipping and its effects; nothing if another incident came first."""
         clipped = context.earliest("clip_saturation")
-        followed = [
-            context.earliest("kl_blowup", "kl_drift"),
-            context.earliest("reward_collapse"),
-            context.earliest("entropy_collapse", "entropy_explosion"),
-            context.earliest("grad_explosion"),
-        ]
+        drift = context.earliest("kl_blowup", "kl_drift")
+        effects = [context.earliest(*names.split(" or ")) for names in EFFECT_WEIGHTS]
         passes = _passes_per_batch(context)
         if clipped is None:
             return
         # The KL rises so slowly that its onset is known to many values only.
-        is_first = possibly_first(clipped, followed[0]) and certainly_first(clipped, *followed[1:])
+        is_first = possibly_first(clipped, drift) and certainly_first(clipped, *effects)
         if not is_first and (passes or 0) <= MAX_HARMLESS_PASSES:
             return
-        yield from symptom_evidence(clipped, 0.5)
-        yield from symptom_evidence(followed[0], 0.5)
-        for symptom in followed[1:]:
-            yield from symptom_evidence(symptom, 0.3)
+        yield from weighted_evidence(context, WEIGHTS)
+        yield from weighted_evidence(context, EFFECT_WEIGHTS)
         kl_old = context.values.get("kl_old")
         if kl_old is not None and kl_old > HIGH_KL_OLD:
             yield Evidence(0.2, f"The KL to the sampling policy is {kl_old:.3g} nats per token.")
@@ -84,15 +95,6 @@ class TooManyUpdates:
             yield "Each batch is used for a single update."
         if clipped is not None and clipped.highest == 0.0:
             yield "No token was clipped."
-
-    def remedy(self, context: CaseContext) -> str:
-        """Fewer epochs per batch."""
-        return (
-            f"Lower {describe_setting('number of updates per batch', context.metadata)} to 1 or 2, "
-            f"or halve {describe_setting('learning rate', context.metadata)}; a larger mini-batch "
-            "per update has the same effect. If the reward has already fallen, resume from the "
-            "last checkpoint before the onset."
-        )
 
 
 def _passes_per_batch(context: CaseContext) -> float | None:

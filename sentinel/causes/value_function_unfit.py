@@ -18,29 +18,31 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import ClassVar
 
-from sentinel.causes._evidence import certainly_first, symptom_evidence
+from sentinel.causes._evidence import StatedCause, certainly_first, symptom_evidence
 from sentinel.model.diagnosis import CaseContext, Evidence
-from sentinel.model.finding import Severity
-from sentinel.signals.setting_names import describe_setting
 
 HIGH_CLIP_FRACTION = 0.5
 """Share of clipped value predictions above which most errors contribute no gradient."""
 
 
-class ValueFunctionUnfit:
+class ValueFunctionUnfit(StatedCause):
     """Diagnoses by the fit of the value model, and by the reward."""
 
     title: ClassVar[str] = "unfit value model"
     explains: ClassVar[frozenset[str]] = frozenset({
         "value_fit", "reward_stalled", "reward_collapse",
     })  # fmt: skip
-    severity: ClassVar[Severity | None] = None
     excluded_by: ClassVar[frozenset[str]] = frozenset({
         "kl_blowup", "entropy_collapse", "entropy_explosion",
     })  # fmt: skip
     suggested_by: ClassVar[Mapping[str, float]] = {"reward_collapse": 0.3}
     sign: ClassVar[str] = (
         "the explained variance (log `explained_variance`) was below 0 before the reward fell"
+    )
+    advice: ClassVar[str] = (
+        "Train the value model before the policy ({value model warm-up}), raise {value model "
+        "learning rate} or {value coefficient}, bound the rewards, and check that values and "
+        "returns belong to the same steps. RLOO and GRPO need no value model."
     )
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
@@ -59,14 +61,3 @@ class ValueFunctionUnfit:
         is_grouped = any(name in context.values for name in ("frac_zero_std", "reward_std"))
         if is_grouped and "explained_variance" not in context.values:
             yield "The advantages are those within groups, without a value model."
-
-    def remedy(self, context: CaseContext) -> str:
-        """Train the value model first, and faster."""
-        metadata = context.metadata
-        return (
-            "Train the value model before the policy "
-            f"({describe_setting('value model warm-up', metadata)}), raise "
-            f"{describe_setting('value model learning rate', metadata)} or "
-            f"{describe_setting('value coefficient', metadata)}, bound the rewards, and check that "
-            "values and returns belong to the same steps. RLOO and GRPO need no value model."
-        )

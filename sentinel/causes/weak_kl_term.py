@@ -17,19 +17,22 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import ClassVar
 
-from sentinel.causes._evidence import stronger_kl_advice, symptom_evidence, weak_kl_control_evidence
+from sentinel.causes._evidence import (
+    StatedCause,
+    stronger_kl_advice,
+    weak_kl_control_evidence,
+    weighted_evidence,
+)
 from sentinel.model.diagnosis import CaseContext, Evidence
-from sentinel.model.finding import Severity
 from sentinel.signals.setting_names import describe_setting
 from sentinel.signals.usual_learning_rate import usual_learning_rate
 
 
-class WeakKlTerm:
+class WeakKlTerm(StatedCause):
     """Diagnoses by a rising KL, and by the settings that allow it."""
 
     title: ClassVar[str] = "weak KL term"
     explains: ClassVar[frozenset[str]] = frozenset({"kl_blowup", "kl_drift"})
-    severity: ClassVar[Severity | None] = None
     excluded_by: ClassVar[frozenset[str]] = frozenset({"reward_collapse", "repetition"})
     sign: ClassVar[str] = (
         "the KL to the reference rises steadily while the reward does not fall, and a higher "
@@ -38,11 +41,8 @@ class WeakKlTerm:
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
         """The KL and its reason."""
-        kl_rise = context.earliest("kl_blowup", "kl_drift")
-        if kl_rise is None:
-            return
-        yield from symptom_evidence(kl_rise, 0.5)
-        yield from weak_kl_control_evidence(context)
+        if rise := list(weighted_evidence(context, {"kl_blowup or kl_drift": 0.5})):
+            yield from (*rise, *weak_kl_control_evidence(context))
 
     def remedy(self, context: CaseContext) -> str:
         """Strengthen the KL term."""

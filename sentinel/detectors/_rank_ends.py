@@ -1,4 +1,4 @@
-"""How ranks ended, in words, from the attributes of a heartbeat."""
+"""How ranks ended, and which have sent nothing, in words, from the attributes of a heartbeat."""
 
 from __future__ import annotations
 
@@ -53,3 +53,19 @@ def death_text(attributes: Mapping[str, str]) -> str:
     if signal:
         return f"killed by {signal}"
     return f"ended with exit code {code}" if code else "killed"
+
+
+def unreported_ranks_text(attributes: Mapping[str, str]) -> str:
+    """A sentence that names them, or "" if every rank of the run has sent something.
+
+    >>> unreported_ranks_text({"unreported_ranks": "2-3"})
+    'Nothing was ever received from ranks 2-3: check their nodes first.'
+    """
+    ranks = attributes.get("unreported_ranks", "")
+    if not ranks:
+        return ""
+    if ranks.isdecimal():
+        return f"Nothing was ever received from rank {ranks}: check its node first."
+    return (
+        f"Nothing was ever received from ranks {ranks.replace(',', ', ')}: check their nodes first."
+    )

@@ -26,7 +26,6 @@ from typing import ClassVar
 from sentinel.model.finding import CLEAR, DetectorOutput, Finding, Severity
 from sentinel.model.record import Record
 from sentinel.stats.k_of_n import KOfN
-from sentinel.stats.onset_tracker import OnsetTracker
 
 MEDIAN_WINDOW = 16
 """Values in the evaluated median."""
@@ -49,20 +48,16 @@ class ClipSaturation:
 
     def __post_init__(self) -> None:
         self._recent = KOfN(MEDIAN_WINDOW)
-        self._onset = OnsetTracker()
 
     def update(self, record: Record) -> DetectorOutput:
         """Evaluate one clip fraction."""
         clipped = record.values["clip_fraction"]
         if not 0.0 <= clipped <= 1.0:
             return None
-        high = self._recent.add(clipped, self.much)
-        onset = self._onset.update(record.step, holds=clipped >= self.much)
-        if not high:
-            return CLEAR if self._recent.is_full else None
+        is_high = self._recent.add(clipped, self.much, record.step)
+        if not is_high:
+            return None if is_high is None else CLEAR
         median = self._recent.median
-        if median < self.much:
-            return CLEAR
         evidence = {"clip_fraction": clipped, "clip_fraction_median_of_16": median}
         if "kl_old" in record.values:
             evidence["kl_old_nats"] = record.values["kl_old"]
@@ -70,5 +65,5 @@ class ClipSaturation:
             summary=f"{median:.0%} of the tokens are clipped and contribute no gradient.",
             evidence=evidence,
             severity=Severity.WARNING if median >= self.most else None,
-            onset_step=onset,
+            onset_step=self._recent.onset,
         )

@@ -40,7 +40,6 @@ from typing import ClassVar
 from sentinel.model.finding import CLEAR, DetectorOutput, Finding, Severity
 from sentinel.model.record import Event, Record, Spread
 from sentinel.stats.k_of_n import KOfN
-from sentinel.stats.onset_tracker import OnsetTracker
 from sentinel.stats.persistent_outlier import PersistentOutlier, stats_of_others
 
 ALONE_SHARE = 2 / 3
@@ -76,7 +75,6 @@ class DataStall:
 
     def _reset(self) -> None:
         self._longest_shares, self._second_shares = KOfN(self.window), KOfN(self.window)
-        self._longest_onset, self._second_onset = OnsetTracker(), OnsetTracker()
         # As many records over `notable` as the median of the window needs to be over it.
         self._longest_ranks = PersistentOutlier((self.window + 1) // 2, ALONE_SHARE)
         self._step_times = KOfN(self.window, below=True)
@@ -102,26 +100,20 @@ class DataStall:
         self, longest: float, time: float, spread: Spread | None, step: int
     ) -> DetectorOutput:
         second = _second_longest(longest, spread)
-        wait, shares, onset = longest, self._longest_shares, self._longest_onset
+        wait, shares = longest, self._longest_shares
         longest_share, second_share = min(1.0, longest / time), min(1.0, second / time)
         if spread is not None and longest_share > self.notable:
             self._longest_ranks.add(spread.max_rank, longest_share, step)
-        bound = KEEPS_UP_SHARE * self.notable
-        waits = self._longest_shares.add(longest_share, bound)
-        several_wait = self._second_shares.add(second_share, bound)
-        self._longest_onset.update(step, holds=longest_share > self.notable)
-        self._second_onset.update(step, holds=second_share > self.notable)
+        waits = self._longest_shares.add(longest_share, self.notable, step)
+        several_wait = self._second_shares.add(second_share, self.notable, step)
         if self._longest_ranks.rank is not None:
-            waits, wait = several_wait, second
-            shares, onset = self._second_shares, self._second_onset
-        is_faster = self._step_times.add(time, self._best_step_time)
-        if not waits and not is_faster:
-            return CLEAR if shares.is_full else None
+            waits, wait, shares = several_wait, second, self._second_shares
+        is_faster = self._step_times.add(time, self._best_step_time, step)
+        if is_faster and shares.median <= KEEPS_UP_SHARE * self.notable:
+            self._best_step_time = min(self._best_step_time, self._step_times.median)
+        if not waits:
+            return None if waits is None else CLEAR
         wait_share, step_time = shares.median, self._step_times.median
-        if wait_share <= KEEPS_UP_SHARE * self.notable:
-            self._best_step_time = min(self._best_step_time, step_time)
-        if wait_share <= self.notable:
-            return CLEAR
         best = self._best_step_time
         is_slower = step_time > self.slower * best
         than_best = f", which is {step_time / best:.2g} times the best" if is_slower else ""
@@ -138,7 +130,7 @@ class DataStall:
             f"a step takes {step_time:.3g} s{instead}.",
             evidence=evidence,
             severity=Severity.WARNING if is_slower else None,
-            onset_step=onset.step,
+            onset_step=shares.onset,
         )
 
 

@@ -3,11 +3,11 @@
 Formula
     sudden   = the baseline of the entropy, a power of the sum of the learning rates fitted to the
                run so far, has `sure` nats of evidence that the entropy departs downwards, and the
-               median of the last 8 is `ratio` of the expected value or less
+               median of the last 8 is `ratio` of the expected value or less, and 10 % below every
+               earlier one
     Finding  = sudden, or that median is below `share` of that of the first 5
-    warning  = the reward is known and is not above its start or its level before the fall, or its
-               gain was lost again; or sudden, and that median is below `share` of the
-               expected value; otherwise info
+    warning  = the reward is known and is not above its level before the fall; or sudden, and that
+               median is below `share` of the expected value; otherwise info
     critical = a warning by the reward, and the median is below `nothing`: samples no longer differ,
                so nothing can be learned
     An entropy that is mostly negative belongs to a continuous distribution. It has no zero and is
@@ -43,15 +43,10 @@ from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
 from sentinel.model.quantity_text import distinct_texts
 from sentinel.model.record import Record
 from sentinel.signals.catalogue import normalize_key
-from sentinel.stats.baseline import Baseline, Direction
 from sentinel.stats.level_departure import LevelDeparture
-from sentinel.stats.onset_tracker import OnsetTracker
+from sentinel.stats.level_shift import LevelShift
 from sentinel.stats.policy_entropy import PolicyEntropy
-from sentinel.stats.reward_gain import RewardGain
 from sentinel.stats.shared_baselines import SharedBaselines
-
-THRESHOLD_RENEWAL = 8
-"""Values after which the threshold is renewed."""
 
 
 @dataclass
@@ -75,68 +70,46 @@ class EntropyCollapse:
 
     def __post_init__(self) -> None:
         self._entropy = PolicyEntropy()
-        self._departure = LevelDeparture(-1, self.ratio, self.sure)
-        self._low = OnsetTracker()
-        self._threshold: float | None = None
+        self._departure = LevelDeparture("entropy", -1, self.ratio, self.sure)
+        self._shift = LevelShift(-1, 1 / self.share)
 
     def update(self, record: Record, baselines: SharedBaselines) -> DetectorOutput:
         """Evaluate one entropy."""
         logged_as = normalize_key(record.attributes.get("entropy", ""))
         entropy = self._entropy.read(record.values["entropy"], logged_as)
-        baseline = baselines.get("entropy")
-        if entropy is None or baseline is None or baseline.fall is None:
+        departure, shift = self._departure, self._shift
+        if entropy is None or not departure.add(entropy, baselines):
             return None
-        self._departure.add(entropy, baseline, baseline.fall, baselines.reward_gain)
-        if not self._departure.is_ready:
+        shift.add(entropy, record.values.get("reward"), record.step)
+        if not shift.is_ready or not self._entropy.is_discrete:
             return None
-        output = self._evaluate(
-            entropy, baseline, baseline.fall, baselines.reward_gain, record.step
-        )
-        return output if self._entropy.is_discrete else None
+        is_low = shift.half_way_step is not None and self._left() < self.share
+        if departure.has_departed or is_low:
+            return self._finding()
+        return Clear(max(departure.threshold or 0.0, self.share * shift.first_level))
 
-    def _evaluate(
-        self, entropy: float, baseline: Baseline, fall: Direction, gain: RewardGain, step: int
-    ) -> Clear | Finding:
-        departure = self._departure
-        # A fall to a small share begins about where half of it, as a factor, is gone.
-        half_way = self.share**0.5
-        if (
-            self._low.step is None
-            and not departure.is_off_course
-            and entropy >= half_way * departure.first_level
-        ):
-            return self._cleared(baseline, fall)
-        left = departure.current_level / departure.first_level
-        self._low.update(step, holds=left < half_way)
-        if not departure.is_off_course and left >= self.share:
-            return self._cleared(baseline, fall)
-        return self._finding(left, gain)
+    def _left(self) -> float:
+        """The entropy as a share of its start."""
+        return self._shift.current_level / self._shift.first_level
 
-    def _cleared(self, baseline: Baseline, fall: Direction) -> Clear:
-        if baseline.count % THRESHOLD_RENEWAL == 0 or self._threshold is None:
-            least = self.share * self._departure.first_level
-            self._threshold = max(baseline.threshold(fall, self.sure) or 0.0, least)
-        return Clear(self._threshold)
-
-    def _finding(self, left: float, gain: RewardGain) -> Finding:
-        departure = self._departure
-        is_unrewarded, level = departure.is_unrewarded(gain), departure.current_level
-        is_dead = is_unrewarded and level < self.nothing
-        is_deep = departure.is_off_course and level < self.share * departure.expected_level
-        severity = Severity.CRITICAL if is_dead else Severity.WARNING
-        first, now, expected = distinct_texts(
-            departure.first_level, level, departure.expected_level
-        )
+    def _finding(self) -> Finding:
+        shift, left, level = self._shift, self._left(), self._shift.current_level
+        is_sudden, low_step = self._departure.has_departed, shift.half_way_step
+        expected = self._departure.expected_level or shift.first_level
+        is_unrewarded = shift.is_unrewarded(expected if is_sudden else None)
+        is_deep = is_sudden and level < self.share * expected
+        severity = Severity.CRITICAL if level < self.nothing and is_unrewarded else Severity.WARNING
+        first, now, predicted = distinct_texts(shift.first_level, level, expected)
         text = f"Entropy fell from {first} to {now} nats per token, {left:.1%} of its start"
         if left >= self.share:
-            text = f"Entropy fell to {now} nats per token; its trend predicts {expected}"
-        low, onset_range = self._low.step, departure.onset_range
-        onset = onset_range[0] if onset_range else low
+            text = f"Entropy fell to {now} nats per token; its trend predicts {predicted}"
+        onset_range = self._departure.onset_range if is_sudden else None
+        onsets = (low_step, onset_range and onset_range[0])
         return Finding(
             summary=text + (", without a gain in reward." if is_unrewarded else "."),
-            evidence=departure.evidence("entropy_nats", gain),
+            evidence=shift.evidence("entropy_nats", expected),
             severity=severity if is_unrewarded or is_deep else None,
-            onset_step=onset if low is None or onset is None else min(onset, low),
+            onset_step=min(step for step in onsets if step is not None),
             onset_range=onset_range,
-            threshold=self._threshold,
+            threshold=self._departure.threshold,
         )

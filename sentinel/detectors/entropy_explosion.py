@@ -1,8 +1,9 @@
 """Entropy explosion: the policy approaches a uniform distribution over tokens.
 
 Formula
-    risen    = a margin CUSUM finds ln(entropy) above its recent level by more than ln `recent`, or
-               the median of the last 8 is over `factor` times that of the first 5
+    risen    = a baseline without a trend has 8 nats of evidence that ln(entropy) is above its
+               recent level by more than ln `recent`, or the median of the last 8 is over `factor`
+               times that of the first 5
     Finding  = risen, and the median is at least 1.5 times that of the first 5
     warning  = the reward is known and is not above its start or its level before the rise, or its
                gain was lost again; otherwise info: more exploration with more reward is fine
@@ -57,7 +58,7 @@ class EntropyExplosion:
 
     def __post_init__(self) -> None:
         self._entropy = PolicyEntropy()
-        self._shift = LevelShift(1, self.recent, self.factor)
+        self._shift = LevelShift(1, self.factor, self.recent)
 
     def update(self, record: Record) -> DetectorOutput:
         """Evaluate one entropy."""
@@ -76,12 +77,12 @@ class EntropyExplosion:
         return self._finding(times) if has_risen else CLEAR
 
     def _finding(self, times: float) -> Finding:
-        shift = self._shift
+        shift, is_unrewarded = self._shift, self._shift.is_unrewarded()
         first, now = distinct_texts(shift.first_level, shift.current_level)
         return Finding(
             summary=f"Entropy rose from {first} to {now} nats per token, {times:.3g} times its "
-            "start" + (", without a gain in reward." if shift.is_unrewarded else "."),
+            "start" + (", without a gain in reward." if is_unrewarded else "."),
             evidence=shift.evidence("entropy_nats"),
-            severity=Severity.WARNING if shift.is_unrewarded else None,
+            severity=Severity.WARNING if is_unrewarded else None,
             onset_step=shift.onset,
         )

@@ -4,9 +4,9 @@ Formula
     highest  = the third highest of 64 norms without the last 8, from the eighth norm on. A step
                without a learning signal counts as 0: its norm is 0, or no group has a spread of
                rewards, so that only the gradient of the KL remains
-    shifted  = a margin CUSUM finds ln(norm) above its recent level by more than ln `ratio`, and the
-               median of the last 8 has been above highest, as it was when the rise began, and above
-               every earlier median after the warm-up, the first 5 to 10 % of the norms
+    shifted  = a baseline without a trend has 8 nats of evidence that ln(norm) is above its recent
+               level by more than ln `ratio`, and the median of the last 8 has been above every
+               earlier median after the warm-up, the first 5 to 10 % of the norms
     in a row = 3 or more norms in a row exceed `ratio` times the highest before the first of them
                and every norm of its window; the product of these factors is that of three norms at
                `single_ratio` times it; or, in a run with a loss and without reward and KL, 2 or
@@ -17,8 +17,8 @@ Formula
     together = a single norm exceeds `single_ratio` times highest, and in the same record a KL or
                the loss exceeds `witness_ratio` times its own third highest
     early    = in the first 16 norms, one exceeds `early_ratio` times all before, and in the same
-               record the loss exceeds 100 times all before, and 10; it lasts as long as the norm
-               exceeds that bound
+               record the loss exceeds 100 times all before, and 10; it lasts as long as norms
+               exceed `witness_ratio` times all before
     Finding  = shifted, in a row, extreme, together or early
     info     = a single norm exceeds `single_ratio` times highest, and while that is open, the
                largest norm is shown; or, in a run without a reward, where the model learns:
@@ -32,13 +32,13 @@ Formula
 Units
     The unit of `grad_norm` is irrelevant; `ratio`, `single_ratio`, `extreme_ratio`, `witness_ratio`
     and `early_ratio` are plain factors. The norm is that before clipping, so clipping does not
-    lower it. A KL below 0.01 nats, or a loss below a tenth of its highest, is no witness.
+    lower it. A KL below 0.01 nats is no witness.
 
 Source
-    CUSUM: Page, Biometrika 1954. Norms of policy training have two modes, of steps with and without
-    a spread of rewards, so a single norm is compared with the highest few of its window instead of
-    a median and a spread. Most incidents of KL and gradient in real logs recover by themselves.
-    A fresh head, with weights near 0, has a small gradient that grows as it learns.
+    Evidence: sentinel.stats.baseline. Norms of policy training have two modes, of steps with and
+    without a spread of rewards, so a single norm is compared with the highest few of its window
+    instead of a median and a spread. Most incidents of KL and gradient in real logs recover by
+    themselves. A fresh head, with weights near 0, has a small gradient that grows as it learns.
 
 Defaults
     On 200 healthy synthetic runs (237,000 points, norms up to 20 times their level) there is no
@@ -70,10 +70,13 @@ from typing import ClassVar
 from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
 from sentinel.model.record import Record
 from sentinel.signals.loss_kind import is_adversarial
+from sentinel.stats.baseline import level_baseline
 from sentinel.stats.loss_at_rise import LossAtRise, RiseLosses
-from sentinel.stats.margin_cusum import MarginCusum
 from sentinel.stats.new_extreme import NewExtreme
 from sentinel.stats.rolling_highest import RollingHighest
+
+MIN_SIGMA, LEAST_NORM = 0.1, 1e-300
+"""Least noise of ln(norm), and least norm."""
 
 MIN_NORMS, LAG_NORMS = 5, 8
 """Norms before a high one, and the newest of them, which a gradual rise has raised already."""
@@ -112,8 +115,27 @@ WITNESS_VALUES = 64
 MIN_KL_WITNESS = 0.01
 """KL in nats below which the policy is that of the reference."""
 
-MIN_LOSS_WITNESS_SHARE = 0.1
-"""Share of its highest below which a loss is memorised data."""
+
+@dataclass
+class _Row:
+    """Norms in a row above a bound that was known before the first of them."""
+
+    count: int = 0
+    step: int = 0
+    """Step of the first of them."""
+    level: float = 0.0
+    """What was usual before it."""
+    evidence: float = 0.0
+    """Sum of ln(norm / level)."""
+    _bound: float = 0.0
+
+    def update(self, norm: float, level: float, bound: float, step: int) -> None:
+        """Add a norm; the level and the bound, 0 for none, are used if it is the first."""
+        if not self.count:
+            self.step, self.level, self._bound = step, level, bound
+        is_high = 0.0 < self._bound < norm and self.count < MAX_IN_A_ROW
+        self.count = self.count + 1 if is_high else 0
+        self.evidence = self.evidence + log(norm / self.level) if is_high else 0.0
 
 
 @dataclass
@@ -136,20 +158,19 @@ class GradExplosion:
     )
 
     def __post_init__(self) -> None:
-        self._cusum = MarginCusum(sign=1, min_sigma=0.1)
-        self._margin = log(self.ratio)
+        self._baseline = level_baseline(1, log(self.ratio), MIN_SIGMA, least=LEAST_NORM)
         self._extremes = NewExtreme(transient_share=TRANSIENT_SHARE)
         self._is_shifted = False
-        self._shift_bound = -inf
+        self._shift_count = 1
+        """Norms since there is evidence of a shift."""
+        self._shift_losses: RiseLosses | None = None
         self._highest = RollingHighest(min_values=MIN_NORMS, lag=LAG_NORMS)
         self._recent: deque[float] = deque(maxlen=3)
-        self._row_count = 0
-        self._row_step = 0
-        self._row_level = self._row_bound = self._row_evidence = 0.0
-        self._young_count = self._young_row_count = self._young_row_step = 0
-        self._is_young_explosion = False
-        self._young_level = 0.0
-        """The highest norm so far, or before the first norm of the row."""
+        self._row, self._young_row = _Row(), _Row()
+        self._norm_count = 0
+        self._highest_norm = 0.0
+        """The highest norm so far, without those of the young row."""
+        self._is_early = False
         self._highest_outlier = 0.0
         self._episode_count = 0
         self._episode_records_left = 0
@@ -157,43 +178,31 @@ class GradExplosion:
         self._episode_evidence: dict[str, float] = {}
         self._recent_kls: deque[float] = deque(maxlen=WITNESS_VALUES + 1)
         self._recent_loss_sizes: deque[float] = deque(maxlen=WITNESS_VALUES + 1)
-        self._maximum_loss = 0.0
+        self._highest_loss = 0.0
         self._has_reward = False
         self._loss: float | None = None
-        self._norm_count = 0
-        self._highest_early = 0.0
-        self._early: tuple[int, float, float] | None = None
-        """The step of an early explosion, with the highest norm and loss before it."""
         self._history = LossAtRise()
-        self._shift_count = 1
-        self._shift_losses: RiseLosses | None = None
-        self._was_learning = False
 
     def update(self, record: Record) -> DetectorOutput:
         """Evaluate one norm."""
-        norm = record.values["grad_norm"]
+        norm, step = record.values["grad_norm"], record.step
         if not 0.0 <= norm < inf:
             return None
-        highest_loss = self._maximum_loss
+        highest_loss, level = self._highest_loss, self._highest.level
         self._update_witnesses(record)
-        self._update_early(norm, highest_loss, record)
         self._episode_records_left -= 1
-        level = self._highest.level
-        if self._early is not None:
-            return self._early_finding(norm, self._early)
         if norm > 0.0 and not _is_idle(record):
-            self._update_row(norm, level, record.step)
-            if self._young_row_count or self._young_count <= YOUNG_NORMS:
-                self._update_young_row(norm, record.step)
+            self._update_row(norm, level, step)
+            self._norm_count += 1
+            if self._young_row.count or self._norm_count <= YOUNG_NORMS:
+                self._update_young_row(norm, highest_loss, step)
             self._highest.add(norm)
-            log_norm = log(norm)
             if self._loss is not None:
-                self._history.add(log_norm, self._loss)
+                self._history.add(log(norm), self._loss)
             self._recent.append(norm)
-            self._update_shift(log_norm, level, record.step)
-            if self._is_shifted or self._is_high_in_a_row() or self._is_young_explosion:
+            self._update_shift(norm, step)
+            if self._is_shifted or self._is_high_in_a_row() or self._is_young_explosion():
                 return self._rise_finding(norm, is_adversarial=is_adversarial(record.values))
-            self._was_learning = False
         else:
             self._highest.add(0.0)
         if level is not None and 0.0 < self.single_ratio * level < norm:
@@ -202,83 +211,48 @@ class GradExplosion:
             return None
         return Clear(self.single_ratio * level)
 
-    def _update_early(self, norm: float, highest_loss: float, record: Record) -> None:
-        """Compare one of the first norms, and its loss, with all before."""
-        if self._early is not None:
-            if norm <= self.early_ratio * self._early[1]:
-                self._early = None
-            return
-        if self._norm_count >= EARLY_NORMS or self._has_reward:
-            return
-        self._norm_count += 1
-        loss, highest = abs(record.values.get("loss", 0.0)), self._highest_early
-        loss_bound = max(MIN_EARLY_LOSS, EARLY_LOSS_FACTOR * highest_loss)
-        if norm > self.early_ratio * highest > 0.0 and loss_bound < loss < inf:
-            self._early = record.step, highest, highest_loss
+    def _update_shift(self, norm: float, step: int) -> None:
+        rise = self._baseline.rise
+        if rise.cusum.evidence:
+            self._shift_count += 1
         else:
-            self._highest_early = max(highest, norm)
-
-    def _early_finding(self, norm: float, before: tuple[int, float, float]) -> Finding:
-        step, highest, highest_loss = before
-        return Finding(
-            summary=f"Gradient norm is {norm:.3g}, and was at most {highest:.3g} before step "
-            f"{step}; the loss is {abs(self._loss or 0.0):.3g}, and was at most "
-            f"{highest_loss:.3g}.",
-            evidence={"grad_norm": norm, "grad_norm_level_before": highest},
-            onset_step=step,
-        )
-
-    def _update_shift(self, log_norm: float, level: float | None, step: int) -> None:
-        had_evidence = self._cusum.evidence > 0.0
-        self._extremes.add(log_norm)
-        self._cusum.update(log_norm, self._margin, step)
-        if not had_evidence and self._cusum.evidence > 0.0:
-            self._shift_bound = log(level) if level else -inf
-            self._shift_count, self._shift_losses = 0, None
-        self._shift_count += 1
+            self._shift_count, self._shift_losses = 1, None
+        self._extremes.add(log(norm))
+        self._baseline.update(norm, self._norm_count, step)
         # After a while the new level is no new extreme any more, but still shifted.
-        self._is_shifted = self._cusum.is_alarmed and (
-            self._is_shifted
-            or (self._extremes.is_new and self._extremes.current_level > self._shift_bound)
-        )
-
-    def _update_young_row(self, norm: float, step: int) -> None:
-        """Count the norms in a row far above all before, at the beginning of the run."""
-        self._young_count += 1
-        is_supervised = self._loss is not None and not self._has_reward and not self._recent_kls
-        is_young = MIN_BEFORE_YOUNG < self._young_count <= YOUNG_NORMS or self._young_row_count
-        if is_supervised and is_young and norm > self.witness_ratio * self._young_level:
-            self._young_row_step = self._young_row_step if self._young_row_count else step
-            self._young_row_count += 1
-            self._is_young_explosion = self._young_row_count >= MIN_YOUNG_IN_A_ROW
-            return
-        self._young_row_count, self._is_young_explosion = 0, False
-        self._young_level = max(self._young_level, norm)
+        self._is_shifted = rise.is_alarmed and (self._is_shifted or self._extremes.is_new)
 
     def _update_row(self, norm: float, level: float | None, step: int) -> None:
         """Count the norms in a row above the highest few before the first of them."""
-        if not self._row_count:
-            if level is None or not 0.0 < self.ratio * level < norm:
-                return
-            self._row_step, self._row_level = step, level
-            self._row_bound = max(self.ratio * self._row_level, self._highest_before())
-        if norm <= self._row_bound or self._row_count >= MAX_IN_A_ROW:
-            self._row_count, self._row_evidence = 0, 0.0
-            return
-        self._row_count += 1
-        self._row_evidence += log(norm / self._row_level)
-
-    def _highest_before(self) -> float:
-        """The highest norm of the window, or the highest level of the run."""
-        highest, level = self._highest.maximum if len(self._highest) else 0.0, 0.0
-        if self._extremes.previous_maximum is not None:
-            level = exp(self._extremes.previous_maximum)
-        return max(highest, level)
+        bound = 0.0
+        if not self._row.count and level and norm > self.ratio * level:
+            highest = self._extremes.previous_maximum
+            highest_level = 0.0 if highest is None else exp(highest)
+            bound = max(self.ratio * level, self._highest.maximum, highest_level)
+        if self._row.count or bound:
+            self._row.update(norm, level or 0.0, bound, step)
 
     def _is_high_in_a_row(self) -> bool:
-        return self._row_count >= MIN_IN_A_ROW and self._row_evidence > MIN_IN_A_ROW * log(
-            self.single_ratio
+        least = MIN_IN_A_ROW * log(self.single_ratio)
+        return self._row.count >= MIN_IN_A_ROW and self._row.evidence > least
+
+    def _update_young_row(self, norm: float, highest_loss: float, step: int) -> None:
+        """Count the norms in a row far above all before, at the beginning of the run."""
+        highest, loss = self._highest_norm, abs(self._loss or 0.0)
+        is_supervised = self._loss is not None and not self._has_reward and not self._recent_kls
+        self._is_early |= (
+            self._norm_count <= EARLY_NORMS
+            and not self._has_reward
+            and norm > self.early_ratio * highest > 0.0
+            and max(MIN_EARLY_LOSS, EARLY_LOSS_FACTOR * highest_loss) < loss
         )
+        may_begin = self._is_early or (is_supervised and self._norm_count > MIN_BEFORE_YOUNG)
+        self._young_row.update(norm, highest, may_begin * self.witness_ratio * highest, step)
+        if not self._young_row.count:
+            self._is_early, self._highest_norm = False, max(highest, norm)
+
+    def _is_young_explosion(self) -> bool:
+        return self._is_early or self._young_row.count >= MIN_YOUNG_IN_A_ROW
 
     def _update_witnesses(self, record: Record) -> None:
         """Add KL and loss."""
@@ -290,7 +264,7 @@ class GradExplosion:
         loss = values.get("loss")
         if loss is not None and loss - loss == 0.0:
             size = abs(loss)
-            self._maximum_loss = max(self._maximum_loss, size)
+            self._highest_loss = max(self._highest_loss, size)
             self._recent_loss_sizes.append(size)
             self._loss = loss
 
@@ -299,8 +273,7 @@ class GradExplosion:
         loss = values.get("loss")
         if loss is not None and loss - loss == 0.0:
             size, usual = abs(loss), _third_highest_before(self._recent_loss_sizes)
-            matters = size > MIN_LOSS_WITNESS_SHARE * self._maximum_loss
-            if usual is not None and matters and size > self.witness_ratio * usual > 0.0:
+            if usual is not None and size > self.witness_ratio * usual > 0.0:
                 return f"the loss is {loss:.3g}, and its third highest before was {usual:.3g}"
         kl = values.get("kl_ref", values.get("kl_old"))
         if kl is not None and kl - kl == 0.0:
@@ -313,36 +286,33 @@ class GradExplosion:
         """Whether the norm rises because the model learns, by the loss."""
         if self._has_reward or self._loss is None:
             return False
-        rise: RiseLosses | None
-        if self._is_high_in_a_row() or self._is_young_explosion:
-            count = max(self._row_count, self._young_row_count)
-            rise = self._history.losses(count)
-        else:
-            count = self._shift_count
-            self._shift_losses = self._shift_losses or self._history.losses(count)
-            rise = self._shift_losses
-        self._was_learning = rise is not None and self._history.is_learning(
-            rise, count, self._was_learning
-        )
-        return self._was_learning
+        is_row = self._is_high_in_a_row() or self._is_young_explosion()
+        rows = max(self._row.count, self._young_row.count)
+        if is_row:
+            return self._history.is_learning(self._history.losses(rows), rows)
+        # A shift may last for longer than the history.
+        self._shift_losses = self._shift_losses or self._history.losses(self._shift_count)
+        return self._history.is_learning(self._shift_losses, self._shift_count)
 
     def _rise_finding(self, norm: float, *, is_adversarial: bool) -> Finding:
-        if self._is_young_explosion:
-            usual, onset = self._young_level, self._young_row_step
+        if self._is_young_explosion():
+            usual, onset = self._young_row.level, self._young_row.step
             before = f"no norm before was above {usual:.3g}"
         elif self._is_high_in_a_row():
-            usual, onset = self._row_level, self._row_step
+            usual, onset = self._row.level, self._row.step
             before = f"all but two norms before were below {usual:.3g}"
         else:
-            usual, onset = exp(self._cusum.baseline_median), self._cusum.onset
+            rise = self._baseline.rise
+            usual, onset = self._baseline.expected(rise) or 0.0, rise.onset
             before = f"its level was {usual:.3g}"
         level = median(self._recent)
         # The gradient of a generator is the slope of a discriminator, which is near 0 at first.
         highest_usual = self.extreme_ratio * self.single_ratio * usual
         is_usual = self._is_learning() or (is_adversarial and level <= highest_usual)
         verb = "rose and is back at" if level <= usual else "rose to"
+        now = f"{norm:.3g}" if self._is_early else f"{level:.3g} (median of the last 3)"
         return Finding(
-            summary=f"Gradient norm {verb} {level:.3g} (median of the last 3); {before}.",
+            summary=f"Gradient norm {verb} {now}; {before}.",
             evidence={
                 "grad_norm": norm,
                 "grad_norm_median_of_3": level,

@@ -3,24 +3,23 @@
 Formula
     shifted  = the baseline of the KL, a power of the sum of the learning rates fitted to the run so
                far, has `sure` nats of evidence that the KL departs upwards, the median of the last
-               8 is `ratio` times the expected value or more, above `floor`, and higher than ever
-               before
+               8 is `ratio` times the expected value or more, and 10 % above 0.01 nats per
+               token and every earlier one
     far      = the median of the last 5 KL values exceeds `limit`, and twice the KL at the start or
                `severe`
-    single   = one value is `single_ratio` times the second highest of the 64 before, and over a
-               tenth of `limit`
+    single   = one value is ten times the second highest of the 64 before, and over a tenth of
+               `limit`
     Finding  = shifted, or shifted with `noted` nats, or far, or single
     info     = shifted with less than `sure` nats; far with a reward that has gained and kept its
                gain; single, as such values usually are back in the next record
-    critical = shifted, and that median of 8 is `severe_ratio` times the expected value, or that
-               median of 5 exceeds `severe` and twice the KL at the start
+    critical = shifted, and that median of 8 is ten times the expected value, or that median of 5
+               exceeds `severe` and twice the KL at the start
 
 Units
-    `floor`, `limit`, `severe`: nats per token, as `kl_ref`. For a KL summed over the tokens of a
-    sequence, as determined by its key, framework and algorithm, they are multiplied by
-    `per_sequence`. A KL that its trainer clamps is critical if it is almost at the clamp. `ratio`,
-    `severe_ratio`, `per_sequence` and `single_ratio`: plain factors. `noted`, `sure`: nats of
-    evidence.
+    `limit`, `severe`: nats per token, as `kl_ref`. For a KL summed over the tokens of a sequence,
+    as determined by its key, framework and algorithm, they are multiplied by 50. A KL that its
+    trainer clamps is critical if it is almost at the clamp. `ratio`: plain factor. `noted`, `sure`:
+    nats of evidence.
 
 Source
     A policy that moves steadily drifts as a power of the distance travelled, at most ballistically,
@@ -35,37 +34,37 @@ Defaults
     100 % of 200 runs, after a median of 89, 44 and 18 points; from point 30 on, every 5 points,
     after 31. `ratio` 1.3 is far less than such a KL has risen by then. `limit` is ten times the KL
     at the end of healthy runs, 0.035 to 0.1 nats per token; `severe` is where trainers that clamp
-    the KL clamp it. Below `floor` a KL is of no importance, however fast it grows. A value
-    `single_ratio` 10 times the second highest is seen 2 times in 10,000 such points. `per_sequence`
-    50 is twice a healthy sum of 20 nats.
+    the KL clamp it. A value ten times the second highest is seen 2 times in 10,000 such points.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass
 from math import inf, isfinite
-from statistics import median
 from typing import ClassVar
 
 from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
 from sentinel.model.record import Record
 from sentinel.signals.kl import KlKind, get_kl_kind
-from sentinel.stats.baseline import Baseline, Direction
-from sentinel.stats.new_extreme import NewExtreme
-from sentinel.stats.onset_tracker import OnsetTracker
-from sentinel.stats.reward_gain import RewardGain
+from sentinel.stats.k_of_n import KOfN
+from sentinel.stats.level_departure import LevelDeparture
 from sentinel.stats.rolling_highest import RollingHighest
 from sentinel.stats.shared_baselines import SharedBaselines
+
+FLOOR = 0.01
+"""KL in nats per token below which it is of no importance, however fast it grows."""
+
+PER_SEQUENCE = 50.0
+"""Factor on limits for a KL that is summed over a sequence: twice a healthy sum of 20 nats."""
+
+SEVERE_RATIO, SINGLE_RATIO = 10.0, 10.0
+"""Factor on the expected KL that is critical, and on the second highest for a single value."""
 
 CLAMPED_SHARE = 0.95
 """Fraction of the clamp of a trainer from which on the KL counts as clamped."""
 
 MEDIAN_WINDOW = 5
 """Values in the median compared with the limits; two outliers do not change it."""
-
-THRESHOLD_RENEWAL = 8
-"""Values after which the threshold is renewed."""
 
 SINGLE_LIMIT_SHARE = 0.1
 """Share of the limit below which a single value is of no importance."""
@@ -76,14 +75,10 @@ class KlBlowup:
     """Evaluates `kl_ref` against its expected trajectory and absolute limits."""
 
     ratio: float = 1.3
-    floor: float = 0.01
     limit: float = 1.0
     severe: float = 10.0
-    severe_ratio: float = 10.0
-    per_sequence: float = 50.0
     noted: float = 5.0
     sure: float = 8.0
-    single_ratio: float = 10.0
 
     needs: ClassVar[frozenset[str]] = frozenset({"kl_ref"})
     baselines: ClassVar[frozenset[str]] = frozenset({"kl_ref"})
@@ -96,103 +91,62 @@ class KlBlowup:
     )
 
     def __post_init__(self) -> None:
-        self._extremes = NewExtreme()
+        self._departure = LevelDeparture("kl_ref", 1, self.ratio, self.noted)
         self._highest = RollingHighest(rank=2)
-        self._recent: deque[float] = deque()
+        self._recent = KOfN(MEDIAN_WINDOW)
         self._start_kl = inf
-        self._is_shifted = False
-        self._over_limit = OnsetTracker()
-        self._values_since_over = MEDIAN_WINDOW
         self._bound = self.limit
-        self._threshold: float | None = None
 
     def update(self, record: Record, baselines: SharedBaselines) -> DetectorOutput:
         """Evaluate one KL value."""
-        kl, baseline = record.values["kl_ref"], baselines.get("kl_ref")
-        if not isfinite(kl) or baseline is None or baseline.rise is None:
-            return None
+        kl, departure = record.values["kl_ref"], self._departure
         kind = get_kl_kind(record.attributes, "kl_ref")
-        unit = self.per_sequence if kind.is_summed else 1.0
-        self._update_bound(kl, unit, record.step)
-        self._extremes.add(max(kl, self.floor * unit))
-        rise = baseline.rise
-        self._is_shifted = rise.evidence >= self.noted and self._is_above(baseline, rise, unit)
-        highest = self._highest.level
-        self._highest.add(kl)
-        if self._is_shifted or self._is_over(self._bound):
-            return self._finding(baseline, rise, kind, unit, baselines.reward_gain)
-        if highest is not None and kl > SINGLE_LIMIT_SHARE * self._bound:
-            highest = max(highest, self.floor * unit)
-            if kl > self.single_ratio * highest:
-                return self._single_finding(kl, highest, kind, record.step)
-        return self._cleared(baseline, rise)
-
-    def _update_bound(self, kl: float, unit: float, step: int) -> None:
-        """Set the upper bound of the median of the last 5; at least twice the KL at the start."""
-        self._recent.append(kl)
-        if len(self._recent) <= MEDIAN_WINDOW:
+        unit = PER_SEQUENCE if kind.is_summed else 1.0
+        if not isfinite(kl) or not departure.add(max(kl, FLOOR * unit), baselines):
+            return None
+        if not self._recent.is_full:
             self._start_kl = min(self._start_kl, kl)
-        else:
-            self._recent.popleft()
         # A distilled policy may start far from its reference, but not beyond any other.
         self._bound = max(self.limit * unit, min(2 * self._start_kl, self.severe * unit))
-        is_over = kl > self._bound
-        self._over_limit.update(step, holds=is_over)
-        self._values_since_over = 0 if is_over else self._values_since_over + 1
+        is_over = self._recent.add(kl, self._bound, record.step) or False
+        highest = self._highest.level
+        self._highest.add(kl)
+        if departure.has_departed or is_over:
+            has_reward = baselines.reward_gain.has_kept_gain
+            return self._finding(kind, unit, is_over=is_over, has_reward=has_reward)
+        if highest is not None and kl > SINGLE_LIMIT_SHARE * self._bound:
+            highest = max(highest, FLOOR * unit)
+            if kl > SINGLE_RATIO * highest:
+                return self._single_finding(kl, highest, kind, record.step)
+        threshold = departure.threshold
+        return None if threshold is None else Clear(min(threshold, self._bound))
 
-    def _is_above(self, baseline: Baseline, rise: Direction, unit: float) -> bool:
-        """Whether the level is above what the trend predicts, and above all earlier ones."""
-        level = self._extremes.current_level
-        if level <= self.floor * unit or level < self.ratio * (baseline.expected(rise) or inf):
-            return False
-        # After a while the new level is no new extreme any more, but still shifted.
-        return self._is_shifted or self._extremes.is_new
-
-    def _is_over(self, bound: float) -> bool:
-        return (
-            len(self._recent) == MEDIAN_WINDOW
-            and self._values_since_over < MEDIAN_WINDOW
-            and median(self._recent) > bound
-        )
-
-    def _cleared(self, baseline: Baseline, rise: Direction) -> Clear | None:
-        if not rise.is_armed:
-            return None
-        if baseline.count % THRESHOLD_RENEWAL == 0 or self._threshold is None:
-            predicted = baseline.threshold(rise, self.sure)
-            self._threshold = None if predicted is None else min(predicted, self._bound)
-        return Clear(self._threshold)
-
-    def _finding(
-        self, baseline: Baseline, rise: Direction, kind: KlKind, unit: float, gain: RewardGain
-    ) -> Finding:
-        level, bound = median(self._recent), self._bound
-        expected = baseline.expected(rise) or level
-        is_over = self._is_over(bound)
+    def _finding(self, kind: KlKind, unit: float, *, is_over: bool, has_reward: bool) -> Finding:
+        departure, level = self._departure, self._recent.median
+        expected, is_shifted = departure.expected_level or level, departure.has_departed
         severe = max(2 * self._start_kl, min(self.severe * unit, CLAMPED_SHARE * kind.cap))
         is_severe = is_over and level > severe
-        if self._is_shifted:
-            level = self._extremes.current_level
-            is_severe |= level > self.severe_ratio * expected
+        text = f"{level:.3g} {kind.unit} (median of the last 5); the limit is {self._bound:.3g}"
+        if is_shifted:
+            level = departure.level
+            is_severe |= level > SEVERE_RATIO * expected
             text = f"{level:.3g} {kind.unit} (median of the last 8); its trend predicts "
             text += f"{expected:.3g}"
-        else:
-            text = f"{level:.3g} {kind.unit} (median of the last 5); the limit is {bound:.3g}"
-        is_sure = self._is_shifted and rise.evidence >= self.sure
-        severity = None if is_sure or (is_over and not self._has_reward(gain)) else Severity.INFO
+        is_sure = is_shifted and departure.evidence >= self.sure
+        severity = None if is_sure or (is_over and not has_reward) else Severity.INFO
         return Finding(
             summary=f"KL to the reference is {text}.",
             evidence={
-                "kl_nats": self._recent[-1],
+                "kl_nats": self._recent.values[-1],
                 "median_kl_nats": level,
                 "kl_nats_expected": expected,
-                "kl_nats_limit": bound,
+                "kl_nats_limit": self._bound,
             }
             | ({"kl_kind": kind.describe()} if kind.is_known else {}),
             severity=Severity.CRITICAL if is_severe else severity,
-            onset_step=rise.onset if self._is_shifted else self._over_limit.step,
-            onset_range=rise.onset_range if self._is_shifted else None,
-            threshold=self._threshold,
+            onset_step=departure.onset_range[0] if is_shifted else self._recent.onset,
+            onset_range=departure.onset_range if is_shifted else None,
+            threshold=departure.threshold,
         )
 
     def _single_finding(self, kl: float, highest: float, kind: KlKind, step: int) -> Finding:
@@ -204,8 +158,3 @@ class KlBlowup:
             onset_step=step,
             onset_range=(step, step),
         )
-
-    @staticmethod
-    def _has_reward(gain: RewardGain) -> bool:
-        """Whether the reward has gained for the KL that is spent, and kept its gain."""
-        return gain.is_ready and gain.has_gained and not gain.has_lost

@@ -13,7 +13,7 @@ Source
 
 Defaults
     Healthy public runs end at 0.035 to 0.1 nats per token, and `limit` 0.3 is three times that.
-    `per_sequence` 50 is that of kl_blowup.
+    `per_sequence` 50 is the factor of kl_blowup.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from sentinel.model.finding import CLEAR, DetectorOutput, Finding, Severity
 from sentinel.model.record import Record
 from sentinel.signals.kl import get_kl_kind
 from sentinel.stats.k_of_n import KOfN
-from sentinel.stats.onset_tracker import OnsetTracker
 
 MEDIAN_WINDOW = 16
 """Values in the evaluated median."""
@@ -51,7 +50,7 @@ class KlDrift:
     def __post_init__(self) -> None:
         self._recent = KOfN(MEDIAN_WINDOW)
         self._lowest_level = inf
-        self._onset = OnsetTracker()
+        self._onset_step: int | None = None
 
     def update(self, record: Record) -> DetectorOutput:
         """Evaluate one KL value."""
@@ -60,21 +59,22 @@ class KlDrift:
             return None
         kind = get_kl_kind(record.attributes, "kl_ref")
         limit = self.limit * (self.per_sequence if kind.is_summed else 1.0)
-        high = self._recent.add(kl, limit)
-        if not self._recent.is_full:
+        is_high = self._recent.add(kl, limit, record.step)
+        if is_high is None:
             return None
-        if not high and 2 * self._lowest_level <= limit:
-            self._onset.update(record.step, holds=False)
+        if not is_high and 2 * self._lowest_level <= limit:
+            self._onset_step = None
             return CLEAR
         level = self._recent.median
         self._lowest_level = min(self._lowest_level, level)
         bound = max(limit, 2 * self._lowest_level)
-        onset = self._onset.update(record.step, holds=level > bound)
-        if onset is None:
+        if level <= bound:
+            self._onset_step = None
             return CLEAR
+        self._onset_step = record.step if self._onset_step is None else self._onset_step
         return Finding(
             summary=f"KL to the reference is {level:.3g} {kind.unit} (median of the last 16); "
             f"healthy runs end below {limit / 3:.3g}.",
             evidence={"kl_nats": kl, "kl_nats_median_of_16": level, "kl_nats_limit": bound},
-            onset_step=onset,
+            onset_step=self._onset_step,
         )

@@ -30,7 +30,6 @@ from sentinel.model.finding import CLEAR, DetectorOutput, Finding, Scope, Severi
 from sentinel.model.record import Record
 from sentinel.signals.kl import get_kl_kind
 from sentinel.stats.k_of_n import KOfN
-from sentinel.stats.onset_tracker import OnsetTracker
 
 MEDIAN_WINDOW = 32
 """Values in the evaluated median. Its standard error is a fifth of their standard deviation."""
@@ -55,7 +54,6 @@ class KlNegative:
 
     def __post_init__(self) -> None:
         self._recent = KOfN(MEDIAN_WINDOW, below=True)
-        self._onset = OnsetTracker()
 
     def update(self, record: Record) -> DetectorOutput:
         """Evaluate one KL value."""
@@ -64,16 +62,13 @@ class KlNegative:
             return None
         kind = get_kl_kind(record.attributes, "kl_ref")
         bound = -self.limit * (self.per_sequence if kind.is_summed else 1.0)
-        low = self._recent.add(kl, bound)
-        onset = self._onset.update(record.step, holds=kl < bound)
-        if not low:
-            return CLEAR if self._recent.is_full else None
+        is_low = self._recent.add(kl, bound, record.step)
+        if not is_low or -self._recent.median <= self._recent.sigma:
+            return None if is_low is None else CLEAR
         median = self._recent.median
-        if median >= bound or -median <= self._recent.sigma:
-            return CLEAR
         return Finding(
             summary=f"KL to the reference stays at {median:.3g} {kind.unit} (median of the last "
             "32); a divergence cannot be negative.",
             evidence={"kl_nats": kl, "kl_nats_median_of_32": median, "kl_nats_limit": bound},
-            onset_step=onset,
+            onset_step=self._recent.onset,
         )

@@ -28,9 +28,8 @@ Defaults
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass
-from math import hypot, inf
+from math import hypot, inf, isfinite
 from statistics import mean, pstdev
 from typing import ClassVar
 
@@ -38,6 +37,7 @@ from sentinel.model.finding import CLEAR, DetectorOutput, Finding, Scope, Severi
 from sentinel.model.quantity_text import distinct_texts
 from sentinel.model.record import Event, Record
 from sentinel.stats.downsampled_history import DownsampledHistory
+from sentinel.stats.first_and_last import FirstAndLast
 
 RESET_FINDING_RECORDS = 16
 """Records for which a reset is reported."""
@@ -79,8 +79,7 @@ class LearningRateAnomaly:
         self._warmup_steps = 0.0
         self._max_steps = 0.0
         self._declared_rate: float | None = None
-        self._first_values: dict[str, list[float]] = {}
-        self._values: dict[str, deque[float]] = {}
+        self._levels = {name: FirstAndLast(LEVEL_VALUES) for name in ("loss", "reward")}
         self._fraction_count: int | None = 0
         """Values that are no whole numbers; None once one has more than the decimals of a log."""
         self._clear_history()
@@ -90,8 +89,7 @@ class LearningRateAnomaly:
         self._peak_rate = 0.0
         self._smallest_rate = inf
         self._has_resumed = False
-        self._reset_evidence: dict[str, float] = {}
-        self._reset_step = 0
+        self._reset_finding: Finding | None = None
         self._reset_records_left = 0
         self._first_rate: float | None = None
         self._first_step = 0
@@ -106,7 +104,9 @@ class LearningRateAnomaly:
             self._read_config(record)
         if record.event is not Event.STEP:
             return None
-        self._update_levels(record)
+        for name, levels in self._levels.items():
+            if name in record.values and isfinite(value := record.values[name]):
+                levels.add(value)
         if self._fraction_count is not None and self._fraction_count < MIN_FRACTIONS:
             self._update_fractions(record, self._fraction_count)
         rate = record.values.get("learning_rate")
@@ -119,19 +119,6 @@ class LearningRateAnomaly:
         self._append(rate, record.step)
         return self._evaluate(rate, record.step)
 
-    def _update_levels(self, record: Record) -> None:
-        values, latest = record.values, self._values
-        for name in ("loss", "reward"):
-            value = values.get(name)
-            if value is None or value - value != 0.0:
-                continue
-            if name not in latest:
-                self._first_values[name], latest[name] = [], deque(maxlen=self.points)
-            latest[name].append(value)
-            first = self._first_values[name]
-            if len(first) < LEVEL_VALUES:
-                first.append(value)
-
     def _update_fractions(self, record: Record, count: int) -> None:
         for value in record.values.values():
             if value - value == 0.0 and value % 1.0:
@@ -143,12 +130,11 @@ class LearningRateAnomaly:
 
     def _has_moved(self, name: str) -> bool:
         """Whether the latest level of a signal differs from its first."""
-        first, values = self._first_values.get(name, ()), self._values.get(name, ())
-        if len(first) < LEVEL_VALUES or len(values) < 2 * LEVEL_VALUES:
+        levels = self._levels[name]
+        if not levels.is_full:
             return False
-        latest = list(values)[-LEVEL_VALUES:]
-        error = hypot(pstdev(first), pstdev(latest)) / LEVEL_VALUES**0.5
-        return bool(abs(mean(latest) - mean(first)) > MOVED_ERRORS * error)
+        error = hypot(pstdev(levels.first), pstdev(levels.last)) / LEVEL_VALUES**0.5
+        return bool(abs(mean(levels.last) - mean(levels.first)) > MOVED_ERRORS * error)
 
     def _is_rounded(self) -> bool:
         """Whether the log rounds rates to a few decimals, so that a small one is logged as 0."""
@@ -185,11 +171,17 @@ class LearningRateAnomaly:
         self._history.discard_from(step)
         differs = max(rate, before) > self.factor * min(rate, before)
         if differs and abs(rate - before) > 0.1 * max(self._peak_rate, rate):
-            self._reset_evidence = {
-                "learning_rate_after_restart": rate,
-                "learning_rate_before_restart": before,
-            }
-            self._reset_step, self._reset_records_left = step, RESET_FINDING_RECORDS
+            new, old = distinct_texts(rate, before)
+            self._reset_finding = Finding(
+                summary=f"The learning rate was {new} after the restart at step {step}; before, it "
+                f"was {old} at that step.",
+                evidence={
+                    "learning_rate_after_restart": rate,
+                    "learning_rate_before_restart": before,
+                },
+                onset_step=step,
+            )
+            self._reset_records_left = RESET_FINDING_RECORDS
 
     def _append(self, rate: float, step: int) -> None:
         self._history.add(step, rate)
@@ -215,14 +207,7 @@ class LearningRateAnomaly:
             )
         if self._reset_records_left:
             self._reset_records_left -= 1
-            after, before = self._reset_evidence.values()
-            new, old = distinct_texts(after, before)
-            return Finding(
-                summary=f"The learning rate was {new} after the restart at step "
-                f"{self._reset_step}; before, it was {old} at that step.",
-                evidence=dict(self._reset_evidence),
-                onset_step=self._reset_step,
-            )
+            return self._reset_finding
         if self._is_stuck(step):
             return Finding(
                 summary=f"The learning rate has stayed at {rate:.3g} since step "

@@ -7,12 +7,11 @@ Formula
                records
     collapse = high, and the median gradient norm of the last 16 is a hundredth of that of the first
                16, or a thousandth of the highest of these
-    swinging = high, and the third highest norm of the last `points` is 30 times their median
     level, spread = mean and standard deviation of the last 16 losses
     flat     = five times that high, and over the latter three quarters of at least `points` values
                the loss has not fallen by `gain`, with two standard errors
     learnt   = the level is below a tenth of the first loss
-    Finding  = far, collapse, swinging or flat, in a run without a reward that has not learnt; it
+    Finding  = far, collapse or flat, in a run without a reward that has not learnt; it
                ends once the run has learnt, or the rate is lower and the level has fallen by a
                quarter since it was found
     signed   = a loss that was negative has no lowest value, and shares of it mean nothing. It is
@@ -42,7 +41,6 @@ Defaults
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass
 from math import inf
 from statistics import fmean, median, pstdev
@@ -57,6 +55,7 @@ from sentinel.signals.usual_learning_rate import (
     usual_learning_rate,
 )
 from sentinel.stats.block_means import BlockMeans, linear_fall
+from sentinel.stats.first_and_last import FirstAndLast
 
 NOTED_RECORDS = 16
 """Records for which a high rate is noted."""
@@ -85,9 +84,6 @@ COLLAPSED_HIGHEST_SHARE = 0.001
 
 FLAT_LOSS_FACTOR = 5.0
 """Factor on a high rate that explains a loss that stays; at less the data may do so."""
-
-WILD_NORM_FACTOR = 30.0
-"""Third highest norm divided by the median of the window, in a training that swings wildly."""
 
 
 @dataclass
@@ -126,11 +122,8 @@ class LearningRateHigh:
         self._recovered_loss = 0.0
         """The level of the loss below which the training has recovered."""
         self._is_signed = False
-        self._first_losses: list[float] = []
-        self._losses: deque[float] = deque(maxlen=LEVEL_VALUES)
+        self._losses, self._norms = FirstAndLast(LEVEL_VALUES), FirstAndLast(LEVEL_VALUES)
         self._loss_blocks = BlockMeans()
-        self._first_norms: list[float] = []
-        self._norms: deque[float] = deque(maxlen=self.points)
 
     def update(self, record: Record) -> DetectorOutput:
         """Evaluate one record of a step, or read the declared settings."""
@@ -166,14 +159,10 @@ class LearningRateHigh:
         loss, norm = values.get("loss", inf), values.get("grad_norm", inf)
         if loss - loss == 0.0:
             self._is_signed = self._is_signed or loss < 0.0
-            if len(self._first_losses) < LEVEL_VALUES:
-                self._first_losses.append(loss)
-            self._losses.append(loss)
+            self._losses.add(loss)
             self._loss_blocks.add(loss)
         if norm - norm == 0.0:
-            self._norms.append(norm)
-            if len(self._first_norms) < LEVEL_VALUES:
-                self._first_norms.append(norm)
+            self._norms.add(norm)
 
     def _update_rates(self, rate: float, step: int) -> None:
         if rate > self.high * self._usual_highest and self._first_step is None:
@@ -186,7 +175,7 @@ class LearningRateHigh:
 
     def _update_harm(self, rate: float, step: int) -> None:
         """Whether the rate does harm now; what it has done lasts until the loss has recovered."""
-        level = fmean(self._losses) if self._losses else inf
+        level = fmean(self._losses.last) if self._losses.count else inf
         if self._has_reward or level < self._learnt_level():
             self._harm = ""
             return
@@ -201,14 +190,15 @@ class LearningRateHigh:
 
     def _learnt_level(self) -> float:
         """The level of the loss below which it has been learnt."""
+        first = self._losses.first
         if not self._is_signed:
-            return LEARNT_SHARE * self._first_losses[0] if self._first_losses else 0.0
-        if len(self._first_losses) < LEVEL_VALUES:
+            return LEARNT_SHARE * first[0] if first else 0.0
+        if len(first) < LEVEL_VALUES:
             return -inf
-        return fmean(self._first_losses) - LEARNT_SPREADS * self._spread()
+        return fmean(first) - LEARNT_SPREADS * self._spread()
 
     def _spread(self) -> float:
-        return pstdev(self._losses) if self._losses else 0.0
+        return pstdev(self._losses.last) if self._losses.count else 0.0
 
     def _finding(self, rate: float, step: int) -> Finding | None:
         """A rate far above the usual: a note at first, a problem with evidence of harm."""
@@ -250,18 +240,12 @@ class LearningRateHigh:
     def _harm_of(self, rate: float, step: int) -> str:
         """What a high rate does, as the end of a sentence; empty if it does nothing."""
         norms = self._norms
-        if len(norms) >= self.points:
-            ordered, first = sorted(norms), median(self._first_norms)
-            latest, highest = median(list(norms)[-LEVEL_VALUES:]), max(self._first_norms)
+        if norms.count >= self.points:
+            first, highest, latest = median(norms.first), max(norms.first), median(norms.last)
             is_collapsed = latest < COLLAPSED_NORM_SHARE * first
             before = first if is_collapsed else highest
             if is_collapsed or latest < COLLAPSED_HIGHEST_SHARE * highest:
                 return f"; the gradient norm has fallen from {before:.3g} to {latest:.3g}"
-            if ordered[-3] > WILD_NORM_FACTOR * median(ordered) > 0.0:
-                return (
-                    f"; the gradient norm swings: its median is {median(ordered):.3g}, its third "
-                    f"highest {ordered[-3]:.3g} in {len(norms)} values"
-                )
         return self._flat_loss(rate) or self._far_rate(step)
 
     def _flat_loss(self, rate: float) -> str:
@@ -281,7 +265,7 @@ class LearningRateHigh:
         steps = step - self._far_step + 1
         if self._far_records < FAR_RECORDS or steps < self.points:
             return ""
-        if not self._first_losses:
+        if not self._losses.count:
             return f"; it has been far too high for {steps} steps"
-        now, first = fmean(self._losses), self._first_losses[0]
+        now, first = fmean(self._losses.last), self._losses.first[0]
         return f"; the loss is {now:.4g} after {steps} steps, and was {first:.4g} at first"

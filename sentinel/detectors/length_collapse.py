@@ -5,8 +5,8 @@ Formula
                lengths among the first 5 are left out of that median
     far      = the median of the last 8 lengths is below `share` of that of the first 5, by over 4
                standard errors, or `first_share` of the first length, by over 4 standard deviations
-    recent   = a margin CUSUM finds ln(length) below its recent level by more than ln `recent`, and
-               that median of 8 is below half of the first 5
+    recent   = a baseline without a trend has 8 nats of evidence that ln(length) is below its recent
+               level by more than ln `recent`, and that median of 8 is below half of the first 5
     Finding  = tiny, far or recent
     warning  = the reward is known and is not above its level before the fall; otherwise info: a
                short completion that earns more may be better
@@ -16,7 +16,7 @@ Units
 
 Source
     If a reward punishes errors, an immediate end-of-sequence token is the cheapest completion.
-    CUSUM: Page, Biometrika 1954.
+    Evidence: sentinel.stats.baseline.
 
 Defaults
     On 300 healthy synthetic runs (197,590 points) there was no warning. Completions that halve
@@ -38,7 +38,6 @@ from sentinel.model.finding import CLEAR, DetectorOutput, Finding, Severity
 from sentinel.model.quantity_text import distinct_texts
 from sentinel.model.record import Record
 from sentinel.stats.level_shift import LevelShift
-from sentinel.stats.onset_tracker import OnsetTracker
 
 MAX_COLLAPSED_SHARE = 0.5
 """Largest fraction of the first lengths that counts as a collapse."""
@@ -69,9 +68,9 @@ class LengthCollapse:
     )
 
     def __post_init__(self) -> None:
-        self._shift = LevelShift(-1, self.recent, 1 / self.share, sudden_share=self.first_share)
+        self._shift = LevelShift(-1, 1 / self.share, self.recent, self.first_share)
         self._first_step: int | None = None
-        self._tiny_onset = OnsetTracker()
+        self._tiny_step = 0
         self._tiny_lengths: deque[float] = deque(maxlen=COMPARED_VALUES)
         self._tiny_rewards: deque[float] = deque(maxlen=COMPARED_VALUES)
         self._rewards_before: deque[float] = deque(maxlen=COMPARED_VALUES)
@@ -92,7 +91,7 @@ class LengthCollapse:
             return self._finding(
                 shift.first_level,
                 median(self._tiny_lengths),
-                onset=self._tiny_onset.step,
+                onset=self._tiny_step,
                 is_unrewarded=is_unrewarded,
             )
         if not shift.is_ready:
@@ -101,7 +100,7 @@ class LengthCollapse:
         if before is None:
             return CLEAR
         return self._finding(
-            before, shift.current_level, onset=shift.onset, is_unrewarded=shift.is_unrewarded
+            before, shift.current_level, onset=shift.onset, is_unrewarded=shift.is_unrewarded()
         )
 
     def _length_before(self) -> float | None:
@@ -113,9 +112,9 @@ class LengthCollapse:
         level = shift.current_level
         if shift.has_left_recent_level and level < MAX_COLLAPSED_SHARE * shift.first_level:
             return max(shift.first_level, shift.expected_level)
-        if level < low and shift.first.is_significant:
+        if level < low and shift.is_significant:
             return shift.first_level
-        return shift.first_value if level < first and shift.first.is_off_first_value else None
+        return shift.first_value if level < first and shift.is_off_first_value else None
 
     def _finding(
         self, before: float, now: float, *, onset: int | None, is_unrewarded: bool
@@ -139,8 +138,8 @@ class LengthCollapse:
     def _update_tiny(self, length: float, reward: float | None, step: int) -> None:
         """Update the present series of tiny lengths, and the rewards before and in it."""
         is_tiny = length < self.first_share * self._shift.first_level
-        self._tiny_onset.update(step, holds=is_tiny)
         if is_tiny:
+            self._tiny_step = self._tiny_step if self._tiny_lengths else step
             self._tiny_lengths.append(length)
         else:
             self._tiny_lengths.clear()

@@ -1,9 +1,9 @@
 """Length explosion: completions grow quickly, mostly without a gain in reward.
 
 Formula
-    recent   = the baseline of the length has `sure` nats of evidence of growth, and the median of
-               the last 8 is `recent` times the expected length, that of the first 5 records and the
-               usual length or more: the highest of the medians at least 32 records old
+    recent   = the baseline of the length has `sure` nats of evidence of growth, the median of the
+               last 8 is `recent` times the expected length and that of the first 5 records or more,
+               and 10 % above every earlier one
     far      = that median is over `factor` times that of the first 5, by over 4 standard errors
     cut off  = each of the last 5 lengths is 0.9 of the longest completion of the run, or 0.8 of
                the completions are cut off; and that median is over 1.5 times that of the first 5
@@ -39,8 +39,8 @@ from typing import ClassVar
 from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
 from sentinel.model.quantity_text import distinct_texts
 from sentinel.model.record import Record
-from sentinel.stats.baseline import Baseline, Direction
-from sentinel.stats.first_level_shift import FirstLevelShift
+from sentinel.stats.level_departure import LevelDeparture
+from sentinel.stats.level_shift import LevelShift
 from sentinel.stats.shared_baselines import SharedBaselines
 
 MIN_COUNT = 10
@@ -64,9 +64,6 @@ LIMIT_SHARE = 0.9
 MAX_TRUNCATED_SHARE = 0.8
 """Share of truncated completions that shows the same, as in the detector truncation."""
 
-THRESHOLD_RENEWAL = 8
-"""Lengths after which the threshold is renewed."""
-
 
 @dataclass
 class LengthExplosion:
@@ -89,74 +86,46 @@ class LengthExplosion:
     )
 
     def __post_init__(self) -> None:
-        self._shift = FirstLevelShift(1, self.factor, SUDDEN_SHARE)
+        self._departure = LevelDeparture("completion_length", 1, self.recent, self.sure)
+        self._shift = LevelShift(1, self.factor, sudden_share=SUDDEN_SHARE)
         self._noted_levels: deque[float] = deque(maxlen=2)
-        self._usual_level = 0.0
-        self._last_usual_level = 0.0
         self._limit_count = 0
         self._longest = 0.0
-        self._threshold: float | None = None
 
     def update(self, record: Record, baselines: SharedBaselines) -> DetectorOutput:
         """Evaluate one mean length."""
         length, reward = record.values["completion_length"], record.values.get("reward")
-        baseline = baselines.get("completion_length")
-        if not isfinite(length) or length <= 0.0 or baseline is None or baseline.rise is None:
+        departure, shift = self._departure, self._shift
+        if not isfinite(length) or length <= 0.0 or not departure.add(length, baselines):
             return None
-        shift, rise = self._shift, baseline.rise
         shift.add(length, reward, record.step)
-        self._note_level(rise.evidence)
+        if shift.count % NOTE_PERIOD == 0:
+            self._noted_levels.append(shift.current_level)
         self._update_limit(record, length)
         if shift.count < MIN_COUNT:
             return None
         is_at_limit = self._limit_count >= LIMIT_VALUES
-        if rise.evidence < self.sure and shift.half_way_step is None and not is_at_limit:
-            return self._cleared(baseline, rise)
-        times = shift.current_level / shift.first_level
-        expected = baseline.expected(rise) or shift.first_level
-        is_recent = rise.evidence >= self.sure and shift.current_level >= self._bound(expected)
-        is_far = times > self.factor and shift.is_significant
-        if not (is_recent or is_far or (is_at_limit and times > MIN_LIMIT_FACTOR)):
-            return self._cleared(baseline, rise)
-        return self._finding(record, expected, rise, is_recent=is_recent)
+        if departure.has_departed or shift.half_way_step is not None or is_at_limit:
+            times = shift.current_level / shift.first_level
+            is_recent = departure.has_departed and times >= self.recent
+            is_far = times > self.factor and shift.is_significant
+            if is_recent or is_far or (is_at_limit and times > MIN_LIMIT_FACTOR):
+                return self._finding(record, is_recent=is_recent)
+        bound = self.recent * max(departure.expected_level or 0.0, shift.first_level)
+        threshold = max(departure.threshold or inf, bound)
+        return Clear(min(threshold, self.factor * shift.first_level))
 
-    def _note_level(self, evidence: float) -> None:
-        """Note the current level every few values; without evidence it becomes usual later."""
-        if self._shift.count % NOTE_PERIOD == 0:
-            self._noted_levels.append(self._shift.current_level)
-            self._usual_level = max(self._usual_level, self._last_usual_level)
-            self._last_usual_level = self._shift.current_level if evidence < self.sure else 0.0
-
-    def _bound(self, expected: float) -> float:
-        """Length from which on growth counts: a return from a collapse does not."""
-        return self.recent * max(expected, self._shift.first_level, self._usual_level)
-
-    def _cleared(self, baseline: Baseline, rise: Direction) -> Clear | None:
-        if self._threshold is None or baseline.count % THRESHOLD_RENEWAL == 0:
-            shift, threshold = self._shift, baseline.threshold(rise, self.sure)
-            if threshold is not None:
-                threshold = max(threshold, self._bound(baseline.expected(rise) or 0.0))
-            self._threshold = min(threshold or inf, self.factor * shift.first_level)
-        return Clear(self._threshold)
-
-    def _finding(
-        self, record: Record, expected: float, rise: Direction, *, is_recent: bool
-    ) -> Finding:
-        shift = self._shift
+    def _finding(self, record: Record, *, is_recent: bool) -> Finding:
+        shift, departure = self._shift, self._departure
+        expected = departure.expected_level or shift.first_level
         is_unrewarded = shift.is_unrewarded(expected if is_recent else None)
         is_runaway = (
             is_recent
             and len(self._noted_levels) > 1
             and shift.current_level > self.runaway * self._noted_levels[0]
         )
-        before = expected if is_recent and expected > shift.first_level else shift.first_level
-        onset = rise.onset if is_recent else shift.half_way_step
-        evidence: dict[str, float | str] = {
-            "completion_length_tokens_median_of_8": shift.current_level,
-            "completion_length_tokens_at_start": shift.first_level,
-            "completion_length_tokens_expected": expected,
-            **shift.reward_gain.evidence(),
-        }
+        before = max(expected, shift.first_level) if is_recent else shift.first_level
+        evidence = shift.evidence("completion_length_tokens", expected)
         if "truncated_fraction" in record.values:
             evidence["truncated_fraction"] = record.values["truncated_fraction"]
         first, now = distinct_texts(before, shift.current_level, digits=4)
@@ -165,9 +134,9 @@ class LengthExplosion:
             + (", without a gain in reward." if is_unrewarded else "."),
             evidence=evidence,
             severity=Severity.WARNING if is_unrewarded or is_runaway else None,
-            onset_step=onset,
-            onset_range=rise.onset_range if is_recent else None,
-            threshold=self._threshold,
+            onset_step=departure.onset_range[0] if is_recent else shift.half_way_step,
+            onset_range=departure.onset_range if is_recent else None,
+            threshold=departure.threshold,
         )
 
     def _update_limit(self, record: Record, length: float) -> None:

@@ -1,12 +1,11 @@
 """Loss divergence: the loss has risen above its level and does not recover.
 
 Formula
-    shifted  = a margin CUSUM finds ln(loss) above its recent level by more than ln `rise`, or by
-               half of that if half of what the loss had fallen is lost and the held-out loss has
-               risen as much above its lowest: data that is harder does not raise that; or, in the
-               first 32 values,
-               the last 5 are each over `young_rise` times all before, or its cube if these are
-               only two, its fifth power if there is only one
+    shifted  = a baseline without a trend has 8 nats of evidence that ln(loss) is above its recent
+               level by more than ln `rise`, or by half of that if half of what the loss had fallen
+               is lost and the held-out loss has risen as much above its lowest: data that is harder
+               does not raise that; or, in the first 32 values, the last 5 are each over 1.5 times
+               all before, or its cube if these are only two, its fifth power if there is only one
     runaway  = the last 2 losses are each over `leap` times the largest before them or 0.1; or one
                is over the cube of `leap` times the largest of at least 8
     Finding  = shifted or runaway
@@ -15,24 +14,26 @@ Formula
                loss has not lost a third of its rise, and another one every 3 * `settle` values; or
                3 losses are runaway, the last 2 each over 10 times the one before; or one is over
                that cube
-    A loss of both signs is compared itself, not its logarithm: it is shifted if it is above its
-    recent level by more than `sigmas` standard deviations and by `rise` - 1 of its lowest level,
-    and has lost half of what it had fallen. For the loss of a policy gradient, whose
-    level has no meaning, and for two networks trained against each other only runaway is evaluated;
-    it is a warning. A value equal to the one before, such as a duplicated row, is ignored.
+    A loss of both signs is compared itself, not its logarithm: it is shifted if there is evidence
+    that it is above its recent level by more than `sigmas` standard deviations, it is above that by
+    `rise` - 1 of its lowest level, and has lost half of what it had fallen. For the loss of a
+    policy gradient, whose level has no meaning, and for two networks trained against each other
+    only runaway is evaluated; it is a warning. A value equal to the one before, such as a
+    duplicated row, is ignored.
 
 Units
-    `rise`, `young_rise`, `severe`, `leap`: plain factors of the loss. `settle`: logged losses.
+    `rise`, `severe`, `leap`: plain factors of the loss. `settle`: logged losses.
     `sigmas`: standard deviations of a loss of both signs.
 
 Source
-    CUSUM: Page, Biometrika 1954; the margin in place of a number of standard deviations is our own.
+    Evidence: sentinel.stats.baseline; the margin in place of a number of standard deviations is our
+    own.
 
 Defaults
     On 200 healthy synthetic runs (247,000 points, a third of which change to harder data) and on 77
     public logs with a loss there is no false alarm. A loss that doubles every 150, 40 or 8 steps is
     found in 100 of 100 runs each, after a median of 61, 19 and 7 points. `rise` 1.25 is far more
-    than a change of data causes; `young_rise` more than the first steps of a warm-up cause.
+    than a change of data causes.
     `settle` 32 gives a spike time to recover before the finding is critical, and no loss recovers
     from `severe` 1.5. Of 8 classifiers with two changes to a harder task each, which are learned
     within 40 to 90 steps, none is critical; 4 that diverge are, after 35 steps as before. `leap`
@@ -56,7 +57,10 @@ from sentinel.model.finding import CLEAR, DetectorOutput, Finding, Severity
 from sentinel.model.quantity_text import distinct_texts
 from sentinel.model.record import Record
 from sentinel.signals.loss_kind import ALTERNATING_KEY, is_adversarial, is_policy_gradient
-from sentinel.stats.margin_cusum import MarginCusum
+from sentinel.stats.baseline import level_baseline
+
+MIN_SIGMA, LEAST_LOSS = 0.02, 1e-9
+"""Least noise of ln(loss), and least loss and noise of one of both signs."""
 
 LEVEL_WINDOW = 8
 """Losses in the median that counts as the level."""
@@ -64,8 +68,15 @@ LEVEL_WINDOW = 8
 EARLY_WINDOW = 5
 """Consecutive high losses required early in a run."""
 
+YOUNG_RISE = 1.5
+"""Factor on the losses before that the first steps of a warm-up do not exceed five times in a row.
+"""
+
+EARLY_LOSSES = 32
+"""First losses, whose baseline is that of few."""
+
 EARLY_BASELINE = 3
-"""Losses before them from which `young_rise` suffices; fewer may be low by chance."""
+"""Losses before them from which `YOUNG_RISE` suffices; fewer may be low by chance."""
 
 MIN_NEGATIVE_SHARE = 0.05
 """Share of negative losses from which a loss has no meaningful logarithm."""
@@ -94,7 +105,6 @@ class LossDivergence:
     """Evaluates `loss` against its recent level and its start."""
 
     rise: float = 1.25
-    young_rise: float = 1.5
     severe: float = 1.5
     settle: int = 32
     sigmas: float = 4.0
@@ -112,13 +122,13 @@ class LossDivergence:
     )
 
     def __post_init__(self) -> None:
-        self._cusum = MarginCusum(sign=1, min_sigma=0.02)
-        self._margin = log(self.rise)
+        self._baseline = level_baseline(1, log(self.rise), MIN_SIGMA, least=LEAST_LOSS)
         self._recent: deque[float] = deque(maxlen=LEVEL_WINDOW)
         self._recent_steps: deque[int] = deque(maxlen=LEVEL_WINDOW)
         self._initial_level: float | None = None
         self._lowest_level = inf
-        self._below_lowest_count = 0
+        self._level_count = 0
+        """Losses that are part of levels."""
         self._has_no_level = False
         self._is_signed = False
         self._count = 0
@@ -126,12 +136,11 @@ class LossDivergence:
         self._shifted_count = 0
         self._highest_level = -inf
         """The highest level since the shift."""
-        self._usual_level = 0.0
         self._highest_before = -inf
         self._early_onset_step: int | None = None
         self._lowest_held_out = inf
-        self._held_out_rise = 0.0
-        """Logarithm of the latest held-out loss divided by the lowest."""
+        self._is_worse_held_out = False
+        """Whether the held-out loss has risen by as much as a loss that lost half of its fall."""
         self._last_loss = inf
         self._largest = 0.0
         self._runaway: list[tuple[int, float]] = []
@@ -141,7 +150,10 @@ class LossDivergence:
         held_out, loss = record.values.get("eval_loss"), record.values.get("loss")
         if held_out is not None and 0.0 < held_out < inf:
             self._lowest_held_out = min(self._lowest_held_out, held_out)
-            self._held_out_rise = log(held_out / self._lowest_held_out)
+            half = MIN_RISE_SHARE * log(self.rise)
+            self._is_worse_held_out = log(held_out / self._lowest_held_out) > half
+            if not self._is_signed:
+                self._baseline.rise.set_margin(half if self._is_worse_held_out else log(self.rise))
         if loss is None:
             return None
         if self._count < LEVEL_WINDOW or ALTERNATING_KEY in record.values:
@@ -161,7 +173,7 @@ class LossDivergence:
             self._start_signed()
         if not self._is_signed and loss <= 0.0:
             return None
-        return self._evaluate_level(loss if self._is_signed else log(loss), record.step)
+        return self._evaluate_level(loss, record.step)
 
     def _update_runaway(self, size: float, step: int) -> None:
         least = MIN_POLICY_VALUES if self._has_no_level else 2
@@ -196,102 +208,85 @@ class LossDivergence:
     def _start_signed(self) -> None:
         """Compare the loss itself from now on; the levels so far remain."""
         self._is_signed = True
-        self._cusum = MarginCusum(sign=1, margin_sigmas=self.sigmas)
+        self._baseline = level_baseline(1, 0.0, LEAST_LOSS, margin_sigmas=self.sigmas)
         self._recent.clear()
         self._recent_steps.clear()
         self._early_onset_step, self._highest_before, self._shifted_count = None, -inf, 0
+        self._level_count = 0
         if self._initial_level is not None:
-            self._initial_level, self._lowest_level = (
-                exp(self._initial_level),
-                exp(self._lowest_level),
-            )
-        self._below_lowest_count = 0
+            self._initial_level = exp(self._initial_level)
+            self._lowest_level = exp(self._lowest_level)
 
-    def _evaluate_level(self, value: float, step: int) -> DetectorOutput:
-        if self._is_signed and self._lowest_level < inf:
-            self._margin = (self.rise - 1) * abs(self._lowest_level)
-        elif not self._is_signed:
-            self._margin = log(self.rise) * (MIN_RISE_SHARE if self._is_worse_held_out() else 1.0)
-        is_shifted = self._update_shift(value, step)
-        # The median can be a new minimum only if half of the values are below the minimum.
-        if len(self._recent) == LEVEL_WINDOW and (
-            self._initial_level is None or 2 * self._below_lowest_count >= LEVEL_WINDOW
-        ):
+    def _evaluate_level(self, loss: float, step: int) -> DetectorOutput:
+        # Of a loss of both signs a trend is a part of the spread.
+        self._baseline.update(loss, 0.0 if self._is_signed else self._count, step)
+        if len(self._recent) >= EARLY_WINDOW and self._early_onset_step is None:
+            self._highest_before = max(self._highest_before, self._recent[-EARLY_WINDOW])
+        self._recent.append(loss if self._is_signed else log(loss))
+        self._recent_steps.append(step)
+        self._level_count += 1
+        self._update_early()
+        if self._level_count % LEVEL_WINDOW == 0:
             self._update_lowest()
-        needs_half = self._is_signed or self._is_worse_held_out()
-        if not is_shifted or (needs_half and not self._is_far() and not self._has_lost_half()):
+        rise = self._baseline.rise
+        is_open = rise.is_alarmed or self._early_onset_step is not None
+        level = median(self._recent) if is_open else 0.0
+        if not is_open or not self._has_shifted(level):
             self._shifted_count = 0
-            return CLEAR if self._cusum.is_armed else None
-        level = median(self._recent)
+            return CLEAR if rise.is_armed else None
         self._shifted_count += 1
         self._highest_level = max(level, self._highest_level) if self._shifted_count > 1 else level
         return self._finding(level)
 
-    def _is_worse_held_out(self) -> bool:
-        """Whether the held-out loss has risen by as much as a loss that lost half of its fall."""
-        return self._held_out_rise > MIN_RISE_SHARE * log(self.rise)
+    def _usual_level(self) -> float:
+        """The level before the shift."""
+        usual = self._baseline.expected(self._baseline.rise)
+        if usual is None or self._early_onset_step is not None:
+            return self._highest_before
+        return usual if self._is_signed else log(usual)
 
-    def _is_far(self) -> bool:
-        """Whether a rise of a positive loss suffices, whatever the loss had fallen."""
+    def _has_shifted(self, level: float) -> bool:
+        """Whether a rise for which there is evidence is large enough."""
+        if self._early_onset_step is not None:
+            return True
+        start, lowest, excess = self._initial_level, self._lowest_level, level - self._usual_level()
+        has_lost_half = start is not None and level > (start + lowest) / 2
         if self._is_signed:
-            return False
-        is_early = self._early_onset_step is not None
-        return is_early or median(self._recent) - self._usual_level > log(self.rise)
-
-    def _has_lost_half(self) -> bool:
-        if self._initial_level is None:
-            return False
-        return median(self._recent) > (self._initial_level + self._lowest_level) / 2
+            return has_lost_half and excess > (self.rise - 1) * abs(lowest)
+        return has_lost_half or excess > log(self.rise) or not self._is_worse_held_out
 
     def _update_lowest(self) -> None:
+        """Update the levels with the last block of losses."""
         now = median(self._recent)
-        if self._initial_level is None and self._early_onset_step is not None:
+        if self._initial_level is None:
             # The start is what was before a divergence within the first values.
-            now = self._highest_before
-        self._initial_level = now if self._initial_level is None else self._initial_level
+            now = now if self._early_onset_step is None else self._highest_before
+            self._initial_level = now
         self._lowest_level = min(self._lowest_level, now)
-        self._below_lowest_count = sum(size < self._lowest_level for size in self._recent)
 
-    def _update_shift(self, value: float, step: int) -> bool:
-        cusum = self._cusum
-        # A shift needs more than one value, so without evidence the level is not needed.
-        is_calm = cusum.is_armed and cusum.evidence == 0.0 and self._early_onset_step is None
-        if self._shifted_count == 0 and not is_calm:
-            self._usual_level = cusum.baseline_median if cusum.is_armed else self._highest_before
-        is_alarmed = cusum.update(value, self._margin, step)
-        if len(self._recent) >= EARLY_WINDOW and self._early_onset_step is None:
-            self._highest_before = max(self._highest_before, self._recent[-EARLY_WINDOW])
-        if len(self._recent) == LEVEL_WINDOW:
-            self._below_lowest_count -= self._recent[0] < self._lowest_level
-        self._below_lowest_count += value < self._lowest_level
-        self._recent.append(value)
-        self._recent_steps.append(step)
-        return is_alarmed or self._is_early_divergence()
-
-    def _is_early_divergence(self) -> bool:
-        """Whether the run has a divergence that began before there was a baseline."""
-        if self._is_signed or (self._cusum.is_armed and self._early_onset_step is None):
-            return False
+    def _update_early(self) -> None:
+        """Update the onset of a divergence that began before there was a good baseline."""
+        is_young = self._level_count <= EARLY_LOSSES and not self._is_signed
+        if self._early_onset_step is None and not is_young:
+            return
         latest = list(self._recent)[-EARLY_WINDOW:]
         missing = max(0, EARLY_BASELINE + EARLY_WINDOW - self._count)
-        least_rise = (1 + 2 * missing) * log(self.young_rise)
+        least_rise = (1 + 2 * missing) * log(YOUNG_RISE)
         bound = max(self._highest_before + least_rise, log(MIN_YOUNG_LOSS))
         if self._early_onset_step is None and self._highest_before > -inf and min(latest) > bound:
             self._early_onset_step = self._recent_steps[-EARLY_WINDOW]
         elif median(latest) <= bound:
             self._early_onset_step = None
-        return self._early_onset_step is not None
 
     def _is_recovering(self, level: float) -> bool:
         """Whether the loss falls again, as where a harder part of the data is learned."""
-        usual = self._usual_level if self._early_onset_step is None else self._highest_before
         share = TURN_SHARE * (1 + self._shifted_count // (TURN_SETTLES * self.settle))
-        return level <= self._highest_level - share * (self._highest_level - usual)
+        return level <= self._highest_level - share * (self._highest_level - self._usual_level())
 
     def _finding(self, level: float) -> Finding:
         to_loss = float if self._is_signed else exp
         start, lowest, early_onset = self._initial_level, self._lowest_level, self._early_onset_step
-        before = to_loss(self._usual_level if early_onset is None else self._highest_before)
+        before = to_loss(self._usual_level())
         is_high = start is not None and level >= start
         is_severe = is_high or (not self._is_signed and level - lowest > log(self.severe))
         is_critical = is_severe and self._shifted_count > self.settle
@@ -312,5 +307,5 @@ class LossDivergence:
             f"of the last {len(self._recent)} losses is {now}{at_start}.",
             evidence=evidence,
             severity=Severity.CRITICAL if is_critical else None,
-            onset_step=self._cusum.onset if early_onset is None else early_onset,
+            onset_step=self._baseline.rise.onset if early_onset is None else early_onset,
         )

@@ -3,8 +3,8 @@
 Formula
     fall     = fall of the least-squares line through ln(loss), on at most 64 block means, with
                confidence bounds at the quantile 2.2 of Student's t that allow for autocorrelation
-    flat     = the lower bound is below a quarter of `moved`, and both are within `improvement`, or
-               as many times that as there are `points` values, up to `hidden`
+    flat     = both bounds are within `improvement`, or as many times that as there are `points`
+               values, up to `hidden`
     never    = the whole run is flat, and its first values exceed its level by less than `moved`,
                or by less than 2.2 times the scatter of single blocks
     chance   = the latter half of the run is flat, and its level is ln 2 to within `moved`; of a
@@ -66,6 +66,9 @@ BOUND_GROWTH = 1.5
 """Power of the number of values by which the bound of a fall grows: a steady fall grows by the
 first, so that a run that learns slowly is not taken for one that does not before its fall shows."""
 
+LEAST_LOSS = 1e-300
+"""Lower means of the first losses count as this, so that their logarithm exists."""
+
 VALUES_PER_GROUP = 4
 """Losses in the smallest block."""
 
@@ -90,9 +93,6 @@ ACCURACIES = tuple(
     for prefix in ("", "eval_")
     for name in ("accuracy", "token_accuracy", "preference_accuracy")
 )
-
-FIRST_LOSS_Z = 4.0
-"""Standard deviations by which the very first loss exceeds the level if the loss fell at once."""
 
 ACCURACY_GAIN = 0.03
 """Rise of an accuracy, as a fraction of its scale, that counts as learning."""
@@ -238,8 +238,7 @@ class LossNeverMoved:
 
     def _is_flat(self, means: list[float], bound: float) -> bool:
         lower, upper = fall_bounds(means, EQUIVALENCE_Z)
-        is_shown = fall_bounds(means, CONFIDENCE_Z)[0] > self.moved / 4
-        return max(upper, -lower) < bound and not is_shown
+        return max(upper, -lower) < bound
 
     @staticmethod
     def _block_scatter(means: list[float]) -> float:
@@ -252,16 +251,9 @@ class LossNeverMoved:
             return False
         # Blocks grow as neighbours merge; the first block had the smallest size.
         first_block_factor = sqrt(self._blocks.values_per_block / VALUES_PER_GROUP)
-        scatter, level = self._block_scatter(means) * first_block_factor, median(means)
-        single = FIRST_LOSS_Z * sqrt(VALUES_PER_GROUP) * scatter
-        for first, bound in (
-            (self._first_mean, CONFIDENCE_Z * scatter),
-            (self._first_loss, single),
-        ):
-            excess = (log(first) if is_log else first) - level if first > 0.0 or not is_log else 0.0
-            if excess > max(self.moved if is_log else 0.0, bound):
-                return True
-        return False
+        bound = CONFIDENCE_Z * self._block_scatter(means) * first_block_factor
+        first = log(max(self._first_mean, LEAST_LOSS)) if is_log else self._first_mean
+        return first - median(means) > max(self.moved if is_log else 0.0, bound)
 
     def _compare_with_chance(self) -> Finding | None:
         means = self._blocks.means[len(self._blocks.means) // 2 :]
@@ -279,15 +271,16 @@ class LossNeverMoved:
             count,
         )
 
-    def _line_finding(self, means: list[float]) -> Finding:
-        (fall, error), level = linear_fall(means), exp(median(means))
-        is_chance = abs(level - CHANCE_LOSS) < self.moved
-        count = len(means) * self._log_blocks.values_per_block
+    def _line_finding(self, means: list[float], *, is_log: bool = True) -> Finding:
+        (fall, error), level = linear_fall(means), median(means)
+        level = exp(level) if is_log else level
+        is_chance = is_log and abs(level - CHANCE_LOSS) < self.moved
+        count, form = len(means) * self._blocks.values_per_block, ".2%" if is_log else ".2g"
         return self._describe(
-            f"Loss does not fall significantly: it is {level:.4g} and changed by {-fall:+.2%} over "
-            f"{count} logged values, with a standard error of {error:.2%}."
+            f"Loss does not fall significantly: it is {level:.4g} and changed by {-fall:+{form}} "
+            f"over {count} logged values, with a standard error of {error:{form}}."
             + (" ln 2 is the loss of random guessing." if is_chance else ""),
-            {"median_loss": level, "loss_change_relative": -fall},
+            {"median_loss": level, "loss_change_relative" if is_log else "loss_change": -fall},
             count,
         )
 
@@ -297,13 +290,7 @@ class LossNeverMoved:
         is_fallen = fall > CONFIDENCE_Z * error or self._fell_at_start(means, is_log=False)
         if is_fallen or self._has_learned_otherwise():
             return None
-        level, count = median(means), len(means) * self._blocks.values_per_block
-        return self._describe(
-            f"Loss does not fall significantly: it is {level:.3g} and changed by {-fall:+.2g} over "
-            f"{count} logged values, with a standard error of {error:.2g}.",
-            {"median_loss": level, "loss_change": -fall},
-            count,
-        )
+        return self._line_finding(means, is_log=False)
 
     def _describe(self, summary: str, evidence: dict[str, float], count: int) -> Finding:
         evidence["logged_values"] = float(count)

@@ -8,8 +8,7 @@ Formula
               `improvement` / 4, since a loss that is shown to fall has not stopped; twice in a row,
               over at least `points` values; it ends once fall exceeds twice `improvement`
     info    = a run that has converged, or nearly: the default
-    warning = the level is `above` times the lowest of all blocks, and 4 standard deviations of
-              block means above it, or has never been lower than
+    warning = the level is `above` times the lowest of all blocks, or has never been lower than
               `unmoved` below the first block, or is that of guessing between two alternatives in a
               loss over pairs; only if over 20 % of the steps remain or, where the length of the run
               is not known, the learning rate is at least `rate_share` of its peak
@@ -19,8 +18,7 @@ Formula
 
 Units
     `improvement`, `unmoved`: fraction of the loss, 0.01 is one per cent. `points`: logged losses.
-    `above`: plain factor. `rate_share`: fraction of 1. `floor`: as the loss; a lower or negative
-    loss is not evaluated.
+    `above`: plain factor. `rate_share`: fraction of 1. A loss below 1e-6 is not evaluated.
 
 Source
     Two one-sided tests of equivalence, Schuirmann 1987. Counting evaluations without a new best, as
@@ -40,7 +38,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import exp, inf, isfinite, log
-from statistics import stdev
 from typing import ClassVar
 
 from sentinel.model.finding import CLEAR, DetectorOutput, Finding, Severity
@@ -56,14 +53,14 @@ from sentinel.stats.block_means import BlockMeans, linear_fall, student_quantile
 CONFIDENCE_Z = 2.2
 """Standard errors on either side: one false result in 70 if block means were independent."""
 
+FLOOR = 1e-6
+"""Loss below which its logarithm means nothing."""
+
 MIN_BLOCKS = 6
 """Minimum number of block means for a line."""
 
 WINDOW_SHARES = (0.25, 0.4, 0.55, 0.7)
 """Fractions of the run so far that are tested."""
-
-LOWEST_Z = 4.0
-"""Standard deviations of block means by which the lowest is below the level by chance."""
 
 SHOWN_EVIDENCE = ("mean_loss", "loss_change_relative", "logged_values", "flat_since_step")
 
@@ -80,7 +77,6 @@ class LossPlateau:
     rate_share: float = 0.2
     above: float = 1.25
     unmoved: float = 0.02
-    floor: float = 1e-6
 
     needs: ClassVar[frozenset[str]] = frozenset({"loss"})
     signal: ClassVar[str] = "loss"
@@ -108,7 +104,7 @@ class LossPlateau:
         """Evaluate one loss."""
         values, loss = record.values, record.values["loss"]
         self._is_excluded |= is_policy_gradient(record)
-        if self._is_excluded or not isfinite(loss) or loss < self.floor:
+        if self._is_excluded or not isfinite(loss) or loss < FLOOR:
             return None
         self._max_steps = values.get("max_steps", self._max_steps)
         self._update_rate(values.get("learning_rate"))
@@ -168,7 +164,6 @@ class LossPlateau:
             "mean_loss": exp(sum(window) / len(window)),
             "loss_change_relative": -fall,
             "standard_error_of_change_relative": error,
-            "block_noise": stdev(window),
             "logged_values": float(len(window) * self._blocks.values_per_block),
             "flat_since_step": self._flat_evidence.get("flat_since_step", float(int(since))),
         }
@@ -190,8 +185,7 @@ class LossPlateau:
 
     def _reason_to_warn(self, level: float) -> str:
         """Why the loss should be lower; empty if it may have converged."""
-        scatter = LOWEST_Z * self._flat_evidence["block_noise"]
-        if log(level) - self._lowest > max(log(self.above), scatter):
+        if log(level) - self._lowest > log(self.above):
             return f"; it was {exp(self._lowest):.4g} before"
         if self._first_mean is not None and self._first_mean - self._lowest < self.unmoved:
             return f"; it started at {exp(self._first_mean):.4g}"

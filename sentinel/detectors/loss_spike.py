@@ -4,24 +4,23 @@ Formula
     jump     = ln(loss) minus the median of the last 64 values
     Finding  = of the last 3 values, 2 jump by over ln `loud` and over `sigmas` standard deviations;
                or the evidence of loss and gradient norm together, over the last 2 or 3 values,
-               exceeds `joint` nats, each with at least 1.5: jump less ln `joint_rise` for the loss,
-               less ln `joint_grad_rise` for the norm, in standard deviations, as the likelihood
-               ratio of a shift, at most 2.2 nats a value; only if the loss is over a tenth of its
-               first level
-    info     = 2 of 3 jump by over ln `together` and over `sigmas` standard deviations, or a single
-               one by over ln `alone` and over `alone_sigmas` standard deviations
+               exceeds `joint` nats, each with at least 1.5: jump less ln 1.16 for the loss, less
+               ln 1.35 for the norm, in standard deviations, as the likelihood ratio of a shift, at
+               most 2.2 nats a value; only if the loss is over a tenth of its first level
+    info     = 2 of 3 jump by over ln 1.28 and over `sigmas` standard deviations, or a single one by
+               over ln `alone` and over 10 standard deviations
     Values that jump enter the 64 clipped to 4 standard deviations. A value equal to the one before,
     such as a duplicated row, is ignored.
     A loss of both signs, and that of a policy gradient, which is near 0, is compared itself, not
     its logarithm: Finding = it exceeds the median by `far` times the largest deviation in the
-    window, or of both signs 2 of 3 do by 3 times and by `alone_sigmas`; info = a single one does.
+    window, or of both signs 2 of 3 do by 3 times and by 10 of them; info = a single one does.
     So do 2 of 3 of a policy whose loss is not near 0: all are positive, and the median is 10
     standard deviations above 0, such as the cross-entropy to the visits of a tree search.
     The deviation of a policy gradient counts in both directions, if it is over 1.
 
 Units
-    `loud`, `together`, `alone`, `joint_rise`, `joint_grad_rise`: plain factors. `far`: factor of a
-    deviation. `sigmas`, `alone_sigmas`: standard deviations. `joint`: nats.
+    `loud`, `alone`: plain factors. `far`: factor of a deviation. `sigmas`: standard deviations.
+    `joint`: nats.
 
 Source
     PaLM restarted about 100 steps before a spike and skipped 200 to 500 batches; the same data was
@@ -32,12 +31,10 @@ Defaults
     On 370 healthy synthetic runs (420,000 points) and on 210 public logs there is no false warning.
     A jump to 1.5, 2 or 4 times the loss that decays in 8, 15 or 30 steps, with a gradient norm
     three times as far, is found in 72, 97 and 100 of 100 runs, each after a median of one point. In
-    real logs, losses that jump by less than `loud` recover by themselves, and some noise has three
-    of them in a row; `together` and `alone` give info only. `sigmas` 6 and `alone_sigmas` 10 are
-    beyond the tails of common losses. `joint` 6 had one false warning in 458,000 points, and found
-    72, 98 and 100. `joint_rise` and `joint_grad_rise` are changes that a new part of the data
-    causes. Of 200 losses of GRPO (63,000 points) none reaches `far` 100, of 200 total losses of
-    PPO with very heavy tails (64,000) three do.
+    real logs, losses that jump by less than `loud` recover by themselves; `alone` gives info only.
+    `sigmas` 6 is beyond the tails of common losses. `joint` 6 had one false warning in 458,000
+    points, and found 72, 98 and 100. Of 200 losses of GRPO (63,000 points) none reaches `far` 100,
+    of 200 total losses of PPO with very heavy tails (64,000) three do.
 """
 
 from __future__ import annotations
@@ -58,6 +55,15 @@ WINDOW = 64
 
 WARMUP_VALUES = 24
 """Values before the first evaluation."""
+
+TOGETHER = 1.28
+"""Factor of 2 jumps of 3 that are noted: some noise has three of them in a row."""
+
+ALONE_SIGMAS = 10.0
+"""Standard deviations beyond the tails of common losses, for a single jump."""
+
+JOINT_RISE, JOINT_NORM_RISE = 1.16, 1.35
+"""Factors of loss and gradient norm that a new part of the data causes."""
 
 CLIP_SIGMAS = 4.0
 """Standard deviations to which a value is clipped before it enters the window."""
@@ -102,13 +108,9 @@ class LossSpike:
     """Evaluates `loss`, alone and with `grad_norm`, against median and spread of recent values."""
 
     loud: float = 2.0
-    together: float = 1.28
     sigmas: float = 6.0
     alone: float = 1.65
-    alone_sigmas: float = 10.0
     joint: float = 7.0
-    joint_rise: float = 1.16
-    joint_grad_rise: float = 1.35
     far: float = 100.0
 
     needs: ClassVar[frozenset[str]] = frozenset({"loss"})
@@ -172,7 +174,7 @@ class LossSpike:
         usual = band.median
         jump = size - usual
         if self._count % THRESHOLD_RENEWAL == 0 or self._threshold is None:
-            rise = max(log(self.alone), self.alone_sigmas * max(band.sigma, MIN_LOSS_SIGMA))
+            rise = max(log(self.alone), ALONE_SIGMAS * max(band.sigma, MIN_LOSS_SIGMA))
             self._threshold = exp(usual + rise)
         joint = self._joint_evidence(step, jump, norm)
         if jump <= 0.0:
@@ -184,8 +186,8 @@ class LossSpike:
         self._jumps.append((step, jump if jump > self.sigmas * sigma else 0.0, loss))
         is_joint = joint > self.joint and loss > MIN_SHARE_OF_FIRST * self._first_level
         severity = None if is_joint or self._is_repeated_jump(log(self.loud)) else Severity.INFO
-        is_large = jump > max(log(self.alone), self.alone_sigmas * sigma)
-        if severity and not is_large and not self._is_repeated_jump(log(self.together)):
+        is_large = jump > max(log(self.alone), ALONE_SIGMAS * sigma)
+        if severity and not is_large and not self._is_repeated_jump(log(TOGETHER)):
             return Clear(self._threshold)
         evidence = {
             "loss": loss,
@@ -213,12 +215,12 @@ class LossSpike:
         if not 0.0 < norm < inf:
             return 0.0
         norms, size = self._norms, log(norm)
-        rise = jump - log(self.joint_rise)
+        rise = jump - log(JOINT_RISE)
         if rise <= 0.0 or len(norms) < WARMUP_VALUES:
             norms.add(size)
             self._evidence.clear()
             return 0.0
-        norm_rise = size - norms.median - log(self.joint_grad_rise)
+        norm_rise = size - norms.median - log(JOINT_NORM_RISE)
         norm_sigma = max(norms.sigma, MIN_NORM_SIGMA)
         norms.add(size)
         of_loss = shift_evidence(rise / max(self._band.sigma, MIN_LOSS_SIGMA))
@@ -251,7 +253,7 @@ class LossSpike:
         self._inner_values_left = INNER_VALUES
         largest = max(window[-1] - usual, usual - window[0])
         deviation = abs(loss - usual) if self._is_policy else loss - usual
-        least = MIN_POLICY_DEVIATION if self._is_policy else self.alone_sigmas * band.sigma
+        least = MIN_POLICY_DEVIATION if self._is_policy else ALONE_SIGMAS * band.sigma
         if deviation <= max(SIGNED_FACTOR * largest, least):
             band.add(loss)
             self._jumps.append((step, 0.0, 0.0))

@@ -104,8 +104,7 @@ class Oscillation:
         self._levels: deque[tuple[float, float]] = deque(maxlen=LASTING_TESTS - 1)
         """Deviation and mean of the newest tests."""
         self._in_a_row = 0
-        self._is_lasting = False
-        self._oscillation: dict[str, float] = {}
+        self._finding: Finding | None = None
 
     def update(self, record: Record) -> DetectorOutput:
         """Evaluate one loss."""
@@ -122,17 +121,7 @@ class Oscillation:
             self._test_window()
         if len(self._deviations) <= RECENT_DEVIATIONS:
             return None
-        if not self._oscillation:
-            return CLEAR
-        evidence = self._oscillation
-        return Finding(
-            summary=f"Loss oscillates by {evidence['loss_swing_relative']:.1%} with a period of "
-            f"{evidence['swing_period_in_logged_values']:.0f} logged values; its usual deviation "
-            f"is {evidence['usual_loss_swing_relative']:.1%}.",
-            evidence=dict(evidence),
-            severity=Severity.WARNING if self._is_lasting else None,
-            onset_step=int(evidence["since_step"]),
-        )
+        return self._finding or CLEAR
 
     def _test_window(self) -> None:
         rest = _detrend(list(self._values))
@@ -147,17 +136,22 @@ class Oscillation:
         is_found = strength > self.beat and (is_wide or is_smooth)
         self._in_a_row = self._in_a_row + 1 if is_found else 0
         is_long = period >= MIN_LASTING_PERIOD and self._in_a_row >= LASTING_TESTS
-        self._is_lasting = is_smooth and is_long and self._lasts(deviation)
-        if self._in_a_row == 0:
-            self._oscillation = {}
-        elif self._in_a_row >= 2:
-            since = self._oscillation.get("since_step", float(self._steps[0]))
-            self._oscillation = {
-                "loss_swing_relative": deviation,
-                "usual_loss_swing_relative": usual,
-                "swing_period_in_logged_values": float(period),
-                "since_step": since,
-            }
+        is_lasting = is_smooth and is_long and self._lasts(deviation)
+        onset = self._steps[0] if self._finding is None else self._finding.onset_step
+        self._finding = None
+        if self._in_a_row >= 2:
+            self._finding = Finding(
+                summary=f"Loss oscillates by {deviation:.1%} with a period of {period} logged "
+                f"values; its usual deviation is {usual:.1%}.",
+                evidence={
+                    "loss_swing_relative": deviation,
+                    "usual_loss_swing_relative": usual,
+                    "swing_period_in_logged_values": float(period),
+                    "since_step": float(onset or 0),
+                },
+                severity=Severity.WARNING if is_lasting else None,
+                onset_step=onset,
+            )
 
     def _lasts(self, deviation: float) -> bool:
         """Whether the swing has neither shrunk nor let the loss fall over the last tests."""

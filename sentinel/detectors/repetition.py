@@ -25,7 +25,6 @@ Defaults
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass
 from statistics import median
 from typing import ClassVar
@@ -33,7 +32,7 @@ from typing import ClassVar
 from sentinel.model.finding import CLEAR, DetectorOutput, Finding, Severity
 from sentinel.model.quantity_text import distinct_texts
 from sentinel.model.record import Record
-from sentinel.stats.onset_tracker import OnsetTracker
+from sentinel.stats.k_of_n import KOfN
 
 MEDIAN_WINDOW = 4
 """Steps with samples in the evaluated median; one prompt that asks for a list is no fault."""
@@ -66,8 +65,7 @@ class Repetition:
 
     def __post_init__(self) -> None:
         self._first_shares: list[float] = []
-        self._recent: deque[float] = deque()
-        self._onset = OnsetTracker()
+        self._recent = KOfN(MEDIAN_WINDOW)
 
     def update(self, record: Record) -> DetectorOutput:
         """Evaluate the samples of one step."""
@@ -76,14 +74,10 @@ class Repetition:
             return None
         if len(self._first_shares) < MEDIAN_WINDOW:
             self._first_shares.append(share)
-        self._recent.append(share)
-        if len(self._recent) > MEDIAN_WINDOW:
-            self._recent.popleft()
-        self._onset.update(record.step, holds=share >= self.some)
-        if len(self._recent) < MEDIAN_WINDOW:
-            return None
-        level = median(self._recent)
-        return CLEAR if level < self.some else self._finding(level, record)
+        is_high = self._recent.add(share, self.some, record.step)
+        if is_high:
+            return self._finding(self._recent.median, record)
+        return None if is_high is None else CLEAR
 
     def _finding(self, level: float, record: Record) -> Finding:
         first = median(self._first_shares)
@@ -103,5 +97,5 @@ class Repetition:
                 **related,
             },
             severity=severity if level - first >= self.rise else None,
-            onset_step=self._onset.step,
+            onset_step=self._recent.onset,
         )

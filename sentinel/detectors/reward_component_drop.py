@@ -2,8 +2,7 @@
 
 Formula
     fallen   = over the last 16, 32 or 64 values, the mean of the component is below its best such
-               mean by more than `errors` standard errors, 1.1 times the second largest fall that
-               came back, and `share` of the range of its values
+               mean by more than `errors` standard errors, and `share` of the range of its values
     Finding  = fallen, the reward has not, by half of `errors`, and another component has gained
     warning  = the name of the component is that of a correct answer
 
@@ -38,9 +37,6 @@ from sentinel.stats.reward_gain import RewardGain
 
 LEAST_SCALE = 16
 """Values of a mean that is compared: a component may differ from batch to batch."""
-
-USUAL_SWING_FACTOR = 1.1
-"""Factor by which a fall exceeds the second largest fall that came back."""
 
 EVALUATED_EVERY = 4
 """Values after which the falls are evaluated."""
@@ -123,9 +119,7 @@ class RewardComponentDrop:
         return [
             fall
             for fall in drawdown.falls()
-            if fall.scale >= LEAST_SCALE
-            and fall.errors > errors
-            and fall.size > max(least, USUAL_SWING_FACTOR * fall.usual_swing)
+            if fall.scale >= LEAST_SCALE and fall.errors > errors and fall.size > least
         ]
 
     def _finding(self, key: str, other: str, fall: Fall) -> Finding:

@@ -2,9 +2,9 @@
 
 Formula
     size     = max(1, |reward|)
-    grown    = a margin CUSUM finds ln(size) above its recent level by more than ln `times`, and so
-               is the median of the last 8, or that is above the best by `times` squared; in the
-               training of a policy that writes texts
+    grown    = a baseline without a trend has 8 nats of evidence that ln(size) is above its recent
+               level by more than ln `times`, and the median of the last 8 is over `times`; or that
+               is above the best by `times` squared; in the training of a policy that writes texts
     jump     = each of the last `jumped` sizes is over `times` times every size before
     Finding  = grown or jump, and the reward is positive
 

@@ -31,7 +31,6 @@ from typing import ClassVar
 from sentinel.model.finding import CLEAR, DetectorOutput, Finding, Severity
 from sentinel.model.record import Record
 from sentinel.stats.level_departure import LevelDeparture
-from sentinel.stats.reward_gain import RewardGain
 from sentinel.stats.shared_baselines import SharedBaselines
 
 
@@ -54,53 +53,42 @@ class RewardHacking:
     )
 
     def __post_init__(self) -> None:
-        self._length = LevelDeparture(1, self.wordy, self.sure)
-        self._last_far = self._last_long = -1
+        self._length = LevelDeparture("completion_length", 1, self.wordy, self.sure)
+        self._reward_before: float | None = None
+        """Level of the reward when the evidence of longer completions began."""
         self._count = 0
+        self._far = self._long = -1, 0
+        """The last value at which KL and length had departed, and the onset of that."""
 
     def update(self, record: Record, baselines: SharedBaselines) -> DetectorOutput:
         """Evaluate one record with all three signals."""
-        values = record.values
+        values, gain, departure = record.values, baselines.reward_gain, self._length
         reward, kl, length = values["reward"], values["kl_ref"], values["completion_length"]
-        kl_baseline, length_baseline = baselines.get("kl_ref"), baselines.get("completion_length")
         if not (isfinite(reward) and isfinite(kl) and isfinite(length)) or length <= 0.0:
             return None
-        if kl_baseline is None or length_baseline is None:
+        had_evidence, baseline = departure.evidence > 0.0, baselines.get("kl_ref")
+        if baseline is None or not departure.add(length, baselines):
             return None
-        far, long = kl_baseline.rise, length_baseline.rise
-        if far is None or long is None:
-            return None
+        if departure.evidence > 0.0 and not had_evidence:
+            self._reward_before = gain.current_level if gain.is_ready else None
         self._count += 1
-        self._length.add(length, length_baseline, long, baselines.reward_gain)
-        if far.evidence >= self.sure:
-            self._last_far = self._count
-        if self._length.is_off_course:
-            self._last_long = self._count
-        if not far.is_armed or not self._length.is_ready:
-            return None
-        both = min(self._last_far, self._last_long)
-        if (
-            both < 0
-            or self._count - both > self.within
-            or not self._has_reward_gain(baselines.reward_gain)
-        ):
-            return CLEAR
-        level, gain = self._length.current_level, baselines.reward_gain
+        if baseline.rise.evidence >= self.sure:
+            self._far = self._count, baseline.rise.onset
+        if departure.has_departed:
+            self._long = self._count, departure.onset_range[0]
+        last, before = min(self._far[0], self._long[0]), self._reward_before
+        is_joint = last >= 0 and self._count - last <= self.within
+        has_gained = is_joint and gain.is_ready and gain.has_gained
+        if not has_gained or (before is not None and not gain.is_above(before)):
+            return CLEAR if baseline.rise.is_armed and departure.threshold is not None else None
         return Finding(
             summary=f"Reward rose to {gain.current_level:.3g} while KL reached "
-            f"{kl:.3g} nats and completions {level:.4g} tokens.",
+            f"{kl:.3g} nats and completions {departure.level:.4g} tokens.",
             evidence={
                 "reward_median_of_8": gain.current_level,
                 "kl_nats": kl,
-                "completion_length_tokens_median_of_8": level,
-                "completion_length_tokens_expected": self._length.expected_level,
+                "completion_length_tokens_median_of_8": departure.level,
+                "completion_length_tokens_expected": departure.expected_level or length,
             },
-            onset_step=min(
-                [direction.onset for direction in (far, long) if direction.evidence]
-                or [record.step]
-            ),
+            onset_step=min(self._far[1], self._long[1]),
         )
-
-    def _has_reward_gain(self, gain: RewardGain) -> bool:
-        before = self._length.reward_before
-        return gain.is_ready and gain.has_gained and (before is None or gain.is_above(before))

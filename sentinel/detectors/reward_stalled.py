@@ -40,7 +40,6 @@ from typing import ClassVar
 
 from sentinel.model.finding import CLEAR, DetectorOutput, Finding, Severity
 from sentinel.model.record import Event, Record
-from sentinel.stats.above_minimum_rate import AboveMinimumRate
 from sentinel.stats.block_means import BlockMeans
 from sentinel.stats.reward_gain import RewardGain
 from sentinel.stats.share_of_one import are_shares_of_one
@@ -87,11 +86,12 @@ class RewardStalled:
     def __post_init__(self) -> None:
         self._max_steps = 0.0
         self._change_total = 0.0
-        self._highest = -inf
+        self._lowest, self._highest = inf, -inf
         self._last_reward: float | None = None
         self._blocks = BlockMeans()
         self._reward_gain = RewardGain()
-        self._near_minimum = AboveMinimumRate()
+        self._above_lowest = BlockMeans(is_trimmed=False)
+        """Shares of the rewards above the lowest."""
         self._count = 0
         self._first_step: int | None = None
         self._stall_evidence: dict[str, float] = {}
@@ -109,8 +109,11 @@ class RewardStalled:
             self._first_step = record.step
         self._count += 1
         self._highest = max(self._highest, reward)
+        if reward < self._lowest:
+            # Every earlier reward is above the new lowest one.
+            self._lowest, self._above_lowest.means = reward, [1.0] * len(self._above_lowest.means)
         self._reward_gain.add(reward)
-        self._near_minimum.add(reward)
+        self._above_lowest.add(float(reward > self._lowest))
         if self._last_reward is not None:
             self._change_total += abs(reward - self._last_reward)
         self._last_reward = reward
@@ -159,9 +162,10 @@ class RewardStalled:
         noise = self._noise()
         error = noise * sqrt(1 / (sixteenth * length) + 1 / (quarter * length))
         quarter_error = noise * sqrt(2 / (quarter * length))
-        early, late = self._near_minimum.counts_by_half
+        above, half = self._above_lowest.means, len(means) // 2
+        early, late = sum(above[:half]) * length, sum(above[len(above) - half :]) * length
         is_rarer = early - late >= RARER_REWARD_Z * sqrt(early + late)
-        lowest_share = 1 - self._near_minimum.share
+        lowest_share = 1.0 - fmean(above)
         is_floored = lowest_share >= self.share and is_rarer
         gain = last - min(start, fmean(means[:quarter]))
         is_unmoved = (is_late or self._count >= self.many) and (
@@ -174,7 +178,7 @@ class RewardStalled:
         before = max(best, start)
         has_declined &= before - last > MIN_DECLINE_SHARE * max(abs(before), abs(last))
         self._is_certain = is_floored or is_unmoved
-        lowest, highest = self._near_minimum.minimum, self._highest
+        lowest, highest = self._lowest, self._highest
         if are_shares_of_one(lowest, highest):
             lowest, highest = 0.0, 1.0
         is_solved = 0.0 <= highest - last < SOLVED_RANGE_SHARE * (highest - lowest)
@@ -185,6 +189,6 @@ class RewardStalled:
             "mean_reward_at_start": start,
             "mean_reward_of_last_quarter": last,
             "usual_reward_fluctuation": noise,
-            "lowest_reward": self._near_minimum.minimum,
+            "lowest_reward": self._lowest,
             "share_at_lowest_reward": lowest_share,
         }

@@ -10,10 +10,9 @@ Formula
                lowest tenth of its range
     Finding  = lasting or floor
     info     = the mean reward of these is near its highest, by 25 % of its range, or of that from
-               0 or to 1: the prompts are solved; or rewards are equal as often as before: since
-               lasting holds, the log-likelihood ratio of a higher share of equal rewards to one
-               share in the whole run is at most `surprise`
-    where equal rewards count half in `surprise`, since one that differs differs from two.
+               0 or to 1: the prompts are solved; or lasting, and no spread of rewards is logged:
+               a sparse reward has equal means as well
+    where equal means count half in `surprise`, since one that differs differs from two.
 
 Units
     `share`: fraction of 1. `points`, `few`: logged values. `surprise`: nats.
@@ -88,12 +87,10 @@ class RewardZeroVariance:
         """Step, idle share and reward of the newest values."""
         self._lowest_reward, self._highest_reward = inf, -inf
         self._last_reward: float | None = None
-        self._has_varied = self._is_spread_known = self._is_more_common = False
+        self._has_varied = self._is_spread_known = False
         self._count = self._idle_count = self._idle_run = 0
         self._last_idle = 0
         """The number of the last value that is idle, or short of it by a rounding error; from 1."""
-        self._before: tuple[int, int] | None = None
-        """Values, and idle ones among them, before the current stretch of equal rewards."""
 
     def update(self, record: Record) -> DetectorOutput:
         """Evaluate the reward of one step."""
@@ -112,8 +109,6 @@ class RewardZeroVariance:
         if not self._has_varied and self._count >= self.points:
             self._has_varied = self._mean_idle(self.points) < self.share
         window = self.points if self._has_varied else 2 * self.points
-        if not self._is_spread_known:
-            self._compare_with_before()
         if (
             self._count >= window
             and self._may_be_idle(window)
@@ -123,26 +118,6 @@ class RewardZeroVariance:
         if self._idle_run >= self.few and self._is_at_floor():
             return self._finding(self._idle_run, reward)
         return CLEAR if self._count >= window else None
-
-    def _compare_with_before(self) -> None:
-        """Decide whether mean rewards are equal more often than before, as a sparse reward's are.
-
-        A stretch begins with the first `points` values of which `share` are idle.
-        """
-        if self._count < self.points:
-            return
-        if self._mean_idle(self.points) < self.share:
-            self._before, self._is_more_common = None, False
-            return
-        if self._before is None:
-            idle = [int(idle) for _, idle, _ in self._latest(self.points)]
-            self._before = self._count - self.points, self._idle_count - sum(idle)
-        if not self._is_more_common:
-            count, idle_count = self._before
-            evidence = _rise_evidence(
-                count, idle_count, self._count - count, self._idle_count - idle_count
-            )
-            self._is_more_common = evidence > self.surprise / self._weight
 
     @property
     def _weight(self) -> float:
@@ -221,7 +196,7 @@ class RewardZeroVariance:
             if self._is_spread_known
             else f"of the last {count} records the mean reward is that of the record before"
         )
-        is_usual = not (self._is_spread_known or self._is_more_common or self._is_at_floor())
+        is_usual = not (self._is_spread_known or self._is_at_floor())
         return Finding(
             summary=f"In {mean:.0%} {what}; the mean reward is {level:.4g}{suffix}.",
             evidence={
@@ -234,16 +209,3 @@ class RewardZeroVariance:
             onset_step=onset,
             onset_range=(earliest, latest),
         )
-
-
-def _rise_evidence(count: int, idle: int, later_count: int, later_idle: int) -> float:
-    """Logarithm of the likelihood ratio, in nats, of a higher share later to one constant share."""
-    if not count or idle / count >= later_idle / later_count:
-        return 0.0
-    two_shares = _log_likelihood(count, idle) + _log_likelihood(later_count, later_idle)
-    return two_shares - _log_likelihood(count + later_count, idle + later_idle)
-
-
-def _log_likelihood(count: int, idle: int) -> float:
-    """That of the observed share of idle values."""
-    return sum(n * log(n / count) for n in (idle, count - idle) if n)

@@ -61,7 +61,6 @@ class RolloutMismatch:
 
     def __post_init__(self) -> None:
         self._recent_kl = KOfN(MEDIAN_WINDOW)
-        self._is_kl_high = False
         self._recent_ratios = RollingQuantiles(MEDIAN_WINDOW)
         self._recent_steps: deque[tuple[int, bool]] = deque(maxlen=MEDIAN_WINDOW + 1)
         self._onset: tuple[int, int] | None = None
@@ -75,14 +74,13 @@ class RolloutMismatch:
         kind = get_kl_kind(record.attributes, "kl_mismatch")
         limit = self.limit * (ABS_TO_KL_FACTOR if kind.estimator == "abs" else 1.0)
         if kl is not None and isfinite(kl):
-            self._is_kl_high = self._recent_kl.add(abs(kl), limit)
+            self._recent_kl.add(abs(kl), limit, record.step)
         if ratio is not None and isfinite(ratio) and ratio > 0.0:
             self._recent_ratios.add(ratio)
         self._recent_steps.append((record.step, self._is_beyond(kl, ratio, limit)))
         has_ratio = len(self._recent_ratios) == MEDIAN_WINDOW
-        if not self._is_kl_high and not has_ratio:
-            self._onset = None
-            return CLEAR if self._recent_kl.is_full else None
+        if not self._recent_kl.is_full and not has_ratio:
+            return None
         mismatch = self._recent_kl.median if self._recent_kl.is_full else 0.0
         mean_ratio = self._recent_ratios.median if has_ratio else 1.0
         is_askew = max(mean_ratio, 1 / mean_ratio) > self.ratio

@@ -33,8 +33,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from sentinel.detectors._rank_ends import followers_text, format_ranks, ranks_in
-from sentinel.detectors._unreported_ranks import unreported_ranks_text
+from sentinel.detectors._rank_ends import (
+    followers_text,
+    format_ranks,
+    ranks_in,
+    unreported_ranks_text,
+)
 from sentinel.model.finding import Clear, DetectorOutput, Finding, Scope, Severity
 from sentinel.model.record import Record
 

@@ -49,8 +49,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import ClassVar
 
-from sentinel.detectors._rank_ends import ranks_in
-from sentinel.detectors._unreported_ranks import unreported_ranks_text
+from sentinel.detectors._rank_ends import ranks_in, unreported_ranks_text
 from sentinel.model.finding import CLEAR, Clear, DetectorOutput, Finding, Scope, Severity
 from sentinel.model.number_ranges import ranges_text
 from sentinel.model.rank_stack import RankStack, find_odd_ranks, parse_stacks

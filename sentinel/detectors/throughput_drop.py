@@ -4,7 +4,8 @@ Formula
     cost     = 1 / tokens per second, or step time / tokens of the step; if the run logs neither,
                1 / samples per second, unless it trains a policy; step time / completion length; or
                the step time alone
-    Finding  = a margin CUSUM finds ln(cost) above its recent level by more than ln `ratio`
+    Finding  = a baseline without a trend has 8 nats of evidence that ln(cost) is above its recent
+               level by more than ln `ratio`
     warning  = also, the cost is that of a token or a sample, and the median of the last 16 is over
                `costly` times the usual cost; or the finding has lasted for 32 records, three
                quarters of the last 16 are over half of `ratio`, and the run samples no completions:
@@ -20,8 +21,7 @@ Units
 Source
     Heat, network contention, a slow loader, memory that is nearly full: a run slows permanently and
     nothing fails. A single step takes longer if it has more work, so the time of a step alone gives
-    a warning only for a lasting loss as of half of the hardware. CUSUM: Page, Biometrika 1954;
-    lagging and frozen baseline as in `sentinel.stats.margin_cusum`.
+    a warning only for a lasting loss as of half of the hardware. Evidence: sentinel.stats.baseline.
 
 Defaults
     `ratio` 1.1 and `costly` 1.5: a loss of a third of the hardware is a warning at once, of a tenth
@@ -38,13 +38,16 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from math import exp, inf, log
+from math import inf, log
 from statistics import median
 from typing import ClassVar
 
 from sentinel.model.finding import CLEAR, DetectorOutput, Finding, Severity
 from sentinel.model.record import Event, Record
-from sentinel.stats.margin_cusum import MarginCusum
+from sentinel.stats.baseline import level_baseline
+
+MIN_SIGMA, LEAST_COST = 0.01, 1e-30
+"""Least noise of ln(cost), and cost in seconds below which a rate is none."""
 
 MEDIAN_WINDOW = 16
 """Records in the median that counts as the present cost."""
@@ -98,7 +101,6 @@ class ThroughputDrop:
     )
 
     def __post_init__(self) -> None:
-        self._margin = log(self.ratio)
         self._reset()
 
     def _reset(self) -> None:
@@ -106,12 +108,12 @@ class ThroughputDrop:
         self._count = 0
         self._was_interrupted = False
         self._samples_completions = False
-        self._reset_cusum()
+        self._reset_levels()
 
-    def _reset_cusum(self) -> None:
-        self._cost_cusum = MarginCusum(sign=1, window=256, min_sigma=0.01)
-        self._recent: deque[float] = deque(maxlen=MEDIAN_WINDOW)
-        self._recent_steps: deque[int] = deque(maxlen=MEDIAN_WINDOW)
+    def _reset_levels(self) -> None:
+        self._baseline = level_baseline(1, log(self.ratio), MIN_SIGMA, least=LEAST_COST)
+        self._recent: deque[tuple[int, float]] = deque(maxlen=MEDIAN_WINDOW)
+        """Steps and costs."""
         self._slow_count = 0
         self._slow_since = 0.0
 
@@ -128,36 +130,35 @@ class ThroughputDrop:
             return None
         is_interrupted, self._was_interrupted = self._was_interrupted, False
         self._count += 1
-        if is_interrupted or self._count <= self.skip or not 1e-30 < cost < 1e30:
+        if is_interrupted or self._count <= self.skip or not LEAST_COST < cost < 1e30:
             return None
-        return self._evaluate(log(cost), record)
+        return self._evaluate(cost, record)
 
     def _select_kind(self, kind: str) -> bool:
         """Whether this is the evaluated kind, which is the most precise one seen so far."""
         if kind != self._kind and KIND_PRIORITY.index(kind) > KIND_PRIORITY.index(self._kind):
             self._kind = kind
-            self._reset_cusum()
+            self._reset_levels()
         return bool(kind) and kind == self._kind
 
-    def _evaluate(self, log_cost: float, record: Record) -> DetectorOutput:
-        self._recent.append(log_cost)
-        self._recent_steps.append(record.step)
-        is_slow = self._cost_cusum.update(log_cost, self._margin, record.step)
-        self._slow_count = self._slow_count + 1 if is_slow else 0
+    def _evaluate(self, cost: float, record: Record) -> DetectorOutput:
+        self._recent.append((record.step, cost))
+        self._baseline.update(cost, self._count, record.step)
+        rise = self._baseline.rise
+        self._slow_count = self._slow_count + 1 if rise.is_alarmed else 0
         if self._slow_count <= 1:
             self._slow_since = record.time
-        if not is_slow:
-            return CLEAR if self._cost_cusum.is_armed else None
-        usual, onset = self._cost_cusum.baseline_median, min(self._cost_cusum.onset, record.step)
-        times = exp(median(self._recent) - usual)
+        usual = self._baseline.expected(rise) if rise.is_alarmed else None
+        if usual is None:
+            return CLEAR if rise.is_armed else None
+        onset = min(rise.onset, record.step)
         # The window may begin before the onset; the summary reports the values since.
-        steps = zip(self._recent, self._recent_steps, strict=True)
-        since_onset = median(cost for cost, step in steps if step >= onset)
+        since_onset = median(cost for step, cost in self._recent if step >= onset)
         name, unit = COST_KINDS[self._kind]
         evidence: dict[str, float | str] = {
-            "ratio_to_usual": exp(since_onset - usual),
-            f"usual_time_seconds_per_{unit}": exp(usual),
-            f"median_time_seconds_per_{unit}": exp(since_onset),
+            "ratio_to_usual": since_onset / usual,
+            f"usual_time_seconds_per_{unit}": usual,
+            f"median_time_seconds_per_{unit}": since_onset,
         }
         evidence |= {
             f"{signal}_seconds": record.values[signal]
@@ -165,22 +166,21 @@ class ThroughputDrop:
             if signal in record.values
         }
         return Finding(
-            summary=_summary(name, onset, exp(since_onset - usual), self.ratio),
+            summary=_summary(name, onset, since_onset / usual, self.ratio),
             evidence=evidence,
-            severity=Severity.WARNING if self._is_warning(times, usual, record.time) else None,
+            severity=Severity.WARNING if self._is_warning(usual, record.time) else None,
             onset_step=onset,
         )
 
-    def _is_warning(self, times: float, usual: float, now: float) -> bool:
+    def _is_warning(self, usual: float, now: float) -> bool:
         is_lasting = self._slow_count >= LASTING_RECORDS and not self._samples_completions
-        lower_quartile = sorted(self._recent)[min(len(self._recent) - 1, MEDIAN_WINDOW // 4)]
+        ratios = sorted(cost / usual for _, cost in self._recent)
+        times, lower_quartile = median(ratios), ratios[min(len(ratios) - 1, MEDIAN_WINDOW // 4)]
         if self._kind not in UNIT_COSTS:
-            is_severe = exp(lower_quartile - usual) > self.severe
             is_long = now - self._slow_since >= LASTING_SECONDS
-            return self._kind == "step" and is_lasting and is_long and is_severe
-        return times > self.costly or (
-            is_lasting and times > self.ratio and lower_quartile - usual > self._margin / 2
-        )
+            return self._kind == "step" and is_lasting and is_long and lower_quartile > self.severe
+        is_slow = times > self.ratio and lower_quartile > self.ratio**0.5
+        return times > self.costly or (is_lasting and is_slow)
 
 
 def _summary(cost: str, onset: int, times: float, ratio: float) -> str:

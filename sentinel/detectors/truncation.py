@@ -37,7 +37,6 @@ from sentinel.model.finding import CLEAR, DetectorOutput, Finding, Severity
 from sentinel.model.quantity_text import distinct_texts
 from sentinel.model.record import Record
 from sentinel.stats.k_of_n import KOfN
-from sentinel.stats.onset_tracker import OnsetTracker
 from sentinel.stats.reward_gain import RewardGain
 from sentinel.stats.reward_history import RewardHistory
 
@@ -89,7 +88,6 @@ class Truncation:
         self._recent = KOfN(MEDIAN_WINDOW)
         self._reward_gain = RewardGain()
         self._reward_history = RewardHistory()
-        self._onset = OnsetTracker()
         self._unbroken_count = 0
         self._latest: deque[float] = deque(maxlen=LASTING_VALUES)
 
@@ -100,21 +98,17 @@ class Truncation:
             return None
         if reward is not None and isfinite(reward):
             self._reward_gain.add(reward)
-            self._reward_history.add(cut, reward)
+            self._reward_history.extend((cut,), (reward,))
             if len(self._first_rewards) < BASELINE_VALUES:
                 self._first_rewards.append(reward)
         if len(self._first_fractions) < BASELINE_VALUES:
             self._first_fractions.append(cut)
         self._unbroken_count = self._unbroken_count + 1 if cut >= self.most else 0
         self._latest.append(cut)
-        self._onset.update(record.step, holds=cut >= self.some)
-        may_be_high = self._recent.add(cut, self.some)
-        if not self._recent.is_full:
-            return None
-        level = median(self._recent.values) if may_be_high else 0.0
-        if level < self.some:
-            return CLEAR
-        return self._finding(level)
+        is_high = self._recent.add(cut, self.some, record.step)
+        if not is_high:
+            return None if is_high is None else CLEAR
+        return self._finding(self._recent.median)
 
     def _finding(self, level: float) -> Finding:
         first, gain = median(self._first_fractions), self._reward_gain
@@ -146,7 +140,7 @@ class Truncation:
             + reward,
             evidence=evidence,
             severity=Severity.WARNING if is_warning else None,
-            onset_step=self._onset.step,
+            onset_step=self._recent.onset,
         )
 
     def _reward_before(self, first: float, level: float) -> float:

@@ -41,7 +41,6 @@ from sentinel.model.finding import CLEAR, DetectorOutput, Finding, Severity
 from sentinel.model.record import Event, Record
 from sentinel.stats.k_of_n import KOfN
 from sentinel.stats.level_guard import LevelGuard
-from sentinel.stats.onset_tracker import OnsetTracker
 
 MEDIAN_WINDOW = 32
 """Values in the evaluated median."""
@@ -92,7 +91,6 @@ class ValueFit(GuardedSignals):
     def __post_init__(self) -> None:
         self._recent = KOfN(MEDIAN_WINDOW, below=True)
         self._count = 0
-        self._onset = OnsetTracker()
         self._writes_texts = False
         self._largest_rewards = deque([0.0], maxlen=GROWTH_RECORDS)
         self._guards = [
@@ -137,17 +135,14 @@ class ValueFit(GuardedSignals):
         explained = record.values.get("explained_variance")
         if explained is None or not -inf < explained <= 1.0:
             return None
-        low = self._recent.add(explained, self.least)
+        is_low = self._recent.add(explained, self.least, record.step)
         self._count += 1
-        onset = self._onset.update(record.step, holds=explained < self.least)
-        if self._count < self.warm:
-            return None
-        median = self._recent.median if low else self.least
-        if median >= self.least:
-            return CLEAR
+        if self._count < self.warm or not is_low:
+            return None if self._count < self.warm else CLEAR
+        median = self._recent.median
         return Finding(
             summary=f"Explained variance of the value model is {median:.3g} (median of the last "
             "32), worse than a constant prediction.",
             evidence={"explained_variance": explained, "explained_variance_median_of_32": median},
-            onset_step=onset,
+            onset_step=self._recent.onset,
         )

@@ -8,6 +8,8 @@ Formula
     z        = (distance from `expected` in the tested direction - margin - doubt) / sigma
     evidence = EvidenceCusum of z, in nats
 
+A series without a trend, whose level alone is expected to stay, is that with a slope of 0.
+
 Units: a signal with `is_log` is evaluated as its logarithm. `travel` is the logarithm of the sum of
 the learning rates so far, or of the number of values: in it a power of the distance that the policy
 moved is a straight line.
@@ -29,7 +31,7 @@ from itertools import islice
 from math import exp, inf, log, pi, sin, sqrt
 from operator import eq
 
-from sentinel.stats.evidence_cusum import EvidenceCusum
+from sentinel.stats.evidence_cusum import MAX_SUM_NATS, EvidenceCusum
 
 WINDOW = 128
 """Values of a fit."""
@@ -62,6 +64,9 @@ DOUBT_ERRORS = 0.7
 
 LEAST_MARGIN_SIGMAS = 0.2
 """Margin in sigmas of a signal whose noise is far above its margin."""
+
+ALARM_NATS, CLEAR_SHARE = 8.0, 0.5
+"""Evidence above which there is an alarm, and the share of it at which the alarm ends."""
 
 YOUNG_SIGMA = 4.0
 """A fit of n values takes sigma to be 1 + YOUNG_SIGMA / n times its estimate."""
@@ -122,22 +127,27 @@ class TrajectoryPrior:
 class BaselineSettings:
     """How a signal is evaluated.
 
-    `rise_margin` and `fall_margin` are what does not matter, None if that direction is not tested.
-    `floor` is the value below which no rise counts, and `least` the smallest that a logarithm
-    takes. `min_sigma` is the smallest noise. `bend` is how much a power may yet change.
-    `young_slope` is the power in the tested direction that a run may have while its slope is not
-    known well.
+    `rise_margin` and `fall_margin` are what does not matter, infinite if that direction is not
+    tested; a margin is at least `margin_sigmas` of the noise. `floor` is the value below which no
+    rise counts, and `least` the smallest that a logarithm takes. `min_sigma` is the smallest noise.
+    `bend` is how much a power may yet change. `young_slope` is the power in the tested direction
+    that a run may have while its slope is not known well. `max_correlation` is the largest
+    autocorrelation that widens the noise. `max_nats` is the most evidence of a shift: the less, the
+    sooner it ends once the signal is back.
     """
 
     prior: TrajectoryPrior
-    rise_margin: float | None = None
-    fall_margin: float | None = None
+    rise_margin: float = inf
+    fall_margin: float = inf
+    margin_sigmas: float = LEAST_MARGIN_SIGMAS
     is_log: bool = True
     least: float = 1e-12
     floor: float = 0.0
     min_sigma: float = 1e-9
     bend: float = 0.15
     young_slope: float = 0.0
+    max_correlation: float = MAX_CORRELATION
+    max_nats: float = MAX_SUM_NATS
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,10 +174,12 @@ class Direction:
 
     sign: int
     margin: float
-    cusum: EvidenceCusum = field(default_factory=EvidenceCusum)
+    cusum: EvidenceCusum
     fit: Fit | None = None
     """The fit in use: the newest, or while there is evidence that from before it."""
     frozen_values: int = 0
+    is_alarmed: bool = False
+    """Whether the evidence is above `ALARM_NATS`, or has been and not fallen to a share of it."""
     expected_least: float = -inf
     """A lower bound on the scaled value that can be evidence, times `sign`."""
 
@@ -191,6 +203,10 @@ class Direction:
         """Whether the signal is evaluated yet."""
         return self.fit is not None
 
+    def set_margin(self, margin: float) -> None:
+        """Change what does not matter from the next value on."""
+        self.margin, self.expected_least = margin, -inf
+
 
 @dataclass
 class Baseline:
@@ -200,8 +216,8 @@ class Baseline:
     prior: TrajectoryPrior | None = None
     """Prior of this run, in place of that of the settings."""
     count: int = 0
-    rise: Direction | None = None
-    fall: Direction | None = None
+    rise: Direction = field(init=False)
+    fall: Direction = field(init=False)
     _has_course: bool = False
     _renew_at: int = 0
     _unit: float = 1.0
@@ -215,10 +231,8 @@ class Baseline:
         settings = self.settings
         self.prior = self.prior or settings.prior
         self._has_course = bool(self.prior.course)
-        if settings.rise_margin is not None:
-            self.rise = Direction(1, settings.rise_margin)
-        if settings.fall_margin is not None:
-            self.fall = Direction(-1, settings.fall_margin)
+        self.rise = Direction(1, settings.rise_margin, EvidenceCusum(settings.max_nats))
+        self.fall = Direction(-1, settings.fall_margin, EvidenceCusum(settings.max_nats))
 
     def update(self, value: float, travel: float, step: int, unit: float = 1.0) -> None:
         """Add a finite value, given in `unit`s, and how far the run has travelled."""
@@ -232,17 +246,21 @@ class Baseline:
             scaled -= self._course_level()
         # Most values are where they are expected.
         rise, fall = self.rise, self.fall
-        if rise is not None and (
+        if rise.margin < inf and (
             scaled > rise.expected_least or rise.fit is not newest or rise.cusum.evidence
         ):
             self._test(rise, scaled, step)
-        if fall is not None and (
+        if fall.margin < inf and (
             -scaled > fall.expected_least or fall.fit is not newest or fall.cusum.evidence
         ):
             self._test(fall, scaled, step)
         self._values.append(scaled)
         self._travels.append(travel)
         self.count += 1
+
+    def toward(self, sign: int) -> Direction:
+        """The evidence of a rise for a `sign` of +1, of a fall for -1."""
+        return self.rise if sign > 0 else self.fall
 
     def expected(self, direction: Direction) -> float | None:
         """The value expected now, in the signal's unit; None before there is a fit."""
@@ -302,13 +320,14 @@ class Baseline:
         away -= self._tolerance(direction, fit)
         if sign > 0 and self.settings.floor:
             away = min(away, scaled + self._course_level() - self._scaled(self.settings.floor))
-        cusum.update(away / _sigma(fit), step)
+        bound = ALARM_NATS * (CLEAR_SHARE if direction.is_alarmed else 1.0)
+        direction.is_alarmed = cusum.update(away / _sigma(fit), step) > bound
 
     def _adopt_fit(self, direction: Direction) -> None:
         fit = direction.fit = self._newest
         if fit is not None:
             # Travel never decreases, so that trend and tolerance are at least those at `end`.
-            margin = max(direction.margin, LEAST_MARGIN_SIGMAS * fit.sigma)
+            margin = max(direction.margin, self.settings.margin_sigmas * fit.sigma)
             slope = self._slope(direction, fit)
             direction.expected_least = (
                 direction.sign * fit.level + slope * (fit.end - fit.middle) + margin
@@ -332,7 +351,7 @@ class Baseline:
         error = sqrt(
             MEDIAN_VARIANCE * fit.sigma * fit.sigma / fit.count + slope_error * slope_error
         )
-        margin = max(direction.margin, LEAST_MARGIN_SIGMAS * fit.sigma)
+        margin = max(direction.margin, self.settings.margin_sigmas * fit.sigma)
         # The bends of alike runs are in their course; what is left is between runs.
         bend = self.settings.bend * (COURSE_BEND if self._has_course else 1.0)
         return margin + DOUBT_ERRORS * error + bend * abs(gone)
@@ -354,13 +373,41 @@ class Baseline:
         least = self._scaled(self.settings.least) if self.settings.is_log else -inf
         unresolved = sum([value <= least for value in values]) if min(values) <= least else 0
         is_partial = len(values) < WINDOW or unresolved > MAX_UNRESOLVED_SHARE * WINDOW
-        fit = _fit(values, travels, self.prior, self.settings.min_sigma, is_partial)
+        fit = _fit(values, travels, self.prior, self.settings, is_partial)
         if self.prior.course and self._is_clipped(fit):
             return
         self._newest = fit
         course = self._course
         if len(course) < MAX_KNOTS and (not course or fit.middle > course[-1][0] + KNOT_SPACING):
             course.append((fit.middle, fit.level + self.prior.course_at(fit.middle)))
+
+
+def level_baseline(
+    sign: int,
+    margin: float,
+    min_sigma: float,
+    *,
+    least: float = 0.0,
+    margin_sigmas: float = LEAST_MARGIN_SIGMAS,
+) -> Baseline:
+    """The baseline of a series without a trend, for a rise (`sign` +1) or a fall (-1).
+
+    Its logarithm is evaluated, with lower values as `least`, unless that is 0. Any travel will do.
+    The margin allows for noise that lasts for several values.
+    """
+    settings = BaselineSettings(
+        TrajectoryPrior(slope_sd=0.0),
+        rise_margin=margin if sign > 0 else inf,
+        fall_margin=margin if sign < 0 else inf,
+        margin_sigmas=margin_sigmas,
+        is_log=least > 0.0,
+        least=least,
+        min_sigma=min_sigma,
+        bend=0.0,
+        max_correlation=0.0,
+        max_nats=1.4 * ALARM_NATS,
+    )
+    return Baseline(settings)
 
 
 def _sigma(fit: Fit) -> float:
@@ -371,7 +418,7 @@ def _fit(
     values: Sequence[float],
     travels: Sequence[float],
     prior: TrajectoryPrior,
-    min_sigma: float,
+    settings: BaselineSettings,
     is_partial: bool,
 ) -> Fit:
     count, half = len(values), len(values) // 2
@@ -387,7 +434,7 @@ def _fit(
     sigma = (ordered[(3 * count) // 4] - ordered[count // 4]) / 1.349
     variance = prior.weight * prior.sigma * prior.sigma + count * sigma * sigma
     sigma = sqrt(variance / (prior.weight + count))
-    sigma = max(sigma * _widening(residuals), min_sigma)
+    sigma = max(sigma * _widening(residuals, settings.max_correlation), settings.min_sigma)
     error = 1.25 * sigma * sqrt(4 / count) / apart
     trust = _trust(prior.slope_sd, error)
     level = (old + new) / 2
@@ -411,7 +458,7 @@ def _trust(prior_sd: float, error: float) -> float:
     return variance / (variance + error * error) if variance else 0.0
 
 
-def _widening(residuals: Sequence[float]) -> float:
+def _widening(residuals: Sequence[float], max_correlation: float) -> float:
     """Factor of sigma for autocorrelated noise, from how often neighbours have one sign.
 
     Of normal noise with correlation r they have it with probability 1/2 + arcsin(r) / pi.
@@ -422,7 +469,7 @@ def _widening(residuals: Sequence[float]) -> float:
     share = agree / pairs - 0.5 / sqrt(pairs)
     if share <= 0.5:
         return 1.0
-    correlation = min(sin(pi * (share - 0.5)), MAX_CORRELATION)
+    correlation = min(sin(pi * (share - 0.5)), max_correlation)
     return sqrt((1 + correlation) / (1 - correlation))
 
 

@@ -40,6 +40,7 @@ class EvidenceCusum:
     it differently.
     """
 
+    max_sum: float = MAX_SUM_NATS
     evidence: float = 0.0
     _sums: list[float] = field(default_factory=lambda: [0.0] * len(SHIFTS))
     _starts: list[int] = field(default_factory=lambda: [0] * len(SHIFTS))
@@ -64,7 +65,7 @@ class EvidenceCusum:
                 continue
             if not before:
                 self._starts[at] = step
-            sums[at] = min(total, MAX_SUM_NATS)
+            sums[at] = min(total, self.max_sum)
         self.evidence = log(sum(map(exp, sums)) / len(sums)) if any(sums) else 0.0
         return self.evidence
 

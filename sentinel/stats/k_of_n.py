@@ -1,6 +1,6 @@
-"""Test whether half of the last few values are beyond a bound.
+"""Test whether the median of the last few values is beyond a bound, and since when values are.
 
-If they are not, neither is their median, and the values need not be sorted.
+Only if half of them are can their median be, so that values need not be sorted.
 """
 
 from __future__ import annotations
@@ -14,48 +14,50 @@ from sentinel.stats.rolling_quantiles import median_of_sorted, sigma_of_sorted
 
 @dataclass
 class KOfN:
-    """The last `size` values, compared with an upper bound, or a lower one if `below`.
+    """The last `size` values, compared with a bound: beyond are those at it or above.
+
+    If `below`, beyond are those below it. `onset` is the step of the first of the present, unbroken
+    series of values beyond the bound; None if the last is not.
 
     >>> high = KOfN(3)
-    >>> [high.add(x, 2.0) for x in (3.0, 1.0, 3.0, 1.0, 1.0)]
-    [False, False, True, False, False]
+    >>> [high.add(x, 2.0, step) for step, x in enumerate((3.0, 1.0, 3.0, 1.0, 1.0))]
+    [None, None, True, False, False]
     """
 
     size: int
     below: bool = False
     is_full: bool = False
+    onset: int | None = None
     values: deque[float] = field(default_factory=deque)
     _bound: float = nan
     _beyond_count: int = 0
 
-    def add(self, value: float, bound: float) -> bool:
-        """Add a finite value; whether the window is full and its median may be beyond `bound`.
+    def add(self, value: float, bound: float, step: int) -> bool | None:
+        """Add a finite value; whether the median is beyond `bound`, None before the window is full.
 
-        A value at the bound counts as beyond. If the bound changes, all values are compared again.
+        If the bound changes, all values are compared again.
         """
         values, below = self.values, self.below
         values.append(value)
-        if not self._beyond_count and self.is_full and bound == self._bound:
-            # Most series are far from their bound, and stay there.
-            values.popleft()
-            if value > bound if below else value < bound:
-                return False
-            self._beyond_count = 1
-            return self.size <= 2
-        count = self._beyond_count
+        is_beyond = value < bound if below else value >= bound
+        if not is_beyond:
+            self.onset = None
+        elif self.onset is None:
+            self.onset = step
+        oldest = values.popleft() if self.is_full else None
         if bound != self._bound:
             self._bound = bound
-            count = sum([x <= bound if below else x >= bound for x in values])
-        elif value <= bound if below else value >= bound:
-            count += 1
-        if self.is_full:
-            oldest = values.popleft()
-            if oldest <= bound if below else oldest >= bound:
-                count -= 1
+            self._beyond_count = sum([x < bound if below else x >= bound for x in values])
         else:
-            self.is_full = len(values) == self.size
-        self._beyond_count = count
-        return self.is_full and 2 * count >= self.size
+            if is_beyond:
+                self._beyond_count += 1
+            if self._beyond_count and oldest is not None:
+                self._beyond_count -= oldest < bound if below else oldest >= bound
+        self.is_full = self.is_full or len(values) == self.size
+        if not self.is_full:
+            return None
+        surplus = 2 * self._beyond_count - self.size
+        return surplus > 0 or (surplus == 0 and (self.median < bound) == below)
 
     @property
     def median(self) -> float:

@@ -1,9 +1,9 @@
 """Guards the level of one signal: how far it leaves its usual level, and a bound of its own.
 
 Formula: the level is the median of the last 8 values. It is beyond if it is past `matters`, and a
-margin CUSUM finds the values past their recent level by more than the margin, or the level is past
-the best level of the run by twice the margin, as after a slow change; or if it is past `limit`
-after the first 64 values.
+baseline without a trend has 8 nats of evidence that the values are past their recent level by more
+than the margin, or the level is past the best level of the run by twice the margin, as after a slow
+change; or if it is past `limit` after the first 64 values.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from math import exp, inf, log
 
-from sentinel.stats.margin_cusum import MarginCusum
-from sentinel.stats.onset_tracker import OnsetTracker
+from sentinel.stats.baseline import Baseline, level_baseline
 from sentinel.stats.rolling_quantiles import median_of_sorted
 
 LEVEL_VALUES = 8
@@ -54,12 +53,14 @@ class LevelGuard:
     _count: int = 0
     _best: float = inf
     _recent: deque[float] = field(default_factory=lambda: deque(maxlen=LEVEL_VALUES))
-    _far: OnsetTracker = field(default_factory=OnsetTracker)
-    _cusum: MarginCusum = field(init=False)
+    _far_since: int | None = None
+    """Step since which the level is past its best one by the margin, or past its limit."""
+    _baseline: Baseline = field(init=False)
 
     def __post_init__(self) -> None:
         self._distance = log(self.margin) if self.least else self.margin
-        self._cusum = MarginCusum(self.sign, min_sigma=MIN_SIGMA_SHARE * self._distance)
+        sigma = MIN_SIGMA_SHARE * self._distance
+        self._baseline = level_baseline(self.sign, self._distance, sigma, least=self.least)
 
     def update(self, value: float, step: int) -> None:
         """Add a finite value."""
@@ -68,7 +69,7 @@ class LevelGuard:
             return
         scaled = log(max(value, self.least)) if self.least else value
         self._recent.append(scaled)
-        is_shifted = self._cusum.update(scaled, self._distance, step)
+        self._baseline.update(value, self._count, step)
         self.is_ready = len(self._recent) == LEVEL_VALUES
         if not self.is_ready:
             return
@@ -80,18 +81,21 @@ class LevelGuard:
             self.limit is not None and self._count > LIMIT_VALUES and self._is_past(self.limit)
         )
         is_far = past_best > self._distance or is_past_limit
-        if is_far or self._far.step is not None:
-            self._far.update(step, holds=is_far)
+        self._far_since = (step if self._far_since is None else self._far_since) if is_far else None
         self.usual, self.is_beyond = None, is_past_limit
-        if is_shifted or past_best > FAR_MARGINS * self._distance:
-            usual = self._cusum.baseline_median if is_shifted else self.sign * self._best
-            self.usual = exp(usual) if self.least else usual
+        shift, best = self._baseline.toward(self.sign), self.sign * self._best
+        if shift.is_alarmed:
+            self.usual = self._baseline.expected(shift)
+        elif past_best > FAR_MARGINS * self._distance:
+            self.usual = exp(best) if self.least else best
+        if self.usual is not None:
             self.is_beyond |= self.matters is None or self._is_past(self.matters)
 
     @property
     def onset(self) -> int | None:
         """Step at which the level began to leave its usual one, or passed its limit."""
-        return self._cusum.onset if self._cusum.is_alarmed else self._far.step
+        shift = self._baseline.toward(self.sign)
+        return shift.onset if shift.is_alarmed else self._far_since
 
     def _is_past(self, bound: float) -> bool:
         return self.sign * (self.level - bound) > 0.0

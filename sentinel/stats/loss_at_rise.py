@@ -28,17 +28,8 @@ MEMORISED_SHARE = 0.2
 MIN_SPREAD_VALUES = 4
 """Values whose spread is known."""
 
-
-@dataclass(frozen=True)
-class RiseLosses:
-    """Losses at the beginning of a rise, and the last before the norm left its level.
-
-    `is_gradual` is True where the rise began before that.
-    """
-
-    at_begin: list[float]
-    before: list[float]
-    is_gradual: bool
+RiseLosses = tuple[list[float], list[float]]
+"""Losses at the beginning of a rise, and the last before the norm left its level."""
 
 
 @dataclass
@@ -63,40 +54,31 @@ class LossAtRise:
         if len(self._first) < LEVEL_VALUES:
             self._first.append(loss)
 
-    def losses(self, since: int) -> RiseLosses | None:
-        """Losses at the lowest level of the norm; None before the first pair.
+    def losses(self, since: int) -> RiseLosses:
+        """Losses at the beginning of the rise, the lowest level of the norm, and the last before.
 
         A rise of which most came at once began then, whatever the norm had done before.
         """
         norms, losses = list(self._log_norms), list(self._losses)
         end = len(norms) - since
         if end < 2 * LEVEL_VALUES:
-            before = losses[: max(end, LEVEL_VALUES // 2)]
-            return RiseLosses(self._first[: LEVEL_VALUES // 2], before, False) if losses else None
+            return self._first[: LEVEL_VALUES // 2], losses[: max(end, LEVEL_VALUES // 2)]
         before = losses[end - 2 * LEVEL_VALUES : end]
         starts = range(end - LEVEL_VALUES, max(0, end - SOUGHT_VALUES) - 1, -LEVEL_VALUES)
         levels = {start: fmean(norms[start : start + LEVEL_VALUES]) for start in starts}
         begin, latest = min(levels, key=lambda start: levels[start]), levels[starts[0]]
         is_gradual = latest - levels[begin] > fmean(norms[end:]) - latest
-        at_begin = losses[begin : begin + LEVEL_VALUES] if is_gradual else before
-        return RiseLosses(at_begin, before, is_gradual)
+        return (losses[begin : begin + LEVEL_VALUES] if is_gradual else before), before
 
-    def is_learning(self, rise: RiseLosses, since: int, was_learning: bool = False) -> bool:
-        """Whether the loss has fallen well since the rise began, or is memorised, and not risen.
-
-        Once it has fallen, it only has to stay as low: one high loss widens the error.
-        """
-        latest = list(self._losses)[-min(since, 2 * LEVEL_VALUES) :]
-        if _fall(rise.before, latest) < 0.0:
+    def is_learning(self, rise: RiseLosses, since: int) -> bool:
+        """Whether the loss has fallen well since the rise began, or is memorised, and not risen."""
+        if not self._losses:
             return False
-        if self.is_memorised():
-            return True
-        levels = [latest]
-        if rise.is_gradual:
-            levels.append([*rise.before, *latest][-2 * LEVEL_VALUES :])
-        needed = MIN_FALL * abs(fmean(rise.at_begin))
-        errors = 0.0 if was_learning else ERRORS
-        return any(_fall(rise.at_begin, level, errors) > needed for level in levels)
+        at_begin, before = rise
+        latest = list(self._losses)[-min(since, 2 * LEVEL_VALUES) :]
+        if _fall(before, latest) < 0.0:
+            return False
+        return self.is_memorised() or _fall(at_begin, latest) > MIN_FALL * abs(fmean(at_begin))
 
     def is_memorised(self) -> bool:
         """Whether the loss is so low that few hard samples make it up."""
@@ -106,7 +88,7 @@ class LossAtRise:
         return abs(fmean(latest)) < MEMORISED_SHARE * abs(fmean(self._first))
 
 
-def _fall(before: Sequence[float], after: Sequence[float], errors: float = ERRORS) -> float:
+def _fall(before: Sequence[float], after: Sequence[float]) -> float:
     """How far the mean has fallen, without outliers; 0 where that is within its error."""
     groups = _clipped(before), _clipped(after)
     means = [fmean(values) for values in groups]
@@ -120,7 +102,7 @@ def _fall(before: Sequence[float], after: Sequence[float], errors: float = ERROR
         return fall
     # Of few values the spread is unknown; it is taken as that of the others.
     error = (spreads[0] / len(before) + spreads[-1] / len(after)) ** 0.5
-    return fall if abs(fall) > errors * error else 0.0
+    return fall if abs(fall) > ERRORS * error else 0.0
 
 
 def _clipped(values: Sequence[float]) -> list[float]:

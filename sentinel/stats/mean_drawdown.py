@@ -62,14 +62,8 @@ SMALL_SAMPLE = 16.0
 ERROR_FACTOR = 1.1
 """Factor on errors, for tails heavier than normal."""
 
-START_ERRORS = 3.0
-"""Standard errors of the start that a gain exceeds."""
-
 RECENT_ERRORS = 2.0
 """Standard errors by which the current mean is below that of the recent values before."""
-
-RETURNED_SHARE = 2 / 3
-"""Share of a fall that must be regained for it to be a swing."""
 
 
 class Fall(NamedTuple):
@@ -77,20 +71,15 @@ class Fall(NamedTuple):
 
     `errors` is the fall in standard errors: where something was gained, below the best mean, less
     what the best of as many means of noise exceeds the mean; otherwise below the mean of all values
-    before; `sigmas` is its size in standard deviations of single values. `gain` is best minus
-    start, 0 if no scale has a significant one. `swing` and
-    `usual_swing` are the largest and the second largest fall at this scale that came back. `latest`
-    are the values of the current mean.
+    before. `gain` is best minus start, 0 if no scale has a significant one. `latest` are the values
+    of the current mean.
     """
 
     scale: int
     best: float
     current: float
     errors: float
-    sigmas: float
     gain: float
-    swing: float
-    usual_swing: float
     latest: list[float]
 
     @property
@@ -125,16 +114,12 @@ class FadingMean:
 
 @dataclass
 class BlockFalls:
-    """The blocks of one scale: the best mean, squared falls from each to the next, and swings."""
+    """The blocks of one scale: the best mean, and squared falls from each to the next."""
 
     size: int
     count: int = 0
     best: float = -inf
-    swing: float = 0.0
-    usual_swing: float = 0.0
     _falls: FadingMean = field(default_factory=FadingMean)
-    _peak: float = 0.0
-    _trough: float = 0.0
     _previous: float = 0.0
     _pending: deque[float] = field(default_factory=deque)
 
@@ -142,9 +127,7 @@ class BlockFalls:
         """Add a complete block; its fall becomes part of the noise later, unless it is frozen."""
         total = sum(block)
         mean = total / self.size
-        if not self.count:
-            self._peak = self._trough = mean
-        elif not is_frozen:
+        if self.count and not is_frozen:
             self._pending.append(max(0.0, self._previous - mean) ** 2)
             lag = max(1, MAX_PENDING_BLOCK_VALUES // self.size)
             while len(self._pending) > lag:
@@ -152,16 +135,6 @@ class BlockFalls:
         self.best = max(self.best, (total - max(block)) / (self.size - 1))
         self._previous = mean
         self.count += 1
-        self._update_swings(mean)
-
-    def _update_swings(self, mean: float) -> None:
-        if mean > self._peak:
-            self._peak = self._trough = mean
-        self._trough = min(self._trough, mean)
-        swing = self._peak - self._trough
-        if swing > 0.0 and mean - self._trough > RETURNED_SHARE * swing:
-            _, self.usual_swing, self.swing = sorted((self.usual_swing, self.swing, swing))
-            self._peak = self._trough = mean
 
     def error(self, variance: float, inflation: float) -> float:
         """Standard error of a mean: that of values with `variance`, or that of earlier blocks.
@@ -274,9 +247,8 @@ class MeanDrawdown:
         swing = sum([(a - b) ** 2 for a, b in pairwise(latest)]) / (2 * (len(latest) - 1))
         scales = [scale for scale in self._scales if scale.count >= 2]
         errors = [scale.error(variance, inflation) for scale in scales]
-        start_error = START_ERRORS * sqrt(variance / START_VALUES)
         has_gain = any(
-            scale.best - self.start > scale.best_of_many_bound * error + start_error
+            scale.best - self.start > scale.best_of_many_bound * error
             for scale, error in zip(scales, errors, strict=True)
         )
         for scale, error in zip(scales, errors, strict=True):
@@ -298,9 +270,6 @@ class MeanDrawdown:
                     best=scale.best,
                     current=current,
                     errors=fall,
-                    sigmas=(scale.best - current) / sqrt(variance),
                     gain=gain,
-                    swing=scale.swing,
-                    usual_swing=scale.usual_swing,
                     latest=last,
                 )

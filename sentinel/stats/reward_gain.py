@@ -6,13 +6,12 @@ A policy that changes is not at fault if its reward rises.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from itertools import pairwise
 from math import sqrt
 from statistics import median
 
-from sentinel.stats.best_level import BestLevel
 from sentinel.stats.rolling_quantiles import CHANGE_TO_SIGMA, median_of_sorted
 
 FIRST_REWARDS = 16
@@ -53,12 +52,12 @@ class RewardGain:
     """First, best and current level of a reward, and its noise; all are medians."""
 
     count: int = 0
-    _first_level: float = 0.0
     _first_rewards: list[float] = field(default_factory=list)
     _recent: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT_REWARDS + 1))
     """The recent rewards and the one before, from which results are computed when needed."""
-    _levels: BestLevel = field(default_factory=lambda: BestLevel(LEVEL_REWARDS, LEVEL_REWARDS))
-
+    _best_level: float | None = None
+    """The highest median of 16 rewards, at every eighth of them."""
+    _read_count: int = 0
     _unread: list[float] = field(default_factory=list)
     """Rewards that are not part of the levels yet: most need no result."""
 
@@ -83,16 +82,19 @@ class RewardGain:
             return
         if len(self._first_rewards) < FIRST_REWARDS:
             self._first_rewards += unread[: FIRST_REWARDS - len(self._first_rewards)]
-            self._first_level = median(self._first_rewards)
-        self._recent.extend(unread)
-        self._levels.extend(unread)
+        for reward in unread:
+            self._recent.append(reward)
+            self._read_count += 1
+            if self._read_count % CURRENT_REWARDS == 0 and self._read_count >= LEVEL_REWARDS:
+                level = _median(self._recent, LEVEL_REWARDS)
+                self._best_level = max(level, self._best_level or level)
         unread.clear()
 
     @property
     def first_level(self) -> float:
         """Median of the first rewards, 0 before the first."""
         self._read()
-        return self._first_level
+        return median(self._first_rewards or [0.0])
 
     @property
     def is_ready(self) -> bool:
@@ -113,7 +115,7 @@ class RewardGain:
 
     def _median_of_latest(self, count: int) -> float:
         self._read()
-        return median_of_sorted(sorted(list(self._recent)[-count:]))
+        return _median(self._recent, count)
 
     @property
     def has_gained(self) -> bool:
@@ -132,12 +134,17 @@ class RewardGain:
     def has_lost(self) -> bool:
         """Whether a significant part of the gain is lost."""
         self._read()
-        best, loss = self._levels.best_level, self._levels.drop
-        return (
-            best is not None
-            and loss > LOST_GAIN_SHARE * (best - self.first_level)
-            and loss > LOST_NOISE_SIGMAS * self.noise
-        )
+        best = self._best_level
+        if best is None:
+            return False
+        level = _median(self._recent, LEVEL_REWARDS)
+        least = max(LOST_GAIN_SHARE * (best - self.first_level), LOST_NOISE_SIGMAS * self.noise)
+        return best - level > least
+
+    @property
+    def has_kept_gain(self) -> bool:
+        """Whether the reward is known, has gained, and not lost its gain."""
+        return self.is_ready and self.has_gained and not self.has_lost
 
     def is_above(self, level: float) -> bool:
         """Whether the current level exceeds `level`, a median of as many, beyond the error."""
@@ -149,3 +156,8 @@ class RewardGain:
         if not self.is_ready:
             return {}
         return {"reward_median_of_8": self.current_level, "reward_at_start": self.first_level}
+
+
+def _median(values: Iterable[float], count: int) -> float:
+    """Median of the last `count` values."""
+    return median_of_sorted(sorted([*values][-count:]))

@@ -30,21 +30,10 @@ class RewardHistory:
     _blocks: dict[int, tuple[int, float, float]] = field(default_factory=dict)
     """Number, mean level and mean reward of a block by its bin."""
 
-    def add(self, level: float, reward: float) -> None:
-        """Add finite values of one record."""
-        levels = self._levels
-        levels.append(level)
-        self._rewards.append(reward)
-        if len(levels) >= BLOCK:
-            self._close_blocks()
-
     def extend(self, levels: Iterable[float], rewards: Iterable[float]) -> None:
         """Add finite values of as many records."""
         self._levels += levels
         self._rewards += rewards
-        self._close_blocks()
-
-    def _close_blocks(self) -> None:
         levels, rewards, blocks = self._levels, self._rewards, self._blocks
         end = len(levels) - len(levels) % BLOCK
         for at in range(0, end, BLOCK):

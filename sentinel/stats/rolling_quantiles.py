@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Collection
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -47,13 +46,6 @@ class RollingQuantiles:
         self._unsorted_count += 1
         if self._unsorted_count >= self.size:
             # Without queries the sorted list would never be updated; this bounds its age.
-            self.sorted_values()
-
-    def extend(self, values: Collection[float]) -> None:
-        """Add finite values; of more than `size` the oldest are removed."""
-        self._arrived.extend(values)
-        self._unsorted_count += len(values)
-        if self._unsorted_count >= self.size:
             self.sorted_values()
 
     def sorted_latest(self, count: int) -> list[float]:

@@ -80,10 +80,7 @@ def test_a_recurrent_network_that_explodes_in_its_first_step_is_found_before_nan
 
     assert record.step == 2
     assert finding.severity is None
-    assert finding.summary == (
-        "Gradient norm is 2.07e+11, and was at most 1.02e+05 before step 2; the loss is 1.13e+09, "
-        "and was at most 146."
-    )
+    assert finding.summary == ("Gradient norm rose to 2.07e+11; no norm before was above 1.02e+05.")
     detector = GradExplosion()
     calm = [*steps(grad_norm=[1e5, 2e11, *[1e4] * 10], loss=[150.0, 1e9, *[30.0] * 10])]
     outputs = [update_detector(detector, record) for record in calm]

@@ -215,3 +215,9 @@ def test_noise_hides_no_loss_that_never_moved(count, sigma):
 
     assert sum(record is not None for record in flat) >= 7
     assert falling == [None] * 10
+
+
+def test_a_few_negative_first_losses_are_no_start_of_a_positive_loss():
+    loss = [-1.0] * 4 + [0.5 + 0.01 * (-1) ** t for t in range(200)]
+
+    assert first_finding(LossNeverMoved(), steps(loss=loss))[1] is not None

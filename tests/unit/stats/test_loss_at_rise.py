@@ -19,26 +19,25 @@ def is_learning(norms, losses, since=8):
 
 
 def test_no_pair_has_no_rise():
-    assert LossAtRise().losses(since=3) is None
+    assert not LossAtRise().is_learning(LossAtRise().losses(since=3), since=3)
 
 
 def test_a_rise_goes_back_to_where_it_began():
     norms = [1.1**t for t in range(40)]
     losses = [1.0 - t / 100 for t in range(40)]
-    rise = history_of(norms, losses).losses(since=8)
+    at_begin, before = history_of(norms, losses).losses(since=8)
 
-    assert rise.is_gradual
-    assert rise.at_begin == losses[:8]
+    assert at_begin == losses[:8]
+    assert before == losses[16:32]
     assert is_learning(norms, losses)
 
 
 def test_a_jump_begins_with_the_jump():
     norms = [1.1 ** min(t, 16) for t in range(32)] + [100.0] * 8
     losses = [1.0 - min(t, 16) / 100 for t in range(40)]
-    rise = history_of(norms, losses).losses(since=8)
+    at_begin, before = history_of(norms, losses).losses(since=8)
 
-    assert not rise.is_gradual
-    assert rise.at_begin == rise.before == losses[16:32]
+    assert at_begin == before == losses[16:32]
     assert not is_learning(norms, losses)
 
 

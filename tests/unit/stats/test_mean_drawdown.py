@@ -53,14 +53,6 @@ def test_a_value_that_is_nearly_constant_may_change_a_few_times():
     assert all(fall.errors < 1.5 * 4.5 for fall in found.values())
 
 
-def test_swings_are_falls_that_came_back():
-    swing = ([1.0] * 16 + [0.0] * 16) * 4
-    found = falls(swing + [1.0] * 16 + [-1.0] * 8)
-
-    assert found[4].swing == pytest.approx(1.0)
-    assert found[4].usual_swing == pytest.approx(1.0)
-
-
 def test_a_frozen_fall_does_not_become_noise():
     drawdown = MeanDrawdown()
     for value in noisy([n / 100 for n in range(100)] + [0.2] * 8):

@@ -8,7 +8,7 @@ from sentinel.stats.reward_history import MAX_BINS, RewardHistory
 def history_of(levels, rewards):
     history = RewardHistory()
     for level, reward in zip(levels, rewards, strict=True):
-        history.add(level, reward)
+        history.extend((level,), (reward,))
     return history
 
 
