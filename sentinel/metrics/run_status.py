@@ -105,13 +105,14 @@ def with_current_values(
 def _signals_of(
     case: JsonObject, incidents: Sequence[JsonObject], signals: Mapping[str, JsonObject]
 ) -> list[str]:
+    """The signals of the incidents of a case, those of the lead first."""
     names: list[str] = []
-    for incident in incidents:
-        if incident["name"] in case["incidents"]:
-            # An incident of values that are not finite names each of them.
-            texts = [name for name, value in incident["evidence"].items() if isinstance(value, str)]
-            shown = [name for name in texts if name in signals] or [incident["signal"]]
-            names += [name for name in shown if name in signals and name not in names]
+    by_name = {incident["name"]: incident for incident in incidents}
+    for incident in filter(None, map(by_name.get, case["incidents"])):
+        # An incident of values that are not finite names each of them.
+        texts = [name for name, value in incident["evidence"].items() if isinstance(value, str)]
+        shown = [name for name in texts if name in signals] or [incident["signal"]]
+        names += [name for name in shown if name in signals and name not in names]
     return names[:MAX_CURRENT_VALUES]
 
 
