@@ -144,6 +144,8 @@ class LossNeverMoved:
             # Its steps continue those of the training before.
             self._start_step = record.step
         self._is_excluded |= is_policy_gradient(record)
+        if record.event is not Event.STEP:
+            self._is_pair_loss |= is_pair_loss(record)
         if self._is_excluded:
             return None
         self._add_other_signals(record)
@@ -159,7 +161,7 @@ class LossNeverMoved:
             self._log_blocks.add(log(loss))
         if self._blocks.add(loss):
             self._is_excluded |= is_adversarial(values)
-            self._is_pair_loss |= is_pair_loss(values, record.attributes.get("algorithm", ""))
+            self._is_pair_loss |= is_pair_loss(record)
             self._test_blocks(record.step)
         if self._finding is not None:
             return self._finding

@@ -41,7 +41,7 @@ from math import exp, inf, isfinite, log
 from typing import ClassVar
 
 from sentinel.model.finding import CLEAR, DetectorOutput, Finding, Severity
-from sentinel.model.record import Record
+from sentinel.model.record import Event, Record
 from sentinel.signals.loss_kind import (
     CHANCE_LOSS,
     is_adversarial,
@@ -64,6 +64,8 @@ WINDOW_SHARES = (0.25, 0.4, 0.55, 0.7)
 
 SHOWN_EVIDENCE = ("mean_loss", "loss_change_relative", "logged_values", "flat_since_step")
 
+METADATA_EVENTS = frozenset({Event.START, Event.METADATA})
+
 REMAINING_SHARE = 0.2
 """Share of the planned steps that must remain for a warning."""
 
@@ -78,7 +80,9 @@ class LossPlateau:
     above: float = 1.25
     unmoved: float = 0.02
 
-    needs: ClassVar[frozenset[str]] = frozenset({"loss"})
+    needs: ClassVar[frozenset[str]] = frozenset()
+    events: ClassVar[frozenset[Event]] = METADATA_EVENTS | {Event.STEP}
+    steps_with: ClassVar[frozenset[str]] = frozenset({"loss"})
     signal: ClassVar[str] = "loss"
     severity: ClassVar[Severity] = Severity.WARNING
     remedy: ClassVar[str] = (
@@ -102,17 +106,22 @@ class LossPlateau:
 
     def update(self, record: Record) -> DetectorOutput:
         """Evaluate one loss."""
-        values, loss = record.values, record.values["loss"]
-        self._is_excluded |= is_policy_gradient(record)
-        if self._is_excluded or not isfinite(loss) or loss < FLOOR:
+        values = record.values
+        if record.event in METADATA_EVENTS:
+            self._is_pair_loss |= is_pair_loss(record)
+        elif record.event is not Event.STEP or "loss" not in values:
             return None
         self._max_steps = values.get("max_steps", self._max_steps)
+        self._is_excluded |= is_policy_gradient(record)
+        loss = values.get("loss", 0.0)
+        if self._is_excluded or not isfinite(loss) or loss < FLOOR:
+            return None
         self._update_rate(values.get("learning_rate"))
         if self._first_step is None:
             self._first_step = record.step
         if self._blocks.add(log(loss)):
             self._is_excluded |= is_adversarial(values)
-            self._is_pair_loss |= is_pair_loss(values, record.attributes.get("algorithm", ""))
+            self._is_pair_loss |= is_pair_loss(record)
             self._test_blocks(record.step)
         if self._flat_evidence:
             return self._finding(record.step)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from math import log
 
 from sentinel.model.record import Record
@@ -40,9 +40,14 @@ def is_policy_gradient(record: Record) -> bool:
     return bool(attributes) and attributes.get("algorithm") in POLICY_GRADIENT_ALGORITHMS
 
 
-def is_pair_loss(values: Mapping[str, float], algorithm: str = "") -> bool:
-    """Whether the loss chooses between two alternatives, by the algorithm or its other signals."""
-    return algorithm in PAIR_ALGORITHMS or any(name in values for name in PAIR_SIGNALS)
+def is_pair_loss(record: Record) -> bool:
+    """Whether the loss chooses between two alternatives, by the algorithm or its other signals.
+
+    The algorithm is in the records of a start and of metadata, the signals are in those of steps.
+    """
+    if record.attributes.get("algorithm") in PAIR_ALGORITHMS:
+        return True
+    return any(name in record.values for name in PAIR_SIGNALS)
 
 
 def is_adversarial(keys: Collection[str]) -> bool:

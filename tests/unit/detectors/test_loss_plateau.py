@@ -1,5 +1,6 @@
 """Tests of the detector loss_plateau."""
 
+from dataclasses import replace
 from math import exp
 from random import Random
 
@@ -10,7 +11,8 @@ from support.synthetic_runs import sft_run
 
 from sentinel.detectors.loss_plateau import LossPlateau
 from sentinel.model.finding import Clear, Finding, Severity
-from sentinel.testing import first_finding, steps, update_detector
+from sentinel.model.record import Event
+from sentinel.testing import event, first_finding, steps, update_detector
 
 
 def noisy(levels, sigma=0.02, seed=0):
@@ -47,8 +49,9 @@ def test_a_stall_far_above_the_best_level_is_a_warning():
 
 @pytest.mark.parametrize("planned", [2000, 810])
 def test_a_warning_needs_a_fifth_of_the_planned_steps_to_go(planned):
-    records = steps(loss=noisy(STUCK_HIGH), max_steps=[planned] * 800)
+    records = steps(loss=noisy(STUCK_HIGH))
     early = [record for record in records if record.step > 0.8 * 810 or planned == 2000]
+    early.insert(0, event(Event.START, 0, max_steps=planned))
 
     assert (first_notable(LossPlateau(), early)[0] is not None) == (planned == 2000)
 
@@ -59,6 +62,10 @@ def test_a_loss_over_pairs_that_stays_at_ln_2_is_a_warning():
     _, finding = first_notable(LossPlateau(), steps(loss=loss, preference_accuracy=[0.5] * 640))
     assert "ln 2" in finding.summary
     assert first_notable(LossPlateau(), steps(loss=loss)) == (None, None)
+
+    metadata = replace(event(Event.METADATA, 0), attributes={"algorithm": "dpo"})
+    _, finding = first_notable(LossPlateau(), [metadata, *steps(loss=loss)])
+    assert "ln 2" in finding.summary
 
 
 def test_two_networks_trained_against_each_other_are_not_evaluated():

@@ -70,12 +70,12 @@ def calls_per_record(ranks):
     return calls
 
 
-def test_a_record_of_a_log_takes_at_most_290_calls():
-    assert calls_per_record(ranks=1) <= 290
+def test_a_record_of_a_log_takes_at_most_285_calls():
+    assert calls_per_record(ranks=1) <= 285
 
 
-def test_a_record_of_eight_ranks_takes_at_most_360_calls():
-    assert calls_per_record(ranks=8) <= 360
+def test_a_record_of_eight_ranks_takes_at_most_352_calls():
+    assert calls_per_record(ranks=8) <= 352
 
 
 def test_a_row_of_known_keys_takes_at_most_14_calls_to_become_a_record():

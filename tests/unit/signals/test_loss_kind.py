@@ -1,5 +1,7 @@
 """Tests of the kinds of losses."""
 
+from dataclasses import replace
+
 import pytest
 
 from sentinel.model.record import Event
@@ -16,9 +18,12 @@ def test_a_policy_gradient_is_recognised_by_its_signals(values, expected):
 
 
 def test_a_loss_over_pairs_is_recognised_by_signals_or_algorithm():
-    assert is_pair_loss({"loss": 0.7, "reward_margin": 0.1})
-    assert is_pair_loss({"loss": 0.7}, "dpo")
-    assert not is_pair_loss({"loss": 0.7}, "kto")
+    def declares(algorithm):
+        return replace(event(Event.START, 0), attributes={"algorithm": algorithm})
+
+    assert is_pair_loss(event(Event.STEP, 1, loss=0.7, reward_margin=0.1))
+    assert is_pair_loss(declares("dpo"))
+    assert not is_pair_loss(declares("kto"))
 
 
 @pytest.mark.parametrize(
