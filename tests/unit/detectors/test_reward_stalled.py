@@ -143,3 +143,22 @@ def test_a_decline_to_the_floor_by_a_twentieth_is_a_stall():
     rewards = [-96.0 - 4.0 * (t > 20 or rng.random() < 0.3) for t in range(150)]
 
     assert warnings(rewards)
+
+
+def test_a_gain_that_is_shown_is_no_stall_however_noisy_single_rewards_are():
+    """The mean rises by 45 within 2,000 values, which is less than half of the noise."""
+    rng = Random(5)
+    learned = [100.0 + min(45.0, t / 44) + rng.gauss(0.0, 120.0) for t in range(6000)]
+    unlearned = [100.0 + rng.gauss(0.0, 120.0) for _ in range(6000)]
+
+    assert not [x for x in outputs(learned)[4000:] if isinstance(x, Finding)]
+    assert warnings(unlearned)
+
+
+def test_the_remedy_of_a_game_names_no_completions():
+    records = steps(reward=[0.0] * 100, epsilon=[0.5] * 100)
+
+    _, finding = first_finding(RewardStalled(), records)
+
+    assert "episode" in finding.remedy
+    assert first_finding(RewardStalled(), steps(reward=[0.0] * 100))[1].remedy is None
