@@ -28,7 +28,7 @@ _NEUTRAL = frozenset({
     "metrics", "scalar", "scalars", "stat", "stats", "info", "per", "global", "local", "monitor",
     "result", "results", "summary", "perf", "performance", "raw", "of", "the", "over", "on",
     "charts", "chart", "interval", "window", "learner", "learners", "default", "module", "history",
-    "diagnostics", "diag", "progress", "report", "inner",
+    "diagnostics", "diag", "progress", "report", "inner", "is",
 })  # fmt: skip
 """Words that do not change which quantity it is."""
 

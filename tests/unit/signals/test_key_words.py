@@ -19,7 +19,7 @@ NAMED = {
     ],
     "eval_loss": [
         "average_val_loss", "lm loss validation", "valid_nll_loss", "loss_val", "valLoss",
-        "valid_ppl", "test_loss",
+        "valid_ppl", "test_loss", "val loss is",
     ],
     "policy_loss": [
         "act_loss", "policy/loss", "loss/policy_gradient_loss", "Loss/surrogate", "LossPi",
