@@ -14,7 +14,8 @@ Formula
                shows a spread of rewards
     Finding  = floored, unmoved or constant; info if none is certain yet, but over at least
                `points` rewards the last quarter does not exceed the first sixteenth by its own
-               standard error
+               standard error; info too while an exploration rate or an epsilon above a half is
+               logged: most actions are random, and so is the reward
     none     = the reward was above its start and is below that again, or is below its start, each
                by 2.5 standard errors and a twentieth of its size: that is a decline; or the last
                quarter is within a tenth of the range of all rewards from the highest: nothing is
@@ -35,6 +36,8 @@ Defaults
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf, isfinite, sqrt
 from statistics import fmean
@@ -69,6 +72,12 @@ of a single reward."""
 RARER_REWARD_Z = 0.5
 """Standard errors by which rewards must have become rarer; learning proceeds in jumps."""
 
+
+EXPLORATION_PATTERN = re.compile(r"(.*/)?(exploration_rate|epsilon)", re.IGNORECASE)
+"""Names of the share of actions that are random."""
+
+MAX_EXPLORATION = 0.5
+"""Share of random actions above which the reward does not show what was learned."""
 
 GAME_REMEDY = (
     "Check that the reward of an episode is higher where the agent does better, and that a random "
@@ -160,7 +169,9 @@ class RewardStalled:
             f"started at {evidence['mean_reward_at_start']:.4g} and is "
             f"{evidence['mean_reward_of_last_quarter']:.4g} now.",
             evidence=dict(evidence),
-            severity=None if self._is_certain else Severity.INFO,
+            severity=None
+            if self._is_certain and not _is_exploring(record.values)
+            else Severity.INFO,
             onset_step=self._first_step,
             remedy=GAME_REMEDY if is_game(record.values) else None,
         )
@@ -210,3 +221,11 @@ class RewardStalled:
             "lowest_reward": self._lowest,
             "share_at_lowest_reward": lowest_share,
         }
+
+
+def _is_exploring(values: Mapping[str, float]) -> bool:
+    """Whether most actions of the agent are random."""
+    return any(
+        value > MAX_EXPLORATION and EXPLORATION_PATTERN.fullmatch(name)
+        for name, value in values.items()
+    )

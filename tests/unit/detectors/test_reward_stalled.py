@@ -162,3 +162,15 @@ def test_the_remedy_of_a_game_names_no_completions():
 
     assert "episode" in finding.remedy
     assert first_finding(RewardStalled(), steps(reward=[0.0] * 100))[1].remedy is None
+
+
+def test_an_agent_that_still_acts_at_random_is_info():
+    """The exploration rate falls to 0.5 after 1,500 of 2,000 rewards."""
+    rewards = noise(2000)
+    rate = [1.0 - t / 3000 for t in range(2000)]
+    detector = RewardStalled()
+    records = steps(reward=rewards, **{"rollout/exploration_rate": rate})
+    found = [(r.step, o) for r in records if hasattr(o := update_detector(detector, r), "severity")]
+
+    assert {o.severity for step, o in found if step < 1500} == {Severity.INFO}
+    assert any(o.severity is None for step, o in found if step > 1500)
