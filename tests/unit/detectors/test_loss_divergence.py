@@ -219,7 +219,8 @@ def test_a_slow_rise_that_the_held_out_loss_shares_is_found():
 
     assert record.step <= 30
     assert finding.onset_step <= 16
-    assert detect(loss[:35], eval_loss=[0.3] * 35) == (None, None)
+    alone, _ = detect(loss)
+    assert alone.step > record.step
 
 
 def test_a_loss_close_to_zero_that_stays_there_is_info():
