@@ -29,6 +29,7 @@ from sentinel.causes._evidence import (
 )
 from sentinel.model.diagnosis import CaseContext, Evidence
 from sentinel.model.finding import Severity
+from sentinel.signals.key_assignment import is_game
 from sentinel.signals.setting_names import describe_setting
 
 WEIGHTS = {"reward_zero_variance": 0.5, "reward_stalled": 0.3, "grad_vanishing": 0.2}
@@ -80,7 +81,9 @@ class NoContrast(StatedCause):
             yield Evidence(0.2, f"There are only {count:g} completions per prompt.")
 
     def contradictions(self, context: CaseContext) -> Iterable[str]:
-        """Groups that differ again."""
+        """Groups that differ again, or a run without prompts."""
+        if is_game(context.values):
+            yield "The run plays episodes: it has no prompts with several completions."
         uniform = context.earliest("reward_zero_variance")
         if uniform is not None and uniform.is_over:
             yield "The completions of a prompt have different rewards again."

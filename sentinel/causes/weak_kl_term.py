@@ -41,7 +41,9 @@ class WeakKlTerm(StatedCause):
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
         """The KL and its reason."""
-        if rise := list(weighted_evidence(context, {"kl_blowup or kl_drift": 0.5})):
+        # A run without a reference has no such term.
+        rise = list(weighted_evidence(context, {"kl_blowup or kl_drift": 0.5}))
+        if rise and "kl_ref" in context.values:
             yield from (*rise, *weak_kl_control_evidence(context))
 
     def remedy(self, context: CaseContext) -> str:

@@ -7,7 +7,9 @@ Formula
                earlier one
     Finding  = sudden, or that median is below `share` of that of the first 5
     warning  = the reward is known and is not above its level before the fall; or sudden, and that
-               median is below `share` of the expected value; otherwise info
+               median is below `share` of the expected value; otherwise info, as where both the
+               start and the expected value are below 0.05 nats: such a policy is almost
+               deterministic already
     critical = a warning by the reward, and the median is below `nothing`: samples no longer differ,
                so nothing can be learned
     An entropy that is mostly negative belongs to a continuous distribution. It has no zero and is
@@ -47,6 +49,9 @@ from sentinel.stats.level_departure import LevelDeparture
 from sentinel.stats.level_shift import LevelShift
 from sentinel.stats.policy_entropy import PolicyEntropy
 from sentinel.stats.shared_baselines import SharedBaselines
+
+MIN_USUAL_LEVEL = 0.05
+"""Nats per token below which there is hardly any entropy to lose."""
 
 
 @dataclass
@@ -98,7 +103,9 @@ class EntropyCollapse:
         expected = self._departure.expected_level or shift.first_level
         is_unrewarded = shift.is_unrewarded(expected if is_sudden else None)
         is_deep = is_sudden and level < self.share * expected
-        severity = Severity.CRITICAL if level < self.nothing and is_unrewarded else Severity.WARNING
+        is_dead = level < self.nothing and is_unrewarded
+        has_little = max(shift.first_level, expected) < MIN_USUAL_LEVEL
+        is_reported = is_dead or ((is_unrewarded or is_deep) and not has_little)
         first, now, predicted = distinct_texts(shift.first_level, level, expected)
         text = f"Entropy fell from {first} to {now} nats per token, {left:.1%} of its start"
         if left >= self.share:
@@ -108,7 +115,7 @@ class EntropyCollapse:
         return Finding(
             summary=text + (", without a gain in reward." if is_unrewarded else "."),
             evidence=shift.evidence("entropy_nats", expected),
-            severity=severity if is_unrewarded or is_deep else None,
+            severity=(Severity.CRITICAL if is_dead else Severity.WARNING) if is_reported else None,
             onset_step=min(step for step in onsets if step is not None),
             onset_range=onset_range,
             threshold=self._departure.threshold,

@@ -4,7 +4,8 @@ Formula
     risen    = a baseline without a trend has 8 nats of evidence that ln(entropy) is above its
                recent level by more than ln `recent`, or the median of the last 8 is over `factor`
                times that of the first 5
-    Finding  = risen, and the median is at least 1.5 times that of the first 5
+    Finding  = risen, and the median is at least 1.5 times that of the first 5 and over 0.2 nats:
+               below, the most likely token is almost certain, whatever the factor
     warning  = the reward is known and is not above its start or its level before the rise, or its
                gain was lost again; otherwise info: more exploration with more reward is fine
     An entropy that is mostly negative, or logged by a control library, is not evaluated.
@@ -35,6 +36,9 @@ from sentinel.model.record import Record
 from sentinel.signals.catalogue import normalize_key
 from sentinel.stats.level_shift import LevelShift
 from sentinel.stats.policy_entropy import PolicyEntropy
+
+MIN_LEVEL = 0.2
+"""Nats per token below which a policy is far from a uniform distribution."""
 
 MIN_FACTOR = 1.5
 """Smallest factor over the first values that counts as an explosion."""
@@ -74,6 +78,7 @@ class EntropyExplosion:
             return CLEAR
         times = shift.current_level / shift.first_level
         has_risen = times > MIN_FACTOR and (shift.has_left_recent_level or times > self.factor)
+        has_risen &= shift.current_level > MIN_LEVEL
         return self._finding(times) if has_risen else CLEAR
 
     def _finding(self, times: float) -> Finding:

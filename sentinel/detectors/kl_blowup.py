@@ -9,7 +9,9 @@ Formula
                `severe`
     single   = one value is ten times the second highest of the 64 before, and over a tenth of
                `limit`
-    Finding  = shifted, or shifted with `noted` nats, or far, or single
+    leaping  = in a run without a reference, the median of the last 5 values of the divergence of
+               one update exceeds 0.3 nats per token
+    Finding  = shifted, or shifted with `noted` nats, or far, or single, or leaping
     info     = shifted with less than `sure` nats; far with a reward that has gained and kept its
                gain; single, as such values usually are back in the next record
     critical = shifted, and that median of 8 is ten times the expected value, or that median of 5
@@ -35,6 +37,8 @@ Defaults
     after 31. `ratio` 1.3 is far less than such a KL has risen by then. `limit` is ten times the KL
     at the end of healthy runs, 0.035 to 0.1 nats per token; `severe` is where trainers that clamp
     the KL clamp it. A value ten times the second highest is seen 2 times in 10,000 such points.
+    Updates are aimed at 0.01 to 0.03 nats; 0.3 is ten times that: 2 of 40 public logs exceed it,
+    one of which loses its reward soon after.
 """
 
 from __future__ import annotations
@@ -43,8 +47,8 @@ from dataclasses import dataclass
 from math import inf, isfinite
 from typing import ClassVar
 
-from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
-from sentinel.model.record import Record
+from sentinel.model.finding import CLEAR, Clear, DetectorOutput, Finding, Severity
+from sentinel.model.record import Event, Record
 from sentinel.signals.kl import KlKind, get_kl_kind
 from sentinel.stats.k_of_n import KOfN
 from sentinel.stats.level_departure import LevelDeparture
@@ -60,6 +64,9 @@ PER_SEQUENCE = 50.0
 SEVERE_RATIO, SINGLE_RATIO = 10.0, 10.0
 """Factor on the expected KL that is critical, and on the second highest for a single value."""
 
+STEP_LIMIT = 0.3
+"""KL of one update, in nats per token, that leaves the trust region of a policy."""
+
 CLAMPED_SHARE = 0.95
 """Fraction of the clamp of a trainer from which on the KL counts as clamped."""
 
@@ -72,7 +79,7 @@ SINGLE_LIMIT_SHARE = 0.1
 
 @dataclass
 class KlBlowup:
-    """Evaluates `kl_ref` against its expected trajectory and absolute limits."""
+    """Evaluates `kl_ref` against its expected trajectory and limits; without it, `kl_old`."""
 
     ratio: float = 1.3
     limit: float = 1.0
@@ -80,7 +87,10 @@ class KlBlowup:
     noted: float = 5.0
     sure: float = 8.0
 
-    needs: ClassVar[frozenset[str]] = frozenset({"kl_ref"})
+    needs: ClassVar[frozenset[str]] = frozenset()
+    reads: ClassVar[frozenset[str]] = frozenset({"kl_old"})
+    events: ClassVar[frozenset[Event]] = frozenset({Event.STEP})
+    steps_with: ClassVar[frozenset[str]] = frozenset({"kl_ref", "kl_old"})
     baselines: ClassVar[frozenset[str]] = frozenset({"kl_ref"})
     signal: ClassVar[str] = "kl_ref"
     severity: ClassVar[Severity] = Severity.WARNING
@@ -96,9 +106,14 @@ class KlBlowup:
         self._recent = KOfN(MEDIAN_WINDOW)
         self._start_kl = inf
         self._bound = self.limit
+        self._has_reference = False
+        self._updates = KOfN(MEDIAN_WINDOW)
 
     def update(self, record: Record, baselines: SharedBaselines) -> DetectorOutput:
         """Evaluate one KL value."""
+        if "kl_ref" not in record.values:
+            return None if self._has_reference else self._evaluate_update(record)
+        self._has_reference = True
         kl, departure = record.values["kl_ref"], self._departure
         kind = get_kl_kind(record.attributes, "kl_ref")
         unit = PER_SEQUENCE if kind.is_summed else 1.0
@@ -120,6 +135,25 @@ class KlBlowup:
                 return self._single_finding(kl, highest, kind, record.step)
         threshold = departure.threshold
         return None if threshold is None else Clear(min(threshold, self._bound))
+
+    def _evaluate_update(self, record: Record) -> DetectorOutput:
+        """Evaluate the divergence of one update, of a policy without a reference."""
+        kl, kind = record.values["kl_old"], get_kl_kind(record.attributes, "kl_old")
+        if not isfinite(kl):
+            return None
+        limit = STEP_LIMIT * (PER_SEQUENCE if kind.is_summed else 1.0)
+        is_over = self._updates.add(kl, limit, record.step)
+        if not is_over:
+            return None if is_over is None else CLEAR
+        level = self._updates.median
+        return Finding(
+            summary=f"KL of a single update is {level:.3g} {kind.unit} (median of the last 5); the "
+            f"limit is {limit:.3g}.",
+            evidence={"kl_old_nats": kl, "median_kl_old_nats": level, "kl_old_nats_limit": limit},
+            onset_step=self._updates.onset,
+            signal="kl_old",
+            remedy="Lower {number of updates per batch}, or halve {learning rate}.",
+        )
 
     def _finding(self, kind: KlKind, unit: float, *, is_over: bool, has_reward: bool) -> Finding:
         departure, level = self._departure, self._recent.median

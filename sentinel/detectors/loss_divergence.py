@@ -6,9 +6,14 @@ Formula
                is lost and the held-out loss has risen as much above its lowest: data that is harder
                does not raise that; or, in the first 32 values, the last 5 are each over 1.5 times
                all before, or its cube if these are only two, its fifth power if there is only one
+    both     = the held-out loss has risen by half over its lowest, and so has the median of the
+               last 8 losses over the lowest such median, which lost a tenth of its fall: after a
+               slow rise, which the recent level follows
     runaway  = the last 2 losses are each over `leap` times the largest before them or 0.1; or one
                is over the cube of `leap` times the largest of at least 8
-    Finding  = shifted or runaway
+    Finding  = shifted, both or runaway
+    info     = the loss has lost less than a fiftieth of what it had fallen, and less than a third
+               of the fall of its logarithm: close to 0, the data of a batch alone do that
     critical = `settle` values after the shift or later, the median of the last 8 is no lower than
                that of the first 8 of the run, or is `severe` times the lowest such median, and the
                loss has not lost a third of its rise, and another one every 3 * `settle` values; or
@@ -96,6 +101,12 @@ TURN_SETTLES = 3
 MIN_RISE_SHARE = 0.5
 """Share of `rise`, of its logarithm, by which a loss rises that lost half of what it had fallen."""
 
+BOTH_LOST_SHARE = 0.1
+"""Share of its fall that a loss has lost which rises slowly, together with the held-out loss."""
+
+SLIGHT_SHARE, SLIGHT_LOG_SHARE = 0.02, 1 / 3
+"""Shares of its fall, and of that of its logarithm, below which the rise of a loss is slight."""
+
 MIN_POLICY_VALUES = 16
 """Losses of a policy gradient before it is evaluated: the first ones may be near 0."""
 
@@ -127,6 +138,7 @@ class LossDivergence:
         self._recent_steps: deque[int] = deque(maxlen=LEVEL_WINDOW)
         self._initial_level: float | None = None
         self._lowest_level = inf
+        self._lowest_step = 0
         self._level_count = 0
         """Losses that are part of levels."""
         self._has_no_level = False
@@ -139,6 +151,10 @@ class LossDivergence:
         self._highest_before = -inf
         self._early_onset_step: int | None = None
         self._lowest_held_out = inf
+        self._held_out_rise = 0.0
+        """Logarithm of the latest held-out loss divided by the lowest."""
+        self._is_slow_rise = False
+        """Whether the recent level has followed the rise."""
         self._is_worse_held_out = False
         """Whether the held-out loss has risen by as much as a loss that lost half of its fall."""
         self._last_loss = inf
@@ -151,7 +167,8 @@ class LossDivergence:
         if held_out is not None and 0.0 < held_out < inf:
             self._lowest_held_out = min(self._lowest_held_out, held_out)
             half = MIN_RISE_SHARE * log(self.rise)
-            self._is_worse_held_out = log(held_out / self._lowest_held_out) > half
+            self._held_out_rise = log(held_out / self._lowest_held_out)
+            self._is_worse_held_out = self._held_out_rise > half
             if not self._is_signed:
                 self._baseline.rise.set_margin(half if self._is_worse_held_out else log(self.rise))
         if loss is None:
@@ -231,7 +248,12 @@ class LossDivergence:
         rise = self._baseline.rise
         is_open = rise.is_alarmed or self._early_onset_step is not None
         level = median(self._recent) if is_open else 0.0
-        if not is_open or not self._has_shifted(level):
+        self._is_slow_rise = False
+        is_shifted = is_open and self._has_shifted(level)
+        if not is_shifted and self._held_out_rise > log(YOUNG_RISE):
+            level = median(self._recent)
+            is_shifted = self._is_slow_rise = self._has_risen_slowly(level)
+        if not is_shifted:
             self._shifted_count = 0
             return CLEAR if rise.is_armed else None
         self._shifted_count += 1
@@ -240,10 +262,20 @@ class LossDivergence:
 
     def _usual_level(self) -> float:
         """The level before the shift."""
+        if self._is_slow_rise:
+            return self._lowest_level
         usual = self._baseline.expected(self._baseline.rise)
         if usual is None or self._early_onset_step is not None:
             return self._highest_before
         return usual if self._is_signed else log(usual)
+
+    def _has_risen_slowly(self, level: float) -> bool:
+        """Whether the level is far above its lowest, whatever the recent level."""
+        if self._is_signed or self._initial_level is None:
+            return False
+        lowest, start = exp(self._lowest_level), exp(self._initial_level)
+        is_far = level - self._lowest_level > log(YOUNG_RISE)
+        return is_far and exp(level) - lowest > BOTH_LOST_SHARE * (start - lowest)
 
     def _has_shifted(self, level: float) -> bool:
         """Whether a rise for which there is evidence is large enough."""
@@ -262,7 +294,8 @@ class LossDivergence:
             # The start is what was before a divergence within the first values.
             now = now if self._early_onset_step is None else self._highest_before
             self._initial_level = now
-        self._lowest_level = min(self._lowest_level, now)
+        if now < self._lowest_level:
+            self._lowest_level, self._lowest_step = now, self._recent_steps[-1]
 
     def _update_early(self) -> None:
         """Update the onset of a divergence that began before there was a good baseline."""
@@ -283,6 +316,14 @@ class LossDivergence:
         share = TURN_SHARE * (1 + self._shifted_count // (TURN_SETTLES * self.settle))
         return level <= self._highest_level - share * (self._highest_level - self._usual_level())
 
+    def _is_slight(self, level: float) -> bool:
+        """Whether the rise is small next to what a positive loss had fallen before."""
+        start, usual = self._initial_level, self._usual_level()
+        if self._is_signed or start is None or self._early_onset_step is not None:
+            return False
+        is_slight = exp(level) - exp(usual) < SLIGHT_SHARE * (exp(start) - exp(usual))
+        return is_slight and level - usual < SLIGHT_LOG_SHARE * (start - usual)
+
     def _finding(self, level: float) -> Finding:
         to_loss = float if self._is_signed else exp
         start, lowest, early_onset = self._initial_level, self._lowest_level, self._early_onset_step
@@ -290,7 +331,9 @@ class LossDivergence:
         is_high = start is not None and level >= start
         is_severe = is_high or (not self._is_signed and level - lowest > log(self.severe))
         is_critical = is_severe and self._shifted_count > self.settle
-        is_critical &= not self._is_recovering(level)
+        is_slight = self._is_slight(level)
+        is_critical &= not self._is_recovering(level) and not is_slight
+        onset = self._baseline.rise.onset if early_onset is None else early_onset
         evidence = {
             "loss": to_loss(self._recent[-1]),
             f"loss_median_of_{len(self._recent)}": to_loss(level),
@@ -306,6 +349,6 @@ class LossDivergence:
             summary=f"Loss rose above its level of {usual} and has not recovered: the median "
             f"of the last {len(self._recent)} losses is {now}{at_start}.",
             evidence=evidence,
-            severity=Severity.CRITICAL if is_critical else None,
-            onset_step=self._baseline.rise.onset if early_onset is None else early_onset,
+            severity=Severity.CRITICAL if is_critical else Severity.INFO if is_slight else None,
+            onset_step=self._lowest_step if self._is_slow_rise else onset,
         )

@@ -57,7 +57,9 @@ from sentinel.signals.catalogue import SIGNALS
 from sentinel.signals.key_words import is_training_loss
 from sentinel.signals.precision import is_float16
 
-CORE_SIGNALS = frozenset({"loss", "eval_loss", "grad_norm", "reward", "kl_ref", "entropy"})
+CORE_SIGNALS = frozenset({
+    "loss", "eval_loss", "grad_norm", "reward", "kl_ref", "kl_old", "entropy",
+})  # fmt: skip
 RELEVANT_PATTERN = re.compile(r"loss|grad_?norm|reward|logp|(^|[/_])kl([/_]|$)|entropy")
 STD_PATTERN = re.compile(r"(^|[/_.])std($|[/_.])")
 

@@ -7,12 +7,15 @@ Formula
     unmoved  = over at least `many` rewards, or over at least `points` past half of the planned
                steps or at the end of the run, the mean of the last quarter exceeds the lower of
                those of the first quarter and the first sixteenth by less than `noises` times the
-               noise, including two standard errors
+               noise, including two standard errors; unless it exceeds the first sixteenth by four
+               standard errors and a fifth of its size: the noise of single episodes may exceed any
+               gain of their mean
     constant = the first `points` / 3 rewards or more are all equal, not above 0, and no record
                shows a spread of rewards
     Finding  = floored, unmoved or constant; info if none is certain yet, but over at least
                `points` rewards the last quarter does not exceed the first sixteenth by its own
-               standard error
+               standard error; info too while an exploration rate or an epsilon above a half is
+               logged: most actions are random, and so is the reward
     none     = the reward was above its start and is below that again, or is below its start, each
                by 2.5 standard errors and a twentieth of its size: that is a decline; or the last
                quarter is within a tenth of the range of all rewards from the highest: nothing is
@@ -33,6 +36,8 @@ Defaults
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf, isfinite, sqrt
 from statistics import fmean
@@ -40,6 +45,7 @@ from typing import ClassVar
 
 from sentinel.model.finding import CLEAR, DetectorOutput, Finding, Severity
 from sentinel.model.record import Event, Record
+from sentinel.signals.key_assignment import is_game
 from sentinel.stats.block_means import BlockMeans
 from sentinel.stats.reward_gain import RewardGain
 from sentinel.stats.share_of_one import are_shares_of_one
@@ -59,8 +65,25 @@ MEAN_CHANGE_TO_SIGMA = 0.886
 SOLVED_RANGE_SHARE = 0.1
 """Distance from the highest reward, as a share of the range, at which nothing is left to gain."""
 
+LEARNING_Z, LEARNING_SHARE = 4.0, 0.2
+"""Standard errors, and share of the size of the reward, of a gain that is shown whatever the noise
+of a single reward."""
+
 RARER_REWARD_Z = 0.5
 """Standard errors by which rewards must have become rarer; learning proceeds in jumps."""
+
+
+EXPLORATION_PATTERN = re.compile(r"(.*/)?(exploration_rate|epsilon)", re.IGNORECASE)
+"""Names of the share of actions that are random."""
+
+MAX_EXPLORATION = 0.5
+"""Share of random actions above which the reward does not show what was learned."""
+
+GAME_REMEDY = (
+    "Check that the reward of an episode is higher where the agent does better, and that a random "
+    "agent earns some. Raise {entropy bonus} or the exploration, or train longer if an agent needs "
+    "more episodes. Check that {learning rate} is not 0 and that the weights change."
+)
 
 
 @dataclass
@@ -123,7 +146,7 @@ class RewardStalled:
             self._test_blocks(is_late=is_late)
         if self._count < self.points and not self._is_judged():
             return None
-        return self._finding() if self._stall_evidence else CLEAR
+        return self._finding(record) if self._stall_evidence else CLEAR
 
     def _update_run(self, record: Record) -> DetectorOutput:
         """Read the planned length from a start, and evaluate the reward at the end."""
@@ -131,7 +154,7 @@ class RewardStalled:
             self._max_steps = record.values.get("max_steps", self._max_steps)
         if record.event is Event.STOP and self._is_judged() and self._blocks.means:
             self._test_blocks(is_late=True)
-            return self._finding() if self._stall_evidence else CLEAR
+            return self._finding(record) if self._stall_evidence else CLEAR
         return None
 
     def _is_judged(self) -> bool:
@@ -139,15 +162,18 @@ class RewardStalled:
         is_constant = not self._has_varied and self._highest <= 0.0
         return self._count >= (self.points // 3 if is_constant else self.points)
 
-    def _finding(self) -> Finding:
+    def _finding(self, record: Record) -> Finding:
         evidence = self._stall_evidence
         return Finding(
             summary=f"Reward has not risen significantly in {self._count} logged values: it "
             f"started at {evidence['mean_reward_at_start']:.4g} and is "
             f"{evidence['mean_reward_of_last_quarter']:.4g} now.",
             evidence=dict(evidence),
-            severity=None if self._is_certain else Severity.INFO,
+            severity=None
+            if self._is_certain and not _is_exploring(record.values)
+            else Severity.INFO,
             onset_step=self._first_step,
+            remedy=GAME_REMEDY if is_game(record.values) else None,
         )
 
     def _noise(self) -> float:
@@ -168,8 +194,11 @@ class RewardStalled:
         lowest_share = 1.0 - fmean(above)
         is_floored = lowest_share >= self.share and is_rarer
         gain = last - min(start, fmean(means[:quarter]))
+        is_learning = last - start > max(
+            LEARNING_Z * error, LEARNING_SHARE * max(abs(start), abs(last))
+        )
         is_unmoved = (is_late or self._count >= self.many) and (
-            gain + CONFIDENCE_Z * quarter_error < self.noises * noise
+            gain + CONFIDENCE_Z * quarter_error < self.noises * noise and not is_learning
         )
         best = max(fmean(means[at : at + quarter]) for at in range(len(means) - quarter + 1))
         # A decline is shown against the noise without outliers.
@@ -192,3 +221,11 @@ class RewardStalled:
             "lowest_reward": self._lowest,
             "share_at_lowest_reward": lowest_share,
         }
+
+
+def _is_exploring(values: Mapping[str, float]) -> bool:
+    """Whether most actions of the agent are random."""
+    return any(
+        value > MAX_EXPLORATION and EXPLORATION_PATTERN.fullmatch(name)
+        for name, value in values.items()
+    )

@@ -6,6 +6,7 @@ import csv
 import re
 
 from sentinel.readers.rows import STEP_KEYS, parse_number
+from sentinel.signals.key_words import infer_signal
 
 SEPARATORS = (",", "\t", ";")
 COUNT_COLUMNS = (
@@ -50,9 +51,14 @@ def header_names(line: str) -> list[str] | None:
 
 
 def column_names(cells: list[str]) -> list[str] | None:
-    """The cells, if they name at least two columns, one of them a step; else None."""
-    if len(cells) < 2 or not STEP_COLUMNS.intersection(map(str.lower, cells)):
+    """The cells, if they name at least two columns, one of them a step; else None.
+
+    A first column without a name is the index of a pandas table: the step of a metric.
+    """
+    if len(cells) < 2 or any(parse_number(cell) is not None for cell in cells):
         return None
-    if any(parse_number(cell) is not None for cell in cells):
-        return None
+    if not STEP_COLUMNS.intersection(map(str.lower, cells)):
+        index, *others = cells
+        is_table = index == "" and all(others) and any(map(infer_signal, others))
+        return ["step", *others] if is_table else None
     return [cell.lower() if cell.lower() in STEP_COLUMNS else cell for cell in cells]

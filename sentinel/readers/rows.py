@@ -42,6 +42,7 @@ STEP_KEYS = (
     "current_steps",
     "iteration",
     "iter",
+    "global_iter",
     "_step",
     "num_updates",
     "train_num_updates",

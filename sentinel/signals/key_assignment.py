@@ -57,6 +57,17 @@ _SCORE_RANK = 4
 _Candidate = tuple[InferredSignal, str]
 
 
+def is_game(names: Iterable[str]) -> bool:
+    """Whether values of these names are of a game or control task: of episodes, and of no texts.
+
+    >>> is_game(["reward", "epsilon"]), is_game(["reward", "episode", "completion_length"])
+    (True, False)
+    """
+    known = {*names}
+    is_text = not known.isdisjoint(_TEXT_SIGNALS | {"kl_ref", "frac_zero_std"})
+    return not is_text and any(map(_EPISODE_PATTERN.search, known))
+
+
 @dataclass(slots=True)
 class KeyAssignment:
     """Assigns keys of a run to signals; `assigned` is the result.

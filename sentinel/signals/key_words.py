@@ -28,7 +28,7 @@ _NEUTRAL = frozenset({
     "metrics", "scalar", "scalars", "stat", "stats", "info", "per", "global", "local", "monitor",
     "result", "results", "summary", "perf", "performance", "raw", "of", "the", "over", "on",
     "charts", "chart", "interval", "window", "learner", "learners", "default", "module", "history",
-    "diagnostics", "diag", "progress", "report", "inner",
+    "diagnostics", "diag", "progress", "report", "inner", "is",
 })  # fmt: skip
 """Words that do not change which quantity it is."""
 
@@ -56,6 +56,8 @@ _EPISODE = frozenset({
 })  # fmt: skip
 _REWARD_NOUNS = {"reward": 0, "rewards": 0, "rew": 0, "return": 1, "returns": 1, "ret": 1,
                  "score": 2, "scores": 2}  # fmt: skip
+_SUCCESS, _SUCCESS_RANK = frozenset({"success", "rate"}), 6
+"""Words of the share of episodes that reach their goal: the mean of a reward of 0 or 1."""
 _TOTAL = frozenset({"total", "overall", "sum", "combined", "all", "full", "joint"})
 _POLICY = frozenset({
     "policy", "pg", "pi", "actor", "act", "surrogate", "surr", "gradient", "action", "ppo", "a2c",
@@ -66,6 +68,7 @@ _VALUE = frozenset({
     "value", "vf", "v", "critic", "function", "fn", "qf", "q", "qf1", "qf2", "q1", "q2", "td",
     "c", "critic1", "critic2", "bellman",
 })  # fmt: skip
+_NETWORK_NUMBERS = frozenset({"1", "2"})
 _ACTOR_CRITIC_PARTS = frozenset({"pg", "actor", "surrogate", "critic", "vf", "qf", "q"})
 _OBJECTIVES = frozenset({
     "lm", "gpt", "ce", "cross", "xent", "crossentropy", "mlm", "clm", "ntp", "token", "nll",
@@ -95,8 +98,8 @@ _HEADED_QUANTITIES = frozenset({
 """Words of other quantities that are logged under a heading "loss"."""
 
 _ADVERSARIES = frozenset({
-    "g", "d", "gen", "generator", "disc", "discriminator", "adv", "adversarial", "gan", "real",
-    "fake",
+    "g", "d", "gen", "generator", "disc", "dis", "discriminator", "adv", "adversarial", "gan",
+    "real", "fake",
 })  # fmt: skip
 """Words of losses that rise and fall against each other."""
 
@@ -117,6 +120,8 @@ _NORM_WORDS = frozenset({
     "total", "l2", "model", "unclipped", "preclip", "overall", "all", "actor", "policy", "2", "0",
     "param", "params", "optim", "optimizer", "pre", "before", "clip", "clipping", "network", "net",
 })  # fmt: skip
+_GRADIENT_WORDS = frozenset({"grad", "grads", "gradient", "gradients"})
+_NORM_NOUNS = frozenset({"norm", "norms", "gnorm"})
 _RATE_WORDS = frozenset({
     "group", "pg", "pg0", "0", "actor", "policy", "adam", "adamw", "sgd", "optimizer", "optim",
     "schedule", "scheduler", "base", "x", "param", "loss", "losses", "muon", "opt", "groups",
@@ -304,11 +309,10 @@ def _rate(content: set[str]) -> _Found:
 def _gradient_norm(content: set[str], words: list[str]) -> _Found:
     if content <= {"norm", "total"} and "norm" in content and "update" not in words:
         return "grad_norm", _BARE_NORM
-    noun = content & {"gnorm", "gradnorm"} or (
-        content & {"grad", "grads", "gradient", "gradients", "norm", "norms"}
-        if content & {"grad", "grads", "gradient", "gradients"} and content & {"norm", "norms"}
-        else set()
-    )
+    is_norm = not content.isdisjoint(_NORM_NOUNS)
+    is_gradient = not content.isdisjoint(_GRADIENT_WORDS)
+    noun = content & (_NORM_NOUNS | _GRADIENT_WORDS) if is_norm and is_gradient else set()
+    noun = noun or content & {"gnorm", "gradnorm"}
     rest = content - noun
     if not noun or not rest <= _NORM_WORDS:
         return None
@@ -360,6 +364,8 @@ def _accuracy(content: set[str]) -> _Found:
 
 
 def _reward(content: set[str], words: list[str]) -> _Found:
+    if content >= _SUCCESS and content - _SUCCESS <= _EPISODE:
+        return "reward", _SUCCESS_RANK
     nouns = content & _REWARD_NOUNS.keys()
     # An average over the last episodes, such as "reward_100"; a digit numbers an agent.
     rest = {word for word in content - nouns if not (word.isdigit() and len(word) > 1)}
@@ -376,7 +382,7 @@ def _loss(content: set[str], segments: list[list[str]]) -> _Found:
         return _loss_without_noun(content)
     if rest and rest <= _POLICY:
         return "policy_loss", len(rest)
-    if rest & _VALUE and rest <= _VALUE | _OBJECTIVES | _TOTAL:
+    if rest & _VALUE and rest <= _VALUE | _NETWORK_NUMBERS | _OBJECTIVES | _TOTAL:
         return "value_loss", len(rest)
     if rest & (_OTHER_QUANTITY | _ACTOR_CRITIC_PARTS) or _minor_words(rest):
         return None

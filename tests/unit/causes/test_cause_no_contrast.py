@@ -11,6 +11,9 @@ import pytest
 from support.diagnoses import diagnose_run
 from support.grpo_runs import COUNT, TRL, grpo_run, records, since
 
+from sentinel.model.record import Event
+from sentinel.testing import event
+
 
 def too_hard(seed):
     """Prompts whose answers are rarely right, and ever more rarely."""
@@ -64,3 +67,11 @@ def test_equal_answers_after_an_entropy_collapse_are_lost_exploration(seed):
     run["reward"] = np.where(since() > 0, run["reward"].mean(), run["reward"])
 
     assert diagnose_run(records(run), TRL).causes == ["exploration_lost"]
+
+
+def test_a_run_without_completions_has_no_groups_of_them():
+    rewards = [event(Event.STEP, step, reward=0.0, epsilon=0.5) for step in range(1, 200)]
+
+    (case,) = diagnose_run(rewards).cases.values()
+
+    assert "no_contrast" not in [possible.cause for possible in case.possible_causes]

@@ -116,3 +116,10 @@ def test_detection_rates_match_the_docstring_without_false_alarms():
     assert [first_finding(EntropyCollapse(), run.records())[0] for run in well] == [None] * len(
         well
     )
+
+
+def test_a_policy_that_is_almost_deterministic_from_the_start_has_little_to_lose():
+    records = steps(entropy=[0.04] * 60 + [0.003] * 40, reward=noisy([0.5] * 100))
+    _, finding = first_finding(EntropyCollapse(), records)
+
+    assert finding.severity is None

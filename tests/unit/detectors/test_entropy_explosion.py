@@ -44,3 +44,10 @@ def test_a_continuous_policy_is_not_evaluated():
     records = [replace(r, attributes={"entropy": "losses/entropy"}) for r in steps(entropy=RISEN)]
 
     assert first_finding(EntropyExplosion(), records) == (None, None)
+
+
+def test_a_policy_that_stays_almost_deterministic_does_not_explode():
+    """An entropy of 0.01 that grows tenfold is still far from a uniform distribution."""
+    entropy, reward = [0.01] * 60 + [0.1] * 60, [0.5] * 120
+
+    assert first_finding(EntropyExplosion(), steps(entropy=entropy, reward=reward)) == (None, None)

@@ -260,3 +260,20 @@ def test_little_evidence_is_noted_and_much_is_a_warning():
     assert begins(findings(sure=14.0))[1] > sure
     last = [*found.values()][-1]
     assert last.onset_range[0] <= last.onset_step <= last.onset_range[1]
+
+
+def test_updates_that_leave_the_trust_region_are_found_without_a_reference():
+    record, finding = first_finding(KlBlowup(), steps(kl_old=[0.02] * 40 + [0.8] * 10))
+
+    assert (record.step, finding.onset_step) == (43, 41)
+    assert finding.signal == "kl_old"
+    assert finding.severity is None
+
+
+def test_two_large_updates_or_the_kl_to_a_reference_are_no_lost_trust_region():
+    assert first_finding(KlBlowup(), steps(kl_old=[0.02, 0.02, 0.02, 5.0, 5.0] * 20)) == (
+        None,
+        None,
+    )
+    kl_old = {"kl_old": [0.8] * 40}
+    assert first_finding(KlBlowup(), steps(kl_ref=STEADY[:40], **kl_old)) == (None, None)

@@ -208,3 +208,23 @@ def test_a_loss_that_loses_half_of_its_fall_diverges_if_the_held_out_loss_rises_
     a_third = [x - 0.35 * (t >= 150) for t, x in enumerate(loss)]
     found = first_finding(LossDivergence(), steps(loss=a_third, eval_loss=a_third))
     assert found == (None, None)
+
+
+def test_a_slow_rise_that_the_held_out_loss_shares_is_found():
+    """The recent level follows a loss that rises by 5 % a value from its fifth value on."""
+    loss = noisy([1.0, 0.6, 0.4, 0.3] + [0.25 * 1.05 ** min(t, 30) for t in range(60)], 0.02)
+    held_out = [1.2 * value for value in loss]
+
+    record, finding = detect(loss, eval_loss=held_out)
+
+    assert record.step <= 30
+    assert finding.onset_step <= 16
+    alone, _ = detect(loss)
+    assert alone.step > record.step
+
+
+def test_a_loss_close_to_zero_that_stays_there_is_info():
+    fall = [3.0 * exp(-t / 10) + 0.01 for t in range(300)]
+
+    assert highest_severity(noisy(fall + [0.03] * 80)) == {Severity.INFO}
+    assert highest_severity(noisy(fall + [0.5] * 80)) >= {None}

@@ -143,3 +143,34 @@ def test_a_decline_to_the_floor_by_a_twentieth_is_a_stall():
     rewards = [-96.0 - 4.0 * (t > 20 or rng.random() < 0.3) for t in range(150)]
 
     assert warnings(rewards)
+
+
+def test_a_gain_that_is_shown_is_no_stall_however_noisy_single_rewards_are():
+    """The mean rises by 45 within 2,000 values, which is less than half of the noise."""
+    rng = Random(5)
+    learned = [100.0 + min(45.0, t / 44) + rng.gauss(0.0, 120.0) for t in range(6000)]
+    unlearned = [100.0 + rng.gauss(0.0, 120.0) for _ in range(6000)]
+
+    assert not [x for x in outputs(learned)[4000:] if isinstance(x, Finding)]
+    assert warnings(unlearned)
+
+
+def test_the_remedy_of_a_game_names_no_completions():
+    records = steps(reward=[0.0] * 100, epsilon=[0.5] * 100)
+
+    _, finding = first_finding(RewardStalled(), records)
+
+    assert "episode" in finding.remedy
+    assert first_finding(RewardStalled(), steps(reward=[0.0] * 100))[1].remedy is None
+
+
+def test_an_agent_that_still_acts_at_random_is_info():
+    """The exploration rate falls to 0.5 after 1,500 of 2,000 rewards."""
+    rewards = noise(2000)
+    rate = [1.0 - t / 3000 for t in range(2000)]
+    detector = RewardStalled()
+    records = steps(reward=rewards, **{"rollout/exploration_rate": rate})
+    found = [(r.step, o) for r in records if hasattr(o := update_detector(detector, r), "severity")]
+
+    assert {o.severity for step, o in found if step < 1500} == {Severity.INFO}
+    assert any(o.severity is None for step, o in found if step > 1500)

@@ -45,6 +45,18 @@ def test_validation_on_its_own_line_is_an_evaluation(tmp_path):
     assert records[0].event is Event.START
 
 
+def test_the_index_of_a_pandas_table_is_the_step_of_its_metrics(tmp_path):
+    path = table(tmp_path / "log.csv", ",Reward,Actor Loss", "0,-5.5,0.0", "1,-4.5,0.25")
+    assert csv.can_read(path, path.read_bytes())
+    assert [(s, v["reward"]) for s, v in step_values(csv.read(path))] == [(0, -5.5), (1, -4.5)]
+    assert not csv.can_read(path, b",name,age\n0,Ada,36\n")
+
+
+def test_the_iteration_of_a_training_loop_is_the_step(tmp_path):
+    path = table(tmp_path / "log.csv", "time,global_iter,train_loss", "x,1,2.5", "x,2,2.25")
+    assert [(s, v["loss"]) for s, v in step_values(csv.read(path))] == [(1, 2.5), (2, 2.25)]
+
+
 @pytest.mark.parametrize("separator", [",", "\t", ";"])
 def test_separators_and_spaces(tmp_path, separator):
     path = table(tmp_path / "log.txt", f"Step{separator} loss", f"1{separator} 2.5")

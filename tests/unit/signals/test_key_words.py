@@ -19,28 +19,34 @@ NAMED = {
     ],
     "eval_loss": [
         "average_val_loss", "lm loss validation", "valid_nll_loss", "loss_val", "valLoss",
-        "valid_ppl", "test_loss",
+        "valid_ppl", "test_loss", "val loss is",
     ],
     "policy_loss": [
         "act_loss", "policy/loss", "loss/policy_gradient_loss", "Loss/surrogate", "LossPi",
     ],
     "value_loss": [
         "value/loss", "loss/value_function_loss", "Loss/value_function", "losses/qf1_loss",
-        "losses/td_loss", "Q1Loss",
+        "losses/td_loss", "Q1Loss", "Critic 1 Loss", "critic_loss/2",
     ],
     "reward": [
         "RewardMean", "MeanReward", "AverageReturn", "EpRet", "AverageEpRet", "Ep_Reward", "score",
         "return", "avg_return", "episode_reward_mean", "env_runners/episode_return_mean",
         "eprewmean", "Environment/Cumulative Reward", "mean_100ep_reward", "returns_stat/mean",
         "Train_AverageReturn", "rewards/step", "Reward_avg100", "cum_reward",
+        "train/success_rate", "rollout/success_rate",
     ],
-    "eval_reward": ["AverageTestEpRet", "Eval_AverageReturn", "evaluation/return_mean"],
+    "eval_reward": [
+        "AverageTestEpRet", "Eval_AverageReturn", "evaluation/return_mean", "test/success_rate",
+    ],
     "grad_norm": [
         "gnorm", "grad-norm", "grad_2.0_norm_total", "train/gradnorm", "pre_clip_grad_norm",
-        "total_norm",
+        "total_norm", "learner_stats/grad_gnorm",
     ],
     "kl_ref": ["kl/divergence", "info/kl"],
-    "kl_old": ["loss/approximate_kullback-leibler", "info/learner/default_policy/learner_stats/kl"],
+    "kl_old": [
+        "kl_approx", "loss/approximate_kullback-leibler",
+        "info/learner/default_policy/learner_stats/kl",
+    ],
     "entropy": ["loss/entropy_loss", "Loss/entropy", "Policy/Entropy"],
     "learning_rate": ["Loss/learning_rate", "info/last_lr", "lr/pg0", "Policy/Learning Rate"],
     "accuracy": ["acc/train", "top1", "top-1", "Prec@1", "sparse_categorical_accuracy"],
@@ -50,7 +56,7 @@ NAMED = {
 
 OTHER_QUANTITIES = [
     "tools/count", "tool_rate", "error_rate", "dropout_rate", "staleness_threshold",
-    "rollout/staleness_max", "val/tool_error_rate",
+    "rollout/staleness_max", "val/tool_error_rate", "tool_success_rate", "format_success_rate",
     "EpRewStd", "StdEpRet", "MaxEpRet", "best_reward", "best_val_loss", "target_kl", "loss_scale",
     "loss_weight", "entropy_coeff", "grad_norm_clipped", "value_loss_clip", "reward_threshold",
     "loss/clip_factor", "clip_grad_norm", "max_val_acc", "top5", "reward_ratio", "kl_penalty",
