@@ -37,7 +37,11 @@ from sentinel.causes._evidence import (
 from sentinel.model.diagnosis import CaseContext, Evidence, Symptom
 from sentinel.model.finding import Severity
 from sentinel.signals.setting_names import describe_setting
-from sentinel.signals.usual_learning_rate import highest_learning_rate, usual_learning_rate
+from sentinel.signals.usual_learning_rate import (
+    highest_learning_rate,
+    states_optimizer,
+    usual_learning_rate,
+)
 
 FAR_TOO_HIGH, FAR_TOO_HIGH_FOR_LOSS = 10.0, 50.0
 """Factor on the highest usual rate that no sweep contains, and that explains a loss that stays, or
@@ -119,6 +123,8 @@ class LearningRateTooHigh(StatedCause):
     def remedy(self, context: CaseContext) -> str:
         """Smaller updates, from before the onset."""
         usual = usual_learning_rate(context.metadata)
+        if usual is None and states_optimizer(context.metadata):
+            usual = highest_learning_rate(context.metadata)
         if usual is not None and _rate(context) > FAR_TOO_HIGH * usual.highest:
             return (
                 "Start again from the initial weights with "

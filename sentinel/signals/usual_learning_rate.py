@@ -110,6 +110,11 @@ def highest_learning_rate(metadata: Mapping[str, str | float]) -> UsualLearningR
     return UsualLearningRate(HIGHEST_ADAM_RATE, "Adam")
 
 
+def states_optimizer(metadata: Mapping[str, str | float]) -> bool:
+    """Whether the optimizer is known."""
+    return any(metadata.get(name) for name in OPTIMIZER_SETTINGS)
+
+
 def _optimizer_name(metadata: Mapping[str, str | float]) -> str:
     """The name of the optimizer, in lower case; Adam if none is stated."""
     stated = (metadata.get(name) for name in OPTIMIZER_SETTINGS)

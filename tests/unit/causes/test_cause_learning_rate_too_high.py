@@ -104,6 +104,20 @@ def test_the_highest_usual_rate_depends_on_the_training(metadata, expected):
     assert any("high for" in each.text for each in evidence) is expected
 
 
+@pytest.mark.parametrize(
+    ("metadata", "expected"),
+    [
+        ({"optimizers": "AdamW"}, "at 0.01 or less, which is usual for Adam."),
+        ({"optimizers": "SGD"}, "with a third of the learning rate"),
+        ({}, "with a third of the learning rate"),
+    ],
+)
+def test_the_remedy_names_a_rate_that_is_usual_for_the_optimizer(metadata, expected):
+    remedy = LearningRateTooHigh().remedy(make_context({**metadata, "learning_rate": 3.0}))
+
+    assert expected in remedy
+
+
 @pytest.mark.parametrize("detector", ["loss_plateau", "loss_never_moved", "grad_vanishing"])
 def test_a_rate_far_above_the_usual_explains_a_training_that_is_stuck(detector):
     metadata = {"framework": "trl", "algorithm": "sft", "peft_type": "LORA"}
