@@ -18,8 +18,6 @@ from time import monotonic, sleep, time
 from sentinel.transport.launch_status import LAUNCHER_PID_VARIABLE
 from sentinel.transport.paths import SETTLED_NAME, is_agent_running
 from sentinel.transport.process import Process, ends_job
-from sentinel.transport.ring import read_header
-from sentinel.transport.ring_layout import OUTCOMES
 
 JOB_END_SECONDS = 20.0
 """How long an exit waits. Kubernetes, Slurm and torchrun kill after 30."""
@@ -79,6 +77,10 @@ class JobEnd:
 
     def _has_other_ranks(self) -> bool:
         """Whether other ranks of this node run."""
+        # `sentinel run` needs none of this, and has to start soon.
+        from sentinel.transport.ring import read_header  # noqa: PLC0415
+        from sentinel.transport.ring_layout import OUTCOMES  # noqa: PLC0415
+
         own = Process.current()
         headers = map(read_header, self._directory.glob("*.ring"))
         return any(

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+OPTIMIZERS_KEY = "optimizers"
+"""Metadata: the classes of the optimizers."""
+
 MIN_FACTOR = 50.0
 """Factor between two learning rates that few recipes have: a new head has 10 times, the second
 matrices of adapters 16 times the rate of the others. Widths scaled by muP, and the opacities of
@@ -12,7 +15,7 @@ Gaussian splatting, have more."""
 
 def describe_optimizer(optimizer: Any) -> dict[str, Any]:
     """Metadata of the optimizer: `optimizers`, its class, and `uneven_rates`."""
-    return {"optimizers": type(optimizer).__name__, **uneven_rates(optimizer)}
+    return {OPTIMIZERS_KEY: type(optimizer).__name__, **uneven_rates(optimizer)}
 
 
 def uneven_rates(optimizer: Any) -> dict[str, float]:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from sentinel.client.capture.alternation import Alternation
 from sentinel.client.capture.device_copy import is_capturing_graph
 from sentinel.client.capture.grad_norm import GradNorm
-from sentinel.client.capture.group_rates import describe_optimizer
+from sentinel.client.capture.group_rates import OPTIMIZERS_KEY, describe_optimizer
 from sentinel.client.capture.loss import StepLoss
 from sentinel.client.capture.scalars import RejectedValueError, split_by_device
 from sentinel.client.capture.trained_parameters import TrainedParameters
@@ -81,6 +81,8 @@ class TrainingLoop:
     """Whether the weights were set for the optimizer that steps now, which has no state yet."""
     recorded_optimizer: dict[str, Any] = field(default_factory=dict)
     """What was last recorded of a primary optimizer of this training."""
+    is_of_framework: bool = False
+    """Whether a framework began the training, whose metadata name all optimizers."""
     left_at: weakref.WeakKeyDictionary[Any, int] = field(default_factory=weakref.WeakKeyDictionary)
     """The counted steps when an optimizer was no longer the primary one."""
     loss_kind: str = ""
@@ -280,12 +282,15 @@ class TrainingLoop:
             self.other_counts.clear()
             self.alternation = Alternation()
             if has_groups:
-                self._record_optimizer(describe_optimizer(optimizer))
+                self._record_optimizer(optimizer)
         # A larger optimizer, seen late, counts from its next step: this step was counted already.
         return is_replaced
 
-    def _record_optimizer(self, described: dict[str, Any]) -> None:
-        if described != self.recorded_optimizer:
+    def _record_optimizer(self, optimizer: Any) -> None:
+        described = describe_optimizer(optimizer)
+        if self.is_of_framework:
+            del described[OPTIMIZERS_KEY]
+        if described and described != self.recorded_optimizer:
             self.recorded_optimizer = described
             self.recorder.record_event(Event.METADATA, None, described)
 
@@ -312,7 +317,7 @@ class TrainingLoop:
         self.trained.begin()
         self.trained.note(optimizer)
         self.max_other_steps, self.last_step_at, self.own_seconds = 0, None, 0.0
-        self.recorded_optimizer = {}
+        self.recorded_optimizer, self.is_of_framework = {}, False
         self.first_step_count = self.recorder.clock.optimizer_steps
         self.recorder.record_training()
 
@@ -344,7 +349,8 @@ class TrainingLoop:
         """
         self.primary_ref, self.primary_size = (lambda: None), -1
         self.other_steps = self.max_other_steps = 0
-        self.alternation, self.recorded_optimizer = Alternation(), {}
+        self.alternation = Alternation()
+        self.recorded_optimizer, self.is_of_framework = {}, True
         self.last_step_at, self.extra_values, self.measured = None, {}, {}
         self.own_since, self.own_seconds = None, 0.0
         self.thread_state.explicit_loss, self.loss.finished = None, True
