@@ -22,9 +22,10 @@ _MAX_BODY_BYTES = 1 << 20
 class ReceivedNotification:
     """A notification as received by the webhook.
 
-    `step` is the step at which it was due, `onset_step` the step at which the first incident of its
-    `case` began. `seconds` is the time from the record that triggered it to its arrival. `cause`
-    and the fields after it are empty if no cause is named; `cause_evidence` is ordered by onset.
+    `step` is the step at which it was due, or that at which the first incident of its `case` was
+    found if the case is new; `onset_step` is the step at which that incident began. `seconds` is
+    the time from the record that triggered it to its arrival. `cause` and the fields after it are
+    empty if no cause is named; `cause_evidence` is ordered by onset.
     """
 
     reason: str
@@ -48,15 +49,16 @@ class ReceivedNotification:
 def parse_notification(message: Mapping[str, Any], received_time: float) -> ReceivedNotification:
     """Parse the body of a webhook. Raises KeyError if a key is missing."""
     notification = message["sentinel"]
-    incident = notification["incident"]
+    incident, reason = notification["incident"], notification["reason"]
     finding = incident["finding"]
     diagnosis = notification["diagnosis"] or {}
     return ReceivedNotification(
-        reason=notification["reason"],
+        reason=reason,
         case=notification["incident_name"],
         detector=incident["key"]["detector"],
         severity=incident["severity"],
-        step=notification["step"],
+        # A message may wait for others: many steps of a fast machine.
+        step=incident["opened_step"] if reason == "opened" else notification["step"],
         onset_step=incident["onset_step"],
         summary=finding["summary"],
         remedy=diagnosis.get("remedy", incident["remedy"]),

@@ -55,7 +55,7 @@ def test_the_receiver_parses_a_webhook(receiver):
         case="grpo-7b/kl_blowup#1",
         detector="kl_blowup",
         severity="critical",
-        step=120,
+        step=100,
         onset_step=90,
         summary="KL is 2 nats.",
         remedy="Raise the KL coefficient.",
