@@ -85,17 +85,15 @@ def _read_rows(path: Path, reader: LogReader, skip: int) -> Iterator[Row | None]
             yield None
             continue
         text = line.decode("utf-8-sig", "replace")
-        own_separator = find_separator(text)
-        cells = split_cells(text, own_separator)
+        # The commas of a line may be decimal ones, or in a text.
+        used = separator if separator and separator in text else find_separator(text)
+        cells = split_cells(text, used)
         if (names := column_names(cells)) is not None:
-            columns, separator = names, own_separator
+            columns, separator = names, used
             counts = () if set(STEP_KEYS) & {*names} else COUNT_COLUMNS
         elif skip:
             skip -= 1
         else:
-            if separator not in ("", own_separator):
-                # Decimal commas, or commas in a text.
-                cells = split_cells(text, separator)
             # A line with another number of cells may come from another writer.
             if len(cells) != len(columns):
                 reader.problem = f"it has {len(cells)} cells, and the header {len(columns)}"
