@@ -2,8 +2,8 @@
 
 Formula
     shifted  = a baseline without a trend has 8 nats of evidence that ln(loss) is above its recent
-               level by more than ln `rise`, or by half of that if half of what the loss had fallen
-               is lost and the held-out loss has risen as much above its lowest: data that is harder
+               level by more than ln `rise`, or by half of that if the loss has lost half of its
+               fall and the held-out loss has risen as much above its lowest: data that is harder
                does not raise that; or, in the first 32 values, the last 5 are each over 1.5 times
                all before, or its cube if these are only two, its fifth power if there is only one
     both     = the held-out loss has risen by half over its lowest, and so has the median of the
@@ -12,8 +12,8 @@ Formula
     runaway  = the last 2 losses are each over `leap` times the largest before them or 0.1; or one
                is over the cube of `leap` times the largest of at least 8
     Finding  = shifted, both or runaway
-    info     = the loss has lost less than a fiftieth of what it had fallen, and less than a third
-               of the fall of its logarithm: close to 0, the data of a batch alone do that
+    info     = the loss has lost less than a fiftieth of its fall, and less than a third of the fall
+               of its logarithm: close to 0, the data of a batch alone do that
     critical = `settle` values after the shift or later, the median of the last 8 is no lower than
                that of the first 8 of the run, or is `severe` times the lowest such median, and the
                loss has not lost a third of its rise, and another one every 3 * `settle` values; or
@@ -21,7 +21,7 @@ Formula
                that cube
     A loss of both signs is compared itself, not its logarithm: it is shifted if there is evidence
     that it is above its recent level by more than `sigmas` standard deviations, it is above that by
-    `rise` - 1 of its lowest level, and has lost half of what it had fallen. For the loss of a
+    `rise` - 1 of its lowest level, and has lost half of its fall. For the loss of a
     policy gradient, whose level has no meaning, and for two networks trained against each other
     only runaway is evaluated; it is a warning. A value equal to the one before, such as a
     duplicated row, is ignored.

@@ -329,7 +329,7 @@ class Evaluator:
         return sum(losses), total
 
     def _sum_over_batches(self, measure: Callable[[Any, float], Any]) -> Vector:
-        """The sum of what `measure` returns for each batch and its share of the data."""
+        """The sum over the batches of the results of `measure`, given a batch and its share."""
         import torch  # noqa: PLC0415 - slow to import
 
         for parameter in self.space.parameters:

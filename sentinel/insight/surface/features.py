@@ -100,7 +100,7 @@ def find_features(
 def _candidates(
     losses: Array, middle: float, least: float, relief: _Relief, roughness: _Roughness
 ) -> Iterator[tuple[str, Cell, Array, float | None]]:
-    """Kind, cell, place and depth of what is there, the most persistent ones of a kind first."""
+    """Kind, cell, place and depth of each feature, the most persistent ones of a kind first."""
     # Cells with all their neighbours inside of the grid and of the surface.
     inner = binary_erosion(np.isfinite(losses), np.ones((min(len(losses), 3), 3)))
     joins: dict[Cell, float] = {}

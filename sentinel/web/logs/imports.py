@@ -80,7 +80,7 @@ class LogImports:
             if run in viewed or len(viewed) >= 2 * MAX_WORKERS:
                 return
             if len(viewed) >= MAX_WORKERS - 1:
-                # The one that was looked at longest ago makes room.
+                # The number of processes is limited: that of the oldest view ends.
                 min(viewed.values(), key=lambda each: each.viewed_at).stop()
             self._start(run, [shown])
 
@@ -204,7 +204,7 @@ class _Worker:
         return self.logs[0].viewed_at
 
     def stop(self) -> None:
-        """Let the process end once it has imported the log in hand."""
+        """Let the process end after the import of its current log."""
         if self.child.stdin is not None:
             self.child.stdin.close()
 
