@@ -5,14 +5,15 @@ Formula
                1 / samples per second, unless it trains a policy; step time / completion length; or
                the step time alone
     Finding  = a baseline without a trend has 8 nats of evidence that ln(cost) is above its recent
-               level by more than ln `ratio`
+               level by more than ln `ratio`; if the cost is that of a step, also, the slow steps
+               have taken 5 seconds
     warning  = also, the cost is that of a token or a sample, and the median of the last 16 is over
                `costly` times the usual cost; or the finding has lasted for 32 records, three
                quarters of the last 16 are over half of `ratio`, and the run samples no completions:
                those that become shorter or longer change the cost of a token as well
     warning  = or the cost is that of a step, the run samples no completions, the finding has lasted
-               for 32 records and a minute, and three quarters of the last 16 are over `severe`
-               times the usual cost
+               for 32 records and a minute of steps, and three quarters of the last 16 are over
+               `severe` times the usual cost
 
 Units
     `ratio`, `costly`, `severe`: plain factors. `skip`: records after a start that are not
@@ -55,8 +56,11 @@ MEDIAN_WINDOW = 16
 LASTING_RECORDS = 32
 """Records for which a slowdown lasts that is no passing contention."""
 
-LASTING_SECONDS = 60.0
-"""Time for which the steps of a run that takes several a second are slow at least."""
+NOTICEABLE_SECONDS, LASTING_SECONDS = 5.0, 60.0
+"""Time that slow steps take before a finding and before a warning.
+
+A run that takes several steps a second is slow for a few of them whenever another program starts.
+"""
 
 INTERRUPTING_EVENTS = frozenset({Event.SAVE, Event.EVAL, Event.PHASE})
 
@@ -115,7 +119,7 @@ class ThroughputDrop:
         self._recent: deque[tuple[int, float]] = deque(maxlen=MEDIAN_WINDOW)
         """Steps and costs."""
         self._slow_count = 0
-        self._slow_since = 0.0
+        self._slow_seconds = 0.0
 
     def update(self, record: Record) -> DetectorOutput:
         """Evaluate the cost of one step."""
@@ -145,12 +149,16 @@ class ThroughputDrop:
         self._recent.append((record.step, cost))
         self._baseline.update(cost, self._count, record.step)
         rise = self._baseline.rise
-        self._slow_count = self._slow_count + 1 if rise.is_alarmed else 0
-        if self._slow_count <= 1:
-            self._slow_since = record.time
+        if rise.is_alarmed:
+            self._slow_count += 1
+            self._slow_seconds += cost
+        else:
+            self._slow_count, self._slow_seconds = 0, 0.0
         usual = self._baseline.expected(rise) if rise.is_alarmed else None
         if usual is None:
             return CLEAR if rise.is_armed else None
+        if self._kind == "step" and self._slow_seconds < NOTICEABLE_SECONDS:
+            return None
         onset = min(rise.onset, record.step)
         # The window may begin before the onset; the summary reports the values since.
         since_onset = median(cost for step, cost in self._recent if step >= onset)
@@ -168,16 +176,16 @@ class ThroughputDrop:
         return Finding(
             summary=_summary(name, onset, since_onset / usual, self.ratio),
             evidence=evidence,
-            severity=Severity.WARNING if self._is_warning(usual, record.time) else None,
+            severity=Severity.WARNING if self._is_warning(usual) else None,
             onset_step=onset,
         )
 
-    def _is_warning(self, usual: float, now: float) -> bool:
+    def _is_warning(self, usual: float) -> bool:
         is_lasting = self._slow_count >= LASTING_RECORDS and not self._samples_completions
         ratios = sorted(cost / usual for _, cost in self._recent)
         times, lower_quartile = median(ratios), ratios[min(len(ratios) - 1, MEDIAN_WINDOW // 4)]
         if self._kind not in UNIT_COSTS:
-            is_long = now - self._slow_since >= LASTING_SECONDS
+            is_long = self._slow_seconds >= LASTING_SECONDS
             return self._kind == "step" and is_lasting and is_long and lower_quartile > self.severe
         is_slow = times > self.ratio and lower_quartile > self.ratio**0.5
         return times > self.costly or (is_lasting and is_slow)
