@@ -45,8 +45,11 @@ from sentinel.transport import mounts
 plan = json.loads(sys.argv[1])
 run_directory.CHECK_INTERVAL_SECONDS = 0.1
 home_sync.SYNC_INTERVAL_SECONDS = 0.2
-home_sync.HANG_SECONDS = home_sync.MAX_PAUSE_SECONDS = 1.0
-run_directory.SEED_TIMEOUT_SECONDS = run_directory.FINAL_COPY_SECONDS = 3.0
+home_sync.MAX_PAUSE_SECONDS = 1.0
+if plan["hangs"]:
+    # A busy machine takes as long for a copy; elsewhere that must not count as a disk that hangs.
+    home_sync.HANG_SECONDS = 1.0
+    run_directory.SEED_TIMEOUT_SECONDS = run_directory.FINAL_COPY_SECONDS = 3.0
 if plan["remote"] == "stops":
     copy = home_sync.copy_run_directory
 
@@ -117,13 +120,15 @@ def home_run(
     *,
     home: Path | None = None,
     remote: str = "",
+    hangs: bool = False,
     starts_agent: bool = False,
     world: int = 1,
 ) -> Iterator[HomeRun]:
     """Starts the training, and its agent with short intervals, or lets the training start it.
 
     `remote` is "working" or "hanging" for a home directory on a file server, and "stops" for a disk
-    that stops to respond while there is a file `stopped` beside it.
+    that stops to respond while there is a file `stopped` beside it. If it `hangs`, the agent counts
+    a disk that takes a second as one that does not respond.
     """
     home = home or folder / "home"
     with Receiver() as receiver:
@@ -155,7 +160,7 @@ def home_run(
                 assert rank.stdout.readline().startswith("entered")
             agent = None
             if not starts_agent:
-                plan = json.dumps({"run": "home", "remote": remote})
+                plan = json.dumps({"run": "home", "remote": remote, "hangs": hangs})
                 with (folder / "output").open("wb") as output:
                     agent = subprocess.Popen(
                         [sys.executable, "-c", AGENT, plan],
