@@ -7,13 +7,14 @@ numbers then costs little more than copying them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf, isfinite
-from operator import itemgetter
+from operator import countOf, itemgetter
 from typing import Any
 
 from sentinel.client.capture.scalars import (
     PACKED_TYPES,
+    REJECTED_TYPES,
     is_valid_name,
     number_or_reason,
     read_host_numbers,
@@ -26,6 +27,10 @@ _MAX_SCHEMAS = 256
 _MAX_TEXT_CHARS = 1024
 MAX_STEP_NUMBER = 1 << 62
 """Exclusive limit of the absolute value of a step number."""
+
+PLAIN_SIZES: set[int] = set()
+"""Sizes of dictionaries of which all keys were plain texts. CPython stores the hashes of the keys
+unless all of them are, so no other dictionary has such a size, whatever the number of its keys."""
 
 SchemaKey = tuple[tuple[str, ...], frozenset[str]]
 """The names captured with a log, and the logged names. Their order is that of the first log."""
@@ -44,8 +49,11 @@ class LogSchema:
     """Positions in `own_names` of names that are also logged."""
     logged_count: int
     get_values: Callable[[Mapping[str, Any]], tuple[Any, ...]]
+    """Reads the values, those that are rejected last."""
     types: list[type]
     """The types of the last values that were packed as they are."""
+    rejected_count: int = 0
+    """Values that are rejected for their types."""
     successor: LogSchema = field(init=False)
     """The schema of the log that followed the last one of this schema: logs come in turns."""
 
@@ -54,6 +62,11 @@ class LogSchema:
 
     def packable(self, values: tuple[Any, ...], types: list[type]) -> tuple[float, ...] | None:
         """The values, of these types, as the struct packs them; None if one is no host number."""
+        if self.rejected_count:
+            packed = len(values) - self.rejected_count
+            if not REJECTED_TYPES.issuperset(types[packed:]):
+                return None
+            values, types = values[:packed], types[:packed]
         if PACKED_TYPES.issuperset(types):
             self.types = types
             return values
@@ -74,6 +87,8 @@ class LogSchemaCache:
     encoder: RecordEncoder
     count_drop: Callable[[str], None]
     schemas: dict[SchemaKey, LogSchema] = field(default_factory=dict)
+    rejecting_schemas: dict[SchemaKey, LogSchema] = field(default_factory=dict)
+    """Those of the last logs of these names of which some values were rejected for their types."""
     known_names: set[str] = field(default_factory=set)
 
     def get_or_create(self, values: Mapping[str, Any], own_names: tuple[str, ...]) -> LogSchema:
@@ -95,12 +110,33 @@ class LogSchemaCache:
         self.schemas[own_names, frozenset(values)] = schema
         return schema
 
+    def cache_rejecting(self, schema: LogSchema, values: Mapping[str, Any]) -> None:
+        """Cache the schema of a log with plain names, of which it has those not rejected."""
+        packed = schema.name_schema.names[len(schema.own_names) :]
+        packed_names = frozenset(packed)
+        rejected = [name for name in values if name not in packed_names]
+        if all(n in self.known_names and type(values[n]) in REJECTED_TYPES for n in rejected):
+            if len(self.rejecting_schemas) >= _MAX_SCHEMAS:
+                self.rejecting_schemas.clear()
+            self.rejecting_schemas[schema.own_names, frozenset(values)] = replace(
+                schema,
+                logged_count=len(values),
+                get_values=_values_getter((*packed, *rejected)),
+                rejected_count=len(rejected),
+            )
+
     def find_cached(
         self, values: Mapping[str, Any], own_names: tuple[str, ...]
     ) -> LogSchema | None:
         """The schema of these names, which are plain texts, if it is cached."""
         # Made of a dictionary, the set takes over the hashes of the user's keys.
         return self.schemas.get((own_names, frozenset(values)))
+
+    def find_rejecting(
+        self, values: Mapping[str, Any], own_names: tuple[str, ...]
+    ) -> LogSchema | None:
+        """As `find_cached`, for a log of which some values are rejected for their types."""
+        return self.rejecting_schemas.get((own_names, frozenset(values)))
 
     def split_by_device(
         self, items: Iterable[tuple[Any, Any]]
@@ -165,6 +201,14 @@ class LogSchemaCache:
             return False
         self.known_names.add(name)
         return True
+
+
+def has_plain_keys(values: dict[Any, Any]) -> bool:
+    """Whether all keys are plain texts: another key may run code where it is compared."""
+    if countOf(map(type, values), str) != len(values):
+        return False
+    PLAIN_SIZES.add(values.__sizeof__())
+    return True
 
 
 def _values_getter(names: tuple[str, ...]) -> Callable[[Mapping[str, Any]], tuple[Any, ...]]:

@@ -8,16 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import isfinite
-from operator import countOf
 from struct import error as StructError  # noqa: N812 - it is a class
 from typing import Any
 
 from sentinel.client.capture.captured_values import CapturedValues
-from sentinel.client.log_schema import MAX_STEP_NUMBER, LogSchema, LogSchemaCache
+from sentinel.client.log_schema import (
+    MAX_STEP_NUMBER,
+    PLAIN_SIZES,
+    LogSchema,
+    LogSchemaCache,
+    has_plain_keys,
+)
 from sentinel.client.step_poller import StepPoller
 from sentinel.transport.record_codec import VALUES_KIND, StepStamp
 from sentinel.transport.ring import RingWriter
 
+_MIN_STEP_NUMBER = -MAX_STEP_NUMBER
 _STEP_NUMBER_NAMES = ("global_step",)
 _STEP_COUNT_NAMES = ("optimizer_steps", "global_step")
 
@@ -38,7 +44,7 @@ class LogWriter:
         self._last_schema: LogSchema | None = None
 
     # In parts, it would cost as many more calls.
-    def write_fast(self, values: Any, step: Any, now: float) -> bool:  # noqa: C901
+    def write_fast(self, values: Any, step: Any, now: float) -> bool:  # noqa: C901, PLR0912
         """Write the log if its schema is known and its values are on the host; else False.
 
         A shortcut through `write` for the usual cases. It changes nothing before it is certain to
@@ -47,10 +53,9 @@ class LogWriter:
         clock, captured, last_schema = self._clock, self._captured, self._last_schema
         if (
             type(values) is not dict
-            # A key that is no plain text may run code where it is compared.
-            or countOf(map(type, values), str) != len(values)
+            or (values.__sizeof__() not in PLAIN_SIZES and not has_plain_keys(values))
             or type(step) is not int
-            or not -MAX_STEP_NUMBER < step < MAX_STEP_NUMBER
+            or not _MIN_STEP_NUMBER < step < MAX_STEP_NUMBER
             or last_schema is None
             or clock.in_progress
             or now > self._poller.next_poll_at
@@ -103,11 +108,13 @@ class LogWriter:
         clock.step_index = step_index
         encoder.bytes_sent += len(payload)
         ring.write(payload)
+        if schema.rejected_count:
+            ring.count_drop("type", schema.rejected_count)
         return True
 
     def write(self, values: Any, step: Any, weight: Any, now: float) -> None:
         """Write any log, together with the values captured at its step."""
-        is_plain = type(step) is int and -MAX_STEP_NUMBER < step < MAX_STEP_NUMBER
+        is_plain = type(step) is int and _MIN_STEP_NUMBER < step < MAX_STEP_NUMBER
         given = step if step is None or is_plain else self._schemas.read_step(step)
         if self._clock.in_progress:
             self._captured.flush()
@@ -118,9 +125,13 @@ class LogWriter:
         if weight is not None:
             own_names = (*own_names, "weight")
             own_values = (*own_values, self._schemas.read_weight(weight))
-        is_cacheable = type(values) is dict and countOf(map(type, values), str) == len(values)
-        schema = self._schemas.find_cached(values, own_names) if is_cacheable else None
-        if schema is None or not self._write_plain(schema, values, own_values, stamp):
+        is_cacheable = type(values) is dict and has_plain_keys(values)
+        finders = (self._schemas.find_cached, self._schemas.find_rejecting) if is_cacheable else ()
+        if not any(
+            (schema := find(values, own_names)) is not None
+            and self._write_plain(schema, values, own_values, stamp)
+            for find in finders
+        ):
             self._write_mixed(values, own_names, own_values, stamp)
         if self._device_copies.queues:
             self._captured.flush_arrived()
@@ -148,6 +159,8 @@ class LogWriter:
         except StructError:
             # An integer beyond the range of a float.
             return False
+        if schema.rejected_count:
+            self._ring.count_drop("type", schema.rejected_count)
         if self._last_schema is not None:
             self._last_schema.successor = schema
         self._last_schema = schema
@@ -175,6 +188,8 @@ class LogWriter:
         self._encoder.write_values(
             schema.name_schema, stamp, (*own_values, *schema.get_values(numbers))
         )
+        if type(values) is dict and len(numbers) < len(values) and has_plain_keys(values):
+            self._schemas.cache_rejecting(schema, values)
 
     def _stamp(self, given: int | None, now: float) -> StepStamp:
         clock = self._clock

@@ -73,17 +73,19 @@ class Recorder:
                 return
             if lock.deferred and not lock.run_deferred():
                 lock.defer(writer.write, (values, step, weight, now))
-                return
-            if weight is not None or not writer.write_fast(values, step, now):
-                writer.write(values, step, weight, now)
-            if lock.deferred:
-                lock.run_deferred()
-            self.ring.overhead_seconds += perf_counter() - began
-        except Exception as error:
-            lock.guard.handle_error(error)
-        finally:
+            else:
+                if weight is not None or not writer.write_fast(values, step, now):
+                    writer.write(values, step, weight, now)
+                if lock.deferred:
+                    lock.run_deferred()
+                self.ring.overhead_seconds += perf_counter() - began
+            del holder[CALL]
+        except BaseException as error:
             if CALL in holder and holder[CALL] is began:
                 del holder[CALL]
+            if not isinstance(error, Exception):
+                raise
+            lock.guard.handle_error(error)
 
     def log_from_framework(self, values: Mapping[str, Any], step: Any = None) -> None:
         """Record what a framework logs for a step; `values` is empty if it only counts one.

@@ -56,17 +56,19 @@ class TryLock:
                 return
             if self.deferred and not self.run_deferred():
                 self.defer(job, args)
-                return
-            job(*args)
-            if self.deferred:
-                self.run_deferred()
-            self.ring.overhead_seconds += perf_counter() - began
-        except Exception as error:
-            self.guard.handle_error(error)
-        finally:
+            else:
+                job(*args)
+                if self.deferred:
+                    self.run_deferred()
+                self.ring.overhead_seconds += perf_counter() - began
+            del holder[CALL]
+        except BaseException as error:
             # Without a call, in which another exception could arrive.
             if CALL in holder and holder[CALL] is began:
                 del holder[CALL]
+            if not isinstance(error, Exception):
+                raise
+            self.guard.handle_error(error)
 
     def close(self, final_job: Callable[[], None]) -> None:
         """Run the deferred calls, then `final_job`, and reject every later call."""

@@ -17,7 +17,8 @@ _MAX_PACKED_BYTES = 8
 PACKED_TYPES: set[type] = {float, int}
 """Types of which `struct` packs what `read_number` returns, without running code of the user's
 objects: exactly these, and not their subclasses. NumPy's scalars are added as they are read."""
-_OTHER_BUILTINS = frozenset({bool, str, bytes, dict, list, tuple, complex, type(None)})
+REJECTED_TYPES = frozenset({bool, str, bytes, dict, list, tuple, complex, type(None)})
+"""Built-in types of which no value is a number."""
 ASYNC_DEVICE_TYPES = frozenset({"cuda", "xpu"})
 """Device types from which a number can be copied without waiting; others are rejected."""
 MAX_NAME_CHARS = 256
@@ -77,10 +78,12 @@ def read_host_numbers(values: Iterable[Any]) -> tuple[float, ...] | None:
     numbers: list[float] = []
     try:
         for value in values:
-            is_tensor = type(value) in tensor_types
-            if is_tensor and not (value.is_cpu and value.layout is strided):
-                return None
-            numbers.append(value.item() if is_tensor else value)
+            if type(value) in tensor_types:
+                if not value.is_cpu or value.layout is not strided:
+                    return None
+                numbers.append(value.item())
+            else:
+                numbers.append(value)
     except RuntimeError:
         # More than one element; or under a transform such as vmap, where it has no single value.
         return None
@@ -102,7 +105,7 @@ def number_or_reason(value: Any) -> Any:
         return _float_from_int(value)
     if kind in PACKED_TYPES:
         return float(value)
-    if kind in _OTHER_BUILTINS:
+    if kind in REJECTED_TYPES:
         return "type"
     torch = sys.modules.get("torch")
     # The metaclass of tensors makes `issubclass` slow.
