@@ -34,7 +34,8 @@ def attach(patcher: Patcher) -> None:
             try:
                 return original(self)
             finally:
-                if loop.training_thread_id in {None, get_ident()}:
+                thread = loop.training_thread_id
+                if thread is None or thread == get_ident():
                     loop.add_seconds("data_wait", perf_counter() - started)
                     activity.count()
 

@@ -211,7 +211,7 @@ def _wrap_backward(patcher: Patcher, observer: DeepSpeedObserver) -> Callable[[A
     def make(original: Any) -> Any:
         @functools.wraps(original)
         def backward(*args: Any, **kwargs: Any) -> Any:
-            patcher.call_safely(set_explicit_loss, *args, **kwargs)
+            patcher.call_safely(functools.partial(set_explicit_loss, **kwargs), *args)
             try:
                 return original(*args, **kwargs)
             finally:

@@ -69,7 +69,7 @@ def _wrap_eval(patcher: Patcher) -> Callable[[Any], Any]:
         @functools.wraps(original)
         def eval_(*args: Any, **kwargs: Any) -> Any:
             if not torch.compiler.is_compiling():
-                patcher.call_safely(activity.on_eval, *args, **kwargs)
+                patcher.call_safely(activity.on_eval, *args)
             return original(*args, **kwargs)
 
         return eval_
@@ -176,7 +176,7 @@ def _wrap_zero_grad(patcher: Patcher) -> Callable[[Any], Any]:
     """A wrapper for `zero_grad(optimizer, …)`."""
     torch, loop = sys.modules["torch"], patcher.loop
 
-    def on_zero_grad(optimizer: Any, *_: Any, **__: Any) -> None:
+    def on_zero_grad(optimizer: Any, *_: Any) -> None:
         # Gradients of other optimizers, such as a critic's, do not belong to the counted step.
         loop.loss.finished = loop.loss.finished or loop.primary_ref() in (None, optimizer)
 
@@ -184,7 +184,7 @@ def _wrap_zero_grad(patcher: Patcher) -> Callable[[Any], Any]:
         @functools.wraps(original)
         def zero_grad(*args: Any, **kwargs: Any) -> Any:
             if not torch.compiler.is_compiling():
-                patcher.call_safely(on_zero_grad, *args, **kwargs)
+                patcher.call_safely(on_zero_grad, *args)
             return original(*args, **kwargs)
 
         return zero_grad
@@ -198,10 +198,13 @@ def _materialize_tensors(args: Any, kwargs: Any, *names: str) -> tuple[Any, Any,
     The first argument may be passed by keyword as one of `names`. An iterator is replaced by a
     list, since it can be consumed only once. Invalid arguments are left for PyTorch to reject.
     """
-    name = None if args else next((name for name in names if name in kwargs), None)
-    if not args and name is None:
-        return args, kwargs, []
-    first = args[0] if args else kwargs[name]
+    if args:
+        first = args[0]
+    else:
+        name = next((name for name in names if name in kwargs), "")
+        if not name:
+            return args, kwargs, []
+        first = kwargs[name]
     if isinstance(first, sys.modules["torch"].Tensor):
         return args, kwargs, [first]
     is_plain = type(first) in (list, tuple)

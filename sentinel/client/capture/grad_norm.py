@@ -68,17 +68,16 @@ class GradNorm:
         """
         if not self.clips:
             return {}
-        clips = [(first(), norm) for first, norm in self.clips]
+        clips = {id(grad): norm for first, norm in self.clips if (grad := first()) is not None}
         self.clips.clear()
-        searched = {id(first) for first, _ in clips if first is not None}
-        found: set[int] = set()
+        norms = []
         for parameter in parameters_with_gradient(optimizer):
-            if id(parameter.grad) in searched:
-                found.add(id(parameter.grad))
-                if len(found) == len(searched):
+            norm = clips.pop(id(parameter.grad), None)
+            if norm is not None:
+                norms.append((local_part(norm), norm_share(norm)))
+                if not clips:
                     break
-        norms = [norm for first, norm in clips if id(first) in found]
-        return combine_norms([(local_part(norm), norm_share(norm)) for norm in norms])
+        return combine_norms(norms)
 
     def is_due(self, step_time: float) -> bool:
         """Whether to measure the norm at this step; `step_time` is in seconds."""

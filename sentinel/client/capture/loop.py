@@ -231,7 +231,7 @@ class TrainingLoop:
         self.training_thread_id = threading.get_ident()
         if self.gradient_flow is not None:
             self.gradient_flow.end_step(self.step_time)
-        self.recorder.record_step(*split_by_device(measured.items()))
+        self.recorder.record_step(*split_by_device(measured))
         self.recorder.commands.after_optimizer_step(self.recorder.clock)
 
     def on_uncounted_step(self) -> None:

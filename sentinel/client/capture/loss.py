@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from sentinel.client.capture.scalars import RejectedValueError, read_number
+from sentinel.client.capture.scalars import RejectedValueError, number_or_reason
 
 RAW_LOSS_ATTRIBUTE = "_sentinel_raw_loss"
 """Attribute of a scaled loss that holds the loss before scaling."""
@@ -69,8 +69,12 @@ class StepLoss:
         raw = getattr(root, RAW_LOSS_ATTRIBUTE, None)
         if raw is None and self.has_scaled_root:
             raise RejectedValueError("type")
-        number = read_number(root if raw is None else raw)
-        return number if type(number) is float else number.float()
+        number = number_or_reason(root if raw is None else raw)
+        if type(number) is float:
+            return number
+        if type(number) is str:
+            raise RejectedValueError(number)
+        return number.float()
 
 
 def _to_device_of(total: Any, value: Any) -> Any:

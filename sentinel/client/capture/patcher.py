@@ -27,6 +27,7 @@ class Patcher:
 
     def __init__(self, name: str, recorder: Recorder, loop: TrainingLoop) -> None:
         self.name, self.recorder, self.loop = name, recorder, loop
+        self._guard = recorder.try_lock.guard
         self.missing: list[str] = []
         self.errors = 0
         self.disabled = False
@@ -62,10 +63,10 @@ class Patcher:
             @functools.wraps(original)
             def observed(*args: Any, **kwargs: Any) -> Any:
                 if before is not None:
-                    self.call_safely(before, *args, **kwargs)
+                    self.call_safely(functools.partial(before, **kwargs), *args)
                 result = original(*args, **kwargs)
                 if after is not None:
-                    self.call_safely(after, result, *args, **kwargs)
+                    self.call_safely(functools.partial(after, **kwargs), result, *args)
                 return result
 
             return observed
@@ -76,15 +77,16 @@ class Patcher:
         """Call `undo` when the patches are undone."""
         self._cleanups.append(undo)
 
-    def call_safely(self, body: Callable[..., Any], /, *args: Any, **kwargs: Any) -> None:
+    def call_safely(self, body: Callable[..., Any], *args: Any) -> None:
         """Run a part of the integration; an error in it is counted and not raised."""
-        if self.disabled or self.recorder.try_lock.guard.disabled:
+        if self.disabled or self._guard.disabled:
             return
         try:
-            body(*args, **kwargs)
+            body(*args)
         except Exception as error:
             try:
-                self.handle_error(error, getattr(body, "__name__", "patch"))
+                function = getattr(body, "func", body)
+                self.handle_error(error, getattr(function, "__name__", "patch"))
             except (RecursionError, MemoryError):
                 self.recorder.ring.words[WORD_ERRORS] += 1
 
@@ -94,7 +96,7 @@ class Patcher:
 
     def handle_error(self, error: Exception, where: str) -> None:
         """Count an error of the integration; after too many it is switched off."""
-        self.recorder.try_lock.guard.count_error(error)
+        self._guard.count_error(error)
         self.errors += 1
         if self.errors >= MAX_ERRORS_PER_INTEGRATION and not self.disabled:
             self.disabled = True
@@ -114,7 +116,7 @@ class Patcher:
         """Switch the integration off, undo its patches and report that."""
         self.disabled = True
         self.undo()
-        self.recorder.try_lock.guard.count_error(error)
+        self._guard.count_error(error)
         self.report_state(f"off: {type(error).__name__} in {where}")
 
     def report_state(self, state: str) -> None:
@@ -152,9 +154,9 @@ def exclude_with_calls(function: Callable[..., Any]) -> Callable[..., Any]:
     if get_compiler is None or skip_code is None:
         return excluded
 
-    def call(*args: Any, **kwargs: Any) -> Any:
-        run = function if get_compiler() is None else excluded
-        return run(*args, **kwargs)
+    # Without keyword arguments, for which each call would make a dictionary.
+    def call(*args: Any) -> Any:
+        return function(*args) if get_compiler() is None else excluded(*args)
 
     skip_code(call.__code__)
     vars(call)["_torchdynamo_disable"] = True

@@ -8,7 +8,7 @@ reading it here would wait for everything queued before it.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 _NUMPY_KINDS = frozenset("fiu")
@@ -47,25 +47,25 @@ def read_number(value: object) -> Any:
 
 
 def split_by_device(
-    items: Iterable[tuple[Any, Any]], count_drop: Callable[[str], None] | None = None
+    values: Mapping[Any, Any], count_drop: Callable[[str], None] | None = None
 ) -> tuple[dict[Any, float], dict[Any, Any]]:
-    """Numbers by name, and tensors still on a device by name, in the order of `items`.
+    """Numbers by name, and tensors still on a device by name, in the order of `values`.
 
     Other values are left out; `count_drop`, if given, is called with the reason.
 
-    >>> split_by_device([("loss", 1), ("note", "text")])
+    >>> split_by_device({"loss": 1, "note": "text"})
     ({'loss': 1.0}, {})
     """
-    numbers: dict[Any, float] = {}
-    tensors: dict[Any, Any] = {}
-    for name, value in items:
-        number = value if type(value) is float else number_or_reason(value)
-        if type(number) is float:
-            numbers[name] = number
-        elif type(number) is not str:
-            tensors[name] = number
-        elif count_drop is not None:
-            count_drop(number)
+    numbers, tensors = dict(values), {}
+    for name, value in values.items():
+        if type(value) is not float:
+            numbers[name] = number = number_or_reason(value)
+            if type(number) is not float:
+                del numbers[name]
+                if type(number) is not str:
+                    tensors[name] = number
+                elif count_drop is not None:
+                    count_drop(number)
     return numbers, tensors
 
 
@@ -101,10 +101,8 @@ def number_or_reason(value: Any) -> Any:
     An exception for each rejected value would cost more than the rest of a log.
     """
     kind = type(value)
-    if kind is int:
-        return _float_from_int(value)
     if kind in PACKED_TYPES:
-        return float(value)
+        return _to_float(value)
     if kind in REJECTED_TYPES:
         return "type"
     torch = sys.modules.get("torch")
@@ -117,7 +115,7 @@ def number_or_reason(value: Any) -> Any:
     return "type"
 
 
-def _float_from_int(value: Any) -> float | str:
+def _to_float(value: Any) -> float | str:
     try:
         return float(value)
     except OverflowError:
@@ -164,7 +162,7 @@ def _from_host_tensor(value: Any) -> float | str:
         return "type"
     if type(number) is float:
         return number
-    return _float_from_int(number) if type(number) is int else "type"
+    return _to_float(number) if type(number) is int else "type"
 
 
 def local_replica(tensor: Any) -> Any:

@@ -148,7 +148,7 @@ def _flatten(
 
 
 def _integer_or_none(step: Any) -> int | None:
-    numbers, _ = split_by_device([("step", step)])
+    numbers, _ = split_by_device({"step": step})
     # A step on a device cannot be read now.
     number = numbers.get("step")
     return int(number) if number is not None and number.is_integer() else None

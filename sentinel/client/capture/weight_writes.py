@@ -11,11 +11,15 @@ from typing import Any
 from weakref import ref
 
 
+def _no_weight() -> None:
+    """In place of a reference to a weight."""
+
+
 @dataclass
 class WeightWrites:
     """Compares the writes into the first and the last weight of an optimizer around its steps."""
 
-    weights: tuple[Callable[[], Any], ...] = ()
+    weights: tuple[Callable[[], Any], Callable[[], Any]] = (_no_weight, _no_weight)
     steps: int = 0
     """Steps of the optimizer."""
     count: int = 0
@@ -26,8 +30,11 @@ class WeightWrites:
     def watch(self, parameters: Sequence[Any]) -> None:
         """Watch the parameters of an optimizer from its coming step on."""
         # A tensor of the inference mode has no count.
-        ends = [each for each in (*parameters[:1], *parameters[-1:]) if not each.is_inference()]
-        self.weights, self.steps, self.is_usual = tuple(map(ref, ends)), 0, False
+        first, last = (
+            _no_weight if not parameters or parameters[at].is_inference() else ref(parameters[at])
+            for at in (0, -1)
+        )
+        self.weights, self.steps, self.is_usual = (first, last), 0, False
 
     def before_step(self) -> None:
         """A step of the optimizer begins."""
@@ -44,8 +51,6 @@ class WeightWrites:
 
     def _count(self) -> int:
         """Writes into the weights; fewer once one of them no longer exists."""
-        count = 0
-        for own in self.weights:
-            if (weight := own()) is not None:
-                count += weight._version  # noqa: SLF001
-        return count
+        first, last = self.weights
+        first, last = first(), last()
+        return (0 if first is None else first._version) + (0 if last is None else last._version)  # noqa: SLF001
