@@ -269,20 +269,37 @@ def _scene(data: Mapping[str, Any], width: float) -> Figure:
 
     with _styled(width, 0.8 * width, projection="3d") as (figure, scene):
         low, high, is_cut = _limits(data)
-        losses = np.clip(np.array(data["loss"], dtype=float), low, high)
-        x, y = np.meshgrid(data["x"], data["y"])
+        parts = [data, *(data.get("regions") or ())]
+        heights = [np.clip(np.array(each["loss"], dtype=float), low, high) for each in parts]
         colors, norm = _color_map("cividis"), Normalize(low, high)
         scene.computed_zorder = False
-        drawn = scene.plot_surface(
-            x, y, losses, cmap=colors, norm=norm, rcount=48, ccount=48, linewidth=0.1, zorder=1
-        )
-        drawn.set_edgecolor("face")
+        # Lines; all of them where parts have to meet.
+        count = 48 if len(parts) == 1 else max(map(len, heights))
+        for number, part in enumerate(parts):
+            x, y = np.meshgrid(part["x"], part["y"])
+            shown = heights[number].copy()
+            for finer in parts[number + 1 :]:
+                # Drawn instead of what is inside of it.
+                shown[_interior(x, finer["x"]) & _interior(y, finer["y"])] = np.nan
+            drawn = scene.plot_surface(
+                x,
+                y,
+                shown,
+                cmap=colors,
+                norm=norm,
+                rcount=count,
+                ccount=count,
+                linewidth=0.1,
+                zorder=1,
+            )
+            drawn.set_edgecolor("face")
         lift = 0.02 * (high - low)
 
         def height(at: Mapping[str, Any]) -> float:
-            column = int(np.abs(np.array(data["x"]) - at["x"]).argmin())
-            row = int(np.abs(np.array(data["y"]) - at["y"]).argmin())
-            return float(losses[row, column]) + lift
+            number = max(n for n, each in enumerate(parts) if _is_inside(each, at))
+            column = int(np.abs(np.array(parts[number]["x"]) - at["x"]).argmin())
+            row = int(np.abs(np.array(parts[number]["y"]) - at["y"]).argmin())
+            return float(heights[number][row, column]) + lift
 
         path = [each for each in data.get("trajectory") or () if _is_inside(data, each)]
         if path:
@@ -401,8 +418,11 @@ def _direction(data: Mapping[str, Any], index: int, *, has_details: bool = True)
 
 
 def _limits(data: Mapping[str, Any]) -> tuple[float, float, bool]:
-    """The ends of the scale, and whether it is cut off above."""
-    losses = sorted(each for row in data["loss"] for each in row if each is not None)
+    """The ends of the scale of a surface and its parts, and whether it is cut off above."""
+    parts = (data, *(data.get("regions") or ()))
+    losses = sorted(
+        each for part in parts for row in part["loss"] for each in row if each is not None
+    )
     if not losses:
         raise ValueError("The loss is not finite anywhere on this surface, so it has no figure.")
     low, high, top = losses[0], losses[-1], losses[int(len(losses) * _TOP_QUANTILE)]
@@ -414,6 +434,12 @@ def _limits(data: Mapping[str, Any]) -> tuple[float, float, bool]:
 
 def _has_holes(data: Mapping[str, Any]) -> bool:
     return any(each is None for row in data["loss"] for each in row)
+
+
+def _interior(values: Any, axis: Sequence[float]) -> Any:
+    """Which values, an array, are between the ends of the axis, and none of them."""
+    slack = 1e-6 * (axis[-1] - axis[0])
+    return (values > axis[0] + slack) & (values < axis[-1] - slack)
 
 
 def _is_inside(data: Mapping[str, Any], place: Mapping[str, Any]) -> bool:

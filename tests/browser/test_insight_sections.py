@@ -31,6 +31,9 @@ DRAWN = "selector => Boolean(document.querySelector(`${selector} .js-plotly-plot
 LAYOUT = "selector => document.querySelector(`${selector} .js-plotly-plot`).layout"
 KINDS = """selector =>
   document.querySelector(`${selector} .js-plotly-plot`).data.map(({ type }) => type)"""
+PARTS = """selector => document.querySelector(`${selector} .js-plotly-plot`).data
+  .filter(({ type }) => type === "surface")
+  .map(({ x, z }) => ({ x: [...x], holes: z.flat().filter(each => each === null).length }))"""
 LIMITS = """() => [...document.querySelectorAll("#section-loss-surface .js-plotly-plot")]
   .map(({ data }) => data.find(({ type }) => type === "contour"))
   .map(({ zmin, zmax }) => [zmin, zmax])"""
@@ -354,6 +357,13 @@ def test_a_part_that_was_sampled_more_finely_is_drawn_on_the_surface(browser, tm
     (frame,) = page.evaluate(LAYOUT, "#section-loss-surface")["shapes"]
     assert [frame["x0"], frame["x1"], frame["y0"], frame["y1"]] == [0.0, 0.2, 0.3, 0.5]
     expect(section.locator("dl")).to_contain_text("0 to 0.2, 0.3 to 0.5")
+
+    section.get_by_role("button", name="3-D").click()
+    expect(section.locator(".gl-container canvas")).to_have_count(1)
+    parts = page.evaluate(PARTS, "#section-loss-surface")
+    assert [parts[1]["x"], parts[1]["holes"]] == [part["x"], 0]
+    # Inside of it, the surface is not drawn.
+    assert parts[0]["holes"] > 0
     page.context.close()
     problems.check()
 

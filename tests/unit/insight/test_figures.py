@@ -171,6 +171,22 @@ def test_a_part_that_is_finer_is_drawn_on_the_surface():
     assert len(finer.axes[0].collections) == len(plain.axes[0].collections) + 2
 
 
+def test_a_part_that_is_finer_is_drawn_instead_of_the_surface_in_three_dimensions():
+    """A valley that the coarse points miss: 4 at their edges, 1 inside."""
+    coarse = {"x": [0.0, 0.5, 1.0], "y": [0.0, 0.5, 1.0], "loss": [[4.0] * 3] * 3}
+    axis = [0.0, 0.25, 0.5, 0.75, 1.0]
+    part = {"x": axis, "y": axis, "loss": [[4.0] * 5, *[[4.0, 1.0, 1.0, 1.0, 4.0]] * 3, [4.0] * 5]}
+    data = surface(200) | coarse | {"trajectory": [], "center": {"x": 0.5, "y": 0.5, "loss": 1.0}}
+
+    scene = plot({**data, "regions": [part]}, picture="3d").axes[0]
+
+    heights = [each.get_array() for each in scene.collections]
+    assert len(heights) == 2
+    assert heights[1].min() < 4.0
+    (_, _, (center,)) = scene.lines[0].get_data_3d()
+    assert center < 1.5
+
+
 def test_a_line_has_the_loss_at_its_axis():
     assert texts(plot(line(3))) == ["random\n1 = 1 (L2), 3.3 % of the weights", "loss"]
 

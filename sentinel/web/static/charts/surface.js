@@ -88,10 +88,6 @@ export function readSurface(data) {
    */
   const quadruples = (values, count) =>
     (Array.isArray(values) ? values : []).filter((each) => Array.isArray(each) && each.slice(0, count).every(isNumber));
-  const all = loss
-    .flat()
-    .filter((value) => value !== null)
-    .sort((a, b) => a - b);
   /**
    * @param {StoredJson} each
    * @returns {boolean}
@@ -107,23 +103,27 @@ export function readSurface(data) {
     Array.isArray(each.loss) &&
     each.loss.length === each.y.length &&
     each.loss.every((/** @type {StoredJson} */ row) => Array.isArray(row) && row.length === each.x.length);
-  const regions = is1d ? [] : objects(data.regions).filter(isRegion);
+  const regions = (is1d ? [] : objects(data.regions).filter(isRegion)).map((each) => ({
+    x: each.x,
+    y: each.y,
+    loss: heights(each.loss),
+  }));
+  const all = [loss, ...regions.map((each) => each.loss)]
+    .flat(2)
+    .filter((value) => value !== null)
+    .sort((a, b) => a - b);
   return {
     x,
     y,
     loss,
     is1d,
-    regions: regions.map((each) => ({
-      x: each.x,
-      y: each.y,
-      loss: heights(each.loss),
-    })),
+    regions,
     weightsNorm: isNumber(data.weights_norm) && data.weights_norm > 0 ? data.weights_norm : null,
     estimatedError: isNumber(data.estimated_error) ? data.estimated_error : null,
     lowest: all[0] ?? null,
     highest: all[all.length - 1] ?? null,
     top: all[Math.floor(all.length * SURFACE_TOP_QUANTILE)] ?? null,
-    holes: loss.flat().length - all.length,
+    holes: loss.flat().filter((value) => value === null).length,
     center: placed([data.center])[0] ?? null,
     path: placed(data.trajectory),
     features: placed(data.features).filter(({ kind = "" }) => kind in SURFACE_SYMBOLS),
@@ -169,10 +169,11 @@ export function surfaceLimits(surfaces) {
 export function lowestPoint(surface) {
   /** @type {{ x: number, y: number, loss: number } | null} */
   let best = null;
-  for (const [rowIndex, row] of surface.loss.entries()) {
-    for (const [index, loss] of row.entries()) {
-      if (loss !== null && (!best || loss < best.loss))
-        best = { x: surface.x[index], y: surface.y[rowIndex] ?? 0, loss };
+  for (const { x, y, loss: rows } of [surface, ...surface.regions]) {
+    for (const [rowIndex, row] of rows.entries()) {
+      for (const [index, loss] of row.entries()) {
+        if (loss !== null && (!best || loss < best.loss)) best = { x: x[index], y: y[rowIndex] ?? 0, loss };
+      }
     }
   }
   return best;
@@ -643,6 +644,28 @@ function heightAt({ x: xs, y: ys, loss }, x, y) {
 }
 
 /**
+ * The losses of a part of a surface, without those inside of finer parts, which are drawn instead.
+ * @param {SurfaceGrid} part
+ * @param {SurfaceGrid[]} finer
+ */
+function lossesBeside({ x: xs, y: ys, loss }, finer) {
+  /**
+   * @param {number[]} values
+   * @param {number} value
+   */
+  const isInside = (values, value) => {
+    const [low, high] = [values[0], values[values.length - 1]];
+    const slack = SURFACE_ROUNDING * (high - low);
+    return value > low + slack && value < high - slack;
+  };
+  return loss.map((row, rowIndex) =>
+    row.map((value, index) =>
+      finer.some(({ x, y }) => isInside(x, xs[index]) && isInside(y, ys[rowIndex])) ? null : value,
+    ),
+  );
+}
+
+/**
  * @param {Surface} surface
  * @param {SurfaceOptions} options
  * @param {PlotSize} size
@@ -652,13 +675,14 @@ function scenePicture(surface, options, size) {
   const toScale = scaled(options);
   const [low, high] = options.limits.map(toScale);
   const lift = 0.015 * (high - low);
-  const z = surface.loss.map((row) => row.map((value) => (value === null ? null : Math.min(toScale(value), high))));
+  const { regions } = surface;
   /**
    * @param {number} x
    * @param {number} y
    */
   const heightOn = (x, y) => {
-    const height = toScale(heightAt(surface, x, y));
+    const part = regions.findLast((each) => isBetween(each.x, x) && isBetween(each.y, y));
+    const height = toScale(heightAt(part ?? surface, x, y));
     return height === null ? null : Math.min(height, high) + lift;
   };
   /**
@@ -684,13 +708,14 @@ function scenePicture(surface, options, size) {
     hovertemplate: "%{text}<extra></extra>",
   });
   /** @type {PlotTrace[]} */
-  const traces = [
-    {
+  const traces = [surface, ...regions].map((part, index) => {
+    const shown = lossesBeside(part, regions.slice(index));
+    return {
       type: "surface",
-      x: surface.x,
-      y: surface.y,
-      z,
-      customdata: surface.loss,
+      x: part.x,
+      y: part.y,
+      z: shown.map((row) => row.map((value) => (value === null ? null : Math.min(toScale(value), high)))),
+      customdata: part.loss,
       cmin: low,
       cmax: high,
       colorscale: PLOT_SCALE,
@@ -699,8 +724,8 @@ function scenePicture(surface, options, size) {
       contours: { x: { highlight: false }, y: { highlight: false }, z: { highlight: false } },
       lighting: { ambient: 0.75, diffuse: 0.55, specular: 0.05, roughness: 0.9, fresnel: 0.05 },
       hovertemplate: "%{x:.3~f}, %{y:.3~f}<br>loss %{customdata:.5~g}<extra></extra>",
-    },
-  ];
+    };
+  });
   const ink = colors.text;
   if (options.hasArrows && surface.arrows.length) {
     const { x, y } = arrowLines(surface, surface.arrows);
