@@ -1,6 +1,7 @@
 """Closes the cases of ended runs that have no agent, from the agent of another run or `serve`.
 
-What the agent left in shared memory moves to the home directory first.
+What the agent left in shared memory moves to the home directory first. The end of a run that was
+killed together with its agent is reported, see `report_killed_run`.
 
 The case of a run that died or failed stays open for people, longer than its agent stays. A receiver
 that keeps an alert open, such as PagerDuty, would never learn that it is over.
@@ -22,7 +23,8 @@ from tempfile import TemporaryDirectory
 from threading import Event as Flag
 from threading import Thread
 
-from sentinel.agent.registration import closing_lock
+from sentinel.agent.killed_run import report_killed_run
+from sentinel.agent.registration import REGISTRATION_NAME, closing_lock
 from sentinel.agent.run_directory import move_to_home, probe, remove_shared_files
 from sentinel.config.settings import Settings, build_sinks
 from sentinel.metrics.stored_state import stored_summary
@@ -41,7 +43,9 @@ from sentinel.store.cases import store_case
 from sentinel.store.history import History
 from sentinel.store.relocation import copy_to_home
 from sentinel.store.run_summary import (
+    ACTIVE_STATES,
     FOREIGN_AGENT_SECONDS,
+    UNFINISHED,
     RunEntry,
     RunIndex,
     write_summary,
@@ -63,6 +67,9 @@ log = logging.getLogger(__name__)
 
 FIRST_PASS_SECONDS, PASS_INTERVAL_SECONDS = 20.0, 300.0
 """When the runs are looked at: after the start, when a new run has a summary, and then again."""
+KILLED_AFTER_SECONDS = 75.0
+"""How long nothing was written by an agent that is reported as killed. One that serves a run writes
+every minute, and one that was killed alone is started again within a minute."""
 DELIVERY_SECONDS = 15.0
 """Longest wait for receivers; what they do not accept is tried again at the next pass."""
 STOP_SECONDS = 5.0
@@ -88,6 +95,8 @@ class DeadRunCloser:
         self._settings, self._clock = settings, clock
         self._index = RunIndex(stored_summary, clock)
         self._closed: dict[str, tuple[int, int]] = {}
+        self._has_recent = False
+        """Whether a run may have been killed so recently that its agent may be started again."""
         self._stopping = Flag()
         self._thread = Thread(target=self._run, name="sentinel-closer", daemon=True)
 
@@ -108,14 +117,22 @@ class DeadRunCloser:
         starts: defaultdict[str, dict[str, float]] = defaultdict(dict)
         for entry in entries:
             starts[_name(entry)][entry.run] = entry.started
+        self._has_recent = False
         for entry in entries:
             if self._stopping.is_set():
                 return
             if not _is_dead(entry, self._clock()):
                 continue
+            # An agent that ended by itself has removed its registration.
+            was_killed = _is_unfinished(entry) and (entry.directory / REGISTRATION_NAME).exists()
+            if was_killed and self._clock() - entry.stamp[0] / 1e9 < KILLED_AFTER_SECONDS:
+                self._has_recent = True
+                continue
             try:
                 _move_home(entry)
-                if self._may_have_cases(entry):
+                if was_killed and not self._is_known(entry):
+                    self._report_killed(entry)
+                elif self._may_have_cases(entry):
                     others = (
                         started for run, started in starts[_name(entry)].items() if run != entry.run
                     )
@@ -131,13 +148,57 @@ class DeadRunCloser:
             delay = PASS_INTERVAL_SECONDS
             try:
                 self.close_cases()
+                if self._has_recent:
+                    delay = KILLED_AFTER_SECONDS
             except Exception as error:
                 # The runs of others must not disturb this one.
                 log.warning("Cases of ended runs are not closed: %s", type(error).__name__)
 
+    def _is_known(self, entry: RunEntry) -> bool:
+        """Whether nothing of the run has changed since nothing was left to do."""
+        return self._closed.get(entry.run) == entry.stamp
+
     def _may_have_cases(self, entry: RunEntry) -> bool:
-        is_known = self._closed.get(entry.run) == entry.stamp
-        return entry.is_complete and entry.health in {"critical", "warning"} and not is_known
+        is_bad = entry.is_complete and entry.health in {"critical", "warning"}
+        return is_bad and not self._is_known(entry)
+
+    def _report_killed(self, entry: RunEntry) -> None:
+        """Report a run whose agent was killed with it, unless that was long ago.
+
+        It is left alone if its agent had other receivers.
+        """
+        with closing_lock(entry.directory) as is_locked:
+            if not is_locked:
+                return
+            self._closed[entry.run] = entry.stamp
+            if self._clock() - entry.stamp[0] / 1e9 >= MAX_LASTING_SECONDS:
+                return
+            database_path = entry.directory / DATABASE_NAME
+            with _usable_database(database_path) as path:
+                with closing(database.connect(path)) as connection:
+                    sinks = self._own_sinks(connection)
+                    if not outbox.load_addresses(connection).keys() <= sinks.keys():
+                        return
+                if not report_killed_run(entry.run, path, self._settings, sinks, self._clock):
+                    return
+                log.info("Reported that %s was killed together with its agent", entry.run)
+                # What is not delivered now is delivered by the next pass.
+                self._deliver(path, sinks, Recipients.of_settings(self._settings, sinks))
+            (entry.directory / REGISTRATION_NAME).unlink(missing_ok=True)
+            write_summary(entry.directory, stored_summary(entry.run, database_path))
+            remove_shared_files(entry.run)
+
+    def _own_sinks(self, connection: sqlite3.Connection) -> dict[str, Sink]:
+        """The sinks of this process that the agent of the run had too.
+
+        A sink of that name may have another receiver in the settings of that run.
+        """
+        addresses = outbox.load_addresses(connection)
+        return {
+            name: sink
+            for name, sink in build_sinks(self._settings).items()
+            if addresses.get(name) == sink_address(sink)
+        }
 
     def _close_cases_of(self, entry: RunEntry, last_start: float) -> None:
         with closing_lock(entry.directory) as is_locked:
@@ -156,13 +217,7 @@ class DeadRunCloser:
     def _close_and_deliver(self, path: Path, last_start: float) -> bool:
         """Close what is over, and send what is queued; whether nothing is left for later."""
         with closing(database.connect(path)) as connection:
-            # A sink of that name may have another receiver in the settings of that run.
-            addresses = outbox.load_addresses(connection)
-            sinks = {
-                name: sink
-                for name, sink in build_sinks(self._settings).items()
-                if addresses.get(name) == sink_address(sink)
-            }
+            sinks = self._own_sinks(connection)
             recipients = Recipients.of_settings(self._settings, sinks)
             with database.transaction(connection, mode="immediate"):
                 self._give_up_old(connection, recipients)
@@ -290,6 +345,10 @@ def _data_version(connection: sqlite3.Connection) -> int:
     """A number that changes when another connection writes the database."""
     (version,) = connection.execute("pragma data_version").fetchone()
     return int(version)
+
+
+def _is_unfinished(entry: RunEntry) -> bool:
+    return entry.state in {*ACTIVE_STATES, UNFINISHED}
 
 
 def _is_of_this_node(entry: RunEntry) -> bool:

@@ -109,10 +109,12 @@ def _death_finding(record: Record) -> Finding:
     how = death_text(attributes)
     verb = "" if how.startswith("ended") else "was " if len(culprits) == 1 else "were "
     silence = "" if "signal" in attributes else " without an error message"
+    agent = ", together with the agent of the run" if "agent_killed" in attributes else ""
     running = int(record.values["ranks_running"])
     rest = followers_text(attributes, running) or "no rank is left"
     return Finding(
-        summary=f"{format_ranks(culprits)} {verb}{how} at step {record.step}{silence}; {rest}.",
+        summary=f"{format_ranks(culprits)} {verb}{how} at step {record.step}{silence}{agent}; "
+        f"{rest}.",
         evidence=_evidence(record),
         rank=culprits[0],
         remedy=_remedy(attributes),

@@ -59,10 +59,15 @@ _NOT_PROMISED = """\
   run has [several nodes](nodes.md), the others report it. Prometheus detects it from outside
   (`deploy/prometheus/rules.yml`), and so does a [ping](notifications.md#ping-of-a-healthy-run)
   that stops.
-- With the decorator alone, the end of an agent and a trainer that are killed together is not
-  reported. If the training is started again with the same `SENTINEL_RUN_ID`, that is a restart of
-  the run; `sentinel agent --run` before it reports the death. Start the training with
-  [`sentinel run`](run.md), which starts the agent again and reports the end. Let systemd or
+- An agent that is killed together with its training, as at the end of a container, reports nothing.
+  The next process does that uses the same home directory and the same receivers, one to seven
+  minutes after its start: the agent of another run, such as the next run of that name, or
+  [`sentinel serve`](serve.md). A run of more than a day ago is not reported. In a container, the
+  home directory must be on a volume that outlives it. If the training is started again with the
+  same `SENTINEL_RUN_ID`, that is a restart of the run, and not reported;
+  `sentinel agent --run` before it reports the death. To be notified at once, start the training
+  with [`sentinel run`](run.md), which starts the agent again and reports the end, or run the agent
+  [apart](../deploy/README.md#when-the-agent-must-not-end-with-the-training). Let systemd or
   Kubernetes start `sentinel run` again if that can be killed too, with the same `SENTINEL_RUN_ID`.
 - If shared memory is too small for a ring, the ring is smaller or lies in the directory of the
   run.

@@ -15,8 +15,9 @@ from support.notifications import NOW, make_notification
 from support.rank_processes import ranks, until
 from support.webhook_receiver import Receiver
 
-from sentinel.agent.dead_run_closer import DeadRunCloser
-from sentinel.agent.registration import AgentRegistration, closing_lock
+from sentinel.agent.dead_run_closer import KILLED_AFTER_SECONDS, DeadRunCloser
+from sentinel.agent.processor import RunProcessor
+from sentinel.agent.registration import REGISTRATION_NAME, AgentRegistration, closing_lock
 from sentinel.config.settings import load_settings
 from sentinel.live.rings import LiveRings
 from sentinel.metrics.stored_state import stored_summary
@@ -28,13 +29,15 @@ from sentinel.model.notification import NotificationReason
 from sentinel.model.record import WHOLE_RUN, Event, Record
 from sentinel.notify import outbox
 from sentinel.pipeline.engine import Result
+from sentinel.signals.hardware import NodeMeasurements
+from sentinel.signals.run_metadata import NAME_KEY
 from sentinel.sinks.slack import Slack
 from sentinel.sinks.webhook import Webhook
 from sentinel.store import database, silences
 from sentinel.store.cases import store_case
 from sentinel.store.history import History
 from sentinel.store.run_reader import RunReader
-from sentinel.store.run_summary import RunIndex
+from sentinel.store.run_summary import SUMMARY_NAME, RunIndex
 from sentinel.store.sent_log import SentLog
 from sentinel.transport.launch_status import LaunchStatus
 from sentinel.transport.paths import (
@@ -42,6 +45,7 @@ from sentinel.transport.paths import (
     DATABASE_NAME,
     SENT_LOG_NAME,
     home_dir,
+    list_rings,
     run_dir,
     shared_state_dir,
 )
@@ -441,3 +445,133 @@ def test_each_summary_is_read_once_however_many_runs_are_dead(receiver, dead_run
     closer(receiver, NOW + 120.0).close_cases()
 
     assert len(parsed) == 21
+
+
+@pytest.fixture
+def killed_run(receiver):
+    """Makes a run that was killed with its agent, after two steps on these nodes."""
+
+    def make(nodes=1):
+        path, ranks_per_node = run_dir(DEAD) / DATABASE_NAME, 2
+        world = float(nodes * ranks_per_node)
+        sizes = {"world_size": world, "local_world_size": 2.0, "expected_ranks": world}
+        records = [
+            Record(DEAD, rank, step, NOW + step, event, values, step_index=step)
+            for step, event, values in (
+                (0, Event.START, sizes),
+                (1, Event.STEP, {"loss": 2.0}),
+                (2, Event.STEP, {"loss": 1.9}),
+            )
+            for rank in range(ranks_per_node)
+        ]
+        with closing(database.connect(path)) as connection:
+            processor = RunProcessor(
+                DEAD,
+                path,
+                connection,
+                load_settings({}, environ={}),
+                Counters(),
+                sinks={},
+                read_node=NodeMeasurements,
+                live_rings=list,
+            )
+            with database.transaction(connection):
+                processor.restore()
+                processor.process(Record(DEAD, 0, 0, NOW, Event.METADATA, {}, {NAME_KEY: "train"}))
+                for record in records:
+                    processor.process(record)
+                processor.persist()
+            outbox.store_addresses(connection, {"webhook": sink_address(Webhook(receiver.url))})
+        summarise(DEAD, started=NOW)
+        (path.parent / REGISTRATION_NAME).touch()
+        os.utime(path.parent / SUMMARY_NAME, (NOW + 2.0, NOW + 2.0))
+        return path.parent
+
+    return make
+
+
+@pytest.mark.fault("P30")
+def test_a_run_that_was_killed_with_its_agent_is_reported_once(receiver, killed_run):
+    directory = killed_run()
+    for seconds in (KILLED_AFTER_SECONDS, 120.0, 3600.0):
+        closer(receiver, NOW + seconds).close_cases()
+        assert len(receiver.accepted) == (seconds > KILLED_AFTER_SECONDS)
+
+    (request,) = receiver.accepted
+    assert request.json["status"] == "firing"
+    summary = request.json["alerts"][0]["annotations"]["summary"]
+    assert summary.startswith("Ranks 0-1 were killed at step 2 ")
+    assert "together with the agent" in summary
+    assert stored_summary(DEAD, directory / DATABASE_NAME)["state"] == "died"
+
+
+def test_the_next_run_of_that_name_ends_the_report(receiver, killed_run):
+    killed_run()
+    summarise("train-3d4e5f", started=NOW + 60.0)
+    again = closer(receiver, NOW + 120.0)
+    again.close_cases()
+    again.close_cases()
+
+    assert [request.json["status"] for request in receiver.accepted] == ["firing", "resolved"]
+    assert states() == ["resolved"]
+
+
+def end_by_itself(directory):
+    (directory / REGISTRATION_NAME).unlink()
+
+
+def notify_others(directory):
+    with closing(database.connect(directory / DATABASE_NAME)) as connection:
+        outbox.store_addresses(connection, {"webhook": sink_address(Webhook("https://other/"))})
+
+
+def end_long_ago(directory):
+    os.utime(directory / SUMMARY_NAME, (NOW - 2 * DAY, NOW - 2 * DAY))
+
+
+@pytest.mark.parametrize("change", [end_by_itself, notify_others, end_long_ago])
+def test_another_run_without_an_end_is_not_reported(receiver, killed_run, change):
+    change(killed_run())
+    closer(receiver, NOW + 120.0).close_cases()
+
+    assert (receiver.requests, states()) == ([], [])
+
+
+def test_a_run_on_several_nodes_is_left_to_the_others(receiver, killed_run):
+    killed_run(nodes=2)
+    closer(receiver, NOW + 120.0).close_cases()
+
+    assert (receiver.requests, states()) == ([], [])
+
+
+@pytest.mark.fault("P30")
+def test_what_a_killed_agent_had_not_read_is_read_first(receiver, killed_run):
+    """The rings are still in shared memory: their ranks were killed with the agent."""
+    directory = killed_run()
+    with ranks() as begin:
+        for rank in range(2):
+            child = begin(rank, run=DEAD, attempt=1, steps=40)
+            child.kill()
+            child.wait()
+        closer(receiver, NOW + 120.0).close_cases()
+
+    (request,) = receiver.accepted
+    summary = request.json["alerts"][0]["annotations"]["summary"]
+    assert summary.startswith("Ranks 0-1 were killed at step 40 ")
+    assert summary.endswith("; no rank is left.")
+    stored = stored_summary(DEAD, directory / DATABASE_NAME)
+    assert (stored["state"], stored["step"]) == ("died", 40)
+    assert list_rings(DEAD) == []
+
+
+def test_a_run_that_had_ended_is_stored_as_that(receiver, killed_run):
+    directory = killed_run()
+    with ranks() as begin:
+        for rank in range(2):
+            child = begin(rank, run=DEAD, attempt=1, ending="finished")
+            child.kill()
+            child.wait()
+        closer(receiver, NOW + 120.0).close_cases()
+
+    assert receiver.requests == []
+    assert stored_summary(DEAD, directory / DATABASE_NAME)["state"] == "finished"
