@@ -24,7 +24,7 @@ from sentinel.cluster.authentication import MessageAuthenticator
 from sentinel.cluster.client import ClusterClient
 from sentinel.cluster.endpoints import HeadEndpoint, format_address, head_endpoint
 from sentinel.cluster.failover import Failover
-from sentinel.cluster.follower import HEAD_LOST_AFTER_SECONDS, Follower
+from sentinel.cluster.follower import Follower
 from sentinel.cluster.head import Head
 from sentinel.cluster.protocol import MAX_REPORT_BYTES
 from sentinel.cluster.server import ClusterServer
@@ -258,7 +258,7 @@ class AgentRole:
             not follower.client.head_address
             and follower.silent_seconds >= HEAD_SEARCH_TIMEOUT_SECONDS
         )
-        is_successor = hosts_rank_zero and follower.silent_seconds >= HEAD_LOST_AFTER_SECONDS
+        is_successor = hosts_rank_zero and follower.is_head_lost
         if is_search_over or is_successor:
             self._fail_over(identity, follower)
         elif hosts_rank_zero and follower.client.is_connected:

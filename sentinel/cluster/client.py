@@ -131,6 +131,8 @@ class ClusterClient:
         self.is_connected = False
         self.error = "the head has not been searched for yet"
         self.head_address = ""
+        self.is_head_flooded = False
+        """Whether other programs flooded the store of the head when it last answered."""
         self._outgoing: tuple[int, bytes] | None = None
         self._sent_at = inf
         """When the message was written that is not acknowledged yet."""
@@ -200,7 +202,7 @@ class ClusterClient:
             self.is_connected = False
             backoff = (
                 INITIAL_BACKOFF_SECONDS
-                if self._session_number > previous_session
+                if self._session_number > previous_session or self.is_head_flooded
                 else min(2 * backoff, MAX_BACKOFF_SECONDS)
             )
             self._search_now.wait(backoff)
@@ -237,6 +239,7 @@ class ClusterClient:
                     continue
                 (message,) = store.read([HEAD_INFO_KEY])
                 head = HeadInfo.deserialize(self._authenticator.verify(HEAD_INFO_KEY, message))
+                self.is_head_flooded = head.is_flooded
             except MessageStoreError as error:
                 failure = error
             except RefusedMessageError as refusal:
@@ -282,6 +285,7 @@ class ClusterClient:
         last = self.last_ack
         # Another process may have restored an old acknowledgement.
         if last is None or (self._session_number, number) > (last.session, last.message_number):
+            self.is_head_flooded = False
             self.last_ack = MessageAck(self._session_number, number, last_row, is_deputy, report)
             self._sent_at = inf
         return True

@@ -28,6 +28,8 @@ HEARTBEAT_INTERVAL_SECONDS = 1.0
 """Interval of heartbeats to the head while there are no records."""
 HEAD_LOST_AFTER_SECONDS = 15.0
 """Silence after which the head is considered lost."""
+FLOODED_HEAD_LOST_AFTER_SECONDS = 60.0
+"""The same for a head whose store is flooded, which has reported that: nodes may not reach it."""
 HEAD_RETURN_SECONDS = 10.0
 """Time for a head whose port answers again to acknowledge a message, before its loss is sent."""
 FINAL_DELIVERY_TIMEOUT_SECONDS = 30.0
@@ -134,7 +136,11 @@ class Follower:
     @property
     def is_head_lost(self) -> bool:
         """Whether the head has been silent for too long."""
-        return self.silent_seconds >= HEAD_LOST_AFTER_SECONDS
+        return self.silent_seconds >= (
+            FLOODED_HEAD_LOST_AFTER_SECONDS
+            if self.client.is_head_flooded
+            else HEAD_LOST_AFTER_SECONDS
+        )
 
     def confirms_loss(self) -> bool:
         """Whether the head is still gone, asked when its loss is about to be sent.
@@ -142,7 +148,7 @@ class Follower:
         Takes a second at most, too long for the main loop. If the link of this node was cut, the
         receiver and the head are reachable again at the same time.
         """
-        if self.is_head_back:
+        if not self.is_head_lost:
             return False
         if not self.client.is_head_reachable():
             self._reachable_since = None

@@ -53,12 +53,14 @@ class HeadInfo:
     """What a server publishes about itself.
 
     `instance_id` names this life of the store. `redirect_to` is the address of the head where that
-    is another agent, else "". `run_finished` is whether every rank of the run has ended.
+    is another agent, else "". `run_finished` is whether every rank of the run has ended,
+    `is_flooded` whether other programs flood the store.
     """
 
     instance_id: str
     redirect_to: str = ""
     run_finished: bool = False
+    is_flooded: bool = False
 
     def serialize(self) -> bytes:
         """As JSON, for `deserialize`."""
@@ -66,6 +68,7 @@ class HeadInfo:
             "instance_id": self.instance_id,
             "redirect_to": self.redirect_to,
             "run_finished": self.run_finished,
+            "is_flooded": self.is_flooded,
         }
         return json.dumps(fields).encode()
 
@@ -77,4 +80,5 @@ class HeadInfo:
             str(fields["instance_id"]),
             str(fields.get("redirect_to", "")),
             bool(fields.get("run_finished")),
+            bool(fields.get("is_flooded")),
         )

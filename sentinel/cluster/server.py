@@ -141,7 +141,7 @@ class ClusterServer:
     _instance_id: str = field(default_factory=lambda: token_hex(8))
 
     def __post_init__(self) -> None:
-        self._published = HeadInfo(self._instance_id, self.redirect_to, self.run_finished)
+        self._published = self._head_info()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="cluster-server", daemon=True)
 
@@ -243,13 +243,18 @@ class ClusterServer:
         finally:
             store.close()
 
+    def _head_info(self) -> HeadInfo:
+        return HeadInfo(
+            self._instance_id, self.redirect_to, self.run_finished, is_flooded=bool(self.flood)
+        )
+
     def _publish_head_info(self, store: MessageStore) -> None:
-        self._published = HeadInfo(self._instance_id, self.redirect_to, self.run_finished)
+        self._published = self._head_info()
         message = self.authenticator.sign(HEAD_INFO_KEY, self._published.serialize())
         store.write({HEAD_INFO_KEY: message})
 
     def _poll_store(self, store: MessageStore) -> None:
-        if self._published != HeadInfo(self._instance_id, self.redirect_to, self.run_finished):
+        if self._published != self._head_info():
             self._publish_head_info(store)
         self._send_acks(store)
         self._accept_joins(store)

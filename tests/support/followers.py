@@ -20,6 +20,7 @@ class FakeClient:
 
     last_ack: MessageAck | None = None
     is_connected: bool = False
+    is_head_flooded: bool = False
     head_address: str = ""
     error: str = ""
     is_reachable: bool = False

@@ -9,6 +9,7 @@ from support.followers import FollowerHarness, heartbeat, record, steps
 
 from sentinel.cluster.follower import (
     FINAL_DELIVERY_TIMEOUT_SECONDS,
+    FLOODED_HEAD_LOST_AFTER_SECONDS,
     HEAD_LOST_AFTER_SECONDS,
     HEAD_RETURN_SECONDS,
     HEARTBEAT_INTERVAL_SECONDS,
@@ -243,6 +244,21 @@ def test_the_deputy_reports_a_silent_head(harness):
 
     assert last.attributes["head_lost"] == "a:1"
     assert last.values["nodes_lost"] == 1.0
+
+
+def test_a_head_that_reported_a_flood_is_lost_later(harness):
+    """Nodes may not reach it, and it sends a notification itself."""
+    forward_until_head_is_lost(harness, is_deputy=True)
+    harness.client.is_connected = False
+    assert harness.follower.confirms_loss()
+    harness.client.is_head_flooded = True
+
+    heartbeats = harness.advance(10.0, heartbeat(idle_seconds=0.0))
+    assert {each.values["nodes_lost"] for each in heartbeats} == {0.0}
+    assert not harness.follower.confirms_loss()
+    *_, last = harness.advance(FLOODED_HEAD_LOST_AFTER_SECONDS, heartbeat(idle_seconds=0.0))
+    assert last.values["nodes_lost"] == 1.0
+    assert harness.follower.confirms_loss()
 
 
 def test_a_follower_that_is_not_the_deputy_reports_no_silent_head(harness):

@@ -394,7 +394,9 @@ def test_a_store_that_foreign_data_fill_is_closed_and_opened_again(monkeypatch):
             )
         await_condition(lambda: server.store_count == 2, "the store is opened again")
         assert "1,001 keys of no agent" in server.flood
+        await_condition(lambda: client.is_head_flooded, "the client is informed")
         accept_client(server, client, last_row=5)
+        assert not client.is_head_flooded
 
         with suppress(MessageStoreError):
             flood = connect_outsider(server.port)
