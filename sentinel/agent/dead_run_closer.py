@@ -95,6 +95,8 @@ class DeadRunCloser:
         self._settings, self._clock = settings, clock
         self._index = RunIndex(stored_summary, clock)
         self._closed: dict[str, tuple[int, int]] = {}
+        self._not_reported: dict[str, tuple[int, int]] = {}
+        """Killed runs that are left alone, and when their summary was written."""
         self._has_recent = False
         """Whether a run may have been killed so recently that its agent may be started again."""
         self._stopping = Flag()
@@ -130,9 +132,9 @@ class DeadRunCloser:
                 continue
             try:
                 _move_home(entry)
-                if was_killed and not self._is_known(entry):
-                    self._report_killed(entry)
-                elif self._may_have_cases(entry):
+                if was_killed and self._report_killed(entry):
+                    continue
+                if self._may_have_cases(entry):
                     others = (
                         started for run, started in starts[_name(entry)].items() if run != entry.run
                     )
@@ -154,39 +156,37 @@ class DeadRunCloser:
                 # The runs of others must not disturb this one.
                 log.warning("Cases of ended runs are not closed: %s", type(error).__name__)
 
-    def _is_known(self, entry: RunEntry) -> bool:
-        """Whether nothing of the run has changed since nothing was left to do."""
-        return self._closed.get(entry.run) == entry.stamp
-
     def _may_have_cases(self, entry: RunEntry) -> bool:
-        is_bad = entry.is_complete and entry.health in {"critical", "warning"}
-        return is_bad and not self._is_known(entry)
+        is_known = self._closed.get(entry.run) == entry.stamp
+        return entry.is_complete and entry.health in {"critical", "warning"} and not is_known
 
-    def _report_killed(self, entry: RunEntry) -> None:
-        """Report a run whose agent was killed with it, unless that was long ago.
+    def _report_killed(self, entry: RunEntry) -> bool:
+        """Report a run whose agent was killed with it; whether it was done.
 
-        It is left alone if its agent had other receivers.
+        It is left alone if that was long ago, or if its agent had other receivers.
         """
+        is_old = self._clock() - entry.stamp[0] / 1e9 >= MAX_LASTING_SECONDS
+        if is_old or self._not_reported.get(entry.run) == entry.stamp:
+            return False
         with closing_lock(entry.directory) as is_locked:
             if not is_locked:
-                return
-            self._closed[entry.run] = entry.stamp
-            if self._clock() - entry.stamp[0] / 1e9 >= MAX_LASTING_SECONDS:
-                return
+                return False
+            self._not_reported[entry.run] = entry.stamp
             database_path = entry.directory / DATABASE_NAME
             with _usable_database(database_path) as path:
                 with closing(database.connect(path)) as connection:
                     sinks = self._own_sinks(connection)
                     if not outbox.load_addresses(connection).keys() <= sinks.keys():
-                        return
+                        return False
                 if not report_killed_run(entry.run, path, self._settings, sinks, self._clock):
-                    return
+                    return False
                 log.info("Reported that %s was killed together with its agent", entry.run)
                 # What is not delivered now is delivered by the next pass.
                 self._deliver(path, sinks, Recipients.of_settings(self._settings, sinks))
             (entry.directory / REGISTRATION_NAME).unlink(missing_ok=True)
             write_summary(entry.directory, stored_summary(entry.run, database_path))
             remove_shared_files(entry.run)
+        return True
 
     def _own_sinks(self, connection: sqlite3.Connection) -> dict[str, Sink]:
         """The sinks of this process that the agent of the run had too.

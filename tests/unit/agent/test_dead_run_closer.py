@@ -537,6 +537,17 @@ def test_another_run_without_an_end_is_not_reported(receiver, killed_run, change
     assert (receiver.requests, states()) == ([], [])
 
 
+def test_a_case_of_a_run_that_is_not_reported_is_closed_all_the_same(receiver, dead_run):
+    """It was killed more than a day ago."""
+    summarise(DEAD, started=NOW - 500.0, health="critical")
+    (dead_run / REGISTRATION_NAME).touch()
+    os.utime(dead_run / SUMMARY_NAME, (NOW, NOW))
+    closer(receiver, NOW + DAY + 1.0).close_cases()
+
+    assert [request.json["status"] for request in receiver.accepted] == ["resolved"]
+    assert states() == ["resolved"]
+
+
 def test_a_run_on_several_nodes_is_left_to_the_others(receiver, killed_run):
     killed_run(nodes=2)
     closer(receiver, NOW + 120.0).close_cases()
