@@ -76,7 +76,7 @@ def _report(processor: RunProcessor, rings: LiveRings) -> bool:
     _store(processor, rings, rings.poll(_MAX_RECORDS))
     while rings.has_unread:
         _store(processor, rings, rings.poll(_MAX_RECORDS))
-    membership = processor.pipeline.aligner.membership
+    membership = processor.pipeline.aligner.steps.membership
     # Where ranks are on other nodes, they have time to join.
     if membership.join_seconds or not membership.started:
         return False
@@ -117,7 +117,7 @@ def _ends(processor: RunProcessor) -> Iterator[Record]:
     last = processor.history.latest_records(processor.run)[-1]
     if last.event is Event.STOP:
         return
-    ranks = sorted(processor.pipeline.aligner.membership.started)
+    ranks = sorted(processor.pipeline.aligner.steps.membership.started)
     end = replace(last, event=Event.STOP, values={}, attributes={"outcome": "died"}, spread={})
     for rank in ranks:
         yield replace(end, rank=rank)

@@ -10,15 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from sentinel.aggregate.pending_step import PendingStep
 from sentinel.aggregate.rank_membership import RankMembership
-from sentinel.aggregate.steps import (
-    EVENTS_IN_ORDER,
-    MAX_PENDING_STEPS,
-    StepKey,
-    Steps,
-    step_key,
-)
+from sentinel.aggregate.steps import EVENTS_IN_ORDER, MAX_PENDING_STEPS, Steps
 from sentinel.model.counters import Counters
 from sentinel.model.record import WHOLE_RUN, Event, Record, is_collective_turned_off
 from sentinel.model.record_batch import RecordBatch, RecordOrBatch, entry_ranks
@@ -53,35 +46,23 @@ class Aligner:
     """Time of the last heartbeat; before the first, of the first record."""
     keys: Mapping[str, str] = field(default_factory=dict)
     """Logged keys with the signals that they stand for, from the settings."""
-    metadata: RunMetadata = field(default_factory=RunMetadata)
     steps: Steps = field(init=False)
     last_saved_index: int = -1
-    held_by_training: dict[StepKey, list[Record]] = field(default_factory=dict)
-    """Events of trainings whose TRAINING is not closed yet, by its key."""
 
     def __post_init__(self) -> None:
-        self._begin_steps()
-        self.configure_keys(self.keys)
+        self._begin_attempt(self.attempt)
 
-    def _begin_steps(self) -> None:
-        """Begin with the steps of an attempt, whose ranks are not known."""
+    def _begin_attempt(self, attempt: int) -> None:
+        """Begin with an attempt, whose ranks are not known."""
+        self.attempt, self.last_saved_index = attempt, -1
         membership = RankMembership(self.deadline_seconds, started_at=self.now)
-        self.steps = Steps(membership, self.deadline_seconds, self.settle_seconds)
+        self.steps = Steps(membership, RunMetadata(), self.deadline_seconds, self.settle_seconds)
+        self.configure_keys(self.keys)
 
     def configure_keys(self, keys: Mapping[str, str]) -> None:
         """Take over the keys of the settings."""
         self.keys = dict(keys)
-        self.metadata.configure_keys(keys)
-
-    @property
-    def membership(self) -> RankMembership:
-        """The ranks of the attempt."""
-        return self.steps.membership
-
-    @property
-    def pending_steps(self) -> Mapping[StepKey, PendingStep]:
-        """The steps that wait for ranks."""
-        return self.steps.pending
+        self.steps.metadata.configure_keys(keys)
 
     @property
     def max_step_index(self) -> float:
@@ -106,38 +87,38 @@ class Aligner:
                 yield from self._process_event(entry)
 
     def _is_current(self, entry: RecordOrBatch, time: float) -> bool:
-        """Whether the entry is not of an old attempt, which is counted; its ranks are not lost."""
+        """Whether the entry is not of an old attempt, which is counted."""
         self.now = self.now or time
+        if entry.attempt >= self.attempt:
+            return True
         ranks = entry_ranks(entry)
-        if entry.attempt < self.attempt:
-            self.counters.add("sentinel_dropped_records_total", "old_attempt", len(ranks))
-            return False
-        self.membership.mark_reachable(ranks)
-        return True
+        self.counters.add("sentinel_dropped_records_total", "old_attempt", len(ranks))
+        return False
+
+    def _process_values(self, entry: RecordOrBatch, event: Event) -> Iterator[Record]:
+        self.attempt = max(self.attempt, entry.attempt)
+        yield from self._report(self.steps.add(entry, event, self.now, self.counters))
 
     def _process_heartbeat(self, heartbeat: Record) -> Iterator[Record]:
         self.now = heartbeat.time
-        self.membership.update_from_heartbeat(heartbeat, self.attempt)
-        yield from self._close_complete_steps()
-        if heartbeat.attributes.get("state") in ENDED_STATES or self.membership.is_final(self.now):
-            yield from self._report_run_stop()
+        self.steps.membership.update_from_heartbeat(heartbeat, self.attempt)
+        yield from self._report(self.steps.close_complete(self.now))
+        has_ended = heartbeat.attributes.get("state") in ENDED_STATES
+        yield from self._report_run_stop(has_ended=has_ended)
         yield heartbeat
 
     def _process_event(self, record: Record) -> Iterator[Record]:
         """Handle a record of one rank that does not wait for others."""
-        if record.event in _HELD_EVENTS:
-            training = self.steps.last_pending_training(record.rank)
-            if training is not None:
-                self.held_by_training.setdefault(training, []).append(record)
-                return
-        yield from self._report_event(record)
+        self.steps.membership.mark_reachable([record.rank])
+        if record.event not in _HELD_EVENTS or not self.steps.hold(record):
+            yield from self._report_event(record)
 
     def _report_event(self, record: Record) -> Iterator[Record]:
         """Handle a record of one rank that is not held."""
         if record.event is Event.METADATA:
-            self.metadata.update_metadata(record.attributes)
+            self.steps.metadata.update_metadata(record.attributes)
             if is_collective_turned_off(record):
-                self.membership.started_at = self.now
+                self.steps.membership.started_at = self.now
         if record.event is Event.START:
             yield from self._process_start(record)
         elif record.event is Event.STOP:
@@ -152,60 +133,33 @@ class Aligner:
 
     def _process_start(self, record: Record) -> Iterator[Record]:
         if record.attempt > self.attempt:
-            yield from self._report_run_stop()
-            yield from self._report_steps(self.steps.close_all(self.metadata))
-            self._reset(record.attempt)
+            yield from self._report_run_stop(has_ended=True)
+            yield from self._report(self.steps.close_all())
+            self._begin_attempt(record.attempt)
             yield replace(record, rank=WHOLE_RUN)
-        if self.membership.add_start(record, self.now):
+        if self.steps.membership.add_start(record, self.now):
             # The agent of the rank's node reports all its records, those that rank 0 gathered too.
-            self._discard_rank(record.rank)
+            self.steps.discard_rank(record.rank)
         # A rank that starts late knows less than the others have reported since.
-        self.metadata.update_from_start(record)
-
-    def _reset(self, attempt: int) -> None:
-        self.attempt = attempt
-        self.metadata = RunMetadata()
-        self.metadata.configure_keys(self.keys)
-        self._begin_steps()
-        self.held_by_training, self.last_saved_index = {}, -1
-
-    def _discard_rank(self, rank: int) -> None:
-        self.steps.discard_rank(rank)
-        self.held_by_training = {
-            key: [each for each in held if each.rank != rank]
-            for key, held in self.held_by_training.items()
-            if key in self.pending_steps
-        }
+        self.steps.metadata.update_from_start(record)
 
     def _process_stop(self, record: Record) -> Iterator[Record]:
-        if not self.membership.add_stop(record):
-            return
-        yield from self._close_complete_steps()
-        # In a short run one rank is read to its end before the next is read at all.
-        if self.membership.is_final(self.now):
+        if self.steps.membership.add_stop(record):
+            yield from self._report(self.steps.close_complete(self.now))
+            # In a short run one rank is read to its end before the next is read at all.
             yield from self._report_run_stop()
 
-    def _report_run_stop(self) -> Iterator[Record]:
-        stop = self.membership.take_run_stop()
+    def _report_run_stop(self, *, has_ended: bool = False) -> Iterator[Record]:
+        """The STOP of the run, behind all steps, if no rank is left, or will start."""
+        stop = self.steps.membership.take_run_stop(self.now, has_ended=has_ended)
         if stop is not None:
-            yield from self._report_steps(self.steps.close_all(self.metadata))
+            yield from self._report(self.steps.close_all())
             yield stop
 
-    def _process_values(self, entry: RecordOrBatch, event: Event) -> Iterator[Record]:
-        self.attempt = max(self.attempt, entry.attempt)
-        yield from self._report_steps(
-            self.steps.add(entry, event, self.now, self.metadata, self.counters)
-        )
-
-    def _close_complete_steps(self) -> Iterator[Record]:
-        yield from self._report_steps(self.steps.close_complete(self.now, self.metadata))
-
-    def _report_steps(self, combined: Iterable[Record]) -> Iterator[Record]:
-        """The combined records, each TRAINING with the events that were held for it."""
-        for record in combined:
-            yield record
-            if record.event is Event.TRAINING:
-                # The ranks of these records may have reported the next training already.
-                key = step_key(record.step_index, record.event)
-                for held in self.held_by_training.pop(key, ()):
-                    yield from self._report_event(held)
+    def _report(self, closed: Iterable[Record]) -> Iterator[Record]:
+        """The combined records; of the ranks' events that were held for one, what they report."""
+        for record in closed:
+            if record.rank == WHOLE_RUN:
+                yield record
+            else:
+                yield from self._report_event(record)

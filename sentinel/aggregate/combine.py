@@ -7,7 +7,6 @@ from dataclasses import replace
 from itertools import chain
 from math import dist, isfinite, nan, sqrt
 from operator import itemgetter
-from types import MappingProxyType
 from typing import NamedTuple
 
 from sentinel.aggregate.combine_rules import (
@@ -21,9 +20,9 @@ from sentinel.model.record import WHOLE_RUN, Event, RankMismatch, Record, Spread
 from sentinel.model.record_batch import Row
 from sentinel.signals.catalogue import CombineRule, get_combine_rule
 from sentinel.signals.kl import KL_SIGNALS, kl_kind_attributes
+from sentinel.signals.run_metadata import RunMetadata
 
-Metadata = Mapping[str, str]
-_NO_METADATA: Metadata = MappingProxyType({})
+_NO_METADATA = RunMetadata()
 
 PARTIAL_GRAD_NORM = "grad_norm_local"
 """Norm of the part of the gradient that one rank holds."""
@@ -48,7 +47,7 @@ def combine_ranks(
     event: Event,
     tables: Iterable[RankValues],
     missing_ranks: Sequence[int] = (),
-    run_metadata: Metadata = _NO_METADATA,
+    metadata: RunMetadata = _NO_METADATA,
     world_size: int = 0,
 ) -> Record:
     """One record of the run from the values of its ranks, each of which has one row in `tables`.
@@ -57,7 +56,7 @@ def combine_ranks(
     these values, so that averaging hides no fault; its spread covers the ranks with finite values.
     The step is that of the lowest rank that logged the trainer's own number (`global_step`), else
     of the lowest rank. Attributes name the missing ranks, the key that a signal was logged under if
-    it differs, and the kind of each KL.
+    it differs, the kind of each KL, and the hosts that `with_hosts` adds.
 
     If all `world_size` ranks logged the norm of their part of the gradient, these are combined into
     `grad_norm`, with the spread of the parts.
@@ -75,8 +74,8 @@ def combine_ranks(
     if not missing_ranks and sum(len(table.rows) for table in tables) >= world_size:
         _combine_partial_norms(values, spread, tables)
     kl_keys = {name: attributes.get(name, name) for name in KL_SIGNALS if name in values}
-    attributes |= kl_kind_attributes(kl_keys, run_metadata)
-    return Record(
+    attributes |= kl_kind_attributes(kl_keys, metadata.metadata)
+    record = Record(
         run=first.run,
         rank=WHOLE_RUN,
         step=first.step,
@@ -88,6 +87,7 @@ def combine_ranks(
         attempt=first.attempt,
         step_index=first.step_index,
     )
+    return with_hosts(record, metadata.host_by_rank)
 
 
 def with_hosts(record: Record, host_by_rank: Mapping[int, str]) -> Record:

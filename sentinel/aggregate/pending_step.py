@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import KeysView
 from dataclasses import dataclass, field
 
 from sentinel.aggregate.rank_values import RankValues, merge_record, tabulate
+from sentinel.model.record import Record
 from sentinel.model.record_batch import RecordOrBatch, iter_records
 from sentinel.signals.key_map import KeyMap
 
@@ -15,7 +15,8 @@ class PendingStep:
     """A step or evaluation that is not closed: the values so far, and when they arrived (seconds).
 
     Each rank has one row in `tables`; `table_by_rank` is the index of its table. `awaited_ranks`
-    are ranks that were awaited when all ranks were last checked; the last of them still is.
+    are ranks that were awaited when all ranks were last checked; the last of them still is. `held`
+    are events of ranks that follow the step.
     """
 
     first_received_at: float
@@ -23,11 +24,7 @@ class PendingStep:
     tables: list[RankValues] = field(default_factory=list)
     table_by_rank: dict[int, int] = field(default_factory=dict)
     awaited_ranks: list[int] = field(default_factory=list)
-
-    @property
-    def reported_ranks(self) -> KeysView[int]:
-        """Ranks with values."""
-        return self.table_by_rank.keys()
+    held: list[Record] = field(default_factory=list)
 
     def add(self, entry: RecordOrBatch, now: float, key_map: KeyMap) -> None:
         """Add the values of one rank or several."""
@@ -43,8 +40,9 @@ class PendingStep:
             self._add_table(merge_record(record, key_map, self._take_rank(record.rank)))
 
     def discard_rank(self, rank: int) -> None:
-        """Remove the values of that rank."""
+        """Remove the values of that rank, and its held events."""
         self._take_rank(rank)
+        self.held = [record for record in self.held if record.rank != rank]
 
     def _take_rank(self, rank: int) -> RankValues | None:
         index = self.table_by_rank.pop(rank, None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from sentinel.model.rank_end import RankEnd, first_failure
@@ -73,7 +73,8 @@ class RankMembership:
         self.lost.difference_update(ranks)
 
     def mark_started(self, ranks: Iterable[int]) -> None:
-        """Note that these ranks have started."""
+        """Note that these ranks have started, and are not lost."""
+        self.lost.difference_update(ranks)
         self.started.update(ranks)
         self.not_started.difference_update(ranks)
 
@@ -115,13 +116,20 @@ class RankMembership:
     def _find_not_started(self) -> None:
         self.not_started = (self.lost | self.unread) - self.started
 
-    def take_run_stop(self) -> Record | None:
-        """The STOP of the run, once, if all ranks that started have stopped or are lost."""
+    def take_run_stop(self, now: float, *, has_ended: bool) -> Record | None:
+        """The STOP of the run, once, if all ranks that started have stopped or are lost.
+
+        Unless the run `has_ended`, further ranks may have to start first.
+        """
         last, stopped = self.unreported_stop, self.stop_attributes_by_rank
         # Ranks are only compared one by one once enough have stopped.
-        if len(stopped) < len(self.started) - len(self.lost):
+        if last is None or len(stopped) < len(self.started) - len(self.lost):
             return None
-        if last is None or not stopped or not self.started - self.lost <= stopped.keys():
+        if not stopped or not self.started - self.lost <= stopped.keys():
+            return None
+        # For other nodes, their heartbeat decides.
+        is_final = self.has_all_ranks() if self.join_seconds else self.is_complete(now)
+        if not has_ended and not is_final:
             return None
         self.unreported_stop = None
         # An unknown outcome is no evidence of how the run ended.
@@ -140,28 +148,43 @@ class RankMembership:
         ranks = ",".join(str(rank) for rank, each in stopped.items() if each == newest)
         return replace(last, rank=WHOLE_RUN, attributes={**newest, "ranks": ranks})
 
-    def is_awaited(self, rank: int, step_index: int, now: float) -> bool:
-        """Whether that rank may still report values of that step.
+    def update_awaited(
+        self,
+        awaited: list[int],
+        step_index: int,
+        now: float,
+        reported: Collection[int],
+        *,
+        is_overdue: bool,
+    ) -> bool:
+        """Whether any rank may still report values of that step, or more than it has `reported`.
 
-        A rank that has not reported any for long leaves that to the others.
+        Before all ranks have started, some may. All ranks are checked when those that were found to
+        be `awaited` are no longer: of each rank and step once or twice, in whatever order and at
+        whatever pace the ranks report. Of a step that is overdue, only what may be unread in a ring
+        is awaited. A rank that has not reported any values for long leaves that to the others.
         """
-        is_given_up = rank in self.lost and not self.is_run_waiting
-        if rank in self.stop_attributes_by_rank or is_given_up or rank not in self.started:
-            return False
-        if rank in self.step_index_by_rank:
-            return self.step_index_by_rank[rank] <= step_index
-        return not self.is_start_timed_out(now)
+        if not self.is_complete(now):
+            return True
+        newest, stopped = self.step_index_by_rank, self.stop_attributes_by_rank
 
-    def ranks_up_to(self, step_index: int) -> list[int]:
-        """The ranks that have not reported a later step: no other is awaited, or unread."""
-        newest = self.step_index_by_rank
-        known = self.started | self.unread
-        return [rank for rank in known if newest.get(rank, step_index) <= step_index]
+        def is_awaited(rank: int) -> bool:
+            if rank in stopped or newest.get(rank, step_index) > step_index:
+                return False
+            if rank in self.unread:
+                return True
+            is_given_up = rank in self.lost and not self.is_run_waiting
+            if is_overdue or rank in reported or is_given_up or rank not in self.started:
+                return False
+            return rank in newest or not self.is_start_timed_out(now)
 
-    def is_unread(self, rank: int, step_index: int) -> bool:
-        """Whether records of that step may still be in the ring of that rank, one of `unread`."""
-        has_stopped = rank in self.stop_attributes_by_rank
-        return not has_stopped and self.step_index_by_rank.get(rank, -1) <= step_index
+        while awaited and not is_awaited(awaited[-1]):
+            awaited.pop()
+        if not awaited:
+            known = self.started | self.unread
+            behind = [rank for rank in known if newest.get(rank, step_index) <= step_index]
+            awaited.extend(filter(is_awaited, behind))
+        return bool(awaited)
 
     def silent_ranks(self) -> set[int]:
         """Ranks that should report values: those that have before, and lost ones."""
@@ -180,7 +203,3 @@ class RankMembership:
     def is_complete(self, now: float) -> bool:
         """Whether all expected ranks have started, or the time to start is over."""
         return self.has_all_ranks() or self.is_start_timed_out(now)
-
-    def is_final(self, now: float) -> bool:
-        """Whether no further rank will start. For other nodes, their heartbeat decides."""
-        return self.has_all_ranks() if self.join_seconds else self.is_complete(now)

@@ -9,13 +9,13 @@ order.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import islice
 from math import inf
 
-from sentinel.aggregate.combine import combine_ranks, with_hosts
+from sentinel.aggregate.combine import combine_ranks
 from sentinel.aggregate.pending_step import PendingStep
 from sentinel.aggregate.rank_membership import RankMembership
 from sentinel.aggregate.rank_values import RankValues, merge_record
@@ -35,12 +35,7 @@ EVENTS_IN_ORDER = (Event.STEP, Event.EVAL, Event.STAGE, Event.TRAINING)
 _EVENT_ORDER = {event: order for order, event in enumerate(EVENTS_IN_ORDER)}
 
 StepKey = tuple[int, int]
-"""Step index, and the order in which events of one step index close."""
-
-
-def step_key(step_index: int, event: Event) -> StepKey:
-    """The key of a step, by which steps close in order."""
-    return step_index, _EVENT_ORDER[event]
+"""Step index, and the order in which events of one step index close: steps close by their keys."""
 
 
 @dataclass(slots=True)
@@ -94,11 +89,12 @@ class ClosedSteps:
 class Steps:
     """The only owner of the state of a step; `add` and `close_complete` yield the closed ones.
 
-    `membership` is what is known of the ranks that the steps wait for. Times are in seconds, by the
-    clock of the heartbeats.
+    `membership` and `metadata` are what is known of the ranks that the steps wait for, and of the
+    run. Times are in seconds, by the clock of the heartbeats.
     """
 
     membership: RankMembership
+    metadata: RunMetadata
     deadline_seconds: float
     settle_seconds: float
     pending: dict[StepKey, PendingStep] = field(default_factory=dict)
@@ -110,72 +106,59 @@ class Steps:
     """The keys of `pending` as a heap."""
 
     def add(
-        self,
-        entry: RecordOrBatch,
-        event: Event,
-        now: float,
-        metadata: RunMetadata,
-        counters: Counters,
+        self, entry: RecordOrBatch, event: Event, now: float, counters: Counters
     ) -> Iterator[Record]:
         """Add values to their step, and yield the steps that this closes.
 
         Of values for a closed step, which are added rank by rank, new signals are yielded at once;
         a record without any is counted as late.
         """
-        key = step_key(entry.step_index, event)
+        key = entry.step_index, _EVENT_ORDER[event]
         is_closed = key <= self.closed.last_key and key not in self.pending
         if is_closed and isinstance(entry, RecordBatch):
             for record in entry.records():
-                yield from self.add(record, event, now, metadata, counters)
+                yield from self.add(record, event, now, counters)
             return
-        metadata.observe_keys(entry.values if isinstance(entry, Record) else entry.names)
+        self.metadata.observe_keys(entry.values if isinstance(entry, Record) else entry.names)
         if is_closed and isinstance(entry, Record):
-            values = merge_record(entry, metadata.key_map)
+            values = merge_record(entry, self.metadata.key_map)
             if not self.closed.reopens(key, entry, values):
                 self.membership.mark_started([entry.rank])
                 new = self.closed.new_signals(key, values)
                 if new is None:
                     counters.add("sentinel_dropped_records_total", "late")
                 else:
-                    yield self._combine(event, [new], (), metadata)
+                    world_size = self.membership.world_size
+                    yield combine_ranks(event, [new], (), self.metadata, world_size)
                 return
         self.membership.advance(entry_ranks(entry), entry.step_index)
         if key not in self.pending:
             self.pending[key] = PendingStep(now, now)
             heappush(self.closing_order, key)
-        self.pending[key].add(entry, now, metadata.key_map)
-        yield from self.close_complete(now, metadata)
+        self.pending[key].add(entry, now, self.metadata.key_map)
+        yield from self.close_complete(now)
 
-    def close_complete(self, now: float, metadata: RunMetadata) -> Iterator[Record]:
-        """Close the oldest steps as far as they are complete, or too many; yield them combined."""
-        if len(self.pending) <= MAX_PENDING_STEPS and not self.membership.is_complete(now):
-            return
-        while self.closing_order and (
-            len(self.pending) > MAX_PENDING_STEPS or self._is_complete(self.closing_order[0], now)
-        ):
-            yield self._close_oldest(metadata)
+    def hold(self, record: Record) -> bool:
+        """Hold an event behind the last TRAINING that its rank has reported, if that is pending.
 
-    def close_all(self, metadata: RunMetadata) -> Iterator[Record]:
-        """Close all steps; yield them combined."""
-        while self.closing_order:
-            yield self._close_oldest(metadata)
-
-    def discard_rank(self, rank: int) -> None:
-        """Remove that rank's values of all pending steps."""
-        for pending in self.pending.values():
-            pending.discard_rank(rank)
-        self.pending = {key: each for key, each in self.pending.items() if each.reported_ranks}
-        self.closing_order = sorted(self.pending)
-
-    def last_pending_training(self, rank: int) -> StepKey | None:
-        """The last TRAINING that the rank has reported and that is not closed; None without one."""
+        Whether it is held: `close_complete` and `close_all` yield it after that step.
+        """
         order = _EVENT_ORDER[Event.TRAINING]
-        trainings = (
+        trainings = [
             key
             for key, pending in self.pending.items()
-            if key[1] == order and rank in pending.reported_ranks
-        )
-        return max(trainings, default=None)
+            if key[1] == order and record.rank in pending.table_by_rank
+        ]
+        if trainings:
+            self.pending[max(trainings)].held.append(record)
+        return bool(trainings)
+
+    def discard_rank(self, rank: int) -> None:
+        """Remove that rank's values of all pending steps, and its held events."""
+        for pending in self.pending.values():
+            pending.discard_rank(rank)
+        self.pending = {key: each for key, each in self.pending.items() if each.table_by_rank}
+        self.closing_order = sorted(self.pending)
 
     @property
     def max_step_index(self) -> float:
@@ -187,52 +170,45 @@ class Steps:
             return inf
         return max(self.pending)[0]
 
-    def _is_complete(self, key: StepKey, now: float) -> bool:
-        """Whether the pending step waits for no rank.
+    def close_complete(self, now: float) -> Iterator[Record]:
+        """Close the oldest steps as far as they are complete, or too many; yield them combined."""
+        while self.closing_order and (
+            len(self.pending) > MAX_PENDING_STEPS or self._is_complete(self.closing_order[0], now)
+        ):
+            yield from self._close_oldest()
 
-        All ranks are checked when those that were found to be awaited are no longer: of each rank
-        and step once or twice, in whatever order and at whatever pace the ranks report.
-        """
-        (step_index, _), pending, membership = key, self.pending[key], self.membership
+    def close_all(self) -> Iterator[Record]:
+        """Close all steps; yield them combined."""
+        while self.closing_order:
+            yield from self._close_oldest()
+
+    def _is_complete(self, key: StepKey, now: float) -> bool:
+        """Whether the pending step waits for no rank."""
+        pending = self.pending[key]
         # The ranks of a slow run report as far apart as its steps are long.
-        waiting_since = max(pending.first_received_at, membership.last_joined_at)
+        waiting_since = max(pending.first_received_at, self.membership.last_joined_at)
         is_overdue = now - waiting_since >= max(self.deadline_seconds, 2 * self.step_seconds)
         is_settled = now - pending.last_received_at >= self.settle_seconds
+        reported = pending.table_by_rank if is_settled else ()
+        return not self.membership.update_awaited(
+            pending.awaited_ranks, key[0], now, reported, is_overdue=is_overdue
+        )
 
-        def is_awaited(rank: int) -> bool:
-            if rank in membership.unread and membership.is_unread(rank, step_index):
-                return True
-            if is_overdue or (is_settled and rank in pending.reported_ranks):
-                return False
-            return membership.is_awaited(rank, step_index, now)
-
-        awaited = pending.awaited_ranks
-        while awaited and not is_awaited(awaited[-1]):
-            awaited.pop()
-        if not awaited:
-            awaited.extend(filter(is_awaited, membership.ranks_up_to(step_index)))
-        return not awaited
-
-    def _close_oldest(self, metadata: RunMetadata) -> Record:
+    def _close_oldest(self) -> Iterator[Record]:
         key = heappop(self.closing_order)
         pending = self.pending.pop(key)
         # Often a single rank evaluates or declares a stage, so no rank is missing.
         event, missing = EVENTS_IN_ORDER[key[1]], list[int]()
         if event is Event.EVAL:
-            self.closed.evaluating_ranks = set(pending.reported_ranks)
+            self.closed.evaluating_ranks = set(pending.table_by_rank)
         elif event is Event.STEP:
-            missing = sorted(self.membership.silent_ranks() - pending.reported_ranks)
+            missing = sorted(self.membership.silent_ranks() - pending.table_by_rank.keys())
             previous, self.last_step_at = self.last_step_at, pending.first_received_at
             self.step_seconds = self.last_step_at - previous if previous else 0.0
-        combined = self._combine(event, pending.tables, missing, metadata)
+        combined = combine_ranks(
+            event, pending.tables, missing, self.metadata, self.membership.world_size
+        )
         self.closed.add(key, combined.values)
-        return with_hosts(combined, metadata.host_by_rank)
-
-    def _combine(
-        self,
-        event: Event,
-        tables: Iterable[RankValues],
-        missing: Sequence[int],
-        metadata: RunMetadata,
-    ) -> Record:
-        return combine_ranks(event, tables, missing, metadata.metadata, self.membership.world_size)
+        yield combined
+        # The ranks of these records may have reported the next training already.
+        yield from pending.held

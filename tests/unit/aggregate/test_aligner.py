@@ -230,7 +230,7 @@ def test_memory_stays_bounded_when_a_rank_runs_far_ahead():
     aligner = started(0, 1)
 
     process(aligner, *(step(0, step_index) for step_index in range(1, MAX_PENDING_STEPS + 50)))
-    assert len(aligner.pending_steps) <= MAX_PENDING_STEPS
+    assert len(aligner.steps.pending) <= MAX_PENDING_STEPS
 
 
 def metadata(rank, **texts):
@@ -251,9 +251,9 @@ def test_a_late_start_does_not_replace_known_metadata():
     late = Record("run", 1, 0, 101.0, Event.START, attributes={"framework": "torch"})
     process(aligner, metadata(0, framework="trl", algorithm="KTOConfig"), late)
 
-    assert aligner.metadata.metadata == {"framework": "trl", "algorithm": "KTOConfig"}
+    assert aligner.steps.metadata.metadata == {"framework": "trl", "algorithm": "KTOConfig"}
     process(aligner, start(0, attempt=1))
-    assert aligner.metadata.metadata == {}
+    assert aligner.steps.metadata.metadata == {}
 
 
 def test_without_metadata_the_kind_of_a_kl_follows_from_other_keys():

@@ -81,7 +81,7 @@ def combined_one_by_one(aligner, entry):
     is_open = (entry.step_index, 0) > aligner.steps.closed.last_key or (
         entry.step_index,
         0,
-    ) in aligner.pending_steps
+    ) in aligner.steps.pending
     completed = [combined(aligner, record) for record in iter_records([entry])]
     assume(not (is_open and any(completed[:-1])))
     return [record for each in completed for record in each]
@@ -99,9 +99,9 @@ def test_batches_give_the_same_as_their_records(batches, seconds):
         heartbeat = Record("run", WHOLE_RUN, 0, float(at * seconds), Event.HEARTBEAT)
         assert combined(by_batch, heartbeat) == combined(by_record, heartbeat)
     assert by_batch.counters.values == by_record.counters.values
-    assert (by_batch.membership.step_index_by_rank, by_batch.membership.started) == (
-        by_record.membership.step_index_by_rank,
-        by_record.membership.started,
+    assert (by_batch.steps.membership.step_index_by_rank, by_batch.steps.membership.started) == (
+        by_record.steps.membership.step_index_by_rank,
+        by_record.steps.membership.started,
     )
 
 
@@ -168,11 +168,11 @@ def test_ranks_of_a_batch_are_no_longer_lost():
     aligner = started()
     heartbeat = Record("run", WHOLE_RUN, 0, 1.0, Event.HEARTBEAT, attributes={"lost_ranks": "2,3"})
     list(aligner.process(heartbeat))
-    assert aligner.membership.lost == {2, 3}
+    assert aligner.steps.membership.lost == {2, 3}
 
     list(aligner.process(batch_of(1, loss=[1.0] * WORLD)))
 
-    assert aligner.membership.lost == set()
+    assert aligner.steps.membership.lost == set()
 
 
 def test_a_batch_of_an_old_attempt_is_dropped_and_counted():

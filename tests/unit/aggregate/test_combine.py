@@ -11,6 +11,7 @@ from sentinel.aggregate.combine import MAX_LISTED_DIFFERING_RANKS, combine_ranks
 from sentinel.aggregate.pending_step import PendingStep
 from sentinel.model.record import WHOLE_RUN, Event, RankMismatch, Record, Spread, host_key
 from sentinel.signals.key_map import select_key_map
+from sentinel.signals.run_metadata import RunMetadata
 
 
 def rank_values(rank, /, *more, step=7, event=Event.STEP, **values):
@@ -179,7 +180,7 @@ def test_a_nonfinite_partial_norm_makes_the_norm_so_and_is_named():
 
 def test_the_kind_of_a_kl_follows_from_the_run_metadata():
     metadata = {"framework": "trl", "framework_version": "1.16.0", "algorithm": "GRPOConfig"}
-    record = combine_ranks(Event.STEP, [rank_values(0, kl=0.1)], (), metadata)
+    record = combine_ranks(Event.STEP, [rank_values(0, kl=0.1)], (), RunMetadata(metadata))
 
     assert record.attributes["kl_ref.kind"] == "ref k3xratio token_mean unsigned cap=inf"
 

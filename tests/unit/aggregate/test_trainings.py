@@ -184,7 +184,7 @@ def test_held_events_of_a_rank_that_is_reported_again_are_dropped():
     assert [each.event for each in run if each.event is not Event.START][:4] == [
         Event.STEP, Event.TRAINING, Event.METADATA, Event.STEP,
     ]  # fmt: skip
-    assert not aligner.held_by_training
+    assert not any(step.held for step in aligner.steps.pending.values())
 
 
 def test_a_stored_run_has_the_numbers_of_the_live_one():
