@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 from sentinel.aggregate.combine import combine_ranks
-from sentinel.aggregate.pending_step import PendingStep
+from sentinel.aggregate.rank_values import PendingStep
 from sentinel.metrics.rank_selection import RankSelection
 from sentinel.model.record import Event, Record
 from sentinel.model.record_batch import RecordBatch, coalesce

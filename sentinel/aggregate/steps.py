@@ -16,9 +16,8 @@ from itertools import islice
 from math import inf
 
 from sentinel.aggregate.combine import combine_ranks
-from sentinel.aggregate.pending_step import PendingStep
 from sentinel.aggregate.rank_membership import RankMembership
-from sentinel.aggregate.rank_values import RankValues, merge_record
+from sentinel.aggregate.rank_values import PendingStep, RankValues, merge_record
 from sentinel.model.counters import Counters
 from sentinel.model.record import Event, Record
 from sentinel.model.record_batch import RecordBatch, RecordOrBatch, entry_ranks

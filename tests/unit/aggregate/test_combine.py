@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from sentinel.aggregate.combine import MAX_LISTED_DIFFERING_RANKS, combine_ranks, with_hosts
-from sentinel.aggregate.pending_step import PendingStep
+from sentinel.aggregate.rank_values import PendingStep
 from sentinel.model.record import WHOLE_RUN, Event, RankMismatch, Record, Spread, host_key
 from sentinel.signals.key_map import select_key_map
 from sentinel.signals.run_metadata import RunMetadata
