@@ -3,29 +3,23 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import fsum, isfinite, nan
+from math import isfinite, nan
+from typing import NamedTuple
 
 from sentinel.model.record import WHOLE_RUN, Event, Record
 from sentinel.store.record_rows import RowLayout
+from sentinel.store.summary import EMPTY, Summary, merge_summaries, summarize
 
 _NUMBERS_PER_SIGNAL = 4
 """Mean, minimum, maximum and last."""
 
 
-@dataclass(frozen=True, slots=True)
-class SignalSummary:
-    """One signal over the records of a block.
+class BlockSignal(NamedTuple):
+    """One signal over the records of a block: its summary without ranks, and the newest value."""
 
-    `mean`, `min` and `max` are over the `count` finite values, and NaN if there is none; `last` is
-    the newest value.
-    """
-
-    count: int
-    mean: float
-    min: float
-    max: float
+    summary: Summary
     last: float
 
 
@@ -44,7 +38,7 @@ class Block:
     step: int
     first_time: float
     time: float
-    signals: Mapping[str, SignalSummary]
+    signals: Mapping[str, BlockSignal]
 
     def to_record(self, run: str) -> Record:
         """A record with the mean of each signal."""
@@ -54,7 +48,9 @@ class Block:
             step=self.step,
             time=self.time,
             event=self.event,
-            values={name: each.mean for name, each in self.signals.items()},
+            values={
+                name: each.mean if each.number else nan for name, (each, _) in self.signals.items()
+            },
             attempt=self.attempt,
         )
 
@@ -70,17 +66,17 @@ def block_of_record(row_id: int, record: Record) -> Block:
         step=record.step,
         first_time=record.time,
         time=record.time,
-        signals={name: _summary_of_value(value) for name, value in record.values.items()},
+        signals={name: BlockSignal(summarize((v,)), v) for name, v in record.values.items()},
     )
 
 
 def merge_blocks(blocks: Sequence[Block]) -> Block:
     """The block of all records in `blocks`, which are of one event and attempt, oldest first."""
     first, last = blocks[0], blocks[-1]
-    summaries: dict[str, list[SignalSummary]] = {}
+    parts: dict[str, list[BlockSignal]] = {}
     for block in blocks:
-        for name, summary in block.signals.items():
-            summaries.setdefault(name, []).append(summary)
+        for name, signal in block.signals.items():
+            parts.setdefault(name, []).append(signal)
     return Block(
         attempt=last.attempt,
         event=last.event,
@@ -90,56 +86,42 @@ def merge_blocks(blocks: Sequence[Block]) -> Block:
         step=last.step,
         first_time=first.first_time,
         time=last.time,
-        signals={name: _merge_summaries(each) for name, each in summaries.items()},
+        signals={
+            name: BlockSignal(merge_summaries([part.summary for part in each]), each[-1].last)
+            for name, each in parts.items()
+        },
     )
 
 
 def pack_block(block: Block) -> tuple[RowLayout, bytes]:
-    """The layout with the names, and the numbers."""
-    counts = [summary.count for summary in block.signals.values()]
+    """The layout with the names, and the numbers; NaN for those of no finite value."""
+    counts = [each.number for each, _ in block.signals.values()]
     numbers = [
         number
-        for each in block.signals.values()
-        for number in (each.mean, each.min, each.max, each.last)
+        for each, last in block.signals.values()
+        for number in (*(each[1:4] if each.number else (nan, nan, nan)), last)
     ]
     return RowLayout(tuple(block.signals)), struct.pack(_format(len(counts)), *counts, *numbers)
 
 
-def unpack_signals(layout: RowLayout, blob: bytes) -> dict[str, SignalSummary]:
+def unpack_signals(layout: RowLayout, blob: bytes) -> dict[str, BlockSignal]:
     """The signals of the block that `pack_block` packed. Raises ValueError for another blob."""
     names = layout.names
     try:
         numbers = struct.unpack(_format(len(names)), blob)
     except struct.error as error:
         raise ValueError(f"a block of the history does not fit its layout: {error}") from error
-    return {
-        name: SignalSummary(numbers[at], *numbers[first : first + _NUMBERS_PER_SIGNAL])
-        for at, name in enumerate(names)
-        for first in (len(names) + at * _NUMBERS_PER_SIGNAL,)
-    }
+    signals = {}
+    for at, name in enumerate(names):
+        first = len(names) + at * _NUMBERS_PER_SIGNAL
+        mean, low, high, last = numbers[first : first + _NUMBERS_PER_SIGNAL]
+        bad = int(not isfinite(last))
+        whole = (
+            Summary(numbers[at], mean, low, high, bad) if numbers[at] else EMPTY._replace(bad=bad)
+        )
+        signals[name] = BlockSignal(whole, last)
+    return signals
 
 
 def _format(names: int) -> str:
     return f"<{names}Q{names * _NUMBERS_PER_SIGNAL}d"
-
-
-def _summary_of_value(value: float) -> SignalSummary:
-    if isfinite(value):
-        return SignalSummary(1, value, value, value, value)
-    return SignalSummary(0, nan, nan, nan, value)
-
-
-def _merge_summaries(summaries: Iterable[SignalSummary]) -> SignalSummary:
-    summaries = [*summaries]
-    last = summaries[-1].last
-    known = [each for each in summaries if each.count]
-    count = sum(each.count for each in known)
-    if not count:
-        return SignalSummary(0, nan, nan, nan, last)
-    minimum, maximum = min(each.min for each in known), max(each.max for each in known)
-    try:
-        mean = fsum(each.mean * each.count for each in known) / count
-    except OverflowError:
-        mean = fsum(each.mean * (each.count / count) for each in known)
-    # Rounding must not take the mean out of the range.
-    return SignalSummary(count, min(max(mean, minimum), maximum), minimum, maximum, last)

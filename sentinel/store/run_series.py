@@ -16,7 +16,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from heapq import merge
 from math import inf, isfinite
-from operator import itemgetter
 from typing import Any, NamedTuple
 
 from sentinel.model.record import Event
@@ -30,7 +29,6 @@ from sentinel.store.rank_grid import RankGrid, RankMeans, grid_to_dict, mean_by_
 from sentinel.store.record_rows import LayoutTable, unpack
 from sentinel.store.series import (
     MAX_BUCKETS,
-    NO_RANK,
     BlockDecoder,
     Column,
     Found,
@@ -40,6 +38,7 @@ from sentinel.store.series import (
     Track,
 )
 from sentinel.store.storage_monitor import DamagedContentError
+from sentinel.store.summary import NO_RANK
 
 log = logging.getLogger(__name__)
 
@@ -137,7 +136,7 @@ class RunSeries:
         if not self.last_id:
             self._load_thinned(connection)
         while True:
-            rows = connection.execute(_NEW_ROWS_SQL, (self.last_id, ROWS_PER_READ)).fetchall()
+            rows = [*_read(connection, _NEW_ROWS_SQL, self.last_id, ROWS_PER_READ)]
             self._add(rows)
             if len(rows) < ROWS_PER_READ:
                 break
@@ -179,8 +178,8 @@ class RunSeries:
                 while counts[event] > track.size * MAX_BUCKETS:
                     track.size *= 2
             ((next_thinned,),) = connection.execute(_NEXT_THINNED_SQL).fetchall()
-            rows = connection.execute(_OLD_ROWS_SQL, [next_thinned])
-            self._add(merge(rows, connection.execute(_BLOCKS_SQL), key=itemgetter(0)))
+            rows = _read(connection, _OLD_ROWS_SQL, next_thinned)
+            self._add(merge(rows, _read(connection, _BLOCKS_SQL)))
             self.last_id = max(self.last_id, next_thinned - 1)
         finally:
             connection.execute("rollback")
@@ -197,13 +196,13 @@ class RunSeries:
         step_event, heartbeat = Event.STEP.value, Event.HEARTBEAT.value
         training = Event.TRAINING.value
         for row in rows:
-            event = row[4]
+            event = row.event
             if event != heartbeat:
                 lasting = row
             if event == step_event:
-                if row[1] != self._attempt or row[7] < self._step:
+                if row.attempt != self._attempt or row.first_step < self._step:
                     self._begin_segment(row)
-                self._step = row[2]
+                self._step = row.step
             elif event == training:
                 self._begin_segment(row)
                 self._trainings.append(self._segment)
@@ -212,23 +211,23 @@ class RunSeries:
                 continue
             elif event not in _CHARTED:
                 continue
-            self._newest.setdefault(event, {})[row[5]] = row
+            self._newest.setdefault(event, {})[row.layout] = row
             self._track(event).add(row, self._segment)
         if row is not None:
             self._signals = None
-            self.last_id = max(self.last_id, row[0])
-        if lasting is not None and lasting[5] > 0:
-            number, attempt, step, time, _, layout, vals, *_ = lasting
-            self._anchor = number, (attempt, step, time, layout, vals)
+            self.last_id = max(self.last_id, row.id)
+        if lasting is not None and lasting.layout > 0:
+            content = lasting.attempt, lasting.step, lasting.time, lasting.layout, lasting.numbers
+            self._anchor = lasting.id, content
 
     def _begin_segment(self, row: StoredRow) -> None:
         """A new attempt, another training, or a step that goes back."""
         for track in self.tracks.values():
             track.close_bucket(self._segment)
-        self._track(Event.STEP.value).resume(row[7])
+        self._track(Event.STEP.value).resume(row.first_step)
         is_first = self._attempt is None
-        self._segment = row[1] if is_first else max(self._segment + 1, row[1])
-        self._attempt = row[1]
+        self._segment = row.attempt if is_first else max(self._segment + 1, row.attempt)
+        self._attempt = row.attempt
 
     def _decode(
         self,
@@ -288,18 +287,18 @@ class RunSeries:
         found: dict[str, dict[str, Any]] = {}
         for event, track in self.tracks.items():
             latest: Found = {}
-            for row in sorted(self._newest.get(event, {}).values(), key=itemgetter(0)):
+            for row in sorted(self._newest.get(event, {}).values()):
                 of_row: Found = {}
                 # A damaged one was reported when it was read first.
                 with suppress(*_DECODING_ERRORS):
-                    self._decoder(row[5], track.event, None).add([row[6]], of_row)
+                    self._decoder(row.layout, track.event, None).add([row.numbers], of_row)
                 latest |= of_row
             for name, column in track.columns.items():
                 if name in found:
                     continue
                 found[name] = describe_signal(name, track.event) | {
-                    "count": sum(column.counts),
-                    "bad_count": sum(column.bad),
+                    "count": sum(column.numbers),
+                    "bad_count": sum(column.bads),
                     "latest": _latest(latest, name, column),
                 }
         return sorted(found.values(), key=signal_order)
@@ -353,14 +352,14 @@ class RunSeries:
 
     def rows_since(self, connection: sqlite3.Connection, row_id: int, limit: int) -> dict[str, Any]:
         """The rows after `row_id`, as `RunReader.rows_since` returns them."""
-        rows = connection.execute(_NEW_ROWS_SQL, (row_id, limit)).fetchall()
-        charted = [row for row in rows if row[4] in _CHARTED]
+        rows = [*_read(connection, _NEW_ROWS_SQL, row_id, limit)]
+        charted = [row for row in rows if row.event in _CHARTED]
         values: dict[str, list[float | None]] = {}
         ranks: dict[str, dict[str, list[float | None]]] = {}
         bad: dict[str, list[int]] = {}
         for at, row in enumerate(charted):
             found: Found = {}
-            self._decode(row[5], Event(row[4]), [row[6]], found)
+            self._decode(row.layout, Event(row.event), [row.numbers], found)
             for name, (summary,) in found.items():
                 column = values.setdefault(name, [None] * len(charted))
                 if summary.number:
@@ -375,12 +374,12 @@ class RunSeries:
                         ranks[name][each][at] = number if isfinite(number) else None
         tokens = None
         if self._counts_tokens():
-            tokens = [self._tokens_at(row[0]) for row in charted]
+            tokens = [self._tokens_at(row.id) for row in charted]
         return {
-            "last_id": rows[-1][0] if rows else row_id,
-            "step": [row[2] for row in charted],
-            "time": [row[3] for row in charted],
-            "attempt": [self._segment_at(row[0]) for row in charted],
+            "last_id": rows[-1].id if rows else row_id,
+            "step": [row.step for row in charted],
+            "time": [row.time for row in charted],
+            "attempt": [self._segment_at(row.id) for row in charted],
             "trainings": [*self._trainings],
             "tokens": tokens,
             "values": values,
@@ -484,11 +483,9 @@ class RunSeries:
             detailed.tokens = track.spans[first - 1].tokens if first else 0.0
             segment = track.spans[first].segment
             query = (track.event.value, track.spans[first].first_id, track.spans[last].last_id)
-            rows: Iterable[StoredRow] = connection.execute(_DETAIL_ROWS_SQL, query)
-            blocks: list[StoredRow] = connection.execute(_DETAIL_BLOCKS_SQL, query).fetchall()
-            if blocks:
-                rows = merge(rows, blocks, key=itemgetter(0))
-            for row in rows:
+            rows = _read(connection, _DETAIL_ROWS_SQL, *query)
+            blocks = [*_read(connection, _DETAIL_BLOCKS_SQL, *query)]
+            for row in merge(rows, blocks) if blocks else rows:
                 if window.overlaps(row):
                     detailed.add(row, segment)
             detailed.close_bucket(segment)
@@ -521,9 +518,14 @@ class Window(NamedTuple):
         """Whether a row or block does; of tokens it is not known."""
         if self.axis == "tokens":
             return True
-        first, last = (row[8], row[3]) if self.axis == "time" else (row[7], row[2])
+        is_time = self.axis == "time"
+        first, last = (row.first_time, row.time) if is_time else (row.first_step, row.step)
         is_after = self.start is None or last >= self.start
         return is_after and (self.end is None or first <= self.end)
+
+
+def _read(connection: sqlite3.Connection, query: str, *values: object) -> Iterator[StoredRow]:
+    return map(StoredRow._make, connection.execute(query, values))
 
 
 _CHARTED = frozenset(event.value for event in CHARTED_EVENTS)
@@ -537,7 +539,7 @@ def _latest(latest: Found, name: str, column: Column) -> float | None:
     if name in latest:
         summary = latest[name][0]
         return summary.mean if summary.number else None
-    buckets = zip(column.counts[::-1], column.means[::-1], column.bad[::-1], strict=True)
+    buckets = zip(column.numbers[::-1], column.means[::-1], column.bads[::-1], strict=True)
     return next((mean if count else None for count, mean, bad in buckets if count or bad), None)
 
 

@@ -15,11 +15,12 @@ from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, compress
-from math import fsum, inf, isfinite
+from math import inf, isfinite
 from operator import and_, getitem, le, mul, or_, truediv
 from typing import Any, NamedTuple
 
 from sentinel.model.record import Event
+from sentinel.store.blocks import unpack_signals
 from sentinel.store.charted_signals import LOW, VALUE, chart_name
 from sentinel.store.record_rows import (
     FULL_SPREAD,
@@ -27,6 +28,15 @@ from sentinel.store.record_rows import (
     RANK_SPREADS,
     RowLayout,
     split_rank_format,
+)
+from sentinel.store.summary import (
+    EMPTY,
+    NO_RANGE,
+    NO_RANK,
+    Range,
+    Summary,
+    merge_summaries,
+    summarize,
 )
 
 MAX_BUCKETS = 4096
@@ -39,83 +49,22 @@ MAX_SIGNALS = 1000
 MAX_UNMERGED_SHARE = 0.75
 """Share of the buckets that may remain in a merge; else buckets of several attempts are merged."""
 
-StoredRow = tuple[int, int, int, float, str, int, bytes, int, float]
-"""Id, attempt, step, time, event, layout (negative for blocks), numbers, first step, first time."""
 
-NO_RANK = -1
+class StoredRow(NamedTuple):
+    """A row or a block; `layout` is negative for blocks, which begin at `first_step`."""
 
-
-class Summary(NamedTuple):
-    """One signal over some records: of `number` finite values mean, minimum and maximum.
-
-    `low` and `high` are over all ranks, `worst` is the rank with the highest value; infinite and
-    `NO_RANK` if there are none. `bad` counts values that are not finite; of a block at most one is
-    known.
-    """
-
-    number: int
-    mean: float
-    min: float
-    max: float
-    low: float = inf
-    high: float = -inf
-    worst: int = NO_RANK
-    bad: int = 0
-
-
-_EMPTY = Summary(0, 0.0, inf, -inf)
-
-
-def merge_summaries(summaries: Sequence[Summary]) -> Summary:
-    """The summary of all records."""
-    if len(summaries) == 1:
-        return summaries[0]
-    count = sum([each.number for each in summaries])
-    high = max([each.high for each in summaries])
-    worst = next((each.worst for each in summaries if each.high == high), NO_RANK)
-    bad_ranks = [each.worst for each in summaries if each.bad and each.worst != NO_RANK]
-    return Summary(
-        count,
-        _mean([each.mean for each in summaries], [each.number for each in summaries], count),
-        min([each.min for each in summaries]),
-        max([each.max for each in summaries]),
-        min([each.low for each in summaries]),
-        high,
-        bad_ranks[0] if bad_ranks else worst,
-        sum([each.bad for each in summaries]),
-    )
-
-
-def _mean(means: Sequence[float], counts: Sequence[int], total: int) -> float:
-    if not total:
-        return 0.0
-    mean = sum([mean * count for mean, count in zip(means, counts, strict=True)]) / total
-    if isfinite(mean):
-        return mean
-    return fsum([mean * (count / total) for mean, count in zip(means, counts, strict=True)])
-
-
-def summarize(column: Sequence[float]) -> tuple[int, float, float, float, int]:
-    """Number of finite values, their mean, minimum and maximum, and the number of others."""
-    count = len(column)
-    total = sum(column)
-    if isfinite(total):
-        if count == 1:
-            return 1, total, total, total, 0
-        low, high = min(column), max(column)
-        return count, min(max(total / count, low), high), low, high, 0
-    finite = [value for value in column if isfinite(value)]
-    bad = count - len(finite)
-    if not finite:
-        return 0, 0.0, inf, -inf, bad
-    count, low, high = len(finite), min(finite), max(finite)
-    mean = fsum([value / count for value in finite])
-    return count, min(max(mean, low), high), low, high, bad
+    id: int
+    attempt: int
+    step: int
+    time: float
+    event: str
+    layout: int
+    numbers: bytes
+    first_step: int
+    first_time: float
 
 
 Found = dict[str, list[Summary]]
-Range = tuple[float, float, int]
-"""Lowest and highest value of all ranks, and the rank with it."""
 
 
 class _RankValues(NamedTuple):
@@ -228,12 +177,7 @@ class RowDecoder:
         columns = [*zip(*self._numbers.iter_unpack(joined), strict=True)]
         ranges = self._find_ranges(columns, blobs, rests)
         for at, signal in self._values:
-            count, mean, low_value, high_value, bad = summarize(columns[at])
-            of_ranks = ranges.get(signal)
-            if of_ranks is None:
-                summary = Summary(count, mean, low_value, high_value, bad=bad)
-            else:
-                summary = Summary(count, mean, low_value, high_value, *of_ranks, bad)
+            summary = summarize(columns[at], ranges.get(signal, NO_RANGE))
             found.setdefault(signal, []).append(summary)
 
     def _find_ranges(
@@ -247,7 +191,7 @@ class RowDecoder:
             ranges[signal] = min(columns[low]), highest, worst
         for signal, (low, high) in self._ranges.items():
             if low >= 0 and high >= 0:
-                lowest, highest = summarize(columns[low])[2], summarize(columns[high])[3]
+                lowest, highest = summarize(columns[low]).min, summarize(columns[high]).max
                 ranges[signal] = lowest, highest, NO_RANK
         for each in self._rank_values:
             ranges[each.signal] = each.find_range(columns, blobs)
@@ -262,7 +206,7 @@ class RowDecoder:
             if signal is None:
                 continue
             _, _, lowest, highest, _, _, _, max_rank, bad_ranks, *_ = row
-            low, high, worst = ranges.get(signal, (inf, -inf, NO_RANK))
+            low, high, worst = ranges.get(signal, NO_RANGE)
             if signal not in bad and (bad_ranks or highest > high):
                 worst = bad_ranks[0] if bad_ranks else max_rank
             if bad_ranks:
@@ -276,180 +220,137 @@ class BlockDecoder:
     """Summarizes blocks of one layout, as `RowDecoder` does rows."""
 
     def __init__(self, layout: RowLayout, event: Event, wanted: frozenset[str] | None) -> None:
-        names = len(layout.names)
-        self._signals = [
-            (at, target[0], target[1])
-            for at, name in enumerate(layout.names)
+        self._layout = layout
+        self._targets = {
+            name: target
+            for name in layout.names
             if (target := chart_name(event, name)) is not None
             and (wanted is None or target[0] in wanted)
-        ]
-        self._numbers = struct.Struct(f"<{names}Q{4 * names}d")
-        self._names = names
+        }
 
     def add(self, blobs: Sequence[bytes], found: Found) -> None:
         """Add the summary of these blocks to that of each signal. Raises ValueError."""
-        ranges: dict[str, list[float]] = {}
         values: dict[str, list[Summary]] = {}
+        ranges: dict[str, list[Summary]] = {}
         for blob in blobs:
-            try:
-                numbers = self._numbers.unpack(blob)
-            except struct.error as error:
-                raise ValueError("a block of the history does not fit its layout") from error
-            for at, signal, role in self._signals:
-                count = numbers[at]
-                mean, low, high, last = numbers[self._names + 4 * at :][:4]
-                is_bad = not isfinite(last)
-                if role == VALUE:
-                    summary = Summary(count, mean, low, high) if count else _EMPTY
-                    values.setdefault(signal, []).append(
-                        summary._replace(bad=1) if is_bad else summary
-                    )
-                elif count:
-                    of_ranks = ranges.setdefault(signal, [inf, -inf])
-                    at_end = 0 if role == LOW else 1
-                    of_ranks[at_end] = (min, max)[at_end](of_ranks[at_end], (low, high)[at_end])
+            for name, (summary, _) in unpack_signals(self._layout, blob).items():
+                if name in self._targets:
+                    signal, role = self._targets[name]
+                    if role == VALUE:
+                        values.setdefault(signal, []).append(summary)
+                    elif role == LOW:
+                        ranges.setdefault(signal, []).append(EMPTY._replace(low=summary.min))
+                    else:
+                        ranges.setdefault(signal, []).append(EMPTY._replace(high=summary.max))
         for signal, summaries in values.items():
-            low, high = ranges.get(signal, (inf, -inf))
-            merged = merge_summaries(summaries)
-            if low <= high:
-                merged = merged._replace(low=low, high=high)
-            found.setdefault(signal, []).append(merged)
+            # The ends of the range are signals of their own in a block.
+            of_ranks = merge_summaries(ranges.get(signal, [EMPTY]))
+            summary = merge_summaries(summaries)
+            if of_ranks.low <= of_ranks.high:
+                summary = summary._replace(low=of_ranks.low, high=of_ranks.high)
+            found.setdefault(signal, []).append(summary)
 
 
-@dataclass(slots=True)
-class Column:
-    """One signal in all buckets of a track; `None`-like values are those of an empty summary."""
+class Column(NamedTuple):
+    """One signal in all buckets of a track: an array for each field of `Summary`."""
 
-    counts: array[int] = field(default_factory=lambda: array("q"))
-    means: array[float] = field(default_factory=lambda: array("d"))
-    mins: array[float] = field(default_factory=lambda: array("d"))
-    maxs: array[float] = field(default_factory=lambda: array("d"))
-    lows: array[float] = field(default_factory=lambda: array("d"))
-    highs: array[float] = field(default_factory=lambda: array("d"))
-    worst: array[int] = field(default_factory=lambda: array("i"))
-    bad: array[int] = field(default_factory=lambda: array("q"))
-    has_ranks: bool = False
+    numbers: array[Any]
+    means: array[Any]
+    mins: array[Any]
+    maxs: array[Any]
+    bads: array[Any]
+    lows: array[Any]
+    highs: array[Any]
+    worsts: array[Any]
+
+    @classmethod
+    def of_empty(cls, buckets: int) -> Column:
+        """A column of that many empty buckets."""
+        columns = zip("qdddqddi", EMPTY, strict=True)
+        return cls(*[array(code, [value]) * buckets for code, value in columns])
+
+    @property
+    def has_ranks(self) -> bool:
+        """Whether any bucket has a range over the ranks, or a worst rank."""
+        return any(map(isfinite, self.highs)) or any(map(NO_RANK.__lt__, self.worsts))
 
     def append(self, summary: Summary) -> None:
         """Add a bucket."""
-        self.counts.append(summary.number)
-        self.means.append(summary.mean)
-        self.mins.append(summary.min)
-        self.maxs.append(summary.max)
-        self.lows.append(summary.low)
-        self.highs.append(summary.high)
-        self.worst.append(summary.worst)
-        self.bad.append(summary.bad)
-        self.has_ranks |= summary.worst != NO_RANK or summary.low <= summary.high
+        for each, value in zip(self, summary, strict=True):
+            each.append(value)
 
-    def pad(self, buckets: int) -> None:
-        """Add `buckets` empty buckets."""
-        for each, value in zip(self._arrays(), _EMPTY, strict=True):
-            each.extend(array(each.typecode, [value]) * buckets)
-
-    def pop(self) -> None:
+    def remove_last(self) -> None:
         """Remove the last bucket."""
-        for each in self._arrays():
+        for each in self:
             each.pop()
 
     def summary(self, first: int, end: int) -> Summary:
         """The summary of these buckets."""
-        if end - first == 1:
-            return Summary(*[each[first] for each in self._arrays()])
-        counts = self.counts[first:end]
-        count = sum(counts)
-        bad = sum(self.bad[first:end])
-        high, worst = -inf, NO_RANK
-        low = inf
-        if self.has_ranks:
-            highs, ranks = self.highs[first:end], self.worst[first:end]
-            high, low = max(highs), min(self.lows[first:end])
-            worst = ranks[highs.index(high)]
-            if bad:
-                flags = zip(self.bad[first:end], ranks, strict=True)
-                worst = next((rank for flag, rank in flags if flag and rank != NO_RANK), worst)
-        mean = _mean(self.means[first:end], counts, count)
-        lowest, highest = min(self.mins[first:end]), max(self.maxs[first:end])
-        if count:
-            # Rounding must not take the mean out of the range.
-            mean = min(max(mean, lowest), highest)
-        return Summary(count, mean, lowest, highest, low, high, worst, bad)
+        buckets = zip(*[each[first:end] for each in self], strict=True)
+        return merge_summaries([Summary(*bucket) for bucket in buckets])
 
     def merged(self, groups: Groups) -> Column:
-        """The summaries of groups of buckets.
+        """The summaries of groups of buckets, as `merge_summaries` makes them.
 
         Whole columns are passed to the built-in functions: it takes a microsecond per group.
         """
-        found = Column()
+        found, has_ranks = Column.of_empty(0), self.has_ranks
         for first, end in groups.runs:
             full = end - (end - first) % groups.width
-            self._merge_full(found, first, full, groups.width)
+            if groups.width == 1:
+                for each, own in zip(found, self, strict=True):
+                    each.extend(own[first:end])
+            elif first < full:
+                self._merge_full(found, first, full, groups.width, has_ranks=has_ranks)
             if full < end:
                 found.append(self.summary(full, end))
-        found.has_ranks = self.has_ranks
         return found
 
-    def _merge_full(self, found: Column, first: int, end: int, width: int) -> None:
+    def _merge_full(
+        self, found: Column, first: int, end: int, width: int, *, has_ranks: bool
+    ) -> None:
         """Add the summaries of the groups of exactly `width` buckets."""
-        if width == 1 or first == end:
-            for each, own in zip(found._arrays(), self._arrays(), strict=True):
-                each.extend(own[first:end])
-            return
 
         def parts(values: array[Any]) -> list[array[Any]]:
             return [values[at:end:width] for at in range(first, first + width)]
 
-        offset = len(found.counts)
-        counts = [*map(sum, zip(*parts(self.counts), strict=True))]
-        found.counts.extend(counts)
-        if self.counts[first:end].count(self.counts[first]) == end - first:
+        offset = len(found.numbers)
+        numbers = [*map(sum, zip(*parts(self.numbers), strict=True))]
+        found.numbers.extend(numbers)
+        if self.numbers[first:end].count(self.numbers[first]) == end - first:
             sums = map(sum, zip(*parts(self.means), strict=True))
             found.means.extend([total / width for total in sums])
         else:
-            totals = array("d", map(mul, self.means[first:end], self.counts[first:end]))
+            totals = array("d", map(mul, self.means[first:end], self.numbers[first:end]))
             sums = map(sum, zip(*(totals[at::width] for at in range(width)), strict=True))
-            found.means.extend(map(truediv, sums, [count or 1 for count in counts]))
+            found.means.extend(map(truediv, sums, [number or 1 for number in numbers]))
         found.mins.extend(map(min, *parts(self.mins)))
         found.maxs.extend(map(max, *parts(self.maxs)))
-        if self.has_ranks:
+        bads = [*map(sum, zip(*parts(self.bads), strict=True))]
+        found.bads.extend(bads)
+        if has_ranks:
             found.lows.extend(map(min, *parts(self.lows)))
             highs = [*zip(*parts(self.highs), strict=True)]
             highest = [*map(max, highs)]
             places = map(tuple.index, highs, highest)
-            ranks = zip(*parts(self.worst), strict=True)
             found.highs.extend(highest)
-            found.worst.extend(map(getitem, ranks, places))
+            found.worsts.extend(map(getitem, zip(*parts(self.worsts), strict=True), places))
         else:
-            found.lows.extend([inf] * len(counts))
-            found.highs.extend([-inf] * len(counts))
-            found.worst.extend([NO_RANK] * len(counts))
-        bad = [*map(sum, zip(*parts(self.bad), strict=True))]
-        found.bad.extend(bad)
+            for each, value in zip(found[5:], EMPTY[5:], strict=True):
+                each.extend(array(each.typecode, [value]) * len(numbers))
         is_in_range = map(le, found.mins[offset:], found.means[offset:])
         is_in_range = map(and_, is_in_range, map(le, found.means[offset:], found.maxs[offset:]))
         for at, is_right in enumerate(is_in_range):
             # The sum of large numbers overflows, and rounding takes a mean out of the range.
-            if bad[at] or (counts[at] and not is_right):
+            if bads[at] or (numbers[at] and not is_right):
                 start = first + at * width
-                found.replace(offset + at, self.summary(start, start + width))
+                summary = self.summary(start, start + width)
+                for each, value in zip(found, summary, strict=True):
+                    each[offset + at] = value
 
     def compressed(self, is_kept: Sequence[int]) -> Column:
         """The buckets for which `is_kept` is true."""
-        kept = Column(has_ranks=self.has_ranks)
-        for each, own in zip(kept._arrays(), self._arrays(), strict=True):
-            each.extend(compress(own, is_kept))
-        return kept
-
-    def replace(self, at: int, summary: Summary) -> None:
-        """Set the summary of one bucket."""
-        for each, value in zip(self._arrays(), summary, strict=True):
-            each[at] = value
-
-    def _arrays(self) -> tuple[array[Any], ...]:
-        return (
-            self.counts, self.means, self.mins, self.maxs, self.lows, self.highs, self.worst,
-            self.bad,
-        )  # fmt: skip
+        return Column(*[array(each.typecode, compress(each, is_kept)) for each in self])
 
 
 class Span(NamedTuple):
@@ -512,27 +413,35 @@ class Track:
         if self._open_rows:
             self.spans.pop()
             for column in self.columns.values():
-                column.pop()
+                column.remove_last()
         self._open_rows = len(rows)
         found: Found = {}
         by_layout: dict[int, list[bytes]] = {}
         for row in rows:
-            by_layout.setdefault(row[5], []).append(row[6])
+            by_layout.setdefault(row.layout, []).append(row.numbers)
         for layout, blobs in by_layout.items():
             self.decode(layout, self.event, blobs, found)
         first, last = rows[0], rows[-1]
         summaries = {name: merge_summaries(each) for name, each in found.items()}
         tokens = self._count_tokens(summaries)
         self.spans.append(
-            Span(first[0], last[0], first[7], last[2], first[8], last[3], segment, tokens)
+            Span(
+                first.id,
+                last.id,
+                first.first_step,
+                last.step,
+                first.first_time,
+                last.time,
+                segment,
+                tokens,
+            )
         )
         for name in [*summaries.keys() - self.columns.keys()][
             : max(0, MAX_SIGNALS - len(self.columns))
         ]:
-            self.columns[name] = column = Column()
-            column.pad(len(self.spans) - 1)
+            self.columns[name] = Column.of_empty(len(self.spans) - 1)
         for name, column in self.columns.items():
-            column.append(summaries.get(name, _EMPTY))
+            column.append(summaries.get(name, EMPTY))
 
     def resume(self, step: int) -> None:
         """Training continues at that step: it has seen the tokens of those before."""
@@ -581,30 +490,29 @@ class Track:
 
     def points(self, signal: str, groups: Groups, xs: Sequence[float]) -> dict[str, Any]:
         """The points of a signal as `RunReader.series` returns them; `xs` are those of groups."""
-        column = self.columns[signal]
-        merged = column.merged(groups)
+        merged = self.columns[signal].merged(groups)
         segments: Sequence[int] = groups.segments
-        if not all(merged.counts):
+        has_ranks = self.columns[signal].has_ranks
+        if not all(merged.numbers):
             # A point without a finite value is shown only if it has another one.
-            is_shown = [*map(or_, map(bool, merged.counts), merged.bad)]
+            is_shown = [*map(or_, map(bool, merged.numbers), merged.bads)]
             merged = merged.compressed(is_shown)
             xs, segments = [*compress(xs, is_shown)], [*compress(segments, is_shown)]
-        counts = merged.counts
-        has_ranks = column.has_ranks
+        numbers = merged.numbers
         return {
             "x": list(xs),
             "attempt": list(segments),
-            "mean": _without_empty(merged.means, counts),
-            "min": _without_empty(merged.mins, counts),
-            "max": _without_empty(merged.maxs, counts),
+            "mean": _without_empty(merged.means, numbers),
+            "min": _without_empty(merged.mins, numbers),
+            "max": _without_empty(merged.maxs, numbers),
             "rank_min": _finite(merged.lows) if has_ranks else None,
             "rank_max": _finite(merged.highs) if has_ranks else None,
-            "worst_rank": [None if rank == NO_RANK else rank for rank in merged.worst]
+            "worst_rank": [None if rank == NO_RANK else rank for rank in merged.worsts]
             if has_ranks
             else None,
-            "bad": [*compress(xs, merged.bad)],
-            "is_raw": self.size == 1 and max(counts, default=0) <= 1,
-            "count": sum(counts),
+            "bad": [*compress(xs, merged.bads)],
+            "is_raw": self.size == 1 and max(numbers, default=0) <= 1,
+            "count": sum(numbers),
         }
 
 
@@ -626,11 +534,11 @@ class Groups(NamedTuple):
         ]
 
 
-def _without_empty(values: array[float], counts: array[int]) -> list[float | None]:
+def _without_empty(values: array[float], numbers: array[int]) -> list[float | None]:
     """The values, with None for those of no finite value."""
-    if all(counts):
+    if all(numbers):
         return [*values]
-    return [value if count else None for value, count in zip(values, counts, strict=True)]
+    return [value if number else None for value, number in zip(values, numbers, strict=True)]
 
 
 def _finite(values: array[float]) -> list[float | None]:

@@ -18,6 +18,7 @@ from sentinel.store.database import connect
 from sentinel.store.history import History
 from sentinel.store.media import MediaStore
 from sentinel.store.retention import DETAIL_STEPS, HistoryRetention
+from sentinel.store.summary import Summary
 
 FULL_STEPS = 1000
 LARGE = 1 << 40
@@ -80,7 +81,7 @@ def test_the_newest_steps_stay_in_full_and_older_ones_become_blocks(history):
     first = blocks[0]
     assert (first.first_step, first.step, first.count) == (0, 31, 32)
     loss = first.signals["loss"]
-    assert (loss.mean, loss.min, loss.max, loss.last, loss.count) == (15.5, 0.0, 31.0, 31.0, 32)
+    assert (loss.summary, loss.last) == (Summary(32, 15.5, 0.0, 31.0), 31.0)
 
 
 def test_records_are_read_in_order_from_blocks_and_rows(history):
@@ -111,7 +112,7 @@ def test_a_thinned_history_stays_small_however_long_the_run(history):
     assert sum(block.count for block in history.blocks()) + count(history, "step") == 12_000
     oldest = next(iter(history.blocks()))
     assert oldest.count == 32 * 8 * 8
-    assert oldest.signals["loss"].max == oldest.count - 1
+    assert oldest.signals["loss"].summary.max == oldest.count - 1
 
 
 def test_starts_saves_evaluations_and_ends_are_kept(history):
@@ -185,7 +186,9 @@ def test_trainings_are_not_mixed(history):
             history.update(make_result(Event.TRAINING, step, values=values))
         history.update(step_result(step, loss=float(step // 100)))
     thin(history)
-    means = [block.signals["loss"] for block in history.blocks() if block.event is Event.STEP]
+    means = [
+        block.signals["loss"].summary for block in history.blocks() if block.event is Event.STEP
+    ]
 
     assert means
     assert all(each.min == each.max for each in means)
@@ -198,9 +201,9 @@ def test_values_that_are_not_finite_are_left_out_of_the_mean(history):
     thin(history)
     block = next(iter(history.blocks()))
 
-    assert block.signals["loss"].count == 16
-    assert block.signals["loss"].mean == pytest.approx(1e308)
-    assert (block.signals["reward"].count, block.count) == (0, 32)
+    assert block.signals["loss"].summary.number == 16
+    assert block.signals["loss"].summary.mean == pytest.approx(1e308)
+    assert (block.signals["reward"].summary.number, block.count) == (0, 32)
 
 
 def test_one_slice_does_not_hold_the_loop(history):
