@@ -376,8 +376,8 @@ interface Points {
   rank_max: Values;
   worst_rank: Values;
   attempt: number[];
-  /** How many records each point is the mean of. */
-  weight: number[];
+  /** How many of the points were fetched; the others are live rows. */
+  fetched: number;
   bad: number[];
   isRaw: boolean;
   count: number;

@@ -2,8 +2,8 @@
 
 const AXIS_SIGNAL_PREFIX = "signal:";
 // What a point has beside its position, one value for each point.
-/** @type {("mean" | "min" | "max" | "rank_min" | "rank_max" | "worst_rank" | "attempt" | "weight")[]} */
-const AXIS_POINT_FIELDS = ["mean", "min", "max", "rank_min", "rank_max", "worst_rank", "attempt", "weight"];
+/** @type {("mean" | "min" | "max" | "rank_min" | "rank_max" | "worst_rank" | "attempt")[]} */
+const AXIS_POINT_FIELDS = ["mean", "min", "max", "rank_min", "rank_max", "worst_rank", "attempt"];
 
 /**
  * The signal of an axis such as `signal:kl_ref`; null for steps, time and tokens.

@@ -1,8 +1,6 @@
 // The points of signals that charts show: an overview of the whole run, and detail of the shown range.
 import { axisSignal, joinByStep, stepsInRange } from "./horizontal_axis.js";
 
-/** @type {("x" | "mean" | "min" | "max" | "rank_min" | "rank_max" | "worst_rank" | "attempt")[]} */
-const SERIES_FIELDS = ["x", "mean", "min", "max", "rank_min", "rank_max", "worst_rank", "attempt"];
 // A chart has about a point for each pixel: spikes stay visible as the range of a point.
 const SERIES_POINTS = 320;
 const SERIES_MAX_POINTS = 2 * SERIES_POINTS;
@@ -26,74 +24,13 @@ export function seriesPoints(reply) {
     rank_max: reply.rank_max || [...none],
     worst_rank: reply.worst_rank || [...none],
     attempt: reply.attempt || reply.x.map(() => 0),
-    weight: reply.x.map(() => Math.max(1, (reply.count || 0) / reply.x.length)),
+    fetched: reply.x.length,
     bad: [...(reply.bad || [])],
     isRaw: Boolean(reply.is_raw),
     count: reply.count ?? reply.x.length,
     // The newest value itself: the last point may be the mean of several.
     last: seriesLast(reply),
   };
-}
-
-/**
- * Points merged into buckets of equal width, when live rows have made them too many.
- * @param {Points} points
- * @returns {Points}
- */
-function seriesThin(points) {
-  const first = points.x[0];
-  const width = (points.x[points.x.length - 1] - first) / SERIES_POINTS || 1;
-  /** @type {Points} */
-  const thin = {
-    ...points,
-    isRaw: false,
-    weight: [],
-    x: [],
-    mean: [],
-    min: [],
-    max: [],
-    rank_min: [],
-    rank_max: [],
-    worst_rank: [],
-    attempt: [],
-  };
-  /**
-   * @param {number | null} a
-   * @param {number | null} b
-   */
-  const lower = (a, b) => (a === null ? b : b === null ? a : Math.min(a, b));
-  /**
-   * @param {number | null} a
-   * @param {number | null} b
-   */
-  const higher = (a, b) => (a === null ? b : b === null ? a : Math.max(a, b));
-  let bucket = null;
-  for (let index = 0; index < points.x.length; index += 1) {
-    const last = thin.x.length - 1;
-    const own = `${points.attempt[index]}:${Math.floor((points.x[index] - first) / width)}`;
-    if (own !== bucket) {
-      for (const field of SERIES_FIELDS) /** @type {Values} */ (thin[field]).push(points[field][index]);
-      thin.weight.push(points.weight[index]);
-      bucket = own;
-      continue;
-    }
-    const weight = thin.weight[last] + points.weight[index];
-    if (
-      points.rank_max[index] !== null &&
-      higher(thin.rank_max[last], points.rank_max[index]) !== thin.rank_max[last]
-    ) {
-      thin.worst_rank[last] = points.worst_rank[index];
-    }
-    const [mean, known] = [points.mean[index], thin.mean[last]];
-    if (mean !== null)
-      thin.mean[last] = known === null ? mean : known + ((mean - known) * points.weight[index]) / weight;
-    thin.min[last] = lower(thin.min[last], points.min[index]);
-    thin.max[last] = higher(thin.max[last], points.max[index]);
-    thin.rank_min[last] = lower(thin.rank_min[last], points.rank_min[index]);
-    thin.rank_max[last] = higher(thin.rank_max[last], points.rank_max[index]);
-    thin.weight[last] = weight;
-  }
-  return thin;
 }
 
 /**
@@ -430,14 +367,35 @@ export class SeriesStore {
     if (this.fetchCount) this.lateRows.push(rows);
     this.trainings = rows.trainings || this.trainings;
     this.revision += 1;
-    return Object.keys(rows.values).filter((name) => {
+    const changed = Object.keys(rows.values).filter((name) => {
       const points = this.overview.get(name);
       if (!points || !this.#appendTo(name, points, rows)) return false;
       const detail = this.detail.get(name);
       if (detail && (positions.at(-1) ?? Infinity) <= detail.end) this.#appendValues(detail.points, rows, name);
-      if (points.x.length > SERIES_MAX_POINTS) this.overview.set(name, seriesThin(points));
       return true;
     });
+    const long = changed.filter((name) => {
+      const points = this.overview.get(name);
+      return points && points.x.length > Math.max(SERIES_MAX_POINTS, points.fetched + SERIES_POINTS);
+    });
+    if (long.length && !this.fetchCount) this.#fetchAgain(long);
+    return changed;
+  }
+
+  /**
+   * Replace the points of signals, which live rows have made too many, by fewer. They stay meanwhile.
+   * @param {string[]} names
+   */
+  async #fetchAgain(names) {
+    this.fetchCount += 1;
+    try {
+      await this.#fetchAll(names, null, this.generation);
+    } catch {
+      // The next rows try again.
+    } finally {
+      this.fetchCount -= 1;
+      if (!this.fetchCount) this.lateRows = [];
+    }
   }
 
   /**
@@ -488,7 +446,6 @@ export class SeriesStore {
       points.worst_rank.push(ranks?.[name]?.worst_rank[index] ?? null);
       points.x.push(x);
       points.attempt.push(attempt);
-      points.weight.push(1);
       points.count += 1;
     });
   }
