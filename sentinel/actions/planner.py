@@ -90,25 +90,26 @@ class ActionPlanner:
     """Result consumer that commands the ranks of `rings` to perform `actions`.
 
     The actions that the run was started with replace `actions`. A silenced or acknowledged case
-    triggers nothing. `update` runs in the caller's transaction, `poll` outside of one.
+    triggers nothing, and neither does one from before `not_before` (epoch seconds): it did already.
+    `update` runs in the caller's transaction, `poll` outside of one.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - a part of the processor
         self,
         connection: sqlite3.Connection,
         actions: Iterable[str],
         rings: Callable[[], Iterable[RingReader]],
         suppression: Callable[[], Suppression],
         firing_incidents: Callable[[], int] = int,
+        *,
+        not_before: float = 0.0,
     ) -> None:
         self.connection = connection
         self.actions = frozenset(actions)
         self._configured_actions, self._attempt = self.actions, -1
         self._rings, self._suppression = rings, suppression
-        self._firing_incidents = firing_incidents
+        self._firing_incidents, self._not_before = firing_incidents, not_before
         self._published: tuple[int, frozenset[Path]] = (0, frozenset())
-        self.not_before = 0.0
-        """Cases from before this time (epoch seconds) trigger nothing: they did already."""
         self._step_rate = StepRate()
         self._latest_command = commands.latest_command(connection)
         self._is_unsent = self._latest_command is not None
@@ -158,7 +159,7 @@ class ActionPlanner:
     def _is_command_wanted(self, notification: Notification) -> bool:
         if not self.actions or notification.incident.severity is not Severity.CRITICAL:
             return False
-        if notification.time < self.not_before:
+        if notification.time < self._not_before:
             return False
         incidents = notification.incidents
         if notification.reason not in _TRIGGERING_REASONS or not RUN_END_DETECTORS.isdisjoint(

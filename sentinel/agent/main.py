@@ -12,8 +12,9 @@ import logging
 import os
 import sqlite3
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from math import inf
 from pathlib import Path
 from secrets import token_urlsafe
@@ -92,8 +93,6 @@ FIRST_TRY_SECONDS = 10.0
 """How long an agent that ends waits for the first try of each notification."""
 STOP_GRACE_SECONDS = 2.0
 """How long an agent that is signalled to stop waits for running ranks to end."""
-SUMMARY_TIMEOUT_SECONDS = 2.0
-"""How long an agent that ends waits for the last summary of the run."""
 DRAIN_SECONDS = 10.0
 """How long an agent that stops still reads; schedulers kill it after 30 seconds."""
 DELIVERY_TIMEOUT_SECONDS = 20.0
@@ -160,6 +159,22 @@ class RecordSource(Protocol):
         """Release what is open, for another source of the same records."""
 
 
+def _do_nothing() -> None:
+    pass
+
+
+@dataclass(frozen=True)
+class Service:
+    """A part of the agent beside reading and evaluating: what starts it, and what stops it in time.
+
+    `poll` is called after each turn of the loop, in the same thread; it never waits.
+    """
+
+    start: Callable[[], object] = _do_nothing
+    poll: Callable[[], object] = _do_nothing
+    stop: Callable[[], object] = _do_nothing
+
+
 class Agent:
     """Serves one run on this node until it ended, notifications are sent and `linger` is over.
 
@@ -190,6 +205,8 @@ class Agent:
         self.ended_at: float | None = None
         self.last_snapshot_at = self.started_at
         self.entries_since_snapshot = 0
+        self.delivery_timeout, self.report_timeout = 5.0, 0.0
+        """How long services wait at the end for notifications and reports that are being sent."""
         self.turn_limit = TurnLimit()
         self.idle_since = -inf
         """Time since which no record is expected soon."""
@@ -290,16 +307,12 @@ class Agent:
             on_accepted=sent_log.append,
             predecessor=None if predecessor is None else predecessor.dispatcher,
         )
-        self.storage_keeper = StorageKeeper(database_path, self.storage)
         self.slack_buttons = SlackButtons(self.sinks, clock)
         self.sample_poller = self._build_sample_poller()
         # For other processes of this user, which find it in the registration.
         self.own_token = token_urlsafe(32)
-        self.retention = self._retention(self.processor.history)
-        self.retention.max_bytes = min(
-            self.retention.max_bytes, self.run_directory.max_database_bytes
-        )
-        self.dead_run_closer = DeadRunCloser(settings, clock)
+        max_bytes = self.run_directory.max_database_bytes
+        self.retention = self._retention(self.processor.history, max_bytes)
         self.home_pruner = HomePruner(home_dir(), settings.history.max_home_mb * 2**20, clock)
         reader = RunReader(database_path, self.storage.report, clock)
         view = RunView(
@@ -325,14 +338,48 @@ class Agent:
             public_url=settings.public_url,
             loop_seconds=self.loop_seconds,
         )
-        self.summary_writer = SummaryWriter(
+        summary_writer = SummaryWriter(
             database_path.parent, self.processor.exposition.state, reader
         )
+        self.services = self._build_services(
+            summary_writer,
+            DeadRunCloser(settings, clock),
+            StorageKeeper(database_path, self.storage),
+        )
 
-    def _retention(self, history: History) -> HistoryRetention:
+    def _build_services(
+        self, summary_writer: SummaryWriter, closer: DeadRunCloser, keeper: StorageKeeper
+    ) -> Sequence[Service]:
+        """The services in the order in which they start; they stop in the opposite order."""
+        reports, dispatcher, samples = self.report_sender, self.dispatcher, self.sample_poller
+        onset_worker, ping = self.processor.onset_worker, self.processor.health_ping
+        return (
+            Service(stop=self.source.close),
+            Service(self._listen, stop=self.server.stop),
+            Service(stop=lambda: onset_worker.stop(timeout=0.5)),
+            *([] if ping is None else [Service(ping.start, ping.confirm_agent, ping.stop)]),
+            Service(closer.start, stop=closer.stop),
+            Service(reports.start, stop=lambda: reports.stop(self.report_timeout)),
+            Service(dispatcher.start, stop=lambda: dispatcher.stop(self.delivery_timeout)),
+            Service(poll=self._serve_buttons, stop=self.slack_buttons.stop),
+            *([] if samples is None else [Service(stop=samples.stop)]),
+            Service(self.node_metrics.start, stop=self.node_metrics.stop),
+            Service(stop=self.cluster_role.stop),
+            Service(summary_writer.start, stop=summary_writer.stop),
+            # A receiver that it waits for responds while the others stop.
+            Service(stop=lambda: closer.stop(timeout=0.0)),
+            Service(keeper.start, stop=keeper.stop),
+            Service(poll=self._show_settled),
+            Service(poll=self.retention.run_slice),
+            Service(poll=self._copy_outcomes),
+            Service(poll=lambda: self.home_pruner.poll(has_ended=self.ended_at is not None)),
+        )
+
+    def _retention(self, history: History, max_bytes: float = inf) -> HistoryRetention:
         """What bounds a history of the run."""
         limits = self.settings.history
-        return HistoryRetention(history, limits.full_steps, limits.max_mb * 2**20)
+        max_bytes = min(limits.max_mb * 2**20, max_bytes)
+        return HistoryRetention(history, limits.full_steps, max_bytes)
 
     def _raise_storage_failure(self, error: BaseException) -> None:
         """Raise StorageFailure if that is what the error is."""
@@ -382,7 +429,9 @@ class Agent:
         """
         self.turned_at = time.monotonic()
         try:
-            self._start()
+            for service in self.services:
+                service.start()
+            remove_stale_rings(self.clock())
             while not self._may_stop() and not self._is_finished():
                 self.turned_at = time.monotonic()
                 self.run_directory.check()
@@ -404,13 +453,14 @@ class Agent:
                 # What the workers store last must be in the copy, or it is sent twice.
                 self.dispatcher.stop(DELIVERY_TIMEOUT_SECONDS)
                 self.run_directory.rescue(self.connection)
-            self._shut_down(delivery_timeout=DELIVERY_TIMEOUT_SECONDS)
+            self.delivery_timeout = DELIVERY_TIMEOUT_SECONDS
+            self._stop_services()
             self._release_storage()
             self._raise_storage_failure(error)
             raise
         # A scheduler that stops this agent kills it soon.
-        was_stopped = self.stop_requested.is_set()
-        self._shut_down(report_timeout=0.0 if was_stopped else REPORT_TIMEOUT_SECONDS)
+        self.report_timeout = 0.0 if self.stop_requested.is_set() else REPORT_TIMEOUT_SECONDS
+        self._stop_services()
         if self.source.ended:
             self.source.remove_rings()
         self._release_storage(ended=self.source.ended)
@@ -422,7 +472,12 @@ class Agent:
         """Seconds since the last turn of the loop began; 0 outside the loop. For any thread."""
         return max(0.0, time.monotonic() - self.turned_at)
 
-    def _start(self) -> None:
+    def _stop_services(self) -> None:
+        for service in reversed(self.services):
+            service.stop()
+
+    def _listen(self) -> None:
+        """Serve the page and the metrics, and let others find them."""
         self.port = self.server.start()
         url = self.registration.register(
             self.settings.host, self.port, self.own_token, self.server.certificate_file
@@ -431,15 +486,6 @@ class Agent:
         self.processor.context_reader.agent_url = url
         self.processor.show_open_cases()
         log.info("Serving run %s at %s/metrics", self.run, url)
-        self.report_sender.start()
-        self.dispatcher.start()
-        self.storage_keeper.start()
-        self.summary_writer.start()
-        self.dead_run_closer.start()
-        if self.processor.health_ping is not None:
-            self.processor.health_ping.start()
-        self.node_metrics.start()
-        remove_stale_rings(self.clock())
 
     def request_stop(self, signal_name: str) -> None:
         """Stop after that signal, once the ranks have ended or `STOP_GRACE_SECONDS` are over."""
@@ -468,8 +514,6 @@ class Agent:
     def run_once(self) -> None:
         """Read new records, process them, and commit records and results, all in about 0.1 s."""
         began = time.monotonic()
-        if self.processor.health_ping is not None:
-            self.processor.health_ping.confirm_agent()
         if self.processor.poll_silences():
             self.dispatcher.wake()
         local_records = self.source.poll(
@@ -488,13 +532,10 @@ class Agent:
             if text := self.processor.pop_coverage_text():
                 self.report_coverage(text)
         self._publish_report()
-        self._show_settled()
-        self._serve_buttons()
         self.cluster_role.after_commit()
         self.turn_limit.update(time.monotonic() - began, is_reached=self.source.has_unread)
-        self.retention.run_slice()
-        self._copy_outcomes()
-        self.home_pruner.poll(has_ended=self.ended_at is not None)
+        for service in self.services:
+            service.poll()
 
     def _note_arrival(self, events: set[Event]) -> None:
         """Note when the last record arrived; what follows the end of a rank is expected soon."""
@@ -631,29 +672,6 @@ class Agent:
             return False
         undelivered = outbox.count_undelivered(self.connection, self.sinks)
         return not undelivered or elapsed >= UNDELIVERED_TIMEOUT_SECONDS
-
-    def _shut_down(
-        self,
-        delivery_timeout: float = 5.0,
-        report_timeout: float = 0.0,
-    ) -> None:
-        self.storage_keeper.stop()
-        # A receiver that it waits for responds while the others stop.
-        self.dead_run_closer.stop(timeout=0.0)
-        self.summary_writer.stop(SUMMARY_TIMEOUT_SECONDS)
-        self.cluster_role.stop()
-        self.node_metrics.stop()
-        if self.sample_poller is not None:
-            self.sample_poller.stop()
-        self.slack_buttons.stop()
-        self.dispatcher.stop(delivery_timeout)
-        self.report_sender.stop(report_timeout)
-        self.dead_run_closer.stop()
-        if self.processor.health_ping is not None:
-            self.processor.health_ping.stop(timeout=5.0)
-        self.processor.onset_worker.stop(timeout=0.5)
-        self.server.stop()
-        self.source.close()
 
     def _release_storage(self, *, ended: bool = False) -> None:
         # The directory may be gone.

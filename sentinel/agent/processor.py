@@ -118,10 +118,10 @@ class RunProcessor:
             connection, settings.public_url, settings.dashboard_url, is_drill=settings.drill
         )
         self.notification_policy = NotificationPolicy(
-            connection, self.recipients, RunTier(settings.tier), clock
+            connection, self.recipients, RunTier(settings.tier), clock, self._describe_run
         )
-        self.notification_policy.describe_run = self._describe_run
-        self.samples = SampleStore(connection, settings.max_samples)
+        reads_again_until = self.storage.reads_again_until
+        self.samples = SampleStore(connection, settings.max_samples, reads_again_until)
         onset_process = OnsetProcess()
         self.onset_worker = OnsetWorker(onset_process.estimate, onset_process.kill)
         with reading_storage():
@@ -133,6 +133,7 @@ class RunProcessor:
                 lambda: sum(
                     each.severity is not Severity.INFO for each in self.pipeline.firing_incidents()
                 ),
+                not_before=reads_again_until,
             )
         self.restorable_consumers = (self.exposition, self.notification_policy, self.action_planner)
         self.consumers: tuple[ResultConsumer, ...] = (
@@ -165,9 +166,7 @@ class RunProcessor:
             lambda number: outbox.is_open(connection, storage_alert_name(run, number)),
         )
         self._pending_input: list[RecordOrBatch] = []
-        self._reads_again = self.storage.reads_again_until > 0.0
-        self.action_planner.not_before = self.storage.reads_again_until
-        self.samples.known_until = self.storage.reads_again_until
+        self._reads_again = reads_again_until > 0.0
         self._has_stated_coverage = False
         self._clock, self._deliveries_polled_at = clock, 0.0
         self.stop_record: Record | None = None

@@ -19,6 +19,8 @@ FIRST_INTERVAL_SECONDS, INTERVAL_SECONDS = 0.5, 10.0
 """A run that starts changes much at first: the interval doubles."""
 MAX_UNCHANGED_SECONDS = 60.0
 """An unchanged summary is written again after that: other nodes see that the agent lives."""
+STOP_SECONDS = 2.0
+"""How long an agent that ends waits for the last summary of the run."""
 
 
 class SummaryWriter:
@@ -40,7 +42,7 @@ class SummaryWriter:
         """Write the first summary, and further ones until `stop`."""
         self._thread.start()
 
-    def stop(self, timeout: float) -> None:
+    def stop(self, timeout: float = STOP_SECONDS) -> None:
         """Write the last summary, and wait for that for at most `timeout` seconds."""
         self._stopping.set()
         if self._thread.is_alive():

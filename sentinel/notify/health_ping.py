@@ -105,7 +105,7 @@ class HealthPing:
         """Record that the agent works; called in each iteration of its loop."""
         self._agent_time = time.monotonic()
 
-    def stop(self, timeout: float) -> None:
+    def stop(self, timeout: float = 5.0) -> None:
         """Send what is queued, and end the thread within `timeout` seconds."""
         with self._lock:
             self._is_stopping = True

@@ -37,7 +37,8 @@ It overrides the setting.
 class NotificationPolicy:
     """Queues notifications for `recipients` as tier, silences and acknowledgements allow.
 
-    `clock` returns seconds since the epoch. `enqueue` and `enqueue_pending` run in the caller's
+    `clock` returns seconds since the epoch, `describe_run` the context of a notification that has
+    none when it is queued. `enqueue` and `enqueue_pending` run in the caller's
     transaction.
     """
 
@@ -47,12 +48,11 @@ class NotificationPolicy:
         recipients: Recipients,
         tier: RunTier,
         clock: Callable[[], float],
+        describe_run: Callable[[Notification], RunContext] = lambda _: RunContext(),
     ) -> None:
         self.connection = connection
         self.recipients = recipients
-        self.clock = clock
-        self.describe_run: Callable[[Notification], RunContext] = lambda _: RunContext()
-        """Returns the context of a notification that has none when it is queued."""
+        self.clock, self.describe_run = clock, describe_run
         self.suppression = Suppression(tier)
         self.is_catching_up = False
         """Whether the records are from before the agent watched; notifications are held back."""
