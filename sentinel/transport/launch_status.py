@@ -96,7 +96,9 @@ class LaunchStatus(NamedTuple):
 def read_launch_status(run: str) -> LaunchStatus | None:
     """The run's newest launch; None without one or if it is unreadable."""
     try:
-        fields = json.loads(_status_path(run).read_text())
+        # Read four times a second: `ring_dir` would check and create the directory each time.
+        path = paths.shared_run_dir(run) / LAUNCH_STATUS_NAME
+        fields = json.loads(path.read_text())
         stop_signal_at = fields.get("stop_signal_at")
         return LaunchStatus(
             run,
