@@ -233,6 +233,14 @@ def test_memory_stays_bounded_when_a_rank_runs_far_ahead():
     assert len(aligner.steps.pending) <= MAX_PENDING_STEPS
 
 
+def test_too_many_steps_close_the_oldest_only_before_all_ranks_have_started():
+    aligner = started(0)
+    process(aligner, start(0, of=2))
+
+    made = process(aligner, *(step(0, at) for at in range(1, MAX_PENDING_STEPS + 4)))
+    assert [record.step for record in made] == [1, 2, 3]
+
+
 def metadata(rank, **texts):
     return Record("run", rank, 0, 100.5, Event.METADATA, attributes=texts)
 
