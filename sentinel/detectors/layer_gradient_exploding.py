@@ -42,7 +42,7 @@ from sentinel.detectors._layers import (
     measured,
     same_holds_for,
 )
-from sentinel.model.finding import CLEAR, DetectorOutput, Finding, Severity
+from sentinel.model.finding import CLEAR, DetectorDefaults, DetectorOutput, Finding
 from sentinel.model.record import Event, Record
 from sentinel.stats.layer_levels import LayerLevels
 
@@ -59,17 +59,15 @@ keys differ by 1000 from block to block, far below all other layers."""
 
 
 @dataclass
-class LayerGradientExploding:
+class LayerGradientExploding(DetectorDefaults):
     """Evaluates `layer_grad_norm` of each layer beside its past and the other layers."""
 
     ratio: float = 100.0
     depth_ratio: float = 1e3
     in_a_row: int = 8
 
-    needs: ClassVar[frozenset[str]] = frozenset()
     events: ClassVar[frozenset[Event]] = frozenset({Event.START, Event.LAYERS})
     signal: ClassVar[str] = "layer_grad_norm"
-    severity: ClassVar[Severity] = Severity.WARNING
     remedy: ClassVar[str] = (
         "If it grows with depth from the start, use smaller initial weights, normalisation or "
         "residual connections. If it has risen in the course of the run, inspect the batch of the "

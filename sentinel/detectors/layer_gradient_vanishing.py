@@ -38,7 +38,7 @@ from sentinel.detectors._layers import (
     measured,
     same_holds_for,
 )
-from sentinel.model.finding import CLEAR, DetectorOutput, Finding, Severity
+from sentinel.model.finding import CLEAR, DetectorDefaults, DetectorOutput, Finding
 from sentinel.model.record import Event, Record
 from sentinel.stats.layer_levels import LayerLevels
 
@@ -47,16 +47,14 @@ MIN_LAYERS = 3
 
 
 @dataclass
-class LayerGradientVanishing:
+class LayerGradientVanishing(DetectorDefaults):
     """Evaluates `layer_grad_norm` of each layer beside its past and the other layers."""
 
     share: float = 1e-4
     in_a_row: int = 8
 
-    needs: ClassVar[frozenset[str]] = frozenset()
     events: ClassVar[frozenset[Event]] = frozenset({Event.START, Event.LAYERS})
     signal: ClassVar[str] = "layer_grad_norm"
-    severity: ClassVar[Severity] = Severity.WARNING
     remedy: ClassVar[str] = (
         "If it vanishes with depth, use residual connections, normalisation, ReLU or GELU in "
         "place of sigmoid and tanh, and initial weights that suit them. If it has fallen in the "
