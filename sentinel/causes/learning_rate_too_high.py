@@ -17,8 +17,8 @@ Evidence
     they had a gradient, support it. One event at a usual rate, a rise that training undoes at the
     same rate, and, where no gradient norm is logged, one that leaves the loss below that of an
     untrained model make it possible only. A rate that had decayed to a tenth of its highest before
-    excludes it, and so does a gradient norm or a held-out loss that did not rise with the loss: the
-    data changed.
+    excludes it, and so does, at a rate that is not high, a gradient norm or a held-out loss that
+    did not rise with the loss: the data changed.
 
 Source
     Cohen et al. 2021 (arXiv:2103.00065) on the edge of stability; Wortsman et al. 2023
@@ -137,7 +137,7 @@ class LearningRateTooHigh(StatedCause):
         if before and rates is not None and before[-1] < DECAYED_SHARE * rates.highest:
             yield f"The learning rate was {before[-1]:.3g} by then, after {rates.highest:.3g}."
         divergence = context.symptoms.get("loss_divergence")
-        if divergence is not None:
+        if divergence is not None and not _high_rate_evidence(context):
             for signal in ("grad_norm", "eval_loss"):
                 if _stays_at_level(context, signal, divergence):
                     yield f"{capitalized(in_words(signal))} did not rise with the loss."
