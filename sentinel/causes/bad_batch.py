@@ -3,7 +3,8 @@
 Evidence
     One jump of the loss, and of the gradient norm at the same step, or one of the norm alone, after
     which it is as before. A loss that stays high, oscillates or jumps repeatedly has another cause,
-    and so has a reward or an entropy that stays off its level.
+    and so has a reward or an entropy that stays off its level, or a jump at a rate far above the
+    usual.
 
 Source
     Chowdhery et al. 2022 (arXiv:2204.02311), section 5.1: jumps of the loss did not occur when the
@@ -62,7 +63,8 @@ class BadBatch(StatedCause):
 
     def contradictions(self, context: CaseContext) -> Iterable[str]:
         """A loss that stays high or swings, and what a batch does not change for long."""
-        yield from summaries(context, "oscillation", "nan_or_inf", "rank_outlier")
+        others = ("oscillation", "nan_or_inf", "rank_outlier", "learning_rate_high")
+        yield from summaries(context, *others)
         for name in _LASTING:
             lasting = context.symptoms.get(name)
             if is_reported(lasting) and not lasting.is_over:

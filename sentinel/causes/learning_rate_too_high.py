@@ -14,8 +14,11 @@ Evidence
     has stopped falling or never fell, and a NaN that it ends in. Where layers are measured, a step
     that changes half of them by more than half of their weights is evidence by itself, and so is a
     sharpness far beyond what the rate is stable at. Layers whose units die, or that saturate, after
-    they had a gradient, support it. A rate that had decayed to a tenth of its highest before
-    excludes it.
+    they had a gradient, support it. One event at a usual rate, a rise that training undoes at the
+    same rate, and, where no gradient norm is logged, one that leaves the loss below that of an
+    untrained model make it possible only. A rate that had decayed to a tenth of its highest before
+    excludes it, and so does, at a rate that is not high, a gradient norm or a held-out loss that
+    did not rise with the loss: the data changed.
 
 Source
     Cohen et al. 2021 (arXiv:2103.00065) on the edge of stability; Wortsman et al. 2023
@@ -25,9 +28,11 @@ Source
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from statistics import median
 from typing import ClassVar
 
 from sentinel.causes._evidence import (
+    MIN_VALUES_BACK,
     StatedCause,
     is_reported,
     possibly_first,
@@ -35,6 +40,7 @@ from sentinel.causes._evidence import (
     weighted_evidence,
 )
 from sentinel.model.diagnosis import CaseContext, Evidence, Symptom
+from sentinel.model.evidence_text import capitalized, in_words
 from sentinel.model.finding import Severity
 from sentinel.signals.setting_names import describe_setting
 from sentinel.signals.usual_learning_rate import (
@@ -50,6 +56,13 @@ a NaN, whatever the data."""
 DECAYED_SHARE = 0.1
 """Share of the highest learning rate below which the rate is not what makes a loss unstable: the
 largest stable rate changes less than that in a training."""
+
+UNDONE_SHARE = 0.6
+"""Share of its rise that a loss which still learns at the same rate has left."""
+
+UNCHANGED_FACTOR, SHARED_RISE = 1.2, 1 / 4
+"""Factor by which the noise of a gradient norm raises its highest values, and the power of the rise
+of the loss by which a held-out loss rises at least if the weights are worse."""
 
 _UNSTABLE = ("loss_divergence", "oscillation", "loss_spike")
 
@@ -77,6 +90,7 @@ class LearningRateTooHigh(StatedCause):
         "loss_never_moved": 0.35,
         "loss_plateau": 0.3,
         "kl_blowup": 0.3,
+        "overfitting": 0.3,
     }
     sign: ClassVar[str] = (
         "the loss behaves with a tenth of the rate (log `learning_rate` and `grad_norm`)"
@@ -101,12 +115,16 @@ class LearningRateTooHigh(StatedCause):
             return
         # At a usual rate, of a NaN at the end, and of memorised data, there are other reasons.
         is_usual = usual_learning_rate(context.metadata) is not None and not high_rate
-        is_open = is_usual or not is_gradual or context.earliest("nan_or_inf", "overfitting")
-        yield from symptom_evidence(divergence, 0.45 if is_open else 0.65)
         lasts = is_reported(oscillation)
+        is_one_event = is_usual and not (has_recurred or lasts)
+        other = context.earliest("nan_or_inf", "overfitting")
+        is_alone = is_gradual and other is None and not is_usual
+        is_open = not is_alone or not _is_beyond_recovery(context, divergence)
+        yield from symptom_evidence(divergence, 0.45 if is_open else 0.65)
         yield from symptom_evidence(oscillation, 0.65 if lasts and not is_usual else 0.45)
-        yield from symptom_evidence(spike, 0.4 if has_recurred else 0.2)
-        yield from weighted_evidence(context, {"grad_explosion": 0.4, "nan_or_inf": 0.2})
+        if not is_one_event:
+            yield from symptom_evidence(spike, 0.4 if has_recurred else 0.2)
+            yield from weighted_evidence(context, {"grad_explosion": 0.4, "nan_or_inf": 0.2})
         yield from high_rate
         began = context.earliest(*_UNSTABLE)
         if began is not None and began.onset_step <= EARLY_STEPS and _has_no_warmup(context):
@@ -119,6 +137,12 @@ class LearningRateTooHigh(StatedCause):
         before = [rate for step, rate in points if began and step < began.onset_step]
         if before and rates is not None and before[-1] < DECAYED_SHARE * rates.highest:
             yield f"The learning rate was {before[-1]:.3g} by then, after {rates.highest:.3g}."
+        divergence = context.symptoms.get("loss_divergence")
+        if divergence is not None and not _high_rate_evidence(context):
+            least = {"grad_norm": UNCHANGED_FACTOR, "eval_loss": _shared_rise(divergence)}
+            for signal, factor in least.items():
+                if _stays_at_level(context, signal, divergence, factor):
+                    yield f"{capitalized(in_words(signal))} did not rise with the loss."
 
     def remedy(self, context: CaseContext) -> str:
         """Smaller updates, from before the onset."""
@@ -137,6 +161,43 @@ class LearningRateTooHigh(StatedCause):
             f"steps, lengthen {describe_setting('warm-up', context.metadata)} as well. Set "
             f"{describe_setting('gradient clipping', context.metadata)} to the usual gradient norm."
         )
+
+
+def _is_beyond_recovery(context: CaseContext, divergence: Symptom | None) -> bool:
+    """Whether the loss rose as it does when steps are too large, rather than when data change."""
+    points = context.history.get("loss", ())
+    if divergence is None:
+        return False
+    risen = [loss for step, loss in points if step >= divergence.onset_step]
+    before = [loss for step, loss in points if step < divergence.onset_step]
+    if before and len(risen) >= MIN_VALUES_BACK:
+        usual, now = median(before), median(risen[-MIN_VALUES_BACK:])
+        if now - usual < UNDONE_SHARE * (median(sorted(risen)[-MIN_VALUES_BACK:]) - usual):
+            return False
+    return "grad_norm" in context.values or divergence.severity is Severity.CRITICAL
+
+
+def _shared_rise(divergence: Symptom) -> float:
+    """The factor by which a held-out loss rises at least that shares the rise; 0 if unknown."""
+    level = divergence.evidence.get("loss_median_of_8")
+    usual = divergence.evidence.get("usual_loss_before")
+    if not (isinstance(level, float) and isinstance(usual, float) and 0.0 < usual < level):
+        return 0.0
+    return float((level / usual) ** SHARED_RISE)
+
+
+def _stays_at_level(context: CaseContext, signal: str, divergence: Symptom, factor: float) -> bool:
+    """Whether the highest values of the signal since the rise are below `factor` of those before.
+
+    Norms that are logged after they were clipped to one value do not show it.
+    """
+    points = context.history.get(signal, ())
+    before = [value for step, value in points if step < divergence.earliest_onset]
+    after = [value for step, value in points if step >= divergence.onset_step]
+    if len(before) < MIN_VALUES_BACK or len(after) < MIN_VALUES_BACK or max(before) == max(after):
+        return False
+    usual, now = (median(sorted(values)[-MIN_VALUES_BACK:]) for values in (before, after))
+    return now <= factor * usual
 
 
 def _is_same_event(one: Symptom, other: Symptom) -> bool:

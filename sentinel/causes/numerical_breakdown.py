@@ -42,6 +42,11 @@ MIN_FROZEN_VALUES = 5
 """Logged values of a learning rate that show whether it follows its schedule."""
 
 
+OF_WEIGHTS = frozenset({"loss", "eval_loss", "grad_norm", "reward", "kl_ref", "kl_old", "entropy"})
+"""Signals that are not finite if the weights are not; an explained variance of equal returns is
+undefined as well."""
+
+
 class NumericalBreakdown(StatedCause):
     """Diagnoses by NaN or infinite values, and by growth before them."""
 
@@ -127,8 +132,8 @@ def _zeroed_loss(context: CaseContext) -> Symptom | None:
 
 
 def _stays_lost(context: CaseContext, lost: Symptom) -> bool:
-    """Whether the newest value of a lost signal is not finite, or is 0."""
-    newest = (context.values.get(name) for name in lost.evidence)
+    """Whether the newest value of a lost signal of the weights is not finite, or is 0."""
+    newest = (context.values.get(name) for name in lost.evidence if name in OF_WEIGHTS)
     return any(value is not None and (value == 0.0 or not isfinite(value)) for value in newest)
 
 

@@ -4,8 +4,8 @@ Evidence
     A held-out loss that rises while the training loss falls is the definition, and almost
     sufficient. More epochs than are useful are the reason; a training loss near 0, or a plateau,
     shows how far it has progressed. Where no held-out loss is logged, a training loss that fell
-    and slowly rises again after the first epoch makes it probable, unless the gradient, the rate
-    or single jumps explain the rise.
+    and slowly rises again after the first epoch makes it possible only, unless the gradient, the
+    rate or single jumps explain the rise: harder data, or too high a rate, raise it as well.
 
 Source
     Prechelt 1998, "Early stopping, but when?"; Muennighoff et al. 2023 (arXiv:2305.16264): four
@@ -44,7 +44,7 @@ class Overfit(StatedCause):
         rising = context.symptoms.get("overfitting")
         if rising is None:
             return
-        yield from symptom_evidence(rising, 0.7 if _is_held_out(rising) else 0.6)
+        yield from symptom_evidence(rising, 0.7 if _is_held_out(rising) else 0.45)
         yield from weighted_evidence(context, {"loss_zero or grad_vanishing or loss_plateau": 0.2})
         epochs = context.number("num_train_epochs", "total_epochs")
         if epochs is not None and epochs > MAX_HARMLESS_EPOCHS:

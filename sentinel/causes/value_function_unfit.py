@@ -5,8 +5,9 @@ the reward stagnates or falls.
 
 Evidence
     A value model that predicts worse than a constant, before the reward stagnated or fell, is the
-    main evidence. If KL or entropy left their range as well, the value model could not follow a
-    drifting policy.
+    main evidence. One that only predicts less well than before makes it possible: the returns of a
+    policy that changes are harder to predict. If KL or entropy left their range as well, the value
+    model could not follow a drifting policy.
 
 Source
     Schulman et al. 2016 (arXiv:1506.02438) on advantages from a value model; VAPO
@@ -50,7 +51,9 @@ class ValueFunctionUnfit(StatedCause):
         unfit, fall = context.earliest("value_fit"), context.earliest("reward_collapse")
         if unfit is None or not certainly_first(unfit, fall):
             return
-        yield from symptom_evidence(unfit, 0.5)
+        explained = unfit.evidence.get("explained_variance_median_of_8")
+        is_better = isinstance(explained, float) and explained > 0.0
+        yield from symptom_evidence(unfit, 0.3 if is_better else 0.5)
         yield from symptom_evidence(fall or context.earliest("reward_stalled"), 0.4)
         clipped = context.values.get("value_clip_fraction")
         if clipped is not None and clipped > HIGH_CLIP_FRACTION:

@@ -7,7 +7,7 @@ from math import isfinite
 from typing import ClassVar
 
 from sentinel.model.evidence_text import UNITS, label_of
-from sentinel.model.finding import CLEAR, DetectorOutput, Finding, Severity
+from sentinel.model.finding import CLEAR, DetectorDefaults, DetectorOutput, Finding, Severity
 from sentinel.model.quantity_text import distinct_texts
 from sentinel.model.record import Event, Record
 from sentinel.signals.catalogue import SIGNALS
@@ -17,7 +17,7 @@ TEXT_SIGNALS = frozenset({"completion_length", "truncated_fraction", "kl_ref", "
 """Signals of a policy that writes texts: a run that has any of them is no game."""
 
 
-class GuardedSignals:
+class GuardedSignals(DetectorDefaults):
     """Evaluates the signals of `_guards`, the most important first; one signal may have two guards.
 
     `remedies` and `severities` are those of single signals, in place of the detector's.

@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import ClassVar
 
-from sentinel.model.finding import CLEAR, DetectorOutput, Finding, Scope, Severity
+from sentinel.model.finding import CLEAR, DetectorDefaults, DetectorOutput, Finding, Scope, Severity
 from sentinel.model.record import Event, Record
 
 INTERVALS_TO_LEARN = 3
@@ -37,15 +37,13 @@ INTERVALS_TO_LEARN = 3
 
 
 @dataclass
-class CheckpointCadence:
+class CheckpointCadence(DetectorDefaults):
     """Evaluates every save, and `global_step` against the declared max_steps."""
 
     share: float = 0.25
     in_a_row: int = 3
 
-    needs: ClassVar[frozenset[str]] = frozenset()
     signal: ClassVar[str] = "global_step"
-    severity: ClassVar[Severity] = Severity.WARNING
     scope: ClassVar[Scope] = Scope.TRAINING
     remedy: ClassVar[str] = (
         "Stop the run before the disk is full. Compare {save interval} and {maximum number of "

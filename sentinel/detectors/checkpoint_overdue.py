@@ -24,20 +24,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from sentinel.model.finding import CLEAR, DetectorOutput, Finding, Scope, Severity
+from sentinel.model.finding import CLEAR, DetectorDefaults, DetectorOutput, Finding, Scope, Severity
 from sentinel.model.record import Event, Record
 
 
 @dataclass
-class CheckpointOverdue:
+class CheckpointOverdue(DetectorDefaults):
     """Evaluates `global_step` against the step of the last save."""
 
     times: float = 2.5
 
-    needs: ClassVar[frozenset[str]] = frozenset()
     steps_with: ClassVar[frozenset[str]] = frozenset({"global_step", "restarted_after_step"})
     signal: ClassVar[str] = "global_step"
-    severity: ClassVar[Severity] = Severity.WARNING
     scope: ClassVar[Scope] = Scope.TRAINING
     remedy: ClassVar[str] = (
         "Save a checkpoint manually before you stop the run. Look for save errors in the "

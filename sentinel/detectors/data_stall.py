@@ -37,7 +37,7 @@ from dataclasses import dataclass
 from math import inf, isfinite, sqrt
 from typing import ClassVar
 
-from sentinel.model.finding import CLEAR, DetectorOutput, Finding, Severity
+from sentinel.model.finding import CLEAR, DetectorDefaults, DetectorOutput, Finding, Severity
 from sentinel.model.record import Event, Record, Spread
 from sentinel.stats.k_of_n import KOfN
 from sentinel.stats.persistent_outlier import PersistentOutlier, stats_of_others
@@ -53,14 +53,13 @@ INTERRUPTING_EVENTS = frozenset({Event.SAVE, Event.EVAL, Event.PHASE})
 
 
 @dataclass
-class DataStall:
+class DataStall(DetectorDefaults):
     """Evaluates `data_wait` against `step_time`."""
 
     notable: float = 0.4
     slower: float = 1.5
     window: int = 32
 
-    needs: ClassVar[frozenset[str]] = frozenset()
     steps_with: ClassVar[frozenset[str]] = frozenset({"data_wait"})
     signal: ClassVar[str] = "data_wait"
     severity: ClassVar[Severity] = Severity.INFO

@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from math import inf, isfinite
 from typing import ClassVar
 
-from sentinel.model.finding import CLEAR, DetectorOutput, Finding, Scope, Severity
+from sentinel.model.finding import CLEAR, DetectorDefaults, DetectorOutput, Finding, Scope, Severity
 from sentinel.model.quantity_text import format_bytes, format_duration
 from sentinel.model.record import Event, Record
 from sentinel.stats.time_to_limit import TimeToLimit
@@ -43,17 +43,15 @@ SAVES_TO_LEARN = 3
 
 
 @dataclass
-class DiskFilling:
+class DiskFilling(DetectorDefaults):
     """Evaluates the free space of each disk."""
 
     ahead: float = 21_600.0
     least: float = 268_435_456.0
     saves: float = 2.0
 
-    needs: ClassVar[frozenset[str]] = frozenset()
     events: ClassVar[frozenset[Event]] = frozenset({Event.SAVE, Event.HEARTBEAT})
     signal: ClassVar[str] = "disk_free"
-    severity: ClassVar[Severity] = Severity.WARNING
     scope: ClassVar[Scope] = Scope.PROCESS
     remedy: ClassVar[str] = (
         "Delete old checkpoints, or let the trainer do so with {checkpoint limit}. Raise {save "

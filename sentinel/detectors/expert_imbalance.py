@@ -46,7 +46,6 @@ class ExpertImbalance(GuardedSignals):
     uneven: float = 1.5
     lost: float = 0.1
 
-    needs: ClassVar[frozenset[str]] = frozenset()
     steps_with: ClassVar[frozenset[str]] = frozenset({
         *LOADS, *(f"{load}/" for load in LOADS), "dropped_token_fraction", "dead_expert_fraction",
         "router_entropy", "router_z_loss", "load_balancing_loss",
@@ -56,7 +55,6 @@ class ExpertImbalance(GuardedSignals):
         ("router_entropy", "router_z_loss", "load_balancing_loss"), Severity.INFO
     )
     signal: ClassVar[str] = "expert_load_imbalance"
-    severity: ClassVar[Severity] = Severity.WARNING
     remedy: ClassVar[str] = (
         "Raise the weight of the load-balancing loss, or the rate at which the router's bias is "
         "updated. Check that the router computes in 32 bits, and lower {learning rate} if its "

@@ -26,7 +26,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from sentinel.model.finding import CLEAR, DetectorOutput, Finding, Scope, Severity
+from sentinel.model.finding import CLEAR, DetectorDefaults, DetectorOutput, Finding, Scope, Severity
 from sentinel.model.record import Event, Record
 
 XID_MEANINGS = {
@@ -49,13 +49,11 @@ TOLERABLE_XIDS = frozenset({63, 92})
 
 
 @dataclass
-class GpuFault:
+class GpuFault(DetectorDefaults):
     """Evaluates the driver's error counts in heartbeats."""
 
-    needs: ClassVar[frozenset[str]] = frozenset()
     events: ClassVar[frozenset[Event]] = frozenset({Event.HEARTBEAT})
     signal: ClassVar[str] = "gpu_xid"
-    severity: ClassVar[Severity] = Severity.WARNING
     scope: ClassVar[Scope] = Scope.PROCESS
     remedy: ClassVar[str] = (
         "Save a checkpoint, and move the run to another node. Find the GPU in the kernel log "

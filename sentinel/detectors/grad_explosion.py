@@ -67,7 +67,7 @@ from math import exp, inf, log
 from statistics import median
 from typing import ClassVar
 
-from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
+from sentinel.model.finding import Clear, DetectorDefaults, DetectorOutput, Finding, Severity
 from sentinel.model.record import Record
 from sentinel.signals.loss_kind import is_adversarial
 from sentinel.stats.baseline import level_baseline
@@ -139,7 +139,7 @@ class _Row:
 
 
 @dataclass
-class GradExplosion:
+class GradExplosion(DetectorDefaults):
     """Evaluates `grad_norm` against its recent level and the highest few of its window."""
 
     ratio: float = 3.0
@@ -150,7 +150,6 @@ class GradExplosion:
 
     needs: ClassVar[frozenset[str]] = frozenset({"grad_norm"})
     signal: ClassVar[str] = "grad_norm"
-    severity: ClassVar[Severity] = Severity.WARNING
     remedy: ClassVar[str] = (
         "Inspect the batch of the onset; in reinforcement learning also compare sampling and "
         "training engine. If the loss does not recover, resume from the last checkpoint before "

@@ -31,7 +31,7 @@ from math import exp, inf, log
 from statistics import median
 from typing import ClassVar
 
-from sentinel.model.finding import CLEAR, DetectorOutput, Finding, Severity
+from sentinel.model.finding import CLEAR, DetectorDefaults, DetectorOutput, Finding, Severity
 from sentinel.model.record import Record
 from sentinel.stats.block_means import VALUES_PER_GROUP, BlockMeans
 
@@ -40,7 +40,7 @@ RECENT_BLOCKS = 2
 
 
 @dataclass
-class GradVanishing:
+class GradVanishing(DetectorDefaults):
     """Evaluates `grad_norm` against its values in the run so far."""
 
     share: float = 1e-3
@@ -49,7 +49,6 @@ class GradVanishing:
 
     needs: ClassVar[frozenset[str]] = frozenset({"grad_norm"})
     signal: ClassVar[str] = "grad_norm"
-    severity: ClassVar[Severity] = Severity.WARNING
     remedy: ClassVar[str] = (
         "Check that the parameters to be trained require a gradient and are in the optimizer. "
         "Check that some labels are not masked and that the loss scale is not 0. In "

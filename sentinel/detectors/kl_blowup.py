@@ -47,7 +47,7 @@ from dataclasses import dataclass
 from math import inf, isfinite
 from typing import ClassVar
 
-from sentinel.model.finding import CLEAR, Clear, DetectorOutput, Finding, Severity
+from sentinel.model.finding import CLEAR, Clear, DetectorDefaults, DetectorOutput, Finding, Severity
 from sentinel.model.record import Event, Record
 from sentinel.signals.kl import KlKind, get_kl_kind
 from sentinel.stats.k_of_n import KOfN
@@ -78,7 +78,7 @@ SINGLE_LIMIT_SHARE = 0.1
 
 
 @dataclass
-class KlBlowup:
+class KlBlowup(DetectorDefaults):
     """Evaluates `kl_ref` against its expected trajectory and limits; without it, `kl_old`."""
 
     ratio: float = 1.3
@@ -87,13 +87,11 @@ class KlBlowup:
     noted: float = 5.0
     sure: float = 8.0
 
-    needs: ClassVar[frozenset[str]] = frozenset()
     reads: ClassVar[frozenset[str]] = frozenset({"kl_old"})
     events: ClassVar[frozenset[Event]] = frozenset({Event.STEP})
     steps_with: ClassVar[frozenset[str]] = frozenset({"kl_ref", "kl_old"})
     baselines: ClassVar[frozenset[str]] = frozenset({"kl_ref"})
     signal: ClassVar[str] = "kl_ref"
-    severity: ClassVar[Severity] = Severity.WARNING
     remedy: ClassVar[str] = (
         "Resume from the checkpoint before the onset. Raise {KL coefficient} to 0.02 or, if it is "
         "higher, to 2 to 5 times its value, or halve {learning rate}. If only single samples have "

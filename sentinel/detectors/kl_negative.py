@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import ClassVar
 
-from sentinel.model.finding import CLEAR, DetectorOutput, Finding, Scope, Severity
+from sentinel.model.finding import CLEAR, DetectorDefaults, DetectorOutput, Finding, Scope
 from sentinel.model.record import Record
 from sentinel.signals.kl import get_kl_kind
 from sentinel.stats.k_of_n import KOfN
@@ -36,7 +36,7 @@ MEDIAN_WINDOW = 32
 
 
 @dataclass
-class KlNegative:
+class KlNegative(DetectorDefaults):
     """Evaluates `kl_ref`."""
 
     limit: float = 0.05
@@ -44,7 +44,6 @@ class KlNegative:
 
     needs: ClassVar[frozenset[str]] = frozenset({"kl_ref"})
     signal: ClassVar[str] = "kl_ref"
-    severity: ClassVar[Severity] = Severity.WARNING
     scope: ClassVar[Scope] = Scope.TRAINING
     remedy: ClassVar[str] = (
         "Sample with the temperature of training, without `top_k` and with `top_p=1`. Mask "

@@ -41,7 +41,7 @@ from sentinel.detectors._layers import (
     same_holds_for,
     without_gradient,
 )
-from sentinel.model.finding import CLEAR, DetectorOutput, Finding, Scope, Severity
+from sentinel.model.finding import CLEAR, DetectorDefaults, DetectorOutput, Finding, Scope, Severity
 from sentinel.model.record import Event, Record
 from sentinel.signals.layer_statistics import MAX_LAYERS, by_layer
 
@@ -50,16 +50,14 @@ COUNT, ONSET, NORM_BEFORE = range(3)
 
 
 @dataclass
-class LayerGradientDead:
+class LayerGradientDead(DetectorDefaults):
     """Evaluates `layer_grad_norm` of each layer."""
 
     in_a_row: int = 8
     times: float = 4.0
 
-    needs: ClassVar[frozenset[str]] = frozenset()
     events: ClassVar[frozenset[Event]] = frozenset({Event.START, Event.LAYERS})
     signal: ClassVar[str] = "layer_grad_norm"
-    severity: ClassVar[Severity] = Severity.WARNING
     scope: ClassVar[Scope] = Scope.TRAINING
     remedy: ClassVar[str] = (
         "Check that the named layer is connected to the loss: no `detach()`, no "

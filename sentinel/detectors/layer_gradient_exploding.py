@@ -31,26 +31,12 @@ Defaults
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from math import exp, log
+from math import log
 from typing import ClassVar
 
-from sentinel.detectors._layers import (
-    COUNT,
-    extended_streaks,
-    high_by_depth,
-    measured,
-    same_holds_for,
-)
-from sentinel.model.finding import CLEAR, DetectorOutput, Finding, Severity
-from sentinel.model.record import Event, Record
-from sentinel.stats.layer_levels import LayerLevels
-
-MIN_LAYERS = 3
-"""Layers beside which one can have risen."""
-
-RISEN_IN_A_ROW = 3
-"""Measurements in which a layer has risen that are no single batch."""
+from sentinel.detectors._uneven_gradients import UnevenGradients
 
 DOMINANCE = 10.0
 """Factor on the highest norm of any layer: its usual one, above which a layer has risen, or the
@@ -59,17 +45,16 @@ keys differ by 1000 from block to block, far below all other layers."""
 
 
 @dataclass
-class LayerGradientExploding:
+class LayerGradientExploding(UnevenGradients):
     """Evaluates `layer_grad_norm` of each layer beside its past and the other layers."""
 
     ratio: float = 100.0
     depth_ratio: float = 1e3
     in_a_row: int = 8
 
-    needs: ClassVar[frozenset[str]] = frozenset()
-    events: ClassVar[frozenset[Event]] = frozenset({Event.START, Event.LAYERS})
-    signal: ClassVar[str] = "layer_grad_norm"
-    severity: ClassVar[Severity] = Severity.WARNING
+    sign: ClassVar[int] = 1
+    participle: ClassVar[str] = "exploded"
+    moved_in_a_row: ClassVar[int | None] = 3
     remedy: ClassVar[str] = (
         "If it grows with depth from the start, use smaller initial weights, normalisation or "
         "residual connections. If it has risen in the course of the run, inspect the batch of the "
@@ -78,66 +63,11 @@ class LayerGradientExploding:
         "onset."
     )
 
-    def __post_init__(self) -> None:
-        self._levels = LayerLevels()
-        self._high: dict[str, list[int]] = {}
-
-    def update(self, record: Record) -> DetectorOutput:
-        """Evaluate one measurement."""
-        if record.event is Event.START:
-            self.__post_init__()
-        norms = measured(record, "layer_grad_norm")
-        logs = {layer: log(norm) for layer, norm in norms.items() if norm > 0.0}
-        if len(logs) < MIN_LAYERS:
-            return None
-        least = max(logs.values()) - log(DOMINANCE)
-        risen, deep = self._risen_layers(logs), high_by_depth(logs, log(self.depth_ratio), least)
-        high = [layer for layer in logs if layer in risen or layer in deep]
-        self._high = extended_streaks(self._high, high, record.step)
-        self._levels.add({layer: x for layer, x in logs.items() if layer not in self._high})
-        exploded = [
-            layer
-            for layer in high
-            if self._high[layer][COUNT] >= (RISEN_IN_A_ROW if layer in risen else self.in_a_row)
-        ]
-        if not exploded:
-            return None if high else CLEAR
-        # A gradient explodes where it passes first: at the layer that is nearest to the output.
-        first = next((layer for layer in reversed(exploded) if layer in risen), "")
-        if first:
-            reason = f"it was {exp(risen[first]):.3g} before"
-            return self._finding(first, exploded, norms, reason)
-        highest = max(exploded, key=lambda layer: logs[layer])
-        reason = f"that of `{deep[highest]}`, behind it, is {norms[deep[highest]]:.3g}"
-        return self._finding(highest, exploded, norms, reason)
-
-    def _risen_layers(self, logs: dict[str, float]) -> dict[str, float]:
-        """The usual ln(norm) of each layer that has risen beside the others and above them."""
-        changes = self._levels.changes(logs)
-        if len(changes) < MIN_LAYERS:
-            return {}
+    def _moved_layers(self, changes: Mapping[str, float]) -> set[str]:
         lower, means = sorted(changes.values())[len(changes) // 4], self._levels.means
-        bound = max(means.values()) + log(DOMINANCE) + lower
-        return {
-            layer: means[layer]
-            for layer, change in changes.items()
-            if change >= lower + log(self.ratio) and logs[layer] >= bound
-        }
+        bound, least = max(means.values()) + log(DOMINANCE) + lower, lower + log(self.ratio)
+        return {each for each, x in changes.items() if x >= least and means[each] + x >= bound}
 
-    def _finding(
-        self, named: str, exploded: list[str], norms: dict[str, float], reason: str
-    ) -> Finding:
-        count, onset = self._high[named]
-        others = [layer for layer in exploded if layer != named]
-        return Finding(
-            summary=f"The gradient norm of layer `{named}` is {norms[named]:.3g}, high for "
-            f"{count} measurements; {reason}.{same_holds_for(others)}",
-            evidence={
-                "exploded_layers": float(len(exploded)),
-                "measured_layers": float(len(norms)),
-                "layer": named,
-                "layer_gradient_norm": norms[named],
-                "lowest_layer_gradient_norm": min(norms.values()),
-            },
-            onset_step=onset,
-        )
+    def _deep_layers(self, logs: Mapping[str, float]) -> dict[str, str]:
+        least = max(logs.values()) - log(DOMINANCE)
+        return self._by_depth(logs, log(self.depth_ratio), least)

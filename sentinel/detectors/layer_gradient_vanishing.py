@@ -27,36 +27,23 @@ Defaults
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from math import exp, log
+from math import log
 from typing import ClassVar
 
-from sentinel.detectors._layers import (
-    COUNT,
-    extended_streaks,
-    high_by_depth,
-    measured,
-    same_holds_for,
-)
-from sentinel.model.finding import CLEAR, DetectorOutput, Finding, Severity
-from sentinel.model.record import Event, Record
-from sentinel.stats.layer_levels import LayerLevels
-
-MIN_LAYERS = 3
-"""Layers beside which one can have fallen."""
+from sentinel.detectors._uneven_gradients import UnevenGradients
 
 
 @dataclass
-class LayerGradientVanishing:
+class LayerGradientVanishing(UnevenGradients):
     """Evaluates `layer_grad_norm` of each layer beside its past and the other layers."""
 
     share: float = 1e-4
     in_a_row: int = 8
 
-    needs: ClassVar[frozenset[str]] = frozenset()
-    events: ClassVar[frozenset[Event]] = frozenset({Event.START, Event.LAYERS})
-    signal: ClassVar[str] = "layer_grad_norm"
-    severity: ClassVar[Severity] = Severity.WARNING
+    sign: ClassVar[int] = -1
+    participle: ClassVar[str] = "vanished"
     remedy: ClassVar[str] = (
         "If it vanishes with depth, use residual connections, normalisation, ReLU or GELU in "
         "place of sigmoid and tanh, and initial weights that suit them. If it has fallen in the "
@@ -64,58 +51,9 @@ class LayerGradientVanishing:
         "the onset."
     )
 
-    def __post_init__(self) -> None:
-        self._levels = LayerLevels()
-        self._low: dict[str, list[int]] = {}
-
-    def update(self, record: Record) -> DetectorOutput:
-        """Evaluate one measurement."""
-        if record.event is Event.START:
-            self.__post_init__()
-        norms = measured(record, "layer_grad_norm")
-        logs = {layer: log(norm) for layer, norm in norms.items() if norm > 0.0}
-        if len(logs) < MIN_LAYERS:
-            return None
-        fallen = self._fallen_layers(logs)
-        deep = high_by_depth({layer: -x for layer, x in logs.items()}, -log(self.share))
-        low = [layer for layer in logs if layer in fallen or layer in deep]
-        self._low = extended_streaks(self._low, low, record.step)
-        self._levels.add({layer: x for layer, x in logs.items() if layer not in self._low})
-        vanished = [layer for layer in low if self._low[layer][COUNT] >= self.in_a_row]
-        if not vanished:
-            return None if low else CLEAR
-        # A gradient vanishes where it passes first: at the layer that is nearest to the output.
-        first = next((layer for layer in reversed(vanished) if layer in fallen), "")
-        if first:
-            before = exp(fallen[first])
-            reason = f"it was {before:.3g} before, and other layers have kept theirs"
-            return self._finding(first, vanished, norms, reason, before)
-        lowest = min(vanished, key=lambda layer: logs[layer])
-        reason = f"that of `{deep[lowest]}`, behind it, is {norms[deep[lowest]]:.3g}"
-        return self._finding(lowest, vanished, norms, reason, 0.0)
-
-    def _fallen_layers(self, logs: dict[str, float]) -> dict[str, float]:
-        """The usual ln(norm) of each layer that has fallen beside the others."""
-        changes = self._levels.changes(logs)
-        if len(changes) < MIN_LAYERS:
-            return {}
+    def _moved_layers(self, changes: Mapping[str, float]) -> set[str]:
         bound = sorted(changes.values())[(3 * len(changes)) // 4] + log(self.share)
-        return {layer: self._levels.means[layer] for layer, x in changes.items() if x <= bound}
+        return {layer for layer, change in changes.items() if change <= bound}
 
-    def _finding(
-        self, named: str, vanished: list[str], norms: dict[str, float], reason: str, before: float
-    ) -> Finding:
-        count, onset = self._low[named]
-        others = [layer for layer in vanished if layer != named]
-        return Finding(
-            summary=f"The gradient norm of layer `{named}` is {norms[named]:.3g}, low for "
-            f"{count} measurements; {reason}.{same_holds_for(others)}",
-            evidence={
-                "vanished_layers": float(len(vanished)),
-                "measured_layers": float(len(norms)),
-                "layer": named,
-                "layer_gradient_norm": norms[named],
-                "layer_gradient_norm_before": before,
-            },
-            onset_step=onset,
-        )
+    def _deep_layers(self, logs: Mapping[str, float]) -> dict[str, str]:
+        return self._by_depth(logs, -log(self.share))

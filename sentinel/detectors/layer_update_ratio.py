@@ -55,7 +55,7 @@ from sentinel.detectors._layers import (
     measured,
     same_holds_for,
 )
-from sentinel.model.finding import CLEAR, DetectorOutput, Finding, Severity
+from sentinel.model.finding import CLEAR, DetectorDefaults, DetectorOutput, Finding, Severity
 from sentinel.model.record import Event, Record
 from sentinel.signals.layer_statistics import MAX_LAYERS, by_layer
 
@@ -78,17 +78,15 @@ MIN_LEVEL = 1e-6
 
 
 @dataclass
-class LayerUpdateRatio:
+class LayerUpdateRatio(DetectorDefaults):
     """Evaluates `layer_update_ratio` of all layers, with their gradients."""
 
     high: float = 0.2
     extreme: float = 0.5
     in_a_row: int = 8
 
-    needs: ClassVar[frozenset[str]] = frozenset()
     events: ClassVar[frozenset[Event]] = frozenset({Event.START, Event.LAYERS})
     signal: ClassVar[str] = "layer_update_ratio"
-    severity: ClassVar[Severity] = Severity.WARNING
     remedy: ClassVar[str] = (
         "If the updates are too large, lower {learning rate} or lengthen {warm-up}, and start "
         "again from before the onset; if those of few layers are, correct the learning rate of "

@@ -33,7 +33,7 @@ from math import hypot, inf, isfinite
 from statistics import mean, pstdev
 from typing import ClassVar
 
-from sentinel.model.finding import CLEAR, DetectorOutput, Finding, Scope, Severity
+from sentinel.model.finding import CLEAR, DetectorDefaults, DetectorOutput, Finding, Scope
 from sentinel.model.quantity_text import distinct_texts
 from sentinel.model.record import Event, Record
 from sentinel.stats.downsampled_history import DownsampledHistory
@@ -59,15 +59,13 @@ MIN_FRACTIONS = 64
 
 
 @dataclass
-class LearningRateAnomaly:
+class LearningRateAnomaly(DetectorDefaults):
     """Evaluates `learning_rate` against its history and the declared settings."""
 
     factor: float = 2.0
     points: int = 64
 
-    needs: ClassVar[frozenset[str]] = frozenset()
     signal: ClassVar[str] = "learning_rate"
-    severity: ClassVar[Severity] = Severity.WARNING
     scope: ClassVar[Scope] = Scope.TRAINING
     remedy: ClassVar[str] = (
         "Save and load the state of the scheduler with the checkpoint. Step the scheduler once "

@@ -46,7 +46,7 @@ from math import inf
 from statistics import fmean, median, pstdev
 from typing import ClassVar
 
-from sentinel.model.finding import CLEAR, DetectorOutput, Finding, Scope, Severity
+from sentinel.model.finding import CLEAR, DetectorDefaults, DetectorOutput, Finding, Scope, Severity
 from sentinel.model.record import Event, Record
 from sentinel.signals.usual_learning_rate import (
     ADAPTER_SETTINGS,
@@ -87,7 +87,7 @@ FLAT_LOSS_FACTOR = 5.0
 
 
 @dataclass
-class LearningRateHigh:
+class LearningRateHigh(DetectorDefaults):
     """Evaluates `learning_rate`, logged or declared, with the framework and the algorithm."""
 
     high: float = 10.0
@@ -95,9 +95,7 @@ class LearningRateHigh:
     points: int = 64
     gain: float = 0.05
 
-    needs: ClassVar[frozenset[str]] = frozenset()
     signal: ClassVar[str] = "learning_rate"
-    severity: ClassVar[Severity] = Severity.WARNING
     scope: ClassVar[Scope] = Scope.TRAINING
     remedy: ClassVar[str] = (
         "Start again from the initial weights with {learning rate} at a usual value: 1e-5 to "
@@ -148,6 +146,7 @@ class LearningRateHigh:
         self._declared_rate = record.values.get("learning_rate", self._declared_rate)
         if all(name in record.values for name in UNEVEN_RATES):
             self._uneven_rates = {name: record.values[name] for name in UNEVEN_RATES}
+            self._uneven_records_left = NOTED_RECORDS
         usual = usual_learning_rate(self._metadata)
         self._usual_highest, self._usual_kind = (
             (inf, "") if usual is None else (usual.highest, usual.kind)
@@ -229,10 +228,11 @@ class LearningRateHigh:
         if not self._uneven_rates or self._uneven_records_left <= 0:
             return None
         self._uneven_records_left -= 1
-        highest, share, main = (self._uneven_rates[name] for name in UNEVEN_RATES)
+        highest, number, share, main = (self._uneven_rates[name] for name in UNEVEN_RATES)
         return Finding(
-            summary=f"A parameter group with {share:.1%} of the weights has the learning rate "
-            f"{highest:.3g}, {highest / main:.0f} times that of most weights ({main:.3g}).",
+            summary=f"Parameter group {number:.0f}, with {share:.1%} of the weights, has the "
+            f"learning rate {highest:.3g}, {highest / main:.0f} times that of most weights "
+            f"({main:.3g}).",
             evidence=dict(self._uneven_rates),
             severity=Severity.INFO,
         )

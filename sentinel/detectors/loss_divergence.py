@@ -58,7 +58,7 @@ from math import exp, inf, isfinite, log
 from statistics import median
 from typing import ClassVar
 
-from sentinel.model.finding import CLEAR, DetectorOutput, Finding, Severity
+from sentinel.model.finding import CLEAR, DetectorDefaults, DetectorOutput, Finding, Severity
 from sentinel.model.quantity_text import distinct_texts
 from sentinel.model.record import Record
 from sentinel.signals.loss_kind import ALTERNATING_KEY, is_adversarial, is_policy_gradient
@@ -112,7 +112,7 @@ MIN_POLICY_VALUES = 16
 
 
 @dataclass
-class LossDivergence:
+class LossDivergence(DetectorDefaults):
     """Evaluates `loss` against its recent level and its start."""
 
     rise: float = 1.25
@@ -121,10 +121,8 @@ class LossDivergence:
     sigmas: float = 4.0
     leap: float = 100.0
 
-    needs: ClassVar[frozenset[str]] = frozenset()
     steps_with: ClassVar[frozenset[str]] = frozenset({"loss", "eval_loss"})
     signal: ClassVar[str] = "loss"
-    severity: ClassVar[Severity] = Severity.WARNING
     remedy: ClassVar[str] = (
         "Resume from the checkpoint before the onset, and halve {learning rate}, lengthen "
         "{warm-up}, or lower {gradient clipping}. If the run was resumed, check that the "

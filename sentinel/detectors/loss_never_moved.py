@@ -7,9 +7,10 @@ Formula
                values, up to `hidden`
     never    = the whole run is flat, and its first values exceed its level by less than `moved`,
                or by less than 2.2 times the scatter of single blocks
-    chance   = the latter half of the run is flat, and its level is ln 2 to within `moved`; of a
-               loss over pairs: the mean of the latter half less 2.2 standard errors exceeds
-               (1 - `moved`) ln 2
+    chance   = the latter half of the run is flat, and its level is that of guessing to within
+               `moved`: ln of the number of classes, or of the vocabulary, if the settings or the
+               graph of the loss show it, else ln 2; of a loss over pairs: the mean of the latter
+               half less 2.2 standard errors exceeds (1 - `moved`) ln 2
     unmoved  = the fall of a loss of both signs, or of one that swings by a quarter of its level at
                a learning rate of at least 5e-3, is not significant
     Finding  = one of these, twice in a row, over at least `points` values and a tenth of the run if
@@ -45,10 +46,11 @@ from math import exp, inf, isfinite, log, sqrt
 from statistics import fmean, median, stdev
 from typing import ClassVar
 
-from sentinel.model.finding import CLEAR, DetectorOutput, Finding, Severity
+from sentinel.model.finding import CLEAR, DetectorDefaults, DetectorOutput, Finding
 from sentinel.model.record import Event, Record
 from sentinel.signals.loss_kind import (
     CHANCE_LOSS,
+    class_count,
     is_adversarial,
     is_pair_loss,
     is_policy_gradient,
@@ -99,7 +101,7 @@ ACCURACY_GAIN = 0.03
 
 
 @dataclass
-class LossNeverMoved:
+class LossNeverMoved(DetectorDefaults):
     """Evaluates `loss` over the whole run, at every completed block."""
 
     improvement: float = 0.03
@@ -108,9 +110,7 @@ class LossNeverMoved:
     points: int = 160
     coarse_points: int = 40
 
-    needs: ClassVar[frozenset[str]] = frozenset()
     signal: ClassVar[str] = "loss"
-    severity: ClassVar[Severity] = Severity.WARNING
     remedy: ClassVar[str] = (
         "Inspect one batch as the model receives it, with its labels and chat template. Check "
         "that the parameters to be trained require a gradient and are in the optimizer, and that "
@@ -130,6 +130,7 @@ class LossNeverMoved:
         self._max_steps = 0.0
         self._is_excluded = False
         self._is_pair_loss = False
+        self._classes = 2.0
         self._has_moved = False
         self._in_a_row = 0
         self._finding: Finding | None = None
@@ -146,6 +147,7 @@ class LossNeverMoved:
         self._is_excluded |= is_policy_gradient(record)
         if record.event is not Event.STEP:
             self._is_pair_loss |= is_pair_loss(record)
+            self._classes = class_count(record) or self._classes
         if self._is_excluded:
             return None
         self._add_other_signals(record)
@@ -211,8 +213,7 @@ class LossNeverMoved:
         if not self._has_moved and self._is_flat(means, bound) and not self._fell_at_start(means):
             return self._line_finding(means)
         latter = means[len(means) // 2 :]
-        is_chance = abs(median(latter) - log(CHANCE_LOSS)) < self.moved
-        if is_chance and self._is_flat(latter, self.improvement):
+        if self._is_chance(median(latter)) and self._is_flat(latter, self.improvement):
             return self._line_finding(latter)
         if self._is_pair_loss and (finding := self._compare_with_chance()):
             return finding
@@ -237,6 +238,10 @@ class LossNeverMoved:
             and abs(median(held_out.last) - held_out.first[0]) < self.moved
             and held_out.first[0] - held_out.lowest < self.improvement
         )
+
+    def _is_chance(self, log_level: float) -> bool:
+        """Whether the model predicts all classes equally."""
+        return abs(log_level - log(log(self._classes))) < self.moved
 
     def _is_flat(self, means: list[float], bound: float) -> bool:
         lower, upper = fall_bounds(means, EQUIVALENCE_Z)
@@ -276,12 +281,12 @@ class LossNeverMoved:
     def _line_finding(self, means: list[float], *, is_log: bool = True) -> Finding:
         (fall, error), level = linear_fall(means), median(means)
         level = exp(level) if is_log else level
-        is_chance = is_log and abs(level - CHANCE_LOSS) < self.moved
+        is_chance = is_log and self._is_chance(log(level))
         count, form = len(means) * self._blocks.values_per_block, ".2%" if is_log else ".2g"
         return self._describe(
             f"Loss does not fall significantly: it is {level:.4g} and changed by {-fall:+{form}} "
             f"over {count} logged values, with a standard error of {error:{form}}."
-            + (" ln 2 is the loss of random guessing." if is_chance else ""),
+            + (f" ln {self._classes:.0f} is the loss of random guessing." if is_chance else ""),
             {"median_loss": level, "loss_change_relative" if is_log else "loss_change": -fall},
             count,
         )

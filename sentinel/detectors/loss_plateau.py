@@ -40,7 +40,7 @@ from dataclasses import dataclass
 from math import exp, inf, isfinite, log
 from typing import ClassVar
 
-from sentinel.model.finding import CLEAR, DetectorOutput, Finding, Severity
+from sentinel.model.finding import CLEAR, DetectorDefaults, DetectorOutput, Finding, Severity
 from sentinel.model.record import Event, Record
 from sentinel.signals.loss_kind import (
     CHANCE_LOSS,
@@ -71,7 +71,7 @@ REMAINING_SHARE = 0.2
 
 
 @dataclass
-class LossPlateau:
+class LossPlateau(DetectorDefaults):
     """Evaluates `loss` over the latest part of the run, at every completed block."""
 
     improvement: float = 0.01
@@ -80,11 +80,9 @@ class LossPlateau:
     above: float = 1.25
     unmoved: float = 0.02
 
-    needs: ClassVar[frozenset[str]] = frozenset()
     events: ClassVar[frozenset[Event]] = METADATA_EVENTS | {Event.STEP}
     steps_with: ClassVar[frozenset[str]] = frozenset({"loss"})
     signal: ClassVar[str] = "loss"
-    severity: ClassVar[Severity] = Severity.WARNING
     remedy: ClassVar[str] = (
         "If the loss is low enough, stop the run. Otherwise check that the right parameters are "
         "trained and that the labels are not masked. Then check {learning rate} and the data."

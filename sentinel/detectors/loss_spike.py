@@ -44,7 +44,7 @@ from dataclasses import dataclass
 from math import exp, inf, isfinite, log
 from typing import ClassVar
 
-from sentinel.model.finding import CLEAR, Clear, DetectorOutput, Finding, Severity
+from sentinel.model.finding import CLEAR, Clear, DetectorDefaults, DetectorOutput, Finding, Severity
 from sentinel.model.record import Record
 from sentinel.signals.loss_kind import is_policy_gradient
 from sentinel.stats.rolling_quantiles import RollingQuantiles
@@ -104,7 +104,7 @@ MIN_POLICY_DEVIATION = 1.0
 
 
 @dataclass
-class LossSpike:
+class LossSpike(DetectorDefaults):
     """Evaluates `loss`, alone and with `grad_norm`, against median and spread of recent values."""
 
     loud: float = 2.0
@@ -115,7 +115,6 @@ class LossSpike:
 
     needs: ClassVar[frozenset[str]] = frozenset({"loss"})
     signal: ClassVar[str] = "loss"
-    severity: ClassVar[Severity] = Severity.WARNING
     remedy: ClassVar[str] = (
         "Wait about ten steps for the loss to recover, or declare a change of the data or the task "
         'that is on purpose with `sentinel.mark("stage")`. If it does not recover, resume from the '

@@ -26,13 +26,13 @@ from dataclasses import dataclass
 from math import inf, isfinite
 from typing import ClassVar
 
-from sentinel.model.finding import CLEAR, DetectorOutput, Finding, Scope, Severity
+from sentinel.model.finding import CLEAR, DetectorDefaults, DetectorOutput, Finding, Scope, Severity
 from sentinel.model.record import Record
 from sentinel.signals.loss_kind import is_policy_gradient
 
 
 @dataclass
-class LossZero:
+class LossZero(DetectorDefaults):
     """Evaluates `loss`."""
 
     in_a_row: int = 16
@@ -41,7 +41,6 @@ class LossZero:
 
     needs: ClassVar[frozenset[str]] = frozenset({"loss"})
     signal: ClassVar[str] = "loss"
-    severity: ClassVar[Severity] = Severity.WARNING
     scope: ClassVar[Scope] = Scope.TRAINING
     remedy: ClassVar[str] = (
         "Inspect one batch as the model receives it: some labels must differ from -100 (check "

@@ -32,7 +32,7 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import ClassVar
 
-from sentinel.model.finding import CLEAR, DetectorOutput, Finding, Scope, Severity
+from sentinel.model.finding import CLEAR, DetectorDefaults, DetectorOutput, Finding, Scope, Severity
 from sentinel.model.quantity_text import format_duration
 from sentinel.model.record import Event, Record
 from sentinel.stats.time_to_limit import TimeToLimit
@@ -43,17 +43,15 @@ GPU_SIGNALS = ("gpu_memory_used", "gpu_memory_total")
 
 
 @dataclass
-class MemoryCreep:
+class MemoryCreep(DetectorDefaults):
     """Evaluates the memory of the host and of the fullest GPU."""
 
     ahead: float = 21_600.0
     share: float = 0.9
     full: float = 0.98
 
-    needs: ClassVar[frozenset[str]] = frozenset()
     events: ClassVar[frozenset[Event]] = frozenset({Event.START, Event.HEARTBEAT})
     signal: ClassVar[str] = "host_memory_used"
-    severity: ClassVar[Severity] = Severity.WARNING
     scope: ClassVar[Scope] = Scope.PROCESS
     remedy: ClassVar[str] = (
         "Save a checkpoint before the memory is exhausted, and resume from it, which frees the "

@@ -28,7 +28,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import ClassVar
 
-from sentinel.model.finding import CLEAR, DetectorOutput, Finding, Scope, Severity
+from sentinel.model.finding import CLEAR, DetectorDefaults, DetectorOutput, Finding, Scope, Severity
 from sentinel.model.record import Event, Record, Spread
 
 MIN_LOSS = 1e-2
@@ -39,14 +39,13 @@ MIN_RANK0_DISTANCE = 20.0
 
 
 @dataclass
-class MetricIntegrity:
+class MetricIntegrity(DetectorDefaults):
     """Compares `logged_loss` with the `loss` of all ranks."""
 
     tolerance: float = 0.05
     exact: float = 1e-3
     window: int = 16
 
-    needs: ClassVar[frozenset[str]] = frozenset()
     signal: ClassVar[str] = "logged_loss"
     severity: ClassVar[Severity] = Severity.INFO
     scope: ClassVar[Scope] = Scope.TRAINING

@@ -51,7 +51,7 @@ from operator import attrgetter
 from typing import ClassVar
 
 from sentinel.model.evidence_text import in_words
-from sentinel.model.finding import CLEAR, DetectorOutput, Finding, Scope, Severity
+from sentinel.model.finding import CLEAR, DetectorDefaults, DetectorOutput, Finding, Scope, Severity
 from sentinel.model.record import Event, Record, Spread
 from sentinel.signals.catalogue import SIGNALS
 from sentinel.signals.key_words import is_training_loss
@@ -76,14 +76,13 @@ FLOAT16_REMEDY = (
 
 
 @dataclass
-class NanOrInf:
+class NanOrInf(DetectorDefaults):
     """Evaluates every value of steps and evaluations, including values of single ranks."""
 
     proven: int = 8
     several: int = 3
     window: int = 16
 
-    needs: ClassVar[frozenset[str]] = frozenset()
     signal: ClassVar[str] = "loss"
     severity: ClassVar[Severity] = Severity.INFO
     scope: ClassVar[Scope] = Scope.TRAINING

@@ -47,7 +47,7 @@ from math import exp, inf, log, sqrt
 from statistics import median
 from typing import ClassVar
 
-from sentinel.model.finding import CLEAR, DetectorOutput, Finding, Severity
+from sentinel.model.finding import CLEAR, DetectorDefaults, DetectorOutput, Finding, Severity
 from sentinel.model.record import Event, Record
 from sentinel.signals.loss_kind import is_adversarial, is_policy_gradient
 from sentinel.stats.block_means import BlockMeans, fall_bounds
@@ -90,7 +90,7 @@ CURVATURE_TO_SIGMA = 1.4826 / 1.5**0.5
 
 
 @dataclass
-class Overfitting:
+class Overfitting(DetectorDefaults):
     """Evaluates `eval_loss` against its best, and `loss` against its level at that time."""
 
     rise: float = 0.05
@@ -98,10 +98,8 @@ class Overfitting:
     noises: float = 4.0
     overconfident: float = 0.2
 
-    needs: ClassVar[frozenset[str]] = frozenset()
     reads: ClassVar[frozenset[str]] = frozenset(ACCURACIES)
     signal: ClassVar[str] = "eval_loss"
-    severity: ClassVar[Severity] = Severity.WARNING
     remedy: ClassVar[str] = (
         "Use the checkpoint of the best evaluation, and stop there. In the next run enable "
         "{loading of the best checkpoint} with early stopping. To train further, lower {number "

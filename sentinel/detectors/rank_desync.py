@@ -49,7 +49,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from sentinel.model.evidence_text import in_words
-from sentinel.model.finding import CLEAR, DetectorOutput, Finding, Scope, Severity
+from sentinel.model.finding import CLEAR, DetectorDefaults, DetectorOutput, Finding, Scope, Severity
 from sentinel.model.number_ranges import ranges_text
 from sentinel.model.record import Event, RankMismatch, Record, Spread, host_key
 
@@ -84,7 +84,7 @@ class _SignalState:
 
 
 @dataclass
-class RankDesync:
+class RankDesync(DetectorDefaults):
     """Evaluates the spread of values that must be equal on every rank."""
 
     tolerance: float = 1e-3
@@ -93,9 +93,7 @@ class RankDesync:
     in_a_row: int = 3
     lasting: int = 16
 
-    needs: ClassVar[frozenset[str]] = frozenset()
     signal: ClassVar[str] = "grad_norm"
-    severity: ClassVar[Severity] = Severity.WARNING
     scope: ClassVar[Scope] = Scope.TRAINING
     remedy: ClassVar[str] = (
         "Resume all ranks from one checkpoint before the onset: the replicas are no longer one "

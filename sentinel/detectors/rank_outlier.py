@@ -26,7 +26,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from sentinel.model.finding import CLEAR, DetectorOutput, Finding, Severity
+from sentinel.model.finding import CLEAR, DetectorDefaults, DetectorOutput, Finding
 from sentinel.model.record import Event, Record, Spread
 from sentinel.stats.persistent_outlier import PersistentOutlier, mean_of_others, stats_of_others
 
@@ -39,15 +39,13 @@ MAX_Z_SCORE = 1e6
 
 
 @dataclass
-class RankOutlier:
+class RankOutlier(DetectorDefaults):
     """Evaluates the spread of loss and reward over the ranks."""
 
     sigmas: float = 8.0
     share: float = 0.5
 
-    needs: ClassVar[frozenset[str]] = frozenset()
     signal: ClassVar[str] = "loss"
-    severity: ClassVar[Severity] = Severity.WARNING
     remedy: ClassVar[str] = (
         "Inspect the data of the named rank: print a batch of its shard, and count the labels "
         "that are not -100. Check that its reward function or server answers. If its samples are "

@@ -57,7 +57,7 @@ from dataclasses import dataclass
 from math import inf, log
 from typing import ClassVar
 
-from sentinel.model.finding import CLEAR, DetectorOutput, Finding, Severity
+from sentinel.model.finding import CLEAR, DetectorDefaults, DetectorOutput, Finding, Severity
 from sentinel.model.quantity_text import distinct_texts
 from sentinel.model.record import Record
 from sentinel.stats.block_means import linear_fall
@@ -117,7 +117,7 @@ are lower than the last `CRITICAL_REWARDS`."""
 
 
 @dataclass
-class RewardCollapse:
+class RewardCollapse(DetectorDefaults):
     """Evaluates the mean of `reward` at five scales."""
 
     errors: float = 4.5
@@ -128,7 +128,6 @@ class RewardCollapse:
 
     needs: ClassVar[frozenset[str]] = frozenset({"reward"})
     signal: ClassVar[str] = "reward"
-    severity: ClassVar[Severity] = Severity.WARNING
     remedy: ClassVar[str] = (
         "Check that the reward service answers, and compare samples from before and after the "
         "onset. If the policy has collapsed, resume from the checkpoint before the onset, and "

@@ -32,7 +32,7 @@ from math import isfinite
 from typing import ClassVar
 
 from sentinel.detectors._guarded_signals import TEXT_SIGNALS
-from sentinel.model.finding import CLEAR, DetectorOutput, Finding, Severity
+from sentinel.model.finding import CLEAR, DetectorDefaults, DetectorOutput, Finding
 from sentinel.model.quantity_text import distinct_texts
 from sentinel.model.record import Record
 from sentinel.stats.level_guard import LevelGuard
@@ -45,7 +45,7 @@ UNREAD_REWARDS = 160
 
 
 @dataclass
-class RewardExplosion:
+class RewardExplosion(DetectorDefaults):
     """Evaluates `reward`."""
 
     times: float = 10.0
@@ -53,7 +53,6 @@ class RewardExplosion:
 
     needs: ClassVar[frozenset[str]] = frozenset({"reward"})
     signal: ClassVar[str] = "reward"
-    severity: ClassVar[Severity] = Severity.WARNING
     remedy: ClassVar[str] = (
         "Read the samples with the highest reward, and check the scale and the service of the "
         "reward. Clip or normalise it. Resume from the checkpoint before the onset."

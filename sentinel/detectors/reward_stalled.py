@@ -43,7 +43,7 @@ from math import inf, isfinite, sqrt
 from statistics import fmean
 from typing import ClassVar
 
-from sentinel.model.finding import CLEAR, DetectorOutput, Finding, Severity
+from sentinel.model.finding import CLEAR, DetectorDefaults, DetectorOutput, Finding, Severity
 from sentinel.model.record import Event, Record
 from sentinel.signals.key_assignment import is_game
 from sentinel.stats.block_means import BlockMeans
@@ -87,7 +87,7 @@ GAME_REMEDY = (
 
 
 @dataclass
-class RewardStalled:
+class RewardStalled(DetectorDefaults):
     """Evaluates `reward` over the whole run."""
 
     points: int = 96
@@ -95,10 +95,8 @@ class RewardStalled:
     many: int = 1000
     noises: float = 0.5
 
-    needs: ClassVar[frozenset[str]] = frozenset()
     steps_with: ClassVar[frozenset[str]] = frozenset({"reward"})
     signal: ClassVar[str] = "reward"
-    severity: ClassVar[Severity] = Severity.WARNING
     remedy: ClassVar[str] = (
         "Score a few correct completions manually: if they earn no reward, fix the parsing or "
         "the format check. Otherwise start with easier prompts or supervised training, and raise "

@@ -36,7 +36,7 @@ from dataclasses import dataclass
 from math import inf, isfinite, log
 from typing import ClassVar
 
-from sentinel.model.finding import CLEAR, DetectorOutput, Finding, Severity
+from sentinel.model.finding import CLEAR, DetectorDefaults, DetectorOutput, Finding, Severity
 from sentinel.model.record import Record
 from sentinel.stats.share_of_one import are_shares_of_one
 
@@ -64,7 +64,7 @@ ROUNDING_MARGIN = 1 - 1e-9
 
 
 @dataclass
-class RewardZeroVariance:
+class RewardZeroVariance(DetectorDefaults):
     """Evaluates `frac_zero_std`, `reward_std` or `reward`, the first of them that is logged."""
 
     share: float = 0.9
@@ -74,7 +74,6 @@ class RewardZeroVariance:
 
     needs: ClassVar[frozenset[str]] = frozenset({"reward"})
     signal: ClassVar[str] = "frac_zero_std"
-    severity: ClassVar[Severity] = Severity.WARNING
     remedy: ClassVar[str] = (
         "Inspect the rewards of one group; if all completions are wrong, check the parsing of "
         "the reward first. Use harder prompts if all completions are correct, and easier ones if "

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from math import inf, isfinite
 from typing import ClassVar
 
-from sentinel.model.finding import CLEAR, DetectorOutput, Finding, Severity
+from sentinel.model.finding import CLEAR, DetectorDefaults, DetectorOutput, Finding, Severity
 from sentinel.model.record import Record
 from sentinel.signals.kl import get_kl_kind
 from sentinel.stats.k_of_n import KOfN
@@ -44,13 +44,12 @@ SEVERE_LIMIT_FACTOR = 10.0
 
 
 @dataclass
-class RolloutMismatch:
+class RolloutMismatch(DetectorDefaults):
     """Evaluates `kl_mismatch` and `importance_ratio_mean` if they are logged."""
 
     limit: float = 0.1
     ratio: float = 2.0
 
-    needs: ClassVar[frozenset[str]] = frozenset()
     steps_with: ClassVar[frozenset[str]] = frozenset({"importance_ratio_mean", "kl_mismatch"})
     signal: ClassVar[str] = "kl_mismatch"
     severity: ClassVar[Severity] = Severity.INFO

@@ -43,7 +43,6 @@ class RolloutStaleness(GuardedSignals):
     later: float = 2.0
     limit: float = 16.0
 
-    needs: ClassVar[frozenset[str]] = frozenset()
     steps_with: ClassVar[frozenset[str]] = frozenset({
         "rollout_staleness", "rollout_staleness_max", "stale_fraction", "effective_sample_fraction",
     })  # fmt: skip
@@ -52,7 +51,6 @@ class RolloutStaleness(GuardedSignals):
         ("rollout_staleness_max", "stale_fraction"), Severity.INFO
     )
     signal: ClassVar[str] = "rollout_staleness"
-    severity: ClassVar[Severity] = Severity.WARNING
     remedy: ClassVar[str] = (
         "Check that the sampling engines get new weights, and that none of them hangs. Lower the "
         "highest staleness that the trainer accepts, or give sampling more GPUs. Enable "

@@ -50,7 +50,15 @@ from math import inf
 from typing import ClassVar
 
 from sentinel.detectors._rank_ends import ranks_in, unreported_ranks_text
-from sentinel.model.finding import CLEAR, Clear, DetectorOutput, Finding, Scope, Severity
+from sentinel.model.finding import (
+    CLEAR,
+    Clear,
+    DetectorDefaults,
+    DetectorOutput,
+    Finding,
+    Scope,
+    Severity,
+)
 from sentinel.model.number_ranges import ranges_text
 from sentinel.model.rank_stack import RankStack, find_odd_ranks, parse_stacks
 from sentinel.model.record import Event, Record
@@ -94,7 +102,7 @@ LEFT_REMEDY = (
 
 
 @dataclass
-class RunStalled:
+class RunStalled(DetectorDefaults):
     """Evaluates `idle_seconds`."""
 
     floor: float = 30.0
@@ -105,9 +113,7 @@ class RunStalled:
     patience_phase: float = 1800.0
     page_after: float = 4.0
 
-    needs: ClassVar[frozenset[str]] = frozenset()
     signal: ClassVar[str] = "idle_seconds"
-    severity: ClassVar[Severity] = Severity.WARNING
     scope: ClassVar[Scope] = Scope.PROCESS
     remedy: ClassVar[str] = (
         "Start with the named ranks: the others wait for them in a collective. Look at the "

@@ -31,12 +31,12 @@ from dataclasses import dataclass
 from math import inf
 from typing import ClassVar
 
-from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
+from sentinel.model.finding import Clear, DetectorDefaults, DetectorOutput, Finding
 from sentinel.model.record import Record
 
 
 @dataclass
-class SharpnessHigh:
+class SharpnessHigh(DetectorDefaults):
     """Evaluates `sharpness_ratio`."""
 
     limit: float = 6.0
@@ -45,7 +45,6 @@ class SharpnessHigh:
     needs: ClassVar[frozenset[str]] = frozenset({"sharpness_ratio"})
     reads: ClassVar[frozenset[str]] = frozenset({"sharpness", "preconditioned_sharpness"})
     signal: ClassVar[str] = "sharpness_ratio"
-    severity: ClassVar[Severity] = Severity.WARNING
     remedy: ClassVar[str] = (
         "Lower {learning rate} to a third, or lengthen {warm-up}. If the loss has risen, resume "
         "from the last checkpoint before the onset."

@@ -36,7 +36,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from sentinel.model.finding import CLEAR, DetectorOutput, Finding, Scope, Severity
+from sentinel.model.finding import CLEAR, DetectorDefaults, DetectorOutput, Finding, Scope, Severity
 from sentinel.model.record import (
     SEVERAL_WRITERS_KEY,
     STATE_LOADED_KEY,
@@ -53,7 +53,7 @@ MIN_RECORDS_APART = 100
 
 
 @dataclass
-class StepRegression:
+class StepRegression(DetectorDefaults):
     """Evaluates `global_step` as logged by the trainer.
 
     A START in between excuses a jump; so do a training that the ranks report, its first step with
@@ -65,9 +65,7 @@ class StepRegression:
     unknown: int = 256
     strides: int = 4
 
-    needs: ClassVar[frozenset[str]] = frozenset()
     signal: ClassVar[str] = "global_step"
-    severity: ClassVar[Severity] = Severity.WARNING
     scope: ClassVar[Scope] = Scope.PROCESS
     remedy: ClassVar[str] = (
         'If the run was resumed on purpose, declare it: call `sentinel.mark("resume")` before the '

@@ -28,7 +28,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from sentinel.model.finding import CLEAR, DetectorOutput, Finding, Scope, Severity
+from sentinel.model.finding import CLEAR, DetectorDefaults, DetectorOutput, Finding, Scope
 from sentinel.model.record import Event, Record
 
 OPTIMIZER_STEP_FRAMEWORKS = frozenset({"transformers", "trl"})
@@ -36,17 +36,15 @@ OPTIMIZER_STEP_FRAMEWORKS = frozenset({"transformers", "trl"})
 
 
 @dataclass
-class StepStride:
+class StepStride(DetectorDefaults):
     """Evaluates `global_step` against the optimizer steps that the client counts."""
 
     tolerance: float = 0.01
     proven: int = 8
     in_a_row: int = 4
 
-    needs: ClassVar[frozenset[str]] = frozenset()
     steps_with: ClassVar[frozenset[str]] = frozenset({"optimizer_steps", "restarted_after_step"})
     signal: ClassVar[str] = "global_step"
-    severity: ClassVar[Severity] = Severity.WARNING
     scope: ClassVar[Scope] = Scope.TRAINING
     remedy: ClassVar[str] = (
         "Look for a second place that increments the step counter, such as an inner loop over "

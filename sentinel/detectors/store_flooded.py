@@ -20,17 +20,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from sentinel.model.finding import CLEAR, DetectorOutput, Finding, Scope, Severity
+from sentinel.model.finding import CLEAR, DetectorDefaults, DetectorOutput, Finding, Scope
 from sentinel.model.record import Record
 
 
 @dataclass
-class StoreFlooded:
+class StoreFlooded(DetectorDefaults):
     """Evaluates `store_flooded`."""
 
     needs: ClassVar[frozenset[str]] = frozenset({"store_flooded"})
     signal: ClassVar[str] = "store_flooded"
-    severity: ClassVar[Severity] = Severity.WARNING
     scope: ClassVar[Scope] = Scope.PROCESS
     remedy: ClassVar[str] = (
         "Close the port of the head agent to other machines and users: `sentinel doctor` names it, "

@@ -43,7 +43,7 @@ from math import inf, log
 from statistics import median
 from typing import ClassVar
 
-from sentinel.model.finding import CLEAR, DetectorOutput, Finding, Severity
+from sentinel.model.finding import CLEAR, DetectorDefaults, DetectorOutput, Finding, Severity
 from sentinel.model.record import Event, Record
 from sentinel.stats.baseline import level_baseline
 
@@ -82,7 +82,7 @@ KIND_PRIORITY = ("", *reversed(COST_KINDS))
 
 
 @dataclass
-class ThroughputDrop:
+class ThroughputDrop(DetectorDefaults):
     """Evaluates the time per token or per step."""
 
     ratio: float = 1.1
@@ -90,7 +90,6 @@ class ThroughputDrop:
     severe: float = 2.0
     skip: int = 10
 
-    needs: ClassVar[frozenset[str]] = frozenset()
     steps_with: ClassVar[frozenset[str]] = frozenset({
         "completion_length", "samples_per_second", "step_time", "tokens_per_second",
         "tokens_per_second_per_gpu",

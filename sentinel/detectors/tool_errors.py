@@ -47,12 +47,10 @@ class ToolErrors(GuardedSignals):
     most: float = 0.5
     change: float = 2.0
 
-    needs: ClassVar[frozenset[str]] = frozenset()
     steps_with: ClassVar[frozenset[str]] = frozenset({*SHARES, *COUNTS})
     reads: ClassVar[frozenset[str]] = steps_with
     severities: ClassVar[dict[str, Severity]] = dict.fromkeys(COUNTS, Severity.INFO)
     signal: ClassVar[str] = "tool_error_fraction"
-    severity: ClassVar[Severity] = Severity.WARNING
     remedy: ClassVar[str] = (
         "Read the errors of the tools in samples since the onset, and check that sandbox, search "
         "engine and environment answer. Exclude rollouts with an error that the policy did not "

@@ -72,7 +72,6 @@ class ValueFit(GuardedSignals):
     fall: float = 0.3
     growth: float = 4.0
 
-    needs: ClassVar[frozenset[str]] = frozenset()
     steps_with: ClassVar[frozenset[str]] = frozenset({
         "explained_variance", "value_loss", "advantage_std",
     })  # fmt: skip

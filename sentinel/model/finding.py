@@ -120,6 +120,13 @@ class Detector(Protocol):
     def update(self) -> Callable[..., DetectorOutput]: ...
 
 
+class DetectorDefaults:
+    """What most detectors declare: every record, and problems that are warnings."""
+
+    needs: ClassVar[frozenset[str]] = frozenset()
+    severity: ClassVar[Severity] = Severity.WARNING
+
+
 def detector_title(detector: Detector | type[Detector]) -> str:
     """What the detector finds, as a noun phrase: the docstring of its module up to the colon.
 

@@ -15,6 +15,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import inf
+from statistics import median
 
 from sentinel.model.checkpoint_clause import fit_checkpoint_clause
 from sentinel.model.diagnosis import (
@@ -62,12 +64,19 @@ MAX_NAMES_PER_RUN = 1024
 HISTORY_SIGNALS = (
     "loss", "reward", "reward_std", "frac_zero_std", "completion_length", "truncated_fraction",
     "entropy", "kl_ref", "kl_mismatch", "clip_fraction", "explained_variance", "grad_norm",
-    "learning_rate",
+    "learning_rate", "eval_loss",
 )  # fmt: skip
 """Signals whose newest values are stored for causes."""
 
 HISTORY_POINTS = 96
 """Values stored of each of these signals."""
+
+MAX_UNNOTIFIED = 64
+"""Incidents without notification that are stored, the newest."""
+
+MIN_COURSE_POINTS = 8
+"""Values of loss or reward in a level; a run is as before an incident if one of its newest
+`HISTORY_POINTS` values has such a level."""
 
 ONSET_MARGIN_POINTS = 8
 """Logged values by which an incident can have begun before the onset that its detector reported.
@@ -246,9 +255,10 @@ class RunCases:
     `attempt_names` are the names of the optional metadata since the last start, `start_names` those
     of the start itself. `is_restarting` is set from a restart to the first step after it.
     `unnotified_incidents` are of severity info, or resolved without a case, and can be evidence; by
-    name, each with the position of its last change. `undated_cases` are over, but the onset of an
-    incident of theirs is still estimated. `history` has the newest steps and finite values of a
-    signal, `recent_steps` the newest logged steps, and `checkpoint_steps` the known checkpoints.
+    name, each with the position of its last change and the course before it. `undated_cases` are
+    over, but the onset of an incident of theirs is still estimated. `history` has the newest steps
+    and finite values of a signal, `recent_steps` the newest logged steps, and `checkpoint_steps`
+    the known checkpoints.
     """
 
     step_count: int = 0
@@ -258,7 +268,9 @@ class RunCases:
     attempt_names: set[str] = field(default_factory=set)
     start_names: set[str] = field(default_factory=set)
     values: dict[str, float] = field(default_factory=dict)
-    unnotified_incidents: dict[str, tuple[RunPosition, Incident]] = field(default_factory=dict)
+    unnotified_incidents: dict[str, tuple[RunPosition, Incident, float]] = field(
+        default_factory=dict
+    )
     open_cases: list[Case] = field(default_factory=list)
     undated_cases: list[Case] = field(default_factory=list)
     history: RecentPoints = field(
@@ -333,16 +345,39 @@ class RunCases:
 
     def add_unnotified(self, incident: Incident) -> None:
         """Store an incident without notification as possible evidence."""
-        self.unnotified_incidents[incident.name] = self.position, incident
+        known = self.unnotified_incidents.get(incident.name)
+        level = self._course_before(incident.onset_step) if known is None else known[2]
+        self.unnotified_incidents[incident.name] = self.position, incident, level
         self.drop_expired()
 
     def drop_expired(self) -> None:
-        """Drop stored incidents that ended long ago."""
-        self.unnotified_incidents = {
-            name: (position, incident)
-            for name, (position, incident) in self.unnotified_incidents.items()
-            if incident.state is IncidentState.FIRING or self.position.is_near(position)
-        }
+        """Drop stored incidents that ended long ago, and from which the run has recovered."""
+        kept = [
+            (name, stored)
+            for name, stored in self.unnotified_incidents.items()
+            if stored[1].state is IncidentState.FIRING
+            or self.position.is_near(stored[0])
+            or not self._has_recovered(stored[2])
+        ]
+        self.unnotified_incidents = dict(kept[-MAX_UNNOTIFIED:])
+
+    def _course_before(self, step: int) -> float:
+        """The loss, or the reward with its sign reversed, before that step; inf if unknown."""
+        before = [value for at, value in self._course() if at < step]
+        return median(before) if len(before) >= MIN_COURSE_POINTS else inf
+
+    def _course(self) -> list[tuple[int, float]]:
+        points = self.history.read()
+        rewards = [(step, -value) for step, value in points.get("reward", ())]
+        return rewards or [*points.get("loss", ())]
+
+    def _has_recovered(self, level: float) -> bool:
+        """Whether any of the newest levels of the course is as good as that one."""
+        values = [value for _, value in self._course()]
+        return len(values) < HISTORY_POINTS or any(
+            median(values[n : n + MIN_COURSE_POINTS]) <= level
+            for n in range(0, HISTORY_POINTS, MIN_COURSE_POINTS)
+        )
 
     def drop_dated(self, undated: Collection[str]) -> None:
         """Drop the cases that are over, and whose incidents are not among `undated`."""
@@ -353,15 +388,18 @@ class RunCases:
     def context_for(self, case: Case) -> CaseContext:
         """The symptoms of the case and of stored incidents, with metadata and values.
 
-        A stored incident that was over before the case began is no symptom of it.
+        A stored incident that was over before the case began is a symptom of it only if the run
+        has not recovered since.
         """
         self.drop_expired()
         own = self._symptoms_from(case.incidents.values())
         begun = min(symptom.earliest_onset for symptom in own.values())
         unnotified = (
             incident
-            for _, incident in self.unnotified_incidents.values()
-            if incident.resolved_step is None or incident.resolved_step >= begun
+            for _, incident, level in self.unnotified_incidents.values()
+            if incident.resolved_step is None
+            or incident.resolved_step >= begun
+            or not self._has_recovered(level)
         )
         others = (
             incident
@@ -542,7 +580,7 @@ class CaseBook:
         run.drop_dated(undated)
         if onset is None:
             return None, ()
-        _, changed = run.unnotified_incidents.get(name, (None, None))
+        _, changed, _ = run.unnotified_incidents.get(name, (None, None, None))
         if changed is not None:
             changed.set_onset(onset)
         notifications = []

@@ -11,6 +11,8 @@ from enum import Enum
 from pathlib import PurePath
 from typing import Any
 
+from sentinel.signals.loss_kind import CLASS_COUNT_KEYS
+
 TRAINER_SETTINGS = (
     "learning_rate", "lr_scheduler_type", "warmup_steps", "warmup_ratio", "optim", "weight_decay",
     "max_grad_norm", "per_device_train_batch_size", "gradient_accumulation_steps",
@@ -21,7 +23,7 @@ TRAINER_SETTINGS = (
     "num_iterations", "steps_per_generation", "max_completion_length", "temperature", "top_p",
     "epsilon", "epsilon_high", "scale_rewards", "importance_sampling_level", "entropy_coef",
     "mask_truncated_completions", "use_vllm", "vllm_mode", "kl_estimator", "kl_coef", "kl_penalty",
-    "cliprange", "vf_coef", "num_ppo_epochs", "num_mini_batches",
+    "cliprange", "vf_coef", "num_ppo_epochs", "num_mini_batches", *CLASS_COUNT_KEYS,
 )  # fmt: skip
 """Settings read from the arguments of transformers and TRL, by their own names."""
 

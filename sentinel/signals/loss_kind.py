@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
-from math import log
+from math import inf, log
 
 from sentinel.model.record import Record
 
@@ -25,6 +25,9 @@ ALTERNATING_KEY = "alternating_optimizers"
 
 CHANCE_LOSS = log(2.0)
 """Loss of guessing between two alternatives: ln 2 = 0.693."""
+
+CLASS_COUNT_KEYS = ("num_classes", "num_labels", "vocab_size")
+"""Settings with the number of classes, the first that is known."""
 
 _GENERATOR = re.compile(r"(^|[/_])(g|gen|generator)([/_]|$)")
 _DISCRIMINATOR = re.compile(r"(^|[/_])(d|disc|dis|discriminator|critic)([/_]|$)")
@@ -48,6 +51,12 @@ def is_pair_loss(record: Record) -> bool:
     if record.attributes.get("algorithm") in PAIR_ALGORITHMS:
         return True
     return any(name in record.values for name in PAIR_SIGNALS)
+
+
+def class_count(record: Record) -> float | None:
+    """The number of classes that the loss chooses among; None if the record does not state it."""
+    counts = (record.values.get(name, 0.0) for name in CLASS_COUNT_KEYS)
+    return next((count for count in counts if 2.0 <= count < inf), None)
 
 
 def is_adversarial(keys: Collection[str]) -> bool:

@@ -44,7 +44,8 @@ OPTIMIZER_SETTINGS = ("optimizers", "optimizer", "optim")
 """Names of the optimizer in use, and of the one in the settings, which it may replace."""
 
 UNEVEN_RATES = (
-    "highest_group_learning_rate", "highest_group_weight_share", "main_group_learning_rate",
+    "highest_group_learning_rate", "highest_group_number", "highest_group_weight_share",
+    "main_group_learning_rate",
 )  # fmt: skip
 """Metadata of an optimizer whose groups have rates that are far apart."""
 

@@ -1,4 +1,7 @@
-"""What is read of an optimizer once per training: its class, and rates that are far apart."""
+"""What is read of an optimizer when a training begins, or a rate was raised.
+
+Its class, and rates of its groups that are far apart.
+"""
 
 from __future__ import annotations
 
@@ -18,24 +21,33 @@ def describe_optimizer(optimizer: Any) -> dict[str, Any]:
     return {OPTIMIZERS_KEY: type(optimizer).__name__, **uneven_rates(optimizer)}
 
 
+def highest_rate(optimizer: Any) -> float:
+    """The highest rate of a group, present or at the start; 0 if none is a plain number."""
+    return max(map(_rate, optimizer.param_groups), default=0.0)
+
+
 def uneven_rates(optimizer: Any) -> dict[str, float]:
-    """The highest rate of a group, the share of the weights that have it, and the rate of most.
+    """The highest rate of a group, its number, its share of the weights, and the rate of most.
 
     Empty unless the first is `MIN_FACTOR` times the last. A scheduler may have lowered the rates of
     the first step: those that it began with count. Rates on a device are not read.
     """
     weights: dict[float, int] = {}
-    for group in optimizer.param_groups:
-        rate = group.get("initial_lr", group.get("lr"))
-        if type(rate) not in (int, float):
-            return {}
+    rates = [_rate(group) for group in optimizer.param_groups]
+    for rate, group in zip(rates, optimizer.param_groups, strict=True):
         weights[rate] = weights.get(rate, 0) + sum(each.numel() for each in group["params"])
     highest, main = max(weights, default=0.0), max(weights, key=weights.__getitem__, default=0.0)
     if not 0.0 < MIN_FACTOR * main <= highest:
         return {}
-    share = weights[highest] / max(1, sum(weights.values()))
     return {
         "highest_group_learning_rate": float(highest),
-        "highest_group_weight_share": share,
+        "highest_group_number": float(rates.index(highest)),
+        "highest_group_weight_share": weights[highest] / max(1, sum(weights.values())),
         "main_group_learning_rate": float(main),
     }
+
+
+def _rate(group: Any) -> float:
+    """The rate of a group, or the one that its schedule began with if that is higher."""
+    rates = (group.get("initial_lr"), group.get("lr"))
+    return max((rate for rate in rates if type(rate) in (int, float)), default=0.0)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from sentinel.client.capture.alternation import Alternation
 from sentinel.client.capture.device_copy import is_capturing_graph
 from sentinel.client.capture.grad_norm import GradNorm
-from sentinel.client.capture.group_rates import OPTIMIZERS_KEY, describe_optimizer
+from sentinel.client.capture.group_rates import OPTIMIZERS_KEY, describe_optimizer, highest_rate
 from sentinel.client.capture.loss import StepLoss
 from sentinel.client.capture.scalars import RejectedValueError, split_by_device
 from sentinel.client.capture.trained_parameters import TrainedParameters
@@ -42,6 +42,10 @@ MIN_TRAINING_STEPS = 4
 
 MAX_LOSS_KINDS = 64
 """Kinds of loss of a process that are remembered; beyond it, none is new."""
+
+STEPS_PER_RATES, MIN_RATE_RISE = 16, 2.0
+"""Steps from one comparison of the rates of parameter groups to the next, and the factor by which
+one has risen that is raised in the middle of a training."""
 
 LOSS_KIND_NODES = 3
 """Operations by which a loss is recognized, its last ones: scaling, mean, and the loss itself. With
@@ -81,6 +85,8 @@ class TrainingLoop:
     """Whether the weights were set for the optimizer that steps now, which has no state yet."""
     recorded_optimizer: dict[str, Any] = field(default_factory=dict)
     """What was last recorded of a primary optimizer of this training."""
+    recorded_rate: float = 0.0
+    """The highest rate of a group at that time."""
     is_of_framework: bool = False
     """Whether a framework began the training, whose metadata name all optimizers."""
     left_at: weakref.WeakKeyDictionary[Any, int] = field(default_factory=weakref.WeakKeyDictionary)
@@ -89,6 +95,8 @@ class TrainingLoop:
     """How the loss of the last backward pass is computed."""
     loss_kinds: set[str] = field(default_factory=set)
     """Those of the steps so far, of all trainings."""
+    class_count: int = 0
+    """Classes of the loss that were last recorded."""
     first_step_count: int = 0
     """Optimizer steps that were counted when the training began."""
     fused_ref: Callable[[], Any] = lambda: None
@@ -128,10 +136,19 @@ class TrainingLoop:
             stepping = thread.stepping_optimizers = _still_stepping(stepping)
             self.loss.finished = self.loss.finished or bool(stepping)
         self.loss_kind = _loss_kind(roots)
+        if "NllLoss" in self.loss_kind and self.loss_kind not in self.loss_kinds:
+            self._record_class_count(roots[0])
         explicit = thread.explicit_loss
         if explicit is not None:
             thread.explicit_loss = None
         self.loss.add(roots if explicit is None else [explicit])
+
+    def _record_class_count(self, loss: Any) -> None:
+        """Record the number of classes of a new kind of loss: guessing has the loss ln n."""
+        count = _class_count(loss)
+        if count and count != self.class_count:
+            self.class_count = count
+            self.recorder.record_event(Event.METADATA, None, {"num_classes": float(count)})
 
     def after_backward(self) -> None:
         """A backward pass ended; if an optimizer stepped inside it, the step is complete."""
@@ -287,7 +304,7 @@ class TrainingLoop:
         return is_replaced
 
     def _record_optimizer(self, optimizer: Any) -> None:
-        described = describe_optimizer(optimizer)
+        described, self.recorded_rate = describe_optimizer(optimizer), highest_rate(optimizer)
         if self.is_of_framework:
             del described[OPTIMIZERS_KEY]
         if described and described != self.recorded_optimizer:
@@ -376,7 +393,14 @@ class TrainingLoop:
 
     def _complete_optimizer_step(self, optimizer: Any) -> None:
         measured, self.measured = self.measured, {}
-        measured["learning_rate"] = optimizer.param_groups[0].get("lr")
+        groups = optimizer.param_groups
+        measured["learning_rate"] = groups[0].get("lr")
+        if (
+            len(groups) > 1
+            and self.recorder.clock.optimizer_steps % STEPS_PER_RATES == 0
+            and highest_rate(optimizer) >= MIN_RATE_RISE * self.recorded_rate > 0.0
+        ):
+            self._record_optimizer(optimizer)
         self.complete_step(measured)
 
 
@@ -421,6 +445,17 @@ def _loss_kind(roots: Sequence[Any]) -> str:
         inputs = node.next_functions
         node = inputs[0][0] if inputs else None
     return " ".join(names)
+
+
+def _class_count(loss: Any) -> int:
+    """The classes among which a negative log-likelihood chooses; 0 if its graph is released."""
+    node = loss.grad_fn
+    while "NllLoss" not in type(node).__name__:
+        node = node.next_functions[0][0]
+    try:
+        return int(node._saved_self.shape[1])  # noqa: SLF001 - there is no other way
+    except (RuntimeError, IndexError, AttributeError):
+        return 0
 
 
 def _closure(args: Any, kwargs: Any) -> Any:

@@ -45,6 +45,15 @@ def test_a_learning_rate_that_is_too_high_is_another_cause():
     )
 
 
+def test_a_jump_at_a_rate_far_above_the_usual_has_another_cause():
+    back = [(step, 50.0 if 90 <= step < 97 else 1.0) for step in range(80, 105)]
+    usual = make_context(loss_spike=90, grad_explosion=91)
+    fast = make_context(loss_spike=90, grad_explosion=91, learning_rate_high=1)
+
+    assert diagnose(replace(usual, history={"grad_norm": back}), CAUSE) is not None
+    assert diagnose(replace(fast, history={"grad_norm": back}), CAUSE) is None
+
+
 def test_jumps_at_different_steps_or_repeated_jumps_have_another_cause():
     together, apart = (
         make_context(loss_spike=90, grad_explosion=91),

@@ -205,7 +205,7 @@ def largest_eigenvalue(loss, parameters):
 
 
 def test_a_rate_that_had_decayed_before_contradicts_it():
-    context = make_context(None, {}, loss_divergence=80)
+    context = make_context(None, {"grad_norm": 9.0}, loss_divergence=80)
     constant = [(step, 1e-3) for step in range(100)]
     decayed = [(step, 1e-3 * 0.95**step) for step in range(100)]
     ranges = {"learning_rate": SignalRange(0, 100, 0, 0.0, 1e-3)}

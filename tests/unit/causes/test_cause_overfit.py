@@ -101,11 +101,12 @@ def falls_then_rises(seed, held_out):
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_a_training_loss_alone_that_falls_and_rises_is_probably_overfitting(seed):
+def test_a_training_loss_alone_that_falls_and_rises_makes_overfitting_possible(seed):
     replay = diagnose_run(falls_then_rises(seed, held_out=False))
 
-    assert replay.causes == ["overfit"]
+    assert replay.causes == [""]
     (case,) = replay.cases.values()
-    assert case.diagnosis.confidence < 0.65
-    assert "no held-out loss is logged" in case.diagnosis.evidence[0].text
+    possible = {each.cause for each in case.possible_causes}
+    assert possible == {"overfit", "learning_rate_too_high"}
+    assert any("held-out data" in each.sign for each in case.possible_causes)
     assert "overfit" not in diagnose_run(falls_then_rises(seed, held_out=True)).causes

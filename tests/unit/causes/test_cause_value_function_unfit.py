@@ -39,6 +39,16 @@ def test_a_reward_that_falls_with_a_poor_fit_is_diagnosed(seed, metadata):
     assert setting in case.diagnosis.remedy
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_a_fit_that_is_only_less_good_makes_it_possible(seed):
+    run = with_falling_reward(seed)
+    run["explained_variance"] += np.where(since(ONSET - 60) > 0, 0.6, 0.3)
+    (case,) = diagnose_run(records(run), PPO).cases.values()
+
+    assert case.diagnosis is None
+    assert "value_function_unfit" in [each.cause for each in case.possible_causes]
+
+
 def test_a_constant_reward_with_a_poor_fit_is_diagnosed():
     rng = np.random.default_rng(7)
     run = {name: np.tile(series, 3) for name, series in with_poor_fit(0, onset=0).items()}

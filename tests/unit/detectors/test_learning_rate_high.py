@@ -250,6 +250,7 @@ def test_a_group_with_100_times_the_rate_of_most_weights_is_noted():
     """Whatever the kind of training: here one that is not known."""
     rates = {
         "highest_group_learning_rate": 0.1,
+        "highest_group_number": 2.0,
         "highest_group_weight_share": 0.24,
         "main_group_learning_rate": 0.001,
     }
@@ -260,6 +261,6 @@ def test_a_group_with_100_times_the_rate_of_most_weights_is_noted():
     assert len(found) == 16
     assert {finding.severity for finding in found} == {Severity.INFO}
     assert found[0].summary == (
-        "A parameter group with 24.0% of the weights has the learning rate 0.1, 100 times that of "
-        "most weights (0.001)."
+        "Parameter group 2, with 24.0% of the weights, has the learning rate 0.1, 100 times that "
+        "of most weights (0.001)."
     )

@@ -53,6 +53,28 @@ def test_a_loss_that_reached_only_chance_level_is_named():
     assert "ln 2" in finding.summary
 
 
+@pytest.mark.parametrize(
+    ("setting", "count"), [("num_classes", 7), ("num_labels", 20), ("vocab_size", 50257)]
+)
+def test_a_loss_that_settles_at_that_of_all_classes_alike_is_named(setting, count):
+    start, falling = event(Event.START, 0, **{setting: float(count)}), noisy([1.2] * 800)
+    settled = [(1.0 + 0.3 * exp(-t / 20)) * log(count) for t in range(800)]
+    learned = [level * log(count) * exp(-t / 500) for t, level in enumerate(falling)]
+    found = [
+        first_finding(LossNeverMoved(), [*begin, *steps(loss=loss)])[1]
+        for begin, loss in (
+            ([start], noisy(settled, 0.01)),
+            ([], noisy(settled, 0.01)),
+            ([start], learned),
+            # Two of them alike are no guess of all.
+            ([start], noisy([1.2 * exp(-t / 20) + log(2) for t in range(800)])),
+        )
+    ]
+
+    assert f"ln {count} is the loss of random guessing" in found[0].summary
+    assert found[1:] == [None] * 3
+
+
 def test_noise_that_could_hide_a_fall_is_not_evaluated():
     assert detect(noisy([1.0] * 160, sigma=0.5)) == (None, None)
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
+import pytest
 from support.case_books import CaseBookDriver, Storm, opened
 
 from sentinel.model.diagnosis import RESUMED_STEP_KEY, CaseContext, Evidence
@@ -40,6 +42,25 @@ def test_a_symptom_that_was_over_before_the_case_began_is_no_evidence():
 
     assert "dark" in text
     assert "wind" not in text
+
+
+@pytest.mark.parametrize(
+    ("signal", "usual", "since"),
+    [("loss", 1.0, 2.0), ("reward", 0.5, 0.1), ("loss", 1.0, 0.9), ("reward", 0.5, 0.6)],
+)
+def test_a_single_event_is_a_symptom_hundreds_of_steps_later_if_the_run_never_recovered(
+    signal, usual, since
+):
+    driver = CaseBookDriver(CaseBook({"inspecting": Inspecting()}))
+    driver.update(values={signal: usual}, steps=50)
+    driver.update(opened("wind", Severity.INFO, onset=150), values={signal: usual})
+    over = opened("wind", Severity.INFO, onset=150, resolved_step=170).incident
+    driver.update(replace(over, state=IncidentState.RESOLVED), values={signal: since})
+    driver.update(values={signal: since}, steps=500)
+    driver.update(opened("rain", onset=650, onset_range=(640, 650)))
+
+    is_worse = since > usual if signal == "loss" else since < usual
+    assert ("wind" in driver.current_notification().diagnosis.evidence[0].text) == is_worse
 
 
 def test_the_metadata_hold_the_step_at_which_a_run_resumed():

@@ -1,4 +1,4 @@
-"""The class of an optimizer, and rates of its groups that are far apart, are read once."""
+"""The class of an optimizer, and rates of its groups that are far apart, are recorded."""
 
 import pytest
 import torch
@@ -32,6 +32,7 @@ def optimizer(*rates, sizes=(30, 10, 10)):
 def test_a_group_far_above_the_rate_of_most_weights_is_uneven():
     assert uneven_rates(optimizer(1e-3, 0.1, 1e-3)) == {
         "highest_group_learning_rate": 0.1,
+        "highest_group_number": 1.0,
         "highest_group_weight_share": 0.2,
         "main_group_learning_rate": 1e-3,
     }
@@ -93,3 +94,20 @@ def test_each_optimizer_of_a_training_is_recorded_once(recorded_texts):
 
     # A new model is another training, whose metadata begin anew.
     assert recorded_texts("optimizers") == ["SGD", "SGD", "AdamW"]
+
+
+@pytest.mark.parametrize(("factor", "expected"), [(1000.0, 1.0), (5.0, None)])
+def test_a_group_whose_rate_is_raised_in_mid_run_is_named(reported_metadata, factor, expected):
+    trained = optimizer(1e-3, 1e-3)
+
+    @sentinel.monitor(run="test", agent=False)
+    def train():
+        for step in range(64):
+            if step == 20:
+                trained.param_groups[1]["lr"] *= factor
+            sum(each.sum() for group in trained.param_groups for each in group["params"]).backward()
+            trained.step()
+
+    train()
+
+    assert reported_metadata()[0].get("highest_group_number") == expected
