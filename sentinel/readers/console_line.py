@@ -50,15 +50,17 @@ _PREFIX = re.compile(
     )
 )
 
+# No group is possessive: until Python 3.11.4 those capture too much (CPython issue 106052).
 _NUMBER = (
-    r"[-+]?(?:(?:\d{1,3}(?:,\d{3}){1,6}+(?!\d)|\d{1,40}+)(?:\.\d{0,40}+)?|\.\d{1,40}+)"
-    r"(?:[eE][-+]?\d{1,4}+)?+|[-+]?(?:nan|inf|infinity|NaN|Inf|Infinity|NAN|INF)\b"
+    r"[-+]?(?:(?:\d{1,3}(?:,\d{3}){1,6}(?!\d|,\d{3})|\d{1,40}+)(?:\.\d{0,40}+)?|\.\d{1,40}+)"
+    r"(?:[eE][-+]?\d{1,4}+|(?![eE][-+]?\d))|[-+]?(?:nan|inf|infinity|NaN|Inf|Infinity|NAN|INF)\b"
 )
 _AFTER_NUMBER = r"(?![\d_]|[.:/-]\d)"
 # A NaN is a value and no part of a key: "loss nan".
 _WORD = r"(?!(?i:nan|inf|infinity)(?![\w./@%-]))[A-Za-z_][\w./@%-]{0,79}+"
 _PAIR = re.compile(
-    rf"(?<![\w./@%-])(?P<key>{_WORD}(?: {_WORD}){{0,4}}+(?: ?\([A-Za-z\d][\w.+-]{{0,20}}\))?+)"
+    rf"(?<![\w./@%-])(?P<key>{_WORD}(?: {_WORD}){{0,4}}(?! {_WORD})"
+    rf"(?: ?\([A-Za-z\d][\w.+-]{{0,20}}\))?)"
     rf"\s{{0,4}}(?:[:=|]\s{{0,40}}|\s{{1,40}})"
     rf"(?:(?P<part>\d{{1,12}}+)\s?/\s?(?P<whole>\d{{1,12}}+)(?![\d./])"
     rf"|(?P<value>{_NUMBER}){_AFTER_NUMBER})"

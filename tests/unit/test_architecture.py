@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -116,3 +117,9 @@ def test_no_framework_is_imported_when_a_module_is_loaded():
                 names = [getattr(node, "module", None) or node.names[0].name]
                 early += [(path.name, name) for name in names if name.split(".")[0] in FRAMEWORKS]
     assert early == []
+
+
+@pytest.mark.parametrize("path", [each for each in CODE if each.is_relative_to(ROOT / "sentinel")])
+def test_no_group_of_a_regular_expression_is_possessive(path):
+    """Python 3.11.0 to 3.11.4, as in Debian 12, matches those wrongly (CPython issue 106052)."""
+    assert re.findall(r"\)(?:[?*+]|\{+[0-9,]+\}+)\+", path.read_text()) == []

@@ -171,7 +171,7 @@ def test_losses_on_two_devices_are_summed_on_the_first_device(monkeypatch):
         def __radd__(self, total):
             return Scalar(self.device, total + self.value)
 
-    monkeypatch.setattr(root_loss, "read_number", lambda value: value)
+    monkeypatch.setattr(root_loss, "number_or_reason", lambda value: value)
     loss = root_loss.StepLoss()
     loss.add([Scalar("cuda:0", 1.0), Scalar("cuda:1", 2.0)])
 

@@ -9,7 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sentinel.aggregate.aligner import Aligner
-from sentinel.aggregate.rank_membership import MAX_LOST_WAIT_SECONDS, NODE_JOIN_SECONDS
+from sentinel.aggregate.rank_membership import (
+    MAX_LOST_WAIT_SECONDS,
+    NODE_JOIN_SECONDS,
+    RECONNECT_SECONDS,
+)
 from sentinel.live.liveness import FAILED_OUTCOMES
 from sentinel.model.record import WHOLE_RUN, Event, Record
 
@@ -148,6 +152,30 @@ def test_steps_wait_for_a_lost_node_while_the_other_ranks_wait_for_it_too():
     back += process(aligner, *lockstep(range(4), 5), heartbeat(132.0))
     assert [(r.step_index, r.spread["loss"].count) for r in back[:3]] == [(2, 4), (3, 4), (4, 4)]
     assert (DROPPED, "late") not in aligner.counters.values
+
+
+def after_a_cut():
+    """The link is back, the ranks go on, and the agent of ranks 2 and 3 is not connected yet."""
+    aligner = started(0, 1, 2, 3)
+    process(aligner, *lockstep((0, 1, 2, 3), 1), *lockstep((0, 1), 2), heartbeat(101.0))
+    process(aligner, heartbeat(121.0, lost="2,3", waiting_seconds=20.0))
+    return aligner
+
+
+def test_steps_wait_for_the_agent_of_a_lost_node_that_connects_again():
+    aligner = after_a_cut()
+
+    on = [*lockstep((0, 1), 3), *lockstep((0, 1), 4), heartbeat(123.0, lost="2,3")]
+    assert process(aligner, *on) == []
+    back = process(aligner, *lockstep((2, 3), 2), *lockstep((2, 3), 3), *lockstep((2, 3), 4))
+    assert [(r.step_index, r.spread["loss"].count) for r in back] == [(2, 4), (3, 4)]
+
+
+def test_steps_wait_a_short_time_once_the_other_ranks_go_on():
+    aligner = after_a_cut()
+
+    on = [*lockstep((0, 1), 3), heartbeat(121.0 + RECONNECT_SECONDS, lost="2,3")]
+    assert process(aligner, *on)[0].attributes["missing"] == "2,3"
 
 
 def test_steps_wait_a_limited_time_for_a_lost_node():
