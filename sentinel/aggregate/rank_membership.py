@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from math import inf
 
 from sentinel.model.rank_end import RankEnd, first_failure
 from sentinel.model.record import UNKNOWN_OUTCOME, WHOLE_RUN, Record, is_collective_handover
 
 MAX_LOST_WAIT_SECONDS = 60.0
 """How long steps wait for the ranks of a lost node while the other ranks wait for it as well."""
+RECONNECT_SECONDS = 10.0
+"""How long steps still wait for lost ranks once the others no longer do: the link is back then, and
+the agent of the node connects again with a delay that grows to 5 seconds."""
 NODE_JOIN_SECONDS = 30.0
 """Wait for the ranks of other nodes at a start: their agents have to find this one."""
 
@@ -39,7 +43,10 @@ class RankMembership:
     not_started: set[int] = field(default_factory=set)
     """Ranks that are lost or unread, and have not started."""
     is_run_waiting: bool = False
-    """Whether all other ranks wait for the lost ones, so that no later step is held up."""
+    """Whether all other ranks wait for the lost ones, so that no later step is held up, or just
+    did."""
+    waited_at: float = -inf
+    """When they last waited."""
     step_index_by_rank: dict[int, int] = field(default_factory=dict)
     """Newest step index of each rank that has reported values."""
     stop_attributes_by_rank: dict[int, dict[str, str]] = field(default_factory=dict)
@@ -103,12 +110,11 @@ class RankMembership:
         self.unread = {int(rank) for rank in unread.split(",")} if unread else set()
         if heartbeat.attributes.get("unreachable_ranks"):
             self.last_joined_at = heartbeat.time
-        self.is_run_waiting = (
-            heartbeat.attributes.get("blocked_by") == "node_lost"
-            and heartbeat.values.get("lost_seconds", 0.0) < MAX_LOST_WAIT_SECONDS
-        )
-        if self.is_run_waiting:
-            self.last_joined_at = heartbeat.time
+        is_given_up = heartbeat.values.get("lost_seconds", 0.0) >= MAX_LOST_WAIT_SECONDS
+        if heartbeat.attributes.get("blocked_by") == "node_lost" and not is_given_up:
+            self.waited_at = self.last_joined_at = heartbeat.time
+        since_waiting = heartbeat.time - self.waited_at
+        self.is_run_waiting = since_waiting < RECONNECT_SECONDS and not is_given_up
         lost = heartbeat.attributes.get("lost_ranks") if heartbeat.attempt == attempt else None
         self.lost = {int(rank) for rank in lost.split(",")} if lost else set()
         self._find_not_started()
