@@ -28,9 +28,14 @@ _MAX_TEXT_CHARS = 1024
 MAX_STEP_NUMBER = 1 << 62
 """Exclusive limit of the absolute value of a step number."""
 
-PLAIN_SIZES: set[int] = set()
-"""Sizes of dictionaries of which all keys were plain texts. CPython stores the hashes of the keys
-unless all of them are, so no other dictionary has such a size, whatever the number of its keys."""
+_KEY_COUNTS = (1, 6, 11, 22, 43, 86, 171, 342, 683)
+"""For each size of a dictionary, up to 1,365 keys, the least number of its keys."""
+PLAIN_SIZES = frozenset(
+    {dict.fromkeys(map(str, range(count))).__sizeof__() for count in _KEY_COUNTS}
+).difference({dict.fromkeys(range(count)).__sizeof__() for count in _KEY_COUNTS})
+"""Sizes that only dictionaries of plain texts have. CPython stores the hashes of the keys unless
+all of them are such texts, and keys apart from values, as `vars` may return them, only if they are.
+"""
 
 SchemaKey = tuple[tuple[str, ...], frozenset[str]]
 """The names captured with a log, and the logged names. Their order is that of the first log."""
@@ -205,10 +210,7 @@ class LogSchemaCache:
 
 def has_plain_keys(values: dict[Any, Any]) -> bool:
     """Whether all keys are plain texts: another key may run code where it is compared."""
-    if countOf(map(type, values), str) != len(values):
-        return False
-    PLAIN_SIZES.add(values.__sizeof__())
-    return True
+    return values.__sizeof__() in PLAIN_SIZES or countOf(map(type, values), str) == len(values)
 
 
 def _values_getter(names: tuple[str, ...]) -> Callable[[Mapping[str, Any]], tuple[Any, ...]]:
