@@ -119,7 +119,9 @@ def test_no_framework_is_imported_when_a_module_is_loaded():
     assert early == []
 
 
-@pytest.mark.parametrize("path", [each for each in CODE if each.is_relative_to(ROOT / "sentinel")])
-def test_no_group_of_a_regular_expression_is_possessive(path):
+def test_no_group_of_a_regular_expression_is_possessive():
     """Python 3.11.0 to 3.11.4, as in Debian 12, matches those wrongly (CPython issue 106052)."""
-    assert re.findall(r"\)(?:[?*+]|\{+[0-9,]+\}+)\+", path.read_text()) == []
+    group = re.compile(r"\)(?:[?*+]|\{+[0-9,]+\}+)\+")
+    assert [
+        path for path in (ROOT / "sentinel").rglob("*.py") if group.search(path.read_text())
+    ] == []
