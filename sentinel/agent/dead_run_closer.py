@@ -43,9 +43,8 @@ from sentinel.store.cases import store_case
 from sentinel.store.history import History
 from sentinel.store.relocation import copy_to_home
 from sentinel.store.run_summary import (
-    ACTIVE_STATES,
     FOREIGN_AGENT_SECONDS,
-    UNFINISHED,
+    STATES_WITHOUT_OUTCOME,
     RunEntry,
     RunIndex,
     write_summary,
@@ -126,7 +125,10 @@ class DeadRunCloser:
             if not _is_dead(entry, self._clock()):
                 continue
             # An agent that ended by itself has removed its registration.
-            was_killed = _is_unfinished(entry) and (entry.directory / REGISTRATION_NAME).exists()
+            was_killed = (
+                entry.state in STATES_WITHOUT_OUTCOME
+                and (entry.directory / REGISTRATION_NAME).exists()
+            )
             if was_killed and self._clock() - entry.stamp[0] / 1e9 < KILLED_AFTER_SECONDS:
                 self._has_recent = True
                 continue
@@ -345,10 +347,6 @@ def _data_version(connection: sqlite3.Connection) -> int:
     """A number that changes when another connection writes the database."""
     (version,) = connection.execute("pragma data_version").fetchone()
     return int(version)
-
-
-def _is_unfinished(entry: RunEntry) -> bool:
-    return entry.state in {*ACTIVE_STATES, UNFINISHED}
 
 
 def _is_of_this_node(entry: RunEntry) -> bool:

@@ -229,7 +229,7 @@ def _contour(data: Mapping[str, Any], width: float) -> Figure:
         norm, levels = Normalize(low, high), np.linspace(low, high, _LEVELS + 1)
         colors = _color_map("cividis")
         shown = None
-        for part in (data, *(data.get("regions") or ())):
+        for part in _surface_parts(data):
             losses = np.ma.masked_invalid(np.clip(np.array(part["loss"], dtype=float), low, high))
             shown = axes.contourf(part["x"], part["y"], losses, levels, cmap=colors, norm=norm)
             # Without an edge, lines are seen between the areas.
@@ -269,7 +269,7 @@ def _scene(data: Mapping[str, Any], width: float) -> Figure:
 
     with _styled(width, 0.8 * width, projection="3d") as (figure, scene):
         low, high, is_cut = _limits(data)
-        parts = [data, *(data.get("regions") or ())]
+        parts = _surface_parts(data)
         heights = [np.clip(np.array(each["loss"], dtype=float), low, high) for each in parts]
         colors, norm = _color_map("cividis"), Normalize(low, high)
         scene.computed_zorder = False
@@ -279,7 +279,7 @@ def _scene(data: Mapping[str, Any], width: float) -> Figure:
             x, y = np.meshgrid(part["x"], part["y"])
             shown = heights[number].copy()
             for finer in parts[number + 1 :]:
-                # Drawn instead of what is inside of it.
+                # The finer part is drawn in place of these points.
                 shown[_interior(x, finer["x"]) & _interior(y, finer["y"])] = np.nan
             drawn = scene.plot_surface(
                 x,
@@ -419,9 +419,12 @@ def _direction(data: Mapping[str, Any], index: int, *, has_details: bool = True)
 
 def _limits(data: Mapping[str, Any]) -> tuple[float, float, bool]:
     """The ends of the scale of a surface and its parts, and whether it is cut off above."""
-    parts = (data, *(data.get("regions") or ()))
     losses = sorted(
-        each for part in parts for row in part["loss"] for each in row if each is not None
+        each
+        for part in _surface_parts(data)
+        for row in part["loss"]
+        for each in row
+        if each is not None
     )
     if not losses:
         raise ValueError("The loss is not finite anywhere on this surface, so it has no figure.")
@@ -434,6 +437,11 @@ def _limits(data: Mapping[str, Any]) -> tuple[float, float, bool]:
 
 def _has_holes(data: Mapping[str, Any]) -> bool:
     return any(each is None for row in data["loss"] for each in row)
+
+
+def _surface_parts(data: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The surface, and the parts of it that were evaluated at more points, the finest last."""
+    return [data, *(data.get("regions") or ())]
 
 
 def _interior(values: Any, axis: Sequence[float]) -> Any:

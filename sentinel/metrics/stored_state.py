@@ -22,7 +22,12 @@ from sentinel.store.database import connect_read_only
 from sentinel.store.history import History
 from sentinel.store.notes import NOTE_NAME, read_note
 from sentinel.store.run_reader import RunReader
-from sentinel.store.run_summary import ACTIVE_STATES, UNFINISHED, read_summary
+from sentinel.store.run_summary import (
+    ACTIVE_STATES,
+    STATES_WITHOUT_OUTCOME,
+    UNFINISHED,
+    read_summary,
+)
 from sentinel.store.silences import Acknowledgement, ack_to_dict, load_acks
 
 MAX_COVERAGE_ROWS = 64
@@ -89,7 +94,7 @@ def log_state(stored: Mapping[str, Any], *, is_growing: bool) -> dict[str, Any]:
 
     The training runs while the log grows, unless the log states that it ended.
     """
-    if not is_growing or stored["state"] not in {UNFINISHED, *ACTIVE_STATES}:
+    if not is_growing or stored["state"] not in STATES_WITHOUT_OUTCOME:
         return dict(stored)
     return {**stored, "is_live": True, "active": True, "state": "running"}
 

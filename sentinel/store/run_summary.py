@@ -42,6 +42,8 @@ SPARKLINE_POINTS = 64
 ACTIVE_STATES = frozenset({"starting", "running", "stalled"})
 UNFINISHED = "unfinished"
 """State of a run that has no agent, and no outcome."""
+STATES_WITHOUT_OUTCOME = ACTIVE_STATES | {UNFINISHED}
+"""States of runs of which no end is known."""
 READING = "reading"
 """State of a run whose summary is being made: nothing else is known of it yet."""
 HEALTH_ORDER = ("critical", "warning", "ok", "unknown")
