@@ -92,7 +92,10 @@ class DataNotLearnable(StatedCause):
             yield Evidence(0.2, f"The learning rate is {rate:g}, not 0{unknown}.")
 
     def contradictions(self, context: CaseContext) -> Iterable[str]:
-        """A loss that swings far does not fall for another reason."""
+        """A loss that swings far, or weights that do not change, are another reason."""
+        not_updated = context.earliest_in_run("weights_not_updated")
+        if is_reported(not_updated):
+            yield not_updated.summary
         swing = context.symptoms.get("oscillation")
         if is_reported(swing):
             yield swing.summary

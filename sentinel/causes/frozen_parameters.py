@@ -5,6 +5,7 @@ relevant parameters, a learning rate of 0: the run costs as much as a training, 
 Or some layers only are cut off, and the others train around them.
 
 Evidence
+    Weights that do not change in a step, or that no optimizer holds, are what was measured.
     A gradient of exactly 0 since the first step, or a learning rate that was never above 0, is
     sufficient; so are layers that never had a gradient, or whose weights do not change, while
     others do. A loss or a reward that never moved is the effect. Groups with one reward, masked
@@ -35,8 +36,8 @@ class FrozenParameters(StatedCause):
 
     title: ClassVar[str] = "frozen parameters"
     explains: ClassVar[frozenset[str]] = frozenset({
-        "grad_vanishing", "layer_gradient_dead", "layer_update_ratio", "learning_rate_anomaly",
-        "loss_never_moved", "loss_plateau", "reward_stalled", "loss_zero",
+        "weights_not_updated", "grad_vanishing", "layer_gradient_dead", "layer_update_ratio",
+        "learning_rate_anomaly", "loss_never_moved", "loss_plateau", "reward_stalled", "loss_zero",
     })  # fmt: skip
     suggested_by: ClassVar[Mapping[str, float]] = {
         "loss_never_moved": 0.3,
@@ -66,6 +67,7 @@ class FrozenParameters(StatedCause):
         """No gradient or learning rate since the start, and a loss or reward that never moved."""
         if context.earliest("reward_zero_variance", "loss_zero", "nan_or_inf") is not None:
             return
+        yield from symptom_evidence(_not_updated(context), 0.9)
         no_gradient = _zero_from_start(context.symptoms.get("grad_vanishing"), "grad_norm_before")
         no_rate = _no_rate(context)
         stagnation = context.earliest("loss_never_moved", "reward_stalled")
@@ -89,6 +91,9 @@ class FrozenParameters(StatedCause):
 
     def remedy(self, context: CaseContext) -> str:
         """Count the trained parameters; check adapters, the schedule, or the frozen layers."""
+        not_updated = _not_updated(context)
+        if not_updated is not None:
+            return not_updated.remedy
         if _no_rate(context) is not None:
             rate, schedule, warmup, count = (
                 describe_setting(name, context.metadata)
@@ -122,6 +127,11 @@ class FrozenParameters(StatedCause):
             "gradient checkpointing call `model.enable_input_require_grads()`, and check that the "
             "adapter is active."
         )
+
+
+def _not_updated(context: CaseContext) -> Symptom | None:
+    """The symptom of weights that were compared around a step, or that are in no optimizer."""
+    return context.symptoms.get("weights_not_updated")
 
 
 def _no_rate(context: CaseContext) -> Symptom | None:

@@ -131,7 +131,9 @@ class LearningRateTooHigh(StatedCause):
             yield Evidence(0.2, "The run has no warm-up.")
 
     def contradictions(self, context: CaseContext) -> Iterable[str]:
-        """A rate that is far below the one at which the run was stable."""
+        """A rate that is far below the one at which the run was stable; gradients of many steps."""
+        if context.earliest_in_run("gradients_not_cleared") is not None:
+            yield "Gradients are not cleared between updates."
         rates, began = context.ranges.get("learning_rate"), context.earliest(*_UNSTABLE)
         points = context.history.get("learning_rate", ())
         before = [rate for step, rate in points if began and step < began.onset_step]

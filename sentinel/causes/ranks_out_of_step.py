@@ -1,7 +1,8 @@
 """Ranks out of step: the replicas no longer hold the same model.
 
 Evidence
-    Ranks that were equal and now differ are the main evidence. A rank whose loss is far from that
+    Ranks that were equal and now differ, in their weights or in what is computed from them, are the
+    main evidence. A rank whose loss is far from that
     of the others, and a logged loss that is not the mean of the ranks, are effects; without the
     former they are faults of a shard, or of logging.
 
@@ -19,8 +20,8 @@ from sentinel.causes._evidence import StatedCause, weighted_evidence
 from sentinel.model.diagnosis import CaseContext, Evidence
 from sentinel.model.evidence_text import in_words
 
-WEIGHTS = {"rank_desync": 0.7, "rank_outlier": 0.4, "metric_integrity": 0.2}
-"""Weight of the difference, and of each of its effects."""
+WEIGHTS = {"replicas_differ": 0.9, "rank_desync": 0.7, "rank_outlier": 0.4, "metric_integrity": 0.2}
+"""Weight of the differences, and of each of their effects."""
 
 
 class RanksOutOfStep(StatedCause):
@@ -28,18 +29,18 @@ class RanksOutOfStep(StatedCause):
 
     title: ClassVar[str] = "replicas out of step"
     explains: ClassVar[frozenset[str]] = frozenset({
-        "rank_desync", "rank_outlier", "metric_integrity",
+        "replicas_differ", "rank_desync", "rank_outlier", "metric_integrity",
     })  # fmt: skip
     sign: ClassVar[str] = "the weights of two ranks differ"
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
         """The difference and its effects."""
-        if "rank_desync" in context.symptoms:
+        if context.earliest("replicas_differ", "rank_desync") is not None:
             yield from weighted_evidence(context, WEIGHTS)
 
     def remedy(self, context: CaseContext) -> str:
         """One checkpoint for all ranks; then find the cause on the differing ranks."""
-        apart = context.symptoms.get("rank_desync")
+        apart = context.symptoms.get("rank_desync") or context.symptoms.get("replicas_differ")
         evidence = {} if apart is None else apart.evidence
         signal = str(evidence.get("signal", "grad_norm"))
         default = f"a step that only it takes or skips, which changes the {in_words(signal)}"

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from sentinel.client.arguments import MonitorArguments
 from sentinel.client.capture.loop import TrainingLoop
 from sentinel.client.capture.patcher import Patcher
+from sentinel.client.checks.training_checks import TrainingChecks
 from sentinel.client.guard import ErrorGuard
 from sentinel.client.import_hook import ImportHook
 from sentinel.client.job_end import JobEnd, await_reports
@@ -71,6 +72,9 @@ class Session:
         if not self.uses_collective or self.identity.rank == 0:
             self._start_agent()
         loop = self.loop = TrainingLoop(self.recorder)
+        loop.checks = TrainingChecks(
+            self.recorder, loop.trained.optimizers_in_use, self.identity.rank
+        )
         if "gradient_flow" in self.arguments.insight:
             self.measure_gradient_flow()
         self.stack_thread = StackThread(self.ring.path, lambda: loop.training_thread_id)

@@ -60,6 +60,7 @@ class Symptom:
     onset_range: tuple[int, int] | None = None
     incident: str = ""
     is_over: bool = False
+    remedy: str = ""
 
     @property
     def earliest_onset(self) -> int:

@@ -41,6 +41,8 @@ class Event(Enum):
 
     Of a rank: sums that are combined over the ranks; see `sentinel.signals.layer_statistics`.
     """
+    CHECK = "check"
+    """What a check of the training found, or its evidence of one rank; see `CHECK_KEY`."""
     HEARTBEAT = "heartbeat"
     """The time and the liveness of the ranks, from the source of the records."""
     ONSET = "onset"
@@ -150,6 +152,13 @@ Of a rank it counts the trainings of the attempt, of the whole run those of the 
 
 STEPS_STARTED_OVER_KEY = "steps_started_over"
 """Value of TRAINING: 1 if the training was recognised in a log by its steps, which started over."""
+
+
+CHECK_KEY, PROBLEM_KEY = "check", "problem"
+"""Attributes of CHECK: the name of the check, and what it found, empty if the check passed.
+
+Without the second the record is evidence of one rank, which its detector compares with others.
+"""
 
 
 STAGE_KEY = "stage_number"

@@ -719,4 +719,5 @@ def _symptom_from(incident: Incident, margin: int) -> Symptom:
         incident.onset_range or (onset - margin, max(onset, incident.opened_step)),
         incident.name,
         incident.state is IncidentState.RESOLVED and incident.resolution is Resolution.CLEARED,
+        finding.remedy or "",
     )

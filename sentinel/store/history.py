@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from sentinel.model.checkpoint_clause import fit_checkpoint_clause
 from sentinel.model.incident import Incident, IncidentKey, IncidentState
 from sentinel.model.json_safe import json_safe
-from sentinel.model.record import WHOLE_RUN, Event, Record
+from sentinel.model.record import PROBLEM_KEY, WHOLE_RUN, Event, Record
 from sentinel.pipeline.incidents import KnownEpisode
 from sentinel.signals.hardware import NODE_SIGNALS
 from sentinel.store import cases
@@ -69,7 +69,8 @@ class History:
     """Rows of the tables `step`, `block`, `metadata`, `incident`, `case_history`, `threshold`.
 
     Records of single ranks are not stored: the combined record holds their spread. Heartbeats are
-    stored if they have values of the node, METADATA records if they change anything. Of LAYERS
+    stored if they have values of the node, METADATA records if they change anything, and CHECK
+    records if they are results and not the evidence of one rank. Of LAYERS
     records at most `MAX_LAYER_ROWS` are stored, the older ones farther apart. A row that
     cannot be decoded raises DamagedContentError. Make a new history after a rollback.
     """
@@ -85,6 +86,8 @@ class History:
         is_stored = self.run_metadata.update(record)
         if record.event is Event.HEARTBEAT:
             is_stored = not NODE_SIGNALS.isdisjoint(record.values)
+        elif record.event is Event.CHECK:
+            is_stored = PROBLEM_KEY in record.attributes
         elif record.event not in {Event.METADATA, Event.ONSET}:
             is_stored = True
         if record.rank == WHOLE_RUN and is_stored:

@@ -6,13 +6,12 @@ which is searched once among all objects of the process if it is not given.
 
 from __future__ import annotations
 
-import gc
 import re
-import sys
 from collections.abc import Iterable, Sequence
 from math import inf
 from typing import Any
 
+from sentinel.client.capture.owned_modules import named_parameters, root_modules
 from sentinel.signals.layer_statistics import MAX_LAYERS
 
 _WRAPPERS = re.compile(
@@ -96,7 +95,7 @@ def _names_in_modules(parameters: Sequence[Any], model: Any) -> dict[int, str]:
     owned = [] if model is None else [_owned_names(model, wanted)]
     if not any(owned):
         # The trainer may have wrapped, and replaced, what it was given.
-        owned = [_owned_names(root, wanted) for root in _root_modules()]
+        owned = [_owned_names(root, wanted) for root in root_modules()]
     found: dict[int, str] = {}
     for names in sorted(filter(None, owned), key=len, reverse=True):
         new = names.keys() - found.keys()
@@ -109,30 +108,9 @@ def _names_in_modules(parameters: Sequence[Any], model: Any) -> dict[int, str]:
 
 
 def _owned_names(root: Any, wanted: set[int]) -> dict[int, str]:
-    """Names by id of these parameters in the module, in its order.
-
-    Nothing of the module is called: any object of the process may be one, and override anything.
-    """
+    """Names by id of these parameters in the module, in its order."""
     names: dict[int, str] = {}
-    seen: set[int] = set()
-    pending = [("", root)]
-    while pending:
-        prefix, module = pending.pop()
-        if id(module) in seen:
-            continue
-        seen.add(id(module))
-        content = getattr(module, "__dict__", {})
-        for name, parameter in [*(content.get("_parameters") or {}).items()]:
-            if id(parameter) in wanted:
-                names.setdefault(id(parameter), prefix + name)
-        children = [*(content.get("_modules") or {}).items()]
-        pending += [(f"{prefix}{name}.", child) for name, child in reversed(children)]
+    for name, parameter in named_parameters(root):
+        if id(parameter) in wanted:
+            names.setdefault(id(parameter), name)
     return names
-
-
-def _root_modules() -> list[Any]:
-    """Every module of the process that is part of no other."""
-    module = sys.modules["torch"].nn.Module
-    modules = [each for each in gc.get_objects() if issubclass(type(each), module)]
-    inner = {id(child) for each in modules for child in vars(each).get("_modules", {}).values()}
-    return [each for each in modules if id(each) not in inner and "_modules" in vars(each)]

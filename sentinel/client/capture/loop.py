@@ -29,6 +29,7 @@ from sentinel.model.record import Event
 
 if TYPE_CHECKING:
     from sentinel.client.capture.gradient_flow import GradientFlow
+    from sentinel.client.checks.training_checks import TrainingChecks
 
 OTHER_STEPS_MARGIN = 16
 """Steps of others, beyond twice the usual count, after which the primary optimizer is replaced."""
@@ -116,6 +117,8 @@ class TrainingLoop:
     """The thread of the last step."""
     gradient_flow: GradientFlow | None = None
     """Measures the gradient of each layer, if that is on."""
+    checks: TrainingChecks | None = None
+    """Looks for errors of the training itself."""
     engine_optimizers: list[Callable[[], Any]] = field(default_factory=list)
     """Weak references to the optimizers that an engine owns."""
 
@@ -129,6 +132,8 @@ class TrainingLoop:
         self.recorder.begin_backward()
         if self.gradient_flow is not None:
             self.gradient_flow.before_backward()
+        if self.checks is not None:
+            self.checks.before_backward(roots)
         # A backward pass inside a step belongs to a closure, which may run again: the last counts.
         thread = self.thread_state
         stepping = thread.stepping_optimizers
@@ -153,6 +158,8 @@ class TrainingLoop:
     def after_backward(self) -> None:
         """A backward pass ended; if an optimizer stepped inside it, the step is complete."""
         self.loss.before_pass = None
+        if self.checks is not None:
+            self.checks.after_backward()
         if self.own_since is not None:
             self.own_since = perf_counter()
         optimizer = self.fused_ref()
@@ -188,8 +195,15 @@ class TrainingLoop:
             has_closure = bool(_closure(args, kwargs))
             if not has_closure:
                 self._measure(optimizer)
-            if self.gradient_flow is not None and self.primary_ref() is optimizer:
-                self.gradient_flow.before_step(optimizer, has_closure=has_closure)
+            if self.primary_ref() is optimizer:
+                self._observe_step(optimizer, has_closure=has_closure)
+
+    def _observe_step(self, optimizer: Any, *, has_closure: bool) -> None:
+        """A step of the primary optimizer begins; with a closure, its passes run inside it."""
+        if self.gradient_flow is not None:
+            self.gradient_flow.before_step(optimizer, has_closure=has_closure)
+        if self.checks is not None and not has_closure:
+            self.checks.before_step(optimizer)
 
     def after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         """An optimizer step ended."""
@@ -200,8 +214,11 @@ class TrainingLoop:
         stepping = thread.stepping_optimizers = _enclosing_steps(stepping, id(optimizer))
         if stepping:
             return
-        if self.gradient_flow is not None and self.primary_ref() is optimizer:
-            self.gradient_flow.after_step(optimizer)
+        if self.primary_ref() is optimizer:
+            if self.gradient_flow is not None:
+                self.gradient_flow.after_step(optimizer)
+            if self.checks is not None and not _closure(args, kwargs):
+                self.checks.after_step()
         if self.completes_step(optimizer):
             # Before the closure ran, this step had no gradient.
             if _closure(args, kwargs):
@@ -248,6 +265,8 @@ class TrainingLoop:
         self.training_thread_id = threading.get_ident()
         if self.gradient_flow is not None:
             self.gradient_flow.end_step(self.step_time)
+        if self.checks is not None:
+            self.checks.end_step()
         self.recorder.record_step(*split_by_device(measured))
         self.recorder.commands.after_optimizer_step(self.recorder.clock)
 

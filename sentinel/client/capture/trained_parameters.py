@@ -73,6 +73,10 @@ class TrainedParameters:
             for each in self.parameters_of(optimizer)
         )
 
+    def optimizers_in_use(self) -> list[Any]:
+        """The optimizers of the training that took a step and still exist."""
+        return [each for each in (known() for known in self.optimizers) if each is not None]
+
     def has_other(self, optimizer: Any) -> bool:
         """Whether another optimizer of the training, or one seen since it began, is in use."""
         return any(each() not in {None, optimizer} for each in self.optimizers)

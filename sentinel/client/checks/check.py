@@ -1,0 +1,81 @@
+"""A check, and the training that it observes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+from weakref import ref
+
+from sentinel.client.capture.device_copy import DeviceCopies
+from sentinel.client.capture.owned_modules import owner_of
+from sentinel.model.record import CHECK_KEY, PROBLEM_KEY
+
+Evidence = Mapping[str, float | str]
+
+
+@dataclass
+class CheckedTraining:
+    """The training of one optimizer.
+
+    `find_optimizer` gives the optimizer while it exists, `find_optimizers` those that took a step
+    in this training. `record` writes a CHECK; `device_copies` reads results from their device.
+    """
+
+    find_optimizer: Callable[[], Any]
+    find_optimizers: Callable[[], Iterable[Any]]
+    record: Callable[[Evidence], None]
+    device_copies: DeviceCopies
+    rank: int = 0
+    steps: int = 0
+    """Steps of the optimizer so far."""
+    roots: Sequence[Any] = ()
+    """The roots of the backward pass that begins now."""
+    _find_model: Callable[[], Any] | None = None
+
+    @property
+    def parameters(self) -> list[Any]:
+        """The parameters of the optimizer."""
+        optimizer = self.find_optimizer()
+        groups = () if optimizer is None else optimizer.param_groups
+        return [each for group in groups for each in group["params"]]
+
+    def find_model(self) -> Any:
+        """The module that owns the parameters, searched once; None if there is none."""
+        if self._find_model is None:
+            model = owner_of({*map(id, self.parameters)})
+            self._find_model = (lambda: None) if model is None else ref(model)
+        return self._find_model()
+
+
+class Check:
+    """Observes one training; a subclass overrides what it needs."""
+
+    name: ClassVar[str]
+
+    def __init__(self, training: CheckedTraining) -> None:
+        self.training = training
+        self.problem: str | None = None
+        """What was reported last: empty if the check passed, None before the first report."""
+
+    def before_backward(self) -> None:
+        """A backward pass begins, from the roots of the training."""
+
+    def after_backward(self) -> None:
+        """A backward pass ended."""
+
+    def before_step(self) -> None:
+        """A step of the optimizer begins, without closure."""
+
+    def after_step(self) -> None:
+        """A step of the optimizer ended, without closure; it is counted."""
+
+    def end_step(self) -> None:
+        """The training step is complete."""
+
+    def set_result(self, problem: str, evidence: Evidence | None = None) -> None:
+        """Report a problem, or none, each time it changes."""
+        if problem != self.problem:
+            self.problem = problem
+            result = {CHECK_KEY: self.name, PROBLEM_KEY: problem, "rank": float(self.training.rank)}
+            self.training.record({**result, **(evidence or {})})

@@ -1,0 +1,82 @@
+"""Gradients: whether they are cleared between two updates.
+
+PyTorch counts the writes into a tensor. A gradient that the training clears is None, another tensor
+or written outside a backward pass before the first pass of the next update. Nothing is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+from weakref import ref
+
+from sentinel.client.checks.check import Check, CheckedTraining
+
+UPDATES_TO_JUDGE = 3
+"""Updates in a row without, or with, a gradient that was cleared."""
+
+
+class GradientClearing(Check):
+    """Follows the gradient of one parameter from the end of an update to the next one."""
+
+    name: ClassVar[str] = "gradients"
+
+    def __init__(self, training: CheckedTraining) -> None:
+        super().__init__(training)
+        self._find_parameter: Callable[[], Any] = lambda: None
+        self._gradient: Callable[[], Any] | None = None
+        """Weak reference to the gradient of the last update, if it is followed."""
+        self._version = -1
+        """Writes into it up to the last update or backward pass."""
+        self._passes = 0
+        self._is_cleared = False
+        self._count = self._cleared_count = 0
+
+    def before_backward(self) -> None:
+        """Whether the gradient was cleared since the last update or pass."""
+        gradient = self._current()
+        if self._gradient is not None and not self._is_cleared:
+            self._is_cleared = (
+                gradient is None
+                or self._gradient() is not gradient
+                or gradient._version != self._version  # noqa: SLF001 - there is no public name
+            )
+        self._passes += 1
+
+    def after_backward(self) -> None:
+        """Do not count the writes of the pass."""
+        gradient = self._current()
+        self._version = -1 if gradient is None else gradient._version  # noqa: SLF001
+
+    def before_step(self) -> None:
+        """Judge the update that began with the first pass after the last step."""
+        if self._gradient is None or not self._passes:
+            return
+        if self._is_cleared:
+            self._count, self._cleared_count = 0, self._cleared_count + 1
+        else:
+            self._count, self._cleared_count = self._count + 1, 0
+        if self._count >= UPDATES_TO_JUDGE:
+            self.set_result("not_cleared", {"updates": float(self._count)})
+        elif self._cleared_count >= UPDATES_TO_JUDGE:
+            self.set_result("")
+
+    def after_step(self) -> None:
+        """Remember the gradient of this update."""
+        self._passes, self._is_cleared, self._gradient = 0, False, None
+        if self._current() is None:
+            with_gradient = (each for each in self.training.parameters if each.grad is not None)
+            parameter = next(with_gradient, None)
+            self._find_parameter = (lambda: None) if parameter is None else ref(parameter)
+        gradient = self._current()
+        if gradient is not None and is_plain(gradient):
+            self._gradient, self._version = ref(gradient), gradient._version  # noqa: SLF001
+
+    def _current(self) -> Any:
+        parameter = self._find_parameter()
+        return None if parameter is None else parameter.grad
+
+
+def is_plain(gradient: Any) -> bool:
+    """Whether PyTorch counts the writes: not those of sharded or inference tensors."""
+    return not hasattr(gradient, "placements") and not gradient.is_inference()

@@ -1,0 +1,129 @@
+"""Replicas: a checksum of the weights of each layer, which the agent compares between ranks.
+
+Ranks of a DistributedDataParallel model have the same weights to the last bit after each step. The
+integers that the bits of a tensor are, summed exactly, differ if one element differs. No collective
+runs.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+from collections.abc import Sequence
+from time import perf_counter
+from typing import Any, ClassVar
+from zlib import crc32
+
+from sentinel.client.capture import scalars
+from sentinel.client.capture.device_copy import is_capturing_graph
+from sentinel.client.capture.layer_names import clean_name, group_layers
+from sentinel.client.capture.owned_modules import named_parameters
+from sentinel.client.checks.check import Check, CheckedTraining
+from sentinel.model.record import CHECK_KEY
+
+FIRST_STEPS = (3, 10)
+STRIDES = (100, 200, 1_000, 2_000, 10_000)
+"""Each is a multiple of the one before, so that ranks with different costs have common steps."""
+MAX_STEP_TIME_FRACTION = 0.005
+MAX_LAYERS = 64
+MAX_TEXT_CHARS = 1000
+_PIECES, _PIECE_BITS = 4, 16
+"""A sum of 64 bits is copied from its device in numbers that a float32 holds."""
+
+
+class Replicas(Check):
+    """Sums the weights of a DistributedDataParallel model at some steps."""
+
+    name: ClassVar[str] = "replicas"
+
+    def __init__(self, training: CheckedTraining) -> None:
+        super().__init__(training)
+        self._group: tuple[int, int] = (0, 0)
+        """First rank, and number of ranks, of the group whose ranks are replicas."""
+        self._layer_of: list[int] = []
+        self._layers: list[str] = []
+        self._stride = STRIDES[0]
+        self._step_seconds = self._last_end = 0.0
+
+    def after_step(self) -> None:
+        """Sum the weights, if this step is compared."""
+        steps = self.training.steps
+        if steps == FIRST_STEPS[0]:
+            self._plan()
+        is_due = steps in FIRST_STEPS or steps % self._stride == 0
+        root = self.training.find_model() if is_due and self._layers else None
+        if root is None or is_capturing_graph():
+            return
+        began = perf_counter()
+        self._sum(root)
+        cost = perf_counter() - began
+        wanted = cost / (MAX_STEP_TIME_FRACTION * max(self._step_seconds, 1e-6))
+        self._stride = next((each for each in STRIDES if each >= wanted), STRIDES[-1])
+
+    def end_step(self) -> None:
+        """Measure the time of a step."""
+        now = perf_counter()
+        self._step_seconds, self._last_end = now - self._last_end, now
+
+    def _plan(self) -> None:
+        root = self.training.find_model()
+        parallel = sys.modules.get("torch.nn.parallel.distributed")
+        if parallel is None or type(root) is not parallel.DistributedDataParallel:
+            return
+        dist = sys.modules["torch.distributed"]
+        ranks = dist.get_process_group_ranks(root.process_group)
+        names = [name for name, _ in _weights(root)]
+        if len(ranks) > 1 and names:
+            self._group = min(ranks), len(ranks)
+            self._layers, self._layer_of = group_layers(names, MAX_LAYERS)
+
+    def _sum(self, root: Any) -> None:
+        torch = sys.modules["torch"]
+        sums = [checksum(each) for _, each in _weights(root)]
+        devices = {each.device for each in sums}
+        if len(sums) != len(self._layer_of) or len(devices) != 1:
+            return
+        total = torch.stack(sums)
+        layers = torch.tensor(self._layer_of).to(total.device, non_blocking=True)
+        # The place of a tensor counts: two that were exchanged differ.
+        total = total * torch.arange(1, len(sums) + 1, device=total.device)
+        by_layer = torch.zeros(len(self._layers), dtype=torch.int64, device=total.device)
+        by_layer.index_add_(0, layers, total)
+        shifts = [_PIECE_BITS * piece for piece in range(_PIECES)]
+        mask = (1 << _PIECE_BITS) - 1
+        vector = torch.stack([(by_layer >> shift) & mask for shift in shifts]).flatten().float()
+        if vector.device.type in scalars.ASYNC_DEVICE_TYPES:
+            self.training.device_copies.start_vector(vector, self._write)
+        else:
+            self._write(vector.tolist())
+
+    def _write(self, pieces: Sequence[float]) -> None:
+        first, ranks = self._group
+        count = len(self._layers)
+        packed = (struct.pack(f"{_PIECES}d", *pieces[at::count]) for at in range(count))
+        self.training.record(
+            {
+                CHECK_KEY: self.name,
+                "sums": "".join(f"{crc32(each):08x}" for each in packed),
+                "layers": "\n".join(self._layers)[:MAX_TEXT_CHARS],
+                "rank": float(self.training.rank),
+                "first_rank": float(first),
+                "ranks": float(ranks),
+            }
+        )
+
+
+def checksum(tensor: Any) -> Any:
+    """The sum, modulo 2^64, of the integers that the bits of the elements are; on their device."""
+    torch = sys.modules["torch"]
+    real = torch.view_as_real(tensor.detach()) if tensor.is_complex() else tensor.detach()
+    kinds = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    return real.view(kinds[real.dtype.itemsize]).sum(dtype=torch.int64)
+
+
+def _weights(root: Any) -> list[tuple[str, Any]]:
+    """The weights of the model with their names, in its order; a tied one once."""
+    weights: dict[int, tuple[str, Any]] = {}
+    for name, each in named_parameters(root):
+        weights.setdefault(id(each), (clean_name(name), each))
+    return [*weights.values()]

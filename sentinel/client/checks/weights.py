@@ -1,0 +1,358 @@
+"""Weights: whether each step of the optimizer changes the weights that have a gradient.
+
+At some steps a sample of each weight is compared around the optimizer's step, on its device. A
+backward pass whose parameters are in no optimizer is found in its graph.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
+from time import perf_counter
+from typing import Any, ClassVar
+
+from sentinel.client.capture import scalars
+from sentinel.client.capture.device_copy import is_capturing_graph
+from sentinel.client.capture.grad_sharding import local_part
+from sentinel.client.capture.layer_names import clean_name, module_path
+from sentinel.client.capture.owned_modules import named_parameters, owner_of
+from sentinel.client.checks.check import Check, CheckedTraining
+
+FIRST_STEPS = (2, 4, 8, 16)
+"""Steps that are measured whatever it costs."""
+MIN_STRIDE, MAX_STEP_TIME_FRACTION = 100, 0.005
+"""Later measurements: steps between them at least, and the share of the time that they may take."""
+MAX_TENSORS, SAMPLED_ELEMENTS = 512, 64
+"""Weights that are sampled, evenly spaced ones of more, and elements of each."""
+MEASUREMENTS_TO_JUDGE = 3
+MIN_MOVED_SHARE = 0.003
+"""Share of the elements with a gradient that a step must change in low precision. At a rate of 1e-6
+a step of Adam changes 2 % of bf16 weights of a standard deviation of 0.02, at 1e-7 0.2 %."""
+MIN_GRADIENT_SHARE = 1e-4
+"""Share of the mean size of all elements, below which a gradient is none."""
+GRAPH_STEP, MAX_GRAPH_NODES = 8, 20_000
+"""The step whose graph is searched for parameters in no optimizer, and nodes that are visited."""
+MAX_NAMES = 8
+
+
+@dataclass
+class _Tally:
+    """Elements of one weight over all measurements: with a gradient, and changed by the step."""
+
+    with_gradient: float = 0.0
+    moved: float = 0.0
+    measurements: int = 0
+
+    def add(self, elements: float, moved: float) -> None:
+        """Add a measurement of so many elements with a gradient, of which so many moved."""
+        self.with_gradient += elements
+        self.moved += moved
+        self.measurements += elements > 0
+
+
+@dataclass
+class _Measurement:
+    """The sampled tensors on one device, and their samples before the step."""
+
+    places: list[int]
+    segments: Any
+    weights: Any
+    has_gradient: Any
+
+
+class WeightUpdates(Check):
+    """Samples the weights of the optimizer around its steps."""
+
+    name: ClassVar[str] = "weights"
+
+    def __init__(self, training: CheckedTraining) -> None:
+        super().__init__(training)
+        self._measurements: list[_Measurement] = []
+        self._tallies: dict[int, _Tally] = {}
+        self._due = FIRST_STEPS[0]
+        self._cost_seconds = self._step_began = self._highest_rate = 0.0
+        self._steps_without_gradient = 0
+        self._low_precision = _Tally()
+        self._leaves: list[Any] = []
+        """The parameters with a gradient of the last backward pass, while they are needed."""
+
+    def before_backward(self) -> None:
+        """Find the parameters of the pass while some without an optimizer are looked for."""
+        if self.training.steps + 1 == GRAPH_STEP or self._steps_without_gradient:
+            self._leaves += graph_leaves(each.grad_fn for each in self.training.roots)
+
+    def before_step(self) -> None:
+        """Sample weights and gradients, if this step is measured."""
+        if is_capturing_graph():
+            return
+        step, parameters = self.training.steps + 1, self.training.parameters
+        if step == GRAPH_STEP:
+            self._find_omitted(parameters)
+        if step <= FIRST_STEPS[-1]:
+            self._count_gradients(parameters)
+        self._leaves = []
+        if step < self._due:
+            return
+        began = perf_counter()
+        self._measurements = []
+        if highest_rate(self.training.find_optimizer()) > 0.0:
+            self._measure(parameters)
+        self._cost_seconds = perf_counter() - began
+
+    def after_step(self) -> None:
+        """Compare the weights with their samples."""
+        steps = self.training.steps
+        if steps < self._due:
+            return
+        began = perf_counter()
+        for each in self._measurements:
+            self._finish(each)
+        self._measurements = []
+        now = perf_counter()
+        self._cost_seconds += now - began
+        step_time = max(1e-6, now - self._step_began) if self._step_began else 1.0
+        later = max(MIN_STRIDE, int(self._cost_seconds / (MAX_STEP_TIME_FRACTION * step_time)))
+        coming = [each for each in FIRST_STEPS if each > steps]
+        self._due = coming[0] if coming else steps + later
+        self._step_began = 0.0
+
+    def end_step(self) -> None:
+        """Measure the time of the step that comes before a measurement."""
+        if self.training.steps + 1 >= self._due:
+            self._step_began = perf_counter()
+
+    def _count_gradients(self, parameters: Sequence[Any]) -> None:
+        """A step without any gradient changes nothing: look which parameters have one instead."""
+        trained = [each for each in parameters if each.requires_grad]
+        if not trained or any(each.grad is not None for each in trained):
+            self._steps_without_gradient = 0
+            return
+        self._steps_without_gradient += 1
+        if self._steps_without_gradient < MEASUREMENTS_TO_JUDGE:
+            return
+        evidence: dict[str, float | str] = {"parameters": float(len(trained))}
+        own = {id(each) for each in parameters}
+        leaves = [each for each in self._leaves if id(each) not in own]
+        if leaves:
+            evidence["modules"] = names_text(_module_names(leaves))
+        self.set_result("other_tensors" if leaves else "no_gradient", evidence)
+
+    def _find_omitted(self, parameters: Sequence[Any]) -> None:
+        """Find parameters of the model that get a gradient and that no optimizer holds."""
+        own = {*map(id, parameters)}
+        held = own | {
+            id(each)
+            for optimizer in self.training.find_optimizers()
+            for group in optimizer.param_groups
+            for each in group["params"]
+        }
+        omitted = {id(each) for each in self._leaves if id(each) not in held}
+        root = self.training.find_model() if omitted else None
+        if root is None:
+            return
+        order = [(clean_name(name), id(each)) for name, each in named_parameters(root)]
+        first, last = (
+            next((at for at, (_, each) in places if each in own), -1)
+            for places in (enumerate(order), reversed([*enumerate(order)]))
+        )
+        names = [name for name, each in order[first : last + 1] if each in omitted]
+        if names:
+            modules = [*dict.fromkeys(map(module_path, names))]
+            self.set_result("not_in_optimizer", {"modules": names_text(modules)})
+
+    def _measure(self, parameters: Sequence[Any]) -> None:
+        """Sample the weights that have a gradient, with their gradients."""
+        torch = sys.modules["torch"]
+        with_gradient = [
+            at for at, each in enumerate(parameters) if each.requires_grad and each.grad is not None
+        ]
+        chosen = with_gradient[:: -(-len(with_gradient) // MAX_TENSORS) or 1]
+        by_device: dict[Any, tuple[list[int], list[Any], list[Any]]] = {}
+        for at in chosen:
+            weight, gradient = local_part(parameters[at]), local_part(parameters[at].grad)
+            if is_sampled(weight) and is_sampled(gradient) and weight.shape == gradient.shape:
+                places, weights, gradients = by_device.setdefault(weight.device, ([], [], []))
+                places.append(at)
+                weights.append(sample(weight))
+                gradients.append(sample(gradient))
+        for device, (places, weights, gradients) in by_device.items():
+            counts = [each.numel() for each in weights]
+            segments = torch.repeat_interleave(
+                torch.arange(len(counts)), torch.tensor(counts), output_size=sum(counts)
+            )
+            self._measurements.append(
+                _Measurement(
+                    places,
+                    segments.to(device, non_blocking=True),
+                    torch.cat([each.float() for each in weights]),
+                    is_large(torch.cat([each.float() for each in gradients])),
+                )
+            )
+
+    def _finish(self, measurement: _Measurement) -> None:
+        """Count the elements that moved, on the device."""
+        torch, places = sys.modules["torch"], measurement.places
+        parameters = self.training.parameters
+        weights = [sample(local_part(parameters[at])).float() for at in places]
+        moved = (torch.cat(weights) != measurement.weights) & measurement.has_gradient
+        counts = torch.zeros(2, len(places), device=moved.device)
+        counts[0].index_add_(0, measurement.segments, measurement.has_gradient.float())
+        counts[1].index_add_(0, measurement.segments, moved.float())
+        rate = highest_rate(self.training.find_optimizer())
+
+        def deliver(numbers: list[float]) -> None:
+            pairs = zip(numbers[: len(places)], numbers[len(places) :], strict=True)
+            self._judge(rate, dict(zip(places, pairs, strict=True)))
+
+        vector = counts.flatten()
+        if vector.device.type in scalars.ASYNC_DEVICE_TYPES:
+            self.training.device_copies.start_vector(vector, deliver)
+        else:
+            deliver(vector.tolist())
+
+    def _judge(self, rate: float, counts: Mapping[int, tuple[float, float]]) -> None:
+        """Add the counts of one measurement, and report what is known now.
+
+        `counts` has the elements with a gradient, and those of them that moved, by place.
+        """
+        parameters = self.training.parameters
+        if max(counts, default=0) >= len(parameters):
+            return
+        self._add_low_precision(parameters, rate, counts)
+        for at, (elements, moved) in counts.items():
+            tally = self._tallies.setdefault(at, _Tally())
+            tally.add(elements, moved)
+        known = {
+            at: each
+            for at, each in self._tallies.items()
+            if each.measurements >= MEASUREMENTS_TO_JUDGE and at < len(parameters)
+        }
+        if not known:
+            return
+        # Single weights in low precision, such as a norm's of 1, need not move.
+        static = [
+            parameters[at]
+            for at, each in known.items()
+            if not each.moved and not is_low_precision(parameters[at])
+        ]
+        evidence: dict[str, float | str] = {
+            "weights": float(len(known)),
+            "unchanged": float(len(static)),
+            "learning_rate": rate,
+        }
+        low = self._low_precision
+        if low.measurements >= MEASUREMENTS_TO_JUDGE:
+            dtypes = {str(each.dtype) for each in parameters if is_low_precision(each)}
+            evidence["dtype"] = ", ".join(sorted(dtypes)).replace("torch.", "")
+            evidence["moved_share"] = low.moved / low.with_gradient
+            self.set_result("too_small", evidence)
+        elif len(static) == len(known):
+            self.set_result("unchanged", evidence)
+        elif static:
+            evidence["modules"] = names_text(_module_names(static))
+            self.set_result("part_unchanged", evidence)
+        elif self.problem != "not_in_optimizer":
+            self.set_result("", evidence)
+
+    def _add_low_precision(
+        self, parameters: Sequence[Any], rate: float, counts: Mapping[int, tuple[float, float]]
+    ) -> None:
+        """Count the measurements in a row in which too few elements of low precision moved."""
+        # Matrices hold most of a model; a bias that begins at 0 moves at any rate.
+        own = [
+            counts[at]
+            for at in counts
+            if is_low_precision(parameters[at]) and parameters[at].dim() > 1
+        ]
+        elements, moved = sum(each for each, _ in own), sum(each for _, each in own)
+        is_warm_up = rate > self._highest_rate > 0.0
+        self._highest_rate = max(self._highest_rate, rate)
+        if not elements:
+            return
+        if is_warm_up or moved > MIN_MOVED_SHARE * elements:
+            self._low_precision = _Tally()
+        else:
+            self._low_precision.add(elements, moved)
+
+
+def highest_rate(optimizer: Any) -> float:
+    """The highest learning rate of a group; infinite if none is a number on the host."""
+    rates = [group.get("lr") for group in optimizer.param_groups]
+    return max((float(each) for each in rates if isinstance(each, int | float)), default=inf)
+
+
+def is_low_precision(tensor: Any) -> bool:
+    """Whether its elements have at most 16 bits."""
+    return bool(tensor.dtype.itemsize <= 2)
+
+
+def is_sampled(tensor: Any) -> bool:
+    """Whether elements at the same places in memory are those of the same tensor."""
+    torch = sys.modules["torch"]
+    if tensor.layout is not torch.strided or not tensor.numel() or tensor.is_meta:
+        return False
+    dense = tensor.is_contiguous()
+    if not dense and tensor.dim() == 4:
+        dense = tensor.is_contiguous(memory_format=torch.channels_last)
+    return bool(dense and tensor.is_floating_point())
+
+
+def sample(tensor: Any) -> Any:
+    """At most `SAMPLED_ELEMENTS` elements, evenly spaced in memory: a view."""
+    numel = tensor.numel()
+    spacing = max(1, numel // SAMPLED_ELEMENTS)
+    if spacing > 1 and spacing % 2 == 0:
+        # An even spacing often meets the same columns of a matrix.
+        spacing -= 1
+    count = min(numel, SAMPLED_ELEMENTS)
+    return tensor.detach().as_strided((count,), (spacing,), tensor.storage_offset())
+
+
+def is_large(gradient: Any) -> Any:
+    """Which elements are not negligible.
+
+    A bias before a normalization has a gradient of rounding errors, too small for its weight.
+    """
+    size = gradient.abs()
+    return size > MIN_GRADIENT_SHARE * size.mean()
+
+
+def graph_leaves(nodes: Iterable[Any]) -> list[Any]:
+    """The parameters for which a backward pass through these nodes makes gradients."""
+    parameter = sys.modules["torch"].nn.Parameter
+    leaves: dict[int, Any] = {}
+    pending = [each for each in nodes if each is not None]
+    seen = set(pending)
+    while pending and len(seen) < MAX_GRAPH_NODES:
+        node = pending.pop()
+        leaf = getattr(node, "variable", None)
+        if isinstance(leaf, parameter):
+            leaves[id(leaf)] = leaf
+        for following, _ in node.next_functions:
+            if following is not None and following not in seen:
+                seen.add(following)
+                pending.append(following)
+    return [*leaves.values()]
+
+
+def _module_names(tensors: Collection[Any]) -> list[str]:
+    """The paths of the modules that own these parameters, in the order of the model."""
+    ids = {id(each) for each in tensors}
+    root = owner_of(ids)
+    if root is None:
+        return []
+    names = [clean_name(name) for name, each in named_parameters(root) if id(each) in ids]
+    return [*dict.fromkeys(map(module_path, names))]
+
+
+def names_text(names: Sequence[str]) -> str:
+    """The first names, and how many there are more.
+
+    >>> names_text(["a", "b"])
+    '`a`, `b`'
+    """
+    hidden = len(names) - MAX_NAMES
+    more = f" and {hidden} more" if hidden > 0 else ""
+    return ", ".join(f"`{each}`" for each in names[:MAX_NAMES]) + more

@@ -1,0 +1,79 @@
+"""Detectors of what a check in the trainer reports; see `sentinel.client.checks`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar, NamedTuple
+
+from sentinel.model.finding import (
+    CLEAR,
+    Clear,
+    DetectorDefaults,
+    DetectorOutput,
+    Finding,
+    Scope,
+    Severity,
+)
+from sentinel.model.record import CHECK_KEY, PROBLEM_KEY, Event, Record
+
+
+class Problem(NamedTuple):
+    """What a check may find: a summary as a format of its evidence, a remedy and a severity."""
+
+    summary: str
+    remedy: str
+    severity: Severity = Severity.WARNING
+
+
+class ReportedCheck(DetectorDefaults):
+    """Turns the reports of one check into findings.
+
+    `check` is its name, `problems` what it may find.
+    """
+
+    check: ClassVar[str]
+    problems: ClassVar[Mapping[str, Problem]]
+    events: ClassVar[frozenset[Event]] = frozenset({Event.CHECK})
+    scope: ClassVar[Scope] = Scope.TRAINING
+
+    def __post_init__(self) -> None:
+        self._has_passed = False
+        self._problem_rank: float | None = None
+        """The rank that reported the open problem."""
+
+    def update(self, record: Record) -> DetectorOutput:
+        """Evaluate one report."""
+        if record.event is not Event.CHECK or record.attributes.get(CHECK_KEY) != self.check:
+            return None
+        name = record.attributes.get(PROBLEM_KEY)
+        rank = record.values.get("rank", 0.0)
+        if not name:
+            return self._pass(rank)
+        problem = self.problems.get(name)
+        if problem is None:
+            return None
+        self._problem_rank = rank
+        evidence: dict[str, float | str] = {
+            key: value
+            for key, value in (*record.values.items(), *record.attributes.items())
+            if key not in ("rank", CHECK_KEY, PROBLEM_KEY)
+        }
+        # A training that never passed the check has been wrong since its first step.
+        onset = record.step if self._has_passed else max(0, record.step - record.step_index)
+        return Finding(
+            summary=problem.summary.format_map(evidence),
+            evidence=evidence,
+            severity=problem.severity,
+            onset_step=onset,
+            remedy=problem.remedy,
+        )
+
+    def _pass(self, rank: float) -> DetectorOutput:
+        """The check passed on that rank; another rank's problem stays."""
+        if self._problem_rank is None:
+            self._has_passed = True
+            return CLEAR
+        if rank != self._problem_rank:
+            return None
+        self._has_passed, self._problem_rank = True, None
+        return Clear(withdraws=True)

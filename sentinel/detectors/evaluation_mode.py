@@ -1,0 +1,42 @@
+"""Evaluation mode: the model is trained while its dropout and batch normalization are off.
+
+Formula
+    Finding  = the model and all its modules with dropout or batch normalization that are trained
+               are in evaluation mode at 3 backward passes in a row
+
+Units
+    There are no settings. The mode is read at a few passes of every 100 steps.
+
+Source
+    `model.eval()` before a validation without `model.train()` after it; models that Transformers
+    loads are in evaluation mode.
+
+Defaults
+    Some modules in evaluation mode, such as frozen batch normalization, are on purpose. Models
+    without dropout and batch normalization compute the same in both modes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from sentinel.detectors._training_check import Problem, ReportedCheck
+
+
+@dataclass
+class EvaluationMode(ReportedCheck):
+    """Evaluates the check `mode`."""
+
+    check: ClassVar[str] = "mode"
+    signal: ClassVar[str] = "loss"
+    remedy: ClassVar[str] = (
+        "Call `model.train()` before each training step that follows an evaluation, and after "
+        "the model is loaded. To train without dropout on purpose, set its probability to 0."
+    )
+    problems: ClassVar[Mapping[str, Problem]] = {
+        "evaluation_mode": Problem(
+            "The model is trained in evaluation mode: {kinds} act as in an evaluation.", remedy
+        )
+    }

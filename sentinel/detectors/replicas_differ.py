@@ -1,0 +1,119 @@
+"""Replicas differ: ranks of a data-parallel model no longer have the same weights.
+
+Formula
+    sum      = for each layer, a checksum of the exact bits of its weights after a step
+    Finding  = the sums of a layer are not equal on all ranks of a DistributedDataParallel model
+    culprit  = the ranks whose sum is not that of the majority
+
+Units
+    There are no settings. Compared steps: 4 and 11, and later at least 100 steps apart.
+
+Source
+    deepspeedai/DeepSpeed issue 1801: the training of BLOOM-176B lost 15 days to weights that
+    differed between GPUs. A DistributedDataParallel model starts from the weights of one rank, and
+    each step adds the same averaged gradient to the last bit, so its replicas stay equal.
+
+Defaults
+    Every difference is one: the sums are of integers, whose order does not count, and a single
+    changed bit changes them. A sum is stored in 32 bits, so one of 4 billion differences of a layer
+    is missed at one comparison. Trainings that let replicas diverge on purpose do not use
+    DistributedDataParallel for it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import ClassVar
+
+from sentinel.model.finding import (
+    CLEAR,
+    DetectorDefaults,
+    DetectorOutput,
+    Finding,
+    Scope,
+    Severity,
+)
+from sentinel.model.number_ranges import ranges_text
+from sentinel.model.record import CHECK_KEY, PROBLEM_KEY, Event, Record
+
+MAX_COMPARISONS = 4
+"""Comparisons that wait for ranks at once; of more, the oldest is dropped."""
+MAX_RANKS = 4096
+SUM_CHARS = 8
+"""Hexadecimal digits of the sum of a layer."""
+
+
+@dataclass
+class ReplicasDiffer(DetectorDefaults):
+    """Compares the evidence of the check `replicas` between ranks."""
+
+    events: ClassVar[frozenset[Event]] = frozenset({Event.CHECK})
+    signal: ClassVar[str] = "grad_norm"
+    severity: ClassVar[Severity] = Severity.CRITICAL
+    scope: ClassVar[Scope] = Scope.TRAINING
+    remedy: ClassVar[str] = (
+        "Resume all ranks from one checkpoint before the onset: the replicas are no longer one "
+        "model. Look for weights that are set on some ranks only, for a model that is called "
+        "without its DistributedDataParallel wrapper, and for parameters moved after wrapping."
+    )
+
+    def __post_init__(self) -> None:
+        self._sums: dict[str, dict[str, str]] = {}
+        """By comparison, and then by rank as text."""
+        self._last_equal_step = 0
+
+    def update(self, record: Record) -> DetectorOutput:
+        """Add the sums of one rank; compare when those of all ranks are there."""
+        attributes, values = record.attributes, record.values
+        if (
+            record.event is not Event.CHECK
+            or attributes.get(CHECK_KEY) != "replicas"
+            or PROBLEM_KEY in attributes
+        ):
+            return None
+        key = f"{values.get('first_rank', 0):.0f} {record.attempt} {record.step_index}"
+        sums = self._sums.setdefault(key, {})
+        sums[f"{values.get('rank', 0):.0f}"] = attributes.get("sums", "")
+        if len(self._sums) > MAX_COMPARISONS or len(sums) > MAX_RANKS:
+            del self._sums[next(iter(self._sums))]
+        if len(sums) < values.get("ranks", 0):
+            return None
+        self._sums.pop(key, None)
+        if len({*sums.values()}) == 1:
+            self._last_equal_step = record.step
+            return CLEAR
+        return self._finding(record, sums)
+
+    def _finding(self, record: Record, sums: dict[str, str]) -> Finding:
+        (majority, count), *_ = Counter(sums.values()).most_common()
+        differing = sorted(int(rank) for rank, each in sums.items() if each != majority)
+        has_majority = count > len(sums) / 2
+        names = record.attributes.get("layers", "").split("\n")
+        layers = [
+            names[at] if at < len(names) else f"layer {at}"
+            for at in range(len(majority) // SUM_CHARS)
+            if len({each[at * SUM_CHARS : (at + 1) * SUM_CHARS] for each in sums.values()}) > 1
+        ]
+        ranks = ranges_text(differing)
+        which = (
+            f"rank{'s' if len(differing) > 1 else ''} {ranks} from the other {count}"
+            if has_majority
+            else f"{len(sums)} ranks from each other"
+        )
+        return Finding(
+            summary=f"The weights of {which} differ in {len(layers)} "
+            f"layer{'s' if len(layers) != 1 else ''}, the first of them `{layers[0]}`."
+            if layers
+            else f"The weights of {which} differ.",
+            evidence={
+                "first_layer": layers[0] if layers else "unknown",
+                "layers_that_differ": float(len(layers)),
+                "differing_ranks": ranks,
+                "ranks_compared": float(len(sums)),
+                "last_equal_step": float(self._last_equal_step),
+            },
+            onset_step=record.step,
+            onset_range=(min(self._last_equal_step, record.step), record.step),
+            rank=differing[0] if has_majority and len(differing) == 1 else None,
+        )

@@ -1,0 +1,93 @@
+"""Weights not updated: steps of the optimizer do not change weights that have a gradient.
+
+Formula
+    moved    = whether an element with a gradient differs before and after a step; of at most 64
+               elements of a weight, at most 512 weights, at some steps whose learning rate is not 0
+    Finding  = no element of a weight, or of any, moved in 3 measurements; or
+               the optimizer has no parameter with a gradient in 3 steps in a row; or
+               a parameter between others of the optimizer gets a gradient, and no optimizer that
+               took a step holds it; or
+               in 3 measurements in a row, at a rate that does not rise, less than 0.3 % of the
+               elements of matrices in 16 bits or less moved
+    critical = no weight is updated
+
+Units
+    There are no settings. Measured steps: 3, 5, 9 and 17, and later at least 100 steps apart.
+
+Source
+    huggingface/accelerate issue 2665: an optimizer that was made before the model was wrapped holds
+    other tensors. pytorch/pytorch issue 115607: a compiled optimizer stops to update. The trainings
+    of TrainCheck (Jiang et al. 2025, OSDI). bfloat16 has 8 bits of precision: an update smaller
+    than 1/512 of a weight is lost.
+
+Defaults
+    3 measurements: one step may have no gradient for some weights. A gradient below 1e-4 of the
+    mean size is none: that of a bias before a normalization consists of rounding errors. The rate
+    1e-6, common in reinforcement learning, moves 2 % of bfloat16 weights of a standard deviation of
+    0.02, and 1e-7 moves 0.2 %. Parameters before or behind all those of the optimizer, such as a
+    backbone whose head alone is trained, are left out on purpose.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from sentinel.detectors._training_check import Problem, ReportedCheck
+from sentinel.model.finding import Severity
+
+_INITIAL = "Stop the run: its checkpoints contain the initial weights."
+
+
+@dataclass
+class WeightsNotUpdated(ReportedCheck):
+    """Evaluates the check `weights`."""
+
+    check: ClassVar[str] = "weights"
+    signal: ClassVar[str] = "loss"
+    remedy: ClassVar[str] = (
+        f"{_INITIAL} Create the optimizer after the model is copied, wrapped or moved, from "
+        "the parameters of the model whose loss is minimized. Check that nothing writes the "
+        "weights back after a step."
+    )
+    problems: ClassVar[Mapping[str, Problem]] = {
+        "unchanged": Problem(
+            "No step changes any weight, although the gradients are not 0.",
+            f"{_INITIAL} Check that `optimizer.step()` is PyTorch's own and not compiled or "
+            "replaced, and that nothing writes the weights back after it.",
+            Severity.CRITICAL,
+        ),
+        "other_tensors": Problem(
+            "The optimizer does not hold the parameters that get gradients, those of {modules}; "
+            "its own have none.",
+            f"{_INITIAL} Create the optimizer after the model is copied, wrapped or moved, from "
+            "`model.parameters()` of the model whose loss is minimized.",
+            Severity.CRITICAL,
+        ),
+        "no_gradient": Problem(
+            "No parameter of the optimizer has a gradient when it takes a step.",
+            f"{_INITIAL} Call `zero_grad()` before `backward()`, and `backward()` before `step()`. "
+            "Check that the loss is not computed under `torch.no_grad()` or from detached tensors.",
+            Severity.CRITICAL,
+        ),
+        "part_unchanged": Problem(
+            "Steps do not change {unchanged:.0f} of {weights:.0f} weights, although their "
+            "gradients are not 0: those of {modules}.",
+            "Look for code that writes these weights back after a step, and for an optimizer that "
+            "is compiled or holds copies of them.",
+        ),
+        "not_in_optimizer": Problem(
+            "The parameters of {modules} get gradients, but no optimizer holds them.",
+            "Add these parameters to the optimizer, or set `requires_grad` to False if they are "
+            "to stay as they are. Parameters added to a model later need "
+            "`optimizer.add_param_group`.",
+        ),
+        "too_small": Problem(
+            "A step changes {moved_share:.2%} of the {dtype} weights: at a learning rate of "
+            "{learning_rate:.3g} nearly all updates are smaller than the spacing of these numbers.",
+            "Keep the weights that the optimizer updates in float32, and compute in low precision "
+            "with autocast. Otherwise raise {learning rate}, or use an optimizer with stochastic "
+            "rounding.",
+        ),
+    }
