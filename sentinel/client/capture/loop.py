@@ -118,7 +118,9 @@ class TrainingLoop:
     gradient_flow: GradientFlow | None = None
     """Measures the gradient of each layer, if that is on."""
     checks: TrainingChecks | None = None
-    """Looks for errors of the training itself."""
+    """Look for errors of the training itself, if that is on."""
+    observing_checks: TrainingChecks | None = None
+    """The same while they observe the current step."""
     engine_optimizers: list[Callable[[], Any]] = field(default_factory=list)
     """Weak references to the optimizers that an engine owns."""
 
@@ -132,8 +134,8 @@ class TrainingLoop:
         self.recorder.begin_backward()
         if self.gradient_flow is not None:
             self.gradient_flow.before_backward()
-        if self.checks is not None:
-            self.checks.before_backward(roots)
+        if self.observing_checks is not None:
+            self.observing_checks.before_backward(roots)
         # A backward pass inside a step belongs to a closure, which may run again: the last counts.
         thread = self.thread_state
         stepping = thread.stepping_optimizers
@@ -158,8 +160,8 @@ class TrainingLoop:
     def after_backward(self) -> None:
         """A backward pass ended; if an optimizer stepped inside it, the step is complete."""
         self.loss.before_pass = None
-        if self.checks is not None:
-            self.checks.after_backward()
+        if self.observing_checks is not None:
+            self.observing_checks.after_backward()
         if self.own_since is not None:
             self.own_since = perf_counter()
         optimizer = self.fused_ref()
@@ -202,8 +204,8 @@ class TrainingLoop:
         """A step of the primary optimizer begins; with a closure, its passes run inside it."""
         if self.gradient_flow is not None:
             self.gradient_flow.before_step(optimizer, has_closure=has_closure)
-        if self.checks is not None and not has_closure:
-            self.checks.before_step(optimizer)
+        if self.observing_checks is not None and not has_closure:
+            self.observing_checks.before_step()
 
     def after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         """An optimizer step ended."""
@@ -217,8 +219,9 @@ class TrainingLoop:
         if self.primary_ref() is optimizer:
             if self.gradient_flow is not None:
                 self.gradient_flow.after_step(optimizer)
-            if self.checks is not None and not _closure(args, kwargs):
-                self.checks.after_step()
+            if self.checks is not None:
+                is_observed = self.checks.after_step(self.step_time)
+                self.observing_checks = self.checks if is_observed else None
         if self.completes_step(optimizer):
             # Before the closure ran, this step had no gradient.
             if _closure(args, kwargs):
@@ -265,8 +268,6 @@ class TrainingLoop:
         self.training_thread_id = threading.get_ident()
         if self.gradient_flow is not None:
             self.gradient_flow.end_step(self.step_time)
-        if self.checks is not None:
-            self.checks.end_step()
         self.recorder.record_step(*split_by_device(measured))
         self.recorder.commands.after_optimizer_step(self.recorder.clock)
 
@@ -319,6 +320,9 @@ class TrainingLoop:
             self.alternation = Alternation()
             if has_groups:
                 self._record_optimizer(optimizer)
+                if self.checks is not None:
+                    self.checks.begin(optimizer)
+                    self.observing_checks = self.checks
         # A larger optimizer, seen late, counts from its next step: this step was counted already.
         return is_replaced
 

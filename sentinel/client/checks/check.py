@@ -28,7 +28,9 @@ class CheckedTraining:
     device_copies: DeviceCopies
     rank: int = 0
     steps: int = 0
-    """Steps of the optimizer so far."""
+    """Steps of the optimizer since it became the primary one."""
+    step_seconds: float = 0.0
+    """Time of the step before the current one."""
     roots: Sequence[Any] = ()
     """The roots of the backward pass that begins now."""
     _find_model: Callable[[], Any] | None = None
@@ -49,7 +51,7 @@ class CheckedTraining:
 
 
 class Check:
-    """Observes one training; a subclass overrides what it needs."""
+    """Observes some steps of one training; a subclass overrides what it needs."""
 
     name: ClassVar[str]
 
@@ -70,12 +72,9 @@ class Check:
     def after_step(self) -> None:
         """A step of the optimizer ended, without closure; it is counted."""
 
-    def end_step(self) -> None:
-        """The training step is complete."""
-
     def set_result(self, problem: str, evidence: Evidence | None = None) -> None:
         """Report a problem, or none, each time it changes."""
         if problem != self.problem:
             self.problem = problem
-            result = {CHECK_KEY: self.name, PROBLEM_KEY: problem, "rank": float(self.training.rank)}
-            self.training.record({**result, **(evidence or {})})
+            result: Evidence = {CHECK_KEY: self.name, PROBLEM_KEY: problem}
+            self.training.record({**result, "rank": float(self.training.rank), **(evidence or {})})

@@ -14,9 +14,10 @@ from weakref import ref
 from sentinel.client.capture.owned_modules import modules_of, parameters_of
 from sentinel.client.checks.check import Check, CheckedTraining
 
-FIRST_STEP, STRIDE = 3, 100
+FIRST_STEP = 3
+"""The step before which the modules are looked for."""
 PASSES_TO_JUDGE = 3
-"""Backward passes in a row, from a step that is checked on, of one mode."""
+"""Backward passes in a row of one mode."""
 
 
 class TrainingMode(Check):
@@ -32,8 +33,8 @@ class TrainingMode(Check):
         """Passes in a row in training and in evaluation mode."""
 
     def before_backward(self) -> None:
-        """Look at the mode, at some steps."""
-        if not self._modules or self.training.steps % STRIDE >= FIRST_STEP + PASSES_TO_JUDGE:
+        """Look at the mode."""
+        if not self._modules:
             return
         root = self.training.find_model()
         modules = [each for each in (known() for known in self._modules) if each is not None]

@@ -43,7 +43,6 @@ class Replicas(Check):
         self._layer_of: list[int] = []
         self._layers: list[str] = []
         self._stride = STRIDES[0]
-        self._step_seconds = self._last_end = 0.0
 
     def after_step(self) -> None:
         """Sum the weights, if this step is compared."""
@@ -55,15 +54,11 @@ class Replicas(Check):
         if root is None or is_capturing_graph():
             return
         began = perf_counter()
-        self._sum(root)
+        with sys.modules["torch"].no_grad():
+            self._sum(root)
         cost = perf_counter() - began
-        wanted = cost / (MAX_STEP_TIME_FRACTION * max(self._step_seconds, 1e-6))
+        wanted = cost / (MAX_STEP_TIME_FRACTION * max(self.training.step_seconds, 1e-6))
         self._stride = next((each for each in STRIDES if each >= wanted), STRIDES[-1])
-
-    def end_step(self) -> None:
-        """Measure the time of a step."""
-        now = perf_counter()
-        self._step_seconds, self._last_end = now - self._last_end, now
 
     def _plan(self) -> None:
         root = self.training.find_model()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 from weakref import ref
@@ -16,6 +15,13 @@ from sentinel.client.recorder import Recorder
 from sentinel.model.record import Event
 
 CHECKS: tuple[type[Check], ...] = (WeightUpdates, GradientClearing, TrainingMode, Replicas)
+
+FIRST_STEPS = 20
+"""Steps at the beginning of a training during which the checks observe every one."""
+PERIOD, OBSERVED_STEPS = 100, 6
+"""Later they observe the last steps of each period."""
+
+Hook = tuple[Check, Callable[[], None]]
 
 
 class TrainingChecks:
@@ -31,40 +37,49 @@ class TrainingChecks:
         self._training: CheckedTraining | None = None
         self._checks: list[Check] = []
         self._disabled: set[str] = set()
+        self._first_observed, self._last_observed = 0, FIRST_STEPS
+        """The first step after which steps are observed, and the last one of them."""
+        self._hooks: dict[str, list[Hook]] = {}
+        """What is called at each point of a step, by name."""
 
     def before_backward(self, roots: Sequence[Any]) -> None:
         """A backward pass from these roots begins."""
         if self._training is not None:
             self._training.roots = roots
-            for check in self._checks:
-                self._run(check, check.before_backward)
+            self._run("before_backward")
             self._training.roots = ()
 
     def after_backward(self) -> None:
         """A backward pass ended."""
-        for check in self._checks:
-            self._run(check, check.after_backward)
+        self._run("after_backward")
 
-    def before_step(self, optimizer: Any) -> None:
-        """A step of the primary optimizer begins, without closure."""
-        if self._training is None or self._training.find_optimizer() is not optimizer:
-            self._begin(optimizer)
-        for check in self._checks:
-            self._run(check, check.before_step)
+    def before_step(self) -> None:
+        """A step of the optimizer begins, without closure."""
+        self._run("before_step")
 
-    def after_step(self) -> None:
-        """A step of the primary optimizer ended, without closure."""
-        if self._training is not None:
-            self._training.steps += 1
-            for check in self._checks:
-                self._run(check, check.after_step)
+    def after_step(self, step_seconds: float) -> bool:
+        """A step of the optimizer ended; whether the next one is observed.
 
-    def end_step(self) -> None:
-        """The training step is complete."""
-        for check in self._checks:
-            self._run(check, check.end_step)
+        The step before it took that time.
+        """
+        training = self._training
+        if training is None:
+            return False
+        steps = training.steps = training.steps + 1
+        if steps < self._first_observed:
+            return False
+        if steps > self._first_observed:
+            training.step_seconds = step_seconds
+            self._run("after_step")
+            if steps >= self._last_observed:
+                self._last_observed = (steps // PERIOD + 1) * PERIOD
+                self._first_observed = self._last_observed - OBSERVED_STEPS
+                return False
+        return True
 
-    def _begin(self, optimizer: Any) -> None:
+    def begin(self, optimizer: Any) -> None:
+        """The optimizer is the primary one from now on; its next step is observed."""
+        self._first_observed, self._last_observed = 0, FIRST_STEPS
         training = self._training = CheckedTraining(
             ref(optimizer),
             self._find_optimizers,
@@ -73,18 +88,33 @@ class TrainingChecks:
             self._rank,
         )
         self._checks = [kind(training) for kind in CHECKS if kind.name not in self._disabled]
+        self._hooks = self._find_hooks()
 
-    def _run(self, check: Check, body: Callable[[], None]) -> None:
-        try:
-            with sys.modules["torch"].no_grad():
-                body()
-        except Exception as error:
-            self._disabled.add(check.name)
-            self._checks = [each for each in self._checks if each is not check]
-            state = f"off: {type(error).__name__} in {body.__name__}"
-            key = f"patch/check_{check.name}"
-            self._recorder.record_event(Event.METADATA, None, {key: state})
-            self._recorder.try_lock.guard.count_error(error)
+    def _find_hooks(self) -> dict[str, list[Hook]]:
+        """The methods that the checks override, by name."""
+        return {
+            name: [
+                (check, getattr(check, name))
+                for check in self._checks
+                if getattr(type(check), name) is not getattr(Check, name)
+            ]
+            for name in ("before_backward", "after_backward", "before_step", "after_step")
+        }
+
+    def _run(self, name: str) -> None:
+        for check, hook in self._hooks[name]:
+            try:
+                hook()
+            except Exception as error:
+                self._disable(check, name, error)
+
+    def _disable(self, check: Check, where: str, error: Exception) -> None:
+        self._disabled.add(check.name)
+        self._checks = [each for each in self._checks if each is not check]
+        self._hooks = self._find_hooks()
+        state = {f"patch/check_{check.name}": f"off: {type(error).__name__} in {where}"}
+        self._recorder.record_event(Event.METADATA, None, state)
+        self._recorder.try_lock.guard.count_error(error)
 
     def _record(self, attributes: Evidence) -> None:
         self._recorder.record_event(Event.CHECK, None, attributes)

@@ -22,8 +22,8 @@ from sentinel.client.checks.check import Check, CheckedTraining
 
 FIRST_STEPS = (2, 4, 8, 16)
 """Steps that are measured whatever it costs."""
-MIN_STRIDE, MAX_STEP_TIME_FRACTION = 100, 0.005
-"""Later measurements: steps between them at least, and the share of the time that they may take."""
+STRIDE, MAX_STEP_TIME_FRACTION = 100, 0.005
+"""Later measurements: a multiple of so many steps, and the share of the time that they may take."""
 MAX_TENSORS, SAMPLED_ELEMENTS = 512, 64
 """Weights that are sampled, evenly spaced ones of more, and elements of each."""
 MEASUREMENTS_TO_JUDGE = 3
@@ -72,7 +72,7 @@ class WeightUpdates(Check):
         self._measurements: list[_Measurement] = []
         self._tallies: dict[int, _Tally] = {}
         self._due = FIRST_STEPS[0]
-        self._cost_seconds = self._step_began = self._highest_rate = 0.0
+        self._cost_seconds = self._highest_rate = 0.0
         self._steps_without_gradient = 0
         self._low_precision = _Tally()
         self._leaves: list[Any] = []
@@ -98,7 +98,8 @@ class WeightUpdates(Check):
         began = perf_counter()
         self._measurements = []
         if highest_rate(self.training.find_optimizer()) > 0.0:
-            self._measure(parameters)
+            with sys.modules["torch"].no_grad():
+                self._measure(parameters)
         self._cost_seconds = perf_counter() - began
 
     def after_step(self) -> None:
@@ -107,21 +108,17 @@ class WeightUpdates(Check):
         if steps < self._due:
             return
         began = perf_counter()
-        for each in self._measurements:
-            self._finish(each)
+        with sys.modules["torch"].no_grad():
+            for each in self._measurements:
+                self._finish(each)
         self._measurements = []
-        now = perf_counter()
-        self._cost_seconds += now - began
-        step_time = max(1e-6, now - self._step_began) if self._step_began else 1.0
-        later = max(MIN_STRIDE, int(self._cost_seconds / (MAX_STEP_TIME_FRACTION * step_time)))
+        self._cost_seconds += perf_counter() - began
+        wanted = self._cost_seconds / (
+            MAX_STEP_TIME_FRACTION * max(self.training.step_seconds, 1e-6)
+        )
+        later = (int(wanted) // STRIDE + 1) * STRIDE
         coming = [each for each in FIRST_STEPS if each > steps]
-        self._due = coming[0] if coming else steps + later
-        self._step_began = 0.0
-
-    def end_step(self) -> None:
-        """Measure the time of the step that comes before a measurement."""
-        if self.training.steps + 1 >= self._due:
-            self._step_began = perf_counter()
+        self._due = coming[0] if coming else (steps // STRIDE) * STRIDE + later
 
     def _count_gradients(self, parameters: Sequence[Any]) -> None:
         """A step without any gradient changes nothing: look which parameters have one instead."""
@@ -178,14 +175,11 @@ class WeightUpdates(Check):
                 weights.append(sample(weight))
                 gradients.append(sample(gradient))
         for device, (places, weights, gradients) in by_device.items():
-            counts = [each.numel() for each in weights]
-            segments = torch.repeat_interleave(
-                torch.arange(len(counts)), torch.tensor(counts), output_size=sum(counts)
-            )
+            segments = [at for at, each in enumerate(weights) for _ in range(each.numel())]
             self._measurements.append(
                 _Measurement(
                     places,
-                    segments.to(device, non_blocking=True),
+                    torch.tensor(segments).to(device, non_blocking=True),
                     torch.cat([each.float() for each in weights]),
                     is_large(torch.cat([each.float() for each in gradients])),
                 )
