@@ -3,7 +3,8 @@
 Patches `__next__` of the iterators behind every `torch.utils.data.DataLoader`, with and without
 workers. Only the training thread counts: batches that other threads prefetch delay no step. The
 waits of an evaluation between two steps count for the step, as they do in the step time. Each batch
-is a sign of life.
+is a sign of life. The checks of the training see the batches of the steps that they observe, and
+the first one of each pass over the data.
 """
 
 from __future__ import annotations
@@ -27,17 +28,26 @@ def attach(patcher: Patcher) -> None:
         return
     loop, activity = patcher.loop, patcher.recorder.activity
 
+    def check(iterator: Any, batch: Any, is_first: bool) -> None:
+        checks = loop.checks if is_first else loop.observing_checks
+        if checks is not None:
+            checks.on_batch(iterator, batch, is_first=is_first)
+
     def make(original: Any) -> Any:
         @functools.wraps(original)
         def timed_next(self: Any) -> Any:
             started = perf_counter()
+            is_first = getattr(self, "_num_yielded", 1) == 0
             try:
-                return original(self)
+                batch = original(self)
             finally:
                 thread = loop.training_thread_id
                 if thread is None or thread == get_ident():
                     loop.add_seconds("data_wait", perf_counter() - started)
                     activity.count()
+            if is_first or loop.observing_checks is not None:
+                patcher.call_safely(check, self, batch, is_first)
+            return batch
 
         return timed_next
 

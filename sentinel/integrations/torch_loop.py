@@ -49,6 +49,9 @@ def attach(patcher: Patcher) -> None:
     for owner in (clip_grad, torch.nn.utils):
         patcher.replace(owner, "clip_grad_value_", _wrap_clip_value(patcher))
     patcher.replace(torch.nn.Module, "eval", _wrap_eval(patcher))
+    schedulers = torch.optim.lr_scheduler
+    kind = getattr(schedulers, "LRScheduler", None) or schedulers._LRScheduler  # noqa: SLF001
+    patcher.replace(kind, "step", _wrap_schedule(patcher))
     _patch_serialization(patcher)
     loads = StateLoads(loop)
     patcher.wrap(optim.Optimizer, "load_state_dict", after=loads.after_optimizer_load)
@@ -73,6 +76,22 @@ def _wrap_eval(patcher: Patcher) -> Callable[[Any], Any]:
             return original(*args, **kwargs)
 
         return eval_
+
+    return make
+
+
+def _wrap_schedule(patcher: Patcher) -> Callable[[Any], Any]:
+    """A wrapper for `step(scheduler, …)`."""
+    loop = patcher.loop
+
+    def make(original: Any) -> Any:
+        @functools.wraps(original)
+        def step(*args: Any, **kwargs: Any) -> Any:
+            if loop.observing_checks is not None:
+                patcher.call_safely(loop.observing_checks.on_schedule, args[0])
+            return original(*args, **kwargs)
+
+        return step
 
     return make
 

@@ -72,6 +72,15 @@ class Check:
     def after_step(self) -> None:
         """A step of the optimizer ended, without closure; it is counted."""
 
+    def on_first_batch(self, iterator: Any, batch: Any) -> None:
+        """The first batch of a pass over the data arrived."""
+
+    def on_batch(self, iterator: Any, batch: Any) -> None:
+        """A batch arrived."""
+
+    def on_schedule(self, scheduler: Any) -> None:
+        """A scheduler took a step."""
+
     def set_result(self, problem: str, evidence: Evidence | None = None) -> None:
         """Report a problem, or none, each time it changes."""
         if problem != self.problem:

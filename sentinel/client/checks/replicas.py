@@ -19,6 +19,7 @@ from sentinel.client.capture.device_copy import is_capturing_graph
 from sentinel.client.capture.layer_names import clean_name, group_layers
 from sentinel.client.capture.owned_modules import named_parameters
 from sentinel.client.checks.check import Check, CheckedTraining
+from sentinel.client.checks.replica_group import replica_group
 from sentinel.model.record import CHECK_KEY
 
 FIRST_STEPS = (3, 10)
@@ -38,8 +39,7 @@ class Replicas(Check):
 
     def __init__(self, training: CheckedTraining) -> None:
         super().__init__(training)
-        self._group: tuple[int, int] = (0, 0)
-        """First rank, and number of ranks, of the group whose ranks are replicas."""
+        self._group: dict[str, float] = {}
         self._layer_of: list[int] = []
         self._layers: list[str] = []
         self._stride = STRIDES[0]
@@ -62,15 +62,10 @@ class Replicas(Check):
 
     def _plan(self) -> None:
         root = self.training.find_model()
-        parallel = sys.modules.get("torch.nn.parallel.distributed")
-        if parallel is None or type(root) is not parallel.DistributedDataParallel:
-            return
-        dist = sys.modules["torch.distributed"]
-        ranks = dist.get_process_group_ranks(root.process_group)
-        names = [name for name, _ in _weights(root)]
-        if len(ranks) > 1 and names:
-            self._group = min(ranks), len(ranks)
-            self._layers, self._layer_of = group_layers(names, MAX_LAYERS)
+        group = replica_group(root)
+        if group is not None:
+            names = [name for name, _ in _weights(root)]
+            self._group, (self._layers, self._layer_of) = group, group_layers(names, MAX_LAYERS)
 
     def _sum(self, root: Any) -> None:
         torch = sys.modules["torch"]
@@ -93,7 +88,6 @@ class Replicas(Check):
             self._write(vector.tolist())
 
     def _write(self, pieces: Sequence[float]) -> None:
-        first, ranks = self._group
         count = len(self._layers)
         packed = (struct.pack(f"{_PIECES}d", *pieces[at::count]) for at in range(count))
         self.training.record(
@@ -102,8 +96,7 @@ class Replicas(Check):
                 "sums": "".join(f"{crc32(each):08x}" for each in packed),
                 "layers": "\n".join(self._layers)[:MAX_TEXT_CHARS],
                 "rank": float(self.training.rank),
-                "first_rank": float(first),
-                "ranks": float(ranks),
+                **self._group,
             }
         )
 

@@ -6,22 +6,32 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 from weakref import ref
 
+from sentinel.client.checks.batches import Batches
 from sentinel.client.checks.check import Check, CheckedTraining, Evidence
 from sentinel.client.checks.gradients import GradientClearing
 from sentinel.client.checks.mode import TrainingMode
 from sentinel.client.checks.replicas import Replicas
+from sentinel.client.checks.schedule import Schedule
 from sentinel.client.checks.weights import WeightUpdates
 from sentinel.client.recorder import Recorder
 from sentinel.model.record import Event
 
-CHECKS: tuple[type[Check], ...] = (WeightUpdates, GradientClearing, TrainingMode, Replicas)
+CHECKS: tuple[type[Check], ...] = (
+    WeightUpdates, GradientClearing, TrainingMode, Replicas, Batches, Schedule
+)  # fmt: skip
 
 FIRST_STEPS = 20
 """Steps at the beginning of a training during which the checks observe every one."""
 PERIOD, OBSERVED_STEPS = 100, 6
 """Later they observe the last steps of each period."""
 
-Hook = tuple[Check, Callable[[], None]]
+HOOKS = (
+    "before_backward", "after_backward", "before_step", "after_step", "on_first_batch", "on_batch",
+    "on_schedule",
+)  # fmt: skip
+"""Methods of checks."""
+
+Hook = tuple[Check, Callable[..., None]]
 
 
 class TrainingChecks:
@@ -77,6 +87,16 @@ class TrainingChecks:
                 return False
         return True
 
+    def on_batch(self, iterator: Any, batch: Any, *, is_first: bool) -> None:
+        """A data loader gives a batch; the first one of a pass at any step, others if observed."""
+        if is_first:
+            self._run("on_first_batch", iterator, batch)
+        self._run("on_batch", iterator, batch)
+
+    def on_schedule(self, scheduler: Any) -> None:
+        """A scheduler took a step."""
+        self._run("on_schedule", scheduler)
+
     def begin(self, optimizer: Any) -> None:
         """The optimizer is the primary one from now on; its next step is observed."""
         self._first_observed, self._last_observed = 0, FIRST_STEPS
@@ -98,13 +118,13 @@ class TrainingChecks:
                 for check in self._checks
                 if getattr(type(check), name) is not getattr(Check, name)
             ]
-            for name in ("before_backward", "after_backward", "before_step", "after_step")
+            for name in HOOKS
         }
 
-    def _run(self, name: str) -> None:
-        for check, hook in self._hooks[name]:
+    def _run(self, name: str, *args: Any) -> None:
+        for check, hook in self._hooks.get(name, ()):
             try:
-                hook()
+                hook(*args)
             except Exception as error:
                 self._disable(check, name, error)
 

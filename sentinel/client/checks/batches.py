@@ -1,0 +1,125 @@
+"""Batches: whether the data loader gives the same batch again, or to several ranks.
+
+A fingerprint is a checksum of some elements of the first tensors of a batch, on the CPU. Batches
+that are fetched without gradients are of evaluations.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, ClassVar
+from weakref import ref
+from zlib import crc32
+
+from sentinel.client.checks.check import Check, CheckedTraining, Evidence
+from sentinel.client.checks.replica_group import replica_group
+from sentinel.model.record import CHECK_KEY
+
+REPEATS_TO_JUDGE = 5
+"""Equal batches in a row."""
+FINGERPRINTS = 8
+"""Batches whose fingerprints are compared between ranks."""
+MAX_TENSORS, MAX_DEPTH, SAMPLED_ELEMENTS = 3, 4, 1024
+
+
+class Batches(Check):
+    """Compares each batch with the one before, and each pass over the data with the one before."""
+
+    name: ClassVar[str] = "batches"
+
+    def __init__(self, training: CheckedTraining) -> None:
+        super().__init__(training)
+        self._last = 0
+        self._equal_count = self._different_count = 0
+        self._fingerprints: list[str] = []
+        self._find_sampler: Callable[[], Any] = lambda: None
+        self._pass: tuple[Any, int] | None = None
+        """Epoch of the sampler, and fingerprint of the first batch, of the last pass."""
+        self._is_unshuffled = False
+
+    def on_first_batch(self, iterator: Any, batch: Any) -> None:
+        """The first batch of a pass over the data arrived."""
+        sampler = getattr(getattr(iterator, "_index_sampler", None), "sampler", None)
+        distributed = sys.modules.get("torch.utils.data.distributed")
+        if (
+            distributed is None
+            or not isinstance(sampler, distributed.DistributedSampler)
+            or not sampler.shuffle
+            or not batch_count(iterator) > 1
+        ):
+            return
+        current = sampler.epoch, fingerprint(batch)
+        if self._find_sampler() is sampler and current[1]:
+            self._is_unshuffled = current == self._pass
+            if self._is_unshuffled:
+                self.set_result("same_order")
+            elif self.problem == "same_order":
+                self.set_result("")
+        self._find_sampler, self._pass = ref(sampler), current
+
+    def on_batch(self, iterator: Any, batch: Any) -> None:
+        """A batch arrived."""
+        if not sys.modules["torch"].is_grad_enabled():
+            return
+        current = fingerprint(batch)
+        if not current:
+            return
+        if self.training.steps and len(self._fingerprints) < FINGERPRINTS:
+            self._add(current)
+        if current == self._last and batch_count(iterator) > 1:
+            self._equal_count, self._different_count = self._equal_count + 1, 0
+        else:
+            self._equal_count, self._different_count = 0, self._different_count + 1
+        self._last = current
+        if self._equal_count >= REPEATS_TO_JUDGE:
+            self.set_result("same_batch", {"batches": self._equal_count + 1.0})
+        elif self._different_count >= REPEATS_TO_JUDGE and not self._is_unshuffled:
+            self.set_result("")
+
+    def _add(self, current: int) -> None:
+        self._fingerprints.append(f"{current:08x}")
+        if len(self._fingerprints) < FINGERPRINTS:
+            return
+        group = replica_group(self.training.find_model())
+        if group is not None:
+            fingerprints, rank = "".join(self._fingerprints), float(self.training.rank)
+            evidence: Evidence = {"fingerprints": fingerprints, "rank": rank, **group}
+            self.training.record({CHECK_KEY: self.name, **evidence})
+
+
+def batch_count(iterator: Any) -> float:
+    """Batches of a pass over the data; infinite if its length is unknown."""
+    try:
+        return len(iterator)
+    except TypeError:
+        return float("inf")
+
+
+def fingerprint(batch: Any) -> int:
+    """A checksum of elements of the first tensors of the batch; 0 without any on the CPU."""
+    torch, checksum = sys.modules["torch"], 0
+    for _, tensor in zip(range(MAX_TENSORS), _tensors(batch, torch, MAX_DEPTH), strict=False):
+        elements = tensor.detach()
+        if not elements.is_contiguous() or elements.is_conj() or elements.is_neg():
+            continue
+        flat = elements.view(-1)
+        spacing = max(1, flat.numel() // SAMPLED_ELEMENTS)
+        sampled = flat[::spacing][:SAMPLED_ELEMENTS].contiguous()
+        checksum = crc32(sampled.view(torch.uint8).numpy().data, checksum)
+    return checksum
+
+
+def _tensors(batch: Any, torch: Any, depth: int) -> Iterator[Any]:
+    """The plain CPU tensors of a batch, in its order; nothing of another object is called."""
+    if type(batch) is torch.Tensor:
+        if batch.is_cpu and batch.layout is torch.strided and batch.numel() and batch.dim():
+            yield batch
+    elif depth and isinstance(batch, list | tuple):
+        for each in batch:
+            yield from _tensors(each, torch, depth - 1)
+    elif depth and isinstance(batch, Mapping):
+        for each in batch.values():
+            yield from _tensors(each, torch, depth - 1)
+    elif depth and isinstance(getattr(batch, "data", None), dict):
+        yield from _tensors(batch.data, torch, depth - 1)

@@ -1,0 +1,57 @@
+"""Schedule: whether the learning-rate schedule advances more than once an update."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, ClassVar
+from weakref import WeakKeyDictionary
+
+from sentinel.client.checks.check import Check, CheckedTraining
+
+UPDATES_TO_JUDGE = 5
+"""Updates in a row."""
+
+
+class Schedule(Check):
+    """Counts the steps of each scheduler of the optimizer between two updates."""
+
+    name: ClassVar[str] = "schedule"
+
+    def __init__(self, training: CheckedTraining) -> None:
+        super().__init__(training)
+        self._counts: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+        self._passes = 0
+        self._fast_updates = self._usual_updates = 0
+
+    def on_schedule(self, scheduler: Any) -> None:
+        """A scheduler took a step."""
+        if getattr(scheduler, "optimizer", None) is self.training.find_optimizer():
+            self._counts[scheduler] = self._counts.get(scheduler, 0) + 1
+
+    def before_backward(self) -> None:
+        """Count the passes of an update."""
+        self._passes += 1
+
+    def before_step(self) -> None:
+        """Judge the update that began after the last step."""
+        highest, passes = max(self._counts.values(), default=0), self._passes
+        self._counts.clear()
+        self._passes = 0
+        if highest > 1 and highest != accelerate_processes():
+            self._fast_updates, self._usual_updates = self._fast_updates + 1, 0
+        elif highest:
+            self._fast_updates, self._usual_updates = 0, self._usual_updates + 1
+        if self._fast_updates >= UPDATES_TO_JUDGE:
+            is_by_pass = highest == passes
+            problem = "once_a_pass" if is_by_pass else "several"
+            self.set_result(problem, {"schedule_steps": float(highest)})
+        elif self._usual_updates >= UPDATES_TO_JUDGE:
+            self.set_result("")
+
+
+def accelerate_processes() -> int:
+    """The number of processes if Accelerate is in use, whose schedulers step once for each."""
+    if "accelerate.scheduler" not in sys.modules:
+        return 0
+    dist = sys.modules.get("torch.distributed")
+    return dist.get_world_size() if dist is not None and dist.is_initialized() else 0

@@ -1,0 +1,90 @@
+"""Repeated batches: the data loader gives the same batch again, or to several ranks.
+
+Formula
+    fingerprint = a checksum of elements of the first tensors of a batch
+    Finding     = 6 batches in a row are equal; or
+                  a DistributedSampler that shuffles gives the same order as in the pass before, in
+                  the same epoch; or
+                  two ranks of a DistributedDataParallel model have the same 8 batches in a row
+
+Units
+    There are no settings. Batches: those of the steps that the checks observe, which are the first
+    20 and six of every 100; the first one of each pass over the data.
+
+Source
+    The notes of PyTorch on DistributedSampler: without `set_epoch` each epoch has the same order;
+    without the sampler each rank has all of the data. `next(iter(loader))` at each step makes a new
+    iterator, which begins with the first batch.
+
+Defaults
+    Loaders of one batch, batches without tensors on the CPU and those fetched without gradients, as
+    in an evaluation, are left out. Loaders that do not shuffle are on purpose.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from sentinel.detectors._training_check import Problem, ReportedCheck
+from sentinel.model.finding import DetectorOutput, Finding
+from sentinel.model.record import CHECK_KEY, PROBLEM_KEY, Event, Record
+
+MAX_RANKS = 4096
+
+_SAMPLER = (
+    "Give the DataLoader a `DistributedSampler`, or let the trainer prepare it. Each rank then has "
+    "its own part of the data."
+)
+
+
+@dataclass
+class RepeatedBatches(ReportedCheck):
+    """Evaluates the check `batches`, and compares its evidence between ranks."""
+
+    check: ClassVar[str] = "batches"
+    signal: ClassVar[str] = "loss"
+    remedy: ClassVar[str] = "Check what the data loader gives at each step, and on each rank."
+    problems: ClassVar[Mapping[str, Problem]] = {
+        "same_batch": Problem(
+            "The data loader gave the same batch {batches:.0f} times in a row.",
+            "Make the iterator of the data loader once for each epoch, not at each step: "
+            "`next(iter(loader))` gives its first batch. Check that the data set uses the index it "
+            "is given.",
+        ),
+        "same_order": Problem(
+            "Two passes over the data had the same order, although the sampler shuffles.",
+            "Call `sampler.set_epoch(epoch)` before each epoch: DistributedSampler shuffles by the "
+            "number of the epoch.",
+        ),
+    }
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._rank_of: dict[str, int] = {}
+        """The first rank with these fingerprints, by attempt, group and fingerprints."""
+
+    def update(self, record: Record) -> DetectorOutput:
+        """Evaluate one report, or the fingerprints of one rank."""
+        is_evidence = PROBLEM_KEY not in record.attributes
+        if (
+            record.event is not Event.CHECK
+            or record.attributes.get(CHECK_KEY) != self.check
+            or not is_evidence
+        ):
+            return super().update(record)
+        rank = int(record.values.get("rank", 0.0))
+        group = f"{record.attempt} {record.values.get('first_rank', 0.0):.0f}"
+        key = f"{group} {record.attributes.get('fingerprints', '')}"
+        other = self._rank_of.setdefault(key, rank)
+        if len(self._rank_of) > MAX_RANKS:
+            del self._rank_of[next(iter(self._rank_of))]
+        if other == rank:
+            return None
+        return Finding(
+            summary=f"Ranks {other} and {rank} are given the same batches.",
+            evidence={"ranks": f"{other}, {rank}"},
+            onset_step=max(0, record.step - record.step_index),
+            remedy=_SAMPLER,
+        )

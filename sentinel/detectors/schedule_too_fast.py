@@ -1,0 +1,46 @@
+"""Schedule too fast: the learning-rate schedule advances several times an update.
+
+Formula
+    Finding  = a scheduler of the optimizer takes two or more steps in each of 5 updates in a row
+
+Units
+    There are no settings. Updates: steps of the optimizer.
+
+Source
+    With gradient accumulation, a scheduler that is stepped after each backward pass ends its
+    schedule after a fraction of the run, at a learning rate of 0.
+
+Defaults
+    Schedulers of Accelerate, which take one step for each process, are left out, and so are
+    schedulers stepped once an epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from sentinel.detectors._training_check import Problem, ReportedCheck
+
+
+@dataclass
+class ScheduleTooFast(ReportedCheck):
+    """Evaluates the check `schedule`."""
+
+    check: ClassVar[str] = "schedule"
+    signal: ClassVar[str] = "learning_rate"
+    remedy: ClassVar[str] = (
+        "Call `scheduler.step()` once for each `optimizer.step()`, after it. If the schedule is "
+        "meant to advance faster, give it fewer steps in all instead."
+    )
+    problems: ClassVar[Mapping[str, Problem]] = {
+        "once_a_pass": Problem(
+            "The learning-rate schedule advances {schedule_steps:.0f} times an update, once for "
+            "each backward pass.",
+            remedy,
+        ),
+        "several": Problem(
+            "The learning-rate schedule advances {schedule_steps:.0f} times an update.", remedy
+        ),
+    }
