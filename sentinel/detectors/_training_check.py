@@ -53,11 +53,9 @@ class ReportedCheck(DetectorDefaults):
         if problem is None:
             return None
         self._problem_rank = rank
-        evidence: dict[str, float | str] = {
-            key: value
-            for key, value in (*record.values.items(), *record.attributes.items())
-            if key not in ("rank", CHECK_KEY, PROBLEM_KEY)
-        }
+        evidence: dict[str, float | str] = {**record.values, **record.attributes}
+        for key in ("rank", CHECK_KEY, PROBLEM_KEY):
+            evidence.pop(key, None)
         # A training that never passed the check has been wrong since its first step.
         onset = record.step if self._has_passed else max(0, record.step - record.step_index)
         return Finding(
