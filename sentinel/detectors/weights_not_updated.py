@@ -1,13 +1,13 @@
 """Weights not updated: steps of the optimizer do not change weights that have a gradient.
 
 Formula
-    moved    = whether an element with a gradient differs before and after a step; of at most 64
+    moved    = whether an element with a gradient differs before and after a step; of at most 256
                elements of a weight, at most 512 weights, at some steps whose learning rate is not 0
     Finding  = no element of a weight, or of any, moved in 3 measurements; or
                the optimizer has no parameter with a gradient in 3 steps in a row; or
                a parameter between others of the optimizer gets a gradient, and no optimizer that
                took a step holds it; or
-               in 3 measurements in a row, at a rate that does not rise, less than 0.3 % of the
+               since the end of a warm-up, in at least 3 measurements, less than 0.3 % of the
                elements of matrices in 16 bits or less moved
     critical = no weight is updated
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from math import inf
 from time import perf_counter
 from typing import Any, ClassVar
@@ -24,7 +25,7 @@ FIRST_STEPS = (2, 4, 8, 16)
 """Steps that are measured whatever it costs."""
 STRIDE, MAX_STEP_TIME_FRACTION = 100, 0.005
 """Later measurements: a multiple of so many steps, and the share of the time that they may take."""
-MAX_TENSORS, SAMPLED_ELEMENTS = 512, 64
+MAX_TENSORS, SAMPLED_ELEMENTS = 512, 256
 """Weights that are sampled, evenly spaced ones of more, and elements of each."""
 MEASUREMENTS_TO_JUDGE = 3
 MIN_MOVED_SHARE = 0.003
@@ -57,7 +58,8 @@ class _Measurement:
     """The sampled tensors on one device, and their samples before the step."""
 
     places: list[int]
-    segments: Any
+    last_elements: Any
+    """Where the sample of each tensor ends among all elements."""
     weights: Any
     has_gradient: Any
 
@@ -175,11 +177,11 @@ class WeightUpdates(Check):
                 weights.append(sample(weight))
                 gradients.append(sample(gradient))
         for device, (places, weights, gradients) in by_device.items():
-            segments = [at for at, each in enumerate(weights) for _ in range(each.numel())]
+            ends = [*accumulate(each.numel() for each in weights)]
             self._measurements.append(
                 _Measurement(
                     places,
-                    torch.tensor(segments).to(device, non_blocking=True),
+                    torch.tensor(ends).to(device, non_blocking=True) - 1,
                     torch.cat([each.float() for each in weights]),
                     is_large(torch.cat([each.float() for each in gradients])),
                 )
@@ -191,13 +193,14 @@ class WeightUpdates(Check):
         parameters = self.training.parameters
         weights = [sample(local_part(parameters[at])).float() for at in places]
         moved = (torch.cat(weights) != measurement.weights) & measurement.has_gradient
-        counts = torch.zeros(2, len(places), device=moved.device)
-        counts[0].index_add_(0, measurement.segments, measurement.has_gradient.float())
-        counts[1].index_add_(0, measurement.segments, moved.float())
+        # Up to the end of each tensor; the differences are taken on the host.
+        sums = torch.stack([measurement.has_gradient, moved]).cumsum(1)
+        counts = sums.index_select(1, measurement.last_elements).float()
         rate = highest_rate(self.training.find_optimizer())
 
         def deliver(numbers: list[float]) -> None:
-            pairs = zip(numbers[: len(places)], numbers[len(places) :], strict=True)
+            halves = numbers[: len(places)], numbers[len(places) :]
+            pairs = zip(*(differences(each) for each in halves), strict=True)
             self._judge(rate, dict(zip(places, pairs, strict=True)))
 
         vector = counts.flatten()
@@ -237,7 +240,10 @@ class WeightUpdates(Check):
             "learning_rate": rate,
         }
         low = self._low_precision
-        if low.measurements >= MEASUREMENTS_TO_JUDGE:
+        if (
+            low.measurements >= MEASUREMENTS_TO_JUDGE
+            and low.moved < MIN_MOVED_SHARE * low.with_gradient
+        ):
             dtypes = {str(each.dtype) for each in parameters if is_low_precision(each)}
             evidence["dtype"] = ", ".join(sorted(dtypes)).replace("torch.", "")
             evidence["moved_share"] = low.moved / low.with_gradient
@@ -253,7 +259,7 @@ class WeightUpdates(Check):
     def _add_low_precision(
         self, parameters: Sequence[Any], rate: float, counts: Mapping[int, tuple[float, float]]
     ) -> None:
-        """Count the measurements in a row in which too few elements of low precision moved."""
+        """Count the elements of low precision, from the end of a warm-up on."""
         # Matrices hold most of a model; a bias that begins at 0 moves at any rate.
         own = [
             counts[at]
@@ -265,10 +271,18 @@ class WeightUpdates(Check):
         self._highest_rate = max(self._highest_rate, rate)
         if not elements:
             return
-        if is_warm_up or moved > MIN_MOVED_SHARE * elements:
+        if is_warm_up:
             self._low_precision = _Tally()
-        else:
-            self._low_precision.add(elements, moved)
+        self._low_precision.add(elements, moved)
+
+
+def differences(sums: Sequence[float]) -> list[float]:
+    """What each of these sums adds to the one before.
+
+    >>> differences([2.0, 2.0, 5.0])
+    [2.0, 0.0, 3.0]
+    """
+    return [each - before for before, each in zip((0.0, *sums), sums, strict=False)]
 
 
 def highest_rate(optimizer: Any) -> float:
