@@ -36,6 +36,7 @@ class MonitorArguments:
     agent: bool = True
     aggregate: str = "agent"
     strict: bool = False
+    checks: bool = True
     samples: int = 0
     insight: tuple[str, ...] = ()
     metadata: Mapping[str, str | float] = field(default_factory=dict)
@@ -65,6 +66,7 @@ def parse_arguments(settings: Mapping[str, Any]) -> MonitorArguments:
         aggregate=_one_of("aggregate", settings.get("aggregate"), AGGREGATE_MODES)
         or AGGREGATE_MODES[0],
         strict=_boolean("strict", settings.get("strict", False)),
+        checks=_boolean("checks", settings.get("checks", True)),
         samples=_sample_count(settings.get("samples", 0)),
         insight=_insight(settings.get("insight")),
         metadata=_metadata(settings.get("metadata")),

@@ -121,6 +121,7 @@ def monitor(
     agent: bool = True,
     aggregate: Literal["agent", "collective"] = "agent",
     strict: bool = False,
+    checks: bool = True,
     samples: int = 0,
     insight: Literal["gradient_flow"] | Iterable[Literal["gradient_flow"]] | None = None,
     metadata: Mapping[str, str | float] | None = None,
@@ -139,6 +140,8 @@ def monitor(function: Any = None, /, **settings: Any) -> Any:
     - `aggregate="collective"` gathers the ranks through the training's own `torch.distributed`;
       only the node of rank 0 then needs an agent. See docs/collective.md.
     - `strict=True` raises sentinel's own errors, for tests.
+    - `checks=False` switches off the checks of weights, gradients, modes, replicas, batches and
+      schedule. See docs/checks.md.
     - `samples` is the number of texts recorded of each batch that a framework generates. With 0,
       only `sentinel.log_samples` records texts.
     - `insight="gradient_flow"` measures the gradient of each layer at some steps, for at most 1 %

@@ -72,9 +72,10 @@ class Session:
         if not self.uses_collective or self.identity.rank == 0:
             self._start_agent()
         loop = self.loop = TrainingLoop(self.recorder)
-        loop.checks = TrainingChecks(
-            self.recorder, loop.trained.optimizers_in_use, self.identity.rank
-        )
+        if self.arguments.checks:
+            loop.checks = TrainingChecks(
+                self.recorder, loop.trained.optimizers_in_use, self.identity.rank
+            )
         if "gradient_flow" in self.arguments.insight:
             self.measure_gradient_flow()
         self.stack_thread = StackThread(self.ring.path, lambda: loop.training_thread_id)

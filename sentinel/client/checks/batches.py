@@ -33,30 +33,14 @@ class Batches(Check):
         self._last = 0
         self._equal_count = self._different_count = 0
         self._fingerprints: list[str] = []
-        self._find_sampler: Callable[[], Any] = lambda: None
-        self._pass: tuple[Any, int] | None = None
-        """Epoch of the sampler, and fingerprint of the first batch, of the last pass."""
-        self._is_unshuffled = False
 
     def on_first_batch(self, iterator: Any, batch: Any) -> None:
         """The first batch of a pass over the data arrived."""
-        sampler = getattr(getattr(iterator, "_index_sampler", None), "sampler", None)
-        distributed = sys.modules.get("torch.utils.data.distributed")
-        if (
-            distributed is None
-            or not isinstance(sampler, distributed.DistributedSampler)
-            or not sampler.shuffle
-            or not batch_count(iterator) > 1
-        ):
-            return
-        current = sampler.epoch, fingerprint(batch)
-        if self._find_sampler() is sampler and current[1]:
-            self._is_unshuffled = current == self._pass
-            if self._is_unshuffled:
-                self.set_result("same_order")
-            elif self.problem == "same_order":
-                self.set_result("")
-        self._find_sampler, self._pass = ref(sampler), current
+        is_repeated = self.training.passes.add(iterator, batch)
+        if is_repeated:
+            self.set_result("same_order")
+        elif is_repeated is False and self.problem == "same_order":
+            self.set_result("")
 
     def on_batch(self, iterator: Any, batch: Any) -> None:
         """A batch arrived."""
@@ -74,7 +58,7 @@ class Batches(Check):
         self._last = current
         if self._equal_count >= REPEATS_TO_JUDGE:
             self.set_result("same_batch", {"batches": self._equal_count + 1.0})
-        elif self._different_count >= REPEATS_TO_JUDGE and not self._is_unshuffled:
+        elif self._different_count >= REPEATS_TO_JUDGE and self.problem != "same_order":
             self.set_result("")
 
     def _add(self, current: int) -> None:
@@ -86,6 +70,35 @@ class Batches(Check):
             fingerprints, rank = "".join(self._fingerprints), float(self.training.rank)
             evidence: Evidence = {"fingerprints": fingerprints, "rank": rank, **group}
             self.training.record({CHECK_KEY: self.name, **evidence})
+
+
+class SamplerPasses:
+    """The last pass over the data of a DistributedSampler that shuffles."""
+
+    def __init__(self) -> None:
+        self._find_sampler: Callable[[], Any] = lambda: None
+        self._last: tuple[Any, int] = (None, 0)
+        """Its epoch, and the fingerprint of its first batch."""
+
+    def add(self, iterator: Any, batch: Any) -> bool | None:
+        """Add the first batch of a pass; whether it repeats the last pass in the same epoch.
+
+        None without such a sampler, or if this is its first pass.
+        """
+        sampler = getattr(getattr(iterator, "_index_sampler", None), "sampler", None)
+        distributed = sys.modules.get("torch.utils.data.distributed")
+        if (
+            distributed is None
+            or not isinstance(sampler, distributed.DistributedSampler)
+            or not sampler.shuffle
+            or not batch_count(iterator) > 1
+        ):
+            return None
+        last, self._last = self._last, (sampler.epoch, fingerprint(batch))
+        if self._find_sampler() is sampler and self._last[1]:
+            return self._last == last
+        self._find_sampler = ref(sampler)
+        return None
 
 
 def batch_count(iterator: Any) -> float:

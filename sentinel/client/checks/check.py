@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import ref
 
 from sentinel.client.capture.device_copy import DeviceCopies
 from sentinel.client.capture.owned_modules import owner_of
 from sentinel.model.record import CHECK_KEY, PROBLEM_KEY
+
+if TYPE_CHECKING:
+    from sentinel.client.checks.batches import SamplerPasses
 
 Evidence = Mapping[str, float | str]
 
@@ -26,6 +29,8 @@ class CheckedTraining:
     find_optimizers: Callable[[], Iterable[Any]]
     record: Callable[[Evidence], None]
     device_copies: DeviceCopies
+    passes: SamplerPasses
+    """Those of the process: the first one begins before the optimizer is known."""
     rank: int = 0
     steps: int = 0
     """Steps of the optimizer since it became the primary one."""

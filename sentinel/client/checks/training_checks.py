@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 from weakref import ref
 
-from sentinel.client.checks.batches import Batches
+from sentinel.client.checks.batches import Batches, SamplerPasses
 from sentinel.client.checks.check import Check, CheckedTraining, Evidence
 from sentinel.client.checks.gradients import GradientClearing
 from sentinel.client.checks.mode import TrainingMode
@@ -47,6 +47,7 @@ class TrainingChecks:
         self._training: CheckedTraining | None = None
         self._checks: list[Check] = []
         self._disabled: set[str] = set()
+        self._passes = SamplerPasses()
         self._first_observed, self._last_observed = 0, FIRST_STEPS
         """The first step after which steps are observed, and the last one of them."""
         self._hooks: dict[str, list[Hook]] = {}
@@ -89,7 +90,9 @@ class TrainingChecks:
 
     def on_batch(self, iterator: Any, batch: Any, *, is_first: bool) -> None:
         """A data loader gives a batch; the first one of a pass at any step, others if observed."""
-        if is_first:
+        if is_first and self._training is None:
+            self._passes.add(iterator, batch)
+        elif is_first:
             self._run("on_first_batch", iterator, batch)
         self._run("on_batch", iterator, batch)
 
@@ -105,6 +108,7 @@ class TrainingChecks:
             self._find_optimizers,
             self._record,
             self._recorder.device_copies,
+            self._passes,
             self._rank,
         )
         self._checks = [kind(training) for kind in CHECKS if kind.name not in self._disabled]

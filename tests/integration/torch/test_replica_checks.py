@@ -1,0 +1,92 @@
+"""DDP with two processes: what is not equal, or must not be, between ranks."""
+
+import subprocess
+import sys
+
+import pytest
+
+from sentinel.config.settings import load_settings
+from sentinel.model.record import Event
+from sentinel.pipeline.pipeline import build
+
+SCRIPT = r"""
+import sys, time
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+import sentinel
+
+kept_alive = []
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+
+def train(kind):
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Linear(8, 32), torch.nn.Tanh(), torch.nn.Linear(32, 1))
+    model = DistributedDataParallel(net)
+    kept_alive.append(model)
+    optimizer = torch.optim.AdamW(model.parameters())
+    data = TensorDataset(torch.randn(80, 8))
+    sampler = None if kind == "same data" else DistributedSampler(data)
+    loader = DataLoader(data, 4, sampler=sampler)
+    step = 0
+    for epoch in range(2):
+        if sampler is not None and kind != "same order":
+            sampler.set_epoch(epoch)
+        for (inputs,) in loader:
+            step += 1
+            optimizer.zero_grad()
+            trained = net if kind == "unwrapped" and step > 6 else model
+            (trained(inputs) - inputs.sum(1, keepdim=True)).square().mean().backward()
+            optimizer.step()
+            if kind == "one element" and step == 7 and rank == 1:
+                with torch.no_grad():
+                    net[2].weight[0, 3] += 1e-6
+
+for kind in sys.argv[1:]:
+    sentinel.monitor(run=kind.replace(" ", "-"), agent=False)(train)(kind)
+dist.barrier()
+# Gloo's threads may still be at work; torn down under them, PyTorch can wait for ever.
+time.sleep(0.2)
+"""
+KINDS = {
+    "healthy": "",
+    "one element": "replicas_differ",
+    "unwrapped": "replicas_differ",
+    "same data": "repeated_batches",
+    "same order": "repeated_batches",
+}
+
+
+@pytest.fixture
+def launched(script, recorded):
+    path = script(SCRIPT)[1]
+    launch = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone", path]
+    subprocess.run([sys.executable, *launch, *KINDS], timeout=300, check=True, capture_output=True)
+    return recorded()
+
+
+def findings(records, run):
+    """The newest finding of each detector of the checks, for one of the runs."""
+    own = sorted(
+        (r for logged in records.values() for r in logged if r.run.startswith(run)),
+        key=lambda each: (each.step_index, each.rank),
+    )
+    pipeline, found = build(load_settings()), {}
+    for record in own:
+        for result in pipeline.process(record):
+            if result.record.event is Event.CHECK:
+                found |= result.findings
+    return found
+
+
+def test_ranks_are_compared(launched):
+    found = {kind: findings(launched, kind.replace(" ", "-")) for kind in KINDS}
+
+    assert {kind: "".join(each) for kind, each in found.items()} == KINDS
+    element = found["one element"]["replicas_differ"]
+    assert element.evidence["first_layer"] == "2"
+    assert element.evidence["layers_that_differ"] == 1.0
+    assert "set_epoch" in found["same order"]["repeated_batches"].remedy
+    assert "DistributedSampler" in found["same data"]["repeated_batches"].remedy
