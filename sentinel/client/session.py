@@ -74,7 +74,10 @@ class Session:
         loop = self.loop = TrainingLoop(self.recorder)
         if self.arguments.checks:
             loop.checks = TrainingChecks(
-                self.recorder, loop.trained.optimizers_in_use, self.identity.rank
+                self.recorder,
+                loop.trained.optimizers_in_use,
+                loop.seen_modules,
+                self.identity.rank,
             )
         if "gradient_flow" in self.arguments.insight:
             self.measure_gradient_flow()

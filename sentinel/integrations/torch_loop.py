@@ -49,6 +49,9 @@ def attach(patcher: Patcher) -> None:
     for owner in (clip_grad, torch.nn.utils):
         patcher.replace(owner, "clip_grad_value_", _wrap_clip_value(patcher))
     patcher.replace(torch.nn.Module, "eval", _wrap_eval(patcher))
+    patcher.replace(torch.nn.Module, "named_parameters", _wrap_named_parameters(patcher))
+    parallel, add = torch.nn.parallel.DistributedDataParallel, loop.seen_modules.add
+    patcher.wrap(parallel, "__init__", after=lambda _, model, *__, **___: add(model))
     schedulers = torch.optim.lr_scheduler
     kind = getattr(schedulers, "LRScheduler", None) or schedulers._LRScheduler  # noqa: SLF001
     patcher.replace(kind, "step", _wrap_schedule(patcher))
@@ -76,6 +79,23 @@ def _wrap_eval(patcher: Patcher) -> Callable[[Any], Any]:
             return original(*args, **kwargs)
 
         return eval_
+
+    return make
+
+
+def _wrap_named_parameters(patcher: Patcher) -> Callable[[Any], Any]:
+    """A wrapper for `named_parameters(module, …)`, which `parameters` calls too."""
+    torch, seen = sys.modules["torch"], patcher.loop.seen_modules
+    references = seen.references
+
+    def make(original: Any) -> Any:
+        @functools.wraps(original)
+        def named_parameters(self: Any, *args: Any, **kwargs: Any) -> Any:
+            if id(self) not in references and not torch.compiler.is_compiling():
+                patcher.call_safely(seen.add, self)
+            return original(self, *args, **kwargs)
+
+        return named_parameters
 
     return make
 

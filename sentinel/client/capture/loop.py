@@ -21,6 +21,7 @@ from sentinel.client.capture.device_copy import is_capturing_graph
 from sentinel.client.capture.grad_norm import GradNorm
 from sentinel.client.capture.group_rates import OPTIMIZERS_KEY, describe_optimizer, highest_rate
 from sentinel.client.capture.loss import StepLoss
+from sentinel.client.capture.owned_modules import SeenModules
 from sentinel.client.capture.scalars import RejectedValueError, split_by_device
 from sentinel.client.capture.trained_parameters import TrainedParameters
 from sentinel.client.capture.weight_writes import WeightWrites
@@ -117,6 +118,8 @@ class TrainingLoop:
     """The thread of the last step."""
     gradient_flow: GradientFlow | None = None
     """Measures the gradient of each layer, if that is on."""
+    seen_modules: SeenModules = field(default_factory=SeenModules)
+    """Modules whose parameters were asked for, of which one may be the model that is trained."""
     checks: TrainingChecks | None = None
     """Look for errors of the training itself, if that is on."""
     observing_checks: TrainingChecks | None = None
@@ -220,8 +223,7 @@ class TrainingLoop:
             if self.gradient_flow is not None:
                 self.gradient_flow.after_step(optimizer)
             if self.checks is not None:
-                is_observed = self.checks.after_step(self.step_time)
-                self.observing_checks = self.checks if is_observed else None
+                self.observing_checks = self.checks.after_step(self.step_time)
         if self.completes_step(optimizer):
             # Before the closure ran, this step had no gradient.
             if _closure(args, kwargs):

@@ -1,11 +1,18 @@
-"""The modules that own the parameters of an optimizer, found among all objects of the process."""
+"""The modules that own the parameters of an optimizer, and the names of these.
+
+A search among all objects of the process takes some tenths of a second. The checks look among the
+modules that were seen instead.
+"""
 
 from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
+from weakref import ref
+
+MAX_SEEN_MODULES = 256
 
 
 def root_modules() -> list[Any]:
@@ -59,11 +66,36 @@ def named_parameters(root: Any) -> list[tuple[str, Any]]:
     ]
 
 
-def owner_of(ids: Collection[int]) -> Any:
-    """The root module that owns most of the parameters with these ids; None if none does."""
-    best, most = None, 0
-    for root in root_modules():
+def owner_of(ids: Collection[int], roots: Iterable[Any]) -> Any:
+    """The module that owns most of the parameters with these ids, the outermost of several.
+
+    None if none does.
+    """
+    best, most = None, (0, 0)
+    for root in roots:
         owned = sum(id(each) in ids for _, each in named_parameters(root))
-        if owned > most:
-            best, most = root, owned
+        size = owned, len(modules_of(root)) if owned else 0
+        if size > most:
+            best, most = root, size
     return best
+
+
+class SeenModules:
+    """Weak references to the modules whose parameters were asked for, as for an optimizer."""
+
+    def __init__(self) -> None:
+        self.references: dict[int, Callable[[], Any]] = {}
+        """By the id of the module."""
+
+    def add(self, module: Any) -> None:
+        """Remember a module."""
+        if len(self.references) >= MAX_SEEN_MODULES:
+            for at in [at for at, each in self.references.items() if each() is None]:
+                del self.references[at]
+        if len(self.references) < MAX_SEEN_MODULES:
+            self.references[id(module)] = ref(module)
+
+    def modules(self) -> list[Any]:
+        """Those that still exist."""
+        found = (known() for known in self.references.values())
+        return [each for each in found if each is not None]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import ref
 
 from sentinel.client.capture.device_copy import DeviceCopies
-from sentinel.client.capture.owned_modules import owner_of
+from sentinel.client.capture.owned_modules import SeenModules, owner_of
 from sentinel.model.record import CHECK_KEY, PROBLEM_KEY
 
 if TYPE_CHECKING:
@@ -22,11 +22,13 @@ class CheckedTraining:
     """The training of one optimizer.
 
     `find_optimizer` gives the optimizer while it exists, `find_optimizers` those that took a step
-    in this training. `record` writes a CHECK; `device_copies` reads results from their device.
+    in this training, `seen_modules` modules of which one may own its parameters. `record` writes a
+    CHECK; `device_copies` reads results from their device.
     """
 
     find_optimizer: Callable[[], Any]
     find_optimizers: Callable[[], Iterable[Any]]
+    seen_modules: SeenModules
     record: Callable[[Evidence], None]
     device_copies: DeviceCopies
     passes: SamplerPasses
@@ -50,7 +52,7 @@ class CheckedTraining:
     def find_model(self) -> Any:
         """The module that owns the parameters, searched once; None if there is none."""
         if self._find_model is None:
-            model = owner_of({*map(id, self.parameters)})
+            model = owner_of({*map(id, self.parameters)}, self.seen_modules.modules())
             self._find_model = (lambda: None) if model is None else ref(model)
         return self._find_model()
 

@@ -28,29 +28,28 @@ class GradientClearing(Check):
         """Weak reference to the gradient of the last update, if it is followed."""
         self._version = -1
         """Writes into it up to the last update or backward pass."""
-        self._passes = 0
-        self._is_cleared = False
+        self._is_cleared = self._is_written = False
         self._count = self._cleared_count = 0
 
     def before_backward(self) -> None:
         """Whether the gradient was cleared since the last update or pass."""
         gradient = self._current()
-        if self._gradient is not None and not self._is_cleared:
-            self._is_cleared = (
-                gradient is None
-                or self._gradient() is not gradient
-                or gradient._version != self._version  # noqa: SLF001 - there is no public name
-            )
-        self._passes += 1
+        version = write_count(gradient)
+        if self._gradient is not None and self._gradient() is gradient:
+            self._is_cleared |= version != self._version
+        else:
+            self._is_cleared = True
+        self._version = version
 
     def after_backward(self) -> None:
         """Do not count the writes of the pass."""
-        gradient = self._current()
-        self._version = -1 if gradient is None else gradient._version  # noqa: SLF001
+        version = write_count(self._current())
+        self._is_written |= version != self._version
+        self._version = version
 
     def before_step(self) -> None:
         """Judge the update that began with the first pass after the last step."""
-        if self._gradient is None or not self._passes:
+        if self._gradient is None or not self._is_written:
             return
         if self._is_cleared:
             self._count, self._cleared_count = 0, self._cleared_count + 1
@@ -63,18 +62,23 @@ class GradientClearing(Check):
 
     def after_step(self) -> None:
         """Remember the gradient of this update."""
-        self._passes, self._is_cleared, self._gradient = 0, False, None
+        self._is_cleared, self._is_written, self._gradient = False, False, None
         if self._current() is None:
             with_gradient = (each for each in self.training.parameters if each.grad is not None)
             parameter = next(with_gradient, None)
             self._find_parameter = (lambda: None) if parameter is None else ref(parameter)
         gradient = self._current()
         if gradient is not None and is_plain(gradient):
-            self._gradient, self._version = ref(gradient), gradient._version  # noqa: SLF001
+            self._gradient, self._version = ref(gradient), write_count(gradient)
 
     def _current(self) -> Any:
         parameter = self._find_parameter()
         return None if parameter is None else parameter.grad
+
+
+def write_count(gradient: Any) -> int:
+    """The writes into the gradient; -1 if there is none."""
+    return -1 if gradient is None else gradient._version  # noqa: SLF001 - there is no public name
 
 
 def is_plain(gradient: Any) -> bool:

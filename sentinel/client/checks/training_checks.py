@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, Self
 from weakref import ref
 
+from sentinel.client.capture.owned_modules import SeenModules
 from sentinel.client.checks.batches import Batches, SamplerPasses
 from sentinel.client.checks.check import Check, CheckedTraining, Evidence
 from sentinel.client.checks.gradients import GradientClearing
@@ -41,15 +42,20 @@ class TrainingChecks:
     """
 
     def __init__(
-        self, recorder: Recorder, find_optimizers: Callable[[], Iterable[Any]], rank: int = 0
+        self,
+        recorder: Recorder,
+        find_optimizers: Callable[[], Iterable[Any]],
+        seen_modules: SeenModules,
+        rank: int = 0,
     ) -> None:
         self._recorder, self._find_optimizers, self._rank = recorder, find_optimizers, rank
+        self._seen_modules = seen_modules
         self._training: CheckedTraining | None = None
         self._checks: list[Check] = []
         self._disabled: set[str] = set()
         self._passes = SamplerPasses()
-        self._first_observed, self._last_observed = 0, FIRST_STEPS
-        """The first step after which steps are observed, and the last one of them."""
+        self._steps, self._first_observed, self._last_observed = 0, 0, FIRST_STEPS
+        """Steps so far, those after which they are observed, and the last one observed."""
         self._hooks: dict[str, list[Hook]] = {}
         """What is called at each point of a step, by name."""
 
@@ -68,25 +74,23 @@ class TrainingChecks:
         """A step of the optimizer begins, without closure."""
         self._run("before_step")
 
-    def after_step(self, step_seconds: float) -> bool:
-        """A step of the optimizer ended; whether the next one is observed.
+    def after_step(self, step_seconds: float) -> Self | None:
+        """A step of the optimizer ended; returns itself if the next one is observed.
 
         The step before it took that time.
         """
-        training = self._training
-        if training is None:
-            return False
-        steps = training.steps = training.steps + 1
-        if steps < self._first_observed:
-            return False
-        if steps > self._first_observed:
-            training.step_seconds = step_seconds
+        self._steps += 1
+        if self._steps < self._first_observed or self._training is None:
+            return None
+        self._training.steps = self._steps
+        if self._steps > self._first_observed:
+            self._training.step_seconds = step_seconds
             self._run("after_step")
-            if steps >= self._last_observed:
-                self._last_observed = (steps // PERIOD + 1) * PERIOD
+            if self._steps >= self._last_observed:
+                self._last_observed = (self._steps // PERIOD + 1) * PERIOD
                 self._first_observed = self._last_observed - OBSERVED_STEPS
-                return False
-        return True
+                return None
+        return self
 
     def on_batch(self, iterator: Any, batch: Any, *, is_first: bool) -> None:
         """A data loader gives a batch; the first one of a pass at any step, others if observed."""
@@ -102,10 +106,11 @@ class TrainingChecks:
 
     def begin(self, optimizer: Any) -> None:
         """The optimizer is the primary one from now on; its next step is observed."""
-        self._first_observed, self._last_observed = 0, FIRST_STEPS
+        self._steps, self._first_observed, self._last_observed = 0, 0, FIRST_STEPS
         training = self._training = CheckedTraining(
             ref(optimizer),
             self._find_optimizers,
+            self._seen_modules,
             self._record,
             self._recorder.device_copies,
             self._passes,

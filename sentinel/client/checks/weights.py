@@ -18,7 +18,7 @@ from sentinel.client.capture import scalars
 from sentinel.client.capture.device_copy import is_capturing_graph
 from sentinel.client.capture.grad_sharding import local_part
 from sentinel.client.capture.layer_names import clean_name, module_path
-from sentinel.client.capture.owned_modules import named_parameters, owner_of
+from sentinel.client.capture.owned_modules import named_parameters, owner_of, root_modules
 from sentinel.client.checks.check import Check, CheckedTraining
 
 FIRST_STEPS = (2, 4, 8, 16)
@@ -348,9 +348,10 @@ def graph_leaves(nodes: Iterable[Any]) -> list[Any]:
 def _module_names(tensors: Collection[Any]) -> list[str]:
     """The paths of the modules that own these parameters, in the order of the model."""
     ids = {id(each) for each in tensors}
-    root = owner_of(ids)
+    # Only where there is a problem: the search takes some tenths of a second.
+    root = owner_of(ids, root_modules())
     if root is None:
-        return []
+        return ["parameters of no module"]
     names = [clean_name(name) for name, each in named_parameters(root) if id(each) in ids]
     return [*dict.fromkeys(map(module_path, names))]
 
