@@ -28,16 +28,16 @@ def attach(patcher: Patcher) -> None:
         return
     loop, activity = patcher.loop, patcher.recorder.activity
 
-    def check(iterator: Any, batch: Any, is_first: bool) -> None:
-        checks = loop.checks if is_first else loop.observing_checks
-        if checks is not None:
-            checks.on_batch(iterator, batch, is_first=is_first)
+    def check(iterator: Any, batch: Any) -> None:
+        if loop.checks is not None:
+            is_first = getattr(iterator, "_num_yielded", 0) == 1
+            is_observed = loop.observing_checks is not None
+            loop.checks.on_batch(iterator, batch, is_first=is_first, is_observed=is_observed)
 
     def make(original: Any) -> Any:
         @functools.wraps(original)
         def timed_next(self: Any) -> Any:
             started = perf_counter()
-            is_first = getattr(self, "_num_yielded", 1) == 0
             try:
                 batch = original(self)
             finally:
@@ -45,8 +45,8 @@ def attach(patcher: Patcher) -> None:
                 if thread is None or thread == get_ident():
                     loop.add_seconds("data_wait", perf_counter() - started)
                     activity.count()
-            if is_first or loop.observing_checks is not None:
-                patcher.call_safely(check, self, batch, is_first)
+            if loop.observing_checks or getattr(self, "_num_yielded", 0) == 1:
+                patcher.call_safely(check, self, batch)
             return batch
 
         return timed_next

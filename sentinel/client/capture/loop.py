@@ -191,16 +191,18 @@ class TrainingLoop:
             stepping = _enclosing_steps(_still_stepping(stepping), id(optimizer))
         thread.stepping_optimizers = (*stepping, id(optimizer))
         if not stepping:
-            if self.primary_ref() is optimizer:
+            is_primary = self.primary_ref() is optimizer
+            if is_primary:
                 self.weight_writes.before_step()
             else:
                 self.is_reset = (
                     not getattr(optimizer, "state", True) and self.weight_writes.has_new()
                 )
-            has_closure = bool(_closure(args, kwargs))
+            # Most steps have no argument, and are spared the call.
+            has_closure = (kwargs or len(args) > 1) and bool(_closure(args, kwargs))
             if not has_closure:
                 self._measure(optimizer)
-            if self.primary_ref() is optimizer:
+            if is_primary and (self.gradient_flow or self.observing_checks):
                 self._observe_step(optimizer, has_closure=has_closure)
 
     def _observe_step(self, optimizer: Any, *, has_closure: bool) -> None:
@@ -226,7 +228,7 @@ class TrainingLoop:
                 self.observing_checks = self.checks.after_step(self.step_time)
         if self.completes_step(optimizer):
             # Before the closure ran, this step had no gradient.
-            if _closure(args, kwargs):
+            if (kwargs or len(args) > 1) and _closure(args, kwargs):
                 self._measure(optimizer)
             self.weight_writes.after_step()
             self._complete_optimizer_step(optimizer)

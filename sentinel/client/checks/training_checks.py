@@ -92,13 +92,14 @@ class TrainingChecks:
                 return None
         return self
 
-    def on_batch(self, iterator: Any, batch: Any, *, is_first: bool) -> None:
-        """A data loader gives a batch; the first one of a pass at any step, others if observed."""
+    def on_batch(self, iterator: Any, batch: Any, *, is_first: bool, is_observed: bool) -> None:
+        """A data loader gives a batch: the first one of a pass, or one of an observed step."""
         if is_first and self._training is None:
             self._passes.add(iterator, batch)
         elif is_first:
             self._run("on_first_batch", iterator, batch)
-        self._run("on_batch", iterator, batch)
+        if is_observed:
+            self._run("on_batch", iterator, batch)
 
     def on_schedule(self, scheduler: Any) -> None:
         """A scheduler took a step."""
