@@ -92,7 +92,7 @@ class FrozenParameters(StatedCause):
     def remedy(self, context: CaseContext) -> str:
         """Count the trained parameters; check adapters, the schedule, or the frozen layers."""
         not_updated = _not_updated(context)
-        if not_updated is not None:
+        if not_updated is not None and not_updated.remedy:
             return not_updated.remedy
         if _no_rate(context) is not None:
             rate, schedule, warmup, count = (
