@@ -23,7 +23,6 @@ from tempfile import TemporaryDirectory
 from threading import Event as Flag
 from threading import Thread
 
-from sentinel.agent.killed_run import report_killed_run
 from sentinel.agent.registration import REGISTRATION_NAME, closing_lock
 from sentinel.agent.run_directory import move_to_home, probe, remove_shared_files
 from sentinel.config.settings import Settings, build_sinks
@@ -170,6 +169,9 @@ class DeadRunCloser:
         is_old = self._clock() - entry.stamp[0] / 1e9 >= MAX_LASTING_SECONDS
         if is_old or self._not_reported.get(entry.run) == entry.stamp:
             return False
+        # It imports all that an agent runs, which few servers ever need.
+        from sentinel.agent.killed_run import report_killed_run  # noqa: PLC0415
+
         with closing_lock(entry.directory) as is_locked:
             if not is_locked:
                 return False

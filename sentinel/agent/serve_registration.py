@@ -7,8 +7,6 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-import requests
-
 from sentinel.model.json_safe import parse_object
 from sentinel.transport.paths import home_dir, runtime_dir
 from sentinel.transport.replaced_file import replace_file
@@ -41,6 +39,9 @@ def find_server() -> str:
     url = str(registration.get("url", ""))
     if registration.get("home") != str(home_dir().absolute()):
         return ""
+    # The server itself, which writes the file, needs no HTTP client.
+    import requests  # noqa: PLC0415
+
     with requests.Session() as session:
         session.trust_env = False
         try:

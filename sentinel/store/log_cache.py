@@ -134,7 +134,7 @@ class CacheEntry:
 
     def remove_databases(self, kept: str) -> None:
         """Remove the databases of other imports than that of the database of this name."""
-        for path in self.directory.glob(f"[0-9]*{_DATABASE_SUFFIX}*"):
+        for path in self.directory.glob("[0-9]*"):
             if not kept or _import_number(path.name) != _import_number(kept):
                 path.unlink(missing_ok=True)
 

@@ -31,6 +31,7 @@ from sentinel.store.log_cache import (
     open_database_name,
 )
 from sentinel.store.log_import import SETTLED_SECONDS, LogImport, is_settled, last_written
+from sentinel.store.run_reader import RunReader
 
 STATE_SECONDS = 0.5
 """Interval at which the progress of an import is written."""
@@ -176,6 +177,9 @@ class LogImporter:
                     if not is_ended:
                         self._judge_end(importing)
             if wait is None or is_ended:
+                # Its page need not read it again.
+                shown = self._entry.directory / self._state.database
+                RunReader(shown, stores_series=True).series(())
                 self._complete(is_ended=is_ended)
         except (OSError, ValueError) as error:
             self._fail(read_error_text(error))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from math import isfinite
 from pathlib import Path
@@ -27,10 +27,14 @@ from sentinel.store.run_series import Report, RunSeries, Window, ignore
 from sentinel.store.storage_monitor import reading_storage
 from sentinel.store.thresholds import read_thresholds
 from sentinel.store.timeline import build_timeline
+from sentinel.transport.replaced_file import replace_file
 
 MAX_TIMELINE_EVENTS = 2000
 MAX_POINTS = 5000
 MAX_ROWS = 20_000
+MIN_STORED_ROWS = 5000
+"""New rows after which the series are stored; to read so many again takes a few hundredths of a
+second."""
 _AXES = ("step", "time", "tokens")
 
 Answer = TypeVar("Answer")
@@ -47,7 +51,9 @@ select {_DELIVERY_COLUMNS} from outbox order by created desc, rowid desc limit ?
 class RunReader:
     """The database of one run at `path`, for any number of threads.
 
-    `report` gets the error of each damaged row, which is left out. Methods raise
+    `report` gets the error of each damaged row, which is left out. With `stores_series`, a file
+    beside the database has the series of a long run, so that the next reader reads only the rows
+    that are new. Methods raise
     FileNotFoundError if there is no database, NewerSchemaError if a later version wrote it, and
     sqlite3.Error if it cannot be read.
     """
@@ -55,6 +61,7 @@ class RunReader:
     path: Path
     report: Report = ignore
     clock: Callable[[], float] = time.time
+    stores_series: bool = False
     _series: RunSeries = field(init=False)
     _lock: RLock = field(default_factory=RLock, init=False)
     _file: tuple[int, int] | None = None
@@ -249,7 +256,14 @@ class RunReader:
                 # Recovery, or the move to another directory, replaced the database.
                 self._series.clear()
                 self._file = file
+                if self.stores_series:
+                    with suppress(OSError):
+                        self._series.restore(series_path(self.path).read_bytes(), file[1])
+            known = self._series.last_id
             self._series.refresh(connection)
+            if self.stores_series and self._series.last_id - known >= MIN_STORED_ROWS:
+                with suppress(OSError):
+                    replace_file(series_path(self.path), self._series.to_bytes(file[1]))
             yield connection
 
     @contextmanager
@@ -277,6 +291,11 @@ def finite(value: Answer) -> Answer:
         finite_value = [finite(each) for each in value]
     answer: Answer = finite_value
     return answer
+
+
+def series_path(database: Path) -> Path:
+    """The file that a reader with `stores_series` writes."""
+    return database.with_suffix(".series")
 
 
 def _identity(path: Path) -> tuple[int, int]:

@@ -7,6 +7,7 @@ deleted, which happens when records are read again, everything is read anew.
 
 from __future__ import annotations
 
+import json
 import logging
 import sqlite3
 import struct
@@ -17,7 +18,9 @@ from dataclasses import dataclass, field
 from heapq import merge
 from math import inf, isfinite
 from typing import Any, NamedTuple
+from zlib import crc32
 
+from sentinel import __version__
 from sentinel.model.record import Event
 from sentinel.store.blocks import unpack_signals
 from sentinel.store.charted_signals import (
@@ -50,6 +53,8 @@ ROWS_PER_READ = 2000
 """Rows of one query: between two of them a writer is not hindered by any journal mode."""
 MAX_DETAIL_ROWS = 20_000
 """Rows that are read of the database for one window; a larger one is shown in buckets."""
+
+_STORED_FIELDS = ("last_id", "_anchor", "_attempt", "_step", "_segment", "_trainings")
 
 _NO_STEP = -(2**63)
 """Less than any step."""
@@ -126,6 +131,51 @@ class RunSeries:
         self._layouts = self._rank_grid = self._signals = self._anchor = self._attempt = None
         self.last_id = self._step = self._segment = 0
         self._trainings = [0]
+
+    def to_bytes(self, database: int) -> bytes:
+        """All that `refresh` has read, for `restore`; `database` is the inode of the file."""
+        columns = [column for track in self.tracks.values() for column in track.columns.values()]
+        header = {
+            "of": [__version__, database],
+            "fields": {name: getattr(self, name) for name in _STORED_FIELDS},
+            "newest": [row for rows in self._newest.values() for row in rows.values()],
+            "tracks": [
+                (event, track.size, track.tokens, track.open_rows, track.spans, [*track.columns])
+                for event, track in self.tracks.items()
+            ],
+        }
+        text = json.dumps(header, default=bytes.hex).encode()
+        arrays = [each.tobytes() for column in columns for each in column]
+        body = b"".join([text, b"\n", *arrays])
+        return crc32(body).to_bytes(4) + body
+
+    def restore(self, content: bytes, database: int) -> None:
+        """Continue from what `to_bytes` of this version returned; anything else is ignored."""
+        if crc32(content[4:]) != int.from_bytes(content[:4]):
+            return
+        text, _, arrays = content[4:].partition(b"\n")
+        header = json.loads(text)
+        if header["of"] != [__version__, database]:
+            return
+        for name, value in header["fields"].items():
+            setattr(self, name, value)
+        if self._anchor is not None:
+            number, (*position, blob) = self._anchor
+            self._anchor = number, (*position, bytes.fromhex(blob))
+        for row in map(StoredRow._make, header["newest"]):
+            rows = self._newest.setdefault(row.event, {})
+            rows[row.layout] = row._replace(numbers=bytes.fromhex(str(row.numbers)))
+        at = 0
+        for event, size, tokens, open_rows, spans, names in header["tracks"]:
+            track = self._track(event)
+            track.size, track.tokens, track.open_rows = size, tokens, open_rows
+            track.spans = [*map(Span._make, spans)]
+            for name in names:
+                column = track.columns[name] = Column.of_empty(0)
+                for each in column:
+                    end = at + len(spans) * each.itemsize
+                    each.frombytes(arrays[at:end])
+                    at = end
 
     def refresh(self, connection: sqlite3.Connection) -> None:
         """Read the rows that are new since the last call."""

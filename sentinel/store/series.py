@@ -279,10 +279,11 @@ class Column(NamedTuple):
         for each, value in zip(self, summary, strict=True):
             each.append(value)
 
-    def remove_last(self) -> None:
-        """Remove the last bucket."""
-        for each in self:
-            each.pop()
+    def merge_last(self) -> None:
+        """Merge the last two buckets."""
+        summary = self.summary(-2, len(self.numbers))
+        for each, value in zip(self, summary, strict=True):
+            each[-2:] = array(each.typecode, [value])
 
     def summary(self, first: int, end: int) -> Summary:
         """The summary of these buckets."""
@@ -383,38 +384,30 @@ class Track:
     max_cells: int = MAX_CELLS
     spans: list[Span] = field(default_factory=list)
     columns: dict[str, Column] = field(default_factory=dict)
-    _pending: list[StoredRow] = field(default_factory=list)
-    _open_rows: int = 0
-    """Pending rows that the last bucket has; it is replaced when there are more."""
+    open_rows: int = 0
+    """Rows of the last bucket if it has not ended; the pending rows are added to it."""
     tokens: float = 0.0
-    """Tokens of the run up to the last bucket that has ended."""
+    """Tokens of the run up to the last bucket."""
+    _pending: list[StoredRow] = field(default_factory=list)
 
     def add(self, row: StoredRow, segment: int) -> None:
         """Add a row, which is newer than all others and of the same segment as those pending."""
         self._pending.append(row)
-        if len(self._pending) >= self.size:
+        if self.open_rows + len(self._pending) >= self.size:
             self.close_bucket(segment)
 
     def close_bucket(self, segment: int) -> None:
         """End the bucket of the pending rows."""
-        if not self._pending:
-            return
         self.show_pending(segment)
-        self._pending, self._open_rows = [], 0
-        self.tokens = self.spans[-1].tokens
+        self.open_rows = 0
         if len(self.spans) > self._max_buckets():
             self._merge_pairs()
 
     def show_pending(self, segment: int) -> None:
-        """Make a bucket of the pending rows, in place of an earlier one of them."""
-        rows = self._pending
-        if len(rows) == self._open_rows:
+        """Add the pending rows to a bucket that has not ended."""
+        rows, self._pending = self._pending, []
+        if not rows:
             return
-        if self._open_rows:
-            self.spans.pop()
-            for column in self.columns.values():
-                column.remove_last()
-        self._open_rows = len(rows)
         found: Found = {}
         by_layout: dict[int, list[bytes]] = {}
         for row in rows:
@@ -423,7 +416,7 @@ class Track:
             self.decode(layout, self.event, blobs, found)
         first, last = rows[0], rows[-1]
         summaries = {name: merge_summaries(each) for name, each in found.items()}
-        tokens = self._count_tokens(summaries)
+        self.tokens = self._count_tokens(summaries)
         self.spans.append(
             Span(
                 first.id,
@@ -433,7 +426,7 @@ class Track:
                 first.first_time,
                 last.time,
                 segment,
-                tokens,
+                self.tokens,
             )
         )
         for name in [*summaries.keys() - self.columns.keys()][
@@ -442,6 +435,11 @@ class Track:
             self.columns[name] = Column.of_empty(len(self.spans) - 1)
         for name, column in self.columns.items():
             column.append(summaries.get(name, EMPTY))
+        if self.open_rows:
+            self.spans[-2:] = [merge_spans(self.spans[-2:], 0, 2)]
+            for column in self.columns.values():
+                column.merge_last()
+        self.open_rows += len(rows)
 
     def resume(self, step: int) -> None:
         """Training continues at that step: it has seen the tokens of those before."""

@@ -146,7 +146,8 @@ class HomeRuns:
     def _make_view(self, run: str, database: Path) -> RunView:
         source = StateSource(run, database, self._ask_agent)
         suppression = SuppressionApi(run, database, source.why_not_notifying)
-        return RunView(run, RunReader(database), source.read, database, suppression)
+        reader = RunReader(database, stores_series=True)
+        return RunView(run, reader, source.read, database, suppression)
 
     def _refresh_again(self) -> None:
         while not self._stopped.is_set():

@@ -17,7 +17,6 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from sentinel.insight.importance.run_collection import STATISTICS
 from sentinel.insight.importance.worker import start_worker
 from sentinel.model.json_safe import JsonObject, parse_object
 from sentinel.web.responses import json_response
@@ -159,6 +158,9 @@ def _answer(
 
 
 def _parse_query(request: Request) -> JsonObject:
+    # It imports the readers of all logs.
+    from sentinel.insight.importance.run_collection import STATISTICS  # noqa: PLC0415
+
     given = request.query_params
     choices = {
         "statistic": (*STATISTICS,),

@@ -30,6 +30,19 @@ Dispatcher(Path("unused.db"), build_sinks(load_settings({"sinks": sinks})), Coun
 print(*sys.modules, file=sys.stderr)
 """
 
+SERVE = """
+import os, sys
+os.environ["SENTINEL_HOME"] = "home"
+from sentinel.agent.dead_run_closer import DeadRunCloser
+from sentinel.agent.serve_registration import register_server
+from sentinel.cli.serve import build_server, home_runs
+from sentinel.config.settings import load_settings
+settings = load_settings({})
+build_server(settings, 0, home_runs())
+DeadRunCloser(settings)
+print(*sys.modules, file=sys.stderr)
+"""
+
 MODULES_OF_RUN = 110
 """Imported by a `sentinel run`, 25 of them by every Python; with typer it is more than 200."""
 
@@ -101,3 +114,9 @@ def test_an_agent_imports_the_transports_at_its_start_only_if_it_has_a_sink(tmp_
 
     assert without & {*transports, *NUMERIC, *TERMINAL} == set()
     assert with_sink & transports == transports
+
+
+def test_the_server_of_a_home_imports_neither_an_agent_nor_the_readers_of_logs(tmp_path):
+    unused = {"requests", "sentinel.agent.processor", "sentinel.cluster.head"}
+    names = imported(tmp_path, SERVE)
+    assert names & {*NUMERIC, *unused, "sentinel.readers.format_detection"} == set()

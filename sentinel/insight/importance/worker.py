@@ -19,7 +19,6 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from sentinel.insight.importance.run_collection import collect_runs
 from sentinel.model.json_safe import JsonObject
 from sentinel.pipeline.onset_process import child_environment
 
@@ -60,8 +59,9 @@ def main() -> None:
 
 
 def _answer(request: JsonObject, report: Callable[[float, str], None]) -> JsonObject:
-    # The server that starts this process needs no numpy.
+    # The server that starts this process needs neither numpy nor the readers of logs.
     from sentinel.insight.importance.importance import importance  # noqa: PLC0415
+    from sentinel.insight.importance.run_collection import collect_runs  # noqa: PLC0415
 
     found = collect_runs(
         {name: Path(path) for name, path in request["runs"].items()},

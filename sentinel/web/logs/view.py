@@ -84,7 +84,7 @@ class _CurrentReader(RunReader):
     """Reads what `use_newest` finds at the time of each call."""
 
     def __init__(self, database: Path, use_newest: Callable[[], object]) -> None:
-        super().__init__(database)
+        super().__init__(database, stores_series=True)
         self._use_newest = use_newest
 
     def _connect(self) -> sqlite3.Connection:

@@ -20,7 +20,7 @@ from sentinel.store import run_series, series
 from sentinel.store.database import connect, transaction
 from sentinel.store.history import History
 from sentinel.store.retention import HistoryRetention
-from sentinel.store.run_reader import RunReader
+from sentinel.store.run_reader import RunReader, series_path
 
 NUMBERS = st.one_of(
     st.floats(-1e6, 1e6), st.sampled_from([nan, inf, -inf, 0.0, 1e308, -1e308, 5e-324])
@@ -489,3 +489,102 @@ def test_the_last_value_is_that_of_the_newest_row_that_has_the_signal(path, few_
     shown = RunReader(path).series(["loss", "reward", "kl_ref"])["series"]
     assert [each["last"] for each in shown.values()] == [398.0, 399.0, None]
     assert shown["loss"]["mean"][-1] < 398.0
+
+
+@pytest.fixture
+def few_rows(monkeypatch):
+    monkeypatch.setattr("sentinel.store.run_reader.MIN_STORED_ROWS", 10)
+
+
+def eventful_records(first, end):
+    """Steps with ranks and tokens, evaluations, and a restart at step 70."""
+    for step in range(first, end):
+        values = {"loss": nan if step == 40 else step % 7, "tokens": 5.0, f"my/{step // 50}": 1.0}
+        yield step_record(step, values, ranks=4, attempt=int(step > 70))
+        if step % 10 == 0:
+            yield step_record(step, {"loss": 0.5}, event=Event.EVAL, attempt=int(step > 70))
+
+
+def all_series(reader):
+    names = [each["name"] for each in reader.signals()]
+    return reader.signals(), reader.series(names, axis="tokens"), reader.series(names, start=90)
+
+
+def test_the_next_reader_reads_only_what_is_new(path, few_buckets, few_rows, monkeypatch):
+    write_records(path, eventful_records(1, 123))
+    first = RunReader(path, stores_series=True)
+    shown = all_series(first)
+    decoded = []
+    add = series.RowDecoder.add
+    monkeypatch.setattr(
+        series.RowDecoder, "add", lambda *args: decoded.extend(args[1]) or add(*args)
+    )
+    again = RunReader(path, stores_series=True)
+    assert again.series([])["last_id"] == first.series([])["last_id"]
+    assert not decoded
+    assert all_series(again) == shown
+    decoded.clear()
+    write_records(path, eventful_records(123, 126))
+    third = RunReader(path, stores_series=True)
+    third.series([])
+    assert len(decoded) == 3
+    assert all_series(third) == all_series(first) == all_series(RunReader(path))
+
+
+def test_a_live_read_takes_the_new_rows_only(path, few_buckets, monkeypatch):
+    """However many rows a bucket of a long run has."""
+    write_records(path, eventful_records(1, 70))
+    reader = RunReader(path)
+    reader.series([])
+    decoded = []
+    add = series.RowDecoder.add
+    monkeypatch.setattr(
+        series.RowDecoder, "add", lambda *args: decoded.extend(args[1]) or add(*args)
+    )
+    for step in range(71, 80):
+        write_records(path, [step_record(step, {"loss": float(step)})])
+        decoded.clear()
+        shown = reader.series(["loss"], points=8)["series"]["loss"]
+        assert shown["x"][-1] == step
+        # The new one, and the newest of each layout and event for the last values.
+        assert len(decoded) <= 1 + 4
+    check_series(path, "loss", shown)
+
+
+@pytest.mark.parametrize("damage", ["cut", "flipped", "other version", "other file"])
+def test_stored_series_of_something_else_are_read_anew(path, few_rows, monkeypatch, damage):
+    write_records(path, eventful_records(1, 60))
+    shown = all_series(RunReader(path, stores_series=True))
+    stored = series_path(path)
+    content = stored.read_bytes()
+    if damage == "cut":
+        stored.write_bytes(content[: len(content) // 2])
+    elif damage == "flipped":
+        stored.write_bytes(content[:-9] + bytes([content[-9] ^ 1]) + content[-8:])
+    elif damage == "other version":
+        monkeypatch.setattr(run_series, "__version__", "0")
+    else:
+        path.rename(path.with_name("old.db"))
+        write_records(path, eventful_records(1, 50))
+        shown = all_series(RunReader(path))
+    assert all_series(RunReader(path, stores_series=True)) == shown
+
+
+def test_stored_series_of_records_that_are_read_again_are_read_anew(path, few_rows):
+    write_records(path, eventful_records(1, 60))
+    RunReader(path, stores_series=True).series([])
+    with closing(connect(path)) as connection:
+        connection.execute("delete from step where id > 30")
+    write_records(path, [step_record(step, {"loss": 9.0}) for step in range(28, 90)])
+    assert all_series(RunReader(path, stores_series=True)) == all_series(RunReader(path))
+
+
+def test_a_directory_that_cannot_be_written_has_no_stored_series(path, few_rows, monkeypatch):
+    write_records(path, eventful_records(1, 60))
+
+    def refuse(*_args):
+        raise PermissionError
+
+    monkeypatch.setattr("sentinel.store.run_reader.replace_file", refuse)
+    assert all_series(RunReader(path, stores_series=True)) == all_series(RunReader(path))
+    assert not series_path(path).exists()
