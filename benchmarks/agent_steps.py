@@ -33,7 +33,7 @@ from sentinel.agent.main import Agent
 from sentinel.aggregate.aligner import Aligner
 from sentinel.config.settings import load_settings
 from sentinel.model.record import WHOLE_RUN, Event, Record
-from sentinel.model.record_batch import RecordBatch
+from sentinel.model.record_batch import RecordBatch, pack_row
 from sentinel.transport.identity import Identity
 from sentinel.transport.paths import ring_path
 from sentinel.transport.record_codec import RecordEncoder, StepStamp
@@ -163,12 +163,12 @@ def node_batches(ranks: int, step: int, names: Sequence[str]) -> Iterator[Record
     rng, shared = random.Random(step), [name in SHARED_SIGNALS for name in names]
     for first in range(0, ranks, RANKS_PER_NODE):
         members = tuple(range(first, first + RANKS_PER_NODE))
-        rows = tuple(
-            tuple([1.0 if is_shared else 1.0 + 0.1 * rng.random() for is_shared in shared])
+        matrix = b"".join(
+            pack_row([1.0 if is_shared else 1.0 + 0.1 * rng.random() for is_shared in shared])
             for _ in members
         )
         times, sequences = (float(step),) * RANKS_PER_NODE, (step,) * RANKS_PER_NODE
-        yield RecordBatch("bench", 0, step, step, tuple(names), members, times, sequences, rows)
+        yield RecordBatch("bench", 0, step, step, tuple(names), members, times, sequences, matrix)
 
 
 def main() -> None:

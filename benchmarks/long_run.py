@@ -25,7 +25,7 @@ from sentinel.agent.processor import RunProcessor
 from sentinel.config.settings import load_settings
 from sentinel.model.counters import Counters
 from sentinel.model.record import WHOLE_RUN, Event, Record
-from sentinel.model.record_batch import RecordBatch, RecordOrBatch
+from sentinel.model.record_batch import RecordBatch, RecordOrBatch, pack_row
 from sentinel.signals.hardware import NodeMeasurements
 from sentinel.store.database import connect, transaction
 from sentinel.store.retention import HistoryRetention
@@ -98,10 +98,10 @@ def entries(first: int, args: argparse.Namespace, now: float) -> Iterator[Record
     known = ("loss", "grad_norm", "step_time", "reward", "kl_ref", "learning_rate")
     names = (*known, *(f"signal_{n}" for n in range(args.signals - len(known))))
     for step in range(first + 1, first + BATCH + 1):
-        rows = tuple(values(step, names) for _ in range(args.ranks))
+        matrix = b"".join(pack_row(values(step, names)) for _ in range(args.ranks))
         ranks = tuple(range(args.ranks))
         batch = RecordBatch(
-            "long", 0, step, step, names, ranks, (now,) * len(ranks), (step,) * len(ranks), rows
+            "long", 0, step, step, names, ranks, (now,) * len(ranks), (step,) * len(ranks), matrix
         )
         yield from [batch] if args.ranks > 1 else batch.records()
         if step % STEPS_PER_HEARTBEAT == 0:

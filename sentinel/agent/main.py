@@ -80,9 +80,8 @@ POLLS_PER_GAP = 4
 MULTI_NODE_POLL_INTERVAL_SECONDS = 0.2
 """Poll interval of a run on several nodes, at which nodes exchange messages too."""
 SNAPSHOT_INTERVAL_SECONDS, MAX_ENTRIES_PER_SNAPSHOT = 30.0, 10_000
-"""When a snapshot is made; the next agent processes the records since the last one again."""
-MAX_JOURNAL_BYTES = 2 << 20
-"""Size of the journal at which a snapshot is made too."""
+"""When a snapshot is made, or once the journal is long; the next agent processes the records since
+the last one again."""
 REPORT_SECONDS = 1.0
 """Interval at which the head reports on the run to the other nodes."""
 FIRST_RANK_TIMEOUT_SECONDS = 120.0
@@ -643,7 +642,7 @@ class Agent:
             if (
                 self.clock() - self.last_snapshot_at >= SNAPSHOT_INTERVAL_SECONDS
                 or self.entries_since_snapshot >= MAX_ENTRIES_PER_SNAPSHOT
-                or self.processor.journal.size >= MAX_JOURNAL_BYTES
+                or self.processor.journal.is_long
             ):
                 self.last_snapshot_at, self.entries_since_snapshot = self.clock(), 0
                 self.processor.snapshot()

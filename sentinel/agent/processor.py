@@ -29,7 +29,7 @@ from sentinel.model.finding import Severity
 from sentinel.model.incident import IncidentState, Onset, Resolution, RunTier
 from sentinel.model.notification import Notification, RunContext
 from sentinel.model.record import WHOLE_RUN, Event, Record
-from sentinel.model.record_batch import RecordBatch, RecordOrBatch
+from sentinel.model.record_batch import RecordBatch, RecordOrBatch, unpack_matrix
 from sentinel.notify import outbox
 from sentinel.notify.health_ping import HealthPing
 from sentinel.notify.policy import NotificationPolicy
@@ -442,7 +442,7 @@ class RunProcessor:
     def _update_counters(self, entry: RecordOrBatch) -> None:
         if isinstance(entry, RecordBatch):
             # The sum of finite numbers can overflow, so a sum that is not finite is examined.
-            if not isfinite(sum(map(sum, entry.rows))):
+            if not isfinite(sum(unpack_matrix(entry.matrix))):
                 for record in entry.records():
                     self._update_counters(record)
         elif entry.rank == WHOLE_RUN:

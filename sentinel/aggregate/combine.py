@@ -17,7 +17,7 @@ from sentinel.aggregate.combine_rules import (
 )
 from sentinel.aggregate.rank_values import RankValues
 from sentinel.model.record import WHOLE_RUN, Event, RankMismatch, Record, Spread, host_key
-from sentinel.model.record_batch import Row
+from sentinel.model.record_batch import unpack_matrix, unpack_row
 from sentinel.signals.catalogue import CombineRule, get_combine_rule
 from sentinel.signals.kl import KL_SIGNALS, kl_kind_attributes
 from sentinel.signals.run_metadata import RunMetadata
@@ -123,7 +123,7 @@ def _single_signals(table: RankValues) -> tuple[dict[str, float], dict[str, Spre
     ((rank, row),) = table.rows.items()
     values: dict[str, float] = {}
     spreads: dict[str, Spread] = {}
-    for name, value in zip(table.names, row, strict=True):
+    for name, value in zip(table.names, unpack_row(row), strict=True):
         if not isfinite(value):
             values[name] = value
             spreads[name] = compute_spread((rank,), (value,))
@@ -165,34 +165,36 @@ def _combine_signals(tables: Sequence[RankValues]) -> tuple[dict[str, float], di
     return values, spreads
 
 
+Column = Sequence[float]
+
+
 class ColumnBlock(NamedTuple):
     """Ranks in order that logged the same signals, and their values by signal."""
 
     ranks: Sequence[int]
-    columns: Mapping[str, Row]
+    columns: Mapping[str, Column]
 
 
 def _column_blocks(tables: Iterable[RankValues]) -> list[ColumnBlock]:
     """All values as columns, a block for each set of signals; the lowest rank's block first."""
-    rows_by_names: dict[tuple[str, ...], dict[int, Row]] = {}
+    rows_by_names: dict[tuple[str, ...], dict[int, bytes]] = {}
     for table in tables:
         rows_by_names.setdefault(table.names, {}).update(table.rows)
     blocks = []
     for names, rows in rows_by_names.items():
         ranks = sorted(rows)
-        columns = zip(*[rows[rank] for rank in ranks], strict=True)
-        blocks.append(ColumnBlock(ranks, dict(zip(names, columns, strict=True))))
+        values = unpack_matrix(b"".join(map(rows.__getitem__, ranks)))
+        columns = {name: values[at :: len(names)].tolist() for at, name in enumerate(names)}
+        blocks.append(ColumnBlock(ranks, columns))
     return sorted(blocks, key=lambda block: block.ranks[0])
 
 
-def _signal_columns(blocks: Sequence[ColumnBlock]) -> Iterator[tuple[str, Sequence[int], Row]]:
+def _signal_columns(blocks: Sequence[ColumnBlock]) -> Iterator[tuple[str, Sequence[int], Column]]:
     """Each signal with the ranks that logged it, in order, and their values.
 
     Signals are in the order of the lowest rank that logged them.
     """
-    orders_by_blocks: dict[
-        tuple[int, ...], tuple[Sequence[int], Callable[[Sequence[float]], Row]]
-    ] = {}
+    orders_by_blocks: dict[tuple[int, ...], tuple[Sequence[int], Callable[[Column], Column]]] = {}
     for name in dict.fromkeys(chain.from_iterable(block.columns for block in blocks)):
         indices = tuple(at for at, block in enumerate(blocks) if name in block.columns)
         if len(indices) == 1:

@@ -7,7 +7,13 @@ from dataclasses import dataclass, field, replace
 
 from sentinel.aggregate.combine_rules import combine_values
 from sentinel.model.record import Event, Record
-from sentinel.model.record_batch import RecordBatch, RecordOrBatch, Row, iter_records
+from sentinel.model.record_batch import (
+    RecordBatch,
+    RecordOrBatch,
+    iter_records,
+    pack_row,
+    unpack_row,
+)
 from sentinel.signals.catalogue import WEIGHT_KEY, get_combine_rule
 from sentinel.signals.key_map import KeyMap, resolve_keys
 
@@ -68,14 +74,14 @@ class PendingStep:
 class RankValues:
     """Values of one or more ranks at one step: a row per rank, with a value for each of `names`.
 
-    `last_record` holds what the rows have in common: run, attempt, step, step index and attributes;
+    A row is packed, see `pack_row`. `last_record` holds what the rows have in common: run, attempt, step, step index and attributes;
     its time is that of the newest record. `logged_as` holds the key of each signal that was logged
     under another name, since some keys imply a unit (`objective/kl` is a sum). `weights` are the
     weights of signals that are not 1. Ranks with attributes or weights do not share a table.
     """
 
     names: tuple[str, ...]
-    rows: dict[int, Row]
+    rows: dict[int, bytes]
     last_record: Record
     logged_as: Mapping[str, str] = field(default_factory=dict)
     weights: dict[str, float] = field(default_factory=dict)
@@ -126,7 +132,10 @@ class RankValues:
         return replace(
             self,
             names=tuple(self.names[at] for at in indices),
-            rows={rank: tuple(row[at] for at in indices) for rank, row in self.rows.items()},
+            rows={
+                rank: pack_row([values[at] for at in indices])
+                for rank, values in zip(self.rows, map(unpack_row, self.rows.values()), strict=True)
+            },
             logged_as={name: key for name, key in self.logged_as.items() if name not in names},
             weights={name: weight for name, weight in self.weights.items() if name not in names},
         )
@@ -141,7 +150,7 @@ def tabulate(entry: RecordOrBatch, key_map: KeyMap) -> RankValues | None:
         resolved = resolve_keys(tuple(entry.values), entry.event is Event.EVAL, key_map)
         if not resolved.is_direct:
             return None
-        rows = {entry.rank: tuple(entry.values.values())}
+        rows = {entry.rank: pack_row(tuple(entry.values.values()))}
         return RankValues(resolved.names, rows, entry, resolved.logged_as)
     resolved = resolve_keys(entry.names, False, key_map)
     if not resolved.is_direct:
@@ -160,7 +169,7 @@ def merge_record(record: Record, key_map: KeyMap, previous: RankValues | None = 
     weights: dict[str, float] = {}
     time = record.time
     if previous is not None:
-        values = dict(zip(previous.names, previous.rows[record.rank], strict=True))
+        values = dict(zip(previous.names, unpack_row(previous.rows[record.rank]), strict=True))
         logged_as, weights = dict(previous.logged_as), dict(previous.weights)
         time = max(time, previous.last_record.time)
     weight = record.values.get(WEIGHT_KEY, 1.0)
@@ -173,7 +182,7 @@ def merge_record(record: Record, key_map: KeyMap, previous: RankValues | None = 
             _merge_value(values, weights, name, converted, weight)
             if name != key:
                 logged_as[name] = key
-    rows = {record.rank: tuple(values.values())}
+    rows = {record.rank: pack_row(tuple(values.values()))}
     return RankValues(tuple(values), rows, _at_time(record, time), logged_as, weights)
 
 

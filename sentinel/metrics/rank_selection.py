@@ -13,15 +13,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from heapq import nsmallest
-from itertools import chain, islice
+from itertools import chain, islice, repeat
 from math import nan
 from typing import NamedTuple
 
 from sentinel.model.record import Event, Record
-from sentinel.model.record_batch import RecordBatch
+from sentinel.model.record_batch import RecordBatch, unpack_matrix
 from sentinel.transport.ring_layout import NORMAL_OUTCOMES
 
-MAX_RANKS = 65_536
+MAX_RANKS = 131_072
 """Number of ranks whose state is stored: the first ones seen."""
 
 MAX_OUTLIER_RANKS = 16
@@ -93,12 +93,16 @@ class RankSelection:
 
     def update_batch(self, batch: RecordBatch) -> None:
         """Apply the step records of several ranks."""
-        column = batch.names.index("step_time") if "step_time" in batch.names else None
-        for rank, time, row in zip(batch.ranks, batch.times, batch.rows, strict=True):
-            known = self._state_of(rank)
-            if known is not None:
-                seconds = known.step_time if column is None else row[column]
-                self.states[rank] = RankState(known.up, batch.step, seconds, time)
+        if not self.states.keys() >= {*batch.ranks}:
+            for record in batch.records():
+                self.update(record)
+            return
+        up, _, seconds, _ = zip(*[self.states[rank] for rank in batch.ranks], strict=True)
+        if "step_time" in batch.names:
+            column = batch.names.index("step_time")
+            seconds = tuple(unpack_matrix(batch.matrix)[column :: len(batch.names)])
+        states = map(RankState, up, repeat(batch.step), seconds, batch.times)
+        self.states.update(zip(batch.ranks, states, strict=True))
 
     def update_weights(self, record: Record) -> None:
         """Apply a record of the run: its slowest, missing and deviating ranks gain weight."""

@@ -1,25 +1,48 @@
-"""Record batches: the records of several ranks for one step and one set of names, as columns.
+"""Record batches: the records of several ranks for one step and one set of names.
 
-With many ranks nearly all records are of this form, and are processed together, not one by one.
+With many ranks nearly all records are of this form, and are processed together, not one by one. The
+values are a matrix in bytes, from the message of a node to the columns that are combined: a row for
+each rank, of a float64 for each name, in little-endian order.
 """
 
 from __future__ import annotations
 
+import struct
+import sys
+from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
 from sentinel.model.record import WHOLE_RUN, Event, Record
 
-Row = tuple[float, ...]
+FLOAT64_BYTES = 8
+
+
+def pack_row(values: Sequence[float]) -> bytes:
+    """A row of a matrix."""
+    return struct.pack(f"<{len(values)}d", *values)
+
+
+def unpack_row(row: bytes) -> tuple[float, ...]:
+    """The values that `pack_row` packed."""
+    return struct.unpack(f"<{len(row) // FLOAT64_BYTES}d", row)
+
+
+def unpack_matrix(matrix: bytes) -> array[float]:
+    """The values of rows that follow each other."""
+    values = array("d", matrix)
+    if sys.byteorder == "big":
+        values.byteswap()
+    return values
 
 
 @dataclass(frozen=True, slots=True)
 class RecordBatch:
     """STEP records without attributes of at least two ranks, of one attempt, step and step index.
 
-    `ranks` are distinct. `times`, `sequences` and `rows` have one element per rank; a row has one
-    value for each of `names`. Other fields are those of `Record`.
+    `ranks` are distinct. `times` and `sequences` have one element per rank, and `matrix` a row, with
+    a value for each of `names`. Other fields are those of `Record`.
     """
 
     run: str
@@ -30,7 +53,13 @@ class RecordBatch:
     ranks: tuple[int, ...]
     times: tuple[float, ...]
     sequences: tuple[int, ...]
-    rows: tuple[Row, ...]
+    matrix: bytes
+
+    @property
+    def rows(self) -> list[bytes]:
+        """The row of each rank, see `pack_row`."""
+        size = FLOAT64_BYTES * len(self.names)
+        return [self.matrix[at * size : (at + 1) * size] for at in range(len(self.ranks))]
 
     def records(self) -> Iterator[Record]:
         """The record of each rank, in the order of `ranks`."""
@@ -41,7 +70,7 @@ class RecordBatch:
                 rank=rank,
                 step=self.step,
                 time=time,
-                values=dict(zip(self.names, row, strict=True)),
+                values=dict(zip(self.names, unpack_row(row), strict=True)),
                 attempt=self.attempt,
                 step_index=self.step_index,
                 sequence=sequence,
@@ -83,7 +112,7 @@ def make_batch(records: Sequence[Record]) -> RecordBatch:
         ranks=tuple([each.rank for each in records]),
         times=tuple([each.time for each in records]),
         sequences=tuple([each.sequence for each in records]),
-        rows=tuple([tuple(each.values.values()) for each in records]),
+        matrix=b"".join([pack_row(tuple(each.values.values())) for each in records]),
     )
 
 
@@ -126,6 +155,7 @@ class _BatchBuilder:
         records = [each for each in self.parts if isinstance(each, Record)]
         if records:
             batches.append(make_batch(records))
-        columns = zip(*[(b.ranks, b.times, b.sequences, b.rows) for b in batches], strict=True)
-        ranks, times, sequences, rows = (tuple(chain.from_iterable(each)) for each in columns)
-        return replace(batches[0], ranks=ranks, times=times, sequences=sequences, rows=rows)
+        columns = zip(*[(b.ranks, b.times, b.sequences) for b in batches], strict=True)
+        ranks, times, sequences = (tuple(chain.from_iterable(each)) for each in columns)
+        matrix = b"".join([each.matrix for each in batches])
+        return replace(batches[0], ranks=ranks, times=times, sequences=sequences, matrix=matrix)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import sys
+from base64 import b64decode, b64encode
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import fields, is_dataclass
@@ -45,6 +46,8 @@ def _encode(value: Any, where: str) -> Any:
         return {"enum": _class_name(type(value)), "value": value.name}
     if isinstance(value, SCALAR_TYPES):
         return value
+    if isinstance(value, bytes):
+        return {"bytes": b64encode(value).decode()}
     if isinstance(value, dict):
         pairs = [[_encode(k, where), _encode(v, f"{where}[{k!r}]")] for k, v in value.items()]
         return {"dict": pairs}
@@ -79,6 +82,8 @@ def _decode(data: Any, modules: frozenset[str]) -> Any:
         return data
     if "enum" in data:
         return _resolve_class(data["enum"], modules)[data["value"]]
+    if "bytes" in data:
+        return b64decode(data["bytes"], validate=True)
     if "object" in data:
         return _decode_object(data, modules)
     if "dict" in data:

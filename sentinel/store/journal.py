@@ -17,16 +17,22 @@ from sentinel.model.record_batch import RecordOrBatch
 from sentinel.transport.batch_codec import decode_standalone, encode_standalone
 from sentinel.transport.ring import ReadPosition, RingCursor
 
+MIN_SNAPSHOT_BYTES, JOURNAL_PER_SNAPSHOT = 2 << 20, 8
+"""Size of the journal at which a snapshot is made, and in times of the size of the last one: of
+many ranks, a snapshot of what waits takes longer than their step."""
+
 
 @dataclass
 class Journal:
     """Rows of the tables `ring`, `journal` and `snapshot`, in the caller's transaction.
 
-    `size` is about the bytes that were appended since the last snapshot.
+    `size` is about the bytes that were appended since the last snapshot, and `snapshot_size` the
+    characters of that.
     """
 
     connection: sqlite3.Connection
     size: int = 0
+    snapshot_size: int = 0
     _position_texts: dict[str, tuple[list[Any], str]] = field(default_factory=dict)
     """By path what was last stored beside the cursor, and its JSON: it seldom changes."""
 
@@ -77,7 +83,12 @@ class Journal:
         """Store the state after all input so far, and delete the journal, which it replaces."""
         self.connection.execute("insert or replace into snapshot(id, state) values(1, ?)", (state,))
         self.connection.execute("delete from journal")
-        self.size = 0
+        self.size, self.snapshot_size = 0, len(state)
+
+    @property
+    def is_long(self) -> bool:
+        """Whether it is time for a snapshot, which a larger state has after more input."""
+        return self.size >= max(MIN_SNAPSHOT_BYTES, JOURNAL_PER_SNAPSHOT * self.snapshot_size)
 
     def load_snapshot(self) -> str | None:
         """The stored snapshot, if there is one."""

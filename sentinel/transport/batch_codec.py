@@ -24,7 +24,13 @@ from itertools import chain
 from typing import Any, TypeVar
 
 from sentinel.model.record import WHOLE_RUN, Event, Record
-from sentinel.model.record_batch import RecordBatch, RecordOrBatch, is_batchable, make_batch
+from sentinel.model.record_batch import (
+    FLOAT64_BYTES,
+    RecordBatch,
+    RecordOrBatch,
+    is_batchable,
+    make_batch,
+)
 from sentinel.transport.record_codec import DECODE_ERRORS
 
 MESSAGE_HEADER = struct.Struct("<IQQdI")
@@ -136,11 +142,10 @@ class BatchEncoder:
         else:
             senders = [self._sender_number(batch.attempt, rank) for rank in batch.ranks]
         sequences = [sequence & 0xFFFFFFFF for sequence in batch.sequences]
-        numbers = chain(senders, sequences, batch.times, *batch.rows)
+        numbers = chain(senders, sequences, batch.times)
         header = ENTRY_HEADER.pack(name_set, count, batch.step, batch.step_index)
-        body = struct.pack(_batch_format(len(senders), count, len(batch.names)), *numbers)
         self._last_ranks = attempt_ranks
-        return header + body
+        return header + struct.pack(_batch_format(len(senders), count), *numbers) + batch.matrix
 
     def _encode_json(self, record: Record) -> bytes:
         fields: list[object] = [dict(record.values), dict(record.attributes)]
@@ -206,11 +211,16 @@ class BatchDecoder:
             if name_set:
                 names = self._name_sets[(name_set - 1) % SAME_RANKS_FLAG]
                 senders = 0 if name_set & SAME_RANKS_FLAG else count
-                layout = _batch_format(senders, count, len(names))
+                layout = _batch_format(senders, count)
                 numbers = struct.unpack_from(layout, data, offset)
                 offset += struct.calcsize(layout)
+                end = offset + FLOAT64_BYTES * count * len(names)
+                if end > len(data):
+                    raise ValueError("The rows are cut off.")
                 self._set_ranks(numbers[:senders], count)
-                yield self._decode_batch(names, step, step_index, numbers[senders:])
+                stamp = step, step_index
+                yield self._decode_batch(names, stamp, numbers[senders:], data[offset:end])
+                offset = end
             else:
                 sender, sequence, time, size = JSON_RECORD_HEADER.unpack_from(data, offset)
                 offset += JSON_RECORD_HEADER.size + size
@@ -228,11 +238,10 @@ class BatchDecoder:
             raise ValueError("The entry before has other ranks.")
 
     def _decode_batch(
-        self, names: Names, step: int, step_index: int, numbers: Sequence[Any]
+        self, names: Names, stamp: tuple[int, int], numbers: Sequence[Any], matrix: bytes
     ) -> RecordOrBatch:
         attempt, ranks = self._last_ranks
-        count = len(ranks)
-        starts = [2 * count + row * len(names) for row in range(count)]
+        count, (step, step_index) = len(ranks), stamp
         batch = RecordBatch(
             run=self.run,
             attempt=attempt,
@@ -240,9 +249,9 @@ class BatchDecoder:
             step_index=step_index,
             names=names,
             ranks=ranks,
-            times=tuple(numbers[count : 2 * count]),
+            times=tuple(numbers[count:]),
             sequences=tuple(numbers[:count]),
-            rows=tuple([tuple(numbers[start : start + len(names)]) for start in starts]),
+            matrix=matrix,
         )
         return batch if count > 1 else next(batch.records())
 
@@ -268,9 +277,9 @@ class BatchDecoder:
         )
 
 
-def _batch_format(senders: int, ranks: int, names: int) -> str:
-    """Struct format of an entry: senders and sequences, then times and values."""
-    return f"<{senders + ranks}I{ranks * (1 + names)}d"
+def _batch_format(senders: int, ranks: int) -> str:
+    """Struct format of an entry before its values: senders and sequences, then times."""
+    return f"<{senders + ranks}I{ranks}d"
 
 
 def _checked_ranks(senders: Iterable[tuple[int, int]]) -> tuple[int, ...]:

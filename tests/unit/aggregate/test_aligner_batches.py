@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from sentinel.aggregate.aligner import Aligner
 from sentinel.model.record import WHOLE_RUN, Event, Record
-from sentinel.model.record_batch import RecordBatch, coalesce, iter_records
+from sentinel.model.record_batch import RecordBatch, coalesce, iter_records, pack_row
 
 WORLD = 4
 VALUES = st.sampled_from(
@@ -108,10 +108,10 @@ def test_batches_give_the_same_as_their_records(batches, seconds):
 def batch_of(step, **columns):
     (first, *_) = columns.values()
     ranks = tuple(range(len(first)))
-    rows = tuple(zip(*columns.values(), strict=True))
+    matrix = b"".join(map(pack_row, zip(*columns.values(), strict=True)))
     sequences = (step,) * len(ranks)
     return RecordBatch(
-        "run", 0, step, step, tuple(columns), ranks, (1.0,) * len(ranks), sequences, rows
+        "run", 0, step, step, tuple(columns), ranks, (1.0,) * len(ranks), sequences, matrix
     )
 
 

@@ -11,6 +11,7 @@ from sentinel.aggregate.combine import combine_ranks, compute_spread
 from sentinel.aggregate.combine_rules import combine_values
 from sentinel.aggregate.rank_values import merge_record
 from sentinel.model.record import WHOLE_RUN, Event, Record
+from sentinel.model.record_batch import unpack_row
 from sentinel.signals.catalogue import SIGNALS, get_combine_rule
 from sentinel.signals.key_map import select_key_map
 
@@ -33,7 +34,7 @@ def test_a_single_rank_gives_the_values_and_spreads_of_combining(seed):
     combined = combine_ranks(Event.STEP, [table], world_size=2)
 
     assert (combined.rank, [*combined.values]) == (WHOLE_RUN, [*table.names])
-    for name, value in zip(table.names, table.rows[3], strict=True):
+    for name, value in zip(table.names, unpack_row(table.rows[3]), strict=True):
         expected = combine_values(get_combine_rule(name), [value], [1.0])
         assert exact(combined.values[name]) == exact(expected)
         assert repr(combined.spread[name]) == repr(compute_spread([3], [value]))

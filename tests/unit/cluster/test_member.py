@@ -12,7 +12,7 @@ from sentinel.cluster.member import MAX_FUTURE_SECONDS, MAX_STEP_INDEX_JUMP, Mem
 from sentinel.cluster.membership import load_members, save_member
 from sentinel.model.counters import Counters
 from sentinel.model.record import WHOLE_RUN, Event, Record
-from sentinel.model.record_batch import RecordBatch
+from sentinel.model.record_batch import RecordBatch, pack_row
 from sentinel.store.database import connect
 from sentinel.transport.batch_codec import BatchMessage
 
@@ -244,9 +244,9 @@ def test_a_node_has_no_part_in_the_run_heartbeat_before_its_first(member):
 
 
 def record_batch(number=1, sequences=(1, 1), ranks=(2, 3), time=NOW):
-    rows = tuple((float(rank),) for rank in ranks)
+    matrix = pack_row(ranks)
     times = (time,) * len(ranks)
-    return RecordBatch("run", 0, number, number, ("loss",), ranks, times, sequences, rows)
+    return RecordBatch("run", 0, number, number, ("loss",), ranks, times, sequences, matrix)
 
 
 def test_a_batch_of_new_rows_stays_a_batch(member, counters):

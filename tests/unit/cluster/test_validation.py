@@ -16,7 +16,7 @@ from sentinel.cluster.server import Hello
 from sentinel.config.settings import Settings
 from sentinel.model.counters import Counters
 from sentinel.model.record import WHOLE_RUN, Event, Record
-from sentinel.model.record_batch import RecordBatch
+from sentinel.model.record_batch import RecordBatch, pack_row
 from sentinel.signals.hardware import NodeMeasurements
 from sentinel.store.database import transaction
 
@@ -214,7 +214,7 @@ def record_batches(draw):
         tuple(ranks),
         tuple(draw(TIMES) for _ in ranks),
         tuple(draw(st.integers(0, 2**32 - 1)) for _ in ranks),
-        tuple(tuple(draw(NUMBERS) for _ in names) for _ in ranks),
+        pack_row([draw(NUMBERS) for _ in ranks for _ in names]),
     )  # fmt: skip
 
 

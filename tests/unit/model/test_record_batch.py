@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sentinel.model.record import Event, Record
-from sentinel.model.record_batch import RecordBatch, coalesce, iter_records
+from sentinel.model.record_batch import RecordBatch, coalesce, iter_records, pack_row
 
 RECORDS = st.lists(
     st.builds(
@@ -63,14 +63,17 @@ def test_records_of_one_step_with_the_same_names_are_one_batch():
     first, second = coalesce(records)
 
     assert (first.ranks, first.step, first.names) == (tuple(range(8)), 1, ("loss",))
-    assert (second.ranks, second.step, second.rows[3]) == (tuple(range(8)), 2, (5,))
+    assert (second.ranks, second.step, second.rows[3]) == (tuple(range(8)), 2, pack_row([5.0]))
     assert first.times == tuple(1.0 + rank for rank in range(8))
 
 
 def test_two_records_of_a_rank_are_in_two_batches():
     records = [step(0, loss=1.0), step(1, loss=1.0), step(0, loss=2.0), step(1, loss=2.0)]
 
-    assert [entry.rows for entry in coalesce(records)] == [((1.0,), (1.0,)), ((2.0,), (2.0,))]
+    assert [entry.rows for entry in coalesce(records)] == [
+        [pack_row([1.0])] * 2,
+        [pack_row([2.0])] * 2,
+    ]
 
 
 def test_an_event_between_two_records_of_a_rank_stays_between_them():

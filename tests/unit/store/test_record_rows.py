@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from sentinel.aggregate.combine import combine_ranks
 from sentinel.aggregate.rank_values import RankValues
 from sentinel.model.record import Event, Record
+from sentinel.model.record_batch import pack_row
 from sentinel.pipeline.engine import Result
 from sentinel.store.database import connect
 from sentinel.store.history import History
@@ -38,7 +39,11 @@ def combined(values_by_rank, step=1):
     for rank, values in values_by_rank.items():
         record = Record("run", rank, step, float(step), values=values)
         tables.append(
-            RankValues(names=tuple(values), rows={rank: tuple(values.values())}, last_record=record)
+            RankValues(
+                names=tuple(values),
+                rows={rank: pack_row(tuple(values.values()))},
+                last_record=record,
+            )
         )
     return combine_ranks(Event.STEP, tables)
 
@@ -134,7 +139,7 @@ def test_norms_of_parts_of_the_gradient_get_no_mismatch():
         [
             RankValues(
                 names=("grad_norm_local",),
-                rows={rank: (each["grad_norm_local"],) for rank, each in values.items()},
+                rows={rank: pack_row((each["grad_norm_local"],)) for rank, each in values.items()},
                 last_record=Record("run", 0, 1, 1.0),
             )
         ],
